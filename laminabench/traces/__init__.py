@@ -1,0 +1,1 @@
+"""Traces: tables of requests, from files, downloads or fitted profiles, ready for a replay."""
