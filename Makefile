@@ -1,0 +1,45 @@
+# What people do with a checkout. Everything below works on a bare machine with Python >= 3.11 and a C++
+# compiler: `make setup` builds .venv, and the other targets depend on it.
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+NATIVE := $(shell find csrc CMakeLists.txt -type f)
+CXX_FILES := $(shell find csrc tests -name '*.cpp' -o -name '*.hpp' -o -name '*.cu')
+PYTEST_WORKERS ?= 2
+
+.PHONY: setup test lint format sanitize bench replay clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml ci/constraints.txt ci/setup.sh $(NATIVE)
+	@ci/setup.sh $(VENV)
+	@touch $@
+
+test: setup
+	$(BIN)/pytest -n $(PYTEST_WORKERS)
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
+
+format: setup
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+	$(BIN)/clang-format -i $(CXX_FILES)
+
+sanitize: setup
+	@ci/sanitize.sh $(VENV)
+
+bench: setup
+	$(BIN)/laminabench bench slab
+	$(BIN)/laminabench bench traces
+
+# The replay itself arrives with the virtual cluster; until then, what it will replay.
+replay: setup
+	$(BIN)/laminabench traces info azure-conv
+
+clean:
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

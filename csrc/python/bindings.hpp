@@ -1,0 +1,9 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace lamina {
+
+void bind_slab(nanobind::module_& m);
+
+}  // namespace lamina

@@ -1,0 +1,6 @@
+#include <nanobind/nanobind.h>
+
+#include "python/bindings.hpp"
+
+// The engine's native half. Each part binds itself in its own file; none of them holds logic.
+NB_MODULE(_native, m) { lamina::bind_slab(m); }

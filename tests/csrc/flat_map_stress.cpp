@@ -1,0 +1,62 @@
+// Drives FlatMap at random beside std::unordered_map. Meant for a sanitized build. Exits with 1 on a
+// mismatch.
+
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <unordered_map>
+
+#include "core/flat_map.hpp"
+
+namespace {
+
+using lamina::FlatMap;
+using Model = std::unordered_map<FlatMap::Key, FlatMap::Handle>;
+
+void expect(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "flat_map_stress: %s\n", what);
+  std::exit(1);
+}
+
+void compare(const FlatMap& map, const Model& model) {
+  expect(map.size() == model.size(), "size() differs");
+  std::size_t visited = 0;
+  map.for_each([&](FlatMap::Key key, FlatMap::Handle handle) {
+    ++visited;
+    const auto found = model.find(key);
+    expect(found != model.end() && found->second == handle, "for_each() visits something else");
+    expect(map.find(key) == handle, "find() loses a key");
+  });
+  expect(visited == model.size(), "for_each() visits some twice or not at all");
+}
+
+// Few distinct keys, so that half the steps erase; shifted left they differ in their high bits only.
+void walk(std::mt19937_64& random, std::uint64_t distinct, int shift) {
+  FlatMap map;
+  Model model;
+  for (FlatMap::Handle step = 0; step < 40'000; ++step) {
+    const auto key = static_cast<FlatMap::Key>((random() % distinct - distinct / 2) << shift);
+    const auto found = model.find(key);
+    expect(map.find(key) == (found == model.end() ? FlatMap::kNone : found->second), "find() differs");
+    if (found == model.end()) {
+      map.insert(key, step);
+      model.emplace(key, step);
+    } else {
+      map.erase(key);
+      model.erase(found);
+    }
+    if (step % 1000 == 0) compare(map, model);
+  }
+  compare(map, model);
+}
+
+}  // namespace
+
+int main() {
+  std::mt19937_64 random(20240501);
+  for (const std::uint64_t distinct : {8, 100, 5000}) {
+    for (const int shift : {0, 16, 32, 51}) walk(random, distinct, shift);
+  }
+  std::puts("flat_map_stress: ok");
+}

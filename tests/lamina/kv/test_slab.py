@@ -1,0 +1,218 @@
+"""What the slab allocator promises, one promise a test. test_slab_model.py compares it with a model."""
+
+from __future__ import annotations
+
+import ast
+import gc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from lamina import _native
+from lamina.kv import Slab, SlabFullError
+
+
+def ids(*requests: int) -> NDArray[np.int64]:
+    return np.array(requests, dtype=np.int64)
+
+
+def test_slots_come_back_last_in_first_out_and_in_token_order() -> None:
+    slab = Slab(8)
+    assert slab.allocate(1, 3).tolist() == [0, 1, 2]
+    assert slab.allocate(2, 2).tolist() == [3, 4]
+    slab.release(1)
+    slab.release(2)
+    assert slab.allocate(3, 6).tolist() == [3, 4, 0, 1, 2, 5]
+
+
+def test_many_at_once_are_the_slots_of_many_single_calls() -> None:
+    at_once, singly = Slab(16), Slab(16)
+    for slab in (at_once, singly):
+        slab.allocate(1, 5)
+        slab.allocate(2, 5)
+        slab.release(1)
+    together = at_once.allocate(3, 6).tolist()
+    assert together == [int(singly.allocate(3, 1)[0]) for _ in range(6)]
+
+
+def test_extend_answers_request_by_request() -> None:
+    slab = Slab(16)
+    for request in (5, 6):
+        slab.allocate(request, 1)
+    new = slab.extend(ids(6, 5), 3)
+    assert new.dtype == np.int32
+    assert slab.indices(6).tolist() == [1, *new[:3]]
+    assert slab.indices(5).tolist() == [0, *new[3:]]
+
+
+def test_new_slots_are_the_callers_own_array() -> None:
+    slab = Slab(8)
+    slab.allocate(1, 2)
+    new = slab.extend(ids(1))
+    new[:] = 99
+    slab.check_integrity()
+    assert slab.indices(1).tolist() == [0, 1, 2]
+
+
+def test_full_slab_says_what_was_asked_and_what_is_left_and_changes_nothing() -> None:
+    slab = Slab(10)
+    slab.allocate(1, 4)
+    slab.allocate(2, 4)
+    with pytest.raises(SlabFullError, match=r"^asked for 3 slots, but only 2 of 10 are free$"):
+        slab.allocate(3, 3)
+    assert 3 not in slab
+    with pytest.raises(SlabFullError, match="asked for 4 slots"):
+        slab.extend(ids(1, 2), 2)
+    assert slab.length(1) == slab.length(2) == 4
+    assert slab.extend(ids(1, 2)).tolist() == [8, 9]
+    assert slab.free == 0
+
+
+@pytest.mark.parametrize("wrong", [ids(1, 9, 2), ids(2, 1, 2)], ids=["unknown", "repeated"])
+def test_a_wrong_batch_changes_nothing(wrong: NDArray[np.int64]) -> None:
+    slab = Slab(10)
+    slab.allocate(1, 2)
+    slab.allocate(2, 2)
+    for call in (slab.extend, slab.release):
+        with pytest.raises((KeyError, ValueError)):
+            call(wrong)
+    assert (slab.length(1), slab.length(2), slab.free) == (2, 2, 6)
+    slab.check_integrity()
+
+
+def test_a_wrong_batch_is_reported_before_a_full_slab() -> None:
+    slab = Slab(1)
+    slab.allocate(1, 1)
+    with pytest.raises(KeyError, match="request 9 is not in this slab"):
+        slab.extend(ids(1, 9))
+    with pytest.raises(ValueError, match="request 1 appears more than once"):
+        slab.extend(ids(1, 1))
+
+
+def test_shared_slots_are_freed_by_their_last_owner() -> None:
+    slab = Slab(16)
+    slab.allocate(1, 4)
+    slab.fork(1, 2)
+    slab.fork(2, 3, 2)
+    assert [slab.refcount(slot) for slot in range(5)] == [3, 3, 2, 2, 0]
+    assert slab.used == 4
+    slab.extend(ids(1, 2, 3))
+    assert [slab.indices(r).tolist() for r in (1, 2, 3)] == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 5], [0, 1, 6]]
+    slab.release(1)
+    slab.release(3)
+    assert slab.used == slab.length(2) == 5
+    slab.release(2)
+    assert slab.free == 16
+    slab.check_integrity()
+
+
+def test_views_are_read_only_and_share_the_slabs_memory() -> None:
+    slab = Slab(64)
+    slab.allocate(1, 3)
+    first, second = slab.indices(1), slab.indices(1)
+    assert first.dtype == np.int32
+    assert np.shares_memory(first, second)
+    assert not first.flags.writeable
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 5
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        first.flags.writeable = True
+
+
+def test_views_outlive_growth_release_reuse_and_the_slab_itself() -> None:
+    slab = Slab(4096)
+    slab.allocate(1, 10)
+    before = slab.indices(1)
+    slab.extend(ids(1))  # within the same buffer
+    slab.extend(ids(1), 1000)  # into a larger one
+    grown = slab.indices(1)
+    slab.release(1)
+    slab.allocate(2, 16)  # would write over the two buffers, were they recycled
+    slab.allocate(3, 1024)
+    assert before.tolist() == list(range(10))
+    assert grown.tolist() == list(range(1011))
+    del slab
+    gc.collect()
+    assert before.tolist() == list(range(10))
+    assert grown.tolist() == list(range(1011))
+
+
+def test_empty_requests_batches_and_forks_are_no_special_case() -> None:
+    slab = Slab(4)
+    assert slab.allocate(1, 0).tolist() == slab.indices(1).tolist() == []
+    assert slab.extend(ids()).tolist() == slab.extend(ids(1), 0).tolist() == []
+    slab.fork(1, 2)
+    slab.release(ids())
+    slab.release(ids(1, 2))
+    assert len(slab) == 0
+    assert slab.free == 4
+
+
+def test_unknown_requests_are_key_errors() -> None:
+    slab = Slab(4)
+    for call in (slab.release, slab.length, slab.indices):
+        with pytest.raises(KeyError, match="request 7 is not in this slab"):
+            call(7)
+    with pytest.raises(KeyError, match="request 7"):
+        slab.fork(7, 8)
+    assert 7 not in slab
+
+
+@pytest.mark.parametrize("capacity", [0, -1, 2**31])
+def test_impossible_capacities_are_refused(capacity: int) -> None:
+    with pytest.raises(ValueError, match=f"^capacity is {capacity} but must be between 1 and 2147483647$"):
+        Slab(capacity)
+
+
+def test_impossible_counts_are_refused() -> None:
+    slab = Slab(4)
+    slab.allocate(1, 2)
+    for n in (-1, 2**31, 2**63 - 1):
+        with pytest.raises(ValueError, match=f"n is {n} but must be between 0 and 2147483647"):
+            slab.allocate(1, n)
+        with pytest.raises(ValueError, match=f"n is {n} but must be"):
+            slab.extend(ids(1), n)
+    for n in (-1, 3):
+        with pytest.raises(ValueError, match=f"n is {n} but request 1 has 2 tokens to share"):
+            slab.fork(1, 2, n)
+    with pytest.raises(ValueError, match="request 1 is already in this slab"):
+        slab.fork(1, 1)
+    for slot in (-1, 4):
+        with pytest.raises(IndexError, match=f"slot {slot} is outside this slab of 4"):
+            slab.refcount(slot)
+    assert slab.used == 2
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [[1], np.array([1.0]), np.array([1], dtype=np.int32), np.array([[1]]), np.array([1, 1, 2])[::2]],
+    ids=["list", "float", "int32", "2d", "strided"],
+)
+def test_batches_are_never_converted_behind_the_callers_back(batch: Any) -> None:
+    slab = Slab(8)
+    slab.allocate(1, 1)
+    slab.allocate(2, 1)
+    for call in (slab.extend, slab.release):
+        with pytest.raises(TypeError, match="dtype=int64"):
+            call(batch)
+    assert slab.used == len(slab) == 2
+
+
+def test_repr_says_how_full() -> None:
+    slab = Slab(8)
+    slab.allocate(1, 3)
+    assert repr(slab) == "Slab(capacity=8, used=3, requests=1)"
+
+
+def test_stub_lists_exactly_what_the_module_has() -> None:
+    """The stub is written by hand; this is what keeps it true."""
+    stub = ast.parse((Path(_native.__file__).parent / "_native.pyi").read_text())
+    classes = {node.name: node for node in stub.body if isinstance(node, ast.ClassDef)}
+    assert set(classes) == {name for name in vars(_native) if not name.startswith("_")}
+    for name, node in classes.items():
+        stated = {item.name for item in node.body if isinstance(item, ast.FunctionDef)}
+        actual = {key for key in vars(getattr(_native, name)) if not key.startswith("_")}
+        assert {key for key in stated if not key.startswith("_")} == actual
