@@ -1,4 +1,4 @@
-"""laminabench: would splitting attention from the model beat the LLM serving you run today, and by how much?"""
+"""laminabench: would splitting attention from the model beat what you serve with today, and by how much?"""
 
 from laminabench.version import __version__
 

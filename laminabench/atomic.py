@@ -13,11 +13,13 @@ from laminabench.errors import UserError
 
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `target`; it becomes `target` if the block succeeds, else it is removed."""
+    """Yield a temporary path that becomes `target` if the block succeeds, and is removed if it does not."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # The name keeps the suffix: plotting libraries pick the format by it.
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent)
+        handle, temporary = tempfile.mkstemp(
+            prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent
+        )
     except OSError as error:
         raise UserError(f"cannot write {target}: {error.strerror}") from error
     os.close(handle)

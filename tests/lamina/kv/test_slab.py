@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import lamina
 from lamina import _native
 from lamina.kv import Slab, SlabFullError
 
@@ -209,7 +210,7 @@ def test_repr_says_how_full() -> None:
 
 def test_stub_lists_exactly_what_the_module_has() -> None:
     """The stub is written by hand; this is what keeps it true."""
-    stub = ast.parse((Path(_native.__file__).parent / "_native.pyi").read_text())
+    stub = ast.parse((Path(lamina.__file__).parent / "_native.pyi").read_text())
     classes = {node.name: node for node in stub.body if isinstance(node, ast.ClassDef)}
     assert set(classes) == {name for name in vars(_native) if not name.startswith("_")}
     for name, node in classes.items():

@@ -1,0 +1,5 @@
+"""`python -m laminabench`."""
+
+from laminabench.cli.main import run
+
+run()

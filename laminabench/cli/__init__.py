@@ -1,0 +1,1 @@
+"""The command line: parse, call, print. What a command does is decided elsewhere."""

@@ -1,0 +1,55 @@
+"""`laminabench bench slab`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from laminabench.cli.output import Output, reporting
+from laminabench.cli.traces.options import positive
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@click.command()
+@click.option(
+    "--seconds",
+    metavar="X",
+    callback=positive,
+    default="3",
+    show_default=True,
+    help="About how long to measure.",
+)
+@reporting
+def slab(seconds: float, out: Output) -> None:
+    """Token allocations per second of the KV slab allocator, on one core, target beside them."""
+    from laminabench.bench.slab import run  # noqa: PLC0415 - numpy is slow to import
+
+    result = run(seconds)
+    out.result(result, lambda console: _render(console, result))
+
+
+def _render(console: Console, result: dict[str, Any]) -> None:
+    from rich.table import Table  # noqa: PLC0415 - not for --json
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("call")
+    for title in ("requests", "tokens each", "million tokens/s", "min to max"):
+        table.add_column(title, justify="right")
+    table.add_column(f"target {result['target_allocations_per_s'] / 1e6:g}")
+    for row in result["rows"]:
+        rates = row["allocations_per_s"]
+        verdict = {None: "[dim]not judged[/dim]", True: "[green]met[/green]", False: "[red]missed[/red]"}[
+            row["met"]
+        ]
+        table.add_row(
+            row["operation"],
+            f"{row['requests']:,}",
+            f"{row['tokens_per_request']:,}",
+            f"{rates['median'] / 1e6:,.0f}",
+            f"{rates['min'] / 1e6:,.0f} to {rates['max'] / 1e6:,.0f}",
+            verdict,
+        )
+    console.print(table)

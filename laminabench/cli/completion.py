@@ -1,0 +1,23 @@
+"""`laminabench completion`: what to feed to the shell."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script; the shell's start-up file evaluates it.
+
+    \b
+    bash:  eval "$(laminabench completion bash)"   in ~/.bashrc
+    zsh:   eval "$(laminabench completion zsh)"    in ~/.zshrc
+    fish:  laminabench completion fish | source    in config.fish
+    """
+    from laminabench.cli.main import COMPLETION, main  # noqa: PLC0415 - main's table leads here
+
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(main, {}, "laminabench", COMPLETION).source())

@@ -1,0 +1,80 @@
+"""How commands speak: results on stdout (text or one JSON object), everything else on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Wide enough for every table when nobody's terminal says otherwise.
+PIPE_WIDTH = 120
+
+
+class Output:
+    """One command's voice: --json, -q and -v decide what is said and where."""
+
+    def __init__(self, *, as_json: bool, quiet: bool, verbose: bool) -> None:
+        self.as_json = as_json
+        self.quiet = quiet
+        self.verbose = verbose
+
+    def result(self, data: Mapping[str, object], render: Callable[[Console], None]) -> None:
+        """The answer: exactly one JSON object, or what `render` draws."""
+        if self.as_json:
+            click.echo(json.dumps(data, indent=2, allow_nan=False))
+        else:
+            render(_console(stderr=False))
+
+    def note(self, sentence: str) -> None:
+        """Something the user should know beside the result; -q silences it."""
+        if not self.quiet:
+            click.echo(f"laminabench: {sentence}", err=True)
+
+    def detail(self, sentence: str) -> None:
+        """Something only -v wants to know."""
+        if self.verbose:
+            self.note(sentence)
+
+    @contextlib.contextmanager
+    def progress(self, what: str, unit: str = "bytes") -> Iterator[Callable[[int, int | None], None]]:
+        """A progress bar on stderr while a person watches; nothing in a pipe or with -q."""
+        if self.quiet or not sys.stderr.isatty():
+            yield lambda done, total: None
+            return
+        from rich import progress as bars  # noqa: PLC0415 - only when there is something to watch
+
+        size = bars.DownloadColumn() if unit == "bytes" else bars.MofNCompleteColumn()
+        columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), size, bars.TimeRemainingColumn())
+        with bars.Progress(*columns, console=_console(stderr=True), transient=True) as bar:
+            task = bar.add_task(what, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --json, -q and -v, and pass them on as `out`."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+    @click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
+    @click.option("-v", "--verbose", is_flag=True, help="Say more on stderr.")
+    @functools.wraps(command)
+    def wrapped(*args: Any, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any) -> Any:
+        return command(*args, out=Output(as_json=as_json, quiet=quiet, verbose=verbose), **kwargs)
+
+    return wrapped
+
+
+def _console(*, stderr: bool) -> Console:
+    from rich.console import Console  # noqa: PLC0415 - costs more than the rest of --help
+
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    return console

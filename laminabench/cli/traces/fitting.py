@@ -1,0 +1,110 @@
+"""`laminabench traces fit`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from laminabench.cli.output import Output, reporting
+from laminabench.cli.traces.options import COUNT, positive
+from laminabench.errors import UserError
+from laminabench.traces.fit import fit, moment_match
+from laminabench.traces.profile_file import write_profile
+from laminabench.traces.resolve import resolve
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from laminabench.traces.profile import Profile
+
+# What a fitted profile is held to; tests hold the committed ones to it.
+BOUNDS = {
+    "ks_prompt": "0.02",
+    "ks_output": "0.02",
+    "mean_error_prompt": "0.01",
+    "mean_error_output": "0.01",
+    "spearman_synthetic": "the real one ± 0.03",
+    "minute_dispersion": "about 1 (Poisson noise)",
+    "prefix_share_synthetic": "the real one ± 0.02",
+}
+
+
+@click.command("fit")
+@click.argument("trace")
+@click.option(
+    "-o",
+    "--output",
+    "target",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="NAME.toml; its stem names the profile.",
+)
+@click.option("--note", default="", help="Kept in the profile and shown wherever it is used.")
+@click.option(
+    "--mean-prompt", metavar="X", callback=positive, help="Moment-match: rescale prompts to this mean."
+)
+@click.option(
+    "--mean-output", metavar="X", callback=positive, help="Moment-match: rescale outputs to this mean."
+)
+@click.option("--requests", type=COUNT, help="Moment-match: how many requests the other trace has.")
+@reporting
+def fit_profile(
+    trace: str,
+    target: Path,
+    note: str,
+    mean_prompt: float | None,
+    mean_output: float | None,
+    requests: int | None,
+    out: Output,
+) -> None:
+    """Fit an offline profile to TRACE (a file or a name) and print how close what it generates comes.
+
+    With --mean-prompt and --mean-output the shape is TRACE's but the means are another trace's, of which no
+    more is known; the profile then says that it is moment-matched.
+    """
+    if target.suffix != ".toml":
+        raise click.UsageError(f"a profile is a .toml file, not {target.name}")
+    if (mean_prompt is None) != (mean_output is None) or (requests is not None and mean_prompt is None):
+        raise click.UsageError(
+            "moment matching takes --mean-prompt and --mean-output together (and --requests)"
+        )
+    table = resolve(trace, notice=out.note)
+    if table.meta.source == "profile":
+        raise UserError(
+            f"{trace} is not on this machine and a profile cannot be fitted to a profile; fetch it first"
+        )
+    profile = replace(fit(table, target.stem), note=note)
+    if mean_prompt is not None and mean_output is not None:
+        profile = moment_match(
+            profile,
+            name=target.stem,
+            requests=requests or profile.requests,
+            mean_prompt=mean_prompt,
+            mean_output=mean_output,
+            note=note,
+        )
+    write_profile(profile, target)
+    errors = (
+        {}
+        if profile.errors is None
+        else {key: value for key, value in asdict(profile.errors).items() if value is not None}
+    )
+    facts = {
+        "name": profile.name,
+        "method": profile.method,
+        "path": str(target),
+        "bytes": target.stat().st_size,
+        "requests": profile.requests,
+        "errors": errors,
+    }
+    out.result(facts, lambda console: _render(console, profile, target, errors))
+
+
+def _render(console: Console, profile: Profile, target: Path, errors: dict[str, float]) -> None:
+    console.print(f"wrote {target} ({profile.method}, {target.stat().st_size:,} bytes)", soft_wrap=True)
+    for key, value in errors.items():
+        bound = f"   held to {BOUNDS[key]}" if key in BOUNDS else ""
+        console.print(f"  {key.replace('_', ' '):28}{value:>12,.4f}{bound}")

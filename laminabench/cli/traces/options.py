@@ -1,0 +1,139 @@
+"""The options of every command that takes a trace: where it may come from, and how it is cut."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import click
+
+from laminabench.cli.output import Output
+from laminabench.traces.resolve import resolve
+from laminabench.traces.table import Trace
+from laminabench.traces.transform import Transforms
+
+
+def positive(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+    """Callback of an option that takes a finite number above zero."""
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        raise click.BadParameter(f"'{value}' is not a number") from None
+    if not (math.isfinite(number) and number > 0):
+        raise click.BadParameter(f"{value} is not above zero")
+    return number
+
+
+def window(_: click.Context, __: click.Parameter, value: str | None) -> tuple[float, float] | None:
+    """Callback of an option that takes a stretch of seconds, "A:B"; either end may be left out."""
+    if value is None:
+        return None
+    first, colon, last = value.partition(":")
+    try:
+        stretch = (float(first or 0), float(last or math.inf))
+    except ValueError:
+        stretch = (math.nan, math.nan)
+    if not colon or not 0 <= stretch[0] < stretch[1]:
+        raise click.BadParameter(f"'{value}' is not a window; write seconds as A:B with A < B, such as 0:600")
+    return stretch
+
+
+COUNT = click.IntRange(min=1)
+
+_OPTIONS = (
+    click.option("--offline", is_flag=True, help="Never download; use what is here, else the profile."),
+    click.option(
+        "--window",
+        "window_s",
+        metavar="A:B",
+        callback=window,
+        help="Only requests arriving in these seconds.",
+    ),
+    click.option(
+        "--scale-lengths",
+        metavar="X",
+        callback=positive,
+        default="1",
+        help="Multiply prompt and output lengths.",
+    ),
+    click.option("--max-prompt", type=COUNT, help="Longest prompt let through, in tokens."),
+    click.option("--max-output", type=COUNT, help="Longest output let through, in tokens."),
+    click.option(
+        "--too-long",
+        type=click.Choice(["truncate", "drop"]),
+        default="truncate",
+        help="What happens to longer requests.",
+    ),
+    click.option("--sample", type=COUNT, help="This many requests at random, whole sessions together."),
+    click.option("--num-requests", "--num-prompts", type=COUNT, help="Only the first N requests."),
+    click.option(
+        "--request-rate",
+        metavar="X",
+        callback=positive,
+        help="Replace the arrival times: this many a second.",
+    ),
+    click.option(
+        "--burstiness",
+        metavar="X",
+        callback=positive,
+        default="1",
+        help="With --request-rate: gamma shape of the gaps; 1 is Poisson, less is burstier.",
+    ),
+    click.option(
+        "--rate-scale",
+        metavar="X",
+        callback=positive,
+        default="1",
+        help="Scale the load: 2 means twice the rate.",
+    ),
+    click.option("--seed", type=click.IntRange(min=0), default=0, help="For everything drawn at random."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """What the user asked of the trace."""
+
+    offline: bool
+    transforms: Transforms
+
+    def load(self, name: str, out: Output) -> Trace:
+        """Resolve, transform, and tell on stderr what was done."""
+        with out.progress(f"downloading {name}") as progress:
+            trace = resolve(
+                name,
+                offline=self.offline,
+                requests=self.transforms.prefix_needed(),
+                seed=self.transforms.seed,
+                notice=out.note,
+                progress=progress,
+            )
+        # The notice has told that a trace is generated; what its profile rests on is for -v and --json.
+        for sentence in trace.meta.notes:
+            (out.note if trace.meta.source == "file" else out.detail)(sentence)
+        transformed = self.transforms.apply(trace)
+        for sentence in transformed.meta.notes[len(trace.meta.notes) :]:
+            out.note(sentence)
+        return transformed
+
+
+def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the trace options, and pass them on as `workload`."""
+    names = [field.name for field in fields(Transforms)]
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, offline: bool, **kwargs: Any) -> Any:
+        transforms = Transforms(**{name: kwargs.pop(name) for name in names})
+        if transforms.burstiness != 1.0 and transforms.request_rate is None:
+            raise click.UsageError("--burstiness shapes the gaps of --request-rate; give that too")
+        return command(*args, workload=TraceOptions(offline, transforms), **kwargs)
+
+    decorated: Callable[..., Any] = wrapped
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return decorated

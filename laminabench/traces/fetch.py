@@ -1,0 +1,198 @@
+"""Downloads of trace files: resumed when cut, checked against their sha256, put in place whole."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import http.client
+import io
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Protocol
+
+from laminabench.errors import CheckFailedError, UserError
+from laminabench.traces.catalogue import Entry, RemoteFile, downloads
+
+CHUNK = 1 << 18
+ATTEMPTS = 5
+FIRST_PAUSE_S = 0.2
+# No answer for this long means the network is not there or the server hangs.
+TIMEOUT_S = 20.0
+
+Progress = Callable[[int, int | None], None]
+
+
+class DownloadError(UserError):
+    """The file could not be brought here; what had arrived is kept for the next attempt."""
+
+
+class _Sink(Protocol):
+    def write(self, data: bytes, /) -> int: ...
+
+
+def fetch(
+    entry: Entry,
+    *,
+    base: str | None = None,
+    progress: Progress = lambda done, total: None,
+    timeout_s: float = TIMEOUT_S,
+) -> Path:
+    """The entry's file under the downloads folder, brought there if it is not yet.
+
+    `base` is a folder or a URL that holds the file under its upstream name, instead of the publisher's.
+    """
+    file = entry.file
+    target = entry.downloaded_path
+    if target.is_file() and (file.sha256 is None or sha256_of(target) == file.sha256):
+        return target
+    with _locked(downloads() / f"{file.name}.part") as part:
+        # Another process may have finished while this one waited for the lock.
+        if not (target.is_file() and file.sha256 and sha256_of(target) == file.sha256):
+            if base is not None and "://" not in base:
+                _copy(Path(base).expanduser() / file.name, part, progress)
+            else:
+                url = file.url if base is None else f"{base.rstrip('/')}/{file.name}"
+                _download(url, part, progress, timeout_s)
+            _check(entry.name, file, part)
+            os.replace(part.name, target)  # noqa: PTH105 - the atomic one, by name
+            _validator_of(part).unlink(missing_ok=True)
+    return target
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[IO[bytes]]:
+    """Open the partial file for this process alone; an empty one is not left behind."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            part = path.open("ab+")
+            fcntl.flock(part, fcntl.LOCK_EX)
+            # The one who held the lock renamed it to the finished file: that is not our partial file.
+            if path.exists() and path.stat().st_ino == os.fstat(part.fileno()).st_ino:
+                break
+            part.close()
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror}; set LAMINABENCH_HOME to a folder you own"
+        ) from error
+    with part:
+        try:
+            yield part
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_size == 0:
+                    path.unlink()
+
+
+def _copy(source: Path, part: IO[bytes], progress: Progress) -> None:
+    try:
+        with source.open("rb") as origin:
+            _restart(part)
+            _pump(origin, part, 0, source.stat().st_size, progress)
+    except OSError as error:
+        raise DownloadError(f"cannot read {source}: {error.strerror}") from error
+
+
+def _download(url: str, part: IO[bytes], progress: Progress, timeout_s: float) -> None:
+    if not url.startswith(("http://", "https://")):
+        raise UserError(
+            f"cannot download {url}: only http and https are spoken; give a folder as a plain path"
+        )
+    reason: object = "no answer"
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
+        before = part.seek(0, os.SEEK_END)
+        try:
+            if _continue(url, part, progress, timeout_s):
+                return
+            reason = "the connection was cut"
+        except urllib.error.HTTPError as error:
+            reason = f"HTTP {error.code} {error.reason}"
+            if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+                _restart(part)
+            elif error.code < 500 and error.code != http.client.TOO_MANY_REQUESTS:
+                raise DownloadError(f"cannot download {url}: {reason}") from error
+        except urllib.error.URLError as error:
+            reason = error.reason
+            unreachable = not isinstance(reason, TimeoutError | ConnectionResetError)
+            if isinstance(reason, OSError):
+                reason = reason.strerror or reason
+            # Nothing ever answered: there is no network here, more attempts would only keep the user waiting.
+            if before == 0 and unreachable:
+                break
+        except (OSError, http.client.HTTPException) as error:
+            reason = str(error) or type(error).__name__
+    have = part.seek(0, os.SEEK_END)
+    kept = f" after {have:,} bytes; run the same command again to resume" if have else ""
+    raise DownloadError(f"cannot download {url}: {reason}{kept}")
+
+
+def _continue(url: str, part: IO[bytes], progress: Progress, timeout_s: float) -> bool:
+    """Ask for what is missing and append it; False when the answer ended early."""
+    have = part.seek(0, os.SEEK_END)
+    validator = _validator_of(part)
+    request = urllib.request.Request(
+        url, headers={"User-Agent": "laminabench", "Accept-Encoding": "identity"}
+    )
+    if have and validator.is_file():
+        # If-Range: a file that changed upstream comes whole instead of as a tail that does not fit.
+        request.add_header("Range", f"bytes={have}-")
+        request.add_header("If-Range", validator.read_text())
+    elif have:
+        _restart(part)
+        have = 0
+    with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+        if answer.status != http.client.PARTIAL_CONTENT and have:
+            _restart(part)
+            have = 0
+        tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
+        if tag and not tag.startswith("W/"):
+            validator.write_text(tag)
+        length = answer.headers.get("Content-Length")
+        total = have + int(length) if length else None
+        done = _pump(answer, part, have, total, progress)
+    return total is None or done == total
+
+
+def _pump(source: IO[bytes], sink: _Sink, done: int, total: int | None, progress: Progress) -> int:
+    progress(done, total)
+    while chunk := source.read(CHUNK):
+        sink.write(chunk)
+        done += len(chunk)
+        progress(done, total)
+    return done
+
+
+def _check(name: str, file: RemoteFile, part: IO[bytes]) -> None:
+    part.flush()
+    path = Path(part.name)
+    found = sha256_of(path)
+    if file.sha256 is not None and found != file.sha256:
+        size = path.stat().st_size
+        _restart(part)
+        raise CheckFailedError(
+            f"{name}: sha256 of {file.name} is {found} ({size:,} bytes) but {file.sha256} was expected; "
+            "it was removed: upstream changed it, or something altered it on the way"
+        )
+
+
+def _restart(part: IO[bytes]) -> None:
+    part.seek(0, io.SEEK_SET)
+    part.truncate()
+    _validator_of(part).unlink(missing_ok=True)
+
+
+def _validator_of(part: IO[bytes]) -> Path:
+    """Where the server's ETag (or date) is kept, so that a resume never mixes two versions."""
+    return Path(f"{part.name}.validator")

@@ -1,0 +1,98 @@
+"""Trace files: whatever a user points at becomes a checked Trace, or one sentence about what to fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from laminabench.errors import UserError
+from laminabench.traces.formats import delimited, jsonlines, parquet, sharegpt
+from laminabench.traces.formats.arrivals import PER_SECOND
+from laminabench.traces.formats.layout import FORMATS, PARTS, Container
+from laminabench.traces.formats.reading import Reading, Requests
+from laminabench.traces.formats.source import Source
+from laminabench.traces.formats.wording import nearest, shown
+from laminabench.traces.table import Trace, TraceMeta, make_trace
+
+__all__ = ["FORMATS", "detect", "load_file"]
+
+_READERS: Mapping[Container, Callable[[Reading], Requests]] = {
+    "delimited": delimited.read,
+    "jsonlines": jsonlines.read,
+    "parquet": parquet.read,
+    "conversations": sharegpt.read,
+}
+
+
+def detect(path: Path) -> str:
+    """The name of the format a file is in, by its content; its suffix says nothing."""
+    return _detect(Source.of(path))
+
+
+def load_file(
+    path: Path,
+    *,
+    format: str = "auto",  # noqa: A002 - as the flag is called
+    columns: Mapping[str, str] | None = None,
+    name: str | None = None,
+    time_unit: str = "s",
+    skip_bad: bool = False,
+    tokenizer: Path | None = None,
+) -> Trace:
+    """The trace in a file. Any doubt about it is a UserError that says where and what to do."""
+    if format not in FORMATS and format != "auto":
+        raise UserError(f"no format {shown(format)}; {nearest(format, ['auto', *FORMATS])}")
+    if time_unit not in PER_SECOND:
+        raise UserError(f"no time unit {shown(time_unit)}; there are: {', '.join(PER_SECOND)}")
+    for part in columns or {}:
+        if part not in PARTS:
+            raise UserError(f"--columns knows no {shown(part)}; {nearest(part, PARTS)}")
+    source = Source.of(path)
+    with ThreadPoolExecutor(1) as background:
+        sha256 = background.submit(source.sha256)
+        layout = FORMATS[_detect(source) if format == "auto" else format]
+        # A format with a unit of its own keeps it, unless the user names another than the usual.
+        unit = layout.time_unit if time_unit == "s" else time_unit
+        requests = _READERS[layout.container](
+            Reading(source, layout, columns or {}, unit, skip_bad, tokenizer)
+        )
+        notes = requests.notes
+        if requests.arrival_s is None and layout.container != "conversations" and not layout.signature:
+            notes += ("no column with arrival times; if there is one, say --columns arrival=NAME",)
+        meta = requests.meta or TraceMeta(
+            name or (Path(path.stem).stem if source.compression else path.stem),
+            origin=str(path),
+            tokenizer=str(tokenizer or ""),
+            has_arrivals=requests.arrival_s is not None,
+            block_tokens=layout.block_tokens,
+        )
+        meta = replace(meta, name=name or meta.name, sha256=meta.sha256 or sha256.result())
+    arrival_s = requests.arrival_s
+    if arrival_s is None:
+        arrival_s = np.zeros(len(requests.prompt_tokens))
+    return make_trace(
+        arrival_s,
+        requests.prompt_tokens,
+        requests.output_tokens,
+        meta.with_note(*notes),
+        prefix_blocks=requests.blocks,
+        session=requests.session,
+    )
+
+
+def _detect(source: Source) -> str:
+    if source.head.startswith(b"PAR1"):
+        return "parquet"
+    text = source.head.decode(source.encoding, errors="replace").lstrip()
+    if text.startswith("["):
+        return "sharegpt"
+    container: Container = "jsonlines" if text.startswith("{") else "delimited"
+    names = jsonlines.keys_of(source) if container == "jsonlines" else delimited.header_of(source).names
+    for name, layout in FORMATS.items():
+        if layout.container == container and layout.signature and set(layout.signature) <= set(names):
+            return name
+    return "jsonl" if container == "jsonlines" else "csv"

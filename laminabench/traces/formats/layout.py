@@ -1,0 +1,154 @@
+"""A trace format as data: which column of which kind of file holds what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal
+
+from laminabench.errors import UserError
+from laminabench.traces.formats.wording import listed, nearest, printable
+
+Container = Literal["delimited", "jsonlines", "parquet", "conversations"]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Names are tried in order; a part without names is not in this format."""
+
+    container: Container
+    about: str
+    arrival: tuple[str, ...] = ()
+    prompt: tuple[str, ...] = ()
+    output: tuple[str, ...] = ()
+    session: tuple[str, ...] = ()
+    blocks: tuple[str, ...] = ()
+    # A fixed format is recognised by these columns and cannot do without its arrivals.
+    signature: tuple[str, ...] = ()
+    # Where the format does not say, the first row does.
+    times: Literal["numbers", "dates", "either"] = "either"
+    time_unit: Literal["s", "ms", "us", "ns"] = "s"
+    block_tokens: int = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of one file that hold a trace."""
+
+    prompt: str
+    output: str
+    arrival: str | None = None
+    session: str | None = None
+    blocks: str | None = None
+
+    def names(self) -> list[str]:
+        return [name for part in PARTS if (name := getattr(self, part)) is not None]
+
+
+PARTS = tuple(sorted(field.name for field in fields(Columns)))
+_OPTION = "--columns {}=NAME"
+
+
+def choose(layout: Layout, there: Sequence[str], asked: Mapping[str, str], where: str) -> Columns:
+    """Which of the columns that are there to read, by the user's word or the format's."""
+    found: dict[str, str | None] = {}
+    for part in PARTS:
+        if part in asked:
+            if asked[part] not in there:
+                raise UserError(f"{where}: no column {_quoted(asked[part])}; {nearest(asked[part], there)}")
+            found[part] = asked[part]
+            continue
+        names = getattr(layout, part)
+        found[part] = next((name for name in names if name in there), None)
+        needed = part in {"prompt", "output"} or (part == "arrival" and layout.signature)
+        if needed and names and found[part] is None:
+            missing = _quoted(names[0]) if layout.signature else f"for the {part}"
+            raise UserError(
+                f"{where}: no column {missing}; there are: {listed(there)}; say {_OPTION.format(part)}"
+            )
+    used = [name for name in found.values() if name is not None]
+    for name in used:
+        if there.count(name) > 1:
+            raise UserError(f"{where}: column {_quoted(name)} appears {there.count(name)} times; rename one")
+        if used.count(name) > 1:
+            raise UserError(f"{where}: column {_quoted(name)} cannot be two things at once; see --columns")
+    prompt, output = found["prompt"], found["output"]
+    assert prompt is not None
+    assert output is not None
+    return Columns(prompt, output, found["arrival"], found["session"], found["blocks"])
+
+
+def _quoted(name: str) -> str:
+    return f'"{printable(name[:30])}"'
+
+
+_GENERIC = Layout(
+    "delimited",
+    "any CSV with a header, its columns named by --columns",
+    arrival=("arrival_s", "arrived_at", "arrival_time", "timestamp", "Timestamp", "TIMESTAMP", "time"),
+    prompt=(
+        *("prompt_tokens", "num_prefill_tokens", "input_length", "input_tokens", "prompt_len", "input_len"),
+        *("ContextTokens", "Request tokens"),
+    ),
+    output=(
+        *("output_tokens", "num_decode_tokens", "output_length", "output_len", "completion_tokens"),
+        *("GeneratedTokens", "Response tokens"),
+    ),
+    session=("session", "session_id", "Session ID", "conversation_id"),
+)
+_BLOCKS = ("prefix_blocks", "hash_ids", "blocks")
+
+FORMATS: Mapping[str, Layout] = {
+    "azure": Layout(
+        "delimited",
+        "Azure LLM inference traces, 2023 and 2024",
+        arrival=("TIMESTAMP",),
+        prompt=("ContextTokens",),
+        output=("GeneratedTokens",),
+        signature=("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+        times="dates",
+    ),
+    "mooncake": Layout(
+        "jsonlines",
+        "Mooncake (Kimi) traces with prefix blocks",
+        arrival=("timestamp",),
+        prompt=("input_length",),
+        output=("output_length",),
+        blocks=("hash_ids",),
+        signature=("timestamp", "input_length", "output_length"),
+        times="numbers",
+        time_unit="ms",
+    ),
+    "burstgpt": Layout(
+        "delimited",
+        "BurstGPT",
+        arrival=("Timestamp",),
+        prompt=("Request tokens",),
+        output=("Response tokens",),
+        session=("Session ID",),
+        signature=("Timestamp", "Request tokens", "Response tokens"),
+        times="numbers",
+    ),
+    "sharegpt": Layout("conversations", "ShareGPT conversations as JSON, counted with a tokenizer"),
+    "sharegpt-lengths": Layout(
+        "delimited",
+        "lengths of ShareGPT conversations, as Sarathi-Serve has them",
+        prompt=("num_prefill_tokens",),
+        output=("num_decode_tokens",),
+        signature=("num_prefill_tokens", "num_decode_tokens", "num_total_tokens", "pd_ratio"),
+    ),
+    "vidur": Layout(
+        "delimited",
+        "Vidur's processed traces",
+        arrival=("arrived_at",),
+        prompt=("num_prefill_tokens",),
+        output=("num_decode_tokens",),
+        signature=("arrived_at", "num_prefill_tokens", "num_decode_tokens"),
+        times="numbers",
+    ),
+    "csv": _GENERIC,
+    "jsonl": replace(_GENERIC, container="jsonlines", about="any JSON lines", blocks=_BLOCKS),
+    "parquet": replace(
+        _GENERIC, container="parquet", about="laminabench's own, or any other", blocks=_BLOCKS
+    ),
+}

@@ -1,0 +1,192 @@
+"""Opening a file that a user points at: what it is, how it is compressed and in which encoding."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import io
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from laminabench.errors import UserError
+from laminabench.traces.formats.wording import Doubtful, label_of
+
+# Longer than any request: what has no line end for this long is no text file.
+MAX_LINE = 1 << 26
+HEAD = 1 << 16
+
+# By magic bytes, not by suffix: downloads are renamed, and some are compressed by the server.
+_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
+_REFUSED = {b"PK\x03\x04": "a zip archive", b"\xfd7zXZ\x00": "an xz file", b"7z\xbc\xaf": "a 7-zip archive"}
+# UTF-32 first: its little-endian mark begins with UTF-16's.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32-le",
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF8: "utf-8",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A readable file, and how to get UTF-8 out of it."""
+
+    path: Path
+    label: str
+    compression: str | None
+    mark: bytes
+    encoding: str
+    head: bytes
+
+    @classmethod
+    def of(cls, path: Path) -> Source:
+        label = label_of(path)
+        try:
+            mode = path.stat().st_mode
+            if stat.S_ISDIR(mode):
+                raise UserError(f"{label}: is a folder, not a trace file; name a file in it")
+            if not stat.S_ISREG(mode):
+                raise UserError(
+                    f"{label}: is a pipe or a device; a trace is read twice, so save it to a file"
+                )
+            with path.open("rb") as file:
+                magic = file.read(8)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            reason = getattr(error, "strerror", None) or "not a file name"
+            raise UserError(f"{label}: cannot be read: {reason}") from error
+        for start, kind in _REFUSED.items():
+            if magic.startswith(start):
+                raise UserError(f"{label}: is {kind}; unpack it and name the file inside")
+        compression = next((kind for start, kind in _COMPRESSIONS.items() if magic.startswith(start)), None)
+        packed = cls(path, label, compression, b"", "utf-8", b"")
+        with packed.content() as content:
+            head = io.BufferedReader(content).read(HEAD)
+        mark = next((mark for mark in _MARKS if head.startswith(mark)), b"")
+        if not head[len(mark) :].strip():
+            raise UserError(f"{label}: the file is empty; a trace needs at least one row")
+        return cls(path, label, compression, mark, _MARKS.get(mark, "utf-8"), head[len(mark) :])
+
+    def sha256(self) -> str:
+        try:
+            with self.path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise UserError(f"{self.label}: cannot be read: {error.strerror}") from error
+
+    def content(self) -> _Content:
+        """The decompressed bytes after the byte-order mark, in the file's own encoding."""
+        return _Content(self)
+
+    def utf8(self) -> _CleanUtf8:
+        """UTF-8 for Arrow; Doubtful at the first NUL or byte that is not UTF-8."""
+        return _CleanUtf8(self)
+
+    def text(self, newline: Literal["", "\n"] = "") -> io.TextIOWrapper:
+        """Text with its line ends kept: any, or only line feeds (a lone CR is a space in JSON).
+
+        What is not UTF-8 comes as surrogates: see `wording.unreadable`.
+        """
+        errors = "surrogateescape" if self.encoding == "utf-8" else "strict"
+        return io.TextIOWrapper(
+            io.BufferedReader(self.content(), 1 << 16), self.encoding, errors=errors, newline=newline
+        )
+
+    def lines(self, newline: Literal["", "\n"] = "") -> Iterator[str]:
+        with self.text(newline) as text:
+            number = 0
+            try:
+                while line := text.readline(MAX_LINE):
+                    number += 1
+                    if len(line) == MAX_LINE:
+                        raise UserError(
+                            f"{self.label}:{number}: longer than {MAX_LINE >> 20} MiB; not a trace"
+                        )
+                    yield line
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{self.label}: not valid {self.encoding.upper()} after line {number}; save it as UTF-8"
+                ) from error
+
+
+class _Content(io.RawIOBase):
+    """The decompressed bytes of a source; trouble with the disk or the compression is one sentence."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        try:
+            file = source.path.open("rb")
+        except OSError as error:
+            raise UserError(f"{source.label}: cannot be read: {error.strerror}") from error
+        self._file = pa.CompressedInputStream(file, source.compression) if source.compression else file
+        self.read(len(source.mark))
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            return bytes(self._file.read(size))
+        except OSError as error:
+            compression = self._source.compression
+            raise UserError(
+                f"{self._source.label}: the {compression} data are damaged or cut short; fetch the file again"
+                if compression
+                else f"{self._source.label}: cannot be read: {error.strerror or 'input error'}"
+            ) from error
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed and hasattr(self, "_file"):
+            self._file.close()
+        super().close()
+
+
+class _CleanUtf8(io.RawIOBase):
+    """What Arrow reads: it neither transcodes, nor checks the columns it leaves out."""
+
+    def __init__(self, source: Source) -> None:
+        self._content = source.content()
+        self._decoder = codecs.getincrementaldecoder(source.encoding)()
+        self._transcode = source.encoding != "utf-8"
+        self.newlines = 0
+        self.last = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        while True:
+            # Half, as UTF-8 may need 3 bytes where UTF-16 needs 2, and Arrow wants no more than it asked for.
+            data = self._content.read(size // 2 if self._transcode else size)
+            clean = self._clean(data)
+            if clean or not data:
+                self.newlines += clean.count(b"\n")
+                self.last = clean[-1:] or self.last
+                return clean
+
+    def _clean(self, data: bytes) -> bytes:
+        try:
+            if self._transcode:
+                data = self._decoder.decode(data, final=not data).encode()
+            elif not data.isascii() or self._decoder.getstate()[0]:
+                self._decoder.decode(data, final=not data)
+        except UnicodeError as error:
+            raise Doubtful("not UTF-8") from error
+        if b"\0" in data:
+            raise Doubtful("NUL")
+        return data
+
+    def close(self) -> None:
+        if not self.closed:
+            self._content.close()
+        super().close()

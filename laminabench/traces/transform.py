@@ -1,0 +1,131 @@
+"""Cutting, thinning and rescaling a trace before a replay, always in the same order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from laminabench.errors import UserError
+from laminabench.traces.arrivals import poisson_like
+from laminabench.traces.table import MAX_TOKENS, Int64, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Transforms:
+    """What to do to a trace. Applied in the order of the fields, whatever order the flags came in."""
+
+    window_s: tuple[float, float] | None = None
+    scale_lengths: float = 1.0
+    max_prompt: int | None = None
+    max_output: int | None = None
+    too_long: Literal["truncate", "drop"] = "truncate"
+    sample: int | None = None
+    num_requests: int | None = None
+    request_rate: float | None = None
+    burstiness: float = 1.0
+    rate_scale: float = 1.0
+    seed: int = 0
+
+    def apply(self, trace: Trace) -> Trace:
+        """The transformed trace; what changed is told in its notes."""
+        trace = self._window(trace)
+        trace = self._scale(trace)
+        trace = self._limit(trace)
+        trace = self._sample(trace)
+        if self.num_requests is not None and self.num_requests < len(trace):
+            trace = trace.take(np.arange(self.num_requests))
+        return self._arrivals(trace)
+
+    def prefix_needed(self) -> int | None:
+        """How many leading requests can matter; None when all of them do."""
+        if self.window_s is None and self.sample is None and self.too_long != "drop":
+            return self.num_requests
+        return None
+
+    def _window(self, trace: Trace) -> Trace:
+        if self.window_s is None:
+            return trace
+        if not trace.meta.has_arrivals:
+            raise UserError(
+                f"--window needs arrival times and {trace.meta.name} has none; use --num-requests"
+            )
+        first_s, last_s = self.window_s
+        low, high = np.searchsorted(trace.arrival_s, [first_s, last_s])
+        if low == high:
+            raise UserError(
+                f"--window {first_s:g}:{last_s:g} holds no request; "
+                f"{trace.meta.name} runs from 0 to {trace.duration_s:.6g} s"
+            )
+        return trace.take(np.arange(low, high))
+
+    def _scale(self, trace: Trace) -> Trace:
+        if self.scale_lengths == 1.0:
+            return trace
+
+        def scaled(tokens: np.ndarray) -> np.ndarray:
+            return np.clip(np.rint(tokens * self.scale_lengths), 1, MAX_TOKENS).astype(np.int32)
+
+        return _with_lengths(trace, scaled(trace.prompt_tokens), scaled(trace.output_tokens))
+
+    def _limit(self, trace: Trace) -> Trace:
+        max_prompt = MAX_TOKENS if self.max_prompt is None else self.max_prompt
+        max_output = MAX_TOKENS if self.max_output is None else self.max_output
+        too_long = (trace.prompt_tokens > max_prompt) | (trace.output_tokens > max_output)
+        count = int(too_long.sum())
+        if count == 0:
+            return trace
+        share = f"{count:,} of {len(trace):,} requests"
+        if self.too_long == "truncate":
+            trace = _with_lengths(
+                trace,
+                np.minimum(trace.prompt_tokens, np.int32(max_prompt)),
+                np.minimum(trace.output_tokens, np.int32(max_output)),
+            )
+            return replace(trace, meta=trace.meta.with_note(f"{share} were too long and were truncated"))
+        if count == len(trace):
+            raise UserError(
+                "every request is longer than --max-prompt/--max-output allow; raise them or truncate"
+            )
+        kept = trace.take(np.flatnonzero(~too_long))
+        return replace(kept, meta=trace.meta.with_note(f"{share} were too long and were dropped"))
+
+    def _sample(self, trace: Trace) -> Trace:
+        """Whole sessions at random, until the number of requests is reached."""
+        if self.sample is None or self.sample >= len(trace):
+            return trace
+        random = np.random.Generator(np.random.PCG64(self.seed))
+        if trace.session is None:
+            order = np.argsort(random.random(len(trace)), kind="stable")
+            return trace.take(np.sort(order[: self.sample]))
+        sessions, member, sizes = np.unique(trace.session, return_inverse=True, return_counts=True)
+        order = np.argsort(random.random(len(sessions)), kind="stable")
+        # The last session taken is the one that reaches the number: never a torn one, so it may be exceeded.
+        taken = int(np.searchsorted(np.cumsum(sizes[order]), self.sample)) + 1
+        chosen = np.zeros(len(sessions), bool)
+        chosen[order[:taken]] = True
+        return trace.take(np.flatnonzero(chosen[member]))
+
+    def _arrivals(self, trace: Trace) -> Trace:
+        if self.request_rate is not None:
+            arrival_s = poisson_like(len(trace), self.request_rate, self.burstiness, self.seed)
+            trace = replace(trace, arrival_s=arrival_s, meta=replace(trace.meta, has_arrivals=True))
+        if self.rate_scale != 1.0:
+            if not trace.meta.has_arrivals:
+                raise UserError(
+                    f"--rate-scale needs arrival times and {trace.meta.name} has none; use --request-rate"
+                )
+            trace = replace(trace, arrival_s=trace.arrival_s / self.rate_scale)
+        if (self.request_rate is not None or self.rate_scale != 1.0) and trace.duration_s > 0:
+            rate = (len(trace) - 1) / trace.duration_s
+            trace = replace(trace, meta=trace.meta.with_note(f"offered at {rate:.4g} requests/s"))
+        return trace
+
+
+def _with_lengths(trace: Trace, prompt: np.ndarray, output: np.ndarray) -> Trace:
+    blocks = trace.prefix_blocks
+    if blocks is not None:
+        needed: Int64 = -(-prompt.astype(np.int64) // trace.meta.block_tokens)
+        blocks = blocks.limit(needed)
+    return replace(trace, prompt_tokens=prompt, output_tokens=output, prefix_blocks=blocks)

@@ -1,0 +1,49 @@
+"""The benchmarks run, report what they should, and judge themselves by their own numbers; not how fast it was."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from laminabench.bench import slab, traces
+from laminabench.cli.main import run
+
+
+def test_slab_reports_every_call_and_judges_by_the_median() -> None:
+    result = slab.run(seconds=0.01)
+    rows = result["rows"]
+    assert isinstance(rows, list)
+    assert {row["operation"] for row in rows} == {"allocate", "extend", "release", "fork"}
+    for row in rows:
+        rates = row["allocations_per_s"]
+        assert 0 < rates["min"] <= rates["median"] <= rates["max"]
+        assert row["met"] == (rates["median"] >= slab.TARGET_PER_S if row["judged"] else None)
+
+
+def test_traces_measures_both_files() -> None:
+    result = traces.run(csv_rows=2000, parquet_rows=3000, repeats=2)
+    csv, parquet = result["csv"], result["parquet"]
+    assert isinstance(csv, dict)
+    assert isinstance(parquet, dict)
+    assert (csv["rows"], parquet["rows"]) == (2000, 3000)
+    assert parquet["peak_bytes"] > 10e6
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bench", "slab", "--seconds", "0.01"],
+        ["bench", "traces", "--csv-rows", "1000", "--parquet-rows", "1000", "--repeats", "1"],
+    ],
+)
+@pytest.mark.parametrize("as_json", [True, False])
+def test_the_commands_print(arguments: list[str], as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        run([*arguments, *(["--json"] if as_json else [])])
+    assert exit_.value.code == 0
+    out = capsys.readouterr().out
+    if as_json:
+        json.loads(out)
+    else:
+        assert "target" in out

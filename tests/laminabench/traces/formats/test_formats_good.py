@@ -1,0 +1,180 @@
+"""Well-formed files of every format, in the spellings that are found in the wild."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from laminabench.traces.formats import FORMATS, detect, load_file
+
+AZURE = (
+    "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+    "2023-11-16 18:15:46.6805900,374,44\r\n"
+    "2023-11-16 18:15:50.9951690,396,109"
+)
+AZURE_2024 = (
+    "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    "2024-05-12 00:00:00+00:00,100,10\n"
+    "2024-05-12 00:00:00.001163+00:00,200,20\n"
+)
+MOONCAKE = (
+    '{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}\n'
+    '{"timestamp": 27, "input_length": 512, "output_length": 6, "hash_ids": [0]}\n'
+)
+BURSTGPT = (
+    "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    "5,7,1.5,ChatGPT,472,18,490,Conversation log\n"
+    "45.5,,2,GPT-4,1087,0,1087,API log\n"
+    "118,9,2,GPT-4,417,276,693,API log\n"
+)
+VIDUR = "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,10,1\n0.25,20,2\n"
+LENGTHS = (
+    "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\r\n74,918,992,0.08\r\n5,6,11,0.8\r\n"
+)
+
+
+@pytest.fixture
+def trace_file(tmp_path: Path):
+    def write(content: str | bytes, name: str = "trace.csv") -> Path:
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("content", "format_", "columns"),
+    [
+        (AZURE, "azure", ([0, 4.314579], [374, 396], [44, 109])),
+        (AZURE_2024, "azure", ([0, 0.001163], [100, 200], [10, 20])),
+        (MOONCAKE, "mooncake", ([0, 0.027], [600, 512], [5, 6])),
+        (BURSTGPT, "burstgpt", ([0, 113], [472, 417], [18, 276])),
+        (VIDUR, "vidur", ([0, 0.25], [10, 20], [1, 2])),
+        (LENGTHS, "sharegpt-lengths", ([0, 0], [74, 5], [918, 6])),
+        ("prompt_tokens,output_tokens\n3,4\n", "csv", ([0], [3], [4])),
+        ('{"prompt_tokens": 3, "output_tokens": 4.0}\n', "jsonl", ([0], [3], [4])),
+    ],
+)
+def test_detected_and_read(trace_file, content, format_, columns):
+    arrivals, prompts, outputs = columns
+    path = trace_file(content)
+    assert detect(path) == format_
+    for chosen in ("auto", format_):
+        trace = load_file(path, format=chosen)
+        assert trace.arrival_s.tolist() == arrivals
+        assert trace.prompt_tokens.tolist() == prompts
+        assert trace.output_tokens.tolist() == outputs
+        assert trace.meta.has_arrivals == any(arrivals)
+        assert trace.meta.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert (trace.meta.name, trace.meta.origin, trace.meta.source) == ("trace", str(path), "file")
+
+
+def test_every_format_says_what_it_is():
+    assert list(FORMATS)[:3] == ["azure", "mooncake", "burstgpt"]
+    assert len(FORMATS) == 9
+    assert all(layout.about for layout in FORMATS.values())
+
+
+def test_mooncake_keeps_its_prefix_blocks(trace_file):
+    trace = load_file(trace_file(MOONCAKE))
+    assert trace.prefix_blocks is not None
+    assert [trace.prefix_blocks[row].tolist() for row in range(2)] == [[0, 1], [0]]
+    assert trace.meta.block_tokens == 512
+
+
+def test_failed_requests_are_left_out_and_sessions_kept(trace_file):
+    trace = load_file(trace_file(BURSTGPT))
+    assert "1 of 3 requests have no output" in trace.meta.notes[0]
+    assert trace.session.tolist() == [7, 9]
+
+
+def test_named_sessions_are_numbered_and_absent_ones_are_alone(trace_file):
+    rows = "".join(f"1,1,{name}\n" for name in ["b", "a", "", "b", ""])
+    trace = load_file(trace_file("prompt_tokens,output_tokens,session\n" + rows))
+    assert trace.session.tolist() == [0, 1, 2, 0, 3]
+
+
+def test_columns_unit_and_name_by_the_users_word(trace_file):
+    path = trace_file("when;in;out;who\n1700000000000;10;1;x\n1700000000250;11;2;x\n")
+    columns = {"arrival": "when", "prompt": "in", "output": "out", "session": "who"}
+    trace = load_file(path, columns=columns, time_unit="ms", name="mine")
+    assert trace.arrival_s.tolist() == [0, 0.25]
+    assert trace.session.tolist() == [0, 0]
+    assert trace.meta.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "unit", "seconds"),
+    [
+        ("1700000000.123456789", "1700000000.123456790", "s", 1e-9),
+        ("1700000000123456789", "1700000000123456790", "ns", 1e-9),
+        ("1700000000123456.7", "1700000000123456.8", "us", 1e-7),
+        ("2023-11-16T18:15:46.123456789Z", "2023-11-16T18:15:46.123456790Z", "s", 1e-9),
+        ("2023-11-16 01:00:00+01:00", "2023-11-16 00:00:00.5-0030", "s", 1800.5),
+        (" 2023-11-16 01:00:00 ", "2023-11-16 01:00:01", "s", 1.0),
+        ("2023-11-16 01:00", "2023-11-16", "s", -3600.0),
+        ("5", "5.0e1", "s", 45.0),
+        ("-1.5", "+.5", "s", 2.0),
+        ("0", "0.30000000000000004", "s", 0.30000000000000004),
+    ],
+)
+def test_arrivals_are_exact(trace_file, first, second, unit, seconds):
+    path = trace_file(f"time,input_tokens,output_tokens\n{first},10,1\n{second},11,1\n")
+    assert load_file(path, time_unit=unit).arrival_s.tolist() == [0, abs(seconds)]
+
+
+@pytest.mark.parametrize("first", ['"2024-05-31T01:00:00Z"', "1700000000123456789", "1700000000.123456789"])
+def test_json_arrivals_are_exact(trace_file, first):
+    second = first.replace("00Z", "00.000000001Z").replace("789", "790")
+    rows = "".join(f'{{"time": {time}, "input_tokens": 1, "output_len": 2}}\n' for time in (first, second))
+    trace = load_file(trace_file(rows), time_unit="s" if "." in first or "T" in first else "ns")
+    assert trace.arrival_s.tolist() == [0, 1e-9]
+
+
+def test_rows_out_of_order_are_sorted_with_their_columns(trace_file):
+    rows = [(2, 20, "[3]"), (1, 10, "[]"), (3, 30, "[4, 5]")]
+    text = "".join(
+        f'{{"arrival_s": {a}, "prompt_tokens": {p}, "output_tokens": 1, "session": "{p}", "blocks": {b}}}\n'
+        for a, p, b in rows
+    )
+    trace = load_file(trace_file(text))
+    assert trace.prompt_tokens.tolist() == [10, 20, 30]
+    assert trace.session.tolist() == [10, 20, 30]
+    assert [trace.prefix_blocks[row].tolist() for row in range(3)] == [[], [3], [4, 5]]
+    assert "backwards" in trace.meta.notes[0]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("row", ["{},{}", '"{}","{}"', " {} ,\t{}", "{}.0,{}"])
+def test_spellings_of_a_table(trace_file, end, row):
+    lines = ["prompt_tokens,output_tokens", "", row.format(3, 4), "  ", row.format(5, 6), ""]
+    trace = load_file(trace_file(end.join(lines)))
+    assert trace.prompt_tokens.tolist() == [3, 5]
+    assert trace.output_tokens.tolist() == [4, 6]
+
+
+def test_quoted_text_may_hold_separators_and_line_ends(trace_file):
+    trace = load_file(trace_file('text,prompt_tokens,output_tokens\n"a, ""b""\nc",3,4\nplain,5,6\n'))
+    assert trace.prompt_tokens.tolist() == [3, 5]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("content", [VIDUR, MOONCAKE])
+def test_encodings_with_a_mark(trace_file, encoding, content):
+    text = content.replace("arrived_at", "größe,arrived_at").replace("\n0.", "\nŁ,0.")
+    trace = load_file(trace_file(text.encode(encoding)))
+    assert trace.output_tokens.tolist() == ([1, 2] if content is VIDUR else [5, 6])
+
+
+def test_columns_not_read_may_share_a_name(trace_file):
+    trace = load_file(trace_file("x,prompt_tokens,x,output_tokens,\na,1,b,2,c\n"))
+    assert trace.prompt_tokens.tolist() == [1]
+
+
+def test_a_time_of_a_day_is_a_numpy_float(trace_file):
+    trace = load_file(trace_file(AZURE))
+    assert (trace.arrival_s.dtype, trace.prompt_tokens.dtype) == (np.float64, np.int32)

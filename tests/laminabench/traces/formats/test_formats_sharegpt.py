@@ -1,0 +1,115 @@
+"""ShareGPT conversations, counted by a tokenizer small enough to count along."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from laminabench.errors import UserError
+from laminabench.traces.formats import detect, load_file
+
+
+@pytest.fixture
+def words(tmp_path):
+    """A tokenizer.json for which every word is a token; it would cut at two if it were allowed to."""
+    tokenizers = pytest.importorskip("tokenizers")
+    built = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    built.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    built.enable_truncation(2)
+    path = tmp_path / "tokenizer.json"
+    built.save(str(path))
+    return path
+
+
+@pytest.fixture
+def conversations(tmp_path):
+    def write(*talks: list[tuple[str, object]]):
+        items = [
+            {"id": str(n), "conversations": [{"from": who, "value": text} for who, text in talk]}
+            for n, talk in enumerate(talks)
+        ]
+        path = tmp_path / "sharegpt.json"
+        path.write_text(json.dumps(items))
+        return path
+
+    return write
+
+
+def test_every_answer_is_a_request(conversations, words):
+    path = conversations(
+        [("system", "be kind"), ("human", "a b c"), ("gpt", "d e f g"), ("user", "h"), ("assistant", "i j")],
+        [("gpt", "an orphan"), ("human", "why ?"), ("gpt", "")],
+        [("human", "\ud800 x"), ("gpt", "ok")],
+    )
+    assert detect(path) == "sharegpt"
+    trace = load_file(path, tokenizer=words)
+    assert trace.prompt_tokens.tolist() == [5, 10, 2]
+    assert trace.output_tokens.tolist() == [4, 2, 1]
+    assert trace.session.tolist() == [0, 0, 2]
+    assert not trace.meta.has_arrivals
+    assert trace.meta.tokenizer == str(words)
+    assert "1 answers follow no prompt" in trace.meta.notes[0]
+    assert "1 of 4 requests have no output tokens" in trace.meta.notes[1]
+
+
+@pytest.mark.parametrize(
+    ("talk", "message"),
+    [
+        ([("human", None), ("gpt", "x")], "conversation 2: turn 1 has null for its value, not text"),
+        ([("human", "x"), ("alien", "x")], 'conversation 2: turn 2 is from "alien", not "human", "gpt"'),
+        ([(None, "x")], "conversation 2: turn 1 is from null"),
+    ],
+)
+def test_bad_conversations(conversations, words, talk, message):
+    path = conversations([("human", "a"), ("gpt", "b")], talk)
+    with pytest.raises(UserError) as caught:
+        load_file(path, tokenizer=words)
+    assert message in str(caught.value)
+    trace = load_file(path, tokenizer=words, skip_bad=True)
+    assert len(trace) == 1
+    assert message in trace.meta.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "no requests in it"),
+        ("[1, 2]", 'conversation 1: has no list "conversations"'),
+        ('[{"conversations": {}}]', 'conversation 1: has no list "conversations"'),
+        ('[\n{"a": 1}\n', "sharegpt.json:3: not JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        (b'[\n"\xff"]', "sharegpt.json:2: holds bytes that are not UTF-8"),
+        (b"\xff\xfe[\x00a", "not valid UTF-16-LE"),
+        (b"[" + b"9" * 5000 + b"]", "conversation 1: has no list"),
+    ],
+)
+def test_bad_files(tmp_path, words, content, message):
+    path = tmp_path / "sharegpt.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError) as caught:
+        load_file(path, tokenizer=words)
+    assert message in str(caught.value)
+
+
+def test_an_object_is_no_list(tmp_path, words):
+    path = tmp_path / "sharegpt.json"
+    path.write_text("{}")
+    with pytest.raises(UserError, match="is an object, not a list of conversations"):
+        load_file(path, format="sharegpt", tokenizer=words)
+
+
+def test_what_is_needed_to_count(conversations, tmp_path, monkeypatch):
+    path = conversations([("human", "a"), ("gpt", "b")])
+    with pytest.raises(UserError, match=r"pass --tokenizer tokenizer\.json"):
+        load_file(path)
+    with pytest.raises(UserError, match="leave out --columns"):
+        load_file(path, columns={"prompt": "a"})
+    (tmp_path / "broken.json").write_text("{}")
+    for name in ("broken.json", "missing.json"):
+        with pytest.raises(UserError, match=rf"{name}: not a Hugging Face tokenizer\.json"):
+            load_file(path, tokenizer=tmp_path / name)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(UserError, match=r'pip install "laminabench\[tokenize\]"'):
+        load_file(path, tokenizer=tmp_path / "broken.json")

@@ -1,0 +1,193 @@
+"""Downloads against a real HTTP server that misbehaves on request."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from laminabench.errors import CheckFailedError, UserError
+from laminabench.traces import fetch as module
+from laminabench.traces.catalogue import Entry, RemoteFile
+from laminabench.traces.fetch import DownloadError, fetch
+
+BODY = bytes(range(256)) * 4096
+SHA256 = hashlib.sha256(BODY).hexdigest()
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves BODY; the fields say how badly."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.body = BODY
+        self.etag = '"one"'
+        self.cut_after: list[int] = []
+        self.statuses: list[int] = []
+        self.ranges = True
+        self.asked: list[str | None] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        wanted = self.headers.get("Range")
+        self.server.asked.append(wanted)
+        if self.server.statuses:
+            self.send_error(self.server.statuses.pop(0))
+            return
+        start = 0
+        if wanted and self.server.ranges and self.headers.get("If-Range") == self.server.etag:
+            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+        body = self.server.body[start:]
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", self.server.etag)
+        self.end_headers()
+        stop = self.server.cut_after.pop(0) if self.server.cut_after else len(body)
+        self.wfile.write(body[:stop])
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
+    monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0)
+    # A proxy of the machine must not come between the test and its own server.
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    running = Server()
+    thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield running
+    running.shutdown()
+    thread.join()
+    running.server_close()
+
+
+def entry(url: str, sha256: str | None = SHA256) -> Entry:
+    return Entry(
+        name="made-up",
+        description="",
+        format="azure",
+        license="",
+        citation="",
+        homepage="",
+        file=RemoteFile("body.csv", f"{url}/body.csv", sha256, len(BODY)),
+    )
+
+
+def files(path: Path) -> list[str]:
+    return sorted(file.name for file in path.parent.iterdir())
+
+
+def test_a_download_arrives_whole_with_progress(server: Server) -> None:
+    steps: list[tuple[int, int | None]] = []
+    path = fetch(entry(server.url), progress=lambda done, total: steps.append((done, total)))
+    assert path.read_bytes() == BODY
+    assert files(path) == ["body.csv"]
+    assert steps[0] == (0, len(BODY))
+    assert steps[-1] == (len(BODY), len(BODY))
+
+
+def test_a_second_fetch_asks_nobody(server: Server) -> None:
+    fetch(entry(server.url))
+    fetch(entry(server.url))
+    assert server.asked == [None]
+
+
+def test_a_cut_connection_is_resumed_where_it_stopped(server: Server) -> None:
+    server.cut_after = [300_000, 200_000]
+    path = fetch(entry(server.url))
+    assert path.read_bytes() == BODY
+    assert server.asked == [None, "bytes=300000-", "bytes=500000-"]
+    assert files(path) == ["body.csv"]
+
+
+def test_a_download_given_up_is_resumed_by_the_next_command(server: Server) -> None:
+    server.cut_after = [300_000, 0, 0, 0, 0]
+    with pytest.raises(DownloadError, match=r"after 300,000 bytes; run the same command again to resume"):
+        fetch(entry(server.url))
+    assert not entry(server.url).downloaded_path.exists()
+    path = fetch(entry(server.url))
+    assert path.read_bytes() == BODY
+    assert server.asked[-1] == "bytes=300000-"
+
+
+def test_a_server_without_ranges_sends_it_all_again(server: Server) -> None:
+    server.ranges = False
+    server.cut_after = [300_000]
+    assert fetch(entry(server.url)).read_bytes() == BODY
+
+
+def test_a_file_that_changed_upstream_is_not_glued_together(server: Server) -> None:
+    server.cut_after = [300_000, 0, 0, 0, 0]
+    with pytest.raises(DownloadError):
+        fetch(entry(server.url, sha256=None))
+    server.body, server.etag = BODY[::-1], '"two"'
+    assert fetch(entry(server.url, sha256=None)).read_bytes() == BODY[::-1]
+
+
+def test_a_wrong_checksum_removes_what_came(server: Server) -> None:
+    server.body = BODY[:-1] + b"!"
+    with pytest.raises(CheckFailedError, match=f"but {SHA256} was expected"):
+        fetch(entry(server.url))
+    assert list((entry(server.url).downloaded_path.parent).iterdir()) == []
+
+
+def test_a_server_that_is_busy_is_asked_again(server: Server) -> None:
+    server.statuses = [503, 429]
+    assert fetch(entry(server.url)).read_bytes() == BODY
+
+
+def test_not_found_is_final_and_one_sentence(server: Server) -> None:
+    server.statuses = [404]
+    with pytest.raises(DownloadError, match="HTTP 404"):
+        fetch(entry(server.url))
+    assert len(server.asked) == 1
+    assert list((entry(server.url).downloaded_path.parent).iterdir()) == []
+
+
+@pytest.mark.usefixtures("server")
+def test_nobody_listening_fails_at_once() -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as closed:
+        port = closed.server_address[1]
+    with pytest.raises(DownloadError, match="refused"):
+        fetch(entry(f"http://127.0.0.1:{port}"))
+
+
+def test_from_a_mirror_or_a_folder(server: Server, tmp_path: Path) -> None:
+    assert fetch(entry("http://127.0.0.1:1"), base=server.url + "/").read_bytes() == BODY
+    entry(server.url).downloaded_path.unlink()
+    (tmp_path / "body.csv").write_bytes(BODY)
+    assert fetch(entry(server.url), base=str(tmp_path)).read_bytes() == BODY
+    entry(server.url).downloaded_path.unlink()
+    with pytest.raises(DownloadError, match="nowhere"):
+        fetch(entry(server.url), base=str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="only http and https"):
+        fetch(entry(server.url), base="ftp://127.0.0.1")
+
+
+def test_two_fetches_at_once_make_one_download(server: Server) -> None:
+    paths: list[Path] = []
+    threads = [threading.Thread(target=lambda: paths.append(fetch(entry(server.url)))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [path.read_bytes() == BODY for path in paths] == [True] * 4
+    assert len(server.asked) == 1
+    assert files(paths[0]) == ["body.csv"]
