@@ -7,21 +7,14 @@ from pathlib import Path
 import click
 
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.traces.options import TraceOptions, trace_options
+from laminabench.cli.traces.options import TRACE_FILE, TraceOptions, target_option, trace_options
 from laminabench.traces.describe import describe
 from laminabench.traces.store import save
 
 
 @click.command()
 @click.argument("trace")
-@click.option(
-    "-o",
-    "--output",
-    "target",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="FILE.parquet, .csv or .jsonl.",
-)
+@target_option(TRACE_FILE)
 @trace_options
 @reporting
 def export(trace: str, target: Path, workload: TraceOptions, out: Output) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.traces.options import COUNT, positive
+from laminabench.cli.traces.options import COUNT, positive, target_option
 from laminabench.errors import UserError
 from laminabench.traces.fit import fit, moment_match
 from laminabench.traces.profile_file import write_profile
@@ -34,14 +34,7 @@ BOUNDS = {
 
 @click.command("fit")
 @click.argument("trace")
-@click.option(
-    "-o",
-    "--output",
-    "target",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="NAME.toml; its stem names the profile.",
-)
+@target_option("NAME.toml; its stem names the profile.")
 @click.option("--note", default="", help="Kept in the profile and shown wherever it is used.")
 @click.option(
     "--mean-prompt", metavar="X", callback=positive, help="Moment-match: rescale prompts to this mean."

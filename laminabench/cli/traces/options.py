@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import click
@@ -44,6 +45,15 @@ def window(_: click.Context, __: click.Parameter, value: str | None) -> tuple[fl
 
 
 COUNT = click.IntRange(min=1)
+
+
+def target_option(help_: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The -o option of the commands that write one file, passed on as `target`."""
+    path = click.Path(dir_okay=False, path_type=Path)
+    return click.option("-o", "--output", "target", required=True, type=path, help=help_)
+
+
+TRACE_FILE = "FILE.parquet, .csv or .jsonl."
 
 _OPTIONS = (
     click.option("--offline", is_flag=True, help="Never download; use what is here, else the profile."),

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from laminabench.cli.output import Output, reporting
+from laminabench.cli.traces.options import TRACE_FILE, target_option
 from laminabench.traces import catalogue
 from laminabench.traces.describe import describe
 from laminabench.traces.profile_file import read_profile
@@ -29,14 +30,7 @@ from laminabench.traces.synth import synthesise
     default=0,
     help="The same seed gives the same trace on every machine.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "target",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="FILE.parquet, .csv or .jsonl.",
-)
+@target_option(TRACE_FILE)
 @reporting
 def synth(name: str, requests: int | None, seed: int, target: Path, out: Output) -> None:
     """Draw requests from the profile NAME: a catalogue name, or a TOML file that `traces fit` wrote."""
