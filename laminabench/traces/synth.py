@@ -52,7 +52,7 @@ def synthesise(profile: Profile, requests: int | None = None, seed: int = 0) -> 
 def _meta(profile: Profile, seed: int) -> TraceMeta:
     fitted_to = profile.fitted_to
     sum_ = f", sha256 {fitted_to.sha256[:12]}" if fitted_to.sha256 else ""
-    made = f"synthetic: generated from a {profile.method} profile with seed {seed}"
+    made = f"generated from a {profile.method} profile with seed {seed}"
     return TraceMeta(
         name=profile.name,
         source="profile",

@@ -1,4 +1,4 @@
-"""The benchmarks run, report what they should, and judge themselves by their own numbers; not how fast it was."""
+"""The benchmarks run, report what they should and judge themselves by their own numbers, whatever those are."""
 
 from __future__ import annotations
 
