@@ -1,0 +1,1 @@
+"""The modelled cluster: hardware, models, prices, networks and what every operation costs on them."""

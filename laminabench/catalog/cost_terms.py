@@ -1,0 +1,156 @@
+"""The formulas of the cost model: what one operation takes on a device, from a few coefficients.
+
+Coefficients are efficiencies (shares of the data sheet's peak) and overheads in seconds, so that they can be
+carried over to a device that was not measured. Every one has an Origin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from laminabench.catalog.hardware import Device
+from laminabench.catalog.models import DTYPE_BYTES
+
+Float64 = NDArray[np.float64]
+Kind = Literal["fitted", "assumed", "ideal"]
+
+ACTIVATION_BYTES = 2  # activations travel and are stored in bf16, whatever the weights are in
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where coefficients come from: fitted to measurements, assumed, or the ideal of a data sheet."""
+
+    kind: Kind
+    source: str
+    range: str = ""  # what was measured: outside it the formula extrapolates
+    errors: Mapping[str, float] = field(default_factory=dict)  # mean absolute errors of the fit, in percent
+    samples: int = 0  # measurements fitted to
+
+
+@dataclass(frozen=True, slots=True)
+class GemmCost:
+    """t = overhead + per_k k + per_input m k + (compute^p + memory^p)^(1/p).
+
+    The p-norm is the roofline with its corner rounded off: near the ridge no kernel overlaps perfectly. The
+    term in k is the serial walk of a tile along k, which shows where n is too small to fill the device;
+    the term in m k is the quantisation of the activations, and 0 where weights are in 16 bits.
+    """
+
+    overhead_s: float
+    per_k_s: float
+    flops_efficiency: float
+    bandwidth_efficiency: float
+    sharpness: float  # p; infinity is the plain roofline
+    origin: Origin
+    per_input_s: float = 0.0
+
+    def seconds(
+        self, device: Device, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str = "bf16"
+    ) -> Float64:
+        m, n, k = (np.asarray(size, np.float64) for size in (m, n, k))
+        width = DTYPE_BYTES[dtype]
+        compute = 2 * m * n * k / (self.flops_efficiency * device.flops_for(dtype))
+        moved = width * (k * n + m * k) + ACTIVATION_BYTES * m * n
+        memory = moved / (self.bandwidth_efficiency * device.bandwidth_bytes_per_s)
+        serial = self.overhead_s + self.per_k_s * k + self.per_input_s * m * k
+        return serial + rounded_max(compute, memory, self.sharpness)
+
+
+def rounded_max(a: Float64, b: Float64, sharpness: float) -> Float64:
+    """(a^p + b^p)^(1/p), computed so that no power under- or overflows."""
+    high, low = np.maximum(a, b), np.minimum(a, b)
+    if np.isinf(sharpness):
+        return high
+    result: Float64 = high * (1 + (low / high) ** sharpness) ** (1 / sharpness)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCost:
+    """Decode attention of one layer on one device.
+
+    t = overhead + per_query_head B h + (KV bytes / (efficiency bandwidth)) (1 + fill / (B kv_heads)).
+    The last factor is the bandwidth lost where requests times KV heads are too few to fill the device.
+    """
+
+    overhead_s: float
+    per_query_head_s: float
+    bandwidth_efficiency: float
+    fill: float
+    origin: Origin
+
+    def terms(
+        self, bandwidth: float, query_heads: int, kv_heads: int, kv_bytes_per_token: float
+    ) -> AttentionTerms:
+        per_token = kv_bytes_per_token / (self.bandwidth_efficiency * bandwidth)
+        return AttentionTerms(
+            self.overhead_s, self.per_query_head_s * query_heads, per_token, per_token * self.fill / kv_heads
+        )
+
+
+class AttentionTerms(NamedTuple):
+    """Attention of a batch as a sum of four products: cheap enough to evaluate in every iteration."""
+
+    fixed_s: float
+    per_request_s: float
+    per_kv_token_s: float  # times all KV tokens of the batch
+    per_mean_token_s: float  # times KV tokens / batch
+
+    def seconds(self, kv_tokens: ArrayLike, batch: ArrayLike) -> Float64:
+        tokens, requests = np.asarray(kv_tokens, np.float64), np.asarray(batch, np.float64)
+        mean = tokens / np.maximum(requests, 1)
+        busy = (
+            self.fixed_s
+            + self.per_request_s * requests
+            + self.per_kv_token_s * tokens
+            + self.per_mean_token_s * mean
+        )
+        return np.where(requests > 0, busy, 0.0)
+
+    def times(self, layers: int) -> AttentionTerms:
+        return AttentionTerms(*(layers * term for term in self))
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduceCost:
+    """t = latency + 2 (p - 1) / p bytes / (efficiency x link), over p devices of one node."""
+
+    latency_s: float
+    link_efficiency: float
+    origin: Origin
+
+    def seconds(self, device: Device, degree: int, size_bytes: ArrayLike) -> Float64:
+        moved = 2 * (degree - 1) / degree * np.asarray(size_bytes, np.float64)
+        return self.latency_s + moved / (self.link_efficiency * device.interchip_bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ElementwiseCost:
+    """Norms, rotation, activation, residual: t = kernels x kernel + bytes / (efficiency x bandwidth)."""
+
+    kernel_s: float
+    bandwidth_efficiency: float
+    origin: Origin
+
+    def seconds(self, device: Device, kernels: int, size_bytes: ArrayLike) -> Float64:
+        moved = np.asarray(size_bytes, np.float64)
+        return self.kernel_s * kernels + moved / (self.bandwidth_efficiency * device.bandwidth_bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class HostCost:
+    """What the host adds to every iteration: scheduling, sampling, detokenising."""
+
+    per_step_s: float
+    per_request_s: float
+    origin: Origin
+
+    def seconds(self, batch: ArrayLike) -> Float64:
+        requests = np.asarray(batch, np.float64)
+        return np.where(requests > 0, self.per_step_s + self.per_request_s * requests, 0.0)

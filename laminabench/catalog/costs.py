@@ -1,0 +1,215 @@
+"""Cost sets: every coefficient of the modelled cluster, and the time of a step from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from laminabench.catalog.cost_terms import (
+    ACTIVATION_BYTES,
+    AllReduceCost,
+    AttentionCost,
+    AttentionTerms,
+    ElementwiseCost,
+    Float64,
+    GemmCost,
+    HostCost,
+    Origin,
+)
+from laminabench.catalog.hardware import Device, canonical_dtype
+from laminabench.catalog.models import DTYPE_BYTES, ModelShape
+from laminabench.errors import UserError
+
+Term = TypeVar("Term")
+
+ANY = "any"  # stands for every device, dtype or degree (the roofline set)
+
+
+class Borrowed(NamedTuple):
+    """A device without measurements uses another one's efficiencies on its own specification."""
+
+    device: str
+    reason: str
+
+
+class StepTime(NamedTuple):
+    """A decode step of the model workers by part, without attention and host."""
+
+    gemm_s: Float64
+    elementwise_s: Float64
+    allreduce_s: Float64
+    lm_head_s: Float64
+
+    @property
+    def total_s(self) -> Float64:
+        return self.gemm_s + self.elementwise_s + self.allreduce_s + self.lm_head_s
+
+
+@dataclass(frozen=True)
+class CostSet:
+    """A named set of coefficients. Times are in seconds; batch arguments may be arrays."""
+
+    name: str
+    title: str
+    gemm: Mapping[tuple[str, str], GemmCost]  # by device and dtype
+    attention: Mapping[str, AttentionCost]
+    allreduce: Mapping[tuple[str, int], AllReduceCost]  # by device and degree
+    elementwise: Mapping[str, ElementwiseCost]
+    host: HostCost
+    borrowed: Mapping[str, Borrowed]
+
+    # Operations
+
+    def gemm_seconds(
+        self, device: Device, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str = "bf16"
+    ) -> Float64:
+        return self._gemm(device, dtype).seconds(device, m, n, k, canonical_dtype(dtype))
+
+    def attention_terms(self, model: ModelShape, device: Device, workers: int = 1) -> AttentionTerms:
+        """All layers of decode attention on one of `workers` that share the heads, as a sum of products.
+
+        With an uneven split this is the worker with the most KV heads. Where requests are dealt out
+        instead of heads, use one worker and give its own requests and KV tokens.
+        """
+        if workers < 1:
+            raise UserError(f"{workers} attention workers: at least 1 is needed")
+        kv_heads = -(-model.kv_heads // workers)
+        # More workers than KV heads (tensor parallelism): each holds a copy of one and fewer query heads.
+        shared = workers > model.kv_heads
+        query_heads = -(-model.heads // workers) if shared else kv_heads * model.group
+        kv_bytes = 2 * kv_heads * model.head_dim * DTYPE_BYTES[model.kv_dtype]
+        cost = self._term(self.attention, device, "decode attention")
+        return cost.terms(device.bandwidth_bytes_per_s, query_heads, kv_heads, kv_bytes).times(model.layers)
+
+    def attention_seconds(
+        self, model: ModelShape, device: Device, kv_tokens: ArrayLike, batch: ArrayLike, workers: int = 1
+    ) -> Float64:
+        """All layers of attention for a batch with this many KV tokens in total."""
+        return self.attention_terms(model, device, workers).seconds(kv_tokens, batch)
+
+    def allreduce_seconds(self, device: Device, tp: int, size_bytes: ArrayLike) -> Float64:
+        """One all-reduce of `size_bytes` over `tp` devices of a node; nothing for one device."""
+        if tp == 1:
+            return np.zeros(np.shape(size_bytes))
+        return self._allreduce(device, tp).seconds(device, tp, size_bytes)
+
+    def host_seconds(self, batch: ArrayLike) -> Float64:
+        return self.host.seconds(batch)
+
+    # A step
+
+    def model_step(self, model: ModelShape, device: Device, tp: int, batch: ArrayLike) -> StepTime:
+        """A decode step of the model workers: all layers and the LM head, by part.
+
+        Not counted: attention, the network to attention workers, the host, gathering logits over TP.
+        """
+        m = np.asarray(batch, np.float64)
+        if np.any(m < 0):
+            raise UserError("a batch has at least 0 requests")
+        some = m > 0
+        rows = np.maximum(m, 1)
+        layer = sum(
+            (self.gemm_seconds(device, rows, gemm.n, gemm.k, model.dtype) for gemm in model.layer_gemms(tp)),
+            np.zeros_like(rows),
+        )
+        kernels, elements = model.elementwise(tp)
+        elementwise = self._term(self.elementwise, device, "element-wise operations").seconds(
+            device, kernels, ACTIVATION_BYTES * elements * rows
+        )
+        reduce = 2 * self.allreduce_seconds(device, tp, ACTIVATION_BYTES * model.hidden * rows)
+        head = model.lm_head_gemm(tp)
+        last = self.gemm_seconds(device, rows, head.n, head.k, model.dtype)
+        parts = (model.layers * layer, model.layers * elementwise, model.layers * reduce, last)
+        return StepTime(*(np.where(some, part, 0.0) for part in parts))
+
+    def model_step_seconds(self, model: ModelShape, device: Device, tp: int, batch: ArrayLike) -> Float64:
+        return self.model_step(model, device, tp, batch).total_s
+
+    def model_step_table(self, model: ModelShape, device: Device, tp: int, max_batch: int) -> Float64:
+        """Step time by batch size: entry i is a batch of i, entry 0 is 0."""
+        return self.model_step_seconds(model, device, tp, np.arange(max_batch + 1))
+
+    # Provenance
+
+    def measured_as(self, device: Device) -> str:
+        """The device whose measurements stand for `device`: itself, the one it borrows from, or any."""
+        if device.name in self.attention:
+            return device.name
+        if device.name in self.borrowed and self.borrowed[device.name].device in self.attention:
+            return self.borrowed[device.name].device
+        if ANY in self.attention:
+            return ANY
+        known = sorted(self.attention)
+        raise UserError(
+            f"cost set {self.name} has no coefficients for {device.name}; it has {', '.join(known)}"
+        )
+
+    def provenance(self, device: Device, tp: int = 1, dtype: str = "bf16") -> list[dict[str, Any]]:
+        """Every coefficient used for `device` and where it is from: for manifests and `costs show`."""
+        terms: list[tuple[str, Any]] = [
+            ("gemm", self._gemm(device, dtype)),
+            ("attention", self._term(self.attention, device, "decode attention")),
+            ("elementwise", self._term(self.elementwise, device, "element-wise operations")),
+            ("host", self.host),
+        ]
+        if tp > 1:
+            terms.insert(2, (f"allreduce over {tp}", self._allreduce(device, tp)))
+        borrowed = self.borrowed.get(device.name)
+        rows = []
+        for name, term in terms:
+            coefficients = asdict(term)
+            origin: Origin = term.origin
+            del coefficients["origin"]
+            row: dict[str, Any] = {
+                "term": name,
+                "set": self.name,
+                "kind": origin.kind,
+                "source": origin.source,
+            }
+            if name != "host" and borrowed and self.measured_as(device) == borrowed.device:
+                row["kind"] = "assumed"
+                row["borrowed_from"] = borrowed.device
+                row["reason"] = borrowed.reason
+            fitted = {"range": origin.range, "samples": origin.samples, "errors_percent": dict(origin.errors)}
+            rows.append(row | fitted | {"coefficients": coefficients})
+        return rows
+
+    def describe(self) -> dict[str, Any]:
+        """What the set covers, for `costs list`."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "measured": sorted(self.attention),
+            "borrowed": {name: row._asdict() for name, row in sorted(self.borrowed.items())},
+        }
+
+    # Look-up
+
+    def _term(self, table: Mapping[str, Term], device: Device, what: str) -> Term:
+        name = self.measured_as(device)
+        if name not in table:
+            raise UserError(f"cost set {self.name} has no coefficients of {what} for {name}")
+        return table[name]
+
+    def _gemm(self, device: Device, dtype: str) -> GemmCost:
+        name, key = self.measured_as(device), canonical_dtype(dtype)
+        for found in ((name, key), (name, ANY)):
+            if found in self.gemm:
+                return self.gemm[found]
+        known = sorted(kind for owner, kind in self.gemm if owner == name)
+        raise UserError(
+            f"cost set {self.name} has no {dtype} GEMM coefficients for {name}; it has {', '.join(known)}"
+        )
+
+    def _allreduce(self, device: Device, tp: int) -> AllReduceCost:
+        name = self.measured_as(device)
+        degrees = sorted(degree for owner, degree in self.allreduce if owner == name)
+        if not degrees:
+            raise UserError(f"cost set {self.name} has no all-reduce coefficients for {name}")
+        # A degree that was not measured uses the next one that was, or the largest.
+        above = [degree for degree in degrees if degree >= tp]
+        return self.allreduce[name, above[0] if above else degrees[-1]]

@@ -1,0 +1,101 @@
+"""Deployments: counted devices, written `4xh100` or, with attention workers of their own, `2xh100+4xh20`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from laminabench.catalog.hardware import Device, device
+from laminabench.errors import UserError
+
+_PART = re.compile(r"(?:(\d+)\s*[x×*]\s*)?([a-z0-9][a-z0-9._-]*)", re.IGNORECASE)  # noqa: RUF001
+MAX_COUNT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Some devices of one kind doing the same job."""
+
+    device: Device
+    count: int
+
+    @property
+    def usd_per_hour(self) -> float:
+        return self.count * self.device.price_usd_per_hour
+
+    @property
+    def memory_bytes(self) -> float:
+        return self.count * self.device.memory_bytes
+
+    def __str__(self) -> str:
+        return f"{self.count}x{self.device.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """Model workers, and attention workers where they are separate devices."""
+
+    model: Workers
+    attention: Workers | None = None
+
+    @property
+    def dop(self) -> tuple[int, int]:
+        """(a, b): model and attention workers, as the papers write it; b is 0 where nothing is split."""
+        return self.model.count, self.attention.count if self.attention else 0
+
+    @property
+    def parts(self) -> tuple[Workers, ...]:
+        return (self.model,) if self.attention is None else (self.model, self.attention)
+
+    @property
+    def usd_per_hour(self) -> float:
+        return sum(part.usd_per_hour for part in self.parts)
+
+    @property
+    def price_note(self) -> str:
+        """A warning where rents and purchases are added up; empty when they are comparable."""
+        bases = {part.device.price.basis for part in self.parts} - {"override"}
+        if len(bases) < 2:
+            return ""
+        listed = ", ".join(f"{part.device.name} by {part.device.price.basis}" for part in self.parts)
+        return f"prices of different kinds are added up ({listed}); give comparable ones with --price"
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "name": str(self),
+            "dop": list(self.dop),
+            "usd_per_hour": self.usd_per_hour,
+            "devices": [
+                {"device": part.device.name, "count": part.count, "price": part.device.price.describe()}
+                for part in self.parts
+            ],
+            "price_note": self.price_note,
+        }
+
+    def __str__(self) -> str:
+        return "+".join(str(part) for part in self.parts)
+
+
+def parse_deployment(text: str, devices: Mapping[str, Device] | None = None) -> Deployment:
+    """Read `2xh100+4xh20` or `4xh100`; a count of 1 may be left out."""
+    pieces = text.split("+")
+    if len(pieces) > 2:
+        raise UserError(
+            f"deployment {text!r} has {len(pieces)} parts; "
+            "write MODEL_WORKERS or MODEL_WORKERS+ATTENTION_WORKERS, such as 2xh100+4xh20"
+        )
+    return Deployment(*(_workers(piece, text, devices) for piece in pieces))
+
+
+def _workers(piece: str, text: str, devices: Mapping[str, Device] | None) -> Workers:
+    match = _PART.fullmatch(piece.strip())
+    if match is None:
+        raise UserError(
+            f"deployment {text!r}: cannot read {piece.strip()!r}; write COUNTxDEVICE, such as 4xh20"
+        )
+    count = int(match[1] or 1)
+    if not 1 <= count <= MAX_COUNT:
+        raise UserError(f"deployment {text!r}: {count} devices; a count is between 1 and {MAX_COUNT}")
+    return Workers(device(match[2], devices), count)

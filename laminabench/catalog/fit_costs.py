@@ -1,0 +1,221 @@
+"""Fit a cost set to public measurements, and say how far off it is on shapes it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from laminabench.catalog.cost_file import COST_SETS, assumed_borrowing, assumed_host
+from laminabench.catalog.cost_terms import AllReduceCost, AttentionCost, ElementwiseCost, GemmCost, Origin
+from laminabench.catalog.costs import CostSet
+from laminabench.catalog.fit_terms import (
+    attention_times,
+    elementwise_times,
+    fit_allreduce,
+    fit_attention,
+    fit_elementwise,
+    fit_gemm,
+    gemm_times,
+    mape,
+)
+from laminabench.catalog.hardware import Device, device
+from laminabench.catalog.held_out import Layer, hold_out, layer_errors, layers_in_grid
+from laminabench.catalog.models import model
+from laminabench.catalog.profiles import (
+    PROFILED,
+    Samples,
+    vidur_allreduce,
+    vidur_elementwise,
+    vidur_gemm,
+    vllm_allreduce,
+    vllm_attention,
+    vllm_gemm,
+)
+from laminabench.errors import UserError
+
+DEGREES = (2, 4, 8)
+
+AICONFIGURATOR = "ai-dynamo/aiconfigurator (Apache-2.0), vLLM 0.14.0"
+VIDUR = "microsoft/vidur (MIT), data/profiling"
+VIDUR_MODEL = "llama2-70b"
+VIDUR_RANGE = "m 1-2048; tensor parallelism 1-8 of Llama-2-70B"
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """A fitted set, and one row an operation and device: samples, errors in percent."""
+
+    costs: CostSet
+    rows: list[dict[str, Any]]
+
+
+def fit(profiles: Path, set_name: str) -> FitReport:
+    """Refit `set_name` from the measurement files in `profiles`; the same files give the same numbers."""
+    fitters: dict[str, Callable[[Path], CostSet]] = {"vllm-0.14": _vllm, "vidur-2024": _vidur}
+    if set_name not in fitters:
+        fixed = " (roofline has nothing to fit)" if set_name in COST_SETS else ""
+        raise UserError(f"cannot fit {set_name!r}{fixed}; can fit: {', '.join(fitters)}")
+    costs = fitters[set_name](profiles)
+    return FitReport(costs, error_rows(costs))
+
+
+def error_rows(costs: CostSet) -> list[dict[str, Any]]:
+    """The fit errors that a set carries, one row an operation and device."""
+    tables: tuple[tuple[str, Iterable[tuple[Any, Any]]], ...] = (
+        ("gemm", costs.gemm.items()),
+        ("attention", costs.attention.items()),
+        ("allreduce", costs.allreduce.items()),
+        ("elementwise", costs.elementwise.items()),
+    )
+    return [
+        {
+            "term": term,
+            "for": key if isinstance(key, str) else " ".join(map(str, key)),
+            "samples": cost.origin.samples,
+            **cost.origin.errors,
+        }
+        for term, table in tables
+        for key, cost in table
+    ]
+
+
+def _vllm(folder: Path) -> CostSet:
+    return _cost_set(
+        folder,
+        "vllm-0.14",
+        "vLLM 0.14 kernels: GEMM, decode attention and all-reduce from one measured source",
+        gemm={
+            (name, dtype): _vllm_gemm(folder, device(name), dtype)
+            for name, dtype in (("h100", "bf16"), ("h100", "fp8"), ("a100-80g-sxm", "bf16"))
+        },
+        read_allreduce=vllm_allreduce,
+        allreduce_source=f"{AICONFIGURATOR}, custom all-reduce in a CUDA graph",
+    )
+
+
+def _vidur(folder: Path) -> CostSet:
+    return _cost_set(
+        folder,
+        "vidur-2024",
+        "Vidur's 2024 profile: GEMM and NCCL all-reduce; attention is vLLM 0.14's",
+        gemm={(name, "bf16"): _vidur_gemm(folder, device(name)) for name in PROFILED},
+        read_allreduce=vidur_allreduce,
+        allreduce_source=f"{VIDUR}/network, DGX, NCCL, fastest repetition",
+    )
+
+
+def _cost_set(
+    folder: Path,
+    name: str,
+    title: str,
+    *,
+    gemm: dict[tuple[str, str], GemmCost],
+    read_allreduce: Callable[[Path, str, int], Samples],
+    allreduce_source: str,
+) -> CostSet:
+    """The parts that the sets share: neither source alone measured both attention and small operators."""
+    return CostSet(
+        name=name,
+        title=title,
+        gemm=gemm,
+        attention={on: _attention(folder, device(on)) for on in PROFILED},
+        allreduce={
+            (on, degree): _allreduce(device(on), degree, read_allreduce(folder, on, degree), allreduce_source)
+            for on in PROFILED
+            for degree in DEGREES
+        },
+        elementwise={on: _elementwise(folder, device(on)) for on in PROFILED},
+        host=assumed_host(),
+        borrowed=assumed_borrowing(),
+    )
+
+
+def _vllm_gemm(folder: Path, on: Device, dtype: str) -> GemmCost:
+    samples = vllm_gemm(folder, on.name, dtype)
+    layers = layers_in_grid(samples)
+    seen, unseen = hold_out(samples, {shape for layer in layers for shape in layer.shapes})
+    trial = fit_gemm(on, dtype, seen)
+    layer_error, worst = layer_errors(layers, unseen, gemm_times(trial, on, dtype, unseen))
+    cost = fit_gemm(on, dtype, samples)
+    errors = {
+        "op": mape(gemm_times(cost, on, dtype, samples), samples.seconds),
+        "held_out_op": mape(gemm_times(trial, on, dtype, unseen), unseen.seconds),
+        "held_out_layer": layer_error,
+        "held_out_layer_worst": worst,
+    }
+    held = f"held out: {len(layers)} layers of the catalogue's models"
+    source = f"{AICONFIGURATOR}, {PROFILED[on.name][0]}/gemm; {held}"
+    return replace(cost, origin=Origin("fitted", source, "m 1-2048; n, k 512-65536", errors, len(samples)))
+
+
+def _vidur_gemm(folder: Path, on: Device) -> GemmCost:
+    shape = model(VIDUR_MODEL)
+    every = vidur_gemm(folder, on.name, shape)
+    held = []
+    for tp in map(int, np.unique(every["tp"])):
+        # All four shapes of a degree are left out together: a whole layer nothing of which was seen.
+        trial = fit_gemm(on, "bf16", every.where(every["tp"] != tp))
+        unseen = every.where(every["tp"] == tp)
+        times = gemm_times(trial, on, "bf16", unseen)
+        layer = Layer(f"{VIDUR_MODEL} over {tp}", tuple((gemm.n, gemm.k) for gemm in shape.layer_gemms(tp)))
+        held.append((mape(times, unseen.seconds), *layer_errors([layer], unseen, times)))
+    cost = fit_gemm(on, "bf16", every)
+    op, layer_error, worst = np.array(held).T
+    errors = {
+        "op": mape(gemm_times(cost, on, "bf16", every), every.seconds),
+        "held_out_op": float(op.mean()),
+        "held_out_layer": float(layer_error.mean()),
+        "held_out_layer_worst_degree": float(layer_error.max()),
+        "held_out_layer_worst": float(worst.max()),
+    }
+    source = f"{VIDUR}/compute/{PROFILED[on.name][1]}; held out: each tensor-parallel degree in turn"
+    return replace(cost, origin=Origin("fitted", source, VIDUR_RANGE, errors, len(every)))
+
+
+def _attention(folder: Path, on: Device) -> AttentionCost:
+    samples = vllm_attention(folder, on.name)
+    _, group = np.unique(samples["heads"] * 1000 + samples["kv_heads"], return_inverse=True)
+    held = []
+    for fold in range(5):
+        trial = fit_attention(on, samples.where(group % 5 != fold))
+        unseen = samples.where(group % 5 == fold)
+        held.append(mape(attention_times(trial, on, unseen), unseen.seconds))
+    cost = fit_attention(on, samples)
+    times = attention_times(cost, on, samples)
+    busy = samples["batch"] * samples["kv_heads"] >= 64
+    errors = {
+        "op": mape(times, samples.seconds),
+        "op_from_64_kv_heads": mape(times[busy], samples.seconds[busy]),
+        "held_out_op": float(np.mean(held)),
+    }
+    where = f"{PROFILED[on.name][0]}/attention, FlashAttention"
+    source = f"{AICONFIGURATOR}, {where}; held out: a fifth of the head counts"
+    heads = "1-8 KV heads of size 128, up to 16 query heads each, at least 8 of them in a batch"
+    covered = f"{heads}; context 256-32768"
+    return replace(cost, origin=Origin("fitted", source, covered, errors, len(samples)))
+
+
+def _allreduce(on: Device, degree: int, samples: Samples, source: str) -> AllReduceCost:
+    cost = fit_allreduce(on, degree, samples)
+    errors = {"op": mape(cost.seconds(on, degree, samples["bytes"]), samples.seconds)}
+    return replace(cost, origin=Origin("fitted", source, "256 B to 32 MiB", errors, len(samples)))
+
+
+def _elementwise(folder: Path, on: Device) -> ElementwiseCost:
+    shape, samples = model(VIDUR_MODEL), vidur_elementwise(folder, on.name)
+    held = []
+    for tp in np.unique(samples["tp"]):
+        trial = fit_elementwise(on, shape, samples.where(samples["tp"] != tp))
+        unseen = samples.where(samples["tp"] == tp)
+        held.append(mape(elementwise_times(trial, on, shape, unseen), unseen.seconds))
+    cost = fit_elementwise(on, shape, samples)
+    errors = {
+        "op": mape(elementwise_times(cost, on, shape, samples), samples.seconds),
+        "held_out_op": float(np.mean(held)),
+    }
+    source = f"{VIDUR}/compute/{PROFILED[on.name][1]}: norms, rotation, activation, one add a layer"
+    return replace(cost, origin=Origin("fitted", source, VIDUR_RANGE, errors, len(samples)))

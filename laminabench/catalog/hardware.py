@@ -1,0 +1,166 @@
+"""Devices: what a data sheet says about an accelerator, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any, Literal
+
+from laminabench.catalog.names import pick
+from laminabench.catalog.price import DEFAULT_RULE, Amortisation, HourlyPrice, Listed
+from laminabench.catalog.toml_file import Table, packaged
+from laminabench.errors import UserError
+
+GB = 1e9  # everywhere in this project: data sheets and the papers count in powers of ten
+
+# float16 and bfloat16 run at the same rate on every device listed.
+_SAME_RATE = {"fp16": "bf16", "float16": "bf16", "bfloat16": "bf16", "float8": "fp8"}
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One accelerator. Peak rates are for dense matrices; links are per direction."""
+
+    name: str
+    title: str
+    flops: Mapping[str, float] = field(hash=False)  # by dtype, per second
+    memory_bytes: float
+    bandwidth_bytes_per_s: float
+    interchip_bytes_per_s: float
+    nic_bytes_per_s: float
+    power_w: float | None
+    source: str
+    notes: str = ""
+    rent: Listed | None = None
+    purchase: Listed | None = None
+    override_usd_per_hour: float | None = None
+    amortisation: Amortisation = DEFAULT_RULE
+
+    def flops_for(self, dtype: str) -> float:
+        """Peak dense rate for `dtype`; a UserError where the device has no such units."""
+        key = canonical_dtype(dtype)
+        if key not in self.flops:
+            known = ", ".join(sorted(self.flops))
+            raise UserError(f"{self.name} has no peak rate for {dtype}; the catalogue knows {known}")
+        return self.flops[key]
+
+    @property
+    def price(self) -> HourlyPrice:
+        """The price charged: an override, else the rent, else the purchase spread over its life."""
+        if self.override_usd_per_hour is not None:
+            return HourlyPrice(self.override_usd_per_hour, "override", "given by --price", "")
+        if self.rent is not None:
+            return HourlyPrice(self.rent.usd, "rent", self.rent.source, self.rent.date)
+        return self.purchase_price
+
+    @property
+    def purchase_price(self) -> HourlyPrice:
+        """The purchase price per hour, by this device's amortisation rule."""
+        if self.purchase is None:
+            raise UserError(f"{self.name} has no purchase price; give one per hour: --price {self.name}=2.5")
+        usd = self.amortisation.usd_per_hour(self.purchase.usd, self.power_w)
+        source = f"{self.purchase.source}; {self.amortisation.describe()}"
+        return HourlyPrice(usd, "purchase", source, self.purchase.date)
+
+    @property
+    def price_usd_per_hour(self) -> float:
+        return self.price.usd
+
+    @property
+    def purchase_usd_per_gb(self) -> float | None:
+        """v1 Table 1's $/GB."""
+        return None if self.purchase is None else self.purchase.usd / (self.memory_bytes / GB)
+
+    @property
+    def purchase_usd_per_gb_per_s(self) -> float | None:
+        """v1 Table 1's $/(GB/s)."""
+        bandwidth = self.bandwidth_bytes_per_s / GB
+        return None if self.purchase is None else self.purchase.usd / bandwidth
+
+    def describe(self) -> dict[str, Any]:
+        """Every fact of the device, for `hardware show` and manifests."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "tflops": {dtype: rate / 1e12 for dtype, rate in self.flops.items()},
+            "memory_gb": self.memory_bytes / GB,
+            "bandwidth_gb_per_s": self.bandwidth_bytes_per_s / GB,
+            "interchip_gb_per_s": self.interchip_bytes_per_s / GB,
+            "nic_gb_per_s": self.nic_bytes_per_s / GB,
+            "power_w": self.power_w,
+            "source": self.source,
+            "notes": self.notes,
+            "price": self.price.describe(),
+            "purchase_usd": None if self.purchase is None else self.purchase.usd,
+            "purchase_usd_per_gb": self.purchase_usd_per_gb,
+            "purchase_usd_per_gb_per_s": self.purchase_usd_per_gb_per_s,
+        }
+
+
+def canonical_dtype(dtype: str) -> str:
+    """The name the catalogue uses for a number format."""
+    key = dtype.lower()
+    return _SAME_RATE.get(key, key)
+
+
+@cache
+def load_devices() -> Mapping[str, Device]:
+    """The catalogue's devices, by name."""
+    return {name: _device(name, row) for name, row in packaged("hardware.toml").items()}
+
+
+def device(name: str, devices: Mapping[str, Device] | None = None) -> Device:
+    """The device called `name`; a UserError suggests the nearest names."""
+    return pick("device", name, load_devices() if devices is None else devices)
+
+
+def priced(devices: Mapping[str, Device], overrides: Mapping[str, float]) -> dict[str, Device]:
+    """The devices with these prices per hour in place of the catalogue's."""
+    changed = dict(devices)
+    for name, usd in overrides.items():
+        found = device(name, devices)
+        changed[found.name] = replace(found, override_usd_per_hour=usd)
+    return changed
+
+
+def bought(devices: Mapping[str, Device], rule: Amortisation) -> dict[str, Device]:
+    """The devices priced by purchase under `rule`; those without a purchase price keep their rent."""
+    return {
+        name: replace(found, amortisation=rule, rent=None if found.purchase else found.rent)
+        for name, found in devices.items()
+    }
+
+
+def parse_price(text: str) -> tuple[str, float]:
+    """`h100=2.5` as (h100, 2.5), for --price."""
+    name, equals, amount = text.partition("=")
+    try:
+        usd = float(amount.strip().removeprefix("$"))
+    except ValueError:
+        usd = -1.0
+    if not equals or not name.strip() or not 0 <= usd < float("inf"):
+        raise UserError(f"--price {text}: expected DEVICE=USD_PER_HOUR, such as h100=2.5")
+    return name.strip().lower(), usd
+
+
+def _device(name: str, row: Table) -> Device:
+    return Device(
+        name=name,
+        title=row["title"],
+        flops={dtype: rate * 1e12 for dtype, rate in row["tflops"].items()},
+        memory_bytes=row["memory_gb"] * GB,
+        bandwidth_bytes_per_s=row["bandwidth_gb_per_s"] * GB,
+        interchip_bytes_per_s=row["interchip_gb_per_s"] * GB,
+        nic_bytes_per_s=row["nic_gbit_per_s"] / 8 * GB,
+        power_w=row.get("power_w"),
+        source=row["source"],
+        notes=row.get("notes", ""),
+        rent=_listed(row, "rent"),
+        purchase=_listed(row, "purchase"),
+    )
+
+
+def _listed(row: Table, kind: Literal["rent", "purchase"]) -> Listed | None:
+    found = row.get(kind)
+    return None if found is None else Listed(float(found["usd"]), found["source"], found["date"])

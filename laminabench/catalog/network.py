@@ -1,0 +1,73 @@
+"""Networks between model and attention workers: what a transfer costs, by engine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from typing import Any
+
+from laminabench.catalog.names import pick
+from laminabench.catalog.toml_file import packaged
+from laminabench.errors import UserError
+
+_OWN = re.compile(r"\s*([\d.]+)\s*(us|ms)\s*,\s*([\d.]+)\s*(GB/s|Gb/s|Gbit/s|Gbps)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A way to move tensors between workers: a round trip, and a bandwidth of each NIC."""
+
+    name: str
+    title: str
+    rtt_s: float
+    bandwidth_bytes_per_s: float
+    line_rate_bytes_per_s: float  # of the NICs it was measured on
+    kind: str  # published, assumed or given
+    source: str
+
+    def on(self, nic_bytes_per_s: float) -> Network:
+        """The same engine over NICs of this rate: never faster than it was seen, slower in proportion."""
+        share = min(1.0, nic_bytes_per_s / self.line_rate_bytes_per_s)
+        return replace(self, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * share)
+
+    def transfer_seconds(self, sent_bytes: float, received_bytes: float = 0.0) -> float:
+        """There and back: one round trip, and the bytes both ways one after the other."""
+        return self.rtt_s + (sent_bytes + received_bytes) / self.bandwidth_bytes_per_s
+
+    def describe(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@cache
+def load_networks() -> Mapping[str, Network]:
+    """The catalogue's network engines, by name."""
+    return {
+        name: Network(
+            name=name,
+            title=row["title"],
+            rtt_s=row["rtt_us"] * 1e-6,
+            bandwidth_bytes_per_s=row["bandwidth_gb_per_s"] * 1e9,
+            line_rate_bytes_per_s=row["line_rate_gbit_per_s"] / 8 * 1e9,
+            kind=row["kind"],
+            source=row["source"],
+        )
+        for name, row in packaged("network.toml").items()
+    }
+
+
+def parse_network(text: str) -> Network:
+    """A network by name, or one's own numbers: `40us,42GB/s` (round trip, bandwidth a NIC)."""
+    match = _OWN.fullmatch(text)
+    if match is None:
+        return pick("network", text, load_networks(), hint="(or give your own: 40us,42GB/s)")
+    try:
+        rtt_s = float(match[1]) * (1e-3 if match[2] == "ms" else 1e-6)
+        rate = float(match[3]) * 1e9 / (1 if match[4] == "GB/s" else 8)
+    except ValueError as error:
+        raise UserError(f"network {text!r}: not numbers; write it like 40us,42GB/s") from error
+    if rate <= 0:
+        raise UserError(f"network {text!r}: the bandwidth must be above 0")
+    # One's own numbers hold on one's own NICs: no scaling to the catalogue's.
+    return Network(text.strip(), "given by the user", rtt_s, rate, 1.0, "given", "--network")

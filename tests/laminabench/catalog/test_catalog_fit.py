@@ -1,0 +1,200 @@
+"""Fitting: the minimiser, made-up measurements with a known answer, and the real files where they are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.cost_terms import AllReduceCost, AttentionCost, GemmCost, Origin
+from laminabench.catalog.fit_costs import error_rows, fit
+from laminabench.catalog.fit_terms import (
+    attention_times,
+    fit_allreduce,
+    fit_attention,
+    fit_gemm,
+    gemm_times,
+    mape,
+)
+from laminabench.catalog.hardware import device
+from laminabench.catalog.held_out import hold_out, layer_errors, layers_in_grid
+from laminabench.catalog.minimise import minimise
+from laminabench.catalog.models import model
+from laminabench.catalog.profiles import VIDUR_OPS, Samples, vidur_gemm, vllm_allreduce, vllm_gemm
+from laminabench.errors import UserError
+
+PROFILES = os.environ.get("LAMINABENCH_PROFILES")
+needs_profiles = pytest.mark.skipif(
+    PROFILES is None, reason="LAMINABENCH_PROFILES is unset: no folder of measurements to refit from"
+)
+TRUTH = Origin("assumed", "made up")
+
+
+def test_the_minimiser_finds_the_bottom_of_a_bent_valley():
+    def rosenbrock(x):
+        return float((1 - x[0]) ** 2 + 100 * (x[1] - x[0] ** 2) ** 2)
+
+    found = minimise(rosenbrock, np.array([-1.2, 1.0]), rounds=3)
+    assert found == pytest.approx([1, 1], abs=1e-3)
+    assert np.array_equal(found, minimise(rosenbrock, np.array([-1.2, 1.0]), rounds=3))
+
+
+def _grid(**axes):
+    columns = np.meshgrid(*axes.values(), indexing="ij")
+    return {name: column.ravel().astype(np.float64) for name, column in zip(axes, columns, strict=True)}
+
+
+def _gemm_samples(cost, noise=0.0):
+    columns = _grid(
+        m=[1, 8, 64, 256, 1024], n=[512, 1024, 2048, 3072, 4096, 6144], k=[1024, 2048, 4096, 6144]
+    )
+    clean = gemm_times(cost, device("h100"), "bf16", Samples(columns, columns["m"]))
+    jitter = np.random.default_rng(1).normal(0, noise, len(clean))
+    return Samples(columns, clean * np.exp(jitter))
+
+
+def test_a_gemm_fit_recovers_what_made_the_times():
+    truth = GemmCost(4e-6, 0.3e-9, 0.7, 0.85, 2.5, TRUTH)
+    exact = _gemm_samples(truth)
+    assert (
+        mape(
+            gemm_times(fit_gemm(device("h100"), "bf16", exact), device("h100"), "bf16", exact), exact.seconds
+        )
+        < 1
+    )
+    noisy = _gemm_samples(truth, 0.05)
+    found = fit_gemm(device("h100"), "bf16", noisy)
+    assert found.flops_efficiency == pytest.approx(0.7, rel=0.1)
+    assert found.bandwidth_efficiency == pytest.approx(0.85, rel=0.1)
+    assert found.per_input_s == 0
+
+
+def test_an_attention_fit_recovers_what_made_the_times():
+    truth = AttentionCost(10e-6, 1.5e-9, 0.8, 4.0, TRUTH)
+    columns = _grid(batch=[8, 32, 128, 512], context=[256, 1024, 4096], heads=[8, 64], kv_heads=[1, 8])
+    columns["head_dim"] = np.full(len(columns["batch"]), 128.0)
+    samples = Samples(columns, columns["batch"])
+    samples = Samples(columns, attention_times(truth, device("h100"), samples))
+    found = fit_attention(device("h100"), samples)
+    assert found.bandwidth_efficiency == pytest.approx(0.8, rel=0.03)
+    assert found.overhead_s == pytest.approx(10e-6, rel=0.1)
+
+
+def test_an_all_reduce_fit_recovers_what_made_the_times():
+    sizes = 2.0 ** np.arange(8, 26)
+    truth = AllReduceCost(5e-6, 0.5, TRUTH)
+    samples = Samples({"bytes": sizes}, truth.seconds(device("h100"), 4, sizes))
+    found = fit_allreduce(device("h100"), 4, samples)
+    assert found.latency_s == pytest.approx(5e-6, rel=0.01)
+    assert found.link_efficiency == pytest.approx(0.5, rel=0.01)
+
+
+def test_held_out_layers_are_whole_and_unseen():
+    truth = GemmCost(4e-6, 0.0, 0.7, 0.85, 2.5, TRUTH)
+    samples = _gemm_samples(truth)
+    layers = {layer.name: layer for layer in layers_in_grid(samples)}
+    # The fused gate-and-up matrix (12288 rows) is not in the grid: it counts as two halves.
+    assert layers["qwen3-8b over 2"].shapes == (
+        (3072, 4096),
+        (4096, 2048),
+        (6144, 4096),
+        (6144, 4096),
+        (4096, 6144),
+    )
+    held = set(layers["qwen3-8b over 2"].shapes)
+    seen, unseen = hold_out(samples, held)
+    assert len(seen) + len(unseen) == len(samples)
+    assert {(int(n), int(k)) for n, k in zip(unseen["n"], unseen["k"], strict=True)} == held
+    assert not held & {(int(n), int(k)) for n, k in zip(seen["n"], seen["k"], strict=True)}
+    mean, worst = layer_errors([layers["qwen3-8b over 2"]], unseen, unseen.seconds * 1.1)
+    assert mean == pytest.approx(10)
+    assert worst == pytest.approx(10)
+
+
+def test_only_fitted_sets_can_be_fitted(tmp_path):
+    with pytest.raises(UserError, match="roofline has nothing to fit"):
+        fit(tmp_path, "roofline")
+    with pytest.raises(UserError, match=r"can fit: vllm-0\.14, vidur-2024"):
+        fit(tmp_path, "vllm")
+    with pytest.raises(UserError, match=r"gemm_perf\.parquet: not there"):
+        fit(tmp_path, "vllm-0.14")
+
+
+def test_error_rows_name_every_fitted_term():
+    rows = error_rows(load_costs())
+    assert {row["term"] for row in rows} == {"gemm", "attention", "allreduce", "elementwise"}
+    assert all(row["samples"] > 0 and 0 < row["op"] < 20 for row in rows)
+
+
+def _write_allreduce(folder):
+    pd.DataFrame(
+        {
+            "backend": ["vllm_graph", "vllm_graph", "vllm_eager", "vllm_graph", "vllm_graph"],
+            "num_gpus": [2, 2, 2, 4, 2],
+            "message_size": [128, 1024, 128, 128, 2**25],
+            "latency": [0.005, 0.006, 0.05, 0.007, 0.5],
+        }
+    ).to_parquet(folder / "h100_sxm-vllm-0.14-custom_allreduce_perf.parquet")
+
+
+def test_all_reduce_messages_are_read_as_bf16_elements(tmp_path):
+    _write_allreduce(tmp_path)
+    samples = vllm_allreduce(tmp_path, "h100", 2)
+    assert samples["bytes"].tolist() == [256, 2048]  # not the eager one, not the 64 MiB one
+    assert samples.seconds == pytest.approx([5e-6, 6e-6])
+
+
+def test_gemm_rows_are_those_of_a_decode_step(tmp_path):
+    rows = [
+        (1, 512, 512),
+        (4096, 512, 512),
+        (1, 256, 512),
+        (1, 512, 64),
+        (1, 65536, 65536),
+        (2048, 65536, 512),
+    ]
+    table = pd.DataFrame(rows, columns=["m", "n", "k"]).assign(gemm_dtype="bfloat16", latency=0.25)
+    table.loc[len(table)] = [8, 512, 512, "fp8", 0.5]
+    table.to_parquet(tmp_path / "h100_sxm-vllm-0.14-gemm_perf.parquet")
+    samples = vllm_gemm(tmp_path, "h100", "bf16")
+    kept = list(zip(samples["m"], samples["n"], samples["k"], strict=True))
+    assert kept == [(1, 512, 512), (2048, 65536, 512)]
+    assert samples.seconds == pytest.approx([0.25e-3, 0.25e-3])
+    assert vllm_gemm(tmp_path, "h100", "fp8")["m"].tolist() == [8]
+
+
+def test_vidur_operators_get_the_shapes_of_their_shard(tmp_path):
+    columns = {f"time_stats.{name}.median": [1.0, 3.0, 10.0] for name in VIDUR_OPS}
+    table = pd.DataFrame({"num_tokens": [8, 8, 8], "num_tensor_parallel_workers": [1, 1, 4], **columns})
+    table.to_csv(tmp_path / "h100-llama-2-70b-mlp.csv")
+    samples = vidur_gemm(tmp_path, "h100", model("llama2-70b"))
+    shapes = set(zip(samples["tp"], samples["n"], samples["k"], strict=True))
+    for tp in (1, 4):
+        assert shapes >= {(tp, gemm.n, gemm.k) for gemm in model("llama2-70b").layer_gemms(tp)}
+    assert len(samples) == 8  # repetitions are merged by their median
+    assert set(samples.seconds.tolist()) == {2e-3, 10e-3}
+
+
+@needs_profiles
+@pytest.mark.parametrize("name", ["vllm-0.14", "vidur-2024"])
+def test_refitting_gives_the_committed_coefficients(name):
+    fresh, committed = fit(Path(PROFILES or ""), name).costs, load_costs(name)
+    for table in ("gemm", "attention", "allreduce", "elementwise"):
+        ours, theirs = getattr(fresh, table), getattr(committed, table)
+        assert ours.keys() == theirs.keys()
+        for key in ours:
+            # Coefficients trade off against each other; what must agree is the error, and so the times.
+            assert ours[key].origin.samples == theirs[key].origin.samples
+            assert ours[key].origin.errors == pytest.approx(dict(theirs[key].origin.errors), rel=0.05)
+    # And so do the times of a step, to a fraction of the fit error.
+    batch = np.array([1, 32, 256, 1024])
+    for on in ("h100", "a100-80g-sxm"):
+        ours, theirs = (
+            costs.model_step_seconds(model("llama3-70b"), device(on), 4, batch)
+            for costs in (fresh, committed)
+        )
+        assert ours == pytest.approx(theirs, rel=0.01)

@@ -1,0 +1,220 @@
+"""Parameter counts are the published ones; bytes are the papers'."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from laminabench.catalog.hardware import device
+from laminabench.catalog.hf_config import from_config_json
+from laminabench.catalog.models import load_models, model
+from laminabench.errors import UserError
+
+# Published with the checkpoints (model card or safetensors index); entered by hand.
+PUBLISHED_PARAMETERS = {
+    "llama-7b": 6_738_415_616,
+    "llama-13b": 13_015_864_320,
+    "llama-33b": 32_528_943_616,
+    "llama-65b": 65_285_660_672,
+    "llama2-70b": 68_976_648_192,
+    "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496,
+    "mistral-7b": 7_241_732_096,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-3b": 3_085_938_688,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-14b": 14_770_033_664,
+    "qwen2.5-32b": 32_763_876_352,
+    "qwen2.5-72b": 72_706_203_648,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-14b": 14_768_307_200,
+    "qwen3-32b": 32_762_123_264,
+    "opt-13b": 12_853_473_280,
+}
+
+
+@pytest.mark.parametrize(("name", "parameters"), PUBLISHED_PARAMETERS.items())
+def test_parameters_are_the_published_count(name, parameters):
+    assert model(name).parameters == parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "billion"),
+    [("opt-30b", 30), ("opt-66b", 66), ("opt-175b", 175), ("qwen3-1.7b", 1.7), ("qwen3-4b", 4)],
+)
+def test_the_rest_are_as_large_as_their_names(name, billion):
+    assert model(name).parameters == pytest.approx(billion * 1e9, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "published_gb"),
+    [
+        ("llama-33b", 64.7),  # v2 Table 3
+        ("llama-65b", 130.1),
+        ("llama3-70b", 137.5),
+        ("llama-13b", 25.7),  # v1 Table 4
+        ("llama-33b", 64.6),
+    ],
+)
+def test_the_papers_weights_are_the_layers_and_one_32k_vocabulary(name, published_gb):
+    # The residue, up to 0.07 GB, is in the papers: v1 and v2 differ by 0.1 GB on the same model.
+    assert model(name).table3_bytes / 1e9 == pytest.approx(published_gb, abs=0.075)
+
+
+def test_llama3_70b_is_larger_than_v2_table_3_says():
+    assert model("llama3-70b").weight_bytes / 1e9 == pytest.approx(141.1, abs=0.05)
+
+
+def test_an_h100_holds_about_30_requests_of_8192_tokens():
+    # v2 section 2.2.2, on LLaMA3-70B, all 80e9 bytes used for KV.
+    held = device("h100").memory_bytes / (8192 * model("llama3-70b").kv_bytes_per_token)
+    assert 29 < held < 30
+
+
+def test_kv_bytes_by_hand():
+    assert model("llama3-70b").kv_bytes_per_token == 2 * 80 * 8 * 128 * 2
+    assert model("llama-65b").kv_bytes_per_token == 8 * model("llama3-70b").kv_bytes_per_token
+    assert model("llama-33b").group == 1
+    assert model("llama3-70b").group == 8
+
+
+def test_gemm_shapes_of_a_tensor_parallel_layer():
+    shapes = {gemm.name: (gemm.n, gemm.k) for gemm in model("llama3-70b").layer_gemms(4)}
+    assert shapes == {"qkv": (2560, 8192), "o": (8192, 2048), "gate_up": (14336, 8192), "down": (8192, 7168)}
+    assert model("llama3-70b").lm_head_gemm(4)[1:] == (32064, 8192)
+    opt = {gemm.name: (gemm.n, gemm.k) for gemm in model("opt-175b").layer_gemms(8)}
+    assert opt == {"qkv": (4608, 12288), "o": (12288, 1536), "fc1": (6144, 12288), "fc2": (12288, 6144)}
+
+
+def test_element_wise_work_by_hand():
+    # Norms 4d, add 3d, activation 3f, rotation 2(q + k); norm, norm, add, activation, rotation.
+    assert model("llama3-70b").elementwise(1) == (5, 7 * 8192 + 3 * 28672 + 2 * (8192 + 1024))
+    assert model("llama3-70b").elementwise(8) == (5, 7 * 8192 + 3 * 3584 + 2 * (1024 + 128))
+    assert model("opt-13b").elementwise(1) == (4, 7 * 5120 + 2 * 20480)
+    assert model("qwen3-8b").elementwise(1) == (6, 7 * 4096 + 3 * 12288 + 4 * (4096 + 1024))
+
+
+def test_kv_heads_are_copied_where_they_are_fewer_than_workers():
+    assert model("llama3-70b").layer_gemms(16)[0].n == (4 + 2) * 128
+    assert model("qwen2.5-1.5b").layer_gemms(4)[0].n == (3 + 2) * 128
+
+
+@pytest.mark.parametrize("name", load_models())
+def test_shards_add_up_to_the_model(name):
+    shape = model(name)
+    whole = sum(gemm.n * gemm.k for gemm in shape.layer_gemms(1))
+    for tp in shape.tp_degrees(16):
+        shards = tp * sum(gemm.n * gemm.k for gemm in shape.layer_gemms(tp))
+        assert shards >= whole
+        if shape.kv_heads % tp == 0:
+            assert shards == whole
+        assert shape.weight_bytes_per_worker(tp) * tp >= shape.weight_bytes * 0.999
+    assert shape.weight_bytes_per_worker(1) == shape.weight_bytes
+    assert shape.describe()["parameters"] == shape.parameters
+
+
+def test_legal_splits():
+    assert model("llama-33b").head_splits() == (1, 2, 4, 13, 26, 52)
+    assert model("llama3-70b").head_splits() == (1, 2, 4, 8)
+    assert model("llama-33b").tp_degrees(16) == (1, 2, 4)
+    with pytest.raises(UserError, match="llama-33b cannot be split over 8 model workers; possible: 1, 2, 4"):
+        model("llama-33b").layer_gemms(8)
+
+
+LLAMA3_8B = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "torch_dtype": "bfloat16",
+    "tie_word_embeddings": False,
+}
+
+
+def _write(tmp_path, **changes):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**LLAMA3_8B, **changes}))
+    return path
+
+
+def test_a_config_json_gives_the_catalogue_s_model(tmp_path):
+    read = from_config_json(_write(tmp_path))
+    assert read.parameters == model("llama3-8b").parameters
+    assert read.layer_gemms(2) == model("llama3-8b").layer_gemms(2)
+    assert model(str(tmp_path)) == model(str(tmp_path / "config.json")) == read
+
+
+def test_a_qwen3_config_has_its_own_head_size_and_query_key_norms(tmp_path):
+    path = _write(
+        tmp_path,
+        model_type="qwen3",
+        hidden_size=1024,
+        num_hidden_layers=28,
+        num_attention_heads=16,
+        head_dim=128,
+        intermediate_size=3072,
+        vocab_size=151936,
+        tie_word_embeddings=True,
+    )
+    assert from_config_json(path).parameters == model("qwen3-0.6b").parameters
+
+
+def test_an_opt_config(tmp_path):
+    path = _write(
+        tmp_path,
+        model_type="opt",
+        hidden_size=5120,
+        num_hidden_layers=40,
+        num_attention_heads=40,
+        ffn_dim=20480,
+        vocab_size=50272,
+        max_position_embeddings=2048,
+        torch_dtype="float16",
+    )
+    read = from_config_json(path)
+    assert read.parameters == model("opt-13b").parameters
+    assert read.dtype == "fp16"
+
+
+def test_absent_key_value_heads_mean_one_for_every_head(tmp_path):
+    assert from_config_json(_write(tmp_path, num_key_value_heads=None)).kv_heads == 32
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "mamba"}, "model_type 'mamba' is not supported"),
+        ({"model_type": None}, "model_type None is not supported"),
+        ({"hidden_size": "4096"}, "hidden_size is '4096'"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
+        ({"num_key_value_heads": 5}, "do not divide"),
+        ({"torch_dtype": "int4"}, "dtype 'int4'"),
+        ({"quantization_config": {"bits": 4}}, "quantised"),
+    ],
+)
+def test_a_config_that_cannot_be_modelled_is_refused(tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        from_config_json(_write(tmp_path, **changes))
+
+
+def test_a_file_that_is_not_a_config_is_refused(tmp_path):
+    path = tmp_path / "config.json"
+    with pytest.raises(UserError, match="cannot read"):
+        from_config_json(path)
+    path.write_text("{")
+    with pytest.raises(UserError, match="not valid JSON"):
+        from_config_json(path)
+    path.write_text("[]")
+    with pytest.raises(UserError, match="JSON object"):
+        from_config_json(path)
+
+
+def test_a_wrong_name_suggests_the_right_one_and_the_path():
+    with pytest.raises(UserError, match=r"did you mean .*llama3-70b.*config.json"):
+        model("lama3-70b")
