@@ -3,15 +3,20 @@
 set -eu
 venv=$1
 
+say() { echo "make setup: $*"; }
 fail() {
-  echo "make setup: $*" >&2
+  say "$*" >&2
   exit 1
 }
+new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
 
 python=${PYTHON:-}
-if [ -z "$python" ]; then
+if [ -n "$python" ]; then
+  command -v "$python" >/dev/null || fail "PYTHON is $python, which cannot be run; unset it or name an interpreter"
+  new_enough "$python" || fail "PYTHON is $python, which is no Python 3.11 or newer; unset it or name a newer one"
+else
   for candidate in python3 python3.14 python3.13 python3.12 python3.11; do
-    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    if new_enough "$candidate"; then
       python=$candidate
       break
     fi
@@ -22,19 +27,33 @@ fi
   fail "$python cannot make virtual environments; on Debian and Ubuntu: sudo apt-get install python3-venv"
 "$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
   fail "$python has no C headers; on Debian and Ubuntu: sudo apt-get install python3-dev"
+
 compiler=${CXX:-}
 for candidate in c++ g++ clang++; do
   [ -n "$compiler" ] || ! command -v "$candidate" >/dev/null || compiler=$candidate
 done
 [ -n "$compiler" ] || fail "a C++20 compiler is needed; on Debian and Ubuntu: sudo apt-get install g++"
-echo 'int main() { return [](auto x) requires(sizeof(x) > 0) { return 0; }(1); }' |
-  "$compiler" -std=c++20 -x c++ -fsyntax-only - 2>/dev/null ||
+# Of C++20, what csrc/ uses: g++ 10 has concepts but not all of this. $compiler may be two words, as in "ccache g++".
+# shellcheck disable=SC2086
+$compiler -std=c++20 -x c++ -fsyntax-only - 2>/dev/null <<'CODE' ||
+#include <bit>
+#include <compare>
+#include <memory>
+#include <span>
+struct Order { int a; auto operator<=>(const Order&) const = default; };
+int main() {
+  std::shared_ptr<int[]> numbers(new int[std::bit_ceil(3u)]);
+  std::span<int> view(numbers.get(), 4);
+  auto least = [](auto x) requires(sizeof(x) > 0) { return x; };
+  return least(Order{1} < Order{2}) ? static_cast<int>(view.size()) : std::countr_zero(4u);
+}
+CODE
   fail "$compiler does not compile C++20; on Debian and Ubuntu: sudo apt-get install g++ (11 or newer)"
 
-say() { echo "make setup: $*"; }
-if [ ! -x "$venv/bin/python" ]; then
+# An interrupted run may have left an environment without pip.
+if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
   say "creating $venv with $("$python" --version)"
-  "$python" -m venv "$venv"
+  "$python" -m venv --clear "$venv"
 fi
 pip="$venv/bin/python -m pip --disable-pip-version-check --quiet"
 say "installing the build tools"

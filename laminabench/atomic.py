@@ -13,7 +13,14 @@ from laminabench.errors import UserError
 
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yield a temporary path that becomes `target` if the block succeeds, and is removed if it does not."""
+    """Yield a temporary path that becomes `target` if the block succeeds, and is removed if it does not.
+
+    Where `target` is a link, the file it leads to is replaced and the link stays.
+    """
+    if target.exists() and not target.is_file():
+        raise UserError(f"cannot write {target}: it is there and not a file")
+    if target.is_symlink():
+        target = Path(os.path.realpath(target))
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # The name keeps the suffix: plotting libraries pick the format by it.

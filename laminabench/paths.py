@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+
+
+def expanded(text: str) -> Path:
+    """The path a person wrote, `~` and `~user` resolved.
+
+    Where there is no such user, an OSError that holds the name; the command line prints it as a sentence.
+    """
+    path = Path(text)
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise FileNotFoundError(errno.ENOENT, f"{path.parts[0]} is nobody here", text) from None
 
 
 def descriptors() -> Path:
@@ -17,7 +30,7 @@ def home() -> Path:
     """Where downloads and imports live: $LAMINABENCH_HOME, else the platform's cache folder."""
     chosen = os.environ.get("LAMINABENCH_HOME")
     if chosen:
-        return Path(chosen).expanduser()
+        return expanded(chosen)
     import platformdirs  # noqa: PLC0415 - costs more than the rest of --help
 
     return Path(platformdirs.user_cache_dir("laminabench", appauthor=False))

@@ -6,6 +6,17 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# CI tries the same examples every time; elsewhere new ones are tried, and one that fails is printed.
+settings.register_profile(
+    "laminabench",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+    derandomize=bool(os.environ.get("CI")),
+)
+settings.load_profile("laminabench")
 
 
 @pytest.fixture(scope="session")

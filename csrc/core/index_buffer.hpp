@@ -21,13 +21,16 @@ struct IndexBuffer {
 };
 
 // Keeps returned buffers on one shelf per power of two, so that requests coming and going in a steady state
-// never reach malloc.
+// never reach malloc. It gives nothing back to the system before it is destroyed: each shelf keeps as many
+// buffers as were in use at once, so in total at most twice the slots that the requests of each size had at
+// their peaks.
 class IndexBufferPool {
 public:
   IndexBuffer take(std::uint32_t least) {
     const std::uint32_t capacity = std::bit_ceil(std::max(least, kSmallest));
     auto& shelf = shelf_of(capacity);
-    if (shelf.empty()) return {std::make_shared_for_overwrite<Slot[]>(capacity), capacity};
+    // Not make_shared_for_overwrite, which g++ 11 lacks for arrays.
+    if (shelf.empty()) return {std::shared_ptr<Slot[]>(new Slot[capacity]), capacity};
     IndexBuffer buffer{std::move(shelf.back()), capacity};
     shelf.pop_back();
     return buffer;

@@ -47,11 +47,9 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.table and not args[0].startswith("-"):
-            import difflib  # noqa: PLC0415 - only for the mistyped
+            from laminabench.nearest import nearest  # noqa: PLC0415 - only for the mistyped
 
-            close = difflib.get_close_matches(args[0], list(self.table), n=2, cutoff=0.5)
-            meant = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(self.table)}"
-            raise click.UsageError(f"no command is called '{args[0]}'; {meant}", ctx)
+            raise click.UsageError(f"no command is called '{args[0]}'; {nearest(args[0], self.table)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002

@@ -58,6 +58,13 @@ class Output:
             yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
+def literal(text: object) -> str:
+    """Text that is not ours (names, paths, origins): rich must not take its brackets for markup."""
+    from rich.markup import escape  # noqa: PLC0415 - not for --json
+
+    return escape(str(text))
+
+
 def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command --json, -q and -v, and pass them on as `out`."""
 
@@ -74,7 +81,9 @@ def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
 def _console(*, stderr: bool) -> Console:
     from rich.console import Console  # noqa: PLC0415 - costs more than the rest of --help
 
-    console = Console(stderr=stderr, highlight=False)
-    if not console.is_terminal:
-        console.width = PIPE_WIDTH
-    return console
+    stream = sys.stderr if stderr else sys.stdout
+    watched = stream.isatty()
+    # Said outright, or FORCE_COLOR in the environment would put colours into a pipe.
+    return Console(
+        stderr=stderr, highlight=False, force_terminal=watched, width=None if watched else PIPE_WIDTH
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import re
 import tomllib
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +11,9 @@ from typing import Any
 
 from laminabench import paths
 from laminabench.errors import UserError
+from laminabench.nearest import nearest
+
+_IMPORT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +83,14 @@ def find(name: str) -> Entry:
         raise UserError(f"no trace is called '{name}'; {nearest(name, entries())}") from None
 
 
+def imported_path(name: str) -> Path | None:
+    """Where the import of this name lives, there or not; None for what cannot be such a name."""
+    return imports() / f"{name}.parquet" if _IMPORT_NAME.fullmatch(name) else None
+
+
 def imported_names() -> list[str]:
-    return sorted(path.stem for path in imports().glob("*.parquet")) if imports().is_dir() else []
-
-
-def nearest(name: str, known: Any) -> str:
-    """The end of an error sentence: the names that were perhaps meant, or all of them."""
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(known)}"
+    """What `traces import` has kept. A file still being written has a name that no import has."""
+    return sorted(path.stem for path in imports().glob("*.parquet") if imported_path(path.stem))
 
 
 def _read(path: Path) -> Entry:

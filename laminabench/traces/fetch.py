@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import http.client
 import io
 import os
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from laminabench.errors import CheckFailedError, UserError
+from laminabench.paths import expanded
 from laminabench.traces.catalogue import Entry, RemoteFile, downloads
+from laminabench.traces.checksum import record, sha256_of
 
 CHUNK = 1 << 18
 ATTEMPTS = 5
@@ -31,8 +34,15 @@ class DownloadError(UserError):
     """The file could not be brought here; what had arrived is kept for the next attempt."""
 
 
-class _Sink(Protocol):
-    def write(self, data: bytes, /) -> int: ...
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """How long to try, and what an answer must say of its length."""
+
+    attempts: int
+    timeout_s: float
+    most_bytes: int | None
+    # Without a checksum the length is all that tells whether a download is whole.
+    length_needed: bool
 
 
 def fetch(
@@ -40,33 +50,37 @@ def fetch(
     *,
     base: str | None = None,
     progress: Progress = lambda done, total: None,
+    attempts: int = ATTEMPTS,
     timeout_s: float = TIMEOUT_S,
+    most_bytes: int | None = None,
 ) -> Path:
     """The entry's file under the downloads folder, brought there if it is not yet.
 
-    `base` is a folder or a URL that holds the file under its upstream name, instead of the publisher's.
+    `base` is a folder or a URL that holds the file under its upstream name, instead of the publisher's. With
+    `most_bytes` a larger download, or one of unknown length, is given up before it begins.
     """
     file = entry.file
     target = entry.downloaded_path
-    if target.is_file() and (file.sha256 is None or sha256_of(target) == file.sha256):
+    if _is_here(file, target):
         return target
     with _locked(downloads() / f"{file.name}.part") as part:
         # Another process may have finished while this one waited for the lock.
-        if not (target.is_file() and file.sha256 and sha256_of(target) == file.sha256):
-            if base is not None and "://" not in base:
-                _copy(Path(base).expanduser() / file.name, part, progress)
-            else:
-                url = file.url if base is None else f"{base.rstrip('/')}/{file.name}"
-                _download(url, part, progress, timeout_s)
-            _check(entry.name, file, part)
-            os.replace(part.name, target)  # noqa: PTH105 - the atomic one, by name
-            _validator_of(part).unlink(missing_ok=True)
+        if _is_here(file, target):
+            return target
+        if base is not None and "://" not in base:
+            _copy(expanded(base) / file.name, part, progress)
+        else:
+            url = file.url if base is None else f"{base.rstrip('/')}/{file.name}"
+            terms = _Terms(attempts, timeout_s, most_bytes, length_needed=file.sha256 is None)
+            _download(url, part, progress, terms)
+        _check(entry.name, file, part)
+        os.replace(part.name, target)  # noqa: PTH105 - the atomic one, by name
+        _validator_of(part).unlink(missing_ok=True)
     return target
 
 
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _is_here(file: RemoteFile, target: Path) -> bool:
+    return target.is_file() and (file.sha256 is None or sha256_of(target) == file.sha256)
 
 
 @contextlib.contextmanager
@@ -75,14 +89,15 @@ def _locked(path: Path) -> Iterator[IO[bytes]]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         while True:
-            part = path.open("ab+")
+            # Unbuffered: a full disk is noticed by the write that meets it, not when the file is closed.
+            part = path.open("ab+", buffering=0)
             fcntl.flock(part, fcntl.LOCK_EX)
             # The one who held the lock renamed it to the finished file: that is not our partial file.
             if path.exists() and path.stat().st_ino == os.fstat(part.fileno()).st_ino:
                 break
             part.close()
     except OSError as error:
-        raise UserError(
+        raise DownloadError(
             f"cannot write {path}: {error.strerror}; set LAMINABENCH_HOME to a folder you own"
         ) from error
     with part:
@@ -103,18 +118,15 @@ def _copy(source: Path, part: IO[bytes], progress: Progress) -> None:
         raise DownloadError(f"cannot read {source}: {error.strerror}") from error
 
 
-def _download(url: str, part: IO[bytes], progress: Progress, timeout_s: float) -> None:
-    if not url.startswith(("http://", "https://")):
-        raise UserError(
-            f"cannot download {url}: only http and https are spoken; give a folder as a plain path"
-        )
+def _download(url: str, part: IO[bytes], progress: Progress, terms: _Terms) -> None:
+    _check_address(url)
     reason: object = "no answer"
-    for attempt in range(ATTEMPTS):
+    for attempt in range(terms.attempts):
         if attempt:
             time.sleep(FIRST_PAUSE_S * 2 ** (attempt - 1))
         before = part.seek(0, os.SEEK_END)
         try:
-            if _continue(url, part, progress, timeout_s):
+            if _continue(url, part, progress, terms):
                 return
             reason = "the connection was cut"
         except urllib.error.HTTPError as error:
@@ -131,6 +143,9 @@ def _download(url: str, part: IO[bytes], progress: Progress, timeout_s: float) -
             # Nothing ever answered: there is no network here, more attempts would only keep the user waiting.
             if before == 0 and unreachable:
                 break
+        except (http.client.InvalidURL, ValueError) as error:
+            # Of ours, which `_check_address` lets through, or one that we were sent on to.
+            raise DownloadError(f"cannot download {url}: not an address ({error})") from error
         except (OSError, http.client.HTTPException) as error:
             reason = str(error) or type(error).__name__
     have = part.seek(0, os.SEEK_END)
@@ -138,7 +153,21 @@ def _download(url: str, part: IO[bytes], progress: Progress, timeout_s: float) -
     raise DownloadError(f"cannot download {url}: {reason}{kept}")
 
 
-def _continue(url: str, part: IO[bytes], progress: Progress, timeout_s: float) -> bool:
+def _check_address(url: str) -> None:
+    if not url.startswith(("http://", "https://")):
+        raise UserError(
+            f"cannot download {url}: only http and https are spoken; give a folder as a plain path"
+        )
+    try:
+        parts = urllib.parse.urlsplit(url)
+        known = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        known = False
+    if not known:
+        raise UserError(f"cannot download {url}: not an address; write http://HOST[:PORT]/FOLDER")
+
+
+def _continue(url: str, part: IO[bytes], progress: Progress, terms: _Terms) -> bool:
     """Ask for what is missing and append it; False when the answer ended early."""
     have = part.seek(0, os.SEEK_END)
     validator = _validator_of(part)
@@ -152,33 +181,51 @@ def _continue(url: str, part: IO[bytes], progress: Progress, timeout_s: float) -
     elif have:
         _restart(part)
         have = 0
-    with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+    with urllib.request.urlopen(request, timeout=terms.timeout_s) as answer:
         if answer.status != http.client.PARTIAL_CONTENT and have:
             _restart(part)
             have = 0
+        length = answer.headers.get("Content-Length", "")
+        total = have + int(length) if length.isdecimal() else None
+        _check_length(url, total, terms)
         tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
         if tag and not tag.startswith("W/"):
             validator.write_text(tag)
-        length = answer.headers.get("Content-Length")
-        total = have + int(length) if length else None
         done = _pump(answer, part, have, total, progress)
     return total is None or done == total
 
 
-def _pump(source: IO[bytes], sink: _Sink, done: int, total: int | None, progress: Progress) -> int:
+def _check_length(url: str, total: int | None, terms: _Terms) -> None:
+    if total is None and terms.length_needed:
+        raise DownloadError(
+            f"cannot download {url}: the server does not say how long it is, nor the publisher its "
+            "sha256, so nobody could tell whether it came whole"
+        )
+    if terms.most_bytes is not None and (total is None or total > terms.most_bytes):
+        size = "of unknown size" if total is None else f"{total / 1e6:,.0f} MB"
+        raise DownloadError(f"it is {size}: ask for it with `laminabench traces fetch`")
+
+
+def _pump(source: IO[bytes], sink: IO[bytes], done: int, total: int | None, progress: Progress) -> int:
     progress(done, total)
     while chunk := source.read(CHUNK):
-        sink.write(chunk)
+        rest = memoryview(chunk)
+        try:
+            while rest:
+                rest = rest[sink.write(rest) :]
+        except OSError as error:
+            raise DownloadError(f"cannot write {sink.name}: {error.strerror}") from error
         done += len(chunk)
         progress(done, total)
     return done
 
 
 def _check(name: str, file: RemoteFile, part: IO[bytes]) -> None:
-    part.flush()
     path = Path(part.name)
     found = sha256_of(path)
-    if file.sha256 is not None and found != file.sha256:
+    if file.sha256 is None:
+        record(downloads() / file.name, found)
+    elif found != file.sha256:
         size = path.stat().st_size
         _restart(part)
         raise CheckFailedError(

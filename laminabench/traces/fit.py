@@ -14,6 +14,7 @@ from laminabench.traces.profile import Arrivals, FittedTo, Profile, Quantiles
 from laminabench.traces.profile_file import parse_profile, profile_text
 from laminabench.traces.reuse import fit_reuse
 from laminabench.traces.synth import synthesise
+from laminabench.traces.table import MAX_TOKENS
 
 if TYPE_CHECKING:
     from laminabench.traces.table import Float64, Trace
@@ -30,13 +31,13 @@ _BIN_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400,
 _GAP_BODY = 64
 
 
-def fit(trace: Trace, name: str) -> Profile:
+def fit(trace: Trace, name: str, note: str = "") -> Profile:
     """The profile of this trace, with the errors that one synthetic trace of the same size has."""
     prompt, output = token_table(trace.prompt_tokens), token_table(trace.output_tokens)
     profile = Profile(
         name=name,
         method="fitted",
-        note="",
+        note=note,
         requests=len(trace),
         fitted_to=FittedTo(trace.meta.name, trace.meta.sha256, len(trace)),
         prompt=prompt,
@@ -54,9 +55,10 @@ def moment_match(
     profile: Profile, *, name: str, requests: int, mean_prompt: float, mean_output: float, note: str
 ) -> Profile:
     """Another profile's shape with these means: for a trace of which no more than the means is known."""
-    if mean_prompt < 1 or mean_output < 1:
+    if not (1 <= mean_prompt <= MAX_TOKENS and 1 <= mean_output <= MAX_TOKENS):
         raise UserError(
-            f"means of {mean_prompt:g} and {mean_output:g} tokens cannot be matched: at least 1 each"
+            f"means of {mean_prompt:g} and {mean_output:g} tokens cannot be matched: "
+            f"from 1 to {MAX_TOKENS:,} each"
         )
     matched = replace(
         profile,
@@ -94,11 +96,16 @@ def _ranks(body: int, rows: int) -> Float64:
 
 
 def _with_mean(table: Quantiles, mean: float) -> Quantiles:
-    # Scaled values below one token are cut to one, which lifts the mean again: a few rounds settle it.
+    # Scaled values are cut to what a length may be, which moves the mean again: a few rounds settle it.
     scaled = table
     for _ in range(50):
         grown = scaled.scaled(mean / scaled.mean())
-        scaled = Quantiles(grown.ranks, tuple(max(1.0, value) for value in grown.values))
+        scaled = Quantiles(grown.ranks, tuple(min(max(1.0, value), MAX_TOKENS) for value in grown.values))
+    if abs(scaled.mean() / mean - 1) > 0.01:
+        raise UserError(
+            f"a mean of {mean:g} tokens cannot be matched: with this shape, too many lengths would be "
+            f"above {MAX_TOKENS:,}"
+        )
     return Quantiles(scaled.ranks, tuple(round(value, 1) for value in scaled.values))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from laminabench.atomic import replacing
 from laminabench.errors import UserError
 from laminabench.traces.describe import reused_tokens
+from laminabench.traces.formats.wording import printable
 from laminabench.traces.table import Trace
 
 if TYPE_CHECKING:
@@ -20,10 +21,15 @@ SUFFIXES = (".png", ".svg", ".pdf")
 MOST_POINTS = 20_000
 
 
+def check_suffix(target: Path) -> None:
+    """UserError for a kind of picture that is not drawn, before anything is computed for it."""
+    if target.suffix.lower() not in SUFFIXES:
+        raise UserError(f"cannot draw {target}: give it one of the suffixes {', '.join(SUFFIXES)}")
+
+
 def plot_trace(trace: Trace, target: Path) -> None:
     """Lengths as distributions, prompt against output, and arrivals over time, in one picture."""
-    if target.suffix not in SUFFIXES:
-        raise UserError(f"cannot draw {target}: give it one of the suffixes {', '.join(SUFFIXES)}")
+    check_suffix(target)
     import matplotlib as mpl  # noqa: PLC0415 - slow to import
 
     mpl.use("Agg")
@@ -36,13 +42,14 @@ def plot_trace(trace: Trace, target: Path) -> None:
         )
     try:
         real = "" if trace.meta.source == "file" else " (generated from a profile)"
-        figure.suptitle(f"{trace.meta.name}{real}: {len(trace):,} requests")
+        # A name is the user's: nothing in it is mathematics, and bytes that are not UTF-8 have no picture.
+        figure.suptitle(f"{printable(trace.meta.name)}{real}: {len(trace):,} requests", parse_math=False)
         _lengths(trace, lengths)
         _scatter(trace, scatter)
         _arrivals(trace, arrivals)
         _gaps(trace, gaps)
         with replacing(target) as temporary:
-            figure.savefig(temporary, dpi=150)
+            figure.savefig(temporary, dpi=150, format=target.suffix.lower().removeprefix("."))
     finally:
         pyplot.close(figure)
 

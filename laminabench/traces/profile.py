@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
-from laminabench import paths
-
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from laminabench.traces.compare import Comparison
     from laminabench.traces.table import Float64
 
@@ -113,8 +109,3 @@ class Profile:
     reuse: Reuse | None = None
     block_tokens: int = 512
     errors: Comparison | None = None
-
-
-def profile_path(name: str) -> Path:
-    """Where the committed profile of this name is."""
-    return paths.descriptors() / "profiles" / f"{name}.toml"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import tomllib
 from dataclasses import asdict, fields
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 from laminabench.atomic import replacing
 from laminabench.errors import UserError
+from laminabench.traces import catalogue
 from laminabench.traces.compare import Comparison
 from laminabench.traces.profile import (
     METHODS,
@@ -19,14 +21,18 @@ from laminabench.traces.profile import (
     Profile,
     Quantiles,
     Reuse,
-    profile_path,
 )
+from laminabench.traces.table import MAX_REQUESTS, MAX_SPAN_S, MAX_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+# A profile is committed and carried in the wheel.
+MAX_BYTES = 20_000
 _LINE = 110
+# No bin of time is that uneven, and the generator adds this many millionths of a gap up in 64 bits.
+_MAX_GAP = 1e7
 
 
 def read_profile(path: Path) -> Profile:
@@ -39,18 +45,20 @@ def read_profile(path: Path) -> Profile:
 
 
 def named_profile(name: str) -> Profile:
-    """The committed profile of this name."""
-    path = profile_path(name)
-    if not path.is_file():
-        known = sorted(each.stem for each in path.parent.glob("*.toml"))
-        raise UserError(f"no profile {name!r}; there are: {', '.join(known) or 'none'}")
-    return read_profile(path)
+    """The committed profile of a trace of the catalogue."""
+    return read_profile(catalogue.find(name).profile_path)
 
 
 def write_profile(profile: Profile, path: Path) -> None:
     """Write the file whole or not at all."""
+    data = profile_text(profile).encode()
+    if len(data) >= MAX_BYTES:
+        raise UserError(
+            f"cannot write {path}: the profile has {len(data):,} bytes and must stay under {MAX_BYTES:,}; "
+            "shorten its note"
+        )
     with replacing(path) as temporary:
-        temporary.write_text(profile_text(profile), encoding="utf-8", newline="\n")
+        temporary.write_bytes(data)
 
 
 def profile_sha256(profile: Profile) -> str:
@@ -73,8 +81,9 @@ def profile_text(profile: Profile) -> str:
 
 def _pair(key: str, value: object) -> str:
     if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        return f'{key} = "{escaped}"'
+        # TOML's strings are JSON's, but for DEL and lone surrogates (bytes of a file name that is not UTF-8).
+        encodable = value.encode("utf-8", "backslashreplace").decode()
+        return f"{key} = {json.dumps(encodable, ensure_ascii=False)}".replace("\x7f", "\\u007f")
     if isinstance(value, tuple):
         if value and isinstance(value[0], tuple):
             return "\n".join([f"{key} = [", *(f"  [{', '.join(map(_number, row))}]," for row in value), "]"])
@@ -114,14 +123,14 @@ def parse_profile(text: str, origin: str) -> Profile:
         name=top.text("name"),
         method=method,
         note=top.text("note"),
-        requests=top.count("requests"),
+        requests=top.count("requests", highest=MAX_REQUESTS),
         fitted_to=FittedTo(fitted_to.text("source"), fitted_to.text("sha256"), fitted_to.count("rows")),
-        prompt=top.section("prompt").quantiles(lowest=1),
-        output=top.section("output").quantiles(lowest=1),
+        prompt=top.section("prompt").quantiles(1, MAX_TOKENS),
+        output=top.section("output").quantiles(1, MAX_TOKENS),
         copula=_copula(top),
         arrivals=_arrivals(top.section("arrivals")) if "arrivals" in top else None,
         reuse=_reuse(top.section("reuse")) if "reuse" in top else None,
-        block_tokens=top.count("block_tokens"),
+        block_tokens=top.count("block_tokens", highest=MAX_TOKENS),
         errors=_errors(top.section("errors")) if "errors" in top else None,
     )
     fitted_to.done()
@@ -158,10 +167,10 @@ class _Section:
             self.fail(key, f"must be a number between {lowest:g} and {highest:g}")
         return float(value)
 
-    def count(self, key: str, lowest: int = 1) -> int:
+    def count(self, key: str, lowest: int = 1, highest: int = 2**63) -> int:
         value = self._take(key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
-            self.fail(key, f"must be a whole number of at least {lowest}")
+        if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+            self.fail(key, f"must be a whole number from {lowest} to {highest:,}")
         return value
 
     def numbers(self, key: object, lowest: float = 0, highest: float = math.inf) -> tuple[float, ...]:
@@ -179,8 +188,8 @@ class _Section:
         inner = _Section(self._origin, f"{self._place}{key}.", dict(enumerate(rows)))
         return tuple(inner.numbers(row) for row in range(len(rows)))
 
-    def quantiles(self, lowest: float) -> Quantiles:
-        ranks, values = self.numbers("ranks", highest=1), self.numbers("values", lowest)
+    def quantiles(self, lowest: float, highest: float) -> Quantiles:
+        ranks, values = self.numbers("ranks", highest=1), self.numbers("values", lowest, highest)
         if len(ranks) != len(values) or len(ranks) < 2:
             self.fail("values", f"must be as many as the ranks ({len(ranks)}), and two at least")
         if ranks[0] != 0 or ranks[-1] != 1 or any(a >= b for a, b in pairwise(ranks)):
@@ -216,14 +225,14 @@ def _copula(top: _Section) -> tuple[tuple[int, ...], ...]:
 
 
 def _arrivals(section: _Section) -> Arrivals:
-    counts = section.numbers("counts")
+    counts = section.numbers("counts", highest=MAX_REQUESTS)
     if any(value != int(value) for value in counts) or sum(counts) < 1:
         section.fail("counts", "must hold whole numbers, and one request at least")
     arrivals = Arrivals(
-        bin_s=section.number("bin_s", lowest=1e-6),
-        duration_s=section.number("duration_s"),
+        bin_s=section.number("bin_s", 1e-6, MAX_SPAN_S),
+        duration_s=section.number("duration_s", highest=MAX_SPAN_S),
         counts=tuple(map(int, counts)),
-        gaps=section.section("gaps").quantiles(lowest=0),
+        gaps=section.section("gaps").quantiles(0, _MAX_GAP),
     )
     last_starts_s = arrivals.bin_s * (len(counts) - 1)
     if not last_starts_s <= arrivals.duration_s <= last_starts_s + arrivals.bin_s:
@@ -239,8 +248,8 @@ def _reuse(section: _Section) -> Reuse:
         branches=section.numbers("branches", highest=1),
         continue_fresh=section.rows("continue_fresh"),
         branch_fresh=section.rows("branch_fresh"),
-        continue_lag_s=section.section("continue_lag_s").quantiles(lowest=0),
-        branch_lag_s=section.section("branch_lag_s").quantiles(lowest=0),
+        continue_lag_s=section.section("continue_lag_s").quantiles(0, MAX_SPAN_S),
+        branch_lag_s=section.section("branch_lag_s").quantiles(0, MAX_SPAN_S),
         rejoins=section.number("rejoins", highest=1),
     )
     classes = len(reuse.continues)

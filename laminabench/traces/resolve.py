@@ -7,12 +7,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from laminabench.errors import UserError
+from laminabench.errors import CheckFailedError, UserError
+from laminabench.nearest import nearest
+from laminabench.paths import expanded
 from laminabench.traces import catalogue
 from laminabench.traces.catalogue import Entry
+from laminabench.traces.checksum import recorded
 from laminabench.traces.fetch import DownloadError, Progress, fetch
 from laminabench.traces.formats import load_file
-from laminabench.traces.profile_file import read_profile
+from laminabench.traces.formats.source import PACKED, SUFFIXES
+from laminabench.traces.profile_file import named_profile
 from laminabench.traces.synth import synthesise
 from laminabench.traces.table import Trace
 
@@ -20,6 +24,9 @@ from laminabench.traces.table import Trace
 AUTOMATIC_BYTES = 64 << 20
 # Without a network the profile should answer at once.
 AUTOMATIC_TIMEOUT_S = 5.0
+# Making more requests than this takes seconds. The first N of a generated trace are not the N that would be
+# generated alone (each has the profile's whole mix of lengths), so a smaller profile is always made in full.
+MOST_IN_FULL = 1_000_000
 
 Notice = Callable[[str], None]
 
@@ -35,57 +42,88 @@ def resolve(
 ) -> Trace:
     """The trace that `text` means: a path, an imported name, or a name of the catalogue.
 
-    `requests` bounds how many are wanted; only a generated trace makes use of it.
+    `requests` bounds how many are wanted; only a trace generated from a very large profile makes use of it.
     """
-    path = Path(text).expanduser()
-    if path.is_file() or _looks_like_a_path(text):
-        return load_file(path)
-    imported = catalogue.imports() / f"{text}.parquet"
-    if imported.is_file():
-        return load_file(imported, name=text)
-    if text not in catalogue.entries():
-        known = [*catalogue.entries(), *catalogue.imported_names()]
-        raise UserError(f"no trace or file is called '{text}'; {catalogue.nearest(text, known)}")
-    entry = catalogue.find(text)
-    found = data_file(entry)
-    why_not = "--offline"
-    if found is None and not offline:
-        found, why_not = _downloaded(entry, progress)
+    found, why_not = real_trace(text, offline=offline, notice=notice, progress=progress)
     if found is not None:
-        return _load_entry(entry, found)
-    trace = _from_profile(entry, requests, seed)
+        return found
+    trace = _from_profile(catalogue.find(text), requests, seed)
     notice(f"{text} is not here ({why_not}): {trace.meta.notes[0]}, {len(trace):,} requests")
     return trace
+
+
+def real_trace(
+    text: str,
+    *,
+    offline: bool = False,
+    notice: Notice = lambda sentence: None,
+    progress: Progress = lambda done, total: None,
+) -> tuple[Trace | None, str]:
+    """The trace from a file; or none, and why there is only a profile of that name."""
+    path = expanded(text)
+    if path.is_file():
+        if path.suffix == ".toml":
+            raise UserError(
+                f"{text} is a profile, not a trace; make one with `laminabench traces synth {text} -o FILE`"
+            )
+        return load_file(path), ""
+    imported = catalogue.imported_path(text)
+    if imported is not None and imported.is_file():
+        return load_file(imported, name=text), ""
+    if os.sep in text or path.suffix.lower() in SUFFIXES + PACKED:
+        return load_file(path), ""  # which says what is wrong with it
+    if text not in catalogue.entries():
+        known = [*catalogue.entries(), *catalogue.imported_names()]
+        raise UserError(f"no trace or file is called '{text}'; {nearest(text, known)}")
+    entry = catalogue.find(text)
+    if trouble := shared_trouble():
+        notice(trouble)
+    file, why_not = data_file(entry), "--offline"
+    if file is None and not offline:
+        file, why_not = _downloaded(entry, progress)
+    return (None, why_not) if file is None else (_load_entry(entry, file), "")
 
 
 def data_file(entry: Entry) -> Path | None:
     """The entry's real data on this machine: downloaded, or in $LAMINABENCH_TRACES."""
     places = [entry.downloaded_path]
-    folder = os.environ.get("LAMINABENCH_TRACES")
-    if folder:
-        places.append(Path(folder).expanduser() / entry.file.name)
+    folder = _shared()
+    if folder is not None:
+        places.append(folder / entry.file.name)
     return next((place for place in places if place.is_file()), None)
 
 
-def _looks_like_a_path(text: str) -> bool:
-    return os.sep in text or Path(text).suffix.lower() in {
-        ".csv",
-        ".jsonl",
-        ".json",
-        ".parquet",
-        ".gz",
-        ".zst",
-    }
+def shared_trouble() -> str | None:
+    """What is wrong with $LAMINABENCH_TRACES, if something is."""
+    folder = _shared()
+    if folder is None or folder.is_dir():
+        return None
+    return f"$LAMINABENCH_TRACES is {folder}, which is not a folder; nothing is found there"
+
+
+def _shared() -> Path | None:
+    folder = os.environ.get("LAMINABENCH_TRACES")
+    return expanded(folder) if folder else None
 
 
 def _downloaded(entry: Entry, progress: Progress) -> tuple[Path | None, str]:
     """The file, or why there is none."""
-    size = entry.file.bytes
-    if size is None or size > AUTOMATIC_BYTES:
+    file = entry.file
+    # A file of unknown size is tried if its sum is known: the server then says whether it is too large.
+    unverifiable = file.bytes is None and file.sha256 is None
+    if unverifiable or (file.bytes is not None and file.bytes > AUTOMATIC_BYTES):
         return None, f"`laminabench traces fetch {entry.name}` would download it"
     try:
-        return fetch(entry, progress=progress, timeout_s=AUTOMATIC_TIMEOUT_S), ""
-    except DownloadError as error:
+        path = fetch(
+            entry,
+            progress=progress,
+            attempts=1,
+            timeout_s=AUTOMATIC_TIMEOUT_S,
+            most_bytes=AUTOMATIC_BYTES,
+        )
+        return path, ""
+    except (DownloadError, CheckFailedError) as error:
+        # A failed check is often the log-in page of somebody's network.
         return None, str(error)
 
 
@@ -98,14 +136,18 @@ def _load_entry(entry: Entry, path: Path) -> Trace:
         tokenizer=entry.tokenizer,
         origin=entry.file.url,
     )
-    if entry.file.sha256 and trace.meta.sha256 != entry.file.sha256:
-        meta = meta.with_note(f"{path} is not the published file: its sha256 is {trace.meta.sha256}")
+    noted = recorded(path)
+    if entry.file.sha256 and meta.sha256 != entry.file.sha256:
+        meta = meta.with_note(f"{path} is not the published file: its sha256 is {meta.sha256}")
+    elif entry.file.sha256 is None and noted and noted != meta.sha256:
+        meta = meta.with_note(
+            f"{path} changed since it was downloaded: its sha256 is {meta.sha256} and was {noted}"
+        )
     return replace(trace, meta=meta)
 
 
 def _from_profile(entry: Entry, requests: int | None, seed: int) -> Trace:
-    profile = read_profile(entry.profile_path)
-    if requests is not None:
-        requests = min(requests, profile.requests)
-    trace = synthesise(profile, requests, seed)
+    profile = named_profile(entry.name)
+    wanted = min(requests, profile.requests) if requests and profile.requests > MOST_IN_FULL else None
+    trace = synthesise(profile, wanted, seed)
     return replace(trace, meta=replace(trace.meta, license=entry.license, citation=entry.citation))

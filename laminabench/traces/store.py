@@ -14,19 +14,36 @@ import pyarrow.parquet
 from laminabench.atomic import replacing
 from laminabench.errors import UserError
 from laminabench.traces.formats.parquet import METADATA_KEY
-from laminabench.traces.table import Trace
+from laminabench.traces.table import Trace, TraceMeta
 
+SUFFIXES = (".parquet", ".jsonl", ".csv")
 _ROWS = 1 << 20
 
 
 def save(trace: Trace, path: Path) -> None:
     """Write by suffix: .parquet keeps everything, .jsonl all columns, .csv all but prefix blocks."""
+    check_suffix(path)
     writers = {".parquet": _write_parquet, ".jsonl": _write_jsonl, ".csv": _write_csv}
-    writer = writers.get(path.suffix.lower())
-    if writer is None:
-        raise UserError(f"cannot write {path}: a trace file ends in {', '.join(writers)}")
     with replacing(path) as temporary:
-        writer(trace, temporary)
+        writers[path.suffix.lower()](trace, temporary)
+
+
+def check_suffix(path: Path) -> None:
+    """UserError for a name that `save` does not write, before anything is computed for it."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise UserError(f"cannot write {path}: a trace file ends in {', '.join(SUFFIXES)}")
+
+
+def lost_in(path: Path, trace: Trace) -> str | None:
+    """What a file of this kind cannot hold of the trace, as a sentence."""
+    suffix = path.suffix.lower()
+    if trace.prefix_blocks is None or suffix == ".parquet":
+        return None
+    if suffix == ".csv":
+        return f"{path} has no prefix blocks, which a CSV cannot hold; .parquet and .jsonl keep them"
+    if trace.meta.block_tokens != TraceMeta("").block_tokens:
+        return f"{path} does not say that a prefix block is {trace.meta.block_tokens:,} tokens; .parquet does"
+    return None
 
 
 def _write_parquet(trace: Trace, path: Path) -> None:

@@ -19,6 +19,8 @@ Int64 = NDArray[np.int64]
 
 # No model serves prompts or answers this long; a larger number is a wrong column or a wrong unit.
 MAX_TOKENS = 1 << 24
+# More would not fit into anybody's memory.
+MAX_REQUESTS = 10**9
 # A century: a longer trace is a wrong time unit.
 MAX_SPAN_S = 100 * 365.25 * 86400
 
@@ -53,6 +55,9 @@ class PrefixBlocks:
 
     offsets: Int64
     ids: Int64
+
+    def __post_init__(self) -> None:
+        _freeze(self, "offsets", "ids")
 
     @classmethod
     def from_lists(cls, rows: Iterable[list[int]]) -> PrefixBlocks:
@@ -102,9 +107,8 @@ class Trace:
 
     def __post_init__(self) -> None:
         for column in (self.arrival_s, self.prompt_tokens, self.output_tokens, self.session):
-            if column is not None:
-                assert len(column) == len(self.arrival_s)
-                column.flags.writeable = False
+            assert column is None or len(column) == len(self.arrival_s)
+        _freeze(self, "arrival_s", "prompt_tokens", "output_tokens", "session")
         assert self.prefix_blocks is None or len(self.prefix_blocks) == len(self.arrival_s)
 
     def __len__(self) -> int:
@@ -125,6 +129,16 @@ class Trace:
             prefix_blocks=None if self.prefix_blocks is None else self.prefix_blocks.take(rows),
             session=None if self.session is None else self.session[rows],
         )
+
+
+def _freeze(table: Trace | PrefixBlocks, *names: str) -> None:
+    """Read-only views in place of the columns: whoever made them keeps theirs as they are."""
+    for name in names:
+        column = getattr(table, name)
+        if column is not None:
+            view = column.view()
+            view.flags.writeable = False
+            object.__setattr__(table, name, view)
 
 
 def make_trace(

@@ -9,7 +9,10 @@ import numpy as np
 
 from laminabench.errors import UserError
 from laminabench.traces.arrivals import poisson_like
-from laminabench.traces.table import MAX_TOKENS, Int64, Trace
+from laminabench.traces.table import MAX_SPAN_S, MAX_TOKENS, Int32, Int64, Trace
+
+# A request a nanosecond.
+MAX_RATE_PER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +68,18 @@ class Transforms:
             return trace
 
         def scaled(tokens: np.ndarray) -> np.ndarray:
-            return np.clip(np.rint(tokens * self.scale_lengths), 1, MAX_TOKENS).astype(np.int32)
+            with np.errstate(over="ignore"):
+                return np.rint(tokens * self.scale_lengths)
 
-        return _with_lengths(trace, scaled(trace.prompt_tokens), scaled(trace.output_tokens))
+        prompt, output = scaled(trace.prompt_tokens), scaled(trace.output_tokens)
+        meta = trace.meta
+        cut = int(((prompt > MAX_TOKENS) | (output > MAX_TOKENS)).sum())
+        if cut:
+            meta = meta.with_note(f"{cut:,} of {len(trace):,} requests were cut to {MAX_TOKENS:,} tokens")
+        if trace.prefix_blocks is not None:
+            # Blocks grow with the prompts, so that the same share of every prompt repeats an earlier one.
+            meta = replace(meta, block_tokens=int(_whole_tokens(scaled(np.array(meta.block_tokens)))))
+        return _with_lengths(replace(trace, meta=meta), _whole_tokens(prompt), _whole_tokens(output))
 
     def _limit(self, trace: Trace) -> Trace:
         max_prompt = MAX_TOKENS if self.max_prompt is None else self.max_prompt
@@ -116,11 +128,28 @@ class Transforms:
                 raise UserError(
                     f"--rate-scale needs arrival times and {trace.meta.name} has none; use --request-rate"
                 )
-            trace = replace(trace, arrival_s=trace.arrival_s / self.rate_scale)
-        if (self.request_rate is not None or self.rate_scale != 1.0) and trace.duration_s > 0:
+            with np.errstate(over="ignore", under="ignore"):
+                trace = replace(trace, arrival_s=trace.arrival_s / self.rate_scale)
+        if self.request_rate is None and self.rate_scale == 1.0:
+            return trace
+        if not trace.duration_s <= MAX_SPAN_S:  # NaN is not
+            raise UserError(f"{self._rate_flags()} spreads {len(trace):,} requests over more than a century")
+        if trace.duration_s > 0:
             rate = (len(trace) - 1) / trace.duration_s
+            if rate > MAX_RATE_PER_S:
+                raise UserError(f"{self._rate_flags()} makes {rate:.3g} requests/s; no clock is that fine")
             trace = replace(trace, meta=trace.meta.with_note(f"offered at {rate:.4g} requests/s"))
         return trace
+
+    def _rate_flags(self) -> str:
+        flags = {"--request-rate": self.request_rate, "--burstiness": self.burstiness}
+        flags["--rate-scale"] = self.rate_scale
+        return " ".join(f"{flag} {value:g}" for flag, value in flags.items() if value not in {None, 1.0})
+
+
+def _whole_tokens(tokens: np.ndarray) -> Int32:
+    whole: Int32 = np.clip(tokens, 1, MAX_TOKENS).astype(np.int32)
+    return whole
 
 
 def _with_lengths(trace: Trace, prompt: np.ndarray, output: np.ndarray) -> Trace:

@@ -40,6 +40,26 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
         pass
 
 
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    target, link = tmp_path / "there" / "file.txt", tmp_path / "link.txt"
+    target.parent.mkdir()
+    link.symlink_to(target)
+    for text in ("new", "newer"):
+        with replacing(link) as temporary:
+            temporary.write_text(text)
+        assert link.is_symlink()
+        assert target.read_text() == text
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_only_files_are_replaced(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="it is there and not a file"), replacing(tmp_path):
+        pass
+    assert not Path("/dev/null").is_file()
+    with pytest.raises(UserError, match="it is there and not a file"), replacing(Path("/dev/null")):
+        pass
+
+
 def test_the_result_has_ordinary_permissions(tmp_path: Path) -> None:
     reference = tmp_path / "reference"
     reference.write_text("")

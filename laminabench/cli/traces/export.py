@@ -8,8 +8,8 @@ import click
 
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.traces.options import TRACE_FILE, TraceOptions, target_option, trace_options
-from laminabench.traces.describe import describe
-from laminabench.traces.store import save
+from laminabench.cli.traces.writing import write_trace
+from laminabench.traces.store import check_suffix
 
 
 @click.command()
@@ -19,9 +19,6 @@ from laminabench.traces.store import save
 @reporting
 def export(trace: str, target: Path, workload: TraceOptions, out: Output) -> None:
     """Write TRACE, cut and rescaled, to a file that any laminabench command (and most tools) can read."""
+    check_suffix(target)
     table = workload.load(trace, out)
-    save(table, target)
-    facts = {**describe(table), "path": str(target)}
-    out.result(
-        facts, lambda console: console.print(f"wrote {len(table):,} requests to {target}", soft_wrap=True)
-    )
+    write_trace(table, target, out)

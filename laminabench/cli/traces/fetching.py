@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
 
-from laminabench.cli.output import Output, reporting
+from laminabench.cli.ending import DONE, say, sentence_of
+from laminabench.cli.output import Output, literal, reporting
+from laminabench.errors import CheckFailedError, UserError
 from laminabench.traces import catalogue
-from laminabench.traces.fetch import fetch, sha256_of
+from laminabench.traces.checksum import sha256_of
+from laminabench.traces.fetch import fetch
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,32 +28,49 @@ if TYPE_CHECKING:
     help="A mirror or a folder holding the files by their upstream names.",
 )
 @reporting
-def fetch_traces(names: tuple[str, ...], everything: bool, base: str | None, out: Output) -> None:
-    """Download traces: resumes a cut download, checks the sha256, puts the file in place whole."""
+def fetch_traces(names: tuple[str, ...], everything: bool, base: str | None, out: Output) -> int:
+    """Download traces: resumes a cut download, checks the sha256, puts the file in place whole.
+
+    What fails does not keep the others from being fetched.
+    """
     if everything == bool(names):
         raise click.UsageError("name the traces to fetch, or say --all")
     entries = [catalogue.find(name) for name in (catalogue.entries() if everything else names)]
-    fetched: list[dict[str, object]] = []
+    worst = DONE
+    rows: list[dict[str, object]] = []
     for entry in entries:
-        with out.progress(entry.name) as progress:
-            path = fetch(entry, base=base, progress=progress)
-        digest = sha256_of(path)
-        checked = entry.file.sha256 is not None
-        if not checked:
-            out.note(f"{entry.name}: the publisher gives no checksum; this copy's sha256 is {digest}")
-        fetched.append(
-            {
-                "name": entry.name,
-                "path": str(path),
-                "bytes": path.stat().st_size,
-                "sha256": digest,
-                "sha256_checked": checked,
-                "license": entry.license,
-            }
-        )
+        try:
+            rows.append(_fetched(entry, base, out))
+        except (UserError, CheckFailedError, OSError) as error:
+            if os.environ.get("LAMINABENCH_DEBUG"):
+                raise
+            sentence, code = sentence_of(error)
+            say(f"laminabench: {sentence}")
+            rows.append({"name": entry.name, "error": str(error)})
+            worst = max(worst, code)
 
     def render(console: Console) -> None:
-        for row in fetched:
-            console.print(f"{row['name']}  {row['path']}  [dim]{row['license']}[/dim]", soft_wrap=True)
+        for row in rows:
+            if "path" in row:
+                name, path, license_ = (literal(row[key]) for key in ("name", "path", "license"))
+                console.print(f"{name}  {path}  [dim]{license_}[/dim]", soft_wrap=True)
 
-    out.result({"fetched": fetched}, render)
+    out.result({"fetched": rows}, render)
+    return worst
+
+
+def _fetched(entry: catalogue.Entry, base: str | None, out: Output) -> dict[str, object]:
+    with out.progress(entry.name) as progress:
+        path = fetch(entry, base=base, progress=progress)
+    digest = sha256_of(path)
+    checked = entry.file.sha256 is not None
+    if not checked:
+        out.note(f"{entry.name}: the publisher gives no checksum; this copy's sha256 is {digest}")
+    return {
+        "name": entry.name,
+        "path": str(path),
+        "bytes": path.stat().st_size,
+        "sha256": digest,
+        "sha256_checked": checked,
+        "license": entry.license,
+    }

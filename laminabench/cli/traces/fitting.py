@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from laminabench.cli.output import Output, reporting
-from laminabench.cli.traces.options import COUNT, positive, target_option
+from laminabench.cli.output import Output, literal, reporting
+from laminabench.cli.traces.options import REQUESTS, positive, target_option
 from laminabench.errors import UserError
 from laminabench.traces.fit import fit, moment_match
 from laminabench.traces.profile_file import write_profile
-from laminabench.traces.resolve import resolve
+from laminabench.traces.resolve import real_trace
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,7 +42,8 @@ BOUNDS = {
 @click.option(
     "--mean-output", metavar="X", callback=positive, help="Moment-match: rescale outputs to this mean."
 )
-@click.option("--requests", type=COUNT, help="Moment-match: how many requests the other trace has.")
+@click.option("--requests", type=REQUESTS, help="Moment-match: how many requests the other trace has.")
+@click.option("--offline", is_flag=True, help="Never download; fit only what is here.")
 @reporting
 def fit_profile(
     trace: str,
@@ -51,6 +52,7 @@ def fit_profile(
     mean_prompt: float | None,
     mean_output: float | None,
     requests: int | None,
+    offline: bool,
     out: Output,
 ) -> None:
     """Fit an offline profile to TRACE (a file or a name) and print how close what it generates comes.
@@ -64,12 +66,15 @@ def fit_profile(
         raise click.UsageError(
             "moment matching takes --mean-prompt and --mean-output together (and --requests)"
         )
-    table = resolve(trace, notice=out.note)
+    with out.progress(f"downloading {trace}") as progress:
+        table, why_not = real_trace(trace, offline=offline, notice=out.note, progress=progress)
+    if table is None:
+        raise UserError(f"{trace} is not here ({why_not}), and a profile is fitted to the real trace only")
     if table.meta.source == "profile":
         raise UserError(
-            f"{trace} is not on this machine and a profile cannot be fitted to a profile; fetch it first"
+            f"{trace} was itself generated from a profile; fit the real trace, or copy the profile"
         )
-    profile = replace(fit(table, target.stem), note=note)
+    profile = fit(table, target.stem, note)
     if mean_prompt is not None and mean_output is not None:
         profile = moment_match(
             profile,
@@ -97,7 +102,9 @@ def fit_profile(
 
 
 def _render(console: Console, profile: Profile, target: Path, errors: dict[str, float]) -> None:
-    console.print(f"wrote {target} ({profile.method}, {target.stat().st_size:,} bytes)", soft_wrap=True)
+    console.print(
+        f"wrote {literal(target)} ({profile.method}, {target.stat().st_size:,} bytes)", soft_wrap=True
+    )
     for key, value in errors.items():
         bound = f"   held to {BOUNDS[key]}" if key in BOUNDS else ""
         console.print(f"  {key.replace('_', ' '):28}{value:>12,.4f}{bound}")

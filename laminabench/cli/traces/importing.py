@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import click
@@ -11,6 +10,7 @@ from laminabench.cli.output import Output, reporting
 from laminabench.traces import catalogue
 from laminabench.traces.describe import describe
 from laminabench.traces.formats import FORMATS, load_file
+from laminabench.traces.formats.source import plain_name
 from laminabench.traces.store import save
 
 
@@ -41,7 +41,7 @@ def columns_of(_: click.Context, __: click.Parameter, value: str | None) -> dict
 @click.option(
     "--tokenizer", type=click.Path(path_type=Path), help="tokenizer.json for raw ShareGPT conversations."
 )
-@click.option("--name", help="What to call it; the file's name without suffix by default.")
+@click.option("--name", help="What to call it; the file's name without .csv, .gz and the like by default.")
 @click.option("--skip-bad", is_flag=True, help="Leave malformed rows out, count and report them.")
 @reporting
 def import_trace(
@@ -55,8 +55,9 @@ def import_trace(
     out: Output,
 ) -> None:
     """Read FILE, check every row, and keep it under a name that --trace and `traces info` understand."""
-    name = name or file.name.partition(".")[0]
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+    name = name or plain_name(file)
+    target = catalogue.imported_path(name)
+    if target is None:
         raise click.UsageError(
             f"'{name}' cannot be a trace's name; use --name with letters, digits, '.', '_' and '-'"
         )
@@ -71,7 +72,6 @@ def import_trace(
         skip_bad=skip_bad,
         tokenizer=tokenizer,
     )
-    target = catalogue.imports() / f"{name}.parquet"
     if target.exists():
         out.note(f"replacing the earlier import of '{name}'")
     save(trace, target)

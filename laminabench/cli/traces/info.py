@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from laminabench.cli.output import Output, reporting
+from laminabench.cli.output import Output, literal, reporting
 from laminabench.cli.traces.options import TraceOptions, trace_options
 from laminabench.traces.describe import describe
+from laminabench.traces.plot import check_suffix, plot_trace
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 @reporting
 def info(trace: str, plot: Path | None, workload: TraceOptions, out: Output) -> None:
     """Lengths, rate, burstiness and prefix reuse of TRACE: a catalogue name, an imported name or a file."""
+    if plot is not None:
+        check_suffix(plot)
     table = workload.load(trace, out)
     facts = describe(table)
     if plot is not None:
-        from laminabench.traces.plot import plot_trace  # noqa: PLC0415 - matplotlib is slow to import
-
         plot_trace(table, plot)
         out.note(f"drew {plot}")
     out.result(facts, lambda console: _render(console, facts))
@@ -38,7 +39,8 @@ def _render(console: Console, facts: dict[str, Any]) -> None:
     source = {"file": "the real trace", "profile": "generated from a profile, not the real trace"}[
         facts["source"]
     ]
-    console.print(f"[bold]{facts['name']}[/bold]  {source}: {facts['origin']}", soft_wrap=True)
+    name, origin = literal(facts["name"]), literal(facts["origin"])
+    console.print(f"[bold]{name}[/bold]  {source}: {origin}", soft_wrap=True)
     console.print(f"requests      {facts['requests']:,}" + _sessions(facts))
     if facts["duration_s"] is None:
         console.print("arrivals      none recorded: an open replay needs --request-rate")
@@ -60,7 +62,7 @@ def _render(console: Console, facts: dict[str, Any]) -> None:
         )
     console.print(lengths)
     if facts["citation"]:
-        console.print(f"[dim]{facts['license']}; cite {facts['citation']}[/dim]")
+        console.print(f"[dim]{literal(facts['license'])}; cite {literal(facts['citation'])}[/dim]")
 
 
 def _sessions(facts: dict[str, Any]) -> str:

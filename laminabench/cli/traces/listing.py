@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from laminabench.cli.output import Output, reporting
+from laminabench.cli.output import Output, literal, reporting
 from laminabench.traces import catalogue
-from laminabench.traces.profile_file import read_profile
-from laminabench.traces.resolve import data_file
+from laminabench.traces.profile_file import named_profile
+from laminabench.traces.resolve import data_file, shared_trouble
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 @reporting
 def list_traces(out: Output) -> None:
     """The traces known by name, and what is here of each."""
+    if trouble := shared_trouble():
+        out.note(trouble)
     rows = [_row(entry) for entry in catalogue.entries().values()]
     imported = [
-        {"name": name, "path": str(catalogue.imports() / f"{name}.parquet")}
-        for name in catalogue.imported_names()
+        {"name": name, "path": str(catalogue.imported_path(name))} for name in catalogue.imported_names()
     ]
 
     def render(console: Console) -> None:
@@ -36,22 +37,24 @@ def list_traces(out: Output) -> None:
             table.add_column(title)
         for row in rows:
             table.add_row(
-                f"[bold]{row['name']}[/bold]",
+                f"[bold]{literal(row['name'])}[/bold]",
                 "file" if row["file"] else "-",
                 str(row["profile"]),
                 f"{row['requests']:,}",
-                str(row["license"]),
-                str(row["description"]),
+                literal(row["license"]),
+                literal(row["description"]),
             )
         for extra in imported:
-            table.add_row(f"[bold]{extra['name']}[/bold]", "import", "-", "", "", extra["path"])
+            table.add_row(
+                f"[bold]{literal(extra['name'])}[/bold]", "import", "-", "", "", literal(extra["path"])
+            )
         console.print(table)
 
     out.result({"traces": rows, "imported": imported}, render)
 
 
 def _row(entry: catalogue.Entry) -> dict[str, object]:
-    profile = read_profile(entry.profile_path)
+    profile = named_profile(entry.name)
     file = data_file(entry)
     return {
         "name": entry.name,

@@ -13,7 +13,7 @@ import click
 
 from laminabench.cli.output import Output
 from laminabench.traces.resolve import resolve
-from laminabench.traces.table import Trace
+from laminabench.traces.table import MAX_REQUESTS, Trace
 from laminabench.traces.transform import Transforms
 
 
@@ -45,6 +45,8 @@ def window(_: click.Context, __: click.Parameter, value: str | None) -> tuple[fl
 
 
 COUNT = click.IntRange(min=1)
+# Of requests that are made, not chosen from those that are there.
+REQUESTS = click.IntRange(1, MAX_REQUESTS)
 
 
 def target_option(help_: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.traces.options import TRACE_FILE, target_option
-from laminabench.traces import catalogue
-from laminabench.traces.describe import describe
-from laminabench.traces.profile_file import read_profile
-from laminabench.traces.store import save
+from laminabench.cli.traces.options import REQUESTS, TRACE_FILE, target_option
+from laminabench.cli.traces.writing import write_trace
+from laminabench.paths import expanded
+from laminabench.traces.profile_file import named_profile, read_profile
+from laminabench.traces.store import check_suffix
 from laminabench.traces.synth import synthesise
 
 
@@ -21,7 +21,7 @@ from laminabench.traces.synth import synthesise
     "--requests",
     "--num-requests",
     "requests",
-    type=click.IntRange(min=1),
+    type=REQUESTS,
     help="How many; as many as the real trace by default.",
 )
 @click.option(
@@ -34,12 +34,11 @@ from laminabench.traces.synth import synthesise
 @reporting
 def synth(name: str, requests: int | None, seed: int, target: Path, out: Output) -> None:
     """Draw requests from the profile NAME: a catalogue name, or a TOML file that `traces fit` wrote."""
-    path = Path(name) if name.endswith(".toml") else catalogue.find(name).profile_path
-    trace = synthesise(read_profile(path), requests, seed)
-    save(trace, target)
-    for sentence in trace.meta.notes:
-        out.note(sentence)
-    facts = {**describe(trace), "seed": seed, "path": str(target)}
-    out.result(
-        facts, lambda console: console.print(f"wrote {len(trace):,} requests to {target}", soft_wrap=True)
-    )
+    check_suffix(target)
+    profile = read_profile(expanded(name)) if name.endswith(".toml") else named_profile(name)
+    trace = synthesise(profile, requests, seed)
+    made, *why = trace.meta.notes
+    out.note(made)
+    for sentence in why:
+        out.detail(sentence)
+    write_trace(trace, target, out, seed=seed)

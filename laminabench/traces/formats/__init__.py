@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from laminabench.errors import UserError
+from laminabench.nearest import nearest
 from laminabench.traces.formats import delimited, jsonlines, parquet, sharegpt
 from laminabench.traces.formats.arrivals import PER_SECOND
 from laminabench.traces.formats.layout import FORMATS, PARTS, Container
 from laminabench.traces.formats.reading import Reading, Requests
-from laminabench.traces.formats.source import Source
-from laminabench.traces.formats.wording import nearest, shown
+from laminabench.traces.formats.source import Source, plain_name
+from laminabench.traces.formats.wording import shown
 from laminabench.traces.table import Trace, TraceMeta, make_trace
 
 __all__ = ["FORMATS", "detect", "load_file"]
@@ -64,7 +65,7 @@ def load_file(
         if requests.arrival_s is None and layout.container != "conversations" and not layout.signature:
             notes += ("no column with arrival times; if there is one, say --columns arrival=NAME",)
         meta = requests.meta or TraceMeta(
-            name or (Path(path.stem).stem if source.compression else path.stem),
+            name or plain_name(path),
             origin=str(path),
             tokenizer=str(tokenizer or ""),
             has_arrivals=requests.arrival_s is not None,

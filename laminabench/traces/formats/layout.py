@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from laminabench.errors import UserError
-from laminabench.traces.formats.wording import listed, nearest, printable
+from laminabench.nearest import listed, nearest
+from laminabench.traces.formats.wording import name_of, printable
 
 Container = Literal["delimited", "jsonlines", "parquet", "conversations"]
 
@@ -52,10 +53,12 @@ _OPTION = "--columns {}=NAME"
 def choose(layout: Layout, there: Sequence[str], asked: Mapping[str, str], where: str) -> Columns:
     """Which of the columns that are there to read, by the user's word or the format's."""
     found: dict[str, str | None] = {}
+    names_there = [name_of(name) for name in there]
     for part in PARTS:
         if part in asked:
             if asked[part] not in there:
-                raise UserError(f"{where}: no column {_quoted(asked[part])}; {nearest(asked[part], there)}")
+                meant = nearest(asked[part], names_there)
+                raise UserError(f"{where}: no column {_quoted(asked[part])}; {meant}")
             found[part] = asked[part]
             continue
         names = getattr(layout, part)
@@ -64,7 +67,7 @@ def choose(layout: Layout, there: Sequence[str], asked: Mapping[str, str], where
         if needed and names and found[part] is None:
             missing = _quoted(names[0]) if layout.signature else f"for the {part}"
             raise UserError(
-                f"{where}: no column {missing}; there are: {listed(there)}; say {_OPTION.format(part)}"
+                f"{where}: no column {missing}; there are: {listed(names_there)}; say {_OPTION.format(part)}"
             )
     used = [name for name in found.values() if name is not None]
     for name in used:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,7 @@ from laminabench.traces.formats.reading import (
 )
 from laminabench.traces.formats.wording import BadValueError, Doubtful, name_of, shown
 from laminabench.traces.table import MAX_TOKENS, Float64, Int32, Int64, PrefixBlocks, TraceMeta
+from laminabench.traces.table import Source as TraceSource
 
 METADATA_KEY = b"laminabench"
 _BATCH = 1 << 20
@@ -242,11 +244,17 @@ def _own_meta(schema: pa.Schema, label: str) -> TraceMeta | None:
         return None
     try:
         known = json.loads(text)
-        notes = tuple(str(note) for note in known.pop("notes"))
-        expected = {field.name: getattr(TraceMeta(""), field.name) for field in fields(TraceMeta)}
-        values = {name: known[name] for name in expected if name in known}
-        if any(not isinstance(value, type(expected[name])) for name, value in values.items()):
+        notes = known.pop("notes")
+        usual = TraceMeta("")
+        values = {field.name: known[field.name] for field in fields(usual) if field.name in known}
+        # Exactly the type: a truth value is an int to Python.
+        if any(type(value) is not type(getattr(usual, name)) for name, value in values.items()):
             raise TypeError
-        return TraceMeta(**values, notes=notes)
+        if type(notes) is not list or any(type(note) is not str for note in notes):
+            raise TypeError
+        meta = TraceMeta(**values, notes=tuple(notes))
+        if meta.source not in get_args(TraceSource) or not 1 <= meta.block_tokens <= MAX_TOKENS:
+            raise ValueError
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(f"{label}: its laminabench metadata are damaged; write the trace again") from error
+    return meta

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import hashlib
 import io
 import stat
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Literal
 import pyarrow as pa
 
 from laminabench.errors import UserError
+from laminabench.traces.checksum import sha256_of
 from laminabench.traces.formats.wording import Doubtful, label_of
 
 # Longer than any request: what has no line end for this long is no text file.
@@ -31,6 +31,20 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16-le",
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
+
+# What a trace file's name may end in: these say how it is written, not what it is called.
+SUFFIXES = (".csv", ".jsonl", ".json", ".parquet")
+PACKED = (".gz", ".zst", ".bz2")
+
+
+def plain_name(path: Path) -> str:
+    """The file's name without the suffixes that say how it is written: v1.2 of v1.2.csv.gz."""
+    name = path.name
+    for known in (PACKED, SUFFIXES):
+        suffix = Path(name).suffix
+        if suffix.lower() in known:
+            name = name.removesuffix(suffix)
+    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +88,7 @@ class Source:
 
     def sha256(self) -> str:
         try:
-            with self.path.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
+            return sha256_of(self.path)
         except OSError as error:
             raise UserError(f"{self.label}: cannot be read: {error.strerror}") from error
 

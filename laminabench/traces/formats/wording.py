@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from pathlib import Path
 
 HINT = "; fix the row or pass --skip-bad"
@@ -51,29 +49,12 @@ def shown(value: object) -> str:
 
 
 def name_of(column: str) -> str:
+    """A column's name, short enough for a sentence."""
     return _short(printable(column))
 
 
 def _short(text: str) -> str:
     return text if len(text) <= 30 else f"{text[:29]}…"
-
-
-def listed(names: Iterable[str], limit: int = 90) -> str:
-    """The names, as many as fit into the sentence."""
-    names = [_short(printable(name)) for name in names]
-    text = ", ".join(names)
-    while len(text) > limit:
-        names.pop()
-        text = ", ".join([*names, "…"])
-    return text or "none"
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`did you mean ...?` with the likeliest names, or all there are."""
-    known = list(known)
-    lower = {name.lower(): name for name in known}
-    close = [lower[match] for match in difflib.get_close_matches(word.lower(), lower, n=3)]
-    return f"did you mean {listed(close)}?" if close else f"there are: {listed(known)}"
 
 
 def unreadable(line: str) -> str | None:

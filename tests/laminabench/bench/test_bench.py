@@ -1,12 +1,15 @@
-"""The benchmarks run, report what they should and judge themselves by their own numbers, whatever those are."""
+"""The benchmarks run, report what they should, and judge themselves by their own numbers."""
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
+from rich.console import Console
 
 from laminabench.bench import slab, traces
+from laminabench.cli import bench_traces
 from laminabench.cli.main import run
 
 
@@ -28,6 +31,25 @@ def test_traces_measures_both_files() -> None:
     assert isinstance(parquet, dict)
     assert (csv["rows"], parquet["rows"]) == (2000, 3000)
     assert parquet["peak_bytes"] > 10e6
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(2.0, "2.0 times slower"), (0.5, "2.0 times faster")])
+def test_pandas_is_called_what_it_is(ratio: float, said: str) -> None:
+    spread = {"median": 1.0, "min": 1.0, "max": 1.0}
+    csv = {"rows": 1, "target_s": 1.0, "seconds": spread, "pandas_seconds": spread, "met": True}
+    parquet = {
+        "rows": 1,
+        "target_s": 1.0,
+        "seconds": spread,
+        "peak_bytes": 1.0,
+        "target_bytes": 1.0,
+        "met": True,
+    }
+    console = Console(record=True, width=200, file=io.StringIO())
+    bench_traces._render(
+        console, {"csv": csv | {"speedup_over_pandas": spread | {"median": ratio}}, "parquet": parquet}
+    )
+    assert f"{said} than ours" in console.export_text()
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from laminabench.errors import CheckFailedError
@@ -18,9 +20,24 @@ def laminabench(*arguments: str, **environment: str) -> subprocess.CompletedProc
         [sys.executable, "-m", "laminabench", *arguments],
         capture_output=True,
         text=True,
-        env={**os.environ, **environment},
+        env=surroundings(environment),
         check=False,
     )
+
+
+def surroundings(changes: dict[str, str]) -> dict[str, str]:
+    """This process's environment without what changes how a command prints."""
+    ours = {"FORCE_COLOR", "NO_COLOR", "COLUMNS", "LAMINABENCH_DEBUG"}
+    return {name: value for name, value in os.environ.items() if name not in ours} | changes
+
+
+def in_a_shell(line: str, **environment: str) -> tuple[int, str, str]:
+    """`laminabench` in the line is the command line; the exit code is the line's."""
+    line = re.sub(r"\blaminabench\b", f"{sys.executable} -m laminabench", line)
+    done = subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, env=surroundings(environment), check=False
+    )
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.fixture
@@ -42,9 +59,9 @@ def test_help_imports_nothing_heavy() -> None:
         "try: run(['--help'])\n"
         "except SystemExit: print(*sys.modules)"
     )
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    # The help speaks of lamina, which must not be imported.
+    loaded = printed.splitlines()[-1].split()
     assert "click" in loaded
     assert not {"numpy", "pandas", "pyarrow", "rich", "matplotlib", "torch", "lamina"} & set(loaded)
 
@@ -89,15 +106,81 @@ def test_json_is_one_object_and_notes_are_elsewhere(nowhere: dict[str, str]) -> 
 
 
 def test_no_colour_in_a_pipe(nowhere: dict[str, str]) -> None:
-    assert "\x1b" not in laminabench("traces", "list", **nowhere).stdout
+    assert "\x1b" not in laminabench("traces", "list", FORCE_COLOR="1", **nowhere).stdout
 
 
 def test_a_reader_that_leaves_is_not_an_error(nowhere: dict[str, str]) -> None:
-    command = f"{sys.executable} -m laminabench traces list | true; exit ${{PIPESTATUS[0]}}"
-    result = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, env={**os.environ, **nowhere}, check=False
-    )
-    assert (result.returncode, result.stderr) == (0, "")
+    ended = in_a_shell("laminabench traces list | true; exit ${PIPESTATUS[0]}", **nowhere)
+    assert ended == (0, "", "")
+
+
+def test_a_full_disk_is_one_sentence(nowhere: dict[str, str]) -> None:
+    ended = in_a_shell("laminabench traces list >/dev/full", **nowhere)
+    assert ended == (2, "", "laminabench: error: No space left on device\n")
+
+
+@pytest.mark.parametrize(("name", "code"), [("azure-code", 0), ("azure-kode", 2)])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_keep_the_exit_code(
+    name: str, code: int, closed: str, nowhere: dict[str, str]
+) -> None:
+    ended, out, err = in_a_shell(f"laminabench traces info {name} --offline {closed}", **nowhere)
+    assert ended == code
+    assert bool(out) == (code == 0 and closed == "2>&-")
+    assert bool(err) == (closed == ">&-")
+
+
+def test_names_that_are_not_utf8_are_printed(tmp_path: Path, nowhere: dict[str, str]) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.csv")
+    path.write_text("prompt_tokens,output_tokens\n1,2\n")
+    result = laminabench("traces", "info", str(path), **nowhere)
+    assert (result.returncode, result.stderr.count("\n")) == (0, 1)
+    assert r"caf\udce9" in result.stdout
+    for target in ("a.parquet", "a.toml"):
+        verb = "export" if target.endswith("parquet") else "fit"
+        assert laminabench("traces", verb, str(path), "-o", str(tmp_path / target), **nowhere).returncode == 0
+    assert laminabench("traces", "info", str(tmp_path / "a.parquet"), **nowhere).returncode == 0
+
+
+def test_sigterm_cleans_up_like_an_interrupt(tmp_path: Path) -> None:
+    code = f"""
+import os, signal
+from pathlib import Path
+from laminabench.atomic import replacing
+from laminabench.cli import main
+def half_way(*_, **__):
+    with replacing(Path({str(tmp_path / "half.csv")!r})) as temporary:
+        temporary.write_text("ha")
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+main.main.main = half_way
+main.run([])
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (143, "laminabench: terminated\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_command_that_reports_takes_json_quiet_and_verbose() -> None:
+    from laminabench.cli.main import main  # noqa: PLC0415
+
+    def leaves(command: click.Command, name: str) -> dict[str, click.Command]:
+        if not isinstance(command, click.Group):
+            return {name: command}
+        context = click.Context(command)
+        found: dict[str, click.Command] = {}
+        for each in command.list_commands(context):
+            inner = command.get_command(context, each)
+            assert inner is not None
+            found |= leaves(inner, f"{name} {each}".strip())
+        return found
+
+    without = {
+        name
+        for name, command in leaves(main, "").items()
+        if not {"--json", "-q", "-v"} <= {option for each in command.params for option in each.opts}
+    }
+    assert without == {"completion"}
 
 
 @pytest.mark.parametrize(
@@ -106,6 +189,12 @@ def test_a_reader_that_leaves_is_not_an_error(nowhere: dict[str, str]) -> None:
         (CheckFailedError("sums differ"), 1, "laminabench: check failed: sums differ\n"),
         (KeyboardInterrupt(), 130, "laminabench: interrupted\n"),
         (PermissionError(13, "Permission denied", "/x"), 2, "laminabench: error: /x: Permission denied\n"),
+        (OSError(28, "No space left on device"), 2, "laminabench: error: No space left on device\n"),
+        (
+            MemoryError(),
+            2,
+            "laminabench: error: this needs more memory than there is; ask for fewer requests\n",
+        ),
         (ValueError("oops"), 70, "internal error: ValueError: oops"),
     ],
 )

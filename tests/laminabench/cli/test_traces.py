@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from laminabench.cli.main import run
-
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 18:15:{second:02}.0000000,{100 + second},{1 + second}\n" for second in range(40)
 )
@@ -21,24 +19,6 @@ REAL = {
 }
 
 Shell = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
-    """Run a command line; gives the exit code, stdout and stderr. Nothing is downloaded or shared."""
-    monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("LAMINABENCH_TRACES", raising=False)
-    monkeypatch.delenv("LAMINABENCH_DEBUG", raising=False)
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exit_:
-            run(list(arguments))
-        written = capsys.readouterr()
-        assert isinstance(exit_.value.code, int)
-        return exit_.value.code, written.out, written.err
-
-    return call
 
 
 def as_json(shell: Shell, *arguments: str) -> dict[str, Any]:
@@ -85,7 +65,7 @@ def test_info_transforms_and_tells(shell: Shell) -> None:
 
 def test_info_draws(shell: Shell) -> None:
     Path("mine.csv").write_text(AZURE)
-    for suffix in ("png", "svg"):
+    for suffix in ("png", "svg", "PNG"):
         code, _, err = shell("traces", "info", "mine.csv", "--plot", f"picture.{suffix}")
         assert code == 0, err
         assert Path(f"picture.{suffix}").stat().st_size > 5000
@@ -94,6 +74,12 @@ def test_info_draws(shell: Shell) -> None:
         2,
         "laminabench: error: cannot draw picture.bmp: give it one of the suffixes .png, .svg, .pdf\n",
     )
+
+
+def test_a_name_is_not_drawn_as_mathematics(shell: Shell) -> None:
+    Path("a$b_{$.csv").write_text(AZURE)
+    code, _, err = shell("traces", "info", "a$b_{$.csv", "--plot", "x.png")
+    assert code == 0, err
 
 
 def test_info_draws_a_trace_without_arrivals(shell: Shell) -> None:
@@ -166,56 +152,41 @@ def test_an_unwritable_target_is_one_sentence(shell: Shell) -> None:
     assert "cannot write file/made.parquet" in err
 
 
-def test_fit_and_synthesise_from_the_fit(shell: Shell) -> None:
-    shell("traces", "synth", "azure-code", "--requests", "2000", "-o", "code.csv")
-    facts = as_json(shell, "traces", "fit", "code.csv", "-o", "mine.toml")
-    assert facts["method"] == "fitted"
-    assert facts["bytes"] < 20_000
-    assert facts["errors"]["ks_prompt"] < 0.02
-    again = as_json(shell, "traces", "synth", "mine.toml", "--requests", "2000", "-o", "again.csv")
-    assert again["prompt"]["mean"] == pytest.approx(
-        as_json(shell, "traces", "info", "code.csv")["prompt"]["mean"], rel=0.01
-    )
+def test_brackets_in_names_are_printed_as_they_are(shell: Shell, tmp_path: Path) -> None:
+    folder = tmp_path / "[b]x"
+    folder.mkdir()
+    file = folder / "[bold]a[" / "b].csv"
+    file.parent.mkdir()
+    file.write_text(AZURE)
+    code, out, err = shell("traces", "info", str(file))
+    assert code == 0, err
+    assert out.startswith(f"b]  the real trace: {file}\n")
+    target = folder / "[" / "red].csv"
+    assert shell("traces", "export", str(file), "-o", str(target))[1] == f"wrote 40 requests to {target}\n"
+    target = target.with_suffix(".toml")
+    assert shell("traces", "fit", str(file), "-o", str(target))[1].startswith(f"wrote {target} (")
+    shell("traces", "import", str(file), "--name", "mine")
 
 
-def test_fit_by_moments_says_so(shell: Shell) -> None:
-    shell("traces", "synth", "azure-code", "--requests", "2000", "-o", "code.csv")
-    matched = ("--mean-prompt", "500", "--mean-output", "50", "--requests", "300")
-    assert (
-        as_json(shell, "traces", "fit", "code.csv", "-o", "other.toml", *matched)["method"]
-        == "moment-matched"
-    )
-    made = as_json(shell, "traces", "synth", "other.toml", "-o", "other.csv")
-    assert made["requests"] == 300
-    assert made["prompt"]["mean"] == pytest.approx(500, rel=0.02)
+def test_what_a_file_cannot_hold_is_told(shell: Shell) -> None:
+    kimi = ("traces", "synth", "kimi-conv", "--requests", "50", "-o")
+    assert "k.csv has no prefix blocks, which a CSV cannot hold" in shell(*kimi, "k.csv")[2]
+    assert "prefix block" not in shell(*kimi, "k.jsonl")[2]
+    halved = ("traces", "export", "k.jsonl", "--scale-lengths", "0.5", "-o")
+    assert "does not say that a prefix block is 256 tokens" in shell(*halved, "h.jsonl")[2]
+    assert "prefix block" not in shell(*halved, "h.parquet")[2]
 
 
-def test_fit_refuses_what_is_no_real_trace(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("laminabench.cli.traces.fitting.resolve", _from_the_profile)
-    code, _, err = shell("traces", "fit", "azure-conv", "-o", "x.toml")
-    assert code == 2
-    assert "fetch it first" in err
+def test_synth_says_one_thing_and_the_rest_with_v(shell: Shell) -> None:
+    line = ("traces", "synth", "kimi-ta", "--requests", "50", "-o", "k.parquet")
+    assert shell(*line)[2].count("\n") == 1
+    assert "Moment-matched, not fitted" in shell(*line, "-v")[2]
 
 
-def _from_the_profile(name: str, **_: object) -> object:
-    from laminabench.traces.resolve import resolve  # noqa: PLC0415
-
-    return resolve(name, offline=True, requests=10)
-
-
-def test_fetch_from_a_folder(shell: Shell, tmp_path: Path) -> None:
-    mirror = tmp_path / "mirror"
-    mirror.mkdir()
-    (mirror / "AzureLLMInferenceTrace_conv.csv").write_text(AZURE)
-    code, _, err = shell("traces", "fetch", "azure-conv", "--from", str(mirror))
-    assert code == 1
-    assert "was expected" in err
-    assert list((tmp_path / "home" / "traces" / "raw").iterdir()) == []
-    (mirror / "AzureLLMInferenceTrace_conv_1week.csv").write_text(AZURE)
-    code, _, err = shell("traces", "fetch", "azure-2024-conv", "--from", str(mirror))
-    assert code == 0
-    assert "the publisher gives no checksum" in err
-    assert as_json(shell, "traces", "info", "azure-2024-conv")["source"] == "file"
+def test_import_takes_its_name_from_the_file(shell: Shell) -> None:
+    Path("v1.2.csv").write_text(AZURE)
+    assert as_json(shell, "traces", "import", "v1.2.csv")["name"] == "v1.2"
+    assert as_json(shell, "traces", "info", "v1.2")["requests"] == 40
 
 
 @pytest.mark.parametrize(
@@ -236,6 +207,16 @@ def test_fetch_from_a_folder(shell: Shell, tmp_path: Path) -> None:
         (["traces", "synth", "nowhere.toml", "-o", "x.csv"], "nowhere.toml"),
         (["traces", "fit", "x.csv", "-o", "x.json"], "a profile is a .toml file"),
         (["traces", "infos"], "did you mean info"),
+        (["traces", "info", "nowhere.csv", "--plot", "x.bmp"], "cannot draw x.bmp"),
+        (["traces", "export", "nowhere.csv", "-o", "x.xlsx"], "cannot write x.xlsx"),
+        (["traces", "synth", "azure-conv", "--requests", "1000000001", "-o", "x.csv"], "'--requests'"),
+        (["traces", "synth", "~nosuchuser/x.toml", "-o", "x.csv"], "~nosuchuser is nobody here"),
+        (["traces", "info", "~nosuchuser/x"], "~nosuchuser is nobody here"),
+        (["traces", "fetch", "azure-conv", "--from", "~nosuchuser/x"], "~nosuchuser is nobody here"),
+        (
+            ["traces", "info", "azure-code", "--offline", "-q", "--rate-scale", "1e-300"],
+            "over more than a century",
+        ),
     ],
 )
 def test_wrong_use_is_one_sentence_and_exit_2(shell: Shell, arguments: list[str], said: str) -> None:

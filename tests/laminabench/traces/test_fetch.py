@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.traces import fetch as module
 from laminabench.traces.catalogue import Entry, RemoteFile
+from laminabench.traces.checksum import recorded
 from laminabench.traces.fetch import DownloadError, fetch
 
 BODY = bytes(range(256)) * 4096
@@ -31,6 +33,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.cut_after: list[int] = []
         self.statuses: list[int] = []
         self.ranges = True
+        self.says_length = True
         self.asked: list[str | None] = []
 
     @property
@@ -52,7 +55,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             start = int(wanted.removeprefix("bytes=").removesuffix("-"))
         body = self.server.body[start:]
         self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(body)))
+        if self.server.says_length:
+            self.send_header("Content-Length", str(len(body)))
         self.send_header("ETag", self.server.etag)
         self.end_headers()
         stop = self.server.cut_after.pop(0) if self.server.cut_after else len(body)
@@ -181,13 +185,88 @@ def test_from_a_mirror_or_a_folder(server: Server, tmp_path: Path) -> None:
         fetch(entry(server.url), base="ftp://127.0.0.1")
 
 
-def test_two_fetches_at_once_make_one_download(server: Server) -> None:
+def test_a_given_number_of_attempts_is_kept(server: Server) -> None:
+    server.statuses = [503, 503]
+    with pytest.raises(DownloadError, match="HTTP 503"):
+        fetch(entry(server.url), attempts=1)
+    assert len(server.asked) == 1
+
+
+@pytest.mark.usefixtures("server")
+def test_a_silent_network_costs_one_timeout_an_attempt() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        with pytest.raises(DownloadError, match="timed out"):
+            fetch(entry(f"http://127.0.0.1:{silent.getsockname()[1]}"), attempts=1, timeout_s=0.05)
+        silent.accept()[0].close()
+        silent.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+
+
+def test_a_download_that_may_be_too_large_does_not_begin(server: Server) -> None:
+    assert fetch(entry(server.url), most_bytes=len(BODY)).read_bytes() == BODY
+    entry(server.url).downloaded_path.unlink()
+    with pytest.raises(DownloadError, match="it is 1 MB: ask for it"):
+        fetch(entry(server.url), most_bytes=len(BODY) - 1)
+    server.says_length = False
+    with pytest.raises(DownloadError, match="it is of unknown size"):
+        fetch(entry(server.url), most_bytes=len(BODY))
+    assert list(entry(server.url).downloaded_path.parent.iterdir()) == []
+
+
+def test_what_nobody_can_check_is_not_kept(server: Server) -> None:
+    server.says_length = False
+    with pytest.raises(DownloadError, match="nobody could tell whether it came whole"):
+        fetch(entry(server.url, sha256=None))
+    assert list(entry(server.url).downloaded_path.parent.iterdir()) == []
+    assert fetch(entry(server.url)).read_bytes() == BODY
+
+
+def test_a_file_without_a_published_sum_gets_ours_beside_it(server: Server) -> None:
+    path = fetch(entry(server.url, sha256=None))
+    assert files(path) == ["body.csv", "body.csv.sha256"]
+    assert recorded(path) == SHA256
+
+
+def test_a_folder_that_cannot_be_written_is_a_failed_download(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path / "file"))
+    with pytest.raises(DownloadError, match="set LAMINABENCH_HOME to a folder you own"):
+        fetch(entry("http://127.0.0.1:1"))
+
+
+def test_our_full_disk_is_not_the_sources_fault(
+    monkeypatch: pytest.MonkeyPatch, server: Server, tmp_path: Path
+) -> None:
+    (tmp_path / "body.csv").write_bytes(BODY)
+    # Every write to it meets a full disk.
+    full = Path("/dev/full").open("ab+", buffering=0)  # noqa: SIM115 - `fetch` closes it
+    monkeypatch.setattr(module, "_locked", lambda _: full)
+    monkeypatch.setattr(module, "_restart", lambda _: None)
+    with pytest.raises(DownloadError, match="cannot write /dev/full: No space left"):
+        fetch(entry(server.url), base=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "base", ["http://[", "http://:80", "http://a:99999", "http://a:b", "http://a b", "http://a\n/"]
+)
+@pytest.mark.usefixtures("server")
+def test_what_is_no_address_is_one_sentence(base: str) -> None:
+    with pytest.raises(UserError, match="not an address"):
+        fetch(entry("http://127.0.0.1:1"), base=base)
+
+
+@pytest.mark.parametrize("sha256", [SHA256, None])
+def test_two_fetches_at_once_make_one_download(server: Server, sha256: str | None) -> None:
     paths: list[Path] = []
-    threads = [threading.Thread(target=lambda: paths.append(fetch(entry(server.url)))) for _ in range(4)]
+    wanted = entry(server.url, sha256)
+    threads = [threading.Thread(target=lambda: paths.append(fetch(wanted))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert [path.read_bytes() == BODY for path in paths] == [True] * 4
     assert len(server.asked) == 1
-    assert files(paths[0]) == ["body.csv"]
+    assert files(paths[0])[0] == "body.csv"

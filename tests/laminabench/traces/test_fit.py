@@ -18,7 +18,7 @@ from laminabench.traces.formats import load_file
 from laminabench.traces.profile_file import named_profile, parse_profile, profile_text
 from laminabench.traces.reuse import root_blocks
 from laminabench.traces.synth import synthesise
-from laminabench.traces.table import PrefixBlocks, Trace, TraceMeta, make_trace
+from laminabench.traces.table import MAX_TOKENS, PrefixBlocks, Trace, TraceMeta, make_trace
 
 FILES = {
     "azure-conv": "AzureLLMInferenceTrace_conv.csv",
@@ -97,7 +97,7 @@ def test_batches_of_simultaneous_requests_stay_batches() -> None:
     assert same == pytest.approx(np.mean(np.diff(arrival_s) == 0), abs=0.02)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(st.integers(1, 5000), st.integers(1, 5000), st.integers(0, 10**9)), min_size=1, max_size=60
@@ -161,8 +161,17 @@ def test_moment_matching_keeps_the_shape_and_hits_the_means() -> None:
     # Most outputs would be scaled below one token: they become one, and the mean is right all the same.
     assert min(matched.output.values) == 1
     assert matched.output.mean() == pytest.approx(3, rel=0.02)
-    with pytest.raises(UserError, match="cannot be matched"):
-        moment_match(base, name="x", requests=50, mean_prompt=0.5, mean_output=3, note="")
+    for mean in (0.5, MAX_TOKENS + 1, 1e300, float("nan")):
+        with pytest.raises(UserError, match="cannot be matched"):
+            moment_match(base, name="x", requests=50, mean_prompt=mean, mean_output=3, note="")
+
+
+@pytest.mark.parametrize("mean", [MAX_TOKENS / 20, MAX_TOKENS / 1.5])
+def test_moment_matching_never_exceeds_the_longest_length(mean: float) -> None:
+    base = named_profile("azure-code")
+    matched = moment_match(base, name="x", requests=50, mean_prompt=mean, mean_output=3, note="")
+    assert matched.prompt.values[-1] <= MAX_TOKENS
+    assert matched.prompt.mean() == pytest.approx(mean, rel=0.01)
 
 
 def test_the_comparison_agrees_with_scipy() -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from laminabench.errors import UserError
+from laminabench.errors import CheckFailedError, UserError
 from laminabench.traces import catalogue
 from laminabench.traces import resolve as module
+from laminabench.traces.checksum import record, sha256_of
 from laminabench.traces.fetch import DownloadError
 from laminabench.traces.resolve import resolve
 from laminabench.traces.store import save
@@ -111,11 +110,84 @@ def test_an_unknown_name_suggests_imports_too() -> None:
         resolve("my-trafic")
 
 
-def test_a_wrong_checksum_in_the_shared_folder_is_told(
+def test_an_import_may_be_called_like_a_file() -> None:
+    save(small_trace("v1.csv"), catalogue.imports() / "v1.csv.parquet")
+    assert resolve("v1.csv").prompt_tokens.tolist() == [7, 8, 9]
+    Path("v1.csv").write_text(AZURE)
+    assert len(resolve("v1.csv")) == 2
+
+
+def test_a_half_written_import_is_nobodys_trace() -> None:
+    save(small_trace("mine"), catalogue.imports() / ".mine-x1.parquet")
+    assert catalogue.imported_names() == []
+    with pytest.raises(UserError, match=r"no trace or file is called '\.mine-x1'"):
+        resolve(".mine-x1")
+
+
+def test_a_profile_is_not_taken_for_a_trace() -> None:
+    Path("mine.toml").write_text("")
+    with pytest.raises(UserError, match=r"`laminabench traces synth mine\.toml -o FILE`"):
+        resolve("mine.toml")
+
+
+@pytest.mark.parametrize("error", [DownloadError("no network"), CheckFailedError("sums differ")])
+def test_a_failed_download_leaves_the_profile(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, object]] = []
+
+    def fail(_: catalogue.Entry, **terms: object) -> Path:
+        asked.append(terms)
+        raise error
+
+    monkeypatch.setattr(module, "fetch", fail)
+    notices: list[str] = []
+    # Of kimi-ta the size is not known, but the sum is.
+    assert resolve("kimi-ta", notice=notices.append).meta.source == "profile"
+    assert notices[0].startswith(f"kimi-ta is not here ({error}): ")
+    (terms,) = asked
+    assert (terms["attempts"], terms["timeout_s"]) == (1, module.AUTOMATIC_TIMEOUT_S)
+    assert terms["most_bytes"] == module.AUTOMATIC_BYTES
+
+
+def test_a_home_that_cannot_be_written_leaves_the_profile(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    entry = replace(catalogue.find("azure-conv"))
-    (tmp_path / entry.file.name).write_text(AZURE)
-    monkeypatch.setenv("LAMINABENCH_TRACES", str(tmp_path))
-    assert any("sha256" in note for note in resolve("azure-conv").meta.notes)
-    shutil.rmtree(tmp_path / "home", ignore_errors=True)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path / "file"))
+    notices: list[str] = []
+    assert resolve("azure-code", notice=notices.append).meta.source == "profile"
+    assert "cannot write" in notices[0]
+
+
+def test_a_folder_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LAMINABENCH_TRACES", str(tmp_path / "shard"))
+    notices: list[str] = []
+    resolve("azure-code", offline=True, notice=notices.append)
+    assert notices[0] == (
+        f"$LAMINABENCH_TRACES is {tmp_path}/shard, which is not a folder; nothing is found there"
+    )
+
+
+@pytest.mark.parametrize("variable", ["LAMINABENCH_HOME", "LAMINABENCH_TRACES", None])
+def test_a_user_that_is_nobody_is_named(variable: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if variable is not None:
+        monkeypatch.setenv(variable, "~nosuchuser/x")
+    with pytest.raises(OSError, match="~nosuchuser is nobody here") as caught:
+        resolve("azure-code" if variable else "~nosuchuser/x", offline=True)
+    assert caught.value.filename == "~nosuchuser/x"
+
+
+def test_the_first_of_a_generated_trace_do_not_depend_on_how_many_are_wanted() -> None:
+    few, all_ = resolve("azure-code", offline=True, requests=10), resolve("azure-code", offline=True)
+    assert len(few) == len(all_)
+    assert few.prompt_tokens[:10].tolist() == all_.prompt_tokens[:10].tolist()
+
+
+def test_a_download_without_published_sum_that_changed_is_told() -> None:
+    entry = catalogue.find("azure-2024-conv")
+    entry.downloaded_path.parent.mkdir(parents=True)
+    entry.downloaded_path.write_text(AZURE)
+    record(entry.downloaded_path, sha256_of(entry.downloaded_path))
+    assert resolve("azure-2024-conv").meta.notes == ()
+    entry.downloaded_path.write_text(AZURE.replace("44", "45"))
+    (note,) = resolve("azure-2024-conv").meta.notes
+    assert "changed since it was downloaded" in note

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -68,7 +69,7 @@ def assert_same_requests(left: Trace, right: Trace, *, blocks: bool = True) -> N
             np.testing.assert_array_equal(left.prefix_blocks.ids, right.prefix_blocks.ids)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(traces())
 def test_round_trip(trace):
     with tempfile.TemporaryDirectory() as folder:
@@ -134,7 +135,23 @@ def test_a_flipped_bit_is_noticed(tmp_path, place):
         load_file(path)
 
 
-@pytest.mark.parametrize("metadata", [b"", b"[]", b"{}", b'{"notes": []}', b'{"notes": [], "name": 5}'])
+WRONG = [
+    json.dumps({"name": "x", "notes": [], **wrong}).encode()
+    for wrong in (
+        {"block_tokens": True},
+        {"block_tokens": 0},
+        {"block_tokens": (1 << 24) + 1},
+        {"source": "guess"},
+        {"has_arrivals": 1},
+        {"notes": "abc"},
+        {"notes": [5]},
+    )
+]
+
+
+@pytest.mark.parametrize(
+    "metadata", [b"", b"[]", b"{}", b'{"notes": []}', b'{"notes": [], "name": 5}', *WRONG]
+)
 def test_damaged_metadata(tmp_path, metadata):
     path = tmp_path / "a.parquet"
     store.save(small(), path)

@@ -174,7 +174,7 @@ def assert_trie(trace: Trace, blocks: PrefixBlocks) -> None:
     assert sorted(parents) == list(range(len(parents)))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32), requests=st.integers(1, 400), root=st.integers(0, 3))
 def test_equal_blocks_mean_equal_beginnings(seed: int, requests: int, root: int) -> None:
     profile = with_root(named_profile("kimi-conv"), root)
@@ -195,7 +195,7 @@ def test_prefix_share_lasts_in_longer_traces() -> None:
     )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**63), block=st.integers(1, BLOCK), rows=st.integers(1, 3))
 def test_stratified_numbers_are_one_in_each_part(seed: int, block: int, rows: int) -> None:
     draws = Draws(seed, 0)

@@ -47,6 +47,16 @@ def test_columns_are_read_only() -> None:
     trace = make_trace(np.zeros(2), ints(1, 2), ints(1, 1), META)
     with pytest.raises(ValueError, match="read-only"):
         trace.prompt_tokens[0] = 5
+    blocks = PrefixBlocks.from_lists([[1], [2]])
+    for column in (blocks.ids, blocks.offsets):
+        with pytest.raises(ValueError, match="read-only"):
+            column[0] = 5
+
+
+def test_the_makers_own_arrays_stay_writable() -> None:
+    prompt = ints(1, 2)
+    make_trace(np.zeros(2), prompt, ints(1, 1), META)
+    prompt[0] = 5
 
 
 @given(

@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laminabench.errors import UserError
-from laminabench.traces.table import PrefixBlocks, Trace, TraceMeta, make_trace
+from laminabench.traces.describe import prefix_share
+from laminabench.traces.profile_file import named_profile
+from laminabench.traces.synth import synthesise
+from laminabench.traces.table import MAX_TOKENS, PrefixBlocks, Trace, TraceMeta, make_trace
 from laminabench.traces.transform import Transforms
 
 
@@ -65,13 +68,54 @@ def test_request_rate_gives_arrivals_to_a_trace_without() -> None:
     assert bursty.std() / bursty.mean() == pytest.approx(2, rel=0.1)
 
 
-def test_scaled_lengths_stay_positive_and_cut_their_prefix_blocks() -> None:
+def test_scaled_lengths_stay_positive() -> None:
     scaled = Transforms(scale_lengths=0.1).apply(a_trace())
     assert scaled.prompt_tokens.max() == 180
     assert scaled.prompt_tokens.min() == 1
     assert scaled.output_tokens.min() == 1
+
+
+@pytest.mark.parametrize("factor", [0.1, 0.5, 3.7, 20])
+@pytest.mark.parametrize(
+    "trace", [a_trace(), synthesise(named_profile("kimi-conv"), 2000)], ids=["made-up", "kimi"]
+)
+def test_scaled_lengths_keep_the_share_of_repeated_prompt(trace: Trace, factor: float) -> None:
+    scaled = Transforms(scale_lengths=factor).apply(trace)
+    assert scaled.meta.block_tokens == round(512 * factor)
+    assert prefix_share(scaled) == pytest.approx(prefix_share(trace), abs=0.01)
     assert scaled.prefix_blocks is not None
-    assert set(scaled.prefix_blocks.lengths()) == {1}
+    assert (scaled.prefix_blocks.lengths() <= -(-scaled.prompt_tokens // scaled.meta.block_tokens)).all()
+
+
+def test_scaling_to_nothing_leaves_blocks_of_one_token() -> None:
+    scaled = Transforms(scale_lengths=1e-9).apply(a_trace())
+    assert scaled.meta.block_tokens == 1
+    assert scaled.prefix_blocks is not None
+    assert scaled.prefix_blocks.lengths().max() == 1
+
+
+@pytest.mark.parametrize("factor", [1e6, 1e308])
+def test_scaling_beyond_the_longest_length_counts_what_was_cut(factor: float) -> None:
+    scaled = Transforms(scale_lengths=factor).apply(a_trace(70))
+    assert scaled.prompt_tokens.max() == MAX_TOKENS
+    assert scaled.meta.block_tokens == MAX_TOKENS
+    assert scaled.meta.notes[0].endswith("of 70 requests were cut to 16,777,216 tokens")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"rate_scale": 1e-300}, "--rate-scale 1e-300 spreads 100 requests over more than a century"),
+        ({"rate_scale": 1e-9}, "over more than a century"),
+        ({"rate_scale": 1e300}, r"--rate-scale 1e\+300 makes .* no clock is that fine"),
+        ({"request_rate": 1e-300}, "--request-rate 1e-300 spreads"),
+        ({"request_rate": 1e-300, "burstiness": 1e-300}, "over more than a century"),
+        ({"request_rate": 5, "rate_scale": 1e-300}, "--request-rate 5 --rate-scale 1e-300 spreads"),
+    ],
+)
+def test_rates_beyond_all_clocks_are_refused(flags: dict[str, float], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        Transforms(**flags).apply(a_trace())
 
 
 def test_too_long_truncates_or_drops_and_counts() -> None:

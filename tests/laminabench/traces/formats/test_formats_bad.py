@@ -106,7 +106,7 @@ def test_the_sentence(tmp_path, content, message):
 @pytest.mark.parametrize(
     ("wishes", "message"),
     [
-        ({"format": "azur"}, 'no format "azur"; did you mean azure?'),
+        ({"format": "azur"}, 'no format "azur"; did you mean azure'),
         ({"format": "azure"}, 'trace:1: no column "TIMESTAMP"; there are: arrival_s, prompt_tokens, output'),
         ({"format": "mooncake"}, "trace:1: is not JSON"),
         ({"format": "parquet"}, "trace: the parquet file is damaged or not parquet"),

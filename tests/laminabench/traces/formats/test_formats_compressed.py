@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import bz2
 import gzip
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from laminabench.errors import UserError
 from laminabench.traces.formats import detect, load_file
+from laminabench.traces.formats.source import plain_name
 
 TABLE = b"arrived_at,num_prefill_tokens,num_decode_tokens\n" + b"".join(
     b"%d.25,%d,%d\n" % (row, row % 999 + 1, row * 7919 % 101 + 1) for row in range(3000)
@@ -38,7 +40,23 @@ def test_read_whatever_the_suffix(tmp_path, kind, content):
     assert detect(path) == detect(plain)
     assert trace.arrival_s.tolist() == expected.arrival_s.tolist()
     assert trace.output_tokens.tolist() == expected.output_tokens.tolist()
-    assert trace.meta.name == "trace"
+    assert trace.meta.name == "trace.csv.xyz"
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("v1.2.csv", "v1.2"),
+        ("v1.2.jsonl.gz", "v1.2"),
+        ("Mine.CSV.ZST", "Mine"),
+        ("v1.2", "v1.2"),
+        ("a.parquet", "a"),
+        ("a.json.csv", "a.json"),
+        (".csv", ".csv"),
+    ],
+)
+def test_a_name_is_the_file_name_without_known_suffixes(file, name):
+    assert plain_name(Path("some.csv") / file) == name
 
 
 def test_two_members_one_after_the_other(tmp_path):

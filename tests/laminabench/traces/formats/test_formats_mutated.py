@@ -115,7 +115,7 @@ def mutate(data: bytes, draw: st.DrawFn) -> bytes:
 
 
 @pytest.mark.parametrize("name", sorted(samples()))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_damage(name, data):
     content = samples()[name]

@@ -21,7 +21,7 @@ from laminabench.traces.formats.source import Source
 from laminabench.traces.formats.wording import BadValueError, Doubtful
 
 Way = Callable[[], Requests]
-checked = settings(deadline=None, max_examples=80)
+checked = settings(max_examples=80)
 
 tokens = st.integers(1, 1 << 24)
 tails = st.integers(0, 999_999_999).map(lambda n: f".{n:09}"[: n % 10 + 1].rstrip("."))
@@ -125,7 +125,7 @@ def edited(text: str, changes: list[tuple[int, str]], *, fixed: int) -> str:
     return text
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(edits, st.sampled_from(["2023-11-16 18:15:46.5", "2023-11-16 18:15:46+00:00", "12", "3.25"]))
 def test_edited_tables(changes, time):
     header = "arrival_s,prompt_tokens,output_tokens\n"
@@ -133,7 +133,7 @@ def test_edited_tables(changes, time):
     both(edited(text, changes, fixed=len(header)), "s", valid=False)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(edits)
 def test_edited_json(changes):
     row = '{"timestamp": 12, "prompt_tokens": 374, "output_tokens": 44, "hash_ids": [1, 2]}\n'

@@ -1,0 +1,91 @@
+"""How a run of the command line ends: exit codes, sentences, and streams that may be gone."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+import click
+
+from laminabench.errors import CheckFailedError, UserError
+
+DONE, CHECK_FAILED, WRONG_USE, BUG, INTERRUPTED, TERMINATED = 0, 1, 2, 70, 130, 143
+
+
+class Terminated(BaseException):
+    """SIGTERM, as an exception like the KeyboardInterrupt of SIGINT: what is half done is cleaned up."""
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM raises Terminated in here, unless someone has already decided otherwise."""
+    main_thread = threading.current_thread() is threading.main_thread()
+    if not main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def terminate(_: int, __: FrameType | None) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def open_streams() -> None:
+    """Closed standard streams (`>&-`) lead to nothing, and no character is unprintable."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lowest free number is this one: no file of ours shall be taken for stdout.
+            os.open(os.devnull, os.O_RDWR)
+    # None where the interpreter found the stream closed.
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def close_streams() -> None:
+    """Flush. A stream that cannot be written is led to nothing, or the interpreter would fail on it too."""
+    for stream in (sys.stdout, sys.stderr):
+        # click wraps a stdout whose reader left.
+        stream = getattr(stream, "wrapped", stream)  # noqa: PLW2901
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def say(sentence: str) -> None:
+    """One line on stderr; if nobody can read it, the exit code must do."""
+    with contextlib.suppress(OSError):
+        click.echo(sentence, err=True)
+
+
+def sentence_of(error: Exception) -> tuple[str, int]:
+    """What to tell of an error, and the exit code for it."""
+    if isinstance(error, CheckFailedError):
+        return f"check failed: {error}", CHECK_FAILED
+    if isinstance(error, UserError):
+        return f"error: {error}", WRONG_USE
+    if isinstance(error, OSError):
+        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+        return f"error: {where}{error.strerror or error}", WRONG_USE
+    if isinstance(error, MemoryError):
+        return "error: this needs more memory than there is; ask for fewer requests", WRONG_USE
+    return (
+        f"internal error: {type(error).__name__}: {error}; this is a bug: "
+        "please report it with what LAMINABENCH_DEBUG=1 shows",
+        BUG,
+    )

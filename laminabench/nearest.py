@@ -1,0 +1,26 @@
+"""The end of a sentence about a wrong name: what was perhaps meant, or what there is."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`did you mean a or b?` with the likeliest of the known names, whatever their case, or what there is."""
+    known = list(known)
+    by_lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(by_lower[name] for name in close)}?"
+    return f"there are: {listed(known)}"
+
+
+def listed(names: Iterable[str], limit: int = 120) -> str:
+    """The names, as many as fit into the sentence."""
+    names = list(names)
+    text = ", ".join(names)
+    while len(text) > limit:
+        names.pop()
+        text = ", ".join([*names, "…"])
+    return text or "none"
