@@ -1,0 +1,254 @@
+#include "core/scheduler.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+namespace lamina {
+
+Scheduler::Scheduler(RequestTable requests, SchedulerLimits limits, Priority priority)
+    : requests_(requests),
+      limits_(limits),
+      priority_(std::move(priority)),
+      pools_(limits.pools, limits.tokens_per_pool, limits.block_tokens),
+      lanes_(static_cast<std::size_t>(limits.batches)) {
+  const std::size_t rows = requests_.prompt.size();
+  states_.assign(rows, RequestState::kNew);
+  pool_.resize(rows);
+  batch_.resize(rows);
+  next_leaving_.resize(rows);
+  joined_.resize(rows);
+  // A request leaves at most this many iterations ahead.
+  std::int32_t longest = 1;
+  for (const std::int32_t output : requests_.output) longest = std::max(longest, output);
+  const std::size_t ring = std::bit_ceil(static_cast<std::size_t>(longest) + 1);
+  ring_mask_ = ring - 1;
+  for (Lane& lane : lanes_) {
+    lane.kv.assign(static_cast<std::size_t>(limits.pools), 0);
+    lane.members.assign(lane.kv.size(), 0);
+    lane.phases.assign(lane.kv.size(),
+                       std::vector<std::int64_t>(static_cast<std::size_t>(limits.block_tokens)));
+    lane.leaving.assign(ring, kNone);
+  }
+}
+
+RequestState Scheduler::enqueue(Index request) {
+  // With its last token, alone in a pool.
+  const std::int64_t prefix = pools_.prefix_tokens_alone(
+      requests_.prefix(request).size(), requests_.prompt[request], requests_.prefix_block_tokens);
+  const std::int64_t longest = pools_.rounded(own_tokens(request) + requests_.output[request]) + prefix;
+  if (longest > pools_.capacity()) return states_[request] = RequestState::kRejected;
+  queue_.push(priority_ ? priority_(request) : request, request);
+  return states_[request] = RequestState::kWaiting;
+}
+
+const std::vector<Scheduler::Index>& Scheduler::finish(int batch) {
+  Lane& lane = lanes_[static_cast<std::size_t>(batch)];
+  ++lane.iteration;
+  for (std::size_t pool = 0; pool < lane.kv.size(); ++pool) lane.kv[pool] += lane.members[pool];
+  finished_.clear();
+  Index& chain = lane.leaving[static_cast<std::size_t>(lane.iteration) & ring_mask_];
+  for (Index request = std::exchange(chain, kNone); request != kNone; request = next_leaving_[request]) {
+    leave(lane, request);
+    states_[request] = RequestState::kDone;
+    finished_.push_back(request);
+  }
+  return finished_;
+}
+
+const Scheduler::Change& Scheduler::advance(int batch) {
+  change_.preempted.clear();
+  change_.joined.clear();
+  change_.recomputed_tokens = 0;
+  Lane& lane = lanes_[static_cast<std::size_t>(batch)];
+  if (grows() && lane.size > 0) make_room(lane);
+  admit();
+  join(lane);
+  return change_;
+}
+
+std::int64_t Scheduler::largest_kv(int batch) const { return std::ranges::max(lane(batch).kv); }
+
+std::int64_t Scheduler::kv(int batch) const {
+  std::int64_t tokens = 0;
+  for (const std::int64_t pool : lane(batch).kv) tokens += pool;
+  return tokens;
+}
+
+std::int32_t Scheduler::produced(Index request) const { return produced_.empty() ? 0 : produced_[request]; }
+
+// Tokens outside of shared prefix blocks when the request joined last: what it alone is charged for.
+std::int64_t Scheduler::own_tokens(Index request) const {
+  const std::int64_t shared =
+      static_cast<std::int64_t>(requests_.prefix(request).size()) * requests_.prefix_block_tokens;
+  return std::max<std::int64_t>(0, requests_.prompt[request] - shared) + produced(request);
+}
+
+// What a request takes of its pool when it is admitted, shared prefix blocks aside.
+std::int64_t Scheduler::charge(Index request) const {
+  const std::int64_t own = own_tokens(request);
+  return pools_.rounded(grows() ? own + 1 : own + requests_.output[request] - produced(request));
+}
+
+// Room for one more token of each member, in the pools where that takes a new block.
+void Scheduler::make_room(Lane& lane) {
+  const auto block = static_cast<std::int64_t>(limits_.block_tokens);
+  const auto phase = static_cast<std::size_t>(((-lane.iteration) % block + block) % block);
+  for (int pool = 0; pool < limits_.pools; ++pool) {
+    const std::int64_t& full = lane.phases[static_cast<std::size_t>(pool)][phase];
+    while (pools_.free(pool) < full * block) preempt(lane, youngest_of(lane, pool));
+    pools_.take(pool, full * block);
+  }
+}
+
+void Scheduler::preempt(Lane& lane, Index victim) {
+  // Out of the chain of those it would have left with.
+  const std::int64_t leaves = joined_[victim] + requests_.output[victim] - produced(victim);
+  Index* link = &lane.leaving[static_cast<std::size_t>(leaves) & ring_mask_];
+  while (*link != victim) link = &next_leaving_[*link];
+  *link = next_leaving_[victim];
+  leave(lane, victim);
+  if (produced_.empty()) produced_.resize(states_.size());
+  produced_[victim] += static_cast<std::int32_t>(lane.iteration - joined_[victim]);
+  states_[victim] = RequestState::kWaiting;
+  queue_.push(priority_ ? priority_(victim) : victim, victim);
+  change_.preempted.push_back(victim);
+}
+
+void Scheduler::admit() {
+  while (!queue_.empty() && running_ < limits_.max_requests && try_admit(queue_.front().second)) queue_.pop();
+}
+
+bool Scheduler::try_admit(Index request) {
+  const int pool = pools_.roomiest();
+  const auto prefix = requests_.prefix(request);
+  std::int64_t needed = charge(request);
+  if (needed <= pools_.free(pool) && !prefix.empty()) {
+    needed += pools_.missing(pool, prefix, requests_.prompt[request], requests_.prefix_block_tokens);
+  }
+  if (needed > pools_.free(pool)) return false;
+  pools_.take(pool, charge(request));
+  if (!prefix.empty()) pools_.hold(pool, prefix, requests_.prompt[request], requests_.prefix_block_tokens);
+  // The batch with the fewest requests, so that all take about the same time.
+  std::size_t batch = 0;
+  const auto load = [&](std::size_t j) {
+    return lanes_[j].size + static_cast<std::int64_t>(lanes_[j].admitted.size());
+  };
+  for (std::size_t j = 1; j < lanes_.size(); ++j) {
+    if (load(j) < load(batch)) batch = j;
+  }
+  pool_[request] = static_cast<std::uint16_t>(pool);
+  batch_[request] = static_cast<std::uint16_t>(batch);
+  states_[request] = RequestState::kAdmitted;
+  lanes_[batch].admitted.push_back(request);
+  ++running_;
+  return true;
+}
+
+void Scheduler::join(Lane& lane) {
+  for (const Index request : lane.admitted) {
+    const std::size_t pool = pool_[request];
+    ++lane.size;
+    ++lane.members[pool];
+    lane.kv[pool] += requests_.prompt[request] + produced(request);
+    joined_[request] = lane.iteration;
+    states_[request] = RequestState::kRunning;
+    const std::int64_t leaves = lane.iteration + requests_.output[request] - produced(request);
+    Index& chain = lane.leaving[static_cast<std::size_t>(leaves) & ring_mask_];
+    next_leaving_[request] = chain;
+    chain = request;
+    if (grows()) {
+      ++lane.phases[pool][phase_of(request)];
+      lane.youngest.push_back(request);
+    }
+    if (produced(request) > 0) change_.recomputed_tokens += requests_.prompt[request] + produced(request);
+    change_.joined.push_back(request);
+  }
+  lane.admitted.clear();
+}
+
+// Everything a request holds goes back; its row in the chain of leavers is the caller's business.
+void Scheduler::leave(Lane& lane, Index request) {
+  const int pool = pool_[request];
+  const auto p = static_cast<std::size_t>(pool);
+  const std::int64_t made = lane.iteration - joined_[request];
+  --lane.size;
+  --lane.members[p];
+  lane.kv[p] -= requests_.prompt[request] + produced(request) + made;
+  --running_;
+  if (grows()) {
+    --lane.phases[p][phase_of(request)];
+    pools_.give(pool, pools_.rounded(own_tokens(request) + made));
+  } else {
+    pools_.give(pool, charge(request));
+  }
+  const auto prefix = requests_.prefix(request);
+  if (!prefix.empty()) pools_.drop(pool, prefix);
+}
+
+Scheduler::Index Scheduler::youngest_of(Lane& lane, int pool) {
+  // Those who finished are still listed; sweep them out when they are the most.
+  const auto gone = [&](Index request) {
+    return states_[request] != RequestState::kRunning ||
+           &lanes_[static_cast<std::size_t>(batch_[request])] != &lane;
+  };
+  while (!lane.youngest.empty() && gone(lane.youngest.back())) lane.youngest.pop_back();
+  if (static_cast<std::int64_t>(lane.youngest.size()) > 2 * lane.size + 1024)
+    std::erase_if(lane.youngest, gone);
+  auto found = std::find_if(lane.youngest.rbegin(), lane.youngest.rend(),
+                            [&](Index request) { return !gone(request) && pool_[request] == pool; });
+  const Index victim = *found;
+  lane.youngest.erase(std::next(found).base());
+  return victim;
+}
+
+// A member needs a new block whenever (own tokens + iterations since it joined) is a multiple of the block.
+std::size_t Scheduler::phase_of(Index request) const {
+  const auto block = static_cast<std::int64_t>(limits_.block_tokens);
+  return static_cast<std::size_t>(((own_tokens(request) - joined_[request]) % block + block) % block);
+}
+
+void Scheduler::check_integrity() const {
+  const auto expect = [](bool holds, const char* what) {
+    if (!holds) throw std::logic_error(std::string("scheduler: ") + what);
+  };
+  std::vector<std::int64_t> used(static_cast<std::size_t>(limits_.pools));
+  std::vector<std::int64_t> size(lanes_.size());
+  std::vector<std::vector<std::int64_t>> kv(lanes_.size(), std::vector<std::int64_t>(used.size()));
+  std::vector<std::unordered_map<std::int64_t, std::int64_t>> prefixes(used.size());
+  std::int64_t running = 0;
+  for (std::size_t row = 0; row < states_.size(); ++row) {
+    const auto request = static_cast<Index>(row);
+    const RequestState state = states_[row];
+    if (state != RequestState::kRunning && state != RequestState::kAdmitted) continue;
+    ++running;
+    const std::size_t pool = pool_[row];
+    const Lane& lane = lanes_[batch_[row]];
+    const std::int64_t made = state == RequestState::kRunning ? lane.iteration - joined_[row] : 0;
+    expect(produced(request) + made < requests_.output[row], "a request runs beyond its last token");
+    // Between its boundaries a growing request holds room for the token being made.
+    const std::int64_t own = own_tokens(request) + made;
+    used[pool] += grows() ? pools_.rounded(own + 1) : charge(request);
+    for (const std::int64_t id : requests_.prefix(row)) ++prefixes[pool][id];
+    if (state == RequestState::kRunning) {
+      ++size[batch_[row]];
+      kv[batch_[row]][pool] += requests_.prompt[row] + produced(request) + made;
+    }
+  }
+  expect(running == running_, "the number of running requests is wrong");
+  for (std::size_t j = 0; j < lanes_.size(); ++j) {
+    expect(size[j] == lanes_[j].size, "a batch's size is wrong");
+    expect(kv[j] == lanes_[j].kv, "a batch's KV tokens are wrong");
+  }
+  for (std::size_t pool = 0; pool < used.size(); ++pool) {
+    const std::int64_t taken = pools_.capacity() - pools_.free(static_cast<int>(pool));
+    expect(pools_.free(static_cast<int>(pool)) >= 0, "a KV pool is overfull");
+    expect(taken == used[pool] + pools_.prefix_tokens(static_cast<int>(pool)), "a KV pool's books are wrong");
+    expect(pools_.holds(static_cast<int>(pool), prefixes[pool]), "a shared prefix is counted wrong");
+  }
+}
+
+}  // namespace lamina

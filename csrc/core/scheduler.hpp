@@ -1,0 +1,137 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "core/kv_pools.hpp"
+#include "core/request_queue.hpp"
+
+namespace lamina {
+
+enum class Admission {
+  kReserve,  // a request enters when its final length fits
+  kGrow,  // it enters when its prompt fits and takes more as it grows; the youngest makes room when none is
+          // left
+};
+
+enum class RequestState : std::uint8_t { kNew, kWaiting, kAdmitted, kRunning, kDone, kRejected };
+
+// What the scheduler knows of the requests: columns, owned by the caller, one row a request.
+struct RequestTable {
+  std::span<const std::int32_t> prompt;
+  std::span<const std::int32_t> output;
+  // Prefix blocks of row i: ids[offsets[i]:offsets[i + 1]]. Empty when prefixes are not shared.
+  std::span<const std::int64_t> prefix_offsets;
+  std::span<const std::int64_t> prefix_ids;
+  int prefix_block_tokens = 512;
+
+  std::span<const std::int64_t> prefix(std::size_t row) const {
+    if (prefix_offsets.empty()) return {};
+    const auto begin = static_cast<std::size_t>(prefix_offsets[row]);
+    return prefix_ids.subspan(begin, static_cast<std::size_t>(prefix_offsets[row + 1]) - begin);
+  }
+};
+
+struct SchedulerLimits {
+  int batches = 1;
+  int pools = 1;
+  std::int64_t tokens_per_pool = 0;
+  int block_tokens = 1;
+  Admission admission = Admission::kReserve;
+  std::int64_t max_requests = 0;  // running at once, all batches together
+};
+
+// Continuous batching over shared KV memory: who waits, who runs in which batch, who makes room. One
+// implementation for the simulator and the engine; it knows no clock. Per iteration it does work for the
+// requests that join and leave, not for those that stay.
+class Scheduler {
+public:
+  using Index = RequestQueue::Index;
+  // Smaller goes first. Called once each time a request enters the queue.
+  using Priority = std::function<std::int64_t(Index)>;
+
+  // Who joined and who had to go when a batch went on.
+  struct Change {
+    std::vector<Index> preempted;
+    std::vector<Index> joined;
+    std::int64_t recomputed_tokens = 0;  // KV that joining requests had lost when they were preempted
+  };
+
+  // `priority` empty means first come, first served by index.
+  Scheduler(RequestTable requests, SchedulerLimits limits, Priority priority = {});
+
+  // The request arrives: it waits from now on, or is rejected because it could never fit.
+  RequestState enqueue(Index request);
+
+  // The batch has run an iteration: each of its requests has one token more, and those that have all leave.
+  const std::vector<Index>& finish(int batch);
+
+  // The batch is about to run its next iteration: its requests get room for their next token, waiting ones
+  // are admitted to the emptiest batches, and those meant for this one join it.
+  const Change& advance(int batch);
+
+  std::int64_t size(int batch) const { return lane(batch).size; }
+  // KV tokens the batch's next iteration reads, in the pool that holds most of them and in all.
+  std::int64_t largest_kv(int batch) const;
+  std::int64_t kv(int batch) const;
+  std::int64_t iterations(int batch) const { return lane(batch).iteration; }
+
+  std::size_t waiting() const { return queue_.size(); }
+  std::int64_t running() const { return running_; }  // admitted ones included
+  RequestState state(Index request) const { return states_[request]; }
+  std::int32_t produced(Index request) const;
+  const KvPools& pools() const { return pools_; }
+
+  // Recounts everything; throws std::logic_error naming the first thing found wrong.
+  void check_integrity() const;
+
+private:
+  static constexpr Index kNone = UINT32_MAX;
+
+  // One batch. Requests that leave at the same iteration form a chain that starts in `leaving`.
+  struct Lane {
+    std::int64_t size = 0;
+    std::int64_t iteration = 0;
+    std::vector<std::int64_t> kv;                   // per pool: tokens its requests have now
+    std::vector<std::int64_t> members;              // per pool
+    std::vector<std::vector<std::int64_t>> phases;  // per pool: members by (own tokens - iteration) mod block
+    std::vector<Index> leaving;                     // ring over iterations
+    std::vector<Index> admitted;                    // join at the next boundary
+    std::vector<Index> youngest;                    // in order of joining; those who left are skipped
+  };
+
+  const Lane& lane(int batch) const { return lanes_[static_cast<std::size_t>(batch)]; }
+  bool grows() const { return limits_.admission == Admission::kGrow; }
+  std::int64_t own_tokens(Index request) const;
+  std::int64_t charge(Index request) const;
+  void make_room(Lane& lane);
+  void preempt(Lane& lane, Index victim);
+  void admit();
+  bool try_admit(Index request);
+  void join(Lane& lane);
+  void leave(Lane& lane, Index request);
+  Index youngest_of(Lane& lane, int pool);
+  std::size_t phase_of(Index request) const;
+
+  RequestTable requests_;
+  SchedulerLimits limits_;
+  Priority priority_;
+  KvPools pools_;
+  RequestQueue queue_;
+  std::vector<Lane> lanes_;
+  std::int64_t running_ = 0;
+  std::size_t ring_mask_ = 0;
+
+  std::vector<RequestState> states_;
+  std::vector<std::uint16_t> pool_;
+  std::vector<std::uint16_t> batch_;
+  std::vector<Index> next_leaving_;
+  std::vector<std::int64_t> joined_;    // the batch's iteration when it joined
+  std::vector<std::int32_t> produced_;  // tokens made before it joined last; empty until someone is preempted
+  std::vector<Index> finished_;
+  Change change_;
+};
+
+}  // namespace lamina

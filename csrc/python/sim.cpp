@@ -1,0 +1,254 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "sim/simulator.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lamina::sim {
+
+namespace {
+
+template <typename T>
+using Input = nb::ndarray<const T, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <typename T>
+std::span<const T> span_of(const Input<T>& column) {
+  return {column.data(), column.size()};
+}
+
+template <typename T>
+nb::object array_of(std::vector<T>&& values) {
+  auto kept = std::make_unique<std::vector<T>>(std::move(values));
+  T* data = kept->data();
+  const std::size_t size = kept->size();
+  nb::capsule owner(
+      kept.get(), [](void* p) noexcept { std::unique_ptr<std::vector<T>>(static_cast<std::vector<T>*>(p)); });
+  kept.release();
+  return nb::cast(nb::ndarray<T, nb::numpy, nb::ndim<1>>(data, {size}, owner));
+}
+
+template <typename T>
+nb::object array_of(Column<T>&& column, std::size_t rows) {
+  std::unique_ptr<T[]> kept = column.take();
+  T* data = kept.get();
+  nb::capsule owner(data, [](void* p) noexcept { std::unique_ptr<T[]>(static_cast<T*>(p)); });
+  kept.release();
+  return nb::cast(nb::ndarray<T, nb::numpy, nb::ndim<1>>(data, {rows}, owner));
+}
+
+// In the column's own memory, because fresh memory costs more than the conversion.
+nb::object seconds_of(Column<Ticks>&& column, std::size_t rows) {
+  static_assert(sizeof(Ticks) == sizeof(double));
+  std::unique_ptr<Ticks[]> kept = column.take();
+  for (std::size_t i = 0; i < rows; ++i) {
+    const double seconds = static_cast<double>(kept[i]) / kTicksPerSecond;
+    std::memcpy(&kept[i], &seconds, sizeof seconds);
+  }
+  Ticks* data = kept.get();
+  nb::capsule owner(data, [](void* p) noexcept { std::unique_ptr<Ticks[]>(static_cast<Ticks*>(p)); });
+  kept.release();
+  return nb::cast(nb::ndarray<double, nb::numpy, nb::ndim<1>>(data, {rows}, owner));
+}
+
+// Seconds, with NaN for what never came to pass.
+nb::object seconds_of(std::vector<Ticks>&& ticks) {
+  std::vector<double> seconds(ticks.size());
+  for (std::size_t i = 0; i < ticks.size(); ++i) {
+    seconds[i] = ticks[i] < 0 ? std::numeric_limits<double>::quiet_NaN()
+                              : static_cast<double>(ticks[i]) / kTicksPerSecond;
+  }
+  ticks = {};
+  return array_of(std::move(seconds));
+}
+
+template <typename T>
+std::vector<T> table_of(const nb::dict& costs, const char* name, std::int64_t most) {
+  const auto column = nb::cast<Input<T>>(costs[name]);
+  if (static_cast<std::int64_t>(column.size()) <= most) {
+    throw std::invalid_argument(std::string("cost table ") + name + " is shorter than the largest batch");
+  }
+  return {column.data(), column.data() + column.size()};
+}
+
+Costs costs_of(const nb::dict& d, std::int64_t most) {
+  Costs costs;
+  costs.loads.resize(static_cast<std::size_t>(most) + 1);
+  const auto column = [&](const char* name, Ticks Load::* field) {
+    const std::vector<Ticks> table = table_of<Ticks>(d, name, most);
+    for (std::size_t b = 0; b < costs.loads.size(); ++b) costs.loads[b].*field = table[b];
+  };
+  column("first_slice", &Load::first_slice);
+  column("mid_slice", &Load::mid_slice);
+  column("last_slice", &Load::last_slice);
+  column("q_lead", &Load::q_lead);
+  column("q_transfer", &Load::q_transfer);
+  column("kv_transfer", &Load::kv_transfer);
+  column("out_transfer", &Load::out_transfer);
+  column("migration", &Load::migration);
+  const auto combine = nb::cast<Ticks>(d["combine"]);
+  for (Load& load : costs.loads) {
+    load.active = true;
+    load.combine = combine;
+  }
+  costs.attention_fixed = table_of<Ticks>(d, "attention_fixed", most);
+  costs.attention_per_token = table_of<double>(d, "attention_per_token", most);
+  costs.stream_chunks = nb::cast<int>(d["stream_chunks"]);
+  costs.transfer_latency = nb::cast<Ticks>(d["transfer_latency"]);
+  costs.device_tokens = nb::cast<std::int64_t>(d["device_tokens"]);
+  costs.paged_per_token = nb::cast<double>(d["paged_per_token"]);
+  costs.host_fixed = nb::cast<Ticks>(d["host_fixed"]);
+  costs.host_per_request = nb::cast<double>(d["host_per_request"]);
+  costs.recompute_per_token = nb::cast<double>(d["recompute_per_token"]);
+  return costs;
+}
+
+nb::dict dict_of(Result&& result) {
+  nb::dict requests;
+  RequestRows& r = result.requests;
+  requests["arrival_s"] = seconds_of(std::move(r.arrival));
+  requests["admitted_s"] = seconds_of(std::move(r.admitted));
+  requests["first_token_s"] = seconds_of(std::move(r.first_token));
+  requests["finished_s"] = seconds_of(std::move(r.finished));
+  requests["first_iteration"] = array_of(std::move(r.first_iteration));
+  requests["last_iteration"] = array_of(std::move(r.last_iteration));
+  requests["batch"] = array_of(std::move(r.batch));
+  requests["preemptions"] = array_of(std::move(r.preemptions));
+
+  nb::dict iterations;
+  IterationRows& i = result.iterations;
+  iterations["batch"] = array_of(std::move(i.batch), i.rows);
+  iterations["iteration"] = array_of(std::move(i.iteration), i.rows);
+  iterations["start_s"] = seconds_of(std::move(i.start), i.rows);
+  iterations["duration_s"] = seconds_of(std::move(i.duration), i.rows);
+  iterations["size"] = array_of(std::move(i.size), i.rows);
+  iterations["joined"] = array_of(std::move(i.joined), i.rows);
+  iterations["kv_tokens"] = array_of(std::move(i.kv_tokens), i.rows);
+  iterations["model_s"] = seconds_of(std::move(i.model), i.rows);
+  iterations["attention_s"] = seconds_of(std::move(i.attention), i.rows);
+  iterations["network_s"] = seconds_of(std::move(i.network), i.rows);
+  iterations["host_s"] = seconds_of(std::move(i.host), i.rows);
+
+  nb::dict stints, timeline;
+  std::vector<std::int64_t> request, first, last, layer, iteration, cycle;
+  std::vector<std::int32_t> batch, worker;
+  for (const Stint& stint : result.stints) {
+    request.push_back(stint.request);
+    batch.push_back(stint.batch);
+    first.push_back(stint.first);
+    last.push_back(stint.last);
+  }
+  stints["request"] = array_of(std::move(request));
+  stints["batch"] = array_of(std::move(batch));
+  stints["first_iteration"] = array_of(std::move(first));
+  stints["last_iteration"] = array_of(std::move(last));
+
+  batch = {};
+  std::vector<Ticks> start, end;
+  for (const Stretch& stretch : result.timeline) {
+    batch.push_back(stretch.batch);
+    worker.push_back(stretch.worker);
+    iteration.push_back(stretch.iteration);
+    cycle.push_back(stretch.cycle);
+    layer.push_back(stretch.slice);
+    start.push_back(stretch.start);
+    end.push_back(stretch.end);
+  }
+  timeline["batch"] = array_of(std::move(batch));
+  timeline["worker"] = array_of(std::move(worker));
+  timeline["iteration"] = array_of(std::move(iteration));
+  timeline["cycle"] = array_of(std::move(cycle));
+  timeline["slice"] = array_of(std::move(layer));
+  timeline["start_s"] = seconds_of(std::move(start));
+  timeline["end_s"] = seconds_of(std::move(end));
+
+  nb::dict all;
+  all["requests"] = requests;
+  all["iterations"] = iterations;
+  all["stints"] = stints;
+  all["timeline"] = timeline;
+  all["replica_busy_s"] = seconds_of(std::move(result.replica_busy));
+  all["attention_busy_s"] = static_cast<double>(result.attention_busy) / kTicksPerSecond;
+  all["end_s"] = static_cast<double>(result.end) / kTicksPerSecond;
+  all["queue_empty_s"] = static_cast<double>(result.queue_empty_at) / kTicksPerSecond;
+  all["peak_kv_tokens"] = result.peak_kv_tokens;
+  all["kv_capacity_tokens"] = result.kv_capacity_tokens;
+  return all;
+}
+
+template <typename Enum>
+Enum named(const std::string& name, std::initializer_list<std::pair<const char*, Enum>> names) {
+  for (const auto& [known, value] : names) {
+    if (name == known) return value;
+  }
+  throw std::invalid_argument("unknown name: " + name);
+}
+
+nb::dict run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt,
+             const Input<std::int32_t>& output, const Input<std::int64_t>& prefix_offsets,
+             const Input<std::int64_t>& prefix_ids, int prefix_block_tokens, const std::string& mode,
+             std::int64_t concurrency, int batches, const std::string& pipelining, int layers, int pools,
+             std::int64_t tokens_per_pool, int block_tokens, const std::string& admission,
+             std::int64_t max_requests, const nb::dict& costs, const nb::object& priority, Ticks record_from,
+             Ticks record_to, const nb::object& progress, bool check) {
+  Workload workload;
+  workload.arrival = span_of(arrival);
+  workload.requests = {span_of(prompt), span_of(output), span_of(prefix_offsets), span_of(prefix_ids),
+                       prefix_block_tokens};
+  workload.mode =
+      named<Mode>(mode, {{"saturate", Mode::kSaturate}, {"open", Mode::kOpen}, {"closed", Mode::kClosed}});
+  workload.concurrency = concurrency;
+  if (workload.mode == Mode::kClosed && concurrency < 1)
+    throw std::invalid_argument("closed needs concurrency");
+  SchedulerLimits limits{
+      batches,
+      pools,
+      tokens_per_pool,
+      block_tokens,
+      named<Admission>(admission, {{"reserve", Admission::kReserve}, {"grow", Admission::kGrow}}),
+      max_requests};
+  const Rotation rotation{named<Pipelining>(pipelining, {{"serial", Pipelining::kSerial},
+                                                         {"rotational", Pipelining::kRotational},
+                                                         {"fixed", Pipelining::kFixed}}),
+                          batches};
+  const Costs parsed = costs_of(costs, max_requests);
+  Scheduler::Priority call;
+  if (!priority.is_none()) {
+    call = [&](Scheduler::Index request) {
+      nb::gil_scoped_acquire held;
+      return nb::cast<std::int64_t>(priority(request));
+    };
+  }
+  const Progress look = [&](std::int64_t done) {
+    nb::gil_scoped_acquire held;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (!progress.is_none()) progress(done);
+    return true;
+  };
+  Result result;
+  {
+    nb::gil_scoped_release released;
+    result = simulate(workload, limits, std::move(call), rotation, layers, parsed, {record_from, record_to},
+                      look, check);
+  }
+  return dict_of(std::move(result));
+}
+
+}  // namespace
+
+NB_MODULE(_sim, m) {
+  m.doc() = "The virtual cluster's event loop; laminabench.sim is its Python face.";
+  m.def("run", &run, nb::kw_only(), "arrival"_a, "prompt"_a, "output"_a, "prefix_offsets"_a, "prefix_ids"_a,
+        "prefix_block_tokens"_a, "mode"_a, "concurrency"_a, "batches"_a, "pipelining"_a, "layers"_a,
+        "pools"_a, "tokens_per_pool"_a, "block_tokens"_a, "admission"_a, "max_requests"_a, "costs"_a,
+        "priority"_a.none(), "record_from"_a, "record_to"_a, "progress"_a.none(), "check"_a,
+        "Replay a workload on a modelled deployment; columns in, columns out.");
+}
+
+}  // namespace lamina::sim

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "core/ticks.hpp"
+#include "sim/pipeline.hpp"
+
+namespace lamina::sim {
+
+// How long things take on a deployment, worked out beforehand: tables by batch size (entry B for B requests),
+// straight lines in KV tokens.
+struct Costs {
+  std::vector<Load> loads;                  // all but attention, which depends on KV tokens too
+  std::vector<Ticks> attention_fixed;       // per layer
+  std::vector<double> attention_per_token;  // ticks per layer and KV token of the fullest pool
+  // Attention streamed in this many mini-batches along requests or heads, so that transfer hides behind it
+  // (v1 paper 5.2.1); 1 is off. What streams are the transfers less this latency.
+  int stream_chunks = 1;
+  Ticks transfer_latency = 0;
+  // KV beyond this many tokens is in host memory, and each such token costs this much per layer.
+  std::int64_t device_tokens = INT64_MAX;
+  double paged_per_token = 0;
+  Ticks host_fixed = 0;  // per iteration
+  double host_per_request = 0;
+  double recompute_per_token = 0;  // to bring back the KV of a preempted request
+};
+
+inline Ticks to_ticks(double ticks) { return static_cast<Ticks>(ticks + 0.5); }
+
+// One batch's iteration: `size` requests that read `kv` tokens in the fullest pool, of `stored` in all
+// memory.
+inline Load load_of(const Costs& costs, std::int64_t size, std::int64_t kv, std::int64_t stored) {
+  if (size == 0) return {};
+  const auto b = static_cast<std::size_t>(size);
+  Load load = costs.loads[b];
+  load.attention =
+      costs.attention_fixed[b] + to_ticks(static_cast<double>(kv) * costs.attention_per_token[b]);
+  if (stored > costs.device_tokens) {
+    const double paged = static_cast<double>(stored - costs.device_tokens) / static_cast<double>(stored);
+    load.attention += to_ticks(static_cast<double>(kv) * paged * costs.paged_per_token);
+  }
+  if (costs.stream_chunks > 1) {
+    const Ticks chunks = costs.stream_chunks;
+    const Ticks in = load.q_transfer - costs.transfer_latency;
+    const Ticks out = load.out_transfer - costs.transfer_latency;
+    const Ticks slowest = std::max({in, load.attention, out});
+    load.attention = load.attention / chunks + slowest * (chunks - 1) / chunks;
+    load.q_transfer = costs.transfer_latency + in / chunks;
+    load.out_transfer = costs.transfer_latency + out / chunks;
+  }
+  return load;
+}
+
+inline Ticks host_of(const Costs& costs, std::int64_t size) {
+  return costs.host_fixed + to_ticks(static_cast<double>(size) * costs.host_per_request);
+}
+
+}  // namespace lamina::sim

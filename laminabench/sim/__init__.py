@@ -1,0 +1,1 @@
+"""The Python face of the virtual cluster: what to simulate, and what came out."""

@@ -1,0 +1,72 @@
+"""Run a trace through the native simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from laminabench.errors import UserError
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.spec import TICKS_PER_S, Mode, Spec, ticks
+from laminabench.traces.table import Trace
+
+# 64-bit ticks of 0.1 ns last for 29 years.
+MOST_SECONDS = 25 * 365 * 86400.0
+
+Priority = Callable[[int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """How the trace's requests come: docs/traces.md has the three modes."""
+
+    mode: Mode = "saturate"
+    concurrency: int = 0
+    # Smaller goes first; called once when a request enters the queue. None is first come, first served.
+    priority: Priority | None = None
+
+
+def simulate(
+    trace: Trace,
+    spec: Spec,
+    offered: Offered,
+    *,
+    record_s: tuple[float, float] = (0.0, 0.0),
+    progress: Callable[[int], None] | None = None,
+    check: bool = False,
+) -> Outcome:
+    """The trace replayed on the deployment; `record_s` keeps the pieces of work that begin in that window."""
+    from laminabench import _sim  # noqa: PLC0415 - the native module
+
+    if trace.arrival_s[-1] > MOST_SECONDS:
+        raise UserError(f"{trace.meta.name} spans more than 25 years; the simulator's clock ends there")
+    no_ids = np.zeros(0, np.int64)
+    share = spec.prefix_sharing and trace.prefix_blocks is not None
+    tables: dict[str, Any] = _sim.run(
+        arrival=ticks(trace.arrival_s),
+        prompt=trace.prompt_tokens,
+        output=trace.output_tokens,
+        prefix_offsets=trace.prefix_blocks.offsets if share and trace.prefix_blocks else no_ids,
+        prefix_ids=trace.prefix_blocks.ids if share and trace.prefix_blocks else no_ids,
+        prefix_block_tokens=trace.meta.block_tokens,
+        mode=offered.mode,
+        concurrency=offered.concurrency,
+        batches=spec.batches,
+        pipelining=spec.pipelining,
+        layers=spec.layers,
+        pools=spec.pools,
+        tokens_per_pool=spec.tokens_per_pool,
+        block_tokens=spec.block_tokens,
+        admission=spec.admission,
+        max_requests=spec.max_requests,
+        costs=spec.timing.tables(),
+        priority=offered.priority,
+        record_from=round(record_s[0] * TICKS_PER_S),
+        record_to=round(record_s[1] * TICKS_PER_S),
+        progress=progress,
+        check=check,
+    )
+    return Outcome(**tables)

@@ -1,0 +1,141 @@
+"""A recorded window of a simulation as a Perfetto (Chrome) trace, and how much of it each worker idled."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laminabench.atomic import replacing
+from laminabench.errors import UserError
+from laminabench.sim.outcome import ATTENTION, Outcome
+from laminabench.sim.spec import TICKS_PER_S, Spec, ticks
+
+SUFFIXES = (".json", ".json.gz")
+# chrome://tracing's reserved names, one a batch. Perfetto goes by the event's name instead and leaves its
+# digits out, so the name ends in the batch's letter.
+COLOURS = (
+    *("thread_state_running", "rail_animation", "thread_state_iowait", "rail_response"),
+    *("cq_build_passed", "rail_load", "cq_build_failed", "generic_work"),
+)
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+_TICKS_PER_US = TICKS_PER_S // 1_000_000
+_DECIMALS = len(str(_TICKS_PER_US)) - 1
+_EVENTS_AT_A_TIME = 1 << 14
+
+
+def write_timeline(path: Path, outcome: Outcome, spec: Spec) -> None:
+    """A lane for each worker; each slice and each attention is a piece of work, coloured by its batch."""
+    check_suffix(path)
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        if path.name.endswith(".gz"):
+            # No name and no time inside: equal timelines are equal files.
+            with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed:
+                _write(packed, outcome, spec)
+        else:
+            _write(file, outcome, spec)
+
+
+def check_suffix(path: Path) -> None:
+    """A UserError unless the name says that it is a timeline."""
+    if not path.name.endswith(SUFFIXES):
+        raise UserError(f"cannot write the timeline {path}: the name must end in {' or '.join(SUFFIXES)}")
+
+
+def bubbles(outcome: Outcome, spec: Spec) -> dict[str, float | None]:
+    """Share of the recorded time each worker idled; None where too little was recorded to tell.
+
+    Only work that begins in the window is recorded. So the time looked at starts when every worker (that
+    works at all) has begun a recorded piece, and ends when the first of them has ended its last.
+    """
+    lanes = _lanes(outcome, spec)
+    lane_of, start, end = (
+        _lane_of(outcome, spec),
+        ticks(outcome.timeline["start_s"]),
+        ticks(outcome.timeline["end_s"]),
+    )
+    mine = [lane_of == lane for lane in range(len(lanes))]
+    working = [rows for rows in mine if rows.any()]
+    first = max((int(start[rows].min()) for rows in working), default=0)
+    last = min((int(end[rows].max()) for rows in working), default=0)
+    if last <= first:
+        return dict.fromkeys(lanes, None)
+    inside = np.maximum(np.minimum(end, last) - np.maximum(start, first), 0)
+    return {
+        name: 1 - int(inside[rows].sum()) / (last - first) for name, rows in zip(lanes, mine, strict=True)
+    }
+
+
+def _lanes(outcome: Outcome, spec: Spec) -> list[str]:
+    replicas = len(outcome.replica_busy_s)
+    names = list(spec.replica_names)
+    if len(names) != replicas:
+        names = [f"model replica {replica}" for replica in range(replicas)]
+    return names if spec.shared_devices else [*names, spec.attention_name]
+
+
+def _lane_of(outcome: Outcome, spec: Spec) -> NDArray[np.int64]:
+    """The attention workers come last; on shared devices attention is work of the (only) replica."""
+    worker = outcome.timeline["worker"].astype(np.int64)
+    worker[worker == ATTENTION] = 0 if spec.shared_devices else len(outcome.replica_busy_s)
+    return worker
+
+
+def _write(file: IO[bytes] | gzip.GzipFile, outcome: Outcome, spec: Spec) -> None:
+    file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
+    file.write(",\n".join(json.dumps(event) for event in _names(outcome, spec)).encode())
+    for lines in _events(outcome, spec):
+        file.write((",\n" + ",\n".join(lines)).encode())
+    file.write(b"\n]}\n")
+
+
+def _names(outcome: Outcome, spec: Spec) -> Iterator[dict[str, Any]]:
+    yield {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "virtual cluster"}}
+    for lane, name in enumerate(_lanes(outcome, spec)):
+        yield {"ph": "M", "pid": 1, "tid": lane + 1, "name": "thread_name", "args": {"name": name}}
+        yield {
+            "ph": "M",
+            "pid": 1,
+            "tid": lane + 1,
+            "name": "thread_sort_index",
+            "args": {"sort_index": lane},
+        }
+
+
+def _events(outcome: Outcome, spec: Spec) -> Iterator[list[str]]:
+    """Events as JSON, some thousands at a time, in the order they were recorded in."""
+    timeline, lane_of = outcome.timeline, _lane_of(outcome, spec)
+    for first in range(0, len(lane_of), _EVENTS_AT_A_TIME):
+        rows = slice(first, first + _EVENTS_AT_A_TIME)
+        start = ticks(timeline["start_s"][rows])
+        length = ticks(timeline["end_s"][rows]) - start
+        yield [
+            _event(*event)
+            for event in zip(
+                *(timeline[name][rows].tolist() for name in ("batch", "worker", "iteration", "slice")),
+                lane_of[rows].tolist(),
+                start.tolist(),
+                length.tolist(),
+                strict=True,
+            )
+        ]
+
+
+def _event(batch: int, worker: int, iteration: int, place: int, lane: int, start: int, length: int) -> str:
+    what = "attention" if worker == ATTENTION else "slice"
+    name = f"batch {batch} · {what} {place} · {LETTERS[batch % len(LETTERS)]}"
+    return (
+        f'{{"ph":"X","pid":1,"tid":{lane + 1},"ts":{_us(start)},"dur":{_us(length)},"name":"{name}",'
+        f'"cat":"{what}","cname":"{COLOURS[batch % len(COLOURS)]}",'
+        f'"args":{{"batch":{batch},"iteration":{iteration},"{what}":{place}}}}}'
+    )
+
+
+def _us(time: int) -> str:
+    """Ticks as microseconds, exactly."""
+    return f"{time // _TICKS_PER_US}.{time % _TICKS_PER_US:0{_DECIMALS}d}"

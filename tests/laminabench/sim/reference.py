@@ -1,0 +1,391 @@
+"""The virtual cluster as docs/simulator.md defines it: slow, obvious Python to hold the C++ simulator to.
+
+Plain loops over layers and lists of requests, one step after the other as the page tells them. Times are
+whole ticks; -1 stands for what never came to pass. `run` takes what `laminabench._sim.run` takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def nearest(x: float) -> int:
+    return math.floor(x + 0.5)
+
+
+def blocks_up(tokens: int, block: int) -> int:
+    return (tokens + block - 1) // block * block
+
+
+@dataclass(eq=False)
+class Request:
+    row: int
+    prompt: int
+    output: int
+    prefix: list[int]
+    made: int = 0
+    key: int = 0
+    arrival: int = -1
+    admitted: int = -1
+    first_token: int = -1
+    finished: int = -1
+    first_iteration: int = -1
+    last_iteration: int = -1
+    preemptions: int = 0
+    batch: int = -1
+    pool: int = -1
+    charged: int = 0  # for itself alone, in tokens; what it shares with others its pool counts
+    stint: int = -1  # the iteration of its batch with which it joined last
+
+
+@dataclass(eq=False)
+class Pool:
+    own: int = 0  # charged to one request each
+    holders: Counter[int] = field(default_factory=Counter)  # shared block -> requests that hold it
+    lengths: dict[int, int] = field(default_factory=dict)  # shared block -> its tokens
+
+
+@dataclass(eq=False)
+class Batch:
+    number: int
+    requests: list[Request] = field(default_factory=list)  # in the order they joined
+    admitted: list[Request] = field(default_factory=list)  # will join at the next boundary
+    iteration: int = 0
+    ran: bool = False
+    end: int = 0
+
+
+@dataclass
+class Work:
+    """What one batch's next iteration takes."""
+
+    start: int
+    joined: int
+    size: int
+    kv: int
+    host: int
+    first: int
+    mid: int
+    last: int
+    q_lead: int
+    q: int
+    kv_transfer: int
+    attention: int
+    combine: int
+    out: int
+    migration: int
+
+
+class Cluster:
+    def __init__(self, **given: Any) -> None:
+        self.given = given
+        self.costs = given["costs"]
+        self.layers = given["layers"]
+        self.block: int = given["block_tokens"]
+        self.capacity: int = given["tokens_per_pool"] // self.block * self.block
+        offsets = [int(x) for x in given["prefix_offsets"]] or [0] * (len(given["prompt"]) + 1)
+        ids = [int(x) for x in given["prefix_ids"]]
+        self.requests = [
+            Request(row, int(prompt), int(output), ids[offsets[row] : offsets[row + 1]])
+            for row, (prompt, output) in enumerate(zip(given["prompt"], given["output"], strict=True))
+        ]
+        self.to_come = list(self.requests)
+        self.queue: list[Request] = []
+        self.pools = [Pool() for _ in range(given["pools"])]
+        self.batches = [Batch(j) for j in range(given["batches"])]
+        n = len(self.batches)
+        self.replicas = {"serial": 1, "rotational": max(n - 1, 1), "fixed": n}[given["pipelining"]]
+        self.migrates = given["pipelining"] == "rotational" and self.replicas > 1
+        self.replica_free = [0] * self.replicas
+        self.replica_busy = [0] * self.replicas
+        self.attention_free = self.attention_busy = 0
+        self.slices = 0  # k of the next cycle's first slice
+        self.now = 0
+        self.queue_empty = -1
+        self.peak = 0
+        self.iterations: list[dict[str, int]] = []
+        self.timeline: list[dict[str, int]] = []
+        self.stints: list[dict[str, int]] = []
+
+    # Memory. A prompt's prefix blocks are shared, each rounded up by itself; what is left of the prompt and
+    # what is generated belong to the request alone.
+
+    def free_tokens(self, pool: Pool) -> int:
+        shared = sum(blocks_up(pool.lengths[block], self.block) for block in pool.holders)
+        return self.capacity - pool.own - shared
+
+    def shared_lengths(self, request: Request) -> dict[int, int]:
+        size = self.given["prefix_block_tokens"]
+        return {block: min(size, request.prompt - i * size) for i, block in enumerate(request.prefix)}
+
+    def own_tokens(self, request: Request) -> int:
+        """What the request is charged beside its shared blocks."""
+        of_prompt = request.prompt - sum(self.shared_lengths(request).values())
+        generated = request.output if self.given["admission"] == "reserve" else request.made + 1
+        return blocks_up(of_prompt + generated, self.block)
+
+    def fits(self, request: Request, pool: Pool) -> bool:
+        lengths = self.shared_lengths(request)
+        new = sum(blocks_up(lengths[block], self.block) for block in lengths if block not in pool.holders)
+        return self.own_tokens(request) + new <= self.free_tokens(pool)
+
+    def fits_alone(self, request: Request) -> bool:
+        """Whether a pool that holds nothing else has room for the request and its last token."""
+        lengths = self.shared_lengths(request).values()
+        own = blocks_up(request.prompt - sum(lengths) + request.output, self.block)
+        return own + sum(blocks_up(length, self.block) for length in lengths) <= self.capacity
+
+    def charge(self, request: Request, pool: Pool) -> None:
+        request.charged = self.own_tokens(request)
+        pool.own += request.charged
+        for block, length in self.shared_lengths(request).items():
+            if block not in pool.holders:
+                pool.lengths[block] = length
+            pool.holders[block] += 1
+
+    def release(self, request: Request) -> None:
+        pool = self.pools[request.pool]
+        pool.own -= request.charged
+        request.charged = 0
+        for block in request.prefix:
+            pool.holders[block] -= 1
+        pool.holders = +pool.holders  # forget the blocks nobody holds
+
+    # The boundary of one batch, step by step
+
+    def finish_iteration(self, batch: Batch) -> None:
+        if not batch.ran:
+            return
+        self.now = max(self.now, batch.end)
+        for request in list(batch.requests):
+            request.made += 1
+            if request.made == 1:
+                request.first_token = batch.end
+            if request.made == request.output:
+                request.finished = batch.end
+                request.last_iteration = batch.iteration
+                if request.preemptions:
+                    self.end_stint(request, batch, batch.iteration)
+                batch.requests.remove(request)
+                self.release(request)
+        batch.iteration += 1
+
+    def end_stint(self, request: Request, batch: Batch, last: int) -> None:
+        stint = {"request": request.row, "batch": batch.number, "first_iteration": request.stint}
+        self.stints.append(stint | {"last_iteration": last})
+
+    def running(self) -> int:
+        return sum(len(batch.requests) + len(batch.admitted) for batch in self.batches)
+
+    def next_arrives(self) -> bool:
+        mode = self.given["mode"]
+        if mode == "closed":
+            return self.running() + len(self.queue) < int(self.given["concurrency"])
+        return mode == "saturate" or int(self.given["arrival"][self.to_come[0].row]) <= self.now
+
+    def arrive(self) -> None:
+        while self.to_come and self.next_arrives():
+            request = self.to_come.pop(0)
+            times = {"saturate": 0, "open": int(self.given["arrival"][request.row]), "closed": self.now}
+            request.arrival = times[self.given["mode"]]
+            if not self.fits_alone(request):
+                continue  # rejected
+            priority = self.given["priority"]
+            request.key = request.row if priority is None else priority(request.row)
+            self.queue.append(request)
+
+    def grow(self, batch: Batch) -> None:
+        if self.given["admission"] != "grow":
+            return
+        for request in list(batch.requests):
+            pool = self.pools[request.pool]
+            while request in batch.requests and self.own_tokens(request) > request.charged:
+                more = self.own_tokens(request) - request.charged
+                if more <= self.free_tokens(pool):
+                    request.charged += more
+                    pool.own += more
+                else:
+                    self.preempt(batch, [r for r in batch.requests if r.pool == request.pool][-1])
+
+    def preempt(self, batch: Batch, request: Request) -> None:
+        batch.requests.remove(request)
+        self.release(request)
+        request.preemptions += 1
+        self.end_stint(request, batch, batch.iteration - 1)
+        self.queue.append(request)
+
+    def admit(self) -> None:
+        while self.queue and self.running() < self.given["max_requests"]:
+            head = min(self.queue, key=lambda request: (request.key, request.row))
+            pool = max(self.pools, key=self.free_tokens)  # the first of equals
+            if not self.fits(head, pool):
+                return
+            self.queue.remove(head)
+            self.charge(head, pool)
+            head.pool = self.pools.index(pool)
+            batch = min(self.batches, key=lambda b: len(b.requests) + len(b.admitted))
+            batch.admitted.append(head)
+
+    def join(self, batch: Batch) -> tuple[int, int]:
+        """How many join, and the tokens whose KV was lost."""
+        joined, batch.admitted = batch.admitted, []
+        batch.requests += joined
+        for request in joined:
+            request.batch = batch.number
+            request.stint = batch.iteration
+            if request.admitted < 0:
+                request.admitted = self.now
+                request.first_iteration = batch.iteration
+        return len(joined), sum(r.prompt + r.made for r in joined if r.preemptions)
+
+    def serve(self, batch: Batch) -> Work | None:
+        """The boundary of a batch, and what its next iteration takes; None without requests."""
+        self.finish_iteration(batch)
+        self.arrive()
+        self.grow(batch)
+        self.admit()
+        joined, lost = self.join(batch)
+        stored = sum(self.capacity - self.free_tokens(pool) for pool in self.pools)
+        self.peak = max(self.peak, stored)
+        if self.queue_empty < 0 and not self.queue and len(self.to_come) < len(self.requests):
+            self.queue_empty = self.now
+        return self.work(batch, joined, lost, stored) if batch.requests else None
+
+    def work(self, batch: Batch, joined: int, lost: int, stored: int) -> Work:
+        costs, size = self.costs, len(batch.requests)
+        table = {name: int(costs[name][size]) for name in TABLES}
+        kv = [0] * len(self.pools)
+        for request in batch.requests:
+            kv[request.pool] += request.prompt + request.made
+        attention = table["attention_fixed"] + nearest(max(kv) * float(costs["attention_per_token"][size]))
+        if stored > costs["device_tokens"]:
+            # The share first: the page leaves the order of these floating-point operations open.
+            share = (stored - costs["device_tokens"]) / stored
+            attention += nearest(max(kv) * share * costs["paged_per_token"])
+        q, out, chunks = table["q_transfer"], table["out_transfer"], costs["stream_chunks"]
+        if chunks > 1:
+            latency = costs["transfer_latency"]
+            q, out = q - latency, out - latency
+            attention = attention // chunks + max(q, attention, out) * (chunks - 1) // chunks
+            q, out = latency + q // chunks, latency + out // chunks
+        return Work(
+            start=self.now,
+            joined=joined,
+            size=size,
+            kv=sum(kv),
+            host=costs["host_fixed"] + nearest(size * costs["host_per_request"]),
+            first=table["first_slice"] + nearest(lost * costs["recompute_per_token"]),
+            mid=table["mid_slice"],
+            last=table["last_slice"],
+            q_lead=table["q_lead"],
+            q=q,
+            kv_transfer=table["kv_transfer"],
+            attention=attention,
+            combine=costs["combine"],
+            out=out,
+            migration=table["migration"] if self.migrates else 0,
+        )
+
+    # A cycle
+
+    def run_cycle(self, works: list[Work | None], cycle: int) -> None:
+        ready = [work.start + work.host if work else 0 for work in works]
+        for k in range(self.layers + 1):
+            for j, work in enumerate(works):
+                if work is None:
+                    continue
+                replica = self.replica_of(j, self.slices + k)
+                length = work.first if k == 0 else work.last if k == self.layers else work.mid
+                start = max(ready[j], self.replica_free[replica])
+                end = start + length
+                self.replica_free[replica] = end
+                self.replica_busy[replica] += length
+                self.record(j, replica, cycle, k, start, end)
+                if k == self.layers:
+                    self.batches[j].end = end
+                    continue
+                start = max(end - work.q_lead + work.q, self.attention_free)
+                done = max(start + work.attention, end + work.kv_transfer) + work.combine
+                self.attention_free = done
+                self.attention_busy += work.attention + work.combine
+                self.record(j, -1, cycle, k, start, done)
+                ready[j] = max(done + work.out, end + work.migration)
+        self.slices += self.layers + 1
+
+    def replica_of(self, j: int, k: int) -> int:
+        return {"serial": 0, "rotational": (j + k) % self.replicas, "fixed": j}[self.given["pipelining"]]
+
+    def record(self, batch: int, worker: int, cycle: int, k: int, start: int, end: int) -> None:
+        if self.given["record_from"] <= start < self.given["record_to"]:
+            row = {"batch": batch, "worker": worker, "iteration": self.batches[batch].iteration}
+            row |= {"cycle": cycle, "slice": k, "start_s": start, "end_s": end}
+            self.timeline.append(row)
+
+    def note_iteration(self, batch: Batch, work: Work) -> None:
+        row = {"batch": batch.number, "iteration": batch.iteration, "start_s": work.start}
+        row |= {"duration_s": batch.end - work.start, "size": work.size, "joined": work.joined}
+        row |= {"kv_tokens": work.kv, "model_s": work.first + (self.layers - 1) * work.mid + work.last}
+        row |= {"attention_s": self.layers * (work.attention + work.combine)}
+        row |= {"network_s": self.layers * (work.q + work.out), "host_s": work.host}
+        self.iterations.append(row)
+
+    def run(self) -> dict[str, Any]:
+        cycle = 0
+        while True:
+            if any(batch.ran for batch in self.batches):
+                self.now = max(self.now, min(batch.end for batch in self.batches if batch.ran))
+            works = [self.serve(batch) for batch in self.batches]
+            for batch, work in zip(self.batches, works, strict=True):
+                batch.ran = work is not None
+            if any(works):
+                self.run_cycle(works, cycle)
+                cycle += 1
+                for batch, work in zip(self.batches, works, strict=True):
+                    if work:
+                        self.note_iteration(batch, work)
+            elif self.running() == 0:  # else someone was admitted to a batch served before: it joins now
+                if not self.to_come:
+                    return self.results()
+                if self.given["mode"] != "open":
+                    raise RuntimeError("the head of the queue waits for ever, and the others behind it")
+                self.now = max(self.now, int(self.given["arrival"][self.to_come[0].row]))
+
+    def results(self) -> dict[str, Any]:
+        requests = {
+            f"{name}_s": [getattr(r, name) for r in self.requests]
+            for name in ("arrival", "admitted", "first_token", "finished")
+        } | {
+            name: [getattr(r, name) for r in self.requests]
+            for name in ("first_iteration", "last_iteration", "batch", "preemptions")
+        }
+        return {
+            "requests": requests,
+            "iterations": {name: [row[name] for row in self.iterations] for name in ITERATION_COLUMNS},
+            "stints": {name: [row[name] for row in self.stints] for name in STINT_COLUMNS},
+            "timeline": {name: [row[name] for row in self.timeline] for name in TIMELINE_COLUMNS},
+            "replica_busy_s": self.replica_busy,
+            "attention_busy_s": self.attention_busy,
+            "end_s": self.now,
+            "queue_empty_s": self.queue_empty if self.queue_empty >= 0 else self.now,
+            "peak_kv_tokens": self.peak,
+            "kv_capacity_tokens": self.capacity * len(self.pools),
+        }
+
+
+TABLES = (
+    *("first_slice", "mid_slice", "last_slice", "q_lead", "q_transfer", "kv_transfer", "out_transfer"),
+    *("migration", "attention_fixed"),
+)
+ITERATION_COLUMNS = (
+    *("batch", "iteration", "start_s", "duration_s", "size", "joined", "kv_tokens"),
+    *("model_s", "attention_s", "network_s", "host_s"),
+)
+STINT_COLUMNS = ("request", "batch", "first_iteration", "last_iteration")
+TIMELINE_COLUMNS = ("batch", "worker", "iteration", "cycle", "slice", "start_s", "end_s")
+
+
+def run(**given: Any) -> dict[str, Any]:
+    return Cluster(**given).run()

@@ -1,0 +1,167 @@
+"""Timelines: valid JSON, one piece of work at a time in a lane, and bubbles that are worked out rightly."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from laminabench.errors import UserError
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.simulate import Offered, simulate
+from laminabench.sim.spec import Spec, Timing
+from laminabench.sim.timeline import bubbles, write_timeline
+from laminabench.traces.table import Trace, TraceMeta
+
+LAYERS, MOST = 4, 12
+
+
+def recorded(
+    batches: int, record_s: tuple[float, float] = (0.0, 0.02), attention_us: float = 100, **given: Any
+) -> tuple[Outcome, Spec]:
+    rows = 12
+    trace = Trace(np.zeros(rows), np.full(rows, 5, np.int32), np.full(rows, 30, np.int32), TraceMeta("small"))
+    slice_s, nothing = np.full(MOST + 1, 100e-6), np.zeros(MOST + 1)
+    timing = Timing(nothing, slice_s, slice_s, np.full(MOST + 1, attention_us * 1e-6), nothing)
+    replicas = max(1, batches - 1)
+    spec = Spec(
+        LAYERS,
+        timing,
+        tokens_per_pool=10_000,
+        max_requests=MOST,
+        batches=batches,
+        pipelining="rotational" if batches > 1 else "serial",
+        replica_names=tuple(f"replica {replica}" for replica in range(replicas)),
+        **given,
+    )
+    return simulate(trace, spec, Offered(), record_s=record_s), spec
+
+
+def events_of(path: Path) -> list[dict[str, Any]]:
+    content = path.read_bytes()
+    events: list[dict[str, Any]] = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)[
+        "traceEvents"
+    ]
+    return events
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3])
+@pytest.mark.parametrize("name", ["timeline.json", "timeline.json.gz"])
+def test_a_lane_does_one_thing_at_a_time(tmp_path: Path, batches: int, name: str) -> None:
+    outcome, spec = recorded(batches)
+    write_timeline(tmp_path / name, outcome, spec)
+    events = events_of(tmp_path / name)
+    work = [event for event in events if event["ph"] == "X"]
+    assert len(work) == len(outcome.timeline["batch"]) > 0
+    lanes = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert list(lanes.values()) == [*spec.replica_names, "attention workers"]
+    by_lane = defaultdict(list)
+    for event in work:
+        # Ticks, so that a sum of microseconds is not a matter of rounding.
+        start, length = round(event["ts"] * 10_000), round(event["dur"] * 10_000)
+        by_lane[event["tid"]].append((start, start + length))
+    assert by_lane.keys() == lanes.keys()
+    for pieces in by_lane.values():
+        pieces.sort()
+        assert all(end <= start for (_, end), (start, _) in itertools.pairwise(pieces))
+
+
+def test_names_colours_and_arguments(tmp_path: Path) -> None:
+    outcome, spec = recorded(3)
+    write_timeline(tmp_path / "t.json", outcome, spec)
+    work = [event for event in events_of(tmp_path / "t.json") if event["ph"] == "X"]
+    colours, perfetto = defaultdict(set), defaultdict(set)
+    for event, batch, place in zip(work, outcome.timeline["batch"], outcome.timeline["slice"], strict=True):
+        assert event["name"].startswith(f"batch {batch} · {event['cat']} {place} ")
+        assert event["args"] == {
+            "batch": batch,
+            "iteration": event["args"]["iteration"],
+            event["cat"]: place,
+        }
+        assert (event["cat"] == "attention") == (event["tid"] == 3)
+        colours[batch].add(event["cname"])
+        perfetto[batch].add(re.sub(r"( )?\d+", "", event["name"]))  # what its colour goes by
+    assert sorted(colours) == [0, 1, 2]
+    assert all(len(names) == 1 for names in colours.values())
+    assert len(set.union(*colours.values())) == 3
+    assert len(set.union(*perfetto.values())) == sum(len(names) for names in perfetto.values()) == 6
+
+
+def test_times_are_exact_microseconds(tmp_path: Path) -> None:
+    outcome, spec = recorded(1, attention_us=33.3333)
+    write_timeline(tmp_path / "t.json", outcome, spec)
+    work = [event for event in events_of(tmp_path / "t.json") if event["ph"] == "X"]
+    assert [event["dur"] for event in work[:4]] == [0, 33.3333, 100, 33.3333]
+    assert [event["ts"] for event in work[:4]] == [0, 0, 33.3333, 133.3333]
+
+
+def test_attention_on_the_models_devices_shares_their_lane(tmp_path: Path) -> None:
+    outcome, spec = recorded(1, shared_devices=True)
+    write_timeline(tmp_path / "t.json", outcome, spec)
+    assert {event["tid"] for event in events_of(tmp_path / "t.json") if event["ph"] == "X"} == {1}
+    assert bubbles(outcome, spec) == {"replica 0": 0}
+
+
+def test_equal_timelines_are_equal_files(tmp_path: Path) -> None:
+    for name in ("one.json.gz", "two.json.gz"):
+        write_timeline(tmp_path / name, *recorded(2))
+    assert (tmp_path / "one.json.gz").read_bytes() == (tmp_path / "two.json.gz").read_bytes()
+
+
+def test_nothing_recorded_is_still_a_trace(tmp_path: Path) -> None:
+    outcome, spec = recorded(2, record_s=(0.0, 0.0))
+    write_timeline(tmp_path / "t.json", outcome, spec)
+    assert [event["ph"] for event in events_of(tmp_path / "t.json")] == ["M"] * 5
+    assert bubbles(outcome, spec) == {"replica 0": None, "attention workers": None}
+
+
+@pytest.mark.parametrize("name", ["timeline.txt", "timeline.gz", "timeline"])
+def test_other_names_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=r"must end in \.json or \.json\.gz"):
+        write_timeline(tmp_path / name, *recorded(1))
+    assert not list(tmp_path.iterdir())
+
+
+def test_bubbles_by_hand() -> None:
+    # One batch: attention waits for the slice and the slice for attention, 100 us each.
+    outcome, spec = recorded(1)
+    assert bubbles(outcome, spec) == {
+        "replica 0": pytest.approx(0.5, abs=0.02),
+        "attention workers": pytest.approx(0.5, abs=0.02),
+    }
+    # Attention of 50 us for slices of 100 us and two batches: attention is what waits.
+    outcome, spec = recorded(2, attention_us=50)
+    found = bubbles(outcome, spec)
+    assert found["replica 0"] == pytest.approx(0, abs=0.07)
+    assert found["attention workers"] == pytest.approx(0.5, abs=0.05)
+
+
+def test_bubbles_do_not_count_what_began_before_the_window() -> None:
+    # The window opens and closes in the middle of pieces of work; nobody is idle in a steady rotation of two.
+    timeline = {
+        "batch": np.array([0, 1, 0, 1]),
+        "worker": np.array([0, -1, 0, -1]),
+        "iteration": np.zeros(4, np.int64),
+        "slice": np.array([1, 1, 2, 2]),
+        "start_s": np.array([1.0, 1.5, 2.0, 2.5]),
+        "end_s": np.array([2.0, 2.5, 3.0, 3.5]),
+    }
+    outcome, spec = recorded(2)
+    assert bubbles(
+        Outcome(
+            outcome.requests,
+            outcome.iterations,
+            outcome.stints,
+            timeline,
+            outcome.replica_busy_s,
+            *(0.0, 0.0, 0.0, 0, 0),
+        ),
+        spec,
+    ) == {"replica 0": 0, "attention workers": 0}
