@@ -36,10 +36,12 @@ sanitize: setup
 bench: setup
 	$(BIN)/laminabench bench slab
 	$(BIN)/laminabench bench traces
+	$(BIN)/laminabench bench sim
 
-# The replay itself arrives with the virtual cluster; until then, what it will replay.
+# The command the project is known by, beside what it is compared with.
 replay: setup
-	$(BIN)/laminabench traces info azure-conv
+	$(BIN)/laminabench replay --trace azure-conv --system vllm
+	$(BIN)/laminabench replay --trace azure-conv --system lamina
 
 clean:
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

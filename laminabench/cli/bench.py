@@ -8,6 +8,12 @@ from laminabench.cli.lazy import Lazy, LazyGroup
 
 COMMANDS = (
     Lazy(
+        "sim",
+        "laminabench.cli.bench_sim:sim",
+        "Replays per second of the virtual cluster.",
+        example="laminabench bench sim --week",
+    ),
+    Lazy(
         "slab",
         "laminabench.cli.bench_slab:slab",
         "Token allocations per second of the KV slab allocator.",

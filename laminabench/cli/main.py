@@ -7,20 +7,54 @@ import sys
 
 import click
 
+from laminabench.cli import ending
 from laminabench.cli.lazy import Lazy, LazyGroup
-from laminabench.errors import CheckFailedError, UserError
 
 # Set by the shell's completion script, which `laminabench completion` prints.
 COMPLETION = "_LAMINABENCH_COMPLETE"
-DONE, CHECK_FAILED, WRONG_USE, BUG, INTERRUPTED = 0, 1, 2, 70, 130
 
 COMMANDS = (
+    Lazy(
+        "replay",
+        "laminabench.cli.replay:replay",
+        "Replay a trace against a system: throughput, TBT, cost.",
+        section="Replaying",
+        example="laminabench replay --trace azure-conv --system lamina",
+    ),
+    Lazy(
+        "gains",
+        "laminabench.cli.gains:gains",
+        "Lamina against vLLM at equal cost, models by traces.",
+        section="Replaying",
+        example="laminabench gains --model llama3-70b",
+    ),
     Lazy(
         "traces",
         "laminabench.cli.traces:traces",
         "List, fetch, inspect, fit and generate request traces.",
         section="Workloads",
         example="laminabench traces info azure-conv",
+    ),
+    Lazy(
+        "hardware",
+        "laminabench.cli.hardware:hardware",
+        "Devices, their data sheets and prices.",
+        section="The modelled cluster",
+        example="laminabench hardware list --price h100=2.5",
+    ),
+    Lazy(
+        "models",
+        "laminabench.cli.models:models",
+        "Models, or any config.json: bytes, shapes, ways to split.",
+        section="The modelled cluster",
+        example="laminabench models show llama3-70b",
+    ),
+    Lazy(
+        "costs",
+        "laminabench.cli.costs:costs",
+        "Cost coefficients with source and error.",
+        section="The modelled cluster",
+        example="laminabench costs show vllm-0.14 --device h20",
     ),
     Lazy(
         "bench",
@@ -62,27 +96,35 @@ def main() -> None:
 
 def run(arguments: list[str] | None = None) -> None:
     """The console script: every way a command can end, as an exit code and at most one sentence."""
+    ending.open_streams()
+    with ending.terminable():
+        said, code = _outcome(arguments)
+    if said:
+        ending.say(said)
+    ending.close_streams()
+    sys.exit(code)
+
+
+def _outcome(arguments: list[str] | None) -> tuple[str, int]:
+    """Run the command; what is to be said of its end, and the exit code."""
     try:
-        code = _call(arguments)
+        return "", _call(arguments)
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        code = WRONG_USE
+        return error.format_message(), ending.WRONG_USE
     except click.ClickException as error:
-        click.echo(f"laminabench: error: {_usage_sentence(error)}", err=True)
-        code = WRONG_USE
+        return f"laminabench: error: {_usage_sentence(error)}", ending.WRONG_USE
     except (KeyboardInterrupt, click.exceptions.Abort):
-        click.echo("laminabench: interrupted", err=True)
-        code = INTERRUPTED
+        return "laminabench: interrupted", ending.INTERRUPTED
+    except ending.Terminated:
+        return "laminabench: terminated", ending.TERMINATED
     except BrokenPipeError:
-        # The reader left (`| head`). Keep the interpreter from failing once more while it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = DONE
+        # The reader left (`| head`): it has what it wanted.
+        return "", ending.DONE
     except Exception as error:
         if os.environ.get("LAMINABENCH_DEBUG"):
             raise
-        sentence, code = _sentence(error)
-        click.echo(f"laminabench: {sentence}", err=True)
-    sys.exit(code)
+        sentence, code = ending.sentence_of(error)
+        return f"laminabench: {sentence}", code
 
 
 def _call(arguments: list[str] | None) -> int:
@@ -95,7 +137,7 @@ def _call(arguments: list[str] | None) -> int:
         # Otherwise click exits by itself only where a pipe broke, and then with the code of a failed check.
         raise BrokenPipeError from exit_
     sys.stdout.flush()
-    return code if isinstance(code, int) else DONE
+    return code if isinstance(code, int) else ending.DONE
 
 
 def _usage_sentence(error: click.ClickException) -> str:
@@ -103,20 +145,6 @@ def _usage_sentence(error: click.ClickException) -> str:
     message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
     return f"{message} (see '{context.command_path} --help')" if context else message
-
-
-def _sentence(error: Exception) -> tuple[str, int]:
-    if isinstance(error, CheckFailedError):
-        return f"check failed: {error}", CHECK_FAILED
-    if isinstance(error, UserError):
-        return f"error: {error}", WRONG_USE
-    if isinstance(error, OSError) and error.filename:
-        return f"error: {error.filename}: {error.strerror}", WRONG_USE
-    return (
-        f"internal error: {type(error).__name__}: {error}; this is a bug: "
-        "please report it with what LAMINABENCH_DEBUG=1 shows",
-        BUG,
-    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""From what a replay gave back to answers: pure functions over tables."""

@@ -1,0 +1,83 @@
+"""A distribution of whole numbers: percentiles that are values that occurred, shares within a limit, mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laminabench.analysis.exact import chunks, dot
+from laminabench.sim.spec import TICKS_PER_S, Ticks
+
+# Ranks are worked out in whole numbers: 0.07 * 100 is not 7 in floating point.
+PERMILLE = {"p50": 500, "p90": 900, "p99": 990, "p99.9": 999}
+_BITS = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Values in ascending order and how many there are up to each; without counts, each is there once."""
+
+    values: Ticks
+    up_to: NDArray[np.int64] | None
+    sum: int
+
+    @property
+    def count(self) -> int:
+        if self.up_to is None:
+            return len(self.values)
+        return int(self.up_to[-1]) if len(self.up_to) else 0
+
+    @property
+    def mean(self) -> float | None:
+        return self.sum / self.count if self.count else None
+
+    @property
+    def max(self) -> int | None:
+        return int(self.values[-1]) if len(self.values) else None
+
+    def percentile(self, permille: int) -> int | None:
+        """The smallest value that at least this share of all is not above (the inverted CDF)."""
+        if not self.count:
+            return None
+        rank = max(1, -(-self.count * permille // 1000))
+        place = rank - 1 if self.up_to is None else int(np.searchsorted(self.up_to, rank))
+        return int(self.values[place])
+
+    def at_most(self, limit: int) -> int:
+        """How many values are not above the limit."""
+        place = int(np.searchsorted(self.values, limit, side="right"))
+        if self.up_to is None or place == 0:
+            return place
+        return int(self.up_to[place - 1])
+
+    def describe(self, per_s: float) -> dict[str, float | None]:
+        """Mean, percentiles and maximum of values in ticks; 1000 per_s gives milliseconds."""
+        found = {name: self.percentile(permille) for name, permille in PERMILLE.items()}
+        rows: dict[str, float | None] = {"mean": self.mean, **found, "max": self.max}
+        return {name: None if value is None else value * per_s / TICKS_PER_S for name, value in rows.items()}
+
+
+def distribution(values: Ticks, weights: NDArray[Any] | None = None) -> Distribution:
+    """Of non-negative values, each as often as its weight says (a whole number of 1 or more)."""
+    if weights is None:
+        ordered = np.sort(values)
+        return Distribution(ordered, None, dot(ordered, np.ones(len(ordered), np.uint8)))
+    if not len(values):
+        return Distribution(values, np.zeros(0, np.int64), 0)
+    summed = dot(values, weights)
+    bits = int(weights.max()).bit_length()
+    if int(values.max()).bit_length() + bits > _BITS:
+        order = np.argsort(values, kind="stable")
+        return Distribution(values[order], np.cumsum(weights[order], dtype=np.int64), summed)
+    # Sorting one array of value and weight in one word is many times faster than ordering two arrays.
+    packed = np.empty(len(values), np.int64)
+    for rows in chunks(len(values)):
+        packed[rows] = (values[rows] << bits) | weights[rows]
+    packed.sort()
+    up_to = packed & ((1 << bits) - 1)
+    packed >>= bits
+    np.cumsum(up_to, out=up_to)
+    return Distribution(packed, up_to, summed)

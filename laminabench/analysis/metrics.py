@@ -1,0 +1,115 @@
+"""The summary of a replay: what `--json` prints and a Run's manifest keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from laminabench.analysis import rates
+from laminabench.analysis.exact import total
+from laminabench.analysis.slo import in_time, limit_ticks, request_attainment, token_attainment
+from laminabench.analysis.tbt import Tokens, tbt, tokens_of
+from laminabench.analysis.window import Window, whole_run, window
+from laminabench.runs.status import STATUSES, statuses
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.spec import Mode
+
+PER_S, PER_MS = 1.0, 1000.0
+
+
+def summarise(
+    outcome: Outcome,
+    lengths: rates.Lengths,
+    *,
+    mode: Mode,
+    slo_tbt_ms: float,
+    usd_per_hour: float,
+    shared_devices: bool = False,
+) -> dict[str, Any]:
+    """Everything of the steady window, and the main numbers of the whole run beside it; ready for JSON.
+
+    `shared_devices`: attention runs on the model workers' own devices, so a bubble is when neither works.
+    """
+    steady, whole = window(outcome, mode), whole_run(outcome)
+    tokens = tokens_of(outcome)
+    limit = limit_ticks(slo_tbt_ms)
+    of_whole = _rates(outcome, tokens, whole, slo_tbt_ms, limit)
+    headline = of_whole if steady == whole else _rates(outcome, tokens, steady, slo_tbt_ms, limit)
+    del tokens
+    codes = statuses(outcome)
+    counts = np.bincount(codes, minlength=len(STATUSES)).tolist()
+    capacity, peak = outcome.kv_capacity_tokens, outcome.peak_kv_tokens
+    used = _utilisation(outcome, steady)
+    return {
+        **headline,
+        "cost": rates.cost(headline["throughput_tokens_per_s"], usd_per_hour),
+        "requests": {"completed": counts[0], "rejected": counts[1], "unfinished": counts[2]},
+        "tokens_generated": total(outcome.iterations["size"]),
+        "duration_s": outcome.end_s,
+        "window": steady.describe(),
+        "whole_run": of_whole,
+        "time_shares": rates.time_shares(outcome, steady),
+        "utilisation": used,
+        "bubbles": _bubbles(used, shared_devices=shared_devices),
+        "queueing_s": rates.queueing(outcome, steady).describe(PER_S),
+        "tpot_ms": rates.tpot(outcome, lengths, steady).describe(PER_MS),
+        "preemptions": total(outcome.requests["preemptions"]),
+        "kv": {
+            "capacity_tokens": capacity,
+            "peak_tokens": peak,
+            "peak_share": peak / capacity if capacity else None,
+        },
+    }
+
+
+def _rates(outcome: Outcome, tokens: Tokens, of: Window, slo_tbt_ms: float, limit: int) -> dict[str, Any]:
+    made = rates.produced(outcome, of)
+    gaps = tbt(tokens, of)
+    batches = rates.mean_batches(outcome, of)
+    return {
+        "throughput_tokens_per_s": rates.per_second(made, of),
+        "mean_batch": sum(batches),
+        "mean_batches": batches,
+        "tbt_ms": gaps.describe(PER_MS),
+        "slo": {
+            "tbt_ms": slo_tbt_ms,
+            "token_attainment": token_attainment(gaps, limit),
+            "request_attainment": request_attainment(outcome, tokens, limit, of),
+            "goodput_tokens_per_s": rates.per_second(in_time(made, gaps, limit), of),
+        },
+    }
+
+
+def _utilisation(outcome: Outcome, steady: Window) -> dict[str, Any]:
+    """Of the pools in the window; of each worker over the whole run, as its busy time is known for that."""
+    return {
+        **rates.utilisation(outcome, steady),
+        "whole_run": {
+            "replicas": [rates.share_of_run(outcome, float(busy)) for busy in outcome.replica_busy_s],
+            "attention": rates.share_of_run(outcome, outcome.attention_busy_s),
+        },
+    }
+
+
+def _bubbles(used: dict[str, Any], *, shared_devices: bool) -> dict[str, Any]:
+    """1 - utilisation, of the same workers; of the devices, where model and attention share them."""
+
+    def idle(*busy: float | None) -> float | None:
+        known = [share for share in busy if share is not None]
+        return max(0.0, 1.0 - sum(known)) if known else None
+
+    replicas, attention = used["whole_run"]["replicas"], used["whole_run"]["attention"]
+    if shared_devices:
+        # Attention is spread evenly over the replicas' devices.
+        each = None if attention is None else attention / len(replicas)
+        in_window = None if used["attention"] is None else used["attention"] / len(replicas)
+        return {
+            "devices": idle(used["model"], in_window),
+            "whole_run": {"devices": [idle(share, each) for share in replicas]},
+        }
+    return {
+        "model": idle(used["model"]),
+        "attention": idle(used["attention"]),
+        "whole_run": {"replicas": [idle(share) for share in replicas], "attention": idle(attention)},
+    }

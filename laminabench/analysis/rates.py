@@ -1,0 +1,164 @@
+"""Throughput, batch, delays, utilisation and cost of a replay; times are whole ticks until the last step.
+
+A token is in a window if it came after the window's start and not after its end; so is an iteration by its
+end and a request by when it finished (for queueing: by when it was admitted).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laminabench.analysis.distribution import Distribution, distribution
+from laminabench.analysis.exact import chunks, dot, total
+from laminabench.analysis.window import Window
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.spec import TICKS_PER_S, Ticks, ticks
+
+PARTS = ("model", "attention", "network", "host")
+
+
+class Lengths(Protocol):
+    """What is needed of a trace; a Run has it too."""
+
+    @property
+    def output_tokens(self) -> NDArray[np.int32]: ...
+
+
+def produced(outcome: Outcome, window: Window) -> int:
+    """Tokens made by the iterations that end in the window."""
+    size = outcome.iterations["size"]
+    return sum(
+        total(size[rows][(end > window.start) & (end <= window.end)]) for rows, _, end in _spans(outcome)
+    )
+
+
+def mean_batches(outcome: Outcome, window: Window) -> list[float]:
+    """For each batch the mean number of requests in its iterations over the window's time, pauses included.
+
+    The sum is the mean number of requests being served at once.
+    """
+    columns = outcome.iterations
+    batches = int(columns["batch"].max()) + 1 if len(columns["batch"]) else 0
+    sums = [0] * batches
+    for rows, start, end in _spans(outcome):
+        inside = _overlap(start, end, window)
+        batch, size = columns["batch"][rows], columns["size"][rows]
+        for j in range(batches):
+            mine = batch == j
+            sums[j] += dot(inside[mine], size[mine])
+    return [some / window.ticks if window.ticks else 0.0 for some in sums]
+
+
+def time_shares(outcome: Outcome, window: Window) -> dict[str, float | None]:
+    """Where the time of a token goes: the parts of the iterations' time, each iteration counted once a token.
+
+    `waiting` is what no part accounts for: for the other batches, for a worker, in a bubble. Parts can run at
+    the same time; `overlapped` is by how much they exceed an iteration's duration, so that model +
+    attention + network + host + waiting - overlapped = 1.
+    """
+    columns = outcome.iterations
+    sums = dict.fromkeys((*PARTS, "waiting", "overlapped"), 0)
+    all_time = 0
+    for rows, start, end in _spans(outcome):
+        inside = (end > window.start) & (end <= window.end)
+        size, left = columns["size"][rows][inside], (end - start)[inside]
+        all_time += dot(left, size)
+        for part in PARTS:
+            spent = ticks(columns[f"{part}_s"][rows][inside])
+            sums[part] += dot(spent, size)
+            left -= spent
+        sums["waiting"] += dot(np.maximum(left, 0), size)
+        sums["overlapped"] += dot(np.maximum(-left, 0), size)
+    return {part: some / all_time if all_time else None for part, some in sums.items()}
+
+
+def utilisation(outcome: Outcome, window: Window) -> dict[str, float | None]:
+    """Busy share of the model replicas (their mean) and of the attention workers within the window.
+
+    From the iterations; of one that is cut by the window's edge, the part that its time inside is of its
+    duration, as if the work were spread evenly over it.
+    """
+    columns = outcome.iterations
+    busy = dict.fromkeys(("model", "attention"), 0.0)
+    for rows, start, end in _spans(outcome):
+        inside = _overlap(start, end, window)
+        whole = inside == end - start
+        cut = np.flatnonzero(~whole & (inside > 0))
+        for part in busy:
+            spent = ticks(columns[f"{part}_s"][rows])
+            busy[part] += total(spent[whole])
+            busy[part] += sum(int(spent[i]) * int(inside[i]) / int(end[i] - start[i]) for i in cut)
+    workers = {"model": len(outcome.replica_busy_s), "attention": 1}
+    return {
+        part: min(1.0, busy[part] / (workers[part] * window.ticks)) if window.ticks else None for part in busy
+    }
+
+
+def share_of_run(outcome: Outcome, busy_s: float) -> float | None:
+    """Busy share of a worker over the whole run."""
+    return busy_s / outcome.end_s if outcome.end_s > 0 else None
+
+
+def queueing(outcome: Outcome, window: Window | None = None) -> Distribution:
+    """Ticks from arrival to the first iteration, of requests admitted in the window (its start included)."""
+    columns = outcome.requests
+    found = []
+    for rows in chunks(len(columns["admitted_s"])):
+        some = np.isfinite(columns["admitted_s"][rows])
+        admitted = ticks(columns["admitted_s"][rows][some])
+        delay = admitted - ticks(columns["arrival_s"][rows][some])
+        if window is not None:
+            delay = delay[(admitted >= window.start) & (admitted <= window.end)]
+        found.append(delay)
+    return distribution(_joined(found))
+
+
+def tpot(outcome: Outcome, lengths: Lengths, window: Window | None = None) -> Distribution:
+    """(First token to last) / (tokens - 1) of each request that finished with more than one, to the tick."""
+    columns = outcome.requests
+    found = []
+    for rows in chunks(len(columns["finished_s"])):
+        some = np.isfinite(columns["finished_s"][rows]) & (lengths.output_tokens[rows] > 1)
+        finished = ticks(columns["finished_s"][rows][some])
+        each = np.rint(
+            (finished - ticks(columns["first_token_s"][rows][some])) / (lengths.output_tokens[rows][some] - 1)
+        )
+        if window is not None:
+            each = each[(finished > window.start) & (finished <= window.end)]
+        found.append(each.astype(np.int64))
+    return distribution(_joined(found))
+
+
+def per_second(count: float, window: Window) -> float | None:
+    return count * TICKS_PER_S / window.ticks if window.ticks else None
+
+
+def cost(throughput_tokens_per_s: float | None, usd_per_hour: float) -> dict[str, float | None]:
+    """What tokens cost at this rate, and how many a dollar buys; None where that is infinite."""
+    per_hour = (throughput_tokens_per_s or 0.0) * 3600
+    return {
+        "usd_per_hour": usd_per_hour,
+        "usd_per_million_tokens": usd_per_hour / per_hour * 1e6 if per_hour else None,
+        "tokens_per_usd": per_hour / usd_per_hour if usd_per_hour else None,
+    }
+
+
+def _spans(outcome: Outcome) -> Iterator[tuple[slice, Ticks, Ticks]]:
+    """Some rows of the iterations at a time, with when they started and ended."""
+    start_s, duration_s = outcome.iterations["start_s"], outcome.iterations["duration_s"]
+    for rows in chunks(len(start_s)):
+        start = ticks(start_s[rows])
+        yield rows, start, start + ticks(duration_s[rows])
+
+
+def _overlap(start: Ticks, end: Ticks, window: Window) -> Ticks:
+    overlap: Ticks = np.minimum(end, window.end) - np.maximum(start, window.start)
+    return np.maximum(overlap, 0, out=overlap)
+
+
+def _joined(found: list[Ticks]) -> Ticks:
+    return np.concatenate(found) if found else np.zeros(0, np.int64)

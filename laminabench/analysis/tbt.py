@@ -1,0 +1,116 @@
+"""Time between tokens, exact for every token, without looking at tokens one by one.
+
+The requests that run both in an iteration of a batch and in the one before it get their tokens at the ends
+of the two: `size - joined` tokens with one and the same gap. Who was preempted has, for each time, one gap
+from the end of the last iteration before to the end of the first one after. A first token has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laminabench.analysis.distribution import Distribution, distribution
+from laminabench.analysis.exact import column_ticks
+from laminabench.analysis.window import Window
+from laminabench.sim.outcome import Columns, Outcome
+from laminabench.sim.spec import Ticks
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The iterations of one batch in their order: row k is iteration k."""
+
+    end: Ticks
+    # Requests that ran in this iteration and in the one before it.
+    stayed: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Gaps of preempted requests, one a resumption."""
+
+    request: NDArray[np.int64]
+    end: Ticks  # when the token came
+    gap: Ticks
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """When the tokens of a run came: by batch, and those that followed a preemption."""
+
+    lanes: tuple[Lane, ...]
+    resumed: Resumed
+
+
+def tokens_of(outcome: Outcome) -> Tokens:
+    """The iterations sorted into batches, in ticks."""
+    batch = outcome.iterations["batch"]
+    batches = int(batch.max()) + 1 if len(batch) else 0
+    lanes = tuple(_lane(outcome.iterations, np.flatnonzero(batch == j)) for j in range(batches))
+    return Tokens(lanes, _resumed(outcome.stints, lanes))
+
+
+def tbt(tokens: Tokens, window: Window | None = None) -> Distribution:
+    """Gaps in ticks, each as often as there are tokens that came after it; in the window, if one is given."""
+    gaps: list[Ticks] = []
+    weights: list[NDArray[Any]] = []
+    for lane in tokens.lanes:
+        first, last = 1, len(lane.end)
+        if window is not None:
+            first = max(1, int(np.searchsorted(lane.end, window.start, side="right")))
+            last = int(np.searchsorted(lane.end, window.end, side="right"))
+        if first >= last:
+            continue
+        stayed = lane.stayed[first:last]
+        # Without anybody in both iterations there is no gap, and often a long pause.
+        some = stayed > 0
+        gaps.append(np.diff(lane.end[first - 1 : last])[some])
+        weights.append(stayed[some])
+    resumed = tokens.resumed
+    if len(resumed.gap):
+        inside = slice(None) if window is None else (resumed.end > window.start) & (resumed.end <= window.end)
+        gaps.append(resumed.gap[inside])
+        weights.append(np.ones(len(gaps[-1]), np.int32))
+    if not gaps:
+        return distribution(np.zeros(0, np.int64), np.zeros(0, np.int32))
+    if len(gaps) == 1:
+        return distribution(gaps[0], weights[0])
+    # The parts are let go before the whole is sorted.
+    values = np.concatenate(gaps)
+    gaps.clear()
+    counts = np.concatenate(weights)
+    weights.clear()
+    return distribution(values, counts)
+
+
+def _lane(iterations: Columns, rows: NDArray[np.intp]) -> Lane:
+    if len(rows) == len(iterations["batch"]):
+        columns = iterations
+    else:
+        names = ("iteration", "start_s", "duration_s", "size", "joined")
+        columns = {name: iterations[name][rows] for name in names}
+    assert not len(rows) or (int(columns["iteration"][0]), int(columns["iteration"][-1])) == (
+        0,
+        len(rows) - 1,
+    )
+    end = column_ticks(columns["start_s"])
+    end += column_ticks(columns["duration_s"])
+    return Lane(end, (columns["size"] - columns["joined"]).astype(np.int32, copy=False))
+
+
+def _resumed(stints: Columns, lanes: tuple[Lane, ...]) -> Resumed:
+    # A request's stints are listed in their order, but not next to each other.
+    order = np.argsort(stints["request"], kind="stable")
+    request = stints["request"][order]
+    batch, first, last = (stints[name][order] for name in ("batch", "first_iteration", "last_iteration"))
+    began, ended = np.empty(len(request), np.int64), np.empty(len(request), np.int64)
+    for j, lane in enumerate(lanes):
+        mine = batch == j
+        began[mine], ended[mine] = lane.end[first[mine]], lane.end[last[mine]]
+    next_of_same = np.flatnonzero(request[1:] == request[:-1]) + 1
+    end = began[next_of_same]
+    return Resumed(request[next_of_same], end, end - ended[next_of_same - 1])

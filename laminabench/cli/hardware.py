@@ -1,0 +1,84 @@
+"""`laminabench hardware list|show`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from laminabench.cli.facts import render_facts
+from laminabench.cli.output import Output, reporting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import Console
+
+    from laminabench.catalog.hardware import Device
+
+
+@click.group()
+def hardware() -> None:
+    """The devices of the catalogue: what they can do, and what they cost."""
+
+
+def price_option(command: Any) -> Any:
+    """--price DEVICE=USD, repeatable."""
+    return click.option(
+        "--price",
+        "prices",
+        multiple=True,
+        metavar="DEVICE=USD",
+        help="Price per hour instead of the catalogue's.",
+    )(command)
+
+
+def priced_devices(prices: tuple[str, ...]) -> Mapping[str, Device]:
+    """The catalogue's devices with the user's prices."""
+    from laminabench.catalog.hardware import load_devices, parse_price, priced  # noqa: PLC0415 - reads TOML
+
+    return priced(load_devices(), dict(parse_price(text) for text in prices))
+
+
+@hardware.command("list")
+@price_option
+@reporting
+def list_hardware(prices: tuple[str, ...], out: Output) -> None:
+    """All devices, a line each."""
+    rows = [found.describe() for found in priced_devices(prices).values()]
+    out.result({"hardware": rows}, lambda console: _render(console, rows))
+
+
+@hardware.command()
+@click.argument("name")
+@price_option
+@reporting
+def show(name: str, prices: tuple[str, ...], out: Output) -> None:
+    """Every number of one device, and its source."""
+    from laminabench.catalog.hardware import device  # noqa: PLC0415
+
+    facts = device(name, priced_devices(prices)).describe()
+    out.result(facts, lambda console: render_facts(console, facts))
+
+
+def _render(console: Console, rows: list[dict[str, Any]]) -> None:
+    from rich.table import Table  # noqa: PLC0415 - not for --json
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("device")
+    for title in ("bf16 TFLOPS", "GB", "GB/s", "W", "$/hour"):
+        table.add_column(title, justify="right")
+    table.add_column("price is")
+    table.add_column("what it is")
+    for row in rows:
+        table.add_row(
+            f"[bold]{row['name']}[/bold]",
+            f"{row['tflops'].get('bf16', 0):,.0f}",
+            f"{row['memory_gb']:,.0f}",
+            f"{row['bandwidth_gb_per_s']:,.0f}",
+            "-" if row["power_w"] is None else f"{row['power_w']:,.0f}",
+            f"{row['price']['usd']:.2f}",
+            f"{row['price']['basis']}, {row['price']['date']}",
+            row["title"],
+        )
+    console.print(table)

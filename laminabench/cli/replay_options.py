@@ -1,0 +1,146 @@
+"""The flags of `laminabench replay` that are not the trace's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from laminabench.cli.hardware import price_option
+from laminabench.cli.traces.options import COUNT, positive, window
+
+SYSTEMS = ("lamina", "lamina-v1", "vllm")
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+def _choice(*names: str) -> click.Choice[str]:
+    return click.Choice(names)
+
+
+_OPTIONS = (
+    click.option("--trace", required=True, help="Catalogue name, imported name or file."),
+    click.option(
+        "--system",
+        "system_name",
+        type=_choice(*SYSTEMS),
+        default="lamina",
+        show_default=True,
+        help="What to replay against.",
+    ),
+    click.option(
+        "--deployment", help="4xh100, or model+attention workers: 2xh100+4xh20; v2 Table 5's by default."
+    ),
+    click.option(
+        "--model",
+        "model_name",
+        default="llama3-70b",
+        show_default=True,
+        help="Name, or path of a config.json.",
+    ),
+    click.option("--backend", type=_choice("modelled"), default="modelled", show_default=True),
+    click.option(
+        "--mode",
+        type=_choice("saturate", "open", "closed"),
+        default="saturate",
+        show_default=True,
+        help="Queue never empty, the trace's own arrivals, or fixed concurrency.",
+    ),
+    click.option("--concurrency", type=COUNT, help="With --mode closed: requests in the system at once."),
+    click.option(
+        "--slo-tbt-ms",
+        metavar="X",
+        callback=positive,
+        default="100",
+        show_default=True,
+        help="Time between tokens that counts as good.",
+    ),
+    click.option(
+        "--policy",
+        default="fifo",
+        show_default=True,
+        help="Who goes first: fifo, sjf, deadline, module:Class.",
+    ),
+    click.option(
+        "--batches", type=click.IntRange(1, 64), help="lamina: batches in rotation, 1 is serial; 2."
+    ),
+    click.option(
+        "--pipelining", type=_choice("serial", "rotational", "fixed"), help="lamina: how they take turns."
+    ),
+    click.option(
+        "--pipeline-parallel",
+        type=click.IntRange(1, 64),
+        default=1,
+        show_default=True,
+        help="lamina: stages the model workers' layers are split in.",
+    ),
+    click.option(
+        "--partition", type=_choice("heads", "requests"), help="lamina: what attention workers share out."
+    ),
+    click.option(
+        "--overlap/--no-overlap", default=True, show_default=True, help="lamina: send q before k and v exist."
+    ),
+    click.option(
+        "--stream-chunks", type=click.IntRange(1, 64), help="lamina-v1: mini-batches of a transfer; 4."
+    ),
+    click.option(
+        "--kv-overcommit",
+        metavar="X",
+        callback=positive,
+        default="1",
+        help="lamina: KV beyond device memory, paged to the host.",
+    ),
+    click.option(
+        "--admission",
+        type=_choice("reserve", "grow"),
+        default="reserve",
+        show_default=True,
+        help="KV for the final length at once, or as it grows, with preemption.",
+    ),
+    click.option(
+        "--prefix-sharing", is_flag=True, help="Store prompt prefixes that the trace marks as equal once."
+    ),
+    click.option("--max-num-seqs", type=click.IntRange(1, 1 << 20), help="Most requests running at once."),
+    click.option(
+        "--block-size", type=click.IntRange(1, 4096), help="KV tokens in a block: vllm 16, lamina 1."
+    ),
+    click.option(
+        "--gpu-memory-utilization",
+        metavar="X",
+        type=click.FloatRange(0.1, 1.0),
+        default=0.9,
+        show_default=True,
+        help="Share of a device's memory in use.",
+    ),
+    click.option(
+        "--costs", "costs_name", default="vllm-0.14", show_default=True, help="Cost set, or a TOML file."
+    ),
+    click.option(
+        "--network",
+        "network_name",
+        default="fhbn",
+        show_default=True,
+        help="fhbn, nccl, ..., or 40us,42GB/s.",
+    ),
+    price_option,
+    click.option(
+        "--out", "directory", type=_FOLDER, help="Where the Run goes; runs/NAME-AND-TIME by default."
+    ),
+    click.option("--no-out", is_flag=True, help="Print only, keep no Run."),
+    click.option("--timeline", type=_FILE, help="Perfetto trace of one window: .json or .json.gz."),
+    click.option(
+        "--timeline-window",
+        metavar="A:B",
+        callback=window,
+        help="Which seconds; 50 ms from the middle by default.",
+    ),
+)
+
+
+def replay_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the flags of a replay."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command

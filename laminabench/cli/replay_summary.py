@@ -1,0 +1,79 @@
+"""What a replay prints: the headline first, then where the time went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SOURCES = {"file": "the real trace", "profile": "generated from its profile"}
+WINDOWS = {
+    "queue_never_empty": "in which the queue was never empty",
+    "concurrency_held": "at full concurrency",
+    "arrivals": "from first to last arrival",
+    "whole_run": "in all",
+}
+PARTS = ("model", "attention", "network", "host", "waiting")
+
+
+def render(console: Console, result: dict[str, Any]) -> None:
+    """A dozen lines on one screen."""
+    trace = result["trace"]
+    console.print(
+        f"[bold]{escape(trace['name'])}[/bold], {SOURCES[trace['source']]}, {trace['requests']:,} requests",
+        f"on [bold]{result['system']}[/bold] {result['deployment']} with {escape(result['model'])}",
+        f"({result['mode']}, [bold]modelled[/bold], costs {escape(result['costs_set'])})",
+        soft_wrap=True,
+    )
+    for label, line in _lines(result):
+        console.print(f"{label:15}{line}", soft_wrap=True)
+    kept = f"; kept in {escape(result['run_dir'])}" if result["run_dir"] else ""
+    times = f"simulated in {result['simulation_s'] * 1000:.1f} ms, {result['wall_s']:.2f} s in all"
+    console.print(f"[dim]{times}{kept}[/dim]", soft_wrap=True)
+
+
+def _lines(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    steady, whole, facts, kv = (result[key] for key in ("window", "whole_run", "facts", "kv"))
+    length = f"{steady['end_s'] - steady['start_s']:,.1f} s {WINDOWS[steady['kind']]}"
+    rest = f"whole run {_number(whole['throughput_tokens_per_s'])} over {result['duration_s']:,.1f} s"
+    yield (
+        "throughput",
+        f"[bold]{_number(result['throughput_tokens_per_s'])} tokens/s[/bold] over {length}; {rest}",
+    )
+    batches = f" in {facts['batches']} batches" if facts.get("batches", 1) > 1 else ""
+    filled = f"KV cache up to {_share(kv['peak_share'])} of {kv['capacity_tokens']:,} tokens"
+    yield "mean batch", f"[bold]{_number(result['mean_batch'])}[/bold] requests{batches}; {filled}"
+    times = (f"{name} {_number(value)}" for name, value in result["tbt_ms"].items())
+    yield "TBT in ms", ", ".join(times)
+    slo = result["slo"]
+    tokens, requests = _share(slo["token_attainment"]), _share(slo["request_attainment"])
+    goodput = f"goodput {_number(slo['goodput_tokens_per_s'])} tokens/s"
+    yield f"within {slo['tbt_ms']:g} ms", f"{tokens} of tokens, {requests} of requests throughout; {goodput}"
+    cost = result["cost"]
+    yield (
+        "cost",
+        f"${cost['usd_per_hour']:.2f} an hour, ${_number(cost['usd_per_million_tokens'])} a million tokens, "
+        f"{_number(cost['tokens_per_usd'])} tokens a dollar",
+    )
+    yield "a token's time", ", ".join(f"{part} {_share(result['time_shares'][part])}" for part in PARTS)
+    idle = {name: value for name, value in result["bubbles"].items() if not isinstance(value, dict)}
+    yield "idle (bubbles)", ", ".join(f"{name} {_share(value)}" for name, value in idle.items())
+    counts = result["requests"]
+    preempted = f"; {result['preemptions']:,} preemptions" if result["preemptions"] else ""
+    rejected = f"{counts['rejected']:,} rejected because they could never fit"
+    waited = f"queueing p50 {_number(result['queueing_s']['p50'])} s"
+    yield "requests", f"{counts['completed']:,} completed, {rejected}{preempted}; {waited}"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"

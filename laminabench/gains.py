@@ -1,0 +1,109 @@
+"""Lamina against vLLM at about equal cost, cell by cell: the layout of v2 Figure 10, for any cost set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from laminabench.catalog.costs import CostSet
+from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.models import ModelShape
+from laminabench.catalog.network import Network
+from laminabench.errors import UserError
+from laminabench.replay import Workload, replay
+from laminabench.systems.registry import system
+from laminabench.systems.setup import Setup
+from laminabench.traces.table import Trace
+
+PAIR = ("vllm", "lamina")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One model on one trace with one cost set: both systems on the same requests."""
+
+    model: str
+    trace: str
+    costs: str
+    dropped: int  # requests that one of the two could never hold, left out for both
+    throughput_tokens_per_s: dict[str, float]
+    mean_batch: dict[str, float]
+    tbt_ms: dict[str, float]
+    usd_per_hour: dict[str, float]
+
+    @property
+    def gain(self) -> float:
+        """Lamina's throughput over vLLM's, less one."""
+        return self.throughput_tokens_per_s["lamina"] / self.throughput_tokens_per_s["vllm"] - 1
+
+    @property
+    def gain_per_dollar(self) -> float:
+        return (1 + self.gain) * self.usd_per_hour["vllm"] / self.usd_per_hour["lamina"] - 1
+
+    @property
+    def batch_ratio(self) -> float:
+        return self.mean_batch["lamina"] / self.mean_batch["vllm"]
+
+    def row(self) -> dict[str, Any]:
+        """For --json."""
+        return {
+            "model": self.model,
+            "trace": self.trace,
+            "costs": self.costs,
+            "dropped": self.dropped,
+            "throughput_tokens_per_s": self.throughput_tokens_per_s,
+            "mean_batch": self.mean_batch,
+            "tbt_ms": self.tbt_ms,
+            "usd_per_hour": self.usd_per_hour,
+            "gain": self.gain,
+            "gain_per_dollar": self.gain_per_dollar,
+            "batch_ratio": self.batch_ratio,
+        }
+
+
+def cells(
+    models: list[ModelShape], traces: list[Trace], cost_sets: list[CostSet], network: Network
+) -> Iterator[Cell]:
+    """Every combination, on the deployments of v2 Table 5, saturated."""
+    for costs in cost_sets:
+        for model in models:
+            setups = {name: _setup(name, model, costs, network) for name in PAIR}
+            for trace in traces:
+                yield _cell(setups, trace)
+
+
+def _setup(name: str, model: ModelShape, costs: CostSet, network: Network) -> Setup:
+    return Setup(model, parse_deployment(system(name).default_deployment(model)), costs, network)
+
+
+def _cell(setups: dict[str, Setup], trace: Trace) -> Cell:
+    fitting = _fitting(setups, trace)
+    dropped = len(trace) - len(fitting)
+    if not len(fitting):
+        raise UserError(f"no request of {trace.meta.name} fits both {' and '.join(setups)}")
+    kept = trace.take(fitting) if dropped else trace
+    summaries = {name: replay(kept, name, setup, Workload()).summary for name, setup in setups.items()}
+    setup = setups["lamina"]
+    return Cell(
+        setup.model.name,
+        trace.meta.name,
+        setup.costs.name,
+        dropped,
+        {name: summary["throughput_tokens_per_s"] for name, summary in summaries.items()},
+        {name: summary["mean_batch"] for name, summary in summaries.items()},
+        {name: summary["tbt_ms"]["p50"] for name, summary in summaries.items()},
+        {name: each.deployment.usd_per_hour for name, each in setups.items()},
+    )
+
+
+def _fitting(setups: dict[str, Setup], trace: Trace) -> np.ndarray:
+    """Rows that fit in every system: otherwise the one that rejects them has an easier load."""
+    longest = min(
+        spec.tokens_per_pool // spec.block_tokens * spec.block_tokens - spec.block_tokens
+        for spec in (system(name).build(replace(setup)).spec for name, setup in setups.items())
+    )
+    lengths = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
+    return np.flatnonzero(lengths <= longest)

@@ -1,0 +1,78 @@
+"""One replay: from the user's choices to a simulated outcome with its summary and provenance."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from laminabench.analysis.metrics import summarise
+from laminabench.errors import UserError
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.simulate import Offered, simulate
+from laminabench.sim.spec import Mode
+from laminabench.systems.policy import priority_of
+from laminabench.systems.registry import system
+from laminabench.systems.setup import Modelled, Setup
+from laminabench.traces.table import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """How a trace is offered, and what is expected of the answers."""
+
+    mode: Mode = "saturate"
+    concurrency: int | None = None
+    policy: str = "fifo"
+    slo_tbt_ms: float = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What came out, and everything needed to know what it means."""
+
+    outcome: Outcome
+    modelled: Modelled
+    summary: dict[str, Any]
+    simulation_s: float
+
+
+def replay(
+    trace: Trace,
+    system_name: str,
+    setup: Setup,
+    workload: Workload,
+    *,
+    record_s: tuple[float, float] = (0.0, 0.0),
+    progress: Callable[[int], None] | None = None,
+) -> Replayed:
+    """Replay on modelled hardware."""
+    modelled = system(system_name).build(setup)
+    offered = _offered(trace, workload)
+    start = time.perf_counter()
+    outcome = simulate(trace, modelled.spec, offered, record_s=record_s, progress=progress)
+    simulation_s = time.perf_counter() - start
+    summary = summarise(
+        outcome,
+        trace,
+        mode=workload.mode,
+        slo_tbt_ms=workload.slo_tbt_ms,
+        usd_per_hour=setup.deployment.usd_per_hour,
+        shared_devices=modelled.spec.shared_devices,
+    )
+    return Replayed(outcome, modelled, summary, simulation_s)
+
+
+def _offered(trace: Trace, workload: Workload) -> Offered:
+    if workload.mode == "open" and not trace.meta.has_arrivals:
+        raise UserError(f"{trace.meta.name} has no arrival times; an open replay of it needs --request-rate")
+    if workload.mode == "closed" and workload.concurrency is None:
+        raise UserError("a closed replay needs --concurrency: how many requests are in the system at once")
+    if workload.mode != "closed" and workload.concurrency is not None:
+        raise UserError(f"--concurrency is for --mode closed, not {workload.mode}")
+    return Offered(
+        workload.mode,
+        workload.concurrency or 0,
+        priority_of(workload.policy, trace, workload.slo_tbt_ms / 1000),
+    )

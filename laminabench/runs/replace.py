@@ -1,0 +1,71 @@
+"""Directories appear whole or not at all, and replace their predecessor in one step where the system can."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from laminabench.errors import UserError
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+@contextlib.contextmanager
+def replacing_directory(target: Path) -> Iterator[Path]:
+    """Yield a temporary directory that becomes `target` if the block succeeds, and is removed if it does not.
+
+    Whether `target` may be replaced is the caller's business.
+    """
+    target = Path(os.path.realpath(target))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    except OSError as error:
+        raise UserError(f"cannot write {target}: {error.strerror}") from error
+    try:
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o777 & ~umask)  # mkdtemp made it private
+        _put(temporary, target)
+    except OSError as error:
+        raise UserError(f"cannot write {target}: {error.strerror or error}") from error
+    finally:
+        # After an exchange this is the predecessor.
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _put(temporary: Path, target: Path) -> None:
+    if not target.exists() or not any(target.iterdir()):
+        temporary.rename(target)
+        return
+    if _exchange(temporary, target):
+        return
+    # Two steps; a crash between them leaves the predecessor beside its place, and no half a directory.
+    old = temporary.with_name(f"{temporary.name}-old")
+    target.rename(old)
+    try:
+        temporary.rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two directories in one step; False where the system or the file system cannot."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    done = renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+    return bool(done == 0)

@@ -1,0 +1,113 @@
+"""Writing a Run: tables first, manifest last, and the directory gets its name when all is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+from numpy.typing import NDArray
+
+from laminabench.errors import UserError
+from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, sha256_of
+from laminabench.runs.replace import replacing_directory
+from laminabench.runs.schema import STATUS, TABLES, Column, schema
+from laminabench.runs.status import STATUSES, statuses
+from laminabench.sim.outcome import Columns, Outcome
+from laminabench.traces.table import Trace
+
+# A row group, and so what is in memory twice.
+_ROWS = 1 << 20
+
+
+def write_run(directory: Path, outcome: Outcome, trace: Trace, manifest: Mapping[str, Any]) -> None:
+    """Write the Run, replacing a Run that is there. Anything else that is there is kept, with a UserError."""
+    check_replaceable(directory)
+    tables: dict[str, Columns] = {
+        "requests": {
+            **outcome.requests,
+            "prompt_tokens": trace.prompt_tokens,
+            "output_tokens": trace.output_tokens,
+            "status": statuses(outcome),
+        },
+        "iterations": outcome.iterations,
+    }
+    if len(outcome.stints["request"]):
+        tables["stints"] = outcome.stints
+    whole: dict[str, Any] = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        **manifest,
+        # What the tables cannot tell; `read_run` makes an Outcome of it again.
+        "totals": {
+            "replica_busy_s": outcome.replica_busy_s.tolist(),
+            "attention_busy_s": outcome.attention_busy_s,
+            "end_s": outcome.end_s,
+            "queue_empty_s": outcome.queue_empty_s,
+            "peak_kv_tokens": int(outcome.peak_kv_tokens),
+            "kv_capacity_tokens": int(outcome.kv_capacity_tokens),
+        },
+        "tables": {},
+    }
+    with replacing_directory(directory) as temporary:
+        for name, columns in tables.items():
+            path = temporary / f"{name}.parquet"
+            rows = _write_table(path, TABLES[name], columns)
+            whole["tables"][name] = {"rows": rows, "sha256": sha256_of(path)}
+        text = json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False)
+        (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+def check_replaceable(directory: Path) -> None:
+    """A UserError unless nothing is there, or an empty directory, or a Run."""
+    try:
+        if not directory.exists() and not directory.is_symlink():
+            return
+        if directory.is_dir() and (not any(directory.iterdir()) or _is_run(directory)):
+            return
+    except OSError as error:
+        raise UserError(f"cannot write {directory}: {error.strerror}") from error
+    raise UserError(f"{directory} exists and is not a Run; it is left alone, name another directory")
+
+
+def _is_run(directory: Path) -> bool:
+    try:
+        found = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and found.get("format") == FORMAT
+
+
+def _write_table(path: Path, columns: tuple[Column, ...], values: Columns) -> int:
+    rows = len(values[columns[0].name])
+    floats = [column.name for column in columns if pa.types.is_floating(column.type)]
+    # Numbers that go up by one, or stay, are next to nothing as differences.
+    counting = [column.name for column in columns if column.name.endswith("iteration")]
+    others = [column.name for column in columns if column.name not in (*floats, *counting)]
+    with pa.parquet.ParquetWriter(
+        path,
+        schema(columns),
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=others,
+        use_byte_stream_split=floats,
+        column_encoding=dict.fromkeys(counting, "DELTA_BINARY_PACKED"),
+        write_page_checksum=True,
+    ) as writer:
+        for first in range(0, max(rows, 1), _ROWS):
+            part = [_array(column, values[column.name][first : first + _ROWS]) for column in columns]
+            writer.write_table(pa.table(part, schema=schema(columns)), row_group_size=_ROWS)
+    return rows
+
+
+def _array(column: Column, values: NDArray[Any]) -> pa.Array:
+    """As arrow has it: null for NaN and -1, which is where something never came to pass."""
+    if column.type == STATUS:
+        return pa.DictionaryArray.from_arrays(pa.array(values, pa.int8()), pa.array(STATUSES))
+    values = np.ascontiguousarray(values)
+    missing = np.isnan(values) if pa.types.is_floating(column.type) else values < 0
+    return pa.array(values, column.type, mask=missing if missing.any() else None)

@@ -1,0 +1,1 @@
+"""What a trace can be replayed against: one file a system, from a deployment to a modelled cluster."""

@@ -1,0 +1,32 @@
+"""Attention offloading (v1 paper): requests dealt out to cheap memory devices, transfers streamed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from laminabench.catalog.models import ModelShape
+from laminabench.systems import lamina
+from laminabench.systems.setup import Modelled, Setup
+
+TITLE = "attention offloading to cheap memory devices, requests dealt out (Lamina, v1 paper)"
+# v1 serves LLaMA-13B from one A100 and, in its economics, RTX 3090-class memory devices.
+SMALL, LARGE = "1xa100-80g+3xrtx-3090", "2xa100-80g+8xrtx-3090"
+SMALL_WEIGHT_BYTES = 66e9
+# Mini-batches that a batch is streamed in, so that transfers hide behind attention (v1 paper 5.2.1).
+STREAM_CHUNKS = 4
+
+
+def default_deployment(model: ModelShape) -> str:
+    return SMALL if model.weight_bytes <= SMALL_WEIGHT_BYTES else LARGE
+
+
+def build(setup: Setup) -> Modelled:
+    """v2's machinery with v1's choices: request-level partition and streaming instead of Q-early overlap."""
+    return lamina.build(
+        replace(
+            setup,
+            partition=setup.partition or "requests",
+            stream_chunks=setup.stream_chunks or STREAM_CHUNKS,
+            overlap=False,
+        )
+    )

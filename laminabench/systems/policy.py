@@ -1,0 +1,60 @@
+"""Who goes first in the queue: the built-in policies, and a user's own."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from laminabench.errors import UserError
+from laminabench.sim.simulate import Priority
+from laminabench.traces.table import Trace
+
+BUILT_IN = ("fifo", "sjf", "deadline")
+# A user's policy may answer with fractions; the queue compares whole numbers.
+RESOLUTION = 1e6
+
+
+def priority_of(name: str, trace: Trace, slo_tbt_s: float) -> Priority | None:
+    """The queue's key for a policy's name: fifo, sjf, deadline, or module:Class. Smaller goes first.
+
+    A class of the user's is made with (trace, slo_tbt_s) and has a method priority(request) that gives a
+    number for the row of a request; it is called once each time a request enters the queue.
+    """
+    if name == "fifo":
+        return None
+    if name == "sjf":
+        outputs: list[int] = trace.output_tokens.tolist()
+        return outputs.__getitem__
+    if name == "deadline":
+        # The moment by which the last token is due, if every token takes as long as it may.
+        due = trace.arrival_s + trace.output_tokens * slo_tbt_s
+        deadlines: list[int] = (due * RESOLUTION).astype("int64").tolist()
+        return deadlines.__getitem__
+    return _own(name, trace, slo_tbt_s)
+
+
+def _own(name: str, trace: Trace, slo_tbt_s: float) -> Priority:
+    module_name, colon, class_name = name.partition(":")
+    if not colon:
+        raise UserError(f"--policy {name}: known are {', '.join(BUILT_IN)}, or your own as module:Class")
+    try:
+        # As `python -m` does: the user's own module is in the folder they stand in.
+        sys.path.insert(0, str(Path.cwd()))
+        try:
+            made: Any = getattr(importlib.import_module(module_name), class_name)(trace, slo_tbt_s)
+        finally:
+            sys.path.pop(0)
+        asked: Callable[[int], float] = made.priority
+    except Exception as error:
+        raise UserError(f"--policy {name}: {type(error).__name__}: {error}") from error
+
+    def key(request: int) -> int:
+        try:
+            return round(asked(request) * RESOLUTION)
+        except Exception as error:
+            raise UserError(f"--policy {name}, request {request}: {type(error).__name__}: {error}") from error
+
+    return key

@@ -1,0 +1,122 @@
+"""What every modelled system is built from, and the parts of the model they have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from laminabench.catalog.costs import CostSet
+from laminabench.catalog.deployment import Deployment, Workers
+from laminabench.catalog.models import ModelShape
+from laminabench.catalog.network import Network
+from laminabench.errors import UserError
+from laminabench.sim.spec import Admission, Float64, Pipelining, Spec
+
+# Share of a device's memory that a serving system uses; the rest is for the driver, fragmentation and spikes.
+# vLLM's gpu_memory_utilization has this default.
+MEMORY_SHARE = 0.9
+# Activations, CUDA graphs and communication buffers, per device. Assumed: they differ between versions.
+WORKING_BYTES = 2e9
+ATTENTION_WORKING_BYTES = 1e9
+# Enough rows for GEMMs to be as efficient as in a prefill.
+PREFILL_ROWS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The user's choices, resolved."""
+
+    model: ModelShape
+    deployment: Deployment
+    costs: CostSet
+    network: Network
+    batches: int | None = None
+    pipelining: Pipelining | None = None
+    overlap: bool = True
+    partition: Literal["heads", "requests"] | None = None
+    stream_chunks: int | None = None
+    overcommit: float = 1.0
+    pipeline_parallel: int = 1
+    admission: Admission = "reserve"
+    prefix_sharing: bool = False
+    max_num_seqs: int | None = None
+    block_tokens: int | None = None
+    memory_utilization: float = MEMORY_SHARE
+
+
+@dataclass(frozen=True, slots=True)
+class Modelled:
+    """A deployment ready to be simulated, with what a reader should know of it."""
+
+    spec: Spec
+    facts: dict[str, Any] = field(default_factory=dict)
+    coefficients: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Slices(NamedTuple):
+    """Times of a model's slices by batch size, and how much of a slice comes after q."""
+
+    first: Float64
+    mid: Float64
+    last: Float64
+    kv_projection: Float64
+
+
+def slices(setup: Setup, workers: Workers, tp: int, most: int) -> Slices:
+    """Cut the step that the cost set knows into the pieces between attentions.
+
+    The piece before an attention is the QKV projection and the norm in front of it; what remains of a layer
+    is the piece after. K and V come after Q in it, in proportion to their rows (v2 paper 4.2.2).
+    """
+    model, device = setup.model, workers.device
+    batch = np.arange(most + 1)
+    step = setup.costs.model_step(model, device, tp, batch)
+    layer = (step.gemm_s + step.elementwise_s + step.allreduce_s) / model.layers
+    qkv = model.layer_gemms(tp)[0]
+    projection = setup.costs.gemm_seconds(device, np.maximum(batch, 1), qkv.n, qkv.k, model.dtype)
+    projection = np.where(batch > 0, np.minimum(projection, layer), 0.0)
+    kv_rows = qkv.n - model.query_size // tp
+    return Slices(projection, layer, layer - projection + step.lm_head_s, projection * kv_rows / qkv.n)
+
+
+def recompute_seconds(setup: Setup, workers: Workers, tp: int) -> float:
+    """What one token of a prefill costs the model workers: the price of a preempted token."""
+    step = setup.costs.model_step_seconds(setup.model, workers.device, tp, PREFILL_ROWS)
+    return float(step) / PREFILL_ROWS
+
+
+def check_weights(setup: Setup, workers: Workers, tp: int, usable: float) -> float:
+    """Bytes of weights on each worker; a UserError if they are more than the usable ones."""
+    model, device, stages = setup.model, workers.device, setup.pipeline_parallel
+    weights = model.weight_bytes_per_worker(tp) / stages
+    if weights > usable:
+        fitting = [
+            degree
+            for degree in model.tp_degrees()
+            if degree > tp and model.weight_bytes_per_worker(degree) / stages <= usable
+        ]
+        advice = (
+            f"{fitting[0] * stages}x{device.name} would fit" if fitting else "no number of this device fits"
+        )
+        raise UserError(
+            f"{model.name} does not fit on {tp * stages}x{device.name}: {weights / 1e9:.1f} GB of weights "
+            f"for each is {(weights - usable) / 1e9:.1f} GB more than the {usable / 1e9:.1f} GB usable; "
+            f"{advice}"
+        )
+    return weights
+
+
+def kv_tokens(bytes_free: float, bytes_per_token: float, setup: Setup, where: str) -> int:
+    """Tokens that fit; a UserError if not even one does."""
+    tokens = int(bytes_free // bytes_per_token)
+    if tokens < 1:
+        raise UserError(
+            f"no memory is left for the KV cache of {setup.model.name} on {where}; use more devices"
+        )
+    return tokens
+
+
+def most_requests(setup: Setup, default: int) -> int:
+    return default if setup.max_num_seqs is None else setup.max_num_seqs

@@ -1,0 +1,86 @@
+"""vLLM as the papers measure it: homogeneous tensor parallelism, paged KV, prefill stripped out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from laminabench.catalog.models import DTYPE_BYTES, ModelShape
+from laminabench.errors import UserError
+from laminabench.sim.spec import Spec, Timing
+from laminabench.systems.setup import (
+    WORKING_BYTES,
+    Modelled,
+    Setup,
+    check_weights,
+    kv_tokens,
+    most_requests,
+    recompute_seconds,
+    slices,
+)
+
+TITLE = "homogeneous tensor parallelism with paged KV (vLLM), prefill stripped out"
+# v2 Table 5.
+SMALL, LARGE = "2xh100", "4xh100"
+SMALL_WEIGHT_BYTES = 66e9
+# vLLM's default on devices of 70 GB and more since its V1 engine (256 before, and on smaller ones).
+MAX_NUM_SEQS = 1024
+BLOCK_TOKENS = 16
+
+
+def default_deployment(model: ModelShape) -> str:
+    return SMALL if model.weight_bytes <= SMALL_WEIGHT_BYTES else LARGE
+
+
+def build(setup: Setup) -> Modelled:
+    """The deployment as the simulator takes it."""
+    model, deployment = setup.model, setup.deployment
+    if deployment.attention is not None:
+        raise UserError(f"vllm runs on one kind of device, not on {deployment}; write for example 4xh100")
+    if setup.batches not in (None, 1):
+        raise UserError("vllm runs one batch; --batches is for lamina")
+    tp = deployment.model.count
+    device = deployment.model.device
+    usable = setup.memory_utilization * device.memory_bytes - WORKING_BYTES
+    weights = check_weights(setup, deployment.model, tp, usable)
+    # With fewer KV heads than devices several devices hold the same one.
+    kv_heads = max(1, model.kv_heads // tp)
+    per_token = 2 * model.layers * kv_heads * model.head_dim * DTYPE_BYTES[model.kv_dtype]
+    tokens = kv_tokens(usable - weights, per_token, setup, str(deployment))
+    most = most_requests(setup, MAX_NUM_SEQS)
+    cut = slices(setup, deployment.model, tp, most)
+    batch = np.arange(most + 1)
+    terms = setup.costs.attention_terms(model, device, tp)
+    host = setup.costs.host
+    spec = Spec(
+        layers=model.layers,
+        timing=Timing(
+            first_slice=cut.first,
+            mid_slice=cut.mid,
+            last_slice=cut.last,
+            attention_fixed=(terms.fixed_s + terms.per_request_s * batch) / model.layers,
+            attention_per_token=(terms.per_kv_token_s + terms.per_mean_token_s / np.maximum(batch, 1))
+            / model.layers,
+            host_fixed=host.per_step_s,
+            host_per_request=host.per_request_s,
+            recompute_per_token=recompute_seconds(setup, deployment.model, tp),
+        ),
+        tokens_per_pool=tokens,
+        max_requests=most,
+        block_tokens=setup.block_tokens or BLOCK_TOKENS,
+        admission=setup.admission,
+        prefix_sharing=setup.prefix_sharing,
+        replica_names=(str(deployment.model),),
+        attention_name=f"{deployment.model} (attention)",
+        shared_devices=True,
+    )
+    rows = setup.costs.provenance(device, tp, model.dtype)
+    facts = {
+        "tensor_parallel": tp,
+        "kv_capacity_tokens": tokens // spec.block_tokens * spec.block_tokens,
+        "weight_bytes_per_worker": weights,
+        "block_tokens": spec.block_tokens,
+        "gpu_memory_utilization": setup.memory_utilization,
+        "admission": spec.admission,
+        "max_num_seqs": most,
+    }
+    return Modelled(spec, facts, [{**row, "device": device.name} for row in rows])

@@ -1,0 +1,387 @@
+"""Metrics, held to a slow look at every single token and to cases worked out by hand."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laminabench.analysis import rates
+from laminabench.analysis.distribution import distribution
+from laminabench.analysis.metrics import summarise
+from laminabench.analysis.slo import request_attainment
+from laminabench.analysis.tbt import tbt, tokens_of
+from laminabench.analysis.window import Window, whole_run, window
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.simulate import Offered, simulate
+from laminabench.sim.spec import TICKS_PER_S, Spec, Timing
+from laminabench.traces.table import Trace, TraceMeta
+
+MOST = 8
+
+
+def to_ticks(seconds: float) -> int:
+    return round(seconds * TICKS_PER_S)
+
+
+# Small random simulations
+
+
+@st.composite
+def simulations(draw: st.DrawFn) -> tuple[Trace, Outcome, Any]:
+    rows = draw(st.integers(1, 12))
+    gaps = draw(st.lists(st.integers(0, 40), min_size=rows, max_size=rows))
+    trace = Trace(
+        np.cumsum([0, *gaps[1:]]).astype(np.float64) * 1e-3,
+        np.array(draw(st.lists(st.integers(1, 9), min_size=rows, max_size=rows)), np.int32),
+        np.array(draw(st.lists(st.integers(1, 12), min_size=rows, max_size=rows)), np.int32),
+        TraceMeta("small"),
+    )
+
+    def table(most_us: int) -> Any:
+        return np.array(draw(st.lists(st.integers(1, most_us), min_size=MOST + 1, max_size=MOST + 1))) * 1e-6
+
+    timing = Timing(
+        table(900),
+        table(900),
+        table(900),
+        table(300),
+        np.full(MOST + 1, 3.3e-6),
+        q_transfer=table(100),
+        out_transfer=table(100),
+        host_fixed=5e-5,
+        recompute_per_token=1e-5,
+    )
+    batches = draw(st.integers(1, 3))
+    spec = Spec(
+        draw(st.integers(1, 3)),
+        timing,
+        tokens_per_pool=draw(st.sampled_from((16, 24, 60))),
+        max_requests=draw(st.integers(batches, MOST)),
+        batches=batches,
+        pipelining="rotational" if batches > 1 else "serial",
+        admission=draw(st.sampled_from(("reserve", "grow", "grow"))),
+    )
+    mode = draw(st.sampled_from(("saturate", "open", "closed")))
+    return trace, simulate(trace, spec, Offered(mode, 5), check=True), mode
+
+
+# The slow way: when every token of every request came, from the requests' own iterations
+
+
+def token_times(outcome: Outcome) -> Iterator[tuple[int, list[int]]]:
+    columns = outcome.iterations
+    ends = {
+        (batch, iteration): to_ticks(start) + to_ticks(duration)
+        for batch, iteration, start, duration in zip(
+            *(columns[name].tolist() for name in ("batch", "iteration", "start_s", "duration_s")), strict=True
+        )
+    }
+    stints = list(zip(*(column.tolist() for column in outcome.stints.values()), strict=True))
+    requests = {name: column.tolist() for name, column in outcome.requests.items()}
+    for row, finished in enumerate(requests["finished_s"]):
+        if math.isnan(finished):
+            continue
+        stretches = [(batch, first, last) for request, batch, first, last in stints if request == row] or [
+            tuple(requests[name][row] for name in ("batch", "first_iteration", "last_iteration"))
+        ]
+        yield row, [ends[batch, k] for batch, first, last in stretches for k in range(first, last + 1)]
+
+
+def slow_metrics(outcome: Outcome, of: Window, limit_ms: float) -> dict[str, Any]:
+    tokens = list(token_times(outcome))
+    start, end = to_ticks(of.start_s), to_ticks(of.end_s)
+    limit = to_ticks(limit_ms / 1000)
+    gaps = sorted(b - a for _, times in tokens for a, b in itertools.pairwise(times) if start < b <= end)
+    made = [at for _, times in tokens for at in times if start < at <= end]
+    late = sum(gap > limit for gap in gaps)
+    done = [times for _, times in tokens if start < times[-1] <= end]
+    kept = [all(b - a <= limit for a, b in itertools.pairwise(times)) for times in done]
+    rows = zip(
+        *(outcome.iterations[name].tolist() for name in ("start_s", "duration_s", "size")), strict=True
+    )
+    served = Fraction(0)
+    for start_s, duration_s, size in rows:
+        began, ended = to_ticks(start_s), to_ticks(start_s) + to_ticks(duration_s)
+        served += size * max(0, min(end, ended) - max(start, began))
+    seconds = Fraction(end - start, TICKS_PER_S)
+    return {
+        "throughput_tokens_per_s": float(len(made) / seconds),
+        "mean_batch": float(served / (end - start)),
+        "tbt_ms": {
+            "mean": float(Fraction(sum(gaps), len(gaps))) / 1e7 if gaps else None,
+            **{
+                name: gaps[max(0, -(-len(gaps) * permille // 1000) - 1)] / 1e7 if gaps else None
+                for name, permille in (
+                    ("p50", 500),
+                    ("p90", 900),
+                    ("p99", 990),
+                    ("p99.9", 999),
+                    ("max", 1000),
+                )
+            },
+        },
+        "slo": {
+            "tbt_ms": limit_ms,
+            "token_attainment": 1 - late / len(gaps) if gaps else None,
+            "request_attainment": sum(kept) / len(kept) if kept else None,
+            "goodput_tokens_per_s": float((len(made) - late) / seconds),
+        },
+    }
+
+
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {path: value}
+    return {key: leaf for name, inner in value.items() for key, leaf in flat(inner, f"{path}/{name}").items()}
+
+
+@settings(max_examples=60, deadline=None)
+@given(simulations(), st.sampled_from((0.5, 1.5, 4.0, 20.0)))
+def test_summary_equals_the_look_at_every_token(
+    simulated: tuple[Trace, Outcome, Any], limit_ms: float
+) -> None:
+    trace, outcome, mode = simulated
+    if outcome.end_s == 0:
+        return
+    found = summarise(outcome, trace, mode=mode, slo_tbt_ms=limit_ms, usd_per_hour=3.6)
+    for of, ours in ((window(outcome, mode), found), (whole_run(outcome), found["whole_run"])):
+        slow = flat(slow_metrics(outcome, of, limit_ms))
+        fast = flat(ours)
+        assert {key: fast[key] for key in slow} == {
+            key: None if value is None else pytest.approx(value, rel=1e-12, abs=1e-12)
+            for key, value in slow.items()
+        }
+    done = [(row, times) for row, times in token_times(outcome)]
+    assert found["requests"] == {"completed": len(done), "rejected": len(trace) - len(done), "unfinished": 0}
+    assert found["tokens_generated"] == sum(int(trace.output_tokens[row]) for row, _ in done)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+@settings(max_examples=60, deadline=None)
+@given(simulations(), st.integers(0, 200), st.integers(0, 200), st.sampled_from((0.5, 1.5, 4.0)))
+def test_any_window_equals_the_look_at_every_token(
+    simulated: tuple[Trace, Outcome, Any], a: int, b: int, limit_ms: float
+) -> None:
+    _, outcome, _ = simulated
+    # Every other window begins or ends where an iteration does: whose side that is on matters.
+    columns = outcome.iterations
+    edges = [
+        to_ticks(start) + to_ticks(duration)
+        for start, duration in zip(columns["start_s"], columns["duration_s"], strict=True)
+    ]
+    edges = sorted({0, to_ticks(outcome.end_s), *edges, *(edge - 7_777 for edge in edges)})
+    low, high = sorted((edges[a % len(edges)], edges[b % len(edges)]))
+    if low == high:
+        return
+    of = Window(low / TICKS_PER_S, high / TICKS_PER_S, "arrivals")
+    slow, tokens = slow_metrics(outcome, of, limit_ms), tokens_of(outcome)
+    assert tbt(tokens, of).describe(1000) == {
+        key: None if value is None else pytest.approx(value) for key, value in slow["tbt_ms"].items()
+    }
+    limit = to_ticks(limit_ms / 1000)
+    assert request_attainment(outcome, tokens, limit, of) == slow["slo"]["request_attainment"]
+    assert rates.per_second(rates.produced(outcome, of), of) == pytest.approx(slow["throughput_tokens_per_s"])
+    assert sum(rates.mean_batches(outcome, of)) == pytest.approx(slow["mean_batch"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(simulations())
+def test_request_metrics_and_shares(simulated: tuple[Trace, Outcome, Any]) -> None:
+    trace, outcome, _ = simulated
+    tpots, delays = [], []
+    for row, times in token_times(outcome):
+        assert to_ticks(outcome.requests["first_token_s"][row]) == times[0]
+        if len(times) > 1:
+            tpots.append(round(Fraction(times[-1] - times[0], len(times) - 1)))
+        delays.append(
+            to_ticks(outcome.requests["admitted_s"][row]) - to_ticks(outcome.requests["arrival_s"][row])
+        )
+    assert rates.tpot(outcome, trace).values.tolist() == sorted(tpots)
+    assert rates.queueing(outcome).values.tolist() == sorted(delays)
+    shares = rates.time_shares(outcome, whole_run(outcome))
+    if delays:
+        signed = {
+            name: -(share or 0) if name == "overlapped" else share or 0 for name, share in shares.items()
+        }
+        assert sum(signed.values()) == pytest.approx(1)
+        # Over the whole run, busy time by the iterations is busy time by the workers.
+        used = rates.utilisation(outcome, whole_run(outcome))
+        assert used["attention"] == pytest.approx(outcome.attention_busy_s / outcome.end_s)
+        assert used["model"] == pytest.approx(float(outcome.replica_busy_s.mean()) / outcome.end_s)
+
+
+# By hand
+
+
+def outcome_of(iterations: list[tuple[int, int, float, float, int, int]], **given: Any) -> Outcome:
+    """Rows of batch, iteration, start, duration, size, joined; the model works half of the time."""
+    batch, number, start, duration, size, joined = (list(column) for column in zip(*iterations, strict=True))
+    duration_s = np.array(duration)
+    nothing = np.zeros(len(batch))
+    none = np.zeros(0, np.int64)
+    values: dict[str, Any] = {
+        "requests": {
+            "arrival_s": np.zeros(1),
+            "admitted_s": np.zeros(1),
+            "first_token_s": np.array([duration[0]]),
+            "finished_s": np.array([np.nan]),
+            "first_iteration": np.array([0]),
+            "last_iteration": np.array([-1]),
+            "batch": np.zeros(1, np.int32),
+            "preemptions": np.zeros(1, np.int32),
+        },
+        "iterations": {
+            "batch": np.array(batch, np.int32),
+            "iteration": np.array(number),
+            "start_s": np.array(start),
+            "duration_s": duration_s,
+            "size": np.array(size, np.int32),
+            "joined": np.array(joined, np.int32),
+            "kv_tokens": np.zeros(len(batch), np.int64),
+            "model_s": duration_s / 2,
+            "attention_s": nothing,
+            "network_s": nothing,
+            "host_s": nothing,
+        },
+        "stints": dict.fromkeys(("request", "batch", "first_iteration", "last_iteration"), none),
+        "timeline": {},
+        "replica_busy_s": np.array([duration_s.sum() / 2]),
+        "attention_busy_s": 0.0,
+        "end_s": max(s + d for s, d in zip(start, duration, strict=True)),
+        "queue_empty_s": 0.0,
+        "peak_kv_tokens": 5,
+        "kv_capacity_tokens": 10,
+        **given,
+    }
+    return Outcome(**values)
+
+
+def test_gaps_of_one_batch_by_hand() -> None:
+    # Three run, then one leaves and two come, then a pause before the third iteration.
+    outcome = outcome_of([(0, 0, 0.0, 0.1, 3, 3), (0, 1, 0.1, 0.2, 4, 2), (0, 2, 0.4, 0.1, 4, 0)])
+    gaps = tbt(tokens_of(outcome))
+    assert gaps.count == 2 + 4
+    assert gaps.describe(1000) == {
+        "mean": 200,
+        "p50": 200,
+        "p90": 200,
+        "p99": 200,
+        "p99.9": 200,
+        "max": 200,
+    }
+    assert gaps.at_most(to_ticks(0.2)) == 6  # a gap of exactly the limit is within it, whatever 0.5 - 0.3 is
+    assert gaps.at_most(to_ticks(0.2) - 1) == 0
+    assert rates.produced(outcome, Window(0.1, 0.3, "arrivals")) == 4  # what ends at the start is before it
+    assert rates.mean_batches(outcome, Window(0.2, 0.5, "arrivals")) == pytest.approx(
+        [(0.1 * 4 + 0.1 * 4) / 0.3]
+    )
+    assert rates.time_shares(outcome, whole_run(outcome))["waiting"] == pytest.approx(0.5)
+
+
+def test_attainment_of_a_preempted_request_by_hand() -> None:
+    # It runs in iterations 0 and 1 of batch 0, then in 0 and 1 of batch 1: gaps of 0.1, 0.2 and 0.4 s.
+    stints = {
+        "request": np.array([0, 0]),
+        "batch": np.array([0, 1], np.int32),
+        "first_iteration": np.array([0, 0]),
+        "last_iteration": np.array([1, 1]),
+    }
+    requests = {
+        "finished_s": np.array([0.8]),
+        "preemptions": np.array([1], np.int32),
+        "batch": np.array([1], np.int32),
+        "first_iteration": np.array([0]),
+        "last_iteration": np.array([1]),
+    }
+    rows = [(0, 0, 0.0, 0.1, 1, 1), (0, 1, 0.1, 0.1, 1, 0), (1, 0, 0.3, 0.1, 1, 1), (1, 1, 0.4, 0.4, 1, 0)]
+    outcome = outcome_of(rows, stints=stints, requests=requests)
+    tokens = tokens_of(outcome)
+    assert tokens.resumed.gap.tolist() == [to_ticks(0.2)]
+    assert tbt(tokens).values.tolist() == [to_ticks(gap) for gap in (0.1, 0.2, 0.4)]
+    assert request_attainment(outcome, tokens, to_ticks(0.4)) == 1
+    assert request_attainment(outcome, tokens, to_ticks(0.3)) == 0  # late within a stint
+    # A stint that is fast and a resumption that is slow.
+    rows[-1] = (1, 1, 0.4, 0.1, 1, 0)
+    outcome = outcome_of(rows, stints=stints, requests=requests)
+    assert request_attainment(outcome, tokens_of(outcome), to_ticks(0.2)) == 1
+    assert request_attainment(outcome, tokens_of(outcome), to_ticks(0.15)) == 0
+
+
+def test_shared_devices_have_one_kind_of_bubble() -> None:
+    outcome = outcome_of([(0, k, k * 0.1, 0.1, 1, 0) for k in range(20)], attention_busy_s=0.5)
+    trace = Trace(np.zeros(1), np.ones(1, np.int32), np.ones(1, np.int32), TraceMeta("one"))
+    found = summarise(outcome, trace, mode="saturate", slo_tbt_ms=100, usd_per_hour=0, shared_devices=True)
+    assert found["bubbles"]["whole_run"]["devices"] == [pytest.approx(1 - 0.5 - 0.25)]
+    assert found["cost"] == {"usd_per_hour": 0, "usd_per_million_tokens": 0, "tokens_per_usd": None}
+    assert found["requests"] == {"completed": 0, "rejected": 0, "unfinished": 1}
+    assert found["kv"]["peak_share"] == 0.5
+
+
+def test_windows_by_mode() -> None:
+    arrival_s = np.array([0.0, 0.5, 0.9])
+    columns = {"arrival_s": arrival_s, "first_iteration": np.array([0, 1, -1])}
+    outcome = outcome_of(
+        [(0, k, k * 0.01, 0.01, 1, 0) for k in range(200)], requests=columns, queue_empty_s=0.7
+    )
+    assert window(outcome, "saturate") == Window(0.0, 0.7, "queue_never_empty")
+    assert window(outcome, "closed") == Window(0.0, 0.5, "concurrency_held")  # the third was rejected
+    assert window(outcome, "open") == Window(0.0, 0.9, "arrivals")
+
+
+def test_a_window_without_iterations_falls_back_to_the_whole_run() -> None:
+    outcome = outcome_of([(0, k, k * 0.01, 0.01, 1, 0) for k in range(20)], queue_empty_s=0.09)
+    assert window(outcome, "saturate") == whole_run(outcome)
+    assert window(outcome, "open").fell_back  # everything came at once
+    assert not window(
+        outcome_of([(0, k, k * 0.01, 0.01, 1, 0) for k in range(20)], queue_empty_s=0.1), "saturate"
+    ).fell_back
+
+
+def test_cost_of_tokens() -> None:
+    # A thousand tokens a second for $3.60 an hour: a million take 1000 s, which is a dollar.
+    assert rates.cost(1000, 3.6) == {
+        "usd_per_hour": 3.6,
+        "usd_per_million_tokens": pytest.approx(1),
+        "tokens_per_usd": pytest.approx(1e6),
+    }
+    assert rates.cost(None, 3.6)["usd_per_million_tokens"] is None
+
+
+# Distributions
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2**50), st.integers(1, 2**12)), max_size=50),
+    st.sampled_from((1, 70, 500, 900, 990, 999, 1000)),
+    st.integers(0, 2**50),
+)
+def test_weighted_percentiles_are_those_of_the_repeated_values(
+    pairs: list[tuple[int, int]], permille: int, limit: int
+) -> None:
+    values = np.array([value for value, _ in pairs], np.int64)
+    weights = np.array([weight for _, weight in pairs], np.int32)
+    found = distribution(values, weights)
+    repeated = np.sort(np.repeat(values, weights))
+    assert found.count == len(repeated)
+    assert found.at_most(limit) == np.count_nonzero(repeated <= limit)
+    if len(repeated):
+        assert found.percentile(permille) == repeated[-(-len(repeated) * permille // 1000) - 1]
+        assert found.mean == sum(v * w for v, w in pairs) / len(repeated)
+    else:
+        assert found.percentile(permille) is found.mean is found.max is None
+
+
+def test_values_too_large_to_pack_are_ordered_all_the_same() -> None:
+    packed = distribution(np.array([2**62, 5, 2**61]), np.array([3, 2, 2**20], np.int32))
+    assert packed.values.tolist() == [5, 2**61, 2**62]
+    assert packed.percentile(500) == 2**61
+    assert packed.count == 2**20 + 5

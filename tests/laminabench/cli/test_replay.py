@@ -1,0 +1,271 @@
+"""`laminabench replay` and what belongs to it, as a person uses them; test_main has the shell's view."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laminabench.cli.main import run
+
+Shell = Callable[..., tuple[int, str, str]]
+SMALL = ("--trace", "azure-code", "--offline", "--num-requests", "200", "-q")
+# DESIGN.md's documented keys of a replay.
+KEYS = {
+    "throughput_tokens_per_s",
+    "mean_batch",
+    "tbt_ms",
+    "slo",
+    "cost",
+    "requests",
+    "tokens_generated",
+    "duration_s",
+    "wall_s",
+    "trace",
+    "deployment",
+    "backend",
+    "run_dir",
+}
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """Run a command line; gives the exit code, stdout and stderr."""
+    monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("LAMINABENCH_TRACES", raising=False)
+    monkeypatch.delenv("LAMINABENCH_DEBUG", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit_:
+            run(list(arguments))
+        written = capsys.readouterr()
+        assert isinstance(exit_.value.code, int)
+        return exit_.value.code, written.out, written.err
+
+    return call
+
+
+def as_json(shell: Shell, *arguments: str) -> dict[str, Any]:
+    code, out, err = shell(*arguments, "--json")
+    assert code == 0, err
+    facts = json.loads(out)
+    assert isinstance(facts, dict)
+    return facts
+
+
+def test_replay_has_the_documented_keys_and_keeps_a_run(shell: Shell) -> None:
+    facts = as_json(shell, "replay", *SMALL)
+    assert set(facts) >= KEYS
+    assert facts["backend"] == "modelled"
+    assert facts["deployment"] == "2xh100+4xh20"
+    assert facts["trace"]["source"] == "profile"
+    assert facts["requests"]["completed"] == 200
+    kept = json.loads((Path(facts["run_dir"]) / "run.json").read_text())
+    assert kept["summary"]["throughput_tokens_per_s"] == facts["throughput_tokens_per_s"]
+    assert all(row["source"] for row in kept["coefficients"])
+    assert {path.name for path in Path(facts["run_dir"]).iterdir()} == {
+        "run.json",
+        "requests.parquet",
+        "iterations.parquet",
+    }
+
+
+def test_the_summary_fits_a_screen_and_says_modelled(shell: Shell) -> None:
+    code, out, _ = shell("replay", *SMALL, "--no-out")
+    assert code == 0
+    assert "modelled" in out.splitlines()[0]
+    assert "generated from its profile" in out.splitlines()[0]
+    for label in ("throughput", "mean batch", "TBT in ms", "within 100 ms", "cost", "idle (bubbles)"):
+        assert label in out
+    assert len(out.splitlines()) <= 14
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("system", ["lamina", "lamina-v1", "vllm"])
+@pytest.mark.parametrize("mode", [["saturate"], ["open"], ["closed", "--concurrency", "20"]])
+@pytest.mark.parametrize("admission", ["reserve", "grow"])
+def test_every_system_mode_and_admission(shell: Shell, system: str, mode: list[str], admission: str) -> None:
+    facts = as_json(
+        shell, "replay", *SMALL, "--no-out", "--system", system, "--mode", *mode, "--admission", admission
+    )
+    assert facts["requests"] == {"completed": 200, "rejected": 0, "unfinished": 0}
+    assert facts["mean_batch"] > 0
+
+
+def test_the_same_replay_gives_the_same_bytes(shell: Shell) -> None:
+    for name in ("one", "two"):
+        as_json(shell, "replay", *SMALL, "--out", name)
+    for table in ("requests.parquet", "iterations.parquet"):
+        assert Path("one", table).read_bytes() == Path("two", table).read_bytes()
+
+
+def test_prices_change_the_cost_and_nothing_else(shell: Shell) -> None:
+    usual = as_json(shell, "replay", *SMALL, "--no-out")
+    cheap = as_json(shell, "replay", *SMALL, "--no-out", "--price", "h100=2.5", "--price", "h20=1")
+    assert cheap["cost"]["usd_per_hour"] == pytest.approx(9.0)
+    assert usual["cost"]["usd_per_hour"] == pytest.approx(40.64)
+    assert cheap["throughput_tokens_per_s"] == usual["throughput_tokens_per_s"]
+
+
+def test_prefix_sharing_makes_room(shell: Shell) -> None:
+    kimi = ("--trace", "kimi-conv", "--offline", "--num-requests", "400", "-q", "--no-out")
+    alone = as_json(shell, "replay", *kimi)
+    shared = as_json(shell, "replay", *kimi, "--prefix-sharing")
+    assert shared["mean_batch"] > alone["mean_batch"]
+
+
+def test_what_can_never_fit_is_rejected_and_counted(shell: Shell) -> None:
+    facts = as_json(
+        shell, "replay", "--trace", "kimi-conv", "--offline", "-q", "--no-out", "--model", "llama-33b",
+        "--system", "vllm", "--num-requests", "2000",
+    )  # fmt: skip
+    assert facts["requests"]["rejected"] > 0
+    assert sum(facts["requests"].values()) == 2000
+
+
+def test_shortest_job_first_lowers_the_typical_wait(shell: Shell) -> None:
+    # A hundred at a time, so that there is a queue to reorder.
+    common = ("replay", *SMALL, "--no-out", "--max-num-seqs", "10")
+    fifo = as_json(shell, *common)
+    shortest = as_json(shell, *common, "--policy", "sjf")
+    assert shortest["queueing_s"]["p50"] < fifo["queueing_s"]["p50"]
+    assert as_json(shell, *common, "--policy", "deadline")["requests"]["completed"] == 200
+
+
+def test_a_policy_of_ones_own(shell: Shell) -> None:
+    Path("mine.py").write_text(
+        "class Longest:\n"
+        "    def __init__(self, trace, slo_tbt_s):\n        self.trace = trace\n"
+        "    def priority(self, request):\n        return -int(self.trace.output_tokens[request])\n"
+        "class Broken:\n"
+        "    def __init__(self, trace, slo_tbt_s):\n        pass\n"
+        "    def priority(self, request):\n        raise KeyError(request)\n"
+    )
+    common = ("replay", *SMALL, "--no-out", "--max-num-seqs", "10", "--policy")
+    longest, shortest = as_json(shell, *common, "mine:Longest"), as_json(shell, *common, "sjf")
+    assert longest["queueing_s"]["p50"] > shortest["queueing_s"]["p50"]
+    code, _, err = shell(*common, "mine:Broken")
+    assert code == 2
+    assert "--policy mine:Broken, request 0: KeyError: 0" in err
+
+
+def test_the_timeline_can_be_opened(shell: Shell) -> None:
+    code, _, err = shell("replay", "--trace", "azure-conv", "--offline", "--num-requests", "2000", "--no-out",
+                         "--timeline", "t.json")  # fmt: skip
+    assert code == 0
+    assert "ui.perfetto.dev" in err
+    events = json.loads(Path("t.json").read_text())
+    events = events["traceEvents"] if isinstance(events, dict) else events
+    assert sum(event["ph"] == "X" for event in events) > 50
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--model", "llama4-70b"], "did you mean llama3-70b"),
+        (["--deployment", "2xh1000+4xh20"], "did you mean h100"),
+        (["--deployment", "2xh100+4xh20+1xh100"], "deployment '2xh100+4xh20+1xh100' has 3 parts"),
+        (["--deployment", "2xh100+3xh20"], "possible: 1, 2, 4, 8"),
+        (["--deployment", "1xh100+4xh20"], "2xh100 would fit"),
+        (["--costs", "vllm-0.15"], "vllm-0.14"),
+        (["--network", "carrier-pigeon"], "fhbn"),
+        (["--network", "40us,0GB/s"], "above 0"),
+        (["--price", "h100=free"], "h100=2.5"),
+        (["--mode", "closed"], "needs --concurrency"),
+        (["--concurrency", "4"], "--concurrency is for --mode closed"),
+        (["--slo-tbt-ms", "0"], "0 is not above zero"),
+        (["--policy", "lottery"], "fifo, sjf, deadline"),
+        (["--policy", "no_such_module:Policy"], "ModuleNotFoundError"),
+        (["--out", "here", "--no-out"], "contradict"),
+        (["--out", "taken"], "not a Run"),
+        (["--timeline", "t.png"], ".json"),
+        (["--batches", "3", "--deployment", "3xh100+4xh20"], "2 replicas"),
+        (["--window", "900000:900001"], "holds no request"),
+    ],
+)
+def test_wrong_use_is_one_sentence_and_exit_2(shell: Shell, arguments: list[str], said: str) -> None:
+    Path("taken").mkdir()
+    Path("taken", "precious").write_text("")
+    code, out, err = shell("replay", "--trace", "azure-code", "--offline", "-q", *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.startswith("laminabench: error: ")
+    assert err.count("\n") == 1
+    assert not Path("runs").exists()
+    assert [path.name for path in Path("taken").iterdir()] == ["precious"]
+
+
+def test_sharegpt_in_open_mode_says_what_it_needs(shell: Shell) -> None:
+    few = ("--trace", "sharegpt", "--offline", "--num-requests", "100", "-q", "--no-out", "--mode", "open")
+    code, _, err = shell("replay", *few)
+    assert code == 2
+    assert "--request-rate" in err
+    assert as_json(shell, "replay", *few, "--request-rate", "3")["requests"]["completed"] == 100
+
+
+def test_an_interrupt_leaves_no_run(tmp_path: Path) -> None:
+    environment = {**os.environ, "LAMINABENCH_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "laminabench", "replay", "--trace", "azure-2024-conv", "--offline"]
+    command += ["--num-requests", "3000000"]
+    child = subprocess.Popen(
+        [*command, "--mode", "open", "--out", "run"],
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stderr is not None
+    # The notice comes once the trace is there and the simulation begins.
+    assert "azure-2024-conv is not here" in child.stderr.readline()
+    deadline = time.monotonic() + 60
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=deadline - time.monotonic())
+    assert child.returncode == 130
+    assert "interrupted" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_gains_prints_both_cost_sets(shell: Shell) -> None:
+    facts = as_json(shell, "gains", "--model", "llama3-70b", "--trace", "azure-code", "--offline", "-q")
+    assert [cell["costs"] for cell in facts["cells"]] == ["vllm-0.14", "vidur-2024"]
+    for cell in facts["cells"]:
+        rate = cell["throughput_tokens_per_s"]
+        assert cell["gain"] == pytest.approx(rate["lamina"] / rate["vllm"] - 1)
+        assert cell["usd_per_hour"] == {"vllm": pytest.approx(44.24), "lamina": pytest.approx(40.64)}
+    code, out, _ = shell("gains", "--model", "llama3-70b", "--trace", "azure-code", "--offline", "-q")
+    assert code == 0
+    assert "the paper measured" in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["hardware", "list"],
+        ["hardware", "show", "h20"],
+        ["models", "list"],
+        ["models", "show", "llama3-70b"],
+        ["costs", "list"],
+        ["costs", "show", "vllm-0.14", "--device", "h20"],
+    ],
+)
+def test_the_catalogue_can_be_read(shell: Shell, arguments: list[str]) -> None:
+    code, out, err = shell(*arguments)
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) > 3
+    assert as_json(shell, *arguments)
+
+
+def test_fitting_costs_needs_the_measurements(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAMINABENCH_PROFILES", raising=False)
+    code, _, err = shell("costs", "fit", "--set", "vllm-0.14")
+    assert code == 2
+    assert "--from FOLDER" in err

@@ -1,0 +1,314 @@
+"""Runs are written whole or not at all, the same for the same input, and come back as they were."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from laminabench.analysis.metrics import summarise
+from laminabench.errors import UserError
+from laminabench.runs import replace, write
+from laminabench.runs.format import FORMAT, FORMAT_VERSION, sha256_of
+from laminabench.runs.manifest import manifest
+from laminabench.runs.read import read_manifest, read_run
+from laminabench.runs.schema import TABLES
+from laminabench.runs.status import DONE, REJECTED, UNFINISHED, statuses
+from laminabench.runs.write import write_run
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.simulate import Offered, simulate
+from laminabench.sim.spec import Admission, Spec, Timing
+from laminabench.traces.table import Trace, TraceMeta
+
+MOST = 16
+
+
+def small(admission: Admission = "grow", seed: int = 0, rows: int = 60) -> tuple[Trace, Outcome]:
+    """A replay with a rejected request and, where memory grows on demand, preempted ones."""
+    rng = np.random.default_rng(seed)
+    trace = Trace(
+        np.sort(rng.integers(0, 100, rows)) * 1e-3,
+        np.append(rng.integers(1, 20, rows - 1), 500).astype(np.int32),
+        rng.integers(1, 30, rows).astype(np.int32),
+        TraceMeta("small", sha256="ab" * 32, notes=("made here",)),
+    )
+    flat = np.full(MOST + 1, 1e-4)
+    timing = Timing(flat, flat, flat, flat, flat * 1e-3, q_transfer=1e-5, out_transfer=1e-5)
+    spec = Spec(
+        2,
+        timing,
+        tokens_per_pool=100,
+        max_requests=MOST,
+        batches=2,
+        pipelining="rotational",
+        admission=admission,
+    )
+    return trace, simulate(trace, spec, Offered(), check=True)
+
+
+def small_manifest(trace: Trace, **summary: Any) -> dict[str, Any]:
+    return manifest(
+        command=["laminabench", "replay", "--trace", "a trace"],
+        seed=7,
+        trace=trace,
+        transforms={"num_requests": 60, "window": (5.0, float("inf"))},
+        workload={"mode": "saturate"},
+        system="lamina",
+        deployment={"name": "2xh100+4xh20"},
+        model={"name": "llama3-70b"},
+        backend="modelled",
+        coefficients=[{"name": "c", "value": 1.0, "source": "a table"}],
+        wall_s=0.5,
+        summary=summary,
+    )
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+@pytest.mark.parametrize("admission", ["reserve", "grow"])
+def test_a_run_comes_back_as_it_was(tmp_path: Path, admission: Admission) -> None:
+    trace, outcome = small(admission)
+    summary = summarise(outcome, trace, mode="saturate", slo_tbt_ms=1, usd_per_hour=2)
+    write_run(tmp_path / "run", outcome, trace, small_manifest(trace, **summary))
+    run = read_run(tmp_path / "run")
+    for table in ("requests", "iterations", "stints"):
+        for name, column in getattr(outcome, table).items():
+            back = getattr(run.outcome, table)[name]
+            assert back.dtype == column.dtype
+            np.testing.assert_array_equal(back, column, err_msg=f"{table}.{name}")
+    assert run.prompt_tokens.tolist() == trace.prompt_tokens.tolist()
+    assert run.output_tokens.tolist() == trace.output_tokens.tolist()
+    assert run.manifest["summary"] == summary
+    # What is computed from the directory is what was computed from the simulation.
+    assert summarise(run.outcome, run, mode="saturate", slo_tbt_ms=1, usd_per_hour=2) == summary
+    assert run.outcome.requests["status"].tolist() == [DONE] * 59 + [REJECTED]
+    assert (tmp_path / "run" / "stints.parquet").exists() == (admission == "grow")
+    assert outcome.requests["preemptions"].any() == (admission == "grow")
+
+
+def test_the_tables_are_for_others_to_read_too(tmp_path: Path) -> None:
+    trace, outcome = small()
+    write_run(tmp_path / "run", outcome, trace, {})
+    requests = pq.read_table(tmp_path / "run" / "requests.parquet")
+    assert requests.column_names == [column.name for column in TABLES["requests"]]
+    assert requests["status"].to_pylist() == ["done"] * 59 + ["rejected"]
+    assert requests["finished_s"].to_pylist()[-1] is None  # neither NaN nor -1
+    assert requests["batch"].null_count == requests["first_iteration"].null_count == 1
+    for field in requests.schema:
+        assert field.metadata[b"doc"]
+
+
+def test_equal_runs_are_equal_files(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        trace, outcome = small()
+        write_run(tmp_path / name, outcome, trace, small_manifest(trace))
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+    write_run(tmp_path / "two", outcome, trace, small_manifest(trace))
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+def test_the_manifest_says_what_the_run_is_the_result_of(tmp_path: Path) -> None:
+    trace, outcome = small()
+    write_run(tmp_path / "run", outcome, trace, small_manifest(trace))
+    found = read_manifest(tmp_path / "run")
+    assert (found["format"], found["format_version"]) == (FORMAT, FORMAT_VERSION)
+    assert found["command"] == "laminabench replay --trace 'a trace'"
+    assert found["trace"]["sha256"] == "ab" * 32
+    assert found["trace"]["notes"] == ["made here"]
+    assert found["trace"]["requests"] == 60
+    assert found["transforms"] == {"num_requests": 60, "window": [5.0, None]}
+    assert found["coefficients"] == [{"name": "c", "value": 1.0, "source": "a table"}]
+    assert {"laminabench", "seed", "deployment", "model", "backend", "host", "wall_s"} <= found.keys()
+    assert found["tables"]["requests"]["rows"] == 60
+    assert found["tables"]["stints"]["rows"] == len(outcome.stints["request"])
+
+
+def test_statuses_of_a_run_that_was_stopped() -> None:
+    _, outcome = small()
+    outcome.requests["finished_s"][0] = np.nan
+    assert statuses(outcome)[0] == UNFINISHED
+    outcome.requests["status"] = np.full(60, UNFINISHED, np.int8)
+    assert set(statuses(outcome)) == {UNFINISHED}
+
+
+# Whole or not at all
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("old", [False, True])
+def test_a_failure_in_the_middle_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], old: bool
+) -> None:
+    trace, outcome = small()
+    if old:
+        write_run(tmp_path / "run", outcome, trace, {"seed": 1})
+    before = files(tmp_path / "run") if old else None
+    real = write._write_table
+
+    def fail_at_the_second(path: Path, *rest: Any) -> None:
+        real(path, *rest)
+        if path.stem == "iterations":
+            raise error("no more")
+
+    monkeypatch.setattr(write, "_write_table", fail_at_the_second)
+    with pytest.raises(UserError if error is OSError else error, match="no more"):
+        write_run(tmp_path / "run", outcome, trace, {"seed": 2})
+    assert [path.name for path in tmp_path.iterdir()] == (["run"] if old else [])
+    if old:
+        assert files(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_run_replaces_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool) -> None:
+    if not exchange:
+        monkeypatch.setattr(replace, "_exchange", lambda one, other: False)
+    trace, outcome = small()
+    write_run(tmp_path / "run", outcome, trace, {"seed": 1})
+    (tmp_path / "link").symlink_to("run")
+    trace, outcome = small("reserve")
+    write_run(tmp_path / "link", outcome, trace, {"seed": 2})
+    assert read_manifest(tmp_path / "run")["seed"] == 2
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "run.json",
+        "requests.parquet",
+        "iterations.parquet",  # and not the stints of the one before
+    }
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "run"]
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_without_an_exchange_a_failing_rename_puts_the_old_run_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace, outcome = small()
+    write_run(tmp_path / "run", outcome, trace, {"seed": 1})
+    monkeypatch.setattr(replace, "_exchange", lambda one, other: False)
+    real, calls = Path.rename, []
+
+    def fail_the_second_time(self: Path, target: Path) -> Path:
+        calls.append(target)
+        if len(calls) == 2:
+            raise OSError(5, "Input/output error")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", fail_the_second_time)
+    with pytest.raises(UserError, match="Input/output error"):
+        write_run(tmp_path / "run", outcome, trace, {"seed": 2})
+    assert read_manifest(tmp_path / "run")["seed"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("content", [{"notes.txt": "mine"}, {"run.json": "{}"}, {"run.json": "not json"}])
+def test_what_is_not_a_run_is_left_alone(tmp_path: Path, content: dict[str, str]) -> None:
+    target = tmp_path / "precious"
+    target.mkdir()
+    for name, text in content.items():
+        (target / name).write_text(text)
+    before = files(target)
+    with pytest.raises(UserError, match="is not a Run; it is left alone"):
+        write_run(target, small()[1], small()[0], {})
+    assert files(target) == before
+
+
+def test_a_file_in_the_way_and_an_empty_directory(tmp_path: Path) -> None:
+    trace, outcome = small()
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="is not a Run"):
+        write_run(tmp_path / "file", outcome, trace, {})
+    with pytest.raises(UserError, match="cannot write"):
+        write_run(tmp_path / "file" / "run", outcome, trace, {})
+    (tmp_path / "empty").mkdir()
+    write_run(tmp_path / "empty", outcome, trace, {})
+    assert read_run(tmp_path / "empty").directory == tmp_path / "empty"
+    reference = tmp_path / "reference"
+    reference.mkdir()
+    assert (tmp_path / "empty").stat().st_mode == reference.stat().st_mode
+
+
+# Reading what is not whole
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    trace, outcome = small()
+    write_run(tmp_path / "run", outcome, trace, small_manifest(trace))
+    return tmp_path / "run"
+
+
+def edit_manifest(directory: Path, **changes: Any) -> None:
+    found = json.loads((directory / "run.json").read_text())
+    (directory / "run.json").write_text(json.dumps(found | changes))
+
+
+def test_not_a_run(tmp_path: Path, written: Path) -> None:
+    with pytest.raises(UserError, match=r"is not a Run: it has no run\.json"):
+        read_run(tmp_path)
+    with pytest.raises(UserError, match="is not a Run: it is not a directory"):
+        read_run(tmp_path / "nowhere")
+    edit_manifest(written, format="something else")
+    with pytest.raises(UserError, match=r"is not a Run: run\.json does not say"):
+        read_run(written)
+
+
+def test_a_newer_format(written: Path) -> None:
+    edit_manifest(written, format_version=FORMAT_VERSION + 1)
+    with pytest.raises(UserError, match="upgrade laminabench"):
+        read_run(written)
+
+
+@pytest.mark.parametrize("name", ["requests", "iterations", "stints"])
+def test_a_missing_or_damaged_table(written: Path, name: str) -> None:
+    path = written / f"{name}.parquet"
+    content = path.read_bytes()
+    flipped = [bytearray(content) for _ in range(8)]
+    for place, bits in enumerate(flipped):
+        bits[len(content) * place // 8] ^= 1
+    for damage in (*flipped, content[: len(content) // 2], b"", b"PAR1"):
+        path.write_bytes(damage)
+        with pytest.raises(UserError, match=f"{name}.parquet is damaged"):
+            read_run(written)
+    path.unlink()
+    with pytest.raises(UserError, match=f"is not whole: {name}.parquet is missing"):
+        read_run(written)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"totals": {}}, "no totals"),
+        ({"totals": {"replica_busy_s": [1.0]}}, "totals are not those of a Run"),
+        ({"tables": {}}, "does not name the tables"),
+        ({"tables": None}, "no totals or no checksums"),
+        ({"tables": {"requests": 60}}, "no totals or no checksums"),
+        ({"format_version": "x"}, "format_version is not a number"),
+    ],
+)
+def test_a_damaged_manifest(written: Path, changes: dict[str, Any], sentence: str) -> None:
+    edit_manifest(written, **changes)
+    with pytest.raises(UserError, match=sentence):
+        read_run(written)
+
+
+def test_a_cut_manifest(written: Path) -> None:
+    path = written / "run.json"
+    path.write_text(path.read_text()[:100])
+    with pytest.raises(UserError, match="it is not JSON"):
+        read_run(written)
+
+
+def test_another_programs_table(written: Path) -> None:
+    table = pq.read_table(written / "requests.parquet")
+    pq.write_table(table.drop_columns(["batch"]), written / "requests.parquet")
+    with pytest.raises(UserError, match=r"does not match the checksum in run\.json"):
+        read_run(written)
+    tables = read_manifest(written)["tables"]
+    tables["requests"]["sha256"] = sha256_of(written / "requests.parquet")
+    edit_manifest(written, tables=tables)
+    with pytest.raises(UserError, match="its column batch is missing or not int32"):
+        read_run(written)
