@@ -13,7 +13,7 @@ from pathlib import Path
 
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.deployment import parse_deployment
-from laminabench.catalog.models import model
+from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Mode, Spec

@@ -12,6 +12,7 @@ import numpy as np
 from laminabench.catalog.cost_file import COST_SETS, assumed_borrowing, assumed_host
 from laminabench.catalog.cost_terms import AllReduceCost, AttentionCost, ElementwiseCost, GemmCost, Origin
 from laminabench.catalog.costs import CostSet
+from laminabench.catalog.find_model import model
 from laminabench.catalog.fit_terms import (
     attention_times,
     elementwise_times,
@@ -24,7 +25,6 @@ from laminabench.catalog.fit_terms import (
 )
 from laminabench.catalog.hardware import Device, device
 from laminabench.catalog.held_out import Layer, hold_out, layer_errors, layers_in_grid
-from laminabench.catalog.models import model
 from laminabench.catalog.profiles import (
     PROFILED,
     Samples,

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
-from laminabench.catalog.names import pick
 from laminabench.catalog.toml_file import packaged
 from laminabench.errors import UserError
 
@@ -231,13 +229,3 @@ def load_models() -> Mapping[str, ModelShape]:
         fields.setdefault("head_dim", fields["hidden"] // fields["heads"])
         models[name] = ModelShape(name=name, **{**FAMILIES[row["family"]], **fields})
     return models
-
-
-def model(name: str) -> ModelShape:
-    """The model called `name`, or described by the Hugging Face config.json at that path."""
-    from laminabench.catalog.hf_config import from_config_json  # noqa: PLC0415 - it needs ModelShape
-
-    path = Path(name)
-    if path.suffix == ".json" or path.is_dir():
-        return from_config_json(path / "config.json" if path.is_dir() else path)
-    return pick("model", name, load_models(), hint="(or give the path of a Hugging Face config.json)")

@@ -42,7 +42,7 @@ def gains(
     Both get the same requests: those that one of them could never hold are left out and counted.
     """
     from laminabench.catalog.cost_file import load_costs  # noqa: PLC0415 - numpy, not for --help
-    from laminabench.catalog.models import model  # noqa: PLC0415
+    from laminabench.catalog.find_model import model  # noqa: PLC0415
     from laminabench.catalog.network import parse_network  # noqa: PLC0415
     from laminabench.gains import cells  # noqa: PLC0415
     from laminabench.traces.resolve import resolve  # noqa: PLC0415

@@ -82,7 +82,7 @@ class Call:
         """The catalogue's entries behind the names."""
         from laminabench.catalog.cost_file import load_costs  # noqa: PLC0415
         from laminabench.catalog.deployment import parse_deployment  # noqa: PLC0415
-        from laminabench.catalog.models import model  # noqa: PLC0415
+        from laminabench.catalog.find_model import model  # noqa: PLC0415
         from laminabench.catalog.network import parse_network  # noqa: PLC0415
         from laminabench.systems.registry import system  # noqa: PLC0415
         from laminabench.systems.setup import Setup  # noqa: PLC0415

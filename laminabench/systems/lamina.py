@@ -15,6 +15,7 @@ from laminabench.systems.setup import (
     Setup,
     check_weights,
     kv_tokens,
+    layer_attention,
     most_requests,
     recompute_seconds,
     slices,
@@ -138,6 +139,7 @@ def timing_of(setup: Setup, tp: int, most: int, pools: int, chunks: int, device_
     terms = setup.costs.attention_terms(
         model, deployment.attention.device, deployment.attention.count if pools == 1 else 1
     )
+    attention_fixed, attention_per_token = layer_attention(terms, per_worker, model.layers)
     moved = transfers(setup, tp, batch)
     hops = migration_seconds(setup, tp, batch)
     overlap = setup.overlap and chunks == 1
@@ -147,9 +149,8 @@ def timing_of(setup: Setup, tp: int, most: int, pools: int, chunks: int, device_
         mid_slice=cut.mid,
         # Between stages the residual stream crosses the network once an iteration and stage.
         last_slice=cut.last + (setup.pipeline_parallel > 1) * hops * setup.pipeline_parallel,
-        attention_fixed=(terms.fixed_s + terms.per_request_s * per_worker) / model.layers,
-        attention_per_token=(terms.per_kv_token_s + terms.per_mean_token_s / np.maximum(per_worker, 1))
-        / model.layers,
+        attention_fixed=attention_fixed,
+        attention_per_token=attention_per_token,
         q_lead=cut.kv_projection if overlap else 0.0,
         q_transfer=moved.q if overlap else moved.qkv,
         kv_transfer=moved.kv if overlap else 0.0,

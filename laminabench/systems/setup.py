@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from laminabench.catalog.cost_terms import AttentionTerms
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.catalog.models import ModelShape
@@ -79,6 +80,13 @@ def slices(setup: Setup, workers: Workers, tp: int, most: int) -> Slices:
     projection = np.where(batch > 0, np.minimum(projection, layer), 0.0)
     kv_rows = qkv.n - model.query_size // tp
     return Slices(projection, layer, layer - projection + step.lm_head_s, projection * kv_rows / qkv.n)
+
+
+def layer_attention(terms: AttentionTerms, requests: np.ndarray, layers: int) -> tuple[Float64, Float64]:
+    """A layer's attention by number of requests on the worker: fixed time, and time per KV token."""
+    fixed = (terms.fixed_s + terms.per_request_s * requests) / layers
+    per_token = (terms.per_kv_token_s + terms.per_mean_token_s / np.maximum(requests, 1)) / layers
+    return fixed, per_token
 
 
 def recompute_seconds(setup: Setup, workers: Workers, tp: int) -> float:

@@ -13,6 +13,7 @@ from laminabench.systems.setup import (
     Setup,
     check_weights,
     kv_tokens,
+    layer_attention,
     most_requests,
     recompute_seconds,
     slices,
@@ -48,8 +49,8 @@ def build(setup: Setup) -> Modelled:
     tokens = kv_tokens(usable - weights, per_token, setup, str(deployment))
     most = most_requests(setup, MAX_NUM_SEQS)
     cut = slices(setup, deployment.model, tp, most)
-    batch = np.arange(most + 1)
     terms = setup.costs.attention_terms(model, device, tp)
+    attention_fixed, attention_per_token = layer_attention(terms, np.arange(most + 1), model.layers)
     host = setup.costs.host
     spec = Spec(
         layers=model.layers,
@@ -57,9 +58,8 @@ def build(setup: Setup) -> Modelled:
             first_slice=cut.first,
             mid_slice=cut.mid,
             last_slice=cut.last,
-            attention_fixed=(terms.fixed_s + terms.per_request_s * batch) / model.layers,
-            attention_per_token=(terms.per_kv_token_s + terms.per_mean_token_s / np.maximum(batch, 1))
-            / model.layers,
+            attention_fixed=attention_fixed,
+            attention_per_token=attention_per_token,
             host_fixed=host.per_step_s,
             host_per_request=host.per_request_s,
             recompute_per_token=recompute_seconds(setup, deployment.model, tp),

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from laminabench.catalog.cost_file import COST_SETS, DEFAULT_COSTS, load_costs, to_toml, write_costs
 from laminabench.catalog.cost_terms import GemmCost, Origin, rounded_max
+from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device, load_devices
-from laminabench.catalog.models import model
 from laminabench.errors import UserError
 
 MODELS = ("llama-33b", "llama3-70b", "opt-175b", "qwen3-8b")

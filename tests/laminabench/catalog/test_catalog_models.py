@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.catalog.hf_config import from_config_json
-from laminabench.catalog.models import load_models, model
+from laminabench.catalog.models import load_models
 from laminabench.errors import UserError
 
 # Published with the checkpoints (model card or safetensors index); entered by hand.

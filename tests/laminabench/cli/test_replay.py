@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from laminabench.cli.main import run
-
 Shell = Callable[..., tuple[int, str, str]]
 SMALL = ("--trace", "azure-code", "--offline", "--num-requests", "200", "-q")
 # DESIGN.md's documented keys of a replay.
@@ -34,24 +32,6 @@ KEYS = {
     "backend",
     "run_dir",
 }
-
-
-@pytest.fixture
-def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
-    """Run a command line; gives the exit code, stdout and stderr."""
-    monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("LAMINABENCH_TRACES", raising=False)
-    monkeypatch.delenv("LAMINABENCH_DEBUG", raising=False)
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exit_:
-            run(list(arguments))
-        written = capsys.readouterr()
-        assert isinstance(exit_.value.code, int)
-        return exit_.value.code, written.out, written.err
-
-    return call
 
 
 def as_json(shell: Shell, *arguments: str) -> dict[str, Any]:

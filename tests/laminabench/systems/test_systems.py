@@ -10,7 +10,7 @@ import pytest
 
 from laminabench.catalog.cost_file import COST_SETS, load_costs
 from laminabench.catalog.deployment import parse_deployment
-from laminabench.catalog.models import model
+from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
 from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered, simulate
