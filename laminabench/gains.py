@@ -31,7 +31,7 @@ class Cell:
     dropped: int  # requests that one of the two could never hold, left out for both
     throughput_tokens_per_s: dict[str, float]
     mean_batch: dict[str, float]
-    tbt_ms: dict[str, float]
+    tbt_ms: dict[str, float | None]
     usd_per_hour: dict[str, float]
 
     @property
@@ -65,12 +65,23 @@ class Cell:
 
 
 def cells(
-    models: list[ModelShape], traces: list[Trace], cost_sets: list[CostSet], network: Network
+    models: list[ModelShape],
+    traces: list[Trace],
+    cost_sets: list[CostSet],
+    network: Network,
+    *,
+    host_async: tuple[str, ...] = (),
 ) -> Iterator[Cell]:
-    """Every combination, on the deployments of v2 Table 5, saturated."""
+    """Every combination, on the deployments of v2 Table 5, saturated.
+
+    `host_async` names the systems whose host works behind the devices.
+    """
     for costs in cost_sets:
         for model in models:
-            setups = {name: _setup(name, model, costs, network) for name in PAIR}
+            setups = {
+                name: replace(_setup(name, model, costs, network), host_async=name in host_async)
+                for name in PAIR
+            }
             for trace in traces:
                 yield _cell(setups, trace)
 
@@ -103,7 +114,7 @@ def _fitting(setups: dict[str, Setup], trace: Trace) -> np.ndarray:
     """Rows that fit in every system: otherwise the one that rejects them has an easier load."""
     longest = min(
         spec.tokens_per_pool // spec.block_tokens * spec.block_tokens - spec.block_tokens
-        for spec in (system(name).build(replace(setup)).spec for name, setup in setups.items())
+        for spec in (system(name).build(setup).spec for name, setup in setups.items())
     )
     lengths = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
     return np.flatnonzero(lengths <= longest)

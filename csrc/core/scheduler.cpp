@@ -78,6 +78,17 @@ std::int64_t Scheduler::kv(int batch) const {
   return tokens;
 }
 
+std::int64_t Scheduler::fullest_pool() const {
+  std::int64_t fullest = 0;
+  for (int pool = 0; pool < limits_.pools; ++pool) {
+    std::int64_t read = 0;
+    for (const Lane& lane : lanes_) read += lane.kv[static_cast<std::size_t>(pool)];
+    // A shared prefix is read by several and written once.
+    fullest = std::max(fullest, std::min(read, pools_.capacity() - pools_.free(pool)));
+  }
+  return fullest;
+}
+
 std::int32_t Scheduler::produced(Index request) const { return produced_.empty() ? 0 : produced_[request]; }
 
 // Tokens outside of shared prefix blocks when the request joined last: what it alone is charged for.
@@ -122,6 +133,10 @@ void Scheduler::admit() {
   while (!queue_.empty() && running_ < limits_.max_requests && try_admit(queue_.front().second)) queue_.pop();
 }
 
+// Room that admission leaves to those who are already growing: without it the newcomer is preempted again at
+// once. vLLM leaves a hundredth too.
+std::int64_t Scheduler::watermark() const { return grows() && running_ > 0 ? pools_.capacity() / 100 : 0; }
+
 bool Scheduler::try_admit(Index request) {
   const int pool = pools_.roomiest();
   const auto prefix = requests_.prefix(request);
@@ -129,7 +144,7 @@ bool Scheduler::try_admit(Index request) {
   if (needed <= pools_.free(pool) && !prefix.empty()) {
     needed += pools_.missing(pool, prefix, requests_.prompt[request], requests_.prefix_block_tokens);
   }
-  if (needed > pools_.free(pool)) return false;
+  if (needed + watermark() > pools_.free(pool)) return false;
   pools_.take(pool, charge(request));
   if (!prefix.empty()) pools_.hold(pool, prefix, requests_.prompt[request], requests_.prefix_block_tokens);
   // The batch with the fewest requests, so that all take about the same time.

@@ -76,6 +76,8 @@ public:
   // KV tokens the batch's next iteration reads, in the pool that holds most of them and in all.
   std::int64_t largest_kv(int batch) const;
   std::int64_t kv(int batch) const;
+  // Tokens written in the pool that holds most of them: what is charged but to come is left out.
+  std::int64_t fullest_pool() const;
   std::int64_t iterations(int batch) const { return lane(batch).iteration; }
 
   std::size_t waiting() const { return queue_.size(); }
@@ -110,6 +112,7 @@ private:
   void preempt(Lane& lane, Index victim);
   void admit();
   bool try_admit(Index request);
+  std::int64_t watermark() const;
   void join(Lane& lane);
   void leave(Lane& lane, Index request);
   Index youngest_of(Lane& lane, int pool);

@@ -100,6 +100,9 @@ Costs costs_of(const nb::dict& d, std::int64_t most) {
   costs.attention_fixed = table_of<Ticks>(d, "attention_fixed", most);
   costs.attention_per_token = table_of<double>(d, "attention_per_token", most);
   costs.stream_chunks = nb::cast<int>(d["stream_chunks"]);
+  costs.stream_by_request = nb::cast<bool>(d["stream_by_request"]);
+  costs.chunk_overhead = nb::cast<Ticks>(d["chunk_overhead"]);
+  costs.host_async = nb::cast<bool>(d["host_async"]);
   costs.transfer_latency = nb::cast<Ticks>(d["transfer_latency"]);
   costs.device_tokens = nb::cast<std::int64_t>(d["device_tokens"]);
   costs.paged_per_token = nb::cast<double>(d["paged_per_token"]);

@@ -16,21 +16,25 @@ struct Costs {
   std::vector<Ticks> attention_fixed;       // per layer
   std::vector<double> attention_per_token;  // ticks per layer and KV token of the fullest pool
   // Attention streamed in this many mini-batches along requests or heads, so that transfer hides behind it
-  // (v1 paper 5.2.1); 1 is off. What streams are the transfers less this latency.
+  // (v1 paper 5.2.1); 1 is off. What streams are the transfers less this latency. Along requests there are no
+  // more mini-batches than requests; each but the first costs a launch.
   int stream_chunks = 1;
+  bool stream_by_request = true;
+  Ticks chunk_overhead = 0;
   Ticks transfer_latency = 0;
-  // KV beyond this many tokens is in host memory, and each such token costs this much per layer.
+  // KV beyond this many tokens of a pool is in host memory, and each such token costs this much per layer.
   std::int64_t device_tokens = INT64_MAX;
   double paged_per_token = 0;
   Ticks host_fixed = 0;  // per iteration
   double host_per_request = 0;
+  // The host prepares a batch's next iteration while its current one runs.
+  bool host_async = false;
   double recompute_per_token = 0;  // to bring back the KV of a preempted request
 };
 
 inline Ticks to_ticks(double ticks) { return static_cast<Ticks>(ticks + 0.5); }
 
-// One batch's iteration: `size` requests that read `kv` tokens in the fullest pool, of `stored` in all
-// memory.
+// One batch's iteration: `size` requests that read `kv` tokens in the fullest pool, of `stored` there.
 inline Load load_of(const Costs& costs, std::int64_t size, std::int64_t kv, std::int64_t stored) {
   if (size == 0) return {};
   const auto b = static_cast<std::size_t>(size);
@@ -41,8 +45,10 @@ inline Load load_of(const Costs& costs, std::int64_t size, std::int64_t kv, std:
     const double paged = static_cast<double>(stored - costs.device_tokens) / static_cast<double>(stored);
     load.attention += to_ticks(static_cast<double>(kv) * paged * costs.paged_per_token);
   }
-  if (costs.stream_chunks > 1) {
-    const Ticks chunks = costs.stream_chunks;
+  const Ticks chunks =
+      costs.stream_by_request ? std::min<Ticks>(costs.stream_chunks, size) : costs.stream_chunks;
+  if (chunks > 1) {
+    load.attention += (chunks - 1) * costs.chunk_overhead;
     const Ticks in = load.q_transfer - costs.transfer_latency;
     const Ticks out = load.out_transfer - costs.transfer_latency;
     const Ticks slowest = std::max({in, load.attention, out});

@@ -85,7 +85,9 @@ private:
 
   void boundary(int batch) {
     const auto j = static_cast<std::size_t>(batch);
+    Ticks prepared = 0;  // host time that passed behind the batch's last iteration
     if (loads_[j].active) {
+      if (costs_.host_async) prepared = finished_[j] - pending_[j].start;
       now_ = std::max(now_, finished_[j]);
       first_tokens(j);
       finish(batch);
@@ -98,14 +100,13 @@ private:
       result_.queue_empty_at = now_;
     }
     const std::int64_t size = scheduler_.size(batch);
-    const std::int64_t stored = scheduler_.pools().used();
-    result_.peak_kv_tokens = std::max(result_.peak_kv_tokens, stored);
+    result_.peak_kv_tokens = std::max(result_.peak_kv_tokens, scheduler_.pools().used());
     Load& load = loads_[j];
-    load = load_of(costs_, size, scheduler_.largest_kv(batch), stored);
+    load = load_of(costs_, size, scheduler_.largest_kv(batch), scheduler_.fullest_pool());
     load.first_slice += to_ticks(static_cast<double>(change.recomputed_tokens) * costs_.recompute_per_token);
     Pending& pending = pending_[j];
     pending.start = now_;
-    pending.host = load.active ? host_of(costs_, size) : 0;
+    pending.host = load.active ? std::max<Ticks>(0, host_of(costs_, size) - prepared) : 0;
     pending.joined = static_cast<std::int32_t>(change.joined.size());
     ready_[j] = now_ + pending.host;
   }

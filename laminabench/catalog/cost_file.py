@@ -38,6 +38,11 @@ def load_costs(name: str = DEFAULT_COSTS) -> CostSet:
     return _packaged_costs(found)
 
 
+# How the names of coefficients end: their unit, or what they are a share of.
+DIVISORS = ("_efficiency", "sharpness")
+COEFFICIENTS = (*DIVISORS, "_us", "_ns", "_ps", "fill")
+
+
 @cache
 def _packaged_costs(name: str) -> CostSet:
     return from_table(packaged("costs", f"{name}.toml"), name)
@@ -45,6 +50,7 @@ def _packaged_costs(name: str) -> CostSet:
 
 def from_table(table: Table, where: str) -> CostSet:
     """The cost set in a parsed file; host and borrowing rules default to assumed.toml."""
+    check_coefficients(table, where)
     try:
         return CostSet(
             name=table["name"],
@@ -90,6 +96,21 @@ def from_table(table: Table, where: str) -> CostSet:
         raise UserError(
             f"cost set {where}: {type(error).__name__} at {error}; see costs/vllm-0.14.toml"
         ) from error
+
+
+def check_coefficients(table: Table, where: str) -> None:
+    """A UserError that names the first coefficient which is no sensible number."""
+    for key, value in table.items():
+        path = f"{where}.{key}"
+        if isinstance(value, dict):
+            if key not in ("errors_percent", "borrow"):
+                check_coefficients(value, path)
+        elif key.endswith(COEFFICIENTS):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or math.isnan(value) or value < 0 or (math.isinf(value) and key != "sharpness"):
+                raise UserError(f"cost set {path} is {value!r}; it must be a number, not negative")
+            if value == 0 and key.endswith(DIVISORS):
+                raise UserError(f"cost set {path} is 0; it must be above 0")
 
 
 def assumed_host() -> HostCost:

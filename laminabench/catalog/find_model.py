@@ -12,6 +12,7 @@ from laminabench.catalog.names import pick
 def model(name: str) -> ModelShape:
     """The model called `name`, or described by the Hugging Face config.json at that path."""
     path = Path(name)
-    if path.suffix == ".json" or path.is_dir():
+    # A folder that happens to be called like a model of the catalogue does not hide it.
+    if path.suffix == ".json" or (name not in load_models() and path.is_dir()):
         return from_config_json(path / "config.json" if path.is_dir() else path)
     return pick("model", name, load_models(), hint="(or give the path of a Hugging Face config.json)")

@@ -12,6 +12,9 @@ from laminabench.catalog.names import pick
 from laminabench.catalog.toml_file import packaged
 from laminabench.errors import UserError
 
+# Nobody decodes over a slower one, and a layer's transfers have to fit the simulator's clock.
+LONGEST_RTT_S = 60.0
+
 _OWN = re.compile(r"\s*([\d.]+)\s*(us|ms)\s*,\s*([\d.]+)\s*(GB/s|Gb/s|Gbit/s|Gbps)\s*")
 
 
@@ -69,5 +72,7 @@ def parse_network(text: str) -> Network:
         raise UserError(f"network {text!r}: not numbers; write it like 40us,42GB/s") from error
     if rate <= 0:
         raise UserError(f"network {text!r}: the bandwidth must be above 0")
+    if rtt_s > LONGEST_RTT_S:
+        raise UserError(f"network {text!r}: a round trip of {rtt_s:g} s is longer than {LONGEST_RTT_S:g} s")
     # One's own numbers hold on one's own NICs: no scaling to the catalogue's.
     return Network(text.strip(), "given by the user", rtt_s, rate, 1.0, "given", "--network")

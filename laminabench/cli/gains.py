@@ -27,6 +27,13 @@ PUBLISHED = "the paper measured 16.1 to 90.1 % and a mean batch ratio of 2.39"
 )
 @click.option("--costs", "costs", multiple=True, help="Repeatable; both measured sets by default.")
 @click.option("--network", default="fhbn", show_default=True, help="As for replay.")
+@click.option(
+    "--host-async",
+    type=click.Choice(["neither", "both", "lamina"]),
+    default="neither",
+    show_default=True,
+    help="Whose host prepares an iteration while the one before it runs.",
+)
 @click.option("--offline", is_flag=True, help="Never download; use what is here, else the profile.")
 @reporting
 def gains(
@@ -34,6 +41,7 @@ def gains(
     traces: tuple[str, ...],
     costs: tuple[str, ...],
     network: str,
+    host_async: str,
     offline: bool,
     out: Output,
 ) -> None:
@@ -44,7 +52,7 @@ def gains(
     from laminabench.catalog.cost_file import load_costs  # noqa: PLC0415 - numpy, not for --help
     from laminabench.catalog.find_model import model  # noqa: PLC0415
     from laminabench.catalog.network import parse_network  # noqa: PLC0415
-    from laminabench.gains import cells  # noqa: PLC0415
+    from laminabench.gains import PAIR, cells  # noqa: PLC0415
     from laminabench.traces.resolve import resolve  # noqa: PLC0415
 
     found = list(
@@ -53,11 +61,13 @@ def gains(
             [resolve(name, offline=offline, notice=out.note) for name in traces or TRACES],
             [load_costs(name) for name in costs or COSTS],
             parse_network(network),
+            host_async={"neither": (), "both": PAIR, "lamina": ("lamina",)}[host_async],
         )
     )
     ratios = [cell.batch_ratio for cell in found]
     result = {
         "backend": "modelled",
+        "host_async": host_async,
         "cells": [cell.row() for cell in found],
         "mean_batch_ratio": sum(ratios) / len(ratios),
         "published": PUBLISHED,
@@ -85,7 +95,7 @@ def _render(console: Console, cells: list[Cell]) -> None:
             f"{cell.gain_per_dollar:+.1%}",
             f"{batch['vllm']:,.1f} / {batch['lamina']:,.1f}",
             f"{cell.batch_ratio:.2f}",
-            f"{tbt['vllm']:.0f} / {tbt['lamina']:.0f}",
+            " / ".join("-" if tbt[name] is None else f"{tbt[name]:.0f}" for name in ("vllm", "lamina")),
             f"{cell.dropped:,}",
         )
     console.print(table)
@@ -96,4 +106,9 @@ def _render(console: Console, cells: list[Cell]) -> None:
         console.print(
             f"{costs}: gain {low:+.1%} to {high:+.1%}, mean batch ratio {ratio:.2f} over {len(own)} cells"
         )
+    rates = cells[0].usd_per_hour
+    console.print(
+        f"[dim]gain: on the deployments of v2 Table 5 (first: lamina ${rates['lamina']:.2f} and vllm "
+        f"${rates['vllm']:.2f} an hour); per $: at exactly equal cost[/dim]"
+    )
     console.print(f"[dim]{PUBLISHED} over 12 cells; nothing here is tuned to it[/dim]")

@@ -22,42 +22,55 @@ def hardware() -> None:
     """The devices of the catalogue: what they can do, and what they cost."""
 
 
-def price_option(command: Any) -> Any:
-    """--price DEVICE=USD, repeatable."""
-    return click.option(
-        "--price",
-        "prices",
-        multiple=True,
-        metavar="DEVICE=USD",
-        help="Price per hour instead of the catalogue's.",
-    )(command)
+def price_options(command: Any) -> Any:
+    """--price DEVICE=USD, repeatable, and --price-basis."""
+    for option in (
+        click.option(
+            "--price-basis",
+            type=click.Choice(["rent", "purchase"]),
+            help="Rents, or purchases spread over four years with power; rent where there is one by default.",
+        ),
+        click.option(
+            "--price",
+            "prices",
+            multiple=True,
+            metavar="DEVICE=USD",
+            help="Price per hour instead of the catalogue's.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
-def priced_devices(prices: tuple[str, ...]) -> Mapping[str, Device]:
+def priced_devices(prices: tuple[str, ...], price_basis: str | None) -> Mapping[str, Device]:
     """The catalogue's devices with the user's prices."""
-    from laminabench.catalog.hardware import load_devices, parse_price, priced  # noqa: PLC0415 - reads TOML
+    from laminabench.catalog.hardware import bought, load_devices, parse_price, priced  # noqa: PLC0415 - TOML
+    from laminabench.catalog.price import DEFAULT_RULE  # noqa: PLC0415
 
-    return priced(load_devices(), dict(parse_price(text) for text in prices))
+    devices = load_devices()
+    if price_basis == "purchase":
+        devices = bought(devices, DEFAULT_RULE)
+    return priced(devices, dict(parse_price(text) for text in prices))
 
 
 @hardware.command("list")
-@price_option
+@price_options
 @reporting
-def list_hardware(prices: tuple[str, ...], out: Output) -> None:
+def list_hardware(prices: tuple[str, ...], price_basis: str | None, out: Output) -> None:
     """All devices, a line each."""
-    rows = [found.describe() for found in priced_devices(prices).values()]
+    rows = [found.describe() for found in priced_devices(prices, price_basis).values()]
     out.result({"hardware": rows}, lambda console: _render(console, rows))
 
 
 @hardware.command()
 @click.argument("name")
-@price_option
+@price_options
 @reporting
-def show(name: str, prices: tuple[str, ...], out: Output) -> None:
+def show(name: str, prices: tuple[str, ...], price_basis: str | None, out: Output) -> None:
     """Every number of one device, and its source."""
     from laminabench.catalog.hardware import device  # noqa: PLC0415
 
-    facts = device(name, priced_devices(prices)).describe()
+    facts = device(name, priced_devices(prices, price_basis)).describe()
     out.result(facts, lambda console: render_facts(console, facts))
 
 

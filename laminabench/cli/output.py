@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from laminabench.finite import finite
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -29,7 +31,7 @@ class Output:
     def result(self, data: Mapping[str, object], render: Callable[[Console], None]) -> None:
         """The answer: exactly one JSON object, or what `render` draws."""
         if self.as_json:
-            click.echo(json.dumps(data, indent=2, allow_nan=False))
+            click.echo(json.dumps(finite(data), indent=2, allow_nan=False))
         else:
             render(_console(stderr=False))
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import itertools
+import re
 import sys
 import time
 from dataclasses import asdict
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from laminabench.cli.hardware import priced_devices
 from laminabench.cli.output import Output, reporting
@@ -18,11 +20,9 @@ from laminabench.cli.traces.options import TraceOptions, trace_options
 
 if TYPE_CHECKING:
     from laminabench.replay import Replayed, Workload
+    from laminabench.sim.outcome import Outcome
     from laminabench.systems.setup import Setup
     from laminabench.traces.table import Trace
-
-# Long enough to see several layers of every batch, short enough to open at once.
-TIMELINE_S = 0.05
 
 
 @click.command()
@@ -58,11 +58,13 @@ class Call:
         self.check_targets()
         setup = self.setup()
         trace = self.options.load(self.flags["trace"], self.out)
+        if self.flags["prefix_sharing"] and trace.prefix_blocks is None:
+            self.out.note(f"{trace.meta.name} does not say which prompts share a prefix: nothing is shared")
         offered = Workload(*(self.flags[name] for name in ("mode", "concurrency", "policy", "slo_tbt_ms")))
         replayed = self.replay(trace, setup, offered, (0.0, 0.0))
-        if self.flags["timeline"]:
-            self.timeline(trace, setup, offered, replayed)
         result = self.result(trace, setup, replayed)
+        if self.flags["timeline"]:
+            result["timeline"] = self.timeline(trace, setup, offered, replayed)
         if not self.flags["no_out"]:
             self.write(trace, setup, offered, replayed, result)
         result["wall_s"] = time.perf_counter() - self.started
@@ -90,7 +92,7 @@ class Call:
         flags = self.flags
         shape = model(flags["model_name"])
         text = flags["deployment"] or system(flags["system_name"]).default_deployment(shape)
-        deployment = parse_deployment(text, priced_devices(flags["prices"]))
+        deployment = parse_deployment(text, priced_devices(flags["prices"], self.price_basis()))
         if deployment.price_note:
             self.out.note(deployment.price_note)
         return Setup(
@@ -105,12 +107,19 @@ class Call:
             stream_chunks=flags["stream_chunks"],
             overcommit=flags["kv_overcommit"],
             pipeline_parallel=flags["pipeline_parallel"],
+            stream_along=flags["stream_along"],
+            host_async=flags["host_async"],
             admission=flags["admission"],
             prefix_sharing=flags["prefix_sharing"],
             max_num_seqs=flags["max_num_seqs"],
             block_tokens=flags["block_size"],
             memory_utilization=flags["gpu_memory_utilization"],
         )
+
+    def price_basis(self) -> str | None:
+        """v1's cheap devices are not for rent: its systems are compared by what they cost to buy."""
+        chosen: str | None = self.flags["price_basis"]
+        return chosen or ("purchase" if self.flags["system_name"] == "lamina-v1" else None)
 
     def replay(
         self, trace: Trace, setup: Setup, offered: Workload, record_s: tuple[float, float]
@@ -127,18 +136,28 @@ class Call:
                 progress=lambda done: progress(done, len(trace)),
             )
 
-    def timeline(self, trace: Trace, setup: Setup, offered: Workload, replayed: Replayed) -> None:
+    def timeline(self, trace: Trace, setup: Setup, offered: Workload, replayed: Replayed) -> dict[str, Any]:
         """Replay once more, keeping every piece of work of one window."""
-        from laminabench.sim.timeline import write_timeline  # noqa: PLC0415
+        from laminabench.sim.timeline import bubbles, write_timeline  # noqa: PLC0415
 
-        end_s = replayed.outcome.end_s
-        first, last = self.flags["timeline_window"] or (end_s / 2, end_s / 2 + TIMELINE_S)
-        last = end_s if math.isinf(last) else last
+        outcome = replayed.outcome
+        first, last = self.flags["timeline_window"] or _two_iterations(outcome)
+        first, last = min(first, outcome.end_s), min(last, outcome.end_s)
         again = self.replay(trace, setup, offered, (first, last))
         write_timeline(self.flags["timeline"], again.outcome, again.modelled.spec)
+        idle = bubbles(again.outcome, again.modelled.spec)
         self.out.note(
             f"drew {first:.3f} to {last:.3f} s into {self.flags['timeline']}: open it in ui.perfetto.dev"
         )
+        return {"path": str(self.flags["timeline"]), "window_s": [first, last], "bubbles": idle}
+
+    def choices(self) -> dict[str, Any]:
+        """Every flag of the replay as it was in force, so that a Run can be repeated from its manifest."""
+        return {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in self.flags.items()
+            if name not in ("directory", "no_out")
+        }
 
     def result(self, trace: Trace, setup: Setup, replayed: Replayed) -> dict[str, Any]:
         """The documented keys of a replay."""
@@ -169,15 +188,15 @@ class Call:
         from laminabench.runs.manifest import manifest  # noqa: PLC0415
         from laminabench.runs.write import write_run  # noqa: PLC0415
 
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        name = f"{trace.meta.name}-{self.flags['system_name']}-{setup.model.name}-{stamp}"
-        directory = self.flags["directory"] or Path("runs") / name
+        directory = self.flags["directory"] or _free_directory(
+            f"{trace.meta.name}-{self.flags['system_name']}-{setup.model.name}"
+        )
         facts = manifest(
             command=["laminabench", *sys.argv[1:]],
             seed=self.options.transforms.seed,
             trace=trace,
             transforms=asdict(self.options.transforms),
-            workload=asdict(offered),
+            workload={**asdict(offered), "options": self.choices()},
             system=self.flags["system_name"],
             deployment={**setup.deployment.describe(), "facts": replayed.modelled.facts},
             model=setup.model.describe(),
@@ -188,3 +207,22 @@ class Call:
         )
         write_run(directory, replayed.outcome, trace, facts)
         result["run_dir"] = str(directory)
+
+
+def _two_iterations(outcome: Outcome) -> tuple[float, float]:
+    """From the middle of the replay, long enough to hold a whole iteration with both its ends."""
+    middle = outcome.end_s / 2
+    rows = outcome.iterations
+    at = int(np.searchsorted(rows["start_s"], middle)) if len(rows["start_s"]) else 0
+    lasts = (
+        float(rows["duration_s"][min(at, len(rows["duration_s"]) - 1)]) if len(rows["duration_s"]) else 0.0
+    )
+    return max(0.0, middle - lasts), middle + lasts
+
+
+def _free_directory(name: str) -> Path:
+    """runs/NAME-TIME, with a number if that exists: a Run is never replaced unasked."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+    stamped = Path("runs") / f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}"
+    numbered = (stamped.with_name(f"{stamped.name}-{number}") for number in itertools.count(2))
+    return next(path for path in itertools.chain([stamped], numbered) if not path.exists())

@@ -8,10 +8,11 @@ from typing import Any
 
 import click
 
-from laminabench.cli.hardware import price_option
-from laminabench.cli.traces.options import COUNT, positive, window
+from laminabench.cli.hardware import price_options
+from laminabench.cli.traces.options import COUNT, window
+from laminabench.systems.registry import MODULES
 
-SYSTEMS = ("lamina", "lamina-v1", "vllm")
+SYSTEMS = tuple(MODULES)
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
@@ -51,9 +52,8 @@ _OPTIONS = (
     click.option("--concurrency", type=COUNT, help="With --mode closed: requests in the system at once."),
     click.option(
         "--slo-tbt-ms",
-        metavar="X",
-        callback=positive,
-        default="100",
+        type=click.FloatRange(0, 1e9, min_open=True),
+        default=100.0,
         show_default=True,
         help="Time between tokens that counts as good.",
     ),
@@ -86,11 +86,17 @@ _OPTIONS = (
         "--stream-chunks", type=click.IntRange(1, 64), help="lamina-v1: mini-batches of a transfer; 4."
     ),
     click.option(
+        "--stream-along", type=_choice("requests", "heads"), help="lamina-v1: what a mini-batch is a part of."
+    ),
+    click.option(
         "--kv-overcommit",
-        metavar="X",
-        callback=positive,
-        default="1",
+        type=click.FloatRange(1, 100),
+        default=1.0,
+        show_default=True,
         help="lamina: KV beyond device memory, paged to the host.",
+    ),
+    click.option(
+        "--host-async", is_flag=True, help="The host prepares an iteration while the one before it runs."
     ),
     click.option(
         "--admission",
@@ -124,7 +130,7 @@ _OPTIONS = (
         show_default=True,
         help="fhbn, nccl, ..., or 40us,42GB/s.",
     ),
-    price_option,
+    price_options,
     click.option(
         "--out", "directory", type=_FOLDER, help="Where the Run goes; runs/NAME-AND-TIME by default."
     ),
@@ -134,7 +140,7 @@ _OPTIONS = (
         "--timeline-window",
         metavar="A:B",
         callback=window,
-        help="Which seconds; 50 ms from the middle by default.",
+        help="Which seconds; two iterations from the middle by default.",
     ),
 )
 

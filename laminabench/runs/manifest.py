@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import shlex
@@ -11,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+from laminabench.finite import finite
 from laminabench.runs.format import FORMAT, FORMAT_VERSION
 from laminabench.traces.table import Trace
 from laminabench.version import __version__, git_commit
@@ -52,16 +52,7 @@ def manifest(
         "wall_s": wall_s,
         "summary": dict(summary),
     }
-    return {name: _finite(fact) for name, fact in facts.items()}
-
-
-def _finite(fact: Any) -> Any:
-    """As JSON has it: null for what has no end, such as a window."""
-    if isinstance(fact, Mapping):
-        return {name: _finite(inner) for name, inner in fact.items()}
-    if isinstance(fact, list | tuple):
-        return [_finite(inner) for inner in fact]
-    return None if isinstance(fact, float) and not math.isfinite(fact) else fact
+    return {name: finite(fact) for name, fact in facts.items()}
 
 
 def host() -> dict[str, Any]:

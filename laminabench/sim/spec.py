@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from laminabench.errors import UserError
 
 Pipelining = Literal["serial", "rotational", "fixed"]
 Admission = Literal["reserve", "grow"]
 Mode = Literal["saturate", "open", "closed"]
 
 TICKS_PER_S = 10_000_000_000
+# No step of serving takes this long; one that does comes from a wrong coefficient.
+LONGEST_S = 3600.0
 Ticks = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 
@@ -38,15 +42,19 @@ class Timing:
     migration: Float64 | float = 0.0
     combine: float = 0.0
     stream_chunks: int = 1
+    stream_by_request: bool = True
+    chunk_overhead: float = 0.0
     transfer_latency: float = 0.0
     device_tokens: int = 2**62
     paged_per_token: float = 0.0
     host_fixed: float = 0.0
     host_per_request: float = 0.0
+    host_async: bool = False
     recompute_per_token: float = 0.0
 
     def tables(self) -> dict[str, object]:
         """As the native module takes it: ticks, every table as long as the others."""
+        self.check()
         rows = len(self.first_slice)
         tables: dict[str, object] = {
             name: np.ascontiguousarray(np.broadcast_to(ticks(getattr(self, name)), rows))
@@ -62,13 +70,28 @@ class Timing:
                 "migration",
             )
         }
-        for name in ("combine", "transfer_latency", "host_fixed"):
+        for name in ("combine", "transfer_latency", "chunk_overhead", "host_fixed"):
             tables[name] = int(ticks(getattr(self, name)))
         # Slopes stay fractions of a tick: they are multiplied before they are rounded.
         tables["attention_per_token"] = np.ascontiguousarray(self.attention_per_token * TICKS_PER_S)
         for name in ("paged_per_token", "host_per_request", "recompute_per_token"):
             tables[name] = float(getattr(self, name)) * TICKS_PER_S
-        return tables | {"stream_chunks": self.stream_chunks, "device_tokens": self.device_tokens}
+        for name in ("stream_chunks", "stream_by_request", "device_tokens", "host_async"):
+            tables[name] = getattr(self, name)
+        return tables
+
+    def check(self) -> None:
+        """A UserError if a time is no time: a coefficient somewhere is wrong."""
+        for each in fields(self):
+            values = np.asarray(getattr(self, each.name), np.float64)
+            if each.name == "device_tokens":
+                continue
+            if not (np.isfinite(values).all() and values.min() >= 0 and values.max() <= LONGEST_S):
+                worst = values.flat[int(np.argmax(~((values >= 0) & (values <= LONGEST_S))))]
+                raise UserError(
+                    f"the costs give {worst:g} s for {each.name.replace('_', ' ')}; "
+                    "check the cost set's coefficients and the network"
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ _EVENTS_AT_A_TIME = 1 << 14
 def write_timeline(path: Path, outcome: Outcome, spec: Spec) -> None:
     """A lane for each worker; each slice and each attention is a piece of work, coloured by its batch."""
     check_suffix(path)
+    if not len(outcome.timeline["start_s"]):
+        raise UserError(f"no work begins in the window of {path}; the replay ends at {outcome.end_s:.3f} s")
     with replacing(path) as temporary, temporary.open("wb") as file:
         if path.name.endswith(".gz"):
             # No name and no time inside: equal timelines are equal files.

@@ -13,6 +13,7 @@ from laminabench.systems.setup import (
     WORKING_BYTES,
     Modelled,
     Setup,
+    assumptions,
     check_weights,
     kv_tokens,
     layer_attention,
@@ -53,7 +54,7 @@ def build(setup: Setup) -> Modelled:
     tokens = pool_tokens(setup, pools)
     most = most_requests(setup, MAX_REQUESTS)
     part = "replica" if setup.pipeline_parallel == 1 else "stage"
-    timing = timing_of(setup, tp, most, pools, setup.stream_chunks or 1, tokens * pools)
+    timing = timing_of(setup, tp, most, pools, setup.stream_chunks or 1, tokens)
     spec = Spec(
         layers=model.layers,
         timing=timing,
@@ -142,7 +143,8 @@ def timing_of(setup: Setup, tp: int, most: int, pools: int, chunks: int, device_
     attention_fixed, attention_per_token = layer_attention(terms, per_worker, model.layers)
     moved = transfers(setup, tp, batch)
     hops = migration_seconds(setup, tp, batch)
-    overlap = setup.overlap and chunks == 1
+    overlap = overlaps(setup)
+    by_request = setup.stream_along != "heads"
     host = setup.costs.host
     return Timing(
         first_slice=cut.first,
@@ -156,14 +158,22 @@ def timing_of(setup: Setup, tp: int, most: int, pools: int, chunks: int, device_
         kv_transfer=moved.kv if overlap else 0.0,
         out_transfer=moved.out,
         migration=hops,
-        stream_chunks=chunks,
+        stream_chunks=chunks if by_request else min(chunks, model.kv_heads),
+        stream_by_request=by_request,
+        chunk_overhead=terms.fixed_s / model.layers,
         transfer_latency=moved.latency,
         device_tokens=device_tokens if setup.overcommit > 1 else 2**62,
         paged_per_token=paged_seconds(setup, pools),
         host_fixed=host.per_step_s,
         host_per_request=host.per_request_s,
+        host_async=setup.host_async,
         recompute_per_token=recompute_seconds(setup, deployment.model, tp),
     )
+
+
+def overlaps(setup: Setup) -> bool:
+    """Whether q leaves before k and v exist: with streaming, whole mini-batches leave together."""
+    return setup.overlap and (setup.stream_chunks or 1) == 1
 
 
 # KV that was paged out comes over PCIe 4.0 x16; assumed, at the 25 GB/s that its copies usually reach.
@@ -187,7 +197,9 @@ def facts(setup: Setup, spec: Spec, tp: int, replicas: int) -> dict[str, object]
         "batches": spec.batches,
         "pipelining": spec.pipelining,
         "attention_partition": "heads" if spec.pools == 1 else "requests",
-        "overlap": setup.overlap,
+        "overlap": overlaps(setup),
+        "stream_chunks": setup.stream_chunks or 1,
+        "host_async": setup.host_async,
         "network": setup.network.describe(),
         "kv_capacity_tokens": spec.tokens_per_pool * spec.pools,
         "weight_bytes_per_worker": setup.model.weight_bytes_per_worker(tp) / setup.pipeline_parallel,
@@ -200,7 +212,8 @@ def coefficients(setup: Setup, tp: int) -> list[dict[str, object]]:
     """Every coefficient used and its source: the model workers' own, and attention's of its devices."""
     assert setup.deployment.attention is not None
     model_rows = setup.costs.provenance(setup.deployment.model.device, tp, setup.model.dtype)
-    attention_rows = setup.costs.provenance(setup.deployment.attention.device, 1, setup.model.dtype)
+    # Attention workers run no GEMM: a data type they have no units for is no matter.
+    attention_rows = setup.costs.provenance(setup.deployment.attention.device, 1)
     return [
         *(
             {**row, "device": setup.deployment.model.device.name}
@@ -213,4 +226,11 @@ def coefficients(setup: Setup, tp: int) -> list[dict[str, object]]:
             if row["term"] == "attention"
         ),
         {"term": "network", **setup.network.describe()},
+        *assumptions(setup),
+        {
+            "term": "paging",
+            "kind": "assumed",
+            "source": "PCIe 4.0 x16 at the rate its copies usually reach",
+            "coefficients": {"bytes_per_s": PAGING_BYTES_PER_S},
+        },
     ]

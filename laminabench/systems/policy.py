@@ -15,6 +15,7 @@ from laminabench.traces.table import Trace
 BUILT_IN = ("fifo", "sjf", "deadline")
 # A user's policy may answer with fractions; the queue compares whole numbers.
 RESOLUTION = 1e6
+LARGEST = 2**62
 
 
 def priority_of(name: str, trace: Trace, slo_tbt_s: float) -> Priority | None:
@@ -48,13 +49,18 @@ def _own(name: str, trace: Trace, slo_tbt_s: float) -> Priority:
         finally:
             sys.path.pop(0)
         asked: Callable[[int], float] = made.priority
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"--policy {name}: {type(error).__name__}: {error}") from error
 
     def key(request: int) -> int:
         try:
-            return round(asked(request) * RESOLUTION)
-        except Exception as error:
+            answer = round(asked(request) * RESOLUTION)
+        except (Exception, SystemExit) as error:
             raise UserError(f"--policy {name}, request {request}: {type(error).__name__}: {error}") from error
+        if abs(answer) > LARGEST:
+            raise UserError(
+                f"--policy {name}, request {request}: {answer / RESOLUTION:g} is too large a priority"
+            )
+        return answer
 
     return key

@@ -40,6 +40,8 @@ class Setup:
     stream_chunks: int | None = None
     overcommit: float = 1.0
     pipeline_parallel: int = 1
+    stream_along: Literal["requests", "heads"] | None = None
+    host_async: bool = False
     admission: Admission = "reserve"
     prefix_sharing: bool = False
     max_num_seqs: int | None = None
@@ -68,8 +70,8 @@ class Slices(NamedTuple):
 def slices(setup: Setup, workers: Workers, tp: int, most: int) -> Slices:
     """Cut the step that the cost set knows into the pieces between attentions.
 
-    The piece before an attention is the QKV projection and the norm in front of it; what remains of a layer
-    is the piece after. K and V come after Q in it, in proportion to their rows (v2 paper 4.2.2).
+    The piece before an attention is the QKV projection; what remains of a layer, norms and rotation too, is
+    the piece after. K and V come after Q in it, in proportion to their rows (v2 paper 4.2.2).
     """
     model, device = setup.model, workers.device
     batch = np.arange(most + 1)
@@ -128,3 +130,21 @@ def kv_tokens(bytes_free: float, bytes_per_token: float, setup: Setup, where: st
 
 def most_requests(setup: Setup, default: int) -> int:
     return default if setup.max_num_seqs is None else setup.max_num_seqs
+
+
+def assumptions(setup: Setup) -> list[dict[str, Any]]:
+    """What no measurement covers, as rows beside the coefficients."""
+    memory = {
+        "share_in_use": setup.memory_utilization,
+        "working_bytes": WORKING_BYTES,
+        "attention_working_bytes": ATTENTION_WORKING_BYTES,
+    }
+    return [
+        {"term": "memory", "kind": "assumed", "source": "see docs/replay.md", "coefficients": memory},
+        {
+            "term": "recompute",
+            "kind": "derived",
+            "source": "a step of so many rows, by token; LM head included, sending the KV is not",
+            "coefficients": {"prefill_rows": PREFILL_ROWS},
+        },
+    ]

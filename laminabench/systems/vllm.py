@@ -11,6 +11,7 @@ from laminabench.systems.setup import (
     WORKING_BYTES,
     Modelled,
     Setup,
+    assumptions,
     check_weights,
     kv_tokens,
     layer_attention,
@@ -37,8 +38,7 @@ def build(setup: Setup) -> Modelled:
     model, deployment = setup.model, setup.deployment
     if deployment.attention is not None:
         raise UserError(f"vllm runs on one kind of device, not on {deployment}; write for example 4xh100")
-    if setup.batches not in (None, 1):
-        raise UserError("vllm runs one batch; --batches is for lamina")
+    _refuse_laminas(setup)
     tp = deployment.model.count
     device = deployment.model.device
     usable = setup.memory_utilization * device.memory_bytes - WORKING_BYTES
@@ -62,6 +62,7 @@ def build(setup: Setup) -> Modelled:
             attention_per_token=attention_per_token,
             host_fixed=host.per_step_s,
             host_per_request=host.per_request_s,
+            host_async=setup.host_async,
             recompute_per_token=recompute_seconds(setup, deployment.model, tp),
         ),
         tokens_per_pool=tokens,
@@ -81,6 +82,24 @@ def build(setup: Setup) -> Modelled:
         "block_tokens": spec.block_tokens,
         "gpu_memory_utilization": setup.memory_utilization,
         "admission": spec.admission,
+        "host_async": setup.host_async,
         "max_num_seqs": most,
     }
-    return Modelled(spec, facts, [{**row, "device": device.name} for row in rows])
+    return Modelled(spec, facts, [*({**row, "device": device.name} for row in rows), *assumptions(setup)])
+
+
+def _refuse_laminas(setup: Setup) -> None:
+    """Choices that vLLM does not have: ignoring them would answer another question than was asked."""
+    chosen = {
+        "--batches": setup.batches not in (None, 1),
+        "--pipelining": setup.pipelining not in (None, "serial"),
+        "--partition": setup.partition is not None,
+        "--no-overlap": not setup.overlap,
+        "--stream-chunks": setup.stream_chunks is not None,
+        "--stream-along": setup.stream_along is not None,
+        "--kv-overcommit": setup.overcommit != 1.0,
+        "--pipeline-parallel": setup.pipeline_parallel != 1,
+    }
+    for flag, wanted in chosen.items():
+        if wanted:
+            raise UserError(f"vllm runs one batch by tensor parallelism; {flag} is for lamina")

@@ -96,6 +96,93 @@ def test_prices_change_the_cost_and_nothing_else(shell: Shell) -> None:
     assert cheap["throughput_tokens_per_s"] == usual["throughput_tokens_per_s"]
 
 
+def test_runs_within_a_second_do_not_replace_each_other(shell: Shell) -> None:
+    directories = {as_json(shell, "replay", *SMALL)["run_dir"] for _ in range(3)}
+    assert len(directories) == 3
+    assert all(Path(directory, "run.json").is_file() for directory in directories)
+
+
+def test_a_models_name_is_no_path(shell: Shell, tmp_path: Path) -> None:
+    config = {
+        "_name_or_path": "meta/../[red]x", "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64,
+        "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 100,
+    }  # fmt: skip
+    Path("config.json").write_text(json.dumps(config))
+    # A folder called like a model of the catalogue is not in the way.
+    Path("llama3-70b").mkdir()
+    facts = as_json(shell, "replay", *SMALL, "--model", "config.json", "--deployment", "1xh100+1xh20")
+    assert (tmp_path / facts["run_dir"]).parent == tmp_path / "runs"
+    assert as_json(shell, "replay", *SMALL, "--no-out")["model"] == "llama3-70b"
+
+
+def test_asynchronous_host_work_is_hidden(shell: Shell) -> None:
+    for system in ("lamina", "vllm"):
+        exposed = as_json(shell, "replay", *SMALL, "--no-out", "--system", system)
+        hidden = as_json(shell, "replay", *SMALL, "--no-out", "--system", system, "--host-async")
+        assert hidden["time_shares"]["host"] < 0.01 < exposed["time_shares"]["host"]
+        assert hidden["throughput_tokens_per_s"] > exposed["throughput_tokens_per_s"]
+
+
+def test_an_empty_timeline_window_is_refused(shell: Shell) -> None:
+    for window in ("1000000:1000001", "1e10:2e10"):
+        code, out, err = shell(
+            "replay", *SMALL, "--no-out", "--timeline", "t.json", "--timeline-window", window
+        )
+        assert (code, out) == (2, "")
+        assert "no work begins in the window" in err
+    assert not Path("t.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("flops_efficiency = 0.8744", "flops_efficiency = 0", "gemm.h100.bf16.flops_efficiency is 0"),
+        ("flops_efficiency = 0.8744", "flops_efficiency = nan", "gemm.h100.bf16.flops_efficiency is nan"),
+        ("flops_efficiency = 0.8744", 'flops_efficiency = "a"', "flops_efficiency is 'a'"),
+        ("overhead_us = 2.974", "overhead_us = -3", "gemm.h100.bf16.overhead_us is -3"),
+        ("overhead_us = 2.974", "overhead_us = 1e300", "the costs give"),
+    ],
+)
+def test_a_broken_cost_file_is_named(shell: Shell, old: str, new: str, said: str) -> None:
+    import laminabench.catalog  # noqa: PLC0415 - for its folder
+
+    packaged = Path(laminabench.catalog.__file__).parent / "data" / "costs" / "vllm-0.14.toml"
+    text = packaged.read_text()
+    assert old in text
+    Path("mine.toml").write_text(text.replace(old, new))
+    code, out, err = shell("replay", *SMALL, "--no-out", "--costs", "mine.toml")
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_growing_requests_are_preempted_when_memory_is_tight(shell: Shell) -> None:
+    tight = (
+        "--trace",
+        "azure-conv",
+        "--offline",
+        "--num-requests",
+        "1500",
+        "-q",
+        "--no-out",
+        "--admission",
+        "grow",
+    )
+    for system in ("lamina", "vllm"):
+        facts = as_json(shell, "replay", *tight, "--system", system, "--model", "llama-65b")
+        assert facts["preemptions"] > 0
+        assert facts["requests"]["completed"] == 1500
+
+
+def test_the_manifest_repeats_the_choices(shell: Shell) -> None:
+    facts = as_json(shell, "replay", *SMALL, "--system", "lamina-v1", "--kv-overcommit", "1.5")
+    kept = json.loads((Path(facts["run_dir"]) / "run.json").read_text())
+    assert kept["workload"]["options"]["kv_overcommit"] == 1.5
+    assert {"paging", "memory", "recompute", "network"} <= {row["term"] for row in kept["coefficients"]}
+    # v1's devices are compared by what they cost to buy.
+    assert {device["price"]["basis"] for device in kept["deployment"]["devices"]} == {"purchase"}
+
+
 def test_prefix_sharing_makes_room(shell: Shell) -> None:
     kimi = ("--trace", "kimi-conv", "--offline", "--num-requests", "400", "-q", "--no-out")
     alone = as_json(shell, "replay", *kimi)
@@ -162,9 +249,15 @@ def test_the_timeline_can_be_opened(shell: Shell) -> None:
         (["--price", "h100=free"], "h100=2.5"),
         (["--mode", "closed"], "needs --concurrency"),
         (["--concurrency", "4"], "--concurrency is for --mode closed"),
-        (["--slo-tbt-ms", "0"], "0 is not above zero"),
+        (["--slo-tbt-ms", "0"], "0.0 is not in the range"),
         (["--policy", "lottery"], "fifo, sjf, deadline"),
         (["--policy", "no_such_module:Policy"], "ModuleNotFoundError"),
+        (["--policy", "sys:exit"], "--policy sys:exit"),
+        (["--kv-overcommit", "0.5"], "--kv-overcommit"),
+        (["--network", "99999999ms,1GB/s"], "longer than 60 s"),
+        (["--system", "vllm", "--pipeline-parallel", "2"], "--pipeline-parallel is for lamina"),
+        (["--system", "vllm", "--kv-overcommit", "2"], "--kv-overcommit is for lamina"),
+        (["--system", "vllm", "--no-overlap"], "--no-overlap is for lamina"),
         (["--out", "here", "--no-out"], "contradict"),
         (["--out", "taken"], "not a Run"),
         (["--timeline", "t.png"], ".json"),
@@ -214,6 +307,13 @@ def test_an_interrupt_leaves_no_run(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_gains_of_a_single_token(shell: Shell) -> None:
+    Path("one.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,5,1\n")
+    code, out, err = shell("gains", "--trace", "one.csv", "--model", "llama3-70b", "-q")
+    assert (code, err) == (0, "")
+    assert "- / -" in out
+
+
 def test_gains_prints_both_cost_sets(shell: Shell) -> None:
     facts = as_json(shell, "gains", "--model", "llama3-70b", "--trace", "azure-code", "--offline", "-q")
     assert [cell["costs"] for cell in facts["cells"]] == ["vllm-0.14", "vidur-2024"]
@@ -235,6 +335,7 @@ def test_gains_prints_both_cost_sets(shell: Shell) -> None:
         ["models", "show", "llama3-70b"],
         ["costs", "list"],
         ["costs", "show", "vllm-0.14", "--device", "h20"],
+        ["costs", "show", "roofline", "--device", "h100"],
     ],
 )
 def test_the_catalogue_can_be_read(shell: Shell, arguments: list[str]) -> None:

@@ -54,6 +54,7 @@ class Batch:
     requests: list[Request] = field(default_factory=list)  # in the order they joined
     admitted: list[Request] = field(default_factory=list)  # will join at the next boundary
     iteration: int = 0
+    lasted: int = 0  # how long its iteration in the last cycle took; 0 without one
     ran: bool = False
     end: int = 0
 
@@ -130,7 +131,8 @@ class Cluster:
     def fits(self, request: Request, pool: Pool) -> bool:
         lengths = self.shared_lengths(request)
         new = sum(blocks_up(lengths[block], self.block) for block in lengths if block not in pool.holders)
-        return self.own_tokens(request) + new <= self.free_tokens(pool)
+        spare = self.capacity // 100 if self.given["admission"] == "grow" and self.running() else 0
+        return self.own_tokens(request) + new + spare <= self.free_tokens(pool)
 
     def fits_alone(self, request: Request) -> bool:
         """Whether a pool that holds nothing else has room for the request and its last token."""
@@ -243,18 +245,26 @@ class Cluster:
 
     def serve(self, batch: Batch) -> Work | None:
         """The boundary of a batch, and what its next iteration takes; None without requests."""
+        prepared = batch.lasted if self.costs["host_async"] else 0
+        batch.lasted = 0
         self.finish_iteration(batch)
         self.arrive()
         self.grow(batch)
         self.admit()
         joined, lost = self.join(batch)
-        stored = sum(self.capacity - self.free_tokens(pool) for pool in self.pools)
-        self.peak = max(self.peak, stored)
+        charged = sum(self.capacity - self.free_tokens(pool) for pool in self.pools)
+        self.peak = max(self.peak, charged)
+        stored = max(self.written(number) for number in range(len(self.pools)))
         if self.queue_empty < 0 and not self.queue and len(self.to_come) < len(self.requests):
             self.queue_empty = self.now
-        return self.work(batch, joined, lost, stored) if batch.requests else None
+        return self.work(batch, joined, lost, stored, prepared) if batch.requests else None
 
-    def work(self, batch: Batch, joined: int, lost: int, stored: int) -> Work:
+    def written(self, number: int) -> int:
+        """Tokens in a pool, without those that are charged but still to come."""
+        here = [r for batch in self.batches for r in batch.requests if r.pool == number]
+        return min(self.capacity - self.free_tokens(self.pools[number]), sum(r.prompt + r.made for r in here))
+
+    def work(self, batch: Batch, joined: int, lost: int, stored: int, prepared: int) -> Work:
         costs, size = self.costs, len(batch.requests)
         table = {name: int(costs[name][size]) for name in TABLES}
         kv = [0] * len(self.pools)
@@ -266,7 +276,10 @@ class Cluster:
             share = (stored - costs["device_tokens"]) / stored
             attention += nearest(max(kv) * share * costs["paged_per_token"])
         q, out, chunks = table["q_transfer"], table["out_transfer"], costs["stream_chunks"]
+        if costs["stream_by_request"]:
+            chunks = min(chunks, size)
         if chunks > 1:
+            attention += (chunks - 1) * costs["chunk_overhead"]
             latency = costs["transfer_latency"]
             q, out = q - latency, out - latency
             attention = attention // chunks + max(q, attention, out) * (chunks - 1) // chunks
@@ -276,7 +289,7 @@ class Cluster:
             joined=joined,
             size=size,
             kv=sum(kv),
-            host=costs["host_fixed"] + nearest(size * costs["host_per_request"]),
+            host=max(0, costs["host_fixed"] + nearest(size * costs["host_per_request"]) - prepared),
             first=table["first_slice"] + nearest(lost * costs["recompute_per_token"]),
             mid=table["mid_slice"],
             last=table["last_slice"],
@@ -326,7 +339,8 @@ class Cluster:
 
     def note_iteration(self, batch: Batch, work: Work) -> None:
         row = {"batch": batch.number, "iteration": batch.iteration, "start_s": work.start}
-        row |= {"duration_s": batch.end - work.start, "size": work.size, "joined": work.joined}
+        batch.lasted = batch.end - work.start
+        row |= {"duration_s": batch.lasted, "size": work.size, "joined": work.joined}
         row |= {"kv_tokens": work.kv, "model_s": work.first + (self.layers - 1) * work.mid + work.last}
         row |= {"attention_s": self.layers * (work.attention + work.combine)}
         row |= {"network_s": self.layers * (work.q + work.out), "host_s": work.host}

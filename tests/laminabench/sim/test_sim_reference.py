@@ -47,6 +47,9 @@ def costs(draw: st.DrawFn, most: int) -> dict[str, Any]:
         "attention_per_token": np.where(sizes % 2 == 0, draw(rates), draw(rates)).astype(np.float64),
         "combine": draw(st.integers(0, 5)),
         "stream_chunks": draw(st.integers(1, 4)),
+        "stream_by_request": draw(st.booleans()),
+        "chunk_overhead": draw(st.integers(0, 5)),
+        "host_async": draw(st.booleans()),
         "transfer_latency": latency,
         "device_tokens": draw(st.one_of(st.just(2**62), st.integers(0, 200))),
         "paged_per_token": draw(rates),
@@ -264,3 +267,20 @@ def test_what_can_never_fit_stands_in_no_ones_way(
     result = in_ticks(_sim.run(**given_))
     assert not differences(in_ticks(reference.run(**given_)), result)
     assert [at >= 0 for at in result["requests"]["finished_s"]] == [False, True]
+
+
+def test_growing_admission_keeps_a_hundredth_free(
+    reference: ModuleType, arguments: Any, in_ticks: Any
+) -> None:
+    # The first takes 991 of 1000 tokens; 9 are left, and the second's 1 + 1 would leave 7, below 10.
+    given_ = arguments(
+        prompt=[990, 1],
+        output=[2, 2],
+        batches=1,
+        admission="grow",
+        tokens_per_pool=1000,
+        costs={"mid_slice": 1},
+    )
+    tables = in_ticks(_sim.run(**given_))
+    assert tables["requests"]["admitted_s"][1] == tables["requests"]["finished_s"][0]
+    assert not differences(in_ticks(reference.run(**given_)), tables)

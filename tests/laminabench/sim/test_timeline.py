@@ -115,10 +115,11 @@ def test_equal_timelines_are_equal_files(tmp_path: Path) -> None:
     assert (tmp_path / "one.json.gz").read_bytes() == (tmp_path / "two.json.gz").read_bytes()
 
 
-def test_nothing_recorded_is_still_a_trace(tmp_path: Path) -> None:
+def test_a_window_without_work_is_refused(tmp_path: Path) -> None:
     outcome, spec = recorded(2, record_s=(0.0, 0.0))
-    write_timeline(tmp_path / "t.json", outcome, spec)
-    assert [event["ph"] for event in events_of(tmp_path / "t.json")] == ["M"] * 5
+    with pytest.raises(UserError, match=r"no work begins in the window of .*t\.json"):
+        write_timeline(tmp_path / "t.json", outcome, spec)
+    assert not list(tmp_path.iterdir())
     assert bubbles(outcome, spec) == {"replica 0": None, "attention workers": None}
 
 
