@@ -232,7 +232,6 @@ nb::dict run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt,
     nb::gil_scoped_acquire held;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
     if (!progress.is_none()) progress(done);
-    return true;
   };
   Result result;
   {

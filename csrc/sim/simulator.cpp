@@ -41,7 +41,7 @@ public:
     pipeline_.record(recording.from, recording.to);
     for (std::int64_t cycle = 0; step(); ++cycle) {
       if (check) scheduler_.check_integrity();
-      if (progress && cycle % kCyclesPerLook == 0 && !progress(done_)) throw Stopped();
+      if (progress && cycle % kCyclesPerLook == 0) progress(done_);
     }
     result_.replica_busy.assign(pipeline_.replica_busy().begin(), pipeline_.replica_busy().end());
     result_.attention_busy = pipeline_.attention_busy();

@@ -99,10 +99,8 @@ struct Recording {
   Ticks to = 0;
 };
 
-// Called now and then with the number of finished requests; false stops the run.
-using Progress = std::function<bool(std::int64_t)>;
-
-class Stopped : public std::exception {};
+// Called now and then with the number of finished requests; what it throws ends the run.
+using Progress = std::function<void(std::int64_t)>;
 
 // Replays the workload. Cycle by cycle: in each, every batch that has requests runs one iteration; at the
 // boundary before it, its finished requests leave and waiting ones join. An idle batch wakes at the boundary

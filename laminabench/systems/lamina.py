@@ -14,6 +14,7 @@ from laminabench.systems.setup import (
     Modelled,
     Setup,
     assumptions,
+    by_size,
     check_weights,
     kv_tokens,
     layer_attention,
@@ -24,15 +25,13 @@ from laminabench.systems.setup import (
 from laminabench.systems.transfers import migration_seconds, transfers
 
 TITLE = "model-attention disaggregation, rotational pipelining (Lamina, v2 paper)"
-# v2 Table 5: LLaMA-33B on (1, 2), the larger ones on (2, 4).
-SMALL, LARGE = "1xh100+2xh20", "2xh100+4xh20"
-SMALL_WEIGHT_BYTES = 66e9
 MAX_REQUESTS = 8192
 BATCHES = 2
 
 
 def default_deployment(model: ModelShape) -> str:
-    return SMALL if model.weight_bytes <= SMALL_WEIGHT_BYTES else LARGE
+    """v2 Table 5: LLaMA-33B on (1, 2), the larger ones on (2, 4)."""
+    return by_size(model, "1xh100+2xh20", "2xh100+4xh20")
 
 
 def build(setup: Setup) -> Modelled:

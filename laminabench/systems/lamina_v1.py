@@ -6,18 +6,16 @@ from dataclasses import replace
 
 from laminabench.catalog.models import ModelShape
 from laminabench.systems import lamina
-from laminabench.systems.setup import Modelled, Setup
+from laminabench.systems.setup import Modelled, Setup, by_size
 
 TITLE = "attention offloading to cheap memory devices, requests dealt out (Lamina, v1 paper)"
-# v1 serves LLaMA-13B from one A100 and, in its economics, RTX 3090-class memory devices.
-SMALL, LARGE = "1xa100-80g+3xrtx-3090", "2xa100-80g+8xrtx-3090"
-SMALL_WEIGHT_BYTES = 66e9
 # Mini-batches that a batch is streamed in, so that transfers hide behind attention (v1 paper 5.2.1).
 STREAM_CHUNKS = 4
 
 
 def default_deployment(model: ModelShape) -> str:
-    return SMALL if model.weight_bytes <= SMALL_WEIGHT_BYTES else LARGE
+    """v1 serves LLaMA-13B from one A100 and, in its economics, RTX 3090-class memory devices."""
+    return by_size(model, "1xa100-80g+3xrtx-3090", "2xa100-80g+8xrtx-3090")
 
 
 def build(setup: Setup) -> Modelled:

@@ -25,6 +25,15 @@ ATTENTION_WORKING_BYTES = 1e9
 PREFILL_ROWS = 2048
 
 
+# v2 Table 5 gives LLaMA-33B (65 GB) half of the devices that it gives the larger models.
+SMALL_WEIGHT_BYTES = 66e9
+
+
+def by_size(model: ModelShape, small: str, large: str) -> str:
+    """The papers' deployment for a model of this size."""
+    return small if model.weight_bytes <= SMALL_WEIGHT_BYTES else large
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
     """The user's choices, resolved."""

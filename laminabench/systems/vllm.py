@@ -12,6 +12,7 @@ from laminabench.systems.setup import (
     Modelled,
     Setup,
     assumptions,
+    by_size,
     check_weights,
     kv_tokens,
     layer_attention,
@@ -21,16 +22,14 @@ from laminabench.systems.setup import (
 )
 
 TITLE = "homogeneous tensor parallelism with paged KV (vLLM), prefill stripped out"
-# v2 Table 5.
-SMALL, LARGE = "2xh100", "4xh100"
-SMALL_WEIGHT_BYTES = 66e9
 # vLLM's default on devices of 70 GB and more since its V1 engine (256 before, and on smaller ones).
 MAX_NUM_SEQS = 1024
 BLOCK_TOKENS = 16
 
 
 def default_deployment(model: ModelShape) -> str:
-    return SMALL if model.weight_bytes <= SMALL_WEIGHT_BYTES else LARGE
+    """v2 Table 5."""
+    return by_size(model, "2xh100", "4xh100")
 
 
 def build(setup: Setup) -> Modelled:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,33 +18,26 @@ REAL = {
 }
 
 Shell = Callable[..., tuple[int, str, str]]
+AsJson = Callable[..., dict[str, Any]]
 
 
-def as_json(shell: Shell, *arguments: str) -> dict[str, Any]:
-    code, out, err = shell(*arguments, "--json")
-    assert code == 0, err
-    facts = json.loads(out)
-    assert isinstance(facts, dict)
-    return facts
-
-
-def test_list_knows_what_is_here(shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = {row["name"]: row for row in as_json(shell, "traces", "list")["traces"]}
+def test_list_knows_what_is_here(as_json: AsJson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {row["name"]: row for row in as_json("traces", "list")["traces"]}
     assert len(rows) == 8
     assert rows["azure-conv"]["file"] is None
     assert rows["kimi-ta"]["profile"] == "moment-matched"
     (tmp_path / "AzureLLMInferenceTrace_conv.csv").write_text(AZURE)
     monkeypatch.setenv("LAMINABENCH_TRACES", str(tmp_path))
-    rows = {row["name"]: row for row in as_json(shell, "traces", "list")["traces"]}
+    rows = {row["name"]: row for row in as_json("traces", "list")["traces"]}
     assert rows["azure-conv"]["file"] == str(tmp_path / "AzureLLMInferenceTrace_conv.csv")
 
 
 @pytest.mark.parametrize("name", sorted(REAL))
 def test_info_on_the_real_files(
-    shell: Shell, name: str, monkeypatch: pytest.MonkeyPatch, real_traces: Path
+    as_json: AsJson, name: str, monkeypatch: pytest.MonkeyPatch, real_traces: Path
 ) -> None:
     monkeypatch.setenv("LAMINABENCH_TRACES", str(real_traces))
-    facts = as_json(shell, "traces", "info", name, "--offline")
+    facts = as_json("traces", "info", name, "--offline")
     requests, prompt, output = REAL[name]
     assert (facts["source"], facts["requests"]) == ("file", requests)
     assert facts["prompt"]["mean"] == pytest.approx(prompt, abs=0.001)
@@ -89,13 +81,13 @@ def test_info_draws_a_trace_without_arrivals(shell: Shell) -> None:
     assert code == 0, err
 
 
-def test_import_keeps_a_file_under_a_name(shell: Shell) -> None:
+def test_import_keeps_a_file_under_a_name(as_json: AsJson) -> None:
     Path("mine.csv").write_text("t,in,out\n0,10,5\n1.5,20,6\n")
-    facts = as_json(shell, "traces", "import", "mine.csv", "--columns", "arrival=t,prompt=in,output=out")
+    facts = as_json("traces", "import", "mine.csv", "--columns", "arrival=t,prompt=in,output=out")
     assert (facts["name"], facts["requests"]) == ("mine", 2)
     Path("mine.csv").unlink()
-    assert as_json(shell, "traces", "info", "mine")["prompt"]["mean"] == 15
-    assert [row["name"] for row in as_json(shell, "traces", "list")["imported"]] == ["mine"]
+    assert as_json("traces", "info", "mine")["prompt"]["mean"] == 15
+    assert [row["name"] for row in as_json("traces", "list")["imported"]] == ["mine"]
 
 
 @pytest.mark.parametrize(
@@ -127,12 +119,10 @@ def test_import_of_a_bad_row_names_it_and_keeps_nothing(shell: Shell, tmp_path: 
     assert "1 bad row" in err
 
 
-def test_synth_then_info_then_export(shell: Shell) -> None:
-    made = as_json(
-        shell, "traces", "synth", "azure-code", "--requests", "500", "--seed", "3", "-o", "made.parquet"
-    )
+def test_synth_then_info_then_export(shell: Shell, as_json: AsJson) -> None:
+    made = as_json("traces", "synth", "azure-code", "--requests", "500", "--seed", "3", "-o", "made.parquet")
     assert (made["requests"], made["source"], made["seed"]) == (500, "profile", 3)
-    facts = as_json(shell, "traces", "info", "made.parquet")
+    facts = as_json("traces", "info", "made.parquet")
     assert (facts["name"], facts["source"], facts["requests"]) == ("azure-code", "profile", 500)
     for suffix in ("csv", "jsonl", "parquet"):
         code, _, err = shell(
@@ -140,8 +130,8 @@ def test_synth_then_info_then_export(shell: Shell) -> None:
         )
         assert code == 0, err
         assert (
-            as_json(shell, "traces", "info", f"nine.{suffix}")["prompt"]
-            == as_json(shell, "traces", "info", "made.parquet", "--num-requests", "9")["prompt"]
+            as_json("traces", "info", f"nine.{suffix}")["prompt"]
+            == as_json("traces", "info", "made.parquet", "--num-requests", "9")["prompt"]
         )
 
 
@@ -183,10 +173,10 @@ def test_synth_says_one_thing_and_the_rest_with_v(shell: Shell) -> None:
     assert "Moment-matched, not fitted" in shell(*line, "-v")[2]
 
 
-def test_import_takes_its_name_from_the_file(shell: Shell) -> None:
+def test_import_takes_its_name_from_the_file(as_json: AsJson) -> None:
     Path("v1.2.csv").write_text(AZURE)
-    assert as_json(shell, "traces", "import", "v1.2.csv")["name"] == "v1.2"
-    assert as_json(shell, "traces", "info", "v1.2")["requests"] == 40
+    assert as_json("traces", "import", "v1.2.csv")["name"] == "v1.2"
+    assert as_json("traces", "info", "v1.2")["requests"] == 40
 
 
 @pytest.mark.parametrize(

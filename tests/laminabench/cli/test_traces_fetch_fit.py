@@ -14,36 +14,26 @@ AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
 )
 
 Shell = Callable[..., tuple[int, str, str]]
+AsJson = Callable[..., dict[str, Any]]
 
 
-def as_json(shell: Shell, *arguments: str) -> dict[str, Any]:
-    code, out, err = shell(*arguments, "--json")
-    assert code == 0, err
-    facts = json.loads(out)
-    assert isinstance(facts, dict)
-    return facts
-
-
-def test_fit_and_synthesise_from_the_fit(shell: Shell) -> None:
+def test_fit_and_synthesise_from_the_fit(shell: Shell, as_json: AsJson) -> None:
     shell("traces", "synth", "azure-code", "--requests", "2000", "-o", "code.csv")
-    facts = as_json(shell, "traces", "fit", "code.csv", "-o", "mine.toml")
+    facts = as_json("traces", "fit", "code.csv", "-o", "mine.toml")
     assert facts["method"] == "fitted"
     assert facts["bytes"] < 20_000
     assert facts["errors"]["ks_prompt"] < 0.02
-    again = as_json(shell, "traces", "synth", "mine.toml", "--requests", "2000", "-o", "again.csv")
+    again = as_json("traces", "synth", "mine.toml", "--requests", "2000", "-o", "again.csv")
     assert again["prompt"]["mean"] == pytest.approx(
-        as_json(shell, "traces", "info", "code.csv")["prompt"]["mean"], rel=0.01
+        as_json("traces", "info", "code.csv")["prompt"]["mean"], rel=0.01
     )
 
 
-def test_fit_by_moments_says_so(shell: Shell) -> None:
+def test_fit_by_moments_says_so(shell: Shell, as_json: AsJson) -> None:
     shell("traces", "synth", "azure-code", "--requests", "2000", "-o", "code.csv")
     matched = ("--mean-prompt", "500", "--mean-output", "50", "--requests", "300")
-    assert (
-        as_json(shell, "traces", "fit", "code.csv", "-o", "other.toml", *matched)["method"]
-        == "moment-matched"
-    )
-    made = as_json(shell, "traces", "synth", "other.toml", "-o", "other.csv")
+    assert as_json("traces", "fit", "code.csv", "-o", "other.toml", *matched)["method"] == "moment-matched"
+    made = as_json("traces", "synth", "other.toml", "-o", "other.csv")
     assert made["requests"] == 300
     assert made["prompt"]["mean"] == pytest.approx(500, rel=0.02)
 
@@ -60,19 +50,17 @@ def test_fit_wants_the_real_trace(shell: Shell, monkeypatch: pytest.MonkeyPatch)
     assert not Path("x.toml").exists()
 
 
-def test_fit_keeps_any_note_and_stays_small(shell: Shell) -> None:
+def test_fit_keeps_any_note_and_stays_small(shell: Shell, as_json: AsJson) -> None:
     Path("mine.csv").write_text(AZURE)
-    assert (
-        as_json(shell, "traces", "fit", "mine.csv", "-o", "a.toml", "--note", "a\tb\x1b[c]")["bytes"] < 20_000
-    )
-    assert as_json(shell, "traces", "synth", "a.toml", "-o", "a.csv")["notes"][1] == "a\tb\x1b[c]"
+    assert as_json("traces", "fit", "mine.csv", "-o", "a.toml", "--note", "a\tb\x1b[c]")["bytes"] < 20_000
+    assert as_json("traces", "synth", "a.toml", "-o", "a.csv")["notes"][1] == "a\tb\x1b[c]"
     code, _, err = shell("traces", "fit", "mine.csv", "-o", "b.toml", "--note", "x" * 20_000)
     assert code == 2
     assert "must stay under 20,000; shorten its note" in err
     assert not Path("b.toml").exists()
 
 
-def test_fetch_from_a_folder(shell: Shell, tmp_path: Path) -> None:
+def test_fetch_from_a_folder(shell: Shell, as_json: AsJson, tmp_path: Path) -> None:
     mirror = tmp_path / "mirror"
     mirror.mkdir()
     (mirror / "AzureLLMInferenceTrace_conv.csv").write_text(AZURE)
@@ -84,7 +72,7 @@ def test_fetch_from_a_folder(shell: Shell, tmp_path: Path) -> None:
     code, _, err = shell("traces", "fetch", "azure-2024-conv", "--from", str(mirror))
     assert code == 0
     assert "the publisher gives no checksum" in err
-    assert as_json(shell, "traces", "info", "azure-2024-conv")["source"] == "file"
+    assert as_json("traces", "info", "azure-2024-conv")["source"] == "file"
 
 
 def test_a_failed_fetch_does_not_stop_the_others(shell: Shell, tmp_path: Path) -> None:
