@@ -91,7 +91,8 @@ class Call:
 
         flags = self.flags
         shape = model(flags["model_name"])
-        text = flags["deployment"] or system(flags["system_name"]).default_deployment(shape)
+        found = system(flags["system_name"])
+        text = flags["deployment"] or found.default_deployment(shape)
         deployment = parse_deployment(text, priced_devices(flags["prices"], self.price_basis()))
         if deployment.price_note:
             self.out.note(deployment.price_note)
@@ -99,7 +100,7 @@ class Call:
             model=shape,
             deployment=deployment,
             costs=load_costs(flags["costs_name"]),
-            network=parse_network(flags["network_name"]),
+            network=parse_network(flags["network_name"] or found.NETWORK),
             batches=flags["batches"],
             pipelining=flags["pipelining"],
             overlap=flags["overlap"],

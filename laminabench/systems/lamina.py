@@ -25,6 +25,8 @@ from laminabench.systems.setup import (
 from laminabench.systems.transfers import migration_seconds, transfers
 
 TITLE = "model-attention disaggregation, rotational pipelining (Lamina, v2 paper)"
+# What the v2 paper measured.
+NETWORK = "fhbn"
 MAX_REQUESTS = 8192
 BATCHES = 2
 
@@ -81,6 +83,8 @@ def batches_of(setup: Setup) -> tuple[int, Pipelining]:
     it, in the time that a replica of its tensor-parallel degree would take, and holds its part of weights.
     """
     stages = setup.pipeline_parallel
+    if stages > setup.model.layers:
+        raise UserError(f"{setup.model.name} has {setup.model.layers} layers, too few for {stages} stages")
     if stages > 1:
         if setup.batches not in (None, stages) or setup.pipelining not in (None, "fixed"):
             raise UserError(

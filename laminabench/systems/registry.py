@@ -13,6 +13,7 @@ class System(Protocol):
     """What a system's module offers."""
 
     TITLE: str
+    NETWORK: str
 
     def default_deployment(self, model: ModelShape) -> str:
         """The papers' deployment for a model of this size."""

@@ -22,6 +22,8 @@ from laminabench.systems.setup import (
 )
 
 TITLE = "homogeneous tensor parallelism with paged KV (vLLM), prefill stripped out"
+# One pool of devices: nothing crosses it.
+NETWORK = "fhbn"
 # vLLM's default on devices of 70 GB and more since its V1 engine (256 before, and on smaller ones).
 MAX_NUM_SEQS = 1024
 BLOCK_TOKENS = 16

@@ -105,6 +105,7 @@ def test_transfers_are_the_papers_formula() -> None:
             {"batches": 2, "pipelining": "serial"},
             "serial execution has one batch, not 2",
         ),
+        ("lamina-v1", "64xa100-40g+4xh20", {"pipeline_parallel": 64}, "has 40 layers, too few for 64 stages"),
         ("vllm", "2xh100+4xh20", {}, "vllm runs on one kind of device"),
         ("vllm", "2xh100", {}, "4xh100 would fit"),
         ("vllm", "4xh100", {"batches": 2}, "--batches is for lamina"),
@@ -114,8 +115,9 @@ def test_transfers_are_the_papers_formula() -> None:
 def test_what_cannot_be_is_said_in_one_sentence(
     name: str, deployment: str, more: dict[str, Any], said: str
 ) -> None:
+    shape = "llama-13b" if "stages" in said else "llama3-70b"
     with pytest.raises(UserError) as error:
-        build(name, deployment, **more)
+        build(name, deployment, shape, **more)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
 
