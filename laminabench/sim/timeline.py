@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,10 @@ _EVENTS_AT_A_TIME = 1 << 14
 
 
 def write_timeline(path: Path, outcome: Outcome, spec: Spec) -> None:
-    """A lane for each worker; each slice and each attention is a piece of work, coloured by its batch."""
+    """A lane for each pool of workers that moves as one, and one for the host's work on each batch.
+
+    Each slice, each attention and each stretch of host time is a piece of work, coloured by its batch.
+    """
     check_suffix(path)
     if not len(outcome.timeline["start_s"]):
         raise UserError(f"no work begins in the window of {path}; the replay ends at {outcome.end_s:.3f} s")
@@ -91,14 +95,16 @@ def _lane_of(outcome: Outcome, spec: Spec) -> NDArray[np.int64]:
 def _write(file: IO[bytes] | gzip.GzipFile, outcome: Outcome, spec: Spec) -> None:
     file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
     file.write(",\n".join(json.dumps(event) for event in _names(outcome, spec)).encode())
-    for lines in _events(outcome, spec):
-        file.write((",\n" + ",\n".join(lines)).encode())
+    for lines in itertools.chain(_events(outcome, spec), [_host_events(outcome, spec)]):
+        if lines:
+            file.write((",\n" + ",\n".join(lines)).encode())
     file.write(b"\n]}\n")
 
 
 def _names(outcome: Outcome, spec: Spec) -> Iterator[dict[str, Any]]:
     yield {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "virtual cluster"}}
-    for lane, name in enumerate(_lanes(outcome, spec)):
+    hosts = [f"host, batch {batch}" for batch in range(spec.batches)] if _host_rows(outcome).any() else []
+    for lane, name in enumerate([*_lanes(outcome, spec), *hosts]):
         yield {"ph": "M", "pid": 1, "tid": lane + 1, "name": "thread_name", "args": {"name": name}}
         yield {
             "ph": "M",
@@ -128,13 +134,43 @@ def _events(outcome: Outcome, spec: Spec) -> Iterator[list[str]]:
         ]
 
 
+def _host_rows(outcome: Outcome) -> NDArray[np.bool_]:
+    """Iterations whose host time begins while work is recorded."""
+    rows, recorded = outcome.iterations, outcome.timeline
+    if not len(recorded["start_s"]):
+        return np.zeros(len(rows["start_s"]), bool)
+    begins = (rows["start_s"] >= recorded["start_s"].min()) & (rows["start_s"] < recorded["end_s"].max())
+    inside: NDArray[np.bool_] = begins & (rows["host_s"] > 0)
+    return inside
+
+
+def _host_events(outcome: Outcome, spec: Spec) -> list[str]:
+    rows, inside = outcome.iterations, _host_rows(outcome)
+    workers = len(_lanes(outcome, spec))
+    return [
+        _piece("host", batch, workers + batch, start, length, iteration=iteration)
+        for batch, iteration, start, length in zip(
+            rows["batch"][inside].tolist(),
+            rows["iteration"][inside].tolist(),
+            ticks(rows["start_s"][inside]).tolist(),
+            ticks(rows["host_s"][inside]).tolist(),
+            strict=True,
+        )
+    ]
+
+
 def _event(batch: int, worker: int, iteration: int, place: int, lane: int, start: int, length: int) -> str:
     what = "attention" if worker == ATTENTION else "slice"
-    name = f"batch {batch} · {what} {place} · {LETTERS[batch % len(LETTERS)]}"
+    return _piece(what, batch, lane, start, length, iteration=iteration, **{what: place})
+
+
+def _piece(what: str, batch: int, lane: int, start: int, length: int, **facts: int) -> str:
+    number = f" {facts[what]}" if what in facts else ""
+    name = f"batch {batch} · {what}{number} · {LETTERS[batch % len(LETTERS)]}"
+    arguments = "".join(f',"{key}":{value}' for key, value in facts.items())
     return (
         f'{{"ph":"X","pid":1,"tid":{lane + 1},"ts":{_us(start)},"dur":{_us(length)},"name":"{name}",'
-        f'"cat":"{what}","cname":"{COLOURS[batch % len(COLOURS)]}",'
-        f'"args":{{"batch":{batch},"iteration":{iteration},"{what}":{place}}}}}'
+        f'"cat":"{what}","cname":"{COLOURS[batch % len(COLOURS)]}","args":{{"batch":{batch}{arguments}}}}}'
     )
 
 

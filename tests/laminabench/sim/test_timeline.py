@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,17 @@ LAYERS, MOST = 4, 12
 
 
 def recorded(
-    batches: int, record_s: tuple[float, float] = (0.0, 0.02), attention_us: float = 100, **given: Any
+    batches: int,
+    record_s: tuple[float, float] = (0.0, 0.02),
+    attention_us: float = 100,
+    host_us: float = 0,
+    **given: Any,
 ) -> tuple[Outcome, Spec]:
     rows = 12
     trace = Trace(np.zeros(rows), np.full(rows, 5, np.int32), np.full(rows, 30, np.int32), TraceMeta("small"))
     slice_s, nothing = np.full(MOST + 1, 100e-6), np.zeros(MOST + 1)
     timing = Timing(nothing, slice_s, slice_s, np.full(MOST + 1, attention_us * 1e-6), nothing)
+    timing = replace(timing, host_fixed=host_us * 1e-6)
     replicas = max(1, batches - 1)
     spec = Spec(
         LAYERS,
@@ -71,6 +77,23 @@ def test_a_lane_does_one_thing_at_a_time(tmp_path: Path, batches: int, name: str
     for pieces in by_lane.values():
         pieces.sort()
         assert all(end <= start for (_, end), (start, _) in itertools.pairwise(pieces))
+
+
+def test_the_hosts_work_on_each_batch_has_its_lane(tmp_path: Path) -> None:
+    outcome, spec = recorded(3, host_us=50)
+    write_timeline(tmp_path / "t.json", outcome, spec)
+    events = events_of(tmp_path / "t.json")
+    lanes = {event["args"]["name"]: event["tid"] for event in events if event["name"] == "thread_name"}
+    host = [event for event in events if event.get("cat") == "host"]
+    assert {event["tid"] for event in host} == {lanes[f"host, batch {batch}"] for batch in range(3)}
+    assert all(event["dur"] == 50 for event in host)
+    for event in host:
+        first = next(
+            piece
+            for piece in events
+            if piece.get("cat") == "slice" and piece["args"] == {**event["args"], "slice": 0}
+        )
+        assert first["ts"] >= event["ts"] + 50
 
 
 def test_names_colours_and_arguments(tmp_path: Path) -> None:
