@@ -26,3 +26,12 @@ def real_traces() -> Path:
     if not folder:
         pytest.skip("set LAMINABENCH_TRACES to a folder of the real trace files to run this")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def real_profiles() -> Path:
+    """The folder of real measurement files; without it the test is skipped."""
+    folder = os.environ.get("LAMINABENCH_PROFILES")
+    if not folder:
+        pytest.skip("set LAMINABENCH_PROFILES to a folder of the measurement files to run this")
+    return Path(folder)

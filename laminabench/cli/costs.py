@@ -92,16 +92,18 @@ def fit(set_name: str, folder: Path | None, target: Path | None, out: Output) ->
     if target is not None:
         write_costs(report.costs, target, f"Fitted by `laminabench costs fit --set {set_name}`; do not edit.")
         out.note(f"wrote {target}")
-    rows = [row._asdict() if hasattr(row, "_asdict") else row for row in report.rows]
-    out.result({"set": set_name, "errors": rows}, lambda console: _render_errors(console, rows))
+    out.result({"set": set_name, "errors": report.rows}, lambda console: _render_errors(console, report.rows))
 
 
-def _render_errors(console: Console, rows: list[Any]) -> None:
+def _render_errors(console: Console, rows: list[dict[str, Any]]) -> None:
     from rich.table import Table  # noqa: PLC0415 - not for --json
 
-    table = Table(box=None, pad_edge=False)
-    for title in rows[0]:
+    # Not every term has every kind of error.
+    titles = list(dict.fromkeys(key for row in rows for key in row))
+    table = Table(box=None, pad_edge=False, title="mean absolute errors in percent", title_justify="left")
+    for title in titles:
         table.add_column(title.replace("_", " "))
     for row in rows:
-        table.add_row(*(f"{value:.1f}" if isinstance(value, float) else str(value) for value in row.values()))
+        values = (row.get(title, "") for title in titles)
+        table.add_row(*(f"{value:.1f}" if isinstance(value, float) else str(value) for value in values))
     console.print(table)

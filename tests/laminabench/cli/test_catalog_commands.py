@@ -60,3 +60,11 @@ def test_fitting_costs_needs_the_measurements(shell: Shell, monkeypatch: pytest.
     code, _, err = shell("costs", "fit", "--set", "vllm-0.14")
     assert code == 2
     assert "--from FOLDER" in err
+
+
+def test_fitting_costs_prints_each_error_under_its_name(shell: Shell, real_profiles: Path) -> None:
+    code, out, _ = shell("costs", "fit", "--set", "vidur-2024", "--from", str(real_profiles))
+    assert code == 0
+    header = next(line for line in out.splitlines() if line.startswith("term"))
+    gemm = next(line for line in out.splitlines() if line.startswith("gemm"))
+    assert gemm[header.index("held out layer") :].split()[0].replace(".", "").isdigit()
