@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network
 from laminabench.errors import UserError
 from laminabench.replay import Workload, replay
-from laminabench.systems.registry import system
+from laminabench.systems.registry import papers_setup, system
 from laminabench.systems.setup import Setup
 from laminabench.traces.table import Trace
 
@@ -79,19 +78,17 @@ def cells(
     for costs in cost_sets:
         for model in models:
             setups = {
-                name: replace(_setup(name, model, costs, network), host_async=name in host_async)
+                name: replace(papers_setup(name, model, costs, network), host_async=name in host_async)
                 for name in PAIR
             }
+            longest = _longest(setups)
             for trace in traces:
-                yield _cell(setups, trace)
+                yield _cell(setups, trace, longest)
 
 
-def _setup(name: str, model: ModelShape, costs: CostSet, network: Network) -> Setup:
-    return Setup(model, parse_deployment(system(name).default_deployment(model)), costs, network)
-
-
-def _cell(setups: dict[str, Setup], trace: Trace) -> Cell:
-    fitting = _fitting(setups, trace)
+def _cell(setups: dict[str, Setup], trace: Trace, longest: int) -> Cell:
+    lengths = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
+    fitting = np.flatnonzero(lengths <= longest)
     dropped = len(trace) - len(fitting)
     if not len(fitting):
         raise UserError(f"no request of {trace.meta.name} fits both {' and '.join(setups)}")
@@ -110,11 +107,9 @@ def _cell(setups: dict[str, Setup], trace: Trace) -> Cell:
     )
 
 
-def _fitting(setups: dict[str, Setup], trace: Trace) -> np.ndarray:
-    """Rows that fit in every system: otherwise the one that rejects them has an easier load."""
-    longest = min(
+def _longest(setups: dict[str, Setup]) -> int:
+    """What fits in every system, a block to spare: the one that rejects a request has an easier load."""
+    return min(
         spec.tokens_per_pool // spec.block_tokens * spec.block_tokens - spec.block_tokens
         for spec in (system(name).build(setup).spec for name, setup in setups.items())
     )
-    lengths = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
-    return np.flatnonzero(lengths <= longest)

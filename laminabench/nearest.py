@@ -6,14 +6,14 @@ import difflib
 from collections.abc import Iterable
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str], limit: int = 120) -> str:
     """`did you mean a or b?` with the likeliest of the known names, whatever their case, or what there is."""
     known = list(known)
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.5)
     if close:
         return f"did you mean {' or '.join(by_lower[name] for name in close)}?"
-    return f"there are: {listed(known)}"
+    return f"there are: {listed(known, limit)}"
 
 
 def listed(names: Iterable[str], limit: int = 120) -> str:

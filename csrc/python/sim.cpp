@@ -68,6 +68,15 @@ nb::object seconds_of(std::vector<Ticks>&& ticks) {
   return array_of(std::move(seconds));
 }
 
+// One field of every row.
+template <typename T, typename Row, typename Field>
+std::vector<T> column_of(const std::vector<Row>& rows, Field Row::* field) {
+  std::vector<T> column;
+  column.reserve(rows.size());
+  for (const Row& row : rows) column.push_back(row.*field);
+  return column;
+}
+
 template <typename T>
 std::vector<T> table_of(const nb::dict& costs, const char* name, std::int64_t most) {
   const auto column = nb::cast<Input<T>>(costs[name]);
@@ -138,38 +147,20 @@ nb::dict dict_of(Result&& result) {
   iterations["network_s"] = seconds_of(std::move(i.network), i.rows);
   iterations["host_s"] = seconds_of(std::move(i.host), i.rows);
 
-  nb::dict stints, timeline;
-  std::vector<std::int64_t> request, first, last, layer, iteration, cycle;
-  std::vector<std::int32_t> batch, worker;
-  for (const Stint& stint : result.stints) {
-    request.push_back(stint.request);
-    batch.push_back(stint.batch);
-    first.push_back(stint.first);
-    last.push_back(stint.last);
-  }
-  stints["request"] = array_of(std::move(request));
-  stints["batch"] = array_of(std::move(batch));
-  stints["first_iteration"] = array_of(std::move(first));
-  stints["last_iteration"] = array_of(std::move(last));
+  nb::dict stints;
+  stints["request"] = array_of(column_of<std::int64_t>(result.stints, &Stint::request));
+  stints["batch"] = array_of(column_of<std::int32_t>(result.stints, &Stint::batch));
+  stints["first_iteration"] = array_of(column_of<std::int64_t>(result.stints, &Stint::first));
+  stints["last_iteration"] = array_of(column_of<std::int64_t>(result.stints, &Stint::last));
 
-  batch = {};
-  std::vector<Ticks> start, end;
-  for (const Stretch& stretch : result.timeline) {
-    batch.push_back(stretch.batch);
-    worker.push_back(stretch.worker);
-    iteration.push_back(stretch.iteration);
-    cycle.push_back(stretch.cycle);
-    layer.push_back(stretch.slice);
-    start.push_back(stretch.start);
-    end.push_back(stretch.end);
-  }
-  timeline["batch"] = array_of(std::move(batch));
-  timeline["worker"] = array_of(std::move(worker));
-  timeline["iteration"] = array_of(std::move(iteration));
-  timeline["cycle"] = array_of(std::move(cycle));
-  timeline["slice"] = array_of(std::move(layer));
-  timeline["start_s"] = seconds_of(std::move(start));
-  timeline["end_s"] = seconds_of(std::move(end));
+  nb::dict timeline;
+  timeline["batch"] = array_of(column_of<std::int32_t>(result.timeline, &Stretch::batch));
+  timeline["worker"] = array_of(column_of<std::int32_t>(result.timeline, &Stretch::worker));
+  timeline["iteration"] = array_of(column_of<std::int64_t>(result.timeline, &Stretch::iteration));
+  timeline["cycle"] = array_of(column_of<std::int64_t>(result.timeline, &Stretch::cycle));
+  timeline["slice"] = array_of(column_of<std::int64_t>(result.timeline, &Stretch::slice));
+  timeline["start_s"] = seconds_of(column_of<Ticks>(result.timeline, &Stretch::start));
+  timeline["end_s"] = seconds_of(column_of<Ticks>(result.timeline, &Stretch::end));
 
   nb::dict all;
   all["requests"] = requests;

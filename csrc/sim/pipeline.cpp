@@ -149,9 +149,7 @@ void Pipeline::skip_repeating_rounds(std::span<const Load> loads, int& slice) {
     if (rotation_.pipelining != Pipelining::kFixed || loads[r].active) clocks_.push_back(&replica_free_[r]);
   }
   for (std::size_t j = 0; j < ready_.size(); ++j) {
-    if (!loads[j].active) continue;
-    clocks_.push_back(&ready_[j]);
-    clocks_.push_back(&slice_end_[j]);
+    if (loads[j].active) clocks_.push_back(&ready_[j]);
   }
   before_.resize(clocks_.size());
   // A round turns the replicas by one; after as many rounds as replicas each has its old place again.

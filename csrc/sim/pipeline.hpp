@@ -50,7 +50,6 @@ public:
 
   std::span<const Ticks> replica_busy() const { return replica_busy_; }
   Ticks attention_busy() const { return attention_busy_; }
-  const Rotation& rotation() const { return rotation_; }
 
 private:
   // An active batch in run_on_one_replica().

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
+from laminabench.bench.timing import seconds_of, spread
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
-from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
-from laminabench.catalog.network import parse_network
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Mode, Spec
-from laminabench.systems.registry import system
-from laminabench.systems.setup import Setup
+from laminabench.systems.registry import papers_setup, system
 from laminabench.traces.resolve import resolve
 from laminabench.traces.table import Trace
 
@@ -47,10 +43,8 @@ def run(*, week: bool, repeats: int = 5) -> list[Row]:
 
 def spec_of(system_name: str, model_name: str) -> Spec:
     """The default deployment of a system for a model."""
-    shape = model(model_name)
-    found = system(system_name)
-    deployment = parse_deployment(found.default_deployment(shape))
-    return found.build(Setup(shape, deployment, load_costs(DEFAULT_COSTS), parse_network("fhbn"))).spec
+    setup = papers_setup(system_name, model(model_name), load_costs(DEFAULT_COSTS))
+    return system(system_name).build(setup).spec
 
 
 def _hour(trace: Trace, mode: Mode, repeats: int) -> Row:
@@ -81,7 +75,7 @@ def _figure_10(repeats: int) -> Row:
     all_runs()
     return _row(
         "Figure 10: 3 models x 4 traces x 2 systems",
-        [_seconds(all_runs) for _ in range(repeats)],
+        [seconds_of(all_runs) for _ in range(repeats)],
         FIGURE_10_TARGET_S,
     )
 
@@ -89,25 +83,14 @@ def _figure_10(repeats: int) -> Row:
 def _cold(repeats: int) -> Row:
     """The whole command as a person runs it: start, imports, trace, simulation, Run directory."""
     with tempfile.TemporaryDirectory(prefix="laminabench-bench-") as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "laminabench",
-            "replay",
-            "--trace",
-            "azure-conv",
-            "--offline",
-            "--json",
-            "-q",
-        ]
 
         def whole() -> None:
-            subprocess.run([*command, "--out", str(Path(folder) / "run")], capture_output=True, check=True)
+            _run_replay(folder, "--trace", "azure-conv")
 
         whole()
         return _row(
             "laminabench replay, whole command with its files",
-            [_seconds(whole) for _ in range(repeats)],
+            [seconds_of(whole) for _ in range(repeats)],
             COLD_TARGET_S,
         )
 
@@ -115,41 +98,23 @@ def _cold(repeats: int) -> Row:
 def _week() -> Row:
     """27 million requests, generated and replayed; once, because it takes a while."""
     with tempfile.TemporaryDirectory(prefix="laminabench-bench-") as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "laminabench",
-            "replay",
-            "--trace",
-            "azure-2024-conv",
-            "--offline",
-            "--json",
-            "-q",
-        ]
-        command += ["--mode", "open", "--out", str(Path(folder) / "run")]
-        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        seconds = _seconds(lambda: subprocess.run(command, capture_output=True, check=True))
-        peak = max(before, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) * 1024
-        row = _row(
-            "azure-2024-conv, 27.3 million requests, whole command", [seconds], WEEK_TARGET_S, peak_bytes=peak
-        )
-        row["target_bytes"] = WEEK_TARGET_BYTES
-        row["met"] = bool(row["met"]) and peak <= WEEK_TARGET_BYTES
-        return row
+        seconds = seconds_of(lambda: _run_replay(folder, "--trace", "azure-2024-conv", "--mode", "open"))
+    # Of the largest child so far: no other comes near this one.
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+    row = _row(
+        "azure-2024-conv, 27.3 million requests, whole command", [seconds], WEEK_TARGET_S, peak_bytes=peak
+    )
+    row["target_bytes"] = WEEK_TARGET_BYTES
+    row["met"] = bool(row["met"]) and peak <= WEEK_TARGET_BYTES
+    return row
+
+
+def _run_replay(folder: str, *arguments: str) -> None:
+    """`laminabench replay` in a process of its own, its Run under the folder."""
+    command = [sys.executable, "-m", "laminabench", "replay", *arguments, "--offline", "--json", "-q"]
+    subprocess.run([*command, "--out", str(Path(folder) / "run")], capture_output=True, check=True)
 
 
 def _row(what: str, seconds: list[float], target_s: float, **more: object) -> Row:
-    median = statistics.median(seconds)
-    return {
-        "what": what,
-        "seconds": {"median": median, "min": min(seconds), "max": max(seconds)},
-        "target_s": target_s,
-        "met": median <= target_s,
-        **more,
-    }
-
-
-def _seconds(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
+    found = spread(seconds)
+    return {"what": what, "seconds": found, "target_s": target_s, "met": found["median"] <= target_s, **more}

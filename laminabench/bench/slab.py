@@ -10,6 +10,7 @@ from itertools import chain
 import numpy as np
 
 from lamina.kv import Slab
+from laminabench.bench.timing import spread
 
 TARGET_PER_S = 30e6
 TOKENS_PER_SAMPLE = 1 << 18  # several milliseconds of work: far above the clock's grain and a call's cost
@@ -33,15 +34,15 @@ class Samples:
         return self.operation == "allocate" and self.tokens_per_request >= 1024
 
     def row(self) -> dict[str, object]:
-        median = float(np.median(self.rates))
+        rates = spread(self.rates)
         return {
             "operation": self.operation,
             "requests": self.requests,
             "tokens_per_request": self.tokens_per_request,
-            "allocations_per_s": {"median": median, "min": min(self.rates), "max": max(self.rates)},
+            "allocations_per_s": rates,
             "samples": len(self.rates),
             "judged": self.judged,
-            "met": median >= TARGET_PER_S if self.judged else None,
+            "met": rates["median"] >= TARGET_PER_S if self.judged else None,
         }
 
 

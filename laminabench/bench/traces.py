@@ -7,14 +7,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import csv as pa_csv
 
+from laminabench.bench.timing import seconds_of, spread
 from laminabench.traces.catalogue import find
 from laminabench.traces.formats import load_file
 from laminabench.traces.profile_file import read_profile
@@ -54,15 +53,15 @@ def run(csv_rows: int, parquet_rows: int, repeats: int = 5) -> dict[str, object]
 def _measure_csv(path: Path, rows: int, repeats: int) -> dict[str, object]:
     ours, pandas = [], []
     for _ in range(repeats):
-        ours.append(_seconds(lambda: load_file(path)))
-        pandas.append(_seconds(lambda: _pandas_load(path)))
+        ours.append(seconds_of(lambda: load_file(path)))
+        pandas.append(seconds_of(lambda: _pandas_load(path)))
     ratios = [theirs / mine for mine, theirs in zip(ours, pandas, strict=True)]
     return {
         "rows": rows,
         "bytes": path.stat().st_size,
-        "seconds": _spread(ours),
-        "pandas_seconds": _spread(pandas),
-        "speedup_over_pandas": _spread(ratios),
+        "seconds": spread(ours),
+        "pandas_seconds": spread(pandas),
+        "speedup_over_pandas": spread(ratios),
         "target_s": CSV_TARGET_S,
         "met": statistics.median(ours) <= CSV_TARGET_S,
     }
@@ -80,7 +79,7 @@ def _measure_parquet(path: Path, repeats: int) -> dict[str, object]:
     return {
         "rows": runs[0]["rows"],
         "bytes": path.stat().st_size,
-        "seconds": _spread(seconds),
+        "seconds": spread(seconds),
         "peak_bytes": peak,
         "target_s": PARQUET_TARGET_S,
         "target_bytes": PARQUET_TARGET_BYTES,
@@ -109,13 +108,3 @@ def _pandas_load(path: Path) -> None:
     import pandas  # noqa: PLC0415 - only to compare with
 
     pandas.read_csv(path, parse_dates=["TIMESTAMP"])
-
-
-def _seconds(action: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
-
-
-def _spread(values: list[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "min": min(values), "max": max(values)}

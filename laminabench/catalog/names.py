@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import TypeVar
 
 from laminabench.errors import UserError
+from laminabench.nearest import nearest
 
 Entry = TypeVar("Entry")
+
+# Catalogues are short: a wrong name that is near nothing gets all of them.
+ALL = 10_000
 
 
 def pick(kind: str, name: str, entries: Mapping[str, Entry], *, hint: str = "") -> Entry:
@@ -16,6 +19,5 @@ def pick(kind: str, name: str, entries: Mapping[str, Entry], *, hint: str = "") 
     key = name.strip().lower()
     if key in entries:
         return entries[key]
-    near = difflib.get_close_matches(key, entries, n=3, cutoff=0.5)
-    meant = f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(sorted(entries))}"
+    meant = nearest(key, sorted(entries), ALL)
     raise UserError(f"no {kind} named {name!r}; {meant}{hint and f' {hint}'}")

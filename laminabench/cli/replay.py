@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
 from laminabench.cli.hardware import priced_devices
 from laminabench.cli.output import Output, reporting
@@ -20,7 +19,6 @@ from laminabench.cli.traces.options import TraceOptions, trace_options
 
 if TYPE_CHECKING:
     from laminabench.replay import Replayed, Workload
-    from laminabench.sim.outcome import Outcome
     from laminabench.systems.setup import Setup
     from laminabench.traces.table import Trace
 
@@ -139,10 +137,10 @@ class Call:
 
     def timeline(self, trace: Trace, setup: Setup, offered: Workload, replayed: Replayed) -> dict[str, Any]:
         """Replay once more, keeping every piece of work of one window."""
-        from laminabench.sim.timeline import bubbles, write_timeline  # noqa: PLC0415
+        from laminabench.sim.timeline import bubbles, two_iterations, write_timeline  # noqa: PLC0415
 
         outcome = replayed.outcome
-        first, last = self.flags["timeline_window"] or _two_iterations(outcome)
+        first, last = self.flags["timeline_window"] or two_iterations(outcome)
         first, last = min(first, outcome.end_s), min(last, outcome.end_s)
         again = self.replay(trace, setup, offered, (first, last))
         write_timeline(self.flags["timeline"], again.outcome, again.modelled.spec)
@@ -208,17 +206,6 @@ class Call:
         )
         write_run(directory, replayed.outcome, trace, facts)
         result["run_dir"] = str(directory)
-
-
-def _two_iterations(outcome: Outcome) -> tuple[float, float]:
-    """From the middle of the replay, long enough to hold a whole iteration with both its ends."""
-    middle = outcome.end_s / 2
-    rows = outcome.iterations
-    at = int(np.searchsorted(rows["start_s"], middle)) if len(rows["start_s"]) else 0
-    lasts = (
-        float(rows["duration_s"][min(at, len(rows["duration_s"]) - 1)]) if len(rows["duration_s"]) else 0.0
-    )
-    return max(0.0, middle - lasts), middle + lasts
 
 
 def _free_directory(name: str) -> Path:

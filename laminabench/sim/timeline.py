@@ -53,6 +53,16 @@ def check_suffix(path: Path) -> None:
         raise UserError(f"cannot write the timeline {path}: the name must end in {' or '.join(SUFFIXES)}")
 
 
+def two_iterations(outcome: Outcome) -> tuple[float, float]:
+    """Seconds around the replay's middle, long enough to hold a whole iteration with both its ends."""
+    middle, rows = outcome.end_s / 2, outcome.iterations
+    if not len(rows["start_s"]):
+        return middle, middle
+    at = min(int(np.searchsorted(rows["start_s"], middle)), len(rows["start_s"]) - 1)
+    lasts = float(rows["duration_s"][at])
+    return max(0.0, middle - lasts), middle + lasts
+
+
 def bubbles(outcome: Outcome, spec: Spec) -> dict[str, float | None]:
     """Share of the recorded time each worker idled; None where too little was recorded to tell.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from laminabench.catalog.deployment import Deployment
@@ -16,15 +18,12 @@ from laminabench.systems.setup import (
     assumptions,
     by_size,
     check_weights,
+    device_timing,
     kv_tokens,
-    layer_attention,
-    most_requests,
-    recompute_seconds,
     slices,
 )
 from laminabench.systems.transfers import migration_seconds, transfers
 
-TITLE = "model-attention disaggregation, rotational pipelining (Lamina, v2 paper)"
 # What the v2 paper measured.
 NETWORK = "fhbn"
 MAX_REQUESTS = 8192
@@ -53,7 +52,7 @@ def build(setup: Setup) -> Modelled:
     if pools == 1:
         check_heads(model, deployment.attention.count)
     tokens = pool_tokens(setup, pools)
-    most = most_requests(setup, MAX_REQUESTS)
+    most = setup.max_num_seqs or MAX_REQUESTS
     part = "replica" if setup.pipeline_parallel == 1 else "stage"
     timing = timing_of(setup, tp, most, pools, setup.stream_chunks or 1, tokens)
     spec = Spec(
@@ -143,19 +142,14 @@ def timing_of(setup: Setup, tp: int, most: int, pools: int, chunks: int, device_
     terms = setup.costs.attention_terms(
         model, deployment.attention.device, deployment.attention.count if pools == 1 else 1
     )
-    attention_fixed, attention_per_token = layer_attention(terms, per_worker, model.layers)
     moved = transfers(setup, tp, batch)
     hops = migration_seconds(setup, tp, batch)
     overlap = overlaps(setup)
     by_request = setup.stream_along != "heads"
-    host = setup.costs.host
-    return Timing(
-        first_slice=cut.first,
-        mid_slice=cut.mid,
+    return replace(
+        device_timing(setup, cut, terms, per_worker, tp),
         # Between stages the residual stream crosses the network once an iteration and stage.
         last_slice=cut.last + (setup.pipeline_parallel > 1) * hops * setup.pipeline_parallel,
-        attention_fixed=attention_fixed,
-        attention_per_token=attention_per_token,
         q_lead=cut.kv_projection if overlap else 0.0,
         q_transfer=moved.q if overlap else moved.qkv,
         kv_transfer=moved.kv if overlap else 0.0,
@@ -167,10 +161,6 @@ def timing_of(setup: Setup, tp: int, most: int, pools: int, chunks: int, device_
         transfer_latency=moved.latency,
         device_tokens=device_tokens if setup.overcommit > 1 else 2**62,
         paged_per_token=paged_seconds(setup, pools),
-        host_fixed=host.per_step_s,
-        host_per_request=host.per_request_s,
-        host_async=setup.host_async,
-        recompute_per_token=recompute_seconds(setup, deployment.model, tp),
     )
 
 

@@ -8,7 +8,6 @@ from laminabench.catalog.models import ModelShape
 from laminabench.systems import lamina
 from laminabench.systems.setup import Modelled, Setup, by_size
 
-TITLE = "attention offloading to cheap memory devices, requests dealt out (Lamina, v1 paper)"
 # What the v1 paper measured, with GPUDirect RDMA.
 NETWORK = "v1-gdr"
 # Mini-batches that a batch is streamed in, so that transfers hide behind attention (v1 paper 5.2.1).

@@ -13,7 +13,7 @@ from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network
 from laminabench.errors import UserError
-from laminabench.sim.spec import Admission, Float64, Pipelining, Spec
+from laminabench.sim.spec import Admission, Float64, Pipelining, Spec, Timing
 
 # Share of a device's memory that a serving system uses; the rest is for the driver, fragmentation and spikes.
 # vLLM's gpu_memory_utilization has this default.
@@ -93,11 +93,21 @@ def slices(setup: Setup, workers: Workers, tp: int, most: int) -> Slices:
     return Slices(projection, layer, layer - projection + step.lm_head_s, projection * kv_rows / qkv.n)
 
 
-def layer_attention(terms: AttentionTerms, requests: np.ndarray, layers: int) -> tuple[Float64, Float64]:
-    """A layer's attention by number of requests on the worker: fixed time, and time per KV token."""
-    fixed = (terms.fixed_s + terms.per_request_s * requests) / layers
-    per_token = (terms.per_kv_token_s + terms.per_mean_token_s / np.maximum(requests, 1)) / layers
-    return fixed, per_token
+def device_timing(setup: Setup, cut: Slices, terms: AttentionTerms, requests: np.ndarray, tp: int) -> Timing:
+    """An iteration without a network; `requests` is how many of a batch are on one attention worker."""
+    layers, host = setup.model.layers, setup.costs.host
+    per_token = terms.per_kv_token_s + terms.per_mean_token_s / np.maximum(requests, 1)
+    return Timing(
+        first_slice=cut.first,
+        mid_slice=cut.mid,
+        last_slice=cut.last,
+        attention_fixed=(terms.fixed_s + terms.per_request_s * requests) / layers,
+        attention_per_token=per_token / layers,
+        host_fixed=host.per_step_s,
+        host_per_request=host.per_request_s,
+        host_async=setup.host_async,
+        recompute_per_token=recompute_seconds(setup, setup.deployment.model, tp),
+    )
 
 
 def recompute_seconds(setup: Setup, workers: Workers, tp: int) -> float:
@@ -135,10 +145,6 @@ def kv_tokens(bytes_free: float, bytes_per_token: float, setup: Setup, where: st
             f"no memory is left for the KV cache of {setup.model.name} on {where}; use more devices"
         )
     return tokens
-
-
-def most_requests(setup: Setup, default: int) -> int:
-    return default if setup.max_num_seqs is None else setup.max_num_seqs
 
 
 def assumptions(setup: Setup) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape
 from laminabench.errors import UserError
-from laminabench.sim.spec import Spec, Timing
+from laminabench.sim.spec import Spec
 from laminabench.systems.setup import (
     WORKING_BYTES,
     Modelled,
@@ -14,14 +14,11 @@ from laminabench.systems.setup import (
     assumptions,
     by_size,
     check_weights,
+    device_timing,
     kv_tokens,
-    layer_attention,
-    most_requests,
-    recompute_seconds,
     slices,
 )
 
-TITLE = "homogeneous tensor parallelism with paged KV (vLLM), prefill stripped out"
 # One pool of devices: nothing crosses it.
 NETWORK = "fhbn"
 # vLLM's default on devices of 70 GB and more since its V1 engine (256 before, and on smaller ones).
@@ -48,24 +45,12 @@ def build(setup: Setup) -> Modelled:
     kv_heads = max(1, model.kv_heads // tp)
     per_token = 2 * model.layers * kv_heads * model.head_dim * DTYPE_BYTES[model.kv_dtype]
     tokens = kv_tokens(usable - weights, per_token, setup, str(deployment))
-    most = most_requests(setup, MAX_NUM_SEQS)
+    most = setup.max_num_seqs or MAX_NUM_SEQS
     cut = slices(setup, deployment.model, tp, most)
     terms = setup.costs.attention_terms(model, device, tp)
-    attention_fixed, attention_per_token = layer_attention(terms, np.arange(most + 1), model.layers)
-    host = setup.costs.host
     spec = Spec(
         layers=model.layers,
-        timing=Timing(
-            first_slice=cut.first,
-            mid_slice=cut.mid,
-            last_slice=cut.last,
-            attention_fixed=attention_fixed,
-            attention_per_token=attention_per_token,
-            host_fixed=host.per_step_s,
-            host_per_request=host.per_request_s,
-            host_async=setup.host_async,
-            recompute_per_token=recompute_seconds(setup, deployment.model, tp),
-        ),
+        timing=device_timing(setup, cut, terms, np.arange(most + 1), tp),
         tokens_per_pool=tokens,
         max_requests=most,
         block_tokens=setup.block_tokens or BLOCK_TOKENS,

@@ -1,0 +1,19 @@
+"""Times of actions, and how a row of a benchmark tells them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+
+def seconds_of(action: Callable[[], object]) -> float:
+    """How long the action takes, once."""
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """The median is what counts; the ends show how noisy the machine was."""
+    return {"median": float(statistics.median(values)), "min": min(values), "max": max(values)}
