@@ -59,6 +59,6 @@ pip="$venv/bin/python -m pip --disable-pip-version-check --quiet"
 say "installing the build tools"
 # Without build isolation a rebuild is incremental, and the build uses the pinned tools.
 $pip install --constraint ci/constraints.txt scikit-build-core nanobind ninja cmake
-say "building laminabench and installing what it needs (a few minutes the first time)"
+say "building laminabench and installing what it needs (torch included: some minutes the first time)"
 PATH="$PWD/$venv/bin:$PATH" CXX="$compiler" $pip install --constraint ci/constraints.txt --no-build-isolation \
-  --config-settings=cmake.define.LAMINA_WERROR="${LAMINA_WERROR:-OFF}" --editable '.[dev]'
+  --config-settings=cmake.define.LAMINA_WERROR="${LAMINA_WERROR:-OFF}" --editable '.[dev,engine]'
