@@ -1,8 +1,9 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <queue>
 #include <utility>
 #include <vector>
 
@@ -27,11 +28,12 @@ public:
     if (run_.empty() || run_.back() < entry) {
       run_.push_back(entry);
     } else {
-      heap_.push(entry);
+      heap_.push_back(entry);
+      std::ranges::push_heap(heap_, std::greater<>{});
     }
   }
 
-  const Entry& front() const { return in_run() ? run_[head_] : heap_.top(); }
+  const Entry& front() const { return in_run() ? run_[head_] : heap_.front(); }
 
   void pop() {
     if (in_run()) {
@@ -42,16 +44,24 @@ public:
         head_ = 0;
       }
     } else {
-      heap_.pop();
+      std::ranges::pop_heap(heap_, std::greater<>{});
+      heap_.pop_back();
     }
   }
 
+  // Takes a request out of the middle, which looks at all of them: for those who give up, not for a hot path.
+  void erase(Index index) {
+    const auto it = [&](const Entry& entry) { return entry.second == index; };
+    run_.erase(std::remove_if(run_.begin() + static_cast<std::ptrdiff_t>(head_), run_.end(), it), run_.end());
+    if (std::erase_if(heap_, it) > 0) std::ranges::make_heap(heap_, std::greater<>{});
+  }
+
 private:
-  bool in_run() const { return head_ < run_.size() && (heap_.empty() || run_[head_] < heap_.top()); }
+  bool in_run() const { return head_ < run_.size() && (heap_.empty() || run_[head_] < heap_.front()); }
 
   std::vector<Entry> run_;
   std::size_t head_ = 0;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> heap_;
+  std::vector<Entry> heap_;
 };
 
 }  // namespace lamina

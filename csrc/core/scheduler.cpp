@@ -15,23 +15,40 @@ Scheduler::Scheduler(RequestTable requests, SchedulerLimits limits, Priority pri
       priority_(std::move(priority)),
       pools_(limits.pools, limits.tokens_per_pool, limits.block_tokens),
       lanes_(static_cast<std::size_t>(limits.batches)) {
-  const std::size_t rows = requests_.prompt.size();
-  states_.assign(rows, RequestState::kNew);
-  pool_.resize(rows);
-  batch_.resize(rows);
-  next_leaving_.resize(rows);
-  joined_.resize(rows);
-  // A request leaves at most this many iterations ahead.
-  std::int32_t longest = 1;
-  for (const std::int32_t output : requests_.output) longest = std::max(longest, output);
-  const std::size_t ring = std::bit_ceil(static_cast<std::size_t>(longest) + 1);
-  ring_mask_ = ring - 1;
   for (Lane& lane : lanes_) {
     lane.kv.assign(static_cast<std::size_t>(limits.pools), 0);
     lane.members.assign(lane.kv.size(), 0);
     lane.phases.assign(lane.kv.size(),
                        std::vector<std::int64_t>(static_cast<std::size_t>(limits.block_tokens)));
-    lane.leaving.assign(ring, kNone);
+  }
+  std::int32_t longest = 1;
+  for (const std::int32_t output : requests.output) longest = std::max(longest, output);
+  rebind(requests, longest);
+}
+
+void Scheduler::rebind(RequestTable requests, std::int32_t longest_output) {
+  requests_ = requests;
+  const std::size_t rows = requests_.prompt.size();
+  states_.resize(rows, RequestState::kNew);
+  pool_.resize(rows);
+  batch_.resize(rows);
+  next_leaving_.resize(rows);
+  joined_.resize(rows);
+  if (!produced_.empty()) produced_.resize(rows);
+  widen_ring(longest_output);
+}
+
+// A request leaves at most `longest` iterations ahead.
+void Scheduler::widen_ring(std::int32_t longest) {
+  const std::size_t ring = std::bit_ceil(static_cast<std::size_t>(longest) + 1);
+  if (ring <= ring_mask_ + 1) return;
+  ring_mask_ = ring - 1;
+  for (Lane& lane : lanes_) {
+    std::vector<Index> leaving(ring, kNone);
+    for (Index chain : lane.leaving) {
+      if (chain != kNone) leaving[static_cast<std::size_t>(leaves_at(chain)) & ring_mask_] = chain;
+    }
+    lane.leaving = std::move(leaving);
   }
 }
 
@@ -39,8 +56,12 @@ RequestState Scheduler::enqueue(Index request) {
   // With its last token, alone in a pool.
   const std::int64_t prefix = pools_.prefix_tokens_alone(
       requests_.prefix(request).size(), requests_.prompt[request], requests_.prefix_block_tokens);
-  const std::int64_t longest = pools_.rounded(own_tokens(request) + requests_.output[request]) + prefix;
-  if (longest > pools_.capacity()) return states_[request] = RequestState::kRejected;
+  if (!produced_.empty()) produced_[request] = 0;
+  const std::int64_t width = requests_.width_of(request);
+  const std::int64_t longest =
+      pools_.rounded(own_tokens(request) + width * requests_.output[request]) + prefix;
+  if (longest > pools_.capacity() || width > limits_.max_requests)
+    return states_[request] = RequestState::kRejected;
   queue_.push(priority_ ? priority_(request) : request, request);
   return states_[request] = RequestState::kWaiting;
 }
@@ -48,6 +69,7 @@ RequestState Scheduler::enqueue(Index request) {
 const std::vector<Scheduler::Index>& Scheduler::finish(int batch) {
   Lane& lane = lanes_[static_cast<std::size_t>(batch)];
   ++lane.iteration;
+  lane.midway = false;
   for (std::size_t pool = 0; pool < lane.kv.size(); ++pool) lane.kv[pool] += lane.members[pool];
   finished_.clear();
   Index& chain = lane.leaving[static_cast<std::size_t>(lane.iteration) & ring_mask_];
@@ -59,6 +81,28 @@ const std::vector<Scheduler::Index>& Scheduler::finish(int batch) {
   return finished_;
 }
 
+void Scheduler::remove(Index request) {
+  Lane& lane = lanes_[batch_[request]];
+  switch (states_[request]) {
+    case RequestState::kWaiting:
+      queue_.erase(request);
+      break;
+    case RequestState::kAdmitted:
+      // It holds what it was charged, as one that has just joined does.
+      std::erase(lane.admitted, request);
+      lane.arriving -= requests_.width_of(request);
+      give_back(request, charge(request));
+      break;
+    case RequestState::kRunning:
+      unchain(lane, request);
+      leave(lane, request);
+      break;
+    default:
+      return;
+  }
+  states_[request] = RequestState::kDone;
+}
+
 const Scheduler::Change& Scheduler::advance(int batch) {
   change_.preempted.clear();
   change_.joined.clear();
@@ -67,6 +111,7 @@ const Scheduler::Change& Scheduler::advance(int batch) {
   if (grows() && lane.size > 0) make_room(lane);
   admit();
   join(lane);
+  lane.midway = true;
   return change_;
 }
 
@@ -95,13 +140,15 @@ std::int32_t Scheduler::produced(Index request) const { return produced_.empty()
 std::int64_t Scheduler::own_tokens(Index request) const {
   const std::int64_t shared =
       static_cast<std::int64_t>(requests_.prefix(request).size()) * requests_.prefix_block_tokens;
-  return std::max<std::int64_t>(0, requests_.prompt[request] - shared) + produced(request);
+  return std::max<std::int64_t>(0, requests_.prompt[request] - shared) +
+         requests_.width_of(request) * produced(request);
 }
 
 // What a request takes of its pool when it is admitted, shared prefix blocks aside.
 std::int64_t Scheduler::charge(Index request) const {
   const std::int64_t own = own_tokens(request);
-  return pools_.rounded(grows() ? own + 1 : own + requests_.output[request] - produced(request));
+  const std::int64_t to_come = grows() ? 1 : requests_.output[request] - produced(request);
+  return pools_.rounded(own + requests_.width_of(request) * to_come);
 }
 
 // Room for one more token of each member, in the pools where that takes a new block.
@@ -116,11 +163,7 @@ void Scheduler::make_room(Lane& lane) {
 }
 
 void Scheduler::preempt(Lane& lane, Index victim) {
-  // Out of the chain of those it would have left with.
-  const std::int64_t leaves = joined_[victim] + requests_.output[victim] - produced(victim);
-  Index* link = &lane.leaving[static_cast<std::size_t>(leaves) & ring_mask_];
-  while (*link != victim) link = &next_leaving_[*link];
-  *link = next_leaving_[victim];
+  unchain(lane, victim);
   leave(lane, victim);
   if (produced_.empty()) produced_.resize(states_.size());
   produced_[victim] += static_cast<std::int32_t>(lane.iteration - joined_[victim]);
@@ -129,8 +172,19 @@ void Scheduler::preempt(Lane& lane, Index victim) {
   change_.preempted.push_back(victim);
 }
 
+std::int64_t Scheduler::leaves_at(Index request) const {
+  return joined_[request] + requests_.output[request] - produced(request);
+}
+
+// Out of the chain of those it would have left with.
+void Scheduler::unchain(Lane& lane, Index request) {
+  Index* link = &lane.leaving[static_cast<std::size_t>(leaves_at(request)) & ring_mask_];
+  while (*link != request) link = &next_leaving_[*link];
+  *link = next_leaving_[request];
+}
+
 void Scheduler::admit() {
-  while (!queue_.empty() && running_ < limits_.max_requests && try_admit(queue_.front().second)) queue_.pop();
+  while (!queue_.empty() && try_admit(queue_.front().second)) queue_.pop();
 }
 
 // Room that admission leaves to those who are already growing: without it the newcomer is preempted again at
@@ -138,6 +192,8 @@ void Scheduler::admit() {
 std::int64_t Scheduler::watermark() const { return grows() && running_ > 0 ? pools_.capacity() / 100 : 0; }
 
 bool Scheduler::try_admit(Index request) {
+  const std::int64_t width = requests_.width_of(request);
+  if (running_ + width > limits_.max_requests) return false;
   const int pool = pools_.roomiest();
   const auto prefix = requests_.prefix(request);
   std::int64_t needed = charge(request);
@@ -149,9 +205,7 @@ bool Scheduler::try_admit(Index request) {
   if (!prefix.empty()) pools_.hold(pool, prefix, requests_.prompt[request], requests_.prefix_block_tokens);
   // The batch with the fewest requests, so that all take about the same time.
   std::size_t batch = 0;
-  const auto load = [&](std::size_t j) {
-    return lanes_[j].size + static_cast<std::int64_t>(lanes_[j].admitted.size());
-  };
+  const auto load = [&](std::size_t j) { return lanes_[j].size + lanes_[j].arriving; };
   for (std::size_t j = 1; j < lanes_.size(); ++j) {
     if (load(j) < load(batch)) batch = j;
   }
@@ -159,63 +213,69 @@ bool Scheduler::try_admit(Index request) {
   batch_[request] = static_cast<std::uint16_t>(batch);
   states_[request] = RequestState::kAdmitted;
   lanes_[batch].admitted.push_back(request);
-  ++running_;
+  lanes_[batch].arriving += width;
+  running_ += width;
   return true;
 }
 
 void Scheduler::join(Lane& lane) {
   for (const Index request : lane.admitted) {
     const std::size_t pool = pool_[request];
-    ++lane.size;
-    ++lane.members[pool];
-    lane.kv[pool] += requests_.prompt[request] + produced(request);
+    const std::int64_t width = requests_.width_of(request);
+    const std::int64_t tokens = requests_.prompt[request] + width * produced(request);
+    lane.size += width;
+    lane.members[pool] += width;
+    lane.kv[pool] += tokens;
     joined_[request] = lane.iteration;
     states_[request] = RequestState::kRunning;
-    const std::int64_t leaves = lane.iteration + requests_.output[request] - produced(request);
-    Index& chain = lane.leaving[static_cast<std::size_t>(leaves) & ring_mask_];
+    Index& chain = lane.leaving[static_cast<std::size_t>(leaves_at(request)) & ring_mask_];
     next_leaving_[request] = chain;
     chain = request;
     if (grows()) {
-      ++lane.phases[pool][phase_of(request)];
-      lane.youngest.push_back(request);
+      lane.phases[pool][phase_of(request)] += width;
+      lane.youngest.push_back({request, lane.iteration});
     }
-    if (produced(request) > 0) change_.recomputed_tokens += requests_.prompt[request] + produced(request);
+    if (produced(request) > 0) change_.recomputed_tokens += tokens;
     change_.joined.push_back(request);
   }
   lane.admitted.clear();
+  lane.arriving = 0;
 }
 
-// Everything a request holds goes back; its row in the chain of leavers is the caller's business.
+// A running request goes; its row in the chain of leavers is the caller's business.
 void Scheduler::leave(Lane& lane, Index request) {
-  const int pool = pool_[request];
-  const auto p = static_cast<std::size_t>(pool);
+  const auto pool = static_cast<std::size_t>(pool_[request]);
+  const std::int64_t width = requests_.width_of(request);
   const std::int64_t made = lane.iteration - joined_[request];
-  --lane.size;
-  --lane.members[p];
-  lane.kv[p] -= requests_.prompt[request] + produced(request) + made;
-  --running_;
-  if (grows()) {
-    --lane.phases[p][phase_of(request)];
-    pools_.give(pool, pools_.rounded(own_tokens(request) + made));
-  } else {
-    pools_.give(pool, charge(request));
-  }
+  lane.size -= width;
+  lane.members[pool] -= width;
+  lane.kv[pool] -= requests_.prompt[request] + width * (produced(request) + made);
+  if (grows()) lane.phases[pool][phase_of(request)] -= width;
+  // In an iteration it has room for the tokens being made.
+  const std::int64_t grown = own_tokens(request) + width * (made + (lane.midway ? 1 : 0));
+  give_back(request, grows() ? pools_.rounded(grown) : charge(request));
+}
+
+void Scheduler::give_back(Index request, std::int64_t tokens) {
+  const int pool = pool_[request];
+  pools_.give(pool, tokens);
   const auto prefix = requests_.prefix(request);
   if (!prefix.empty()) pools_.drop(pool, prefix);
+  running_ -= requests_.width_of(request);
 }
 
 Scheduler::Index Scheduler::youngest_of(Lane& lane, int pool) {
   // Those who finished are still listed; sweep them out when they are the most.
-  const auto gone = [&](Index request) {
-    return states_[request] != RequestState::kRunning ||
-           &lanes_[static_cast<std::size_t>(batch_[request])] != &lane;
+  const auto gone = [&](const Stay& stay) {
+    return states_[stay.request] != RequestState::kRunning || joined_[stay.request] != stay.joined ||
+           &lanes_[static_cast<std::size_t>(batch_[stay.request])] != &lane;
   };
   while (!lane.youngest.empty() && gone(lane.youngest.back())) lane.youngest.pop_back();
   if (static_cast<std::int64_t>(lane.youngest.size()) > 2 * lane.size + 1024)
     std::erase_if(lane.youngest, gone);
   auto found = std::find_if(lane.youngest.rbegin(), lane.youngest.rend(),
-                            [&](Index request) { return !gone(request) && pool_[request] == pool; });
-  const Index victim = *found;
+                            [&](const Stay& stay) { return !gone(stay) && pool_[stay.request] == pool; });
+  const Index victim = found->request;
   lane.youngest.erase(std::next(found).base());
   return victim;
 }
@@ -232,6 +292,7 @@ void Scheduler::check_integrity() const {
   };
   std::vector<std::int64_t> used(static_cast<std::size_t>(limits_.pools));
   std::vector<std::int64_t> size(lanes_.size());
+  std::vector<std::int64_t> arriving(lanes_.size());
   std::vector<std::vector<std::int64_t>> kv(lanes_.size(), std::vector<std::int64_t>(used.size()));
   std::vector<std::unordered_map<std::int64_t, std::int64_t>> prefixes(used.size());
   std::int64_t running = 0;
@@ -239,23 +300,28 @@ void Scheduler::check_integrity() const {
     const auto request = static_cast<Index>(row);
     const RequestState state = states_[row];
     if (state != RequestState::kRunning && state != RequestState::kAdmitted) continue;
-    ++running;
     const std::size_t pool = pool_[row];
     const Lane& lane = lanes_[batch_[row]];
+    const std::int64_t width = requests_.width_of(row);
+    running += width;
     const std::int64_t made = state == RequestState::kRunning ? lane.iteration - joined_[row] : 0;
     expect(produced(request) + made < requests_.output[row], "a request runs beyond its last token");
-    // Between its boundaries a growing request holds room for the token being made.
-    const std::int64_t own = own_tokens(request) + made;
-    used[pool] += grows() ? pools_.rounded(own + 1) : charge(request);
+    // In an iteration a growing request holds room for the tokens being made.
+    const std::int64_t ahead = state == RequestState::kAdmitted || lane.midway ? 1 : 0;
+    const std::int64_t grown = own_tokens(request) + width * (made + ahead);
+    used[pool] += grows() ? pools_.rounded(grown) : charge(request);
     for (const std::int64_t id : requests_.prefix(row)) ++prefixes[pool][id];
     if (state == RequestState::kRunning) {
-      ++size[batch_[row]];
-      kv[batch_[row]][pool] += requests_.prompt[row] + produced(request) + made;
+      size[batch_[row]] += width;
+      kv[batch_[row]][pool] += requests_.prompt[row] + width * (produced(request) + made);
+    } else {
+      arriving[batch_[row]] += width;
     }
   }
   expect(running == running_, "the number of running requests is wrong");
   for (std::size_t j = 0; j < lanes_.size(); ++j) {
     expect(size[j] == lanes_[j].size, "a batch's size is wrong");
+    expect(arriving[j] == lanes_[j].arriving, "the number of arriving requests is wrong");
     expect(kv[j] == lanes_[j].kv, "a batch's KV tokens are wrong");
   }
   for (std::size_t pool = 0; pool < used.size(); ++pool) {

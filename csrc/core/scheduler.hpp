@@ -26,6 +26,11 @@ struct RequestTable {
   std::span<const std::int64_t> prefix_offsets;
   std::span<const std::int64_t> prefix_ids;
   int prefix_block_tokens = 512;
+  // Sequences of a request that share its prompt and grow side by side, one token each an iteration: parallel
+  // samples, beams. Empty when every request has one. More than one needs blocks of one token.
+  std::span<const std::int32_t> width;
+
+  std::int64_t width_of(std::size_t row) const { return width.empty() ? 1 : width[row]; }
 
   std::span<const std::int64_t> prefix(std::size_t row) const {
     if (prefix_offsets.empty()) return {};
@@ -40,7 +45,7 @@ struct SchedulerLimits {
   std::int64_t tokens_per_pool = 0;
   int block_tokens = 1;
   Admission admission = Admission::kReserve;
-  std::int64_t max_requests = 0;  // running at once, all batches together
+  std::int64_t max_requests = 0;  // sequences running at once, all batches together
 };
 
 // Continuous batching over shared KV memory: who waits, who runs in which batch, who makes room. One
@@ -62,6 +67,10 @@ public:
   // `priority` empty means first come, first served by index.
   Scheduler(RequestTable requests, SchedulerLimits limits, Priority priority = {});
 
+  // The caller's columns have moved, have more rows or hold new requests in rows of those that are gone. No
+  // request has more output tokens than `longest_output`, or than those there were before.
+  void rebind(RequestTable requests, std::int32_t longest_output);
+
   // The request arrives: it waits from now on, or is rejected because it could never fit.
   RequestState enqueue(Index request);
 
@@ -72,6 +81,10 @@ public:
   // are admitted to the emptiest batches, and those meant for this one join it.
   const Change& advance(int batch);
 
+  // The request goes at once, wherever it is: it was cancelled, or has ended before its last token. What is
+  // not here stays so.
+  void remove(Index request);
+
   std::int64_t size(int batch) const { return lane(batch).size; }
   // KV tokens the batch's next iteration reads, in the pool that holds most of them and in all.
   std::int64_t largest_kv(int batch) const;
@@ -80,8 +93,15 @@ public:
   std::int64_t fullest_pool() const;
   std::int64_t iterations(int batch) const { return lane(batch).iteration; }
 
+  int batches() const { return limits_.batches; }
   std::size_t waiting() const { return queue_.size(); }
-  std::int64_t running() const { return running_; }  // admitted ones included
+  std::int64_t running() const { return running_; }  // sequences, admitted ones included
+  // Whether the request waits or runs.
+  bool here(Index request) const {
+    const RequestState state = states_[request];
+    return state == RequestState::kWaiting || state == RequestState::kAdmitted ||
+           state == RequestState::kRunning;
+  }
   RequestState state(Index request) const { return states_[request]; }
   std::int32_t produced(Index request) const;
   const KvPools& pools() const { return pools_; }
@@ -92,16 +112,24 @@ public:
 private:
   static constexpr Index kNone = UINT32_MAX;
 
+  // A request's time in a batch, told apart from its row's other times by when it began.
+  struct Stay {
+    Index request;
+    std::int64_t joined;
+  };
+
   // One batch. Requests that leave at the same iteration form a chain that starts in `leaving`.
   struct Lane {
-    std::int64_t size = 0;
+    std::int64_t size = 0;      // sequences
+    std::int64_t arriving = 0;  // sequences of those admitted
     std::int64_t iteration = 0;
-    std::vector<std::int64_t> kv;                   // per pool: tokens its requests have now
+    bool midway = false;           // between advance() and finish(): there is room for the tokens being made
+    std::vector<std::int64_t> kv;  // per pool: tokens its requests have now
     std::vector<std::int64_t> members;              // per pool
     std::vector<std::vector<std::int64_t>> phases;  // per pool: members by (own tokens - iteration) mod block
     std::vector<Index> leaving;                     // ring over iterations
     std::vector<Index> admitted;                    // join at the next boundary
-    std::vector<Index> youngest;                    // in order of joining; those who left are skipped
+    std::vector<Stay> youngest;                     // in order of joining; those who left are skipped
   };
 
   const Lane& lane(int batch) const { return lanes_[static_cast<std::size_t>(batch)]; }
@@ -115,6 +143,10 @@ private:
   std::int64_t watermark() const;
   void join(Lane& lane);
   void leave(Lane& lane, Index request);
+  std::int64_t leaves_at(Index request) const;
+  void unchain(Lane& lane, Index request);
+  void widen_ring(std::int32_t longest);
+  void give_back(Index request, std::int64_t tokens);
   Index youngest_of(Lane& lane, int pool);
   std::size_t phase_of(Index request) const;
 

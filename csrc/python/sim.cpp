@@ -193,8 +193,8 @@ nb::dict run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt,
              Ticks record_to, const nb::object& progress, bool check) {
   Workload workload;
   workload.arrival = span_of(arrival);
-  workload.requests = {span_of(prompt), span_of(output), span_of(prefix_offsets), span_of(prefix_ids),
-                       prefix_block_tokens};
+  workload.requests = {span_of(prompt),     span_of(output),     span_of(prefix_offsets),
+                       span_of(prefix_ids), prefix_block_tokens, {}};
   workload.mode =
       named<Mode>(mode, {{"saturate", Mode::kSaturate}, {"open", Mode::kOpen}, {"closed", Mode::kClosed}});
   workload.concurrency = concurrency;

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "python/arrays.hpp"
 #include "python/bindings.hpp"
 
 namespace nb = nanobind;
@@ -23,27 +24,7 @@ namespace {
 // Taken as they are or refused: converting a list of ids at every step would cost more than serving it, and
 // converting floats would hide a mistake.
 using Batch = nb::ndarray<const RequestId, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <typename T>
-using Array = nb::ndarray<T, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
 std::span<const RequestId> span_of(const Batch& batch) { return {batch.data(), batch.size()}; }
-
-// An array that keeps `owner`, whose data it shows, alive.
-template <typename T, typename Owner>
-Array<T> array_over(T* data, std::size_t size, Owner owner) {
-  auto kept = std::make_unique<Owner>(std::move(owner));
-  nb::capsule capsule(kept.get(), [](void* p) noexcept { std::unique_ptr<Owner>(static_cast<Owner*>(p)); });
-  kept.release();
-  return Array<T>(data, {size}, capsule);
-}
-
-template <typename T>
-Array<T> array_of(std::span<const T> values) {
-  auto copy = std::make_unique_for_overwrite<T[]>(values.size());
-  std::copy(values.begin(), values.end(), copy.get());
-  T* data = copy.get();
-  return array_over(data, values.size(), std::move(copy));
-}
 
 constexpr const char* kSlabDoc =
     R"(Hands out the KV arena's slots one token at a time and remembers which request holds which.

@@ -1,0 +1,117 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "core/live_scheduler.hpp"
+#include "python/arrays.hpp"
+#include "python/bindings.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lamina {
+
+namespace {
+
+Array<Scheduler::Index> rows_of(const std::vector<Scheduler::Index>& rows) {
+  return array_of(std::span<const Scheduler::Index>(rows));
+}
+
+Admission admission_of(const std::string& name) {
+  if (name == "reserve") return Admission::kReserve;
+  if (name == "grow") return Admission::kGrow;
+  throw std::invalid_argument("admission is 'reserve' or 'grow', not '" + name + "'");
+}
+
+void require_batch(const LiveScheduler& live, int batch) {
+  if (batch < 0 || batch >= live.scheduler().batches()) throw std::out_of_range("no such batch");
+}
+
+constexpr const char* kSchedulerDoc =
+    R"(Continuous batching over shared KV memory: who waits, who runs in which batch, who makes room.
+
+The scheduler of the virtual cluster, for requests that come one by one. A request has a row from add() until
+remove() or until finish() names it; then the row may become another's. For each batch, advance() and
+finish() alternate: advance() before an iteration, finish() after it.)";
+
+constexpr const char* kAddDoc =
+    R"(A request of `width` sequences that share its prompt arrives; its row, or None when it could never fit.
+
+Waiting requests are served by smaller `key` first.)";
+
+constexpr const char* kAdvanceDoc =
+    R"(The batch is about to run an iteration: (rows that had to make room, rows that joined).
+
+Who made room waits again, and will join with the tokens it has made.)";
+
+}  // namespace
+
+void bind_scheduler(nb::module_& m) {
+  nb::class_<LiveScheduler>(m, "Scheduler", nb::is_final(), kSchedulerDoc)
+      .def(
+          "__init__",
+          [](LiveScheduler* self, std::int64_t tokens, std::int64_t max_sequences, int batches, int pools,
+             const std::string& admission) {
+            if (tokens < 1 || max_sequences < 1 || batches < 1 || pools < 1)
+              throw std::invalid_argument("tokens, max_sequences, batches and pools are at least 1");
+            new (self) LiveScheduler({batches, pools, tokens, 1, admission_of(admission), max_sequences});
+          },
+          "tokens"_a, "max_sequences"_a, nb::kw_only(), "batches"_a = 1, "pools"_a = 1,
+          "admission"_a = "reserve")
+      .def("add", &LiveScheduler::add, "prompt"_a, "output"_a, nb::kw_only(), "width"_a = 1, "key"_a, kAddDoc)
+      .def("remove", &LiveScheduler::remove, "row"_a,
+           "The request goes now, wherever it is: cancelled, or ended before its last token.")
+      .def(
+          "finish",
+          [](LiveScheduler& live, int batch) {
+            require_batch(live, batch);
+            return rows_of(live.finish(batch));
+          },
+          "batch"_a = 0, "The batch has run an iteration: the rows that have all their tokens and leave.")
+      .def(
+          "advance",
+          [](LiveScheduler& live, int batch) {
+            require_batch(live, batch);
+            const Scheduler::Change& change = live.advance(batch);
+            return nb::make_tuple(rows_of(change.preempted), rows_of(change.joined));
+          },
+          "batch"_a = 0, kAdvanceDoc)
+      .def(
+          "size",
+          [](const LiveScheduler& live, int batch) {
+            require_batch(live, batch);
+            return live.scheduler().size(batch);
+          },
+          "batch"_a = 0, "How many sequences the batch has.")
+      .def(
+          "kv_tokens",
+          [](const LiveScheduler& live, int batch) {
+            require_batch(live, batch);
+            return live.scheduler().kv(batch);
+          },
+          "batch"_a = 0, "KV tokens the batch has, a prompt that sequences share counted once.")
+      .def(
+          "check_integrity", [](const LiveScheduler& live) { live.scheduler().check_integrity(); },
+          "Recount everything; raise RuntimeError naming the first thing found wrong.")
+      .def_prop_ro(
+          "waiting", [](const LiveScheduler& live) { return live.scheduler().waiting(); },
+          "How many requests wait.")
+      .def_prop_ro(
+          "running", [](const LiveScheduler& live) { return live.scheduler().running(); },
+          "How many sequences run.")
+      .def_prop_ro(
+          "free_tokens",
+          [](const LiveScheduler& live) {
+            const KvPools& pools = live.scheduler().pools();
+            return pools.pools() * pools.capacity() - pools.used();
+          },
+          "KV tokens that no request has been promised.");
+}
+
+}  // namespace lamina
