@@ -3,4 +3,7 @@
 #include "python/bindings.hpp"
 
 // The engine's native half. Each part binds itself in its own file; none of them holds logic.
-NB_MODULE(_native, m) { lamina::bind_slab(m); }
+NB_MODULE(_native, m) {
+  lamina::bind_slab(m);  // first: attention takes a Slab
+  lamina::bind_attention(m);
+}
