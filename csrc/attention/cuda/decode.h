@@ -1,0 +1,137 @@
+#ifndef LAMINA_ATTENTION_CUDA_DECODE_H
+#define LAMINA_ATTENTION_CUDA_DECODE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+// Decode attention on an NVIDIA GPU (sm_80 and newer): one new token a request, its previous tokens found by
+// index lists in a KV arena whose unit is the token. Not verified on hardware.
+//
+// Once a step: plan. Then for each layer: begin when the queries are there, finish when the new keys and
+// values are. Every call puts work on a stream and returns; none allocates device memory or waits for the
+// device, so all can be captured in a graph. What a call is given as pointers to device memory is read when
+// the work runs: a graph replayed later attends to whatever lists and lengths lie there by then, up to the
+// captured batch. A request with an empty list fills a batch up; it costs nothing and its results are zero.
+//
+// Pointers are to device memory and aligned to 16 bytes, except where noted. Tensors are dense.
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+#define LAMINA_CUDA_API __attribute__((visibility("default")))
+
+typedef struct CUstream_st* lamina_cuda_stream;  // the same as cudaStream_t
+
+typedef enum {
+  LAMINA_CUDA_OK = 0,
+  LAMINA_CUDA_BAD_ARGUMENT = 1,  // what was asked for makes no sense; nothing was launched
+  LAMINA_CUDA_NO_DEVICE = 2,     // no driver, or no GPU that this library has code for
+  LAMINA_CUDA_FAILED = 3         // the CUDA runtime said no
+} lamina_cuda_status;
+
+typedef enum { LAMINA_CUDA_F32 = 0, LAMINA_CUDA_F16 = 1, LAMINA_CUDA_BF16 = 2 } lamina_cuda_dtype;
+
+// Which tokens of its list a request attends to.
+typedef enum {
+  LAMINA_CUDA_PREVIOUS = 0,  // all but the newest, which the list ends with: what begin() is for
+  LAMINA_CUDA_ALL = 1        // the newest too, its key and value being in the arena: what partial() is for
+} lamina_cuda_which;
+
+typedef struct {
+  int32_t dtype;  // lamina_cuda_dtype of q, K, V and of what finish() makes
+  int32_t heads;
+  int32_t kv_heads;  // divides heads
+  int32_t head_dim;  // 16 to 256, a multiple of 16
+  float scale;       // of q.k
+  float soft_cap;    // s becomes cap * tanh(s / cap); 0: none
+} lamina_cuda_attention;
+
+// Strides in elements, multiples of 16 bytes; a head's elements lie side by side.
+typedef struct {
+  void* k;
+  void* v;
+  int64_t slot_stride;
+  int64_t head_stride;
+} lamina_cuda_arena;
+
+// Request r has slots[offsets[r]] to slots[offsets[r + 1] - 1], the newest token last. Aligned to 4 bytes.
+typedef struct {
+  const int32_t* offsets;  // [batch + 1]
+  const int32_t* slots;
+  int32_t batch;
+} lamina_cuda_lists;
+
+// Attention over some tokens: normalised, with the natural logarithm of the softmax's denominator.
+typedef struct {
+  float* out;  // [batch][heads][head_dim]; 0 where there is no token
+  float* lse;  // [batch][heads]; -infinity where there is no token
+} lamina_cuda_partial;
+
+// Where the work plan lives, and the parts of requests that several blocks share. It belongs to one batch
+// size, one window and one stream at a time.
+typedef struct {
+  void* memory;  // aligned to 256 bytes
+  size_t bytes;
+} lamina_cuda_workspace;
+
+// Why this thread's latest call did not return LAMINA_CUDA_OK, in one sentence. Valid until its next call.
+LAMINA_CUDA_API const char* lamina_cuda_message(void);
+
+// LAMINA_CUDA_OK if the current device can be used.
+LAMINA_CUDA_API lamina_cuda_status lamina_cuda_check_device(void);
+
+// How large a workspace must be on the current device.
+LAMINA_CUDA_API lamina_cuda_status lamina_cuda_workspace_bytes(const lamina_cuda_attention* attention,
+                                                               int32_t batch, size_t* bytes);
+
+// Shares the tokens that a window lets the batch see among the device's multiprocessors. Window w: a token
+// sees w tokens, itself included; 0: all. Layers with the same window and `which` share a plan.
+LAMINA_CUDA_API lamina_cuda_status lamina_cuda_plan(const lamina_cuda_attention* attention,
+                                                    const lamina_cuda_lists* lists, int32_t window,
+                                                    int32_t which, const lamina_cuda_workspace* workspace,
+                                                    lamina_cuda_stream stream);
+
+// Attention of q [batch][heads][head_dim] over the planned tokens.
+LAMINA_CUDA_API lamina_cuda_status lamina_cuda_begin(const lamina_cuda_attention* attention,
+                                                     const lamina_cuda_arena* arena,
+                                                     const lamina_cuda_lists* lists, const void* q,
+                                                     const lamina_cuda_workspace* workspace,
+                                                     const lamina_cuda_partial* partial,
+                                                     lamina_cuda_stream stream);
+
+// Stores the newest tokens' k and v [batch][kv_heads][head_dim] in their slots, and makes `out`
+// [batch][heads][head_dim] of the partial over the previous tokens and of them.
+LAMINA_CUDA_API lamina_cuda_status lamina_cuda_finish(const lamina_cuda_attention* attention,
+                                                      const lamina_cuda_arena* arena,
+                                                      const lamina_cuda_lists* lists, const void* q,
+                                                      const void* k, const void* v,
+                                                      const lamina_cuda_partial* partial, void* out,
+                                                      lamina_cuda_stream stream);
+
+// plan() for all tokens and attention over them, in one call. The workspace must not be one that a later
+// begin() needs.
+LAMINA_CUDA_API lamina_cuda_status lamina_cuda_partial_of(
+    const lamina_cuda_attention* attention, const lamina_cuda_arena* arena, const lamina_cuda_lists* lists,
+    int32_t window, const void* q, const lamina_cuda_workspace* workspace, const lamina_cuda_partial* partial,
+    lamina_cuda_stream stream);
+
+// Attention over the union of two disjoint sets of tokens, from that over each. `result` may be one of the
+// two.
+LAMINA_CUDA_API lamina_cuda_status lamina_cuda_combine(const lamina_cuda_attention* attention, int32_t batch,
+                                                       const lamina_cuda_partial* first,
+                                                       const lamina_cuda_partial* second,
+                                                       const lamina_cuda_partial* result,
+                                                       lamina_cuda_stream stream);
+
+// Stores k and v [tokens][kv_heads][head_dim] in these slots; a negative slot is left out.
+LAMINA_CUDA_API lamina_cuda_status lamina_cuda_append(const lamina_cuda_attention* attention,
+                                                      const lamina_cuda_arena* arena, const void* k,
+                                                      const void* v, const int32_t* slots, int64_t tokens,
+                                                      lamina_cuda_stream stream);
+
+#if defined(__cplusplus)
+}
+#endif
+
+#endif

@@ -1,0 +1,139 @@
+#pragma once
+
+#include <cstdint>
+
+#include "attention/cuda/host_device.hpp"
+
+// How the tokens of a batch are shared among thread blocks.
+//
+// Every (KV head, request) pair is a *unit*: its visible tokens, cut into tiles. All units stand in one line,
+// head by head and in each head request by request, and every block (a *worker*) gets an equal stretch of
+// that line. So the longest share is at most one tile longer than the shortest whatever the lengths are, and
+// the grid's size does not depend on them. A stretch that lies within one unit is a *segment*; a unit cut
+// into several is put together by the worker that completes it.
+namespace lamina::attention::cuda {
+
+// Positions in the index lists, half-open.
+struct Tokens {
+  std::int32_t begin;
+  std::int32_t end;
+};
+
+// Which tokens of a request's list attention goes over: without the newest, whose K and V are yet to come, or
+// with it.
+enum class Which : std::int32_t { kPrevious, kAll };
+
+// What the newest token sees of its request's list, which it is the last of: in a window of w that many,
+// itself counted. A window of 0 is none.
+LAMINA_HD Tokens visible(Tokens listed, std::int32_t window, Which which) {
+  const bool shorter = window > 0 && listed.end - listed.begin > window;
+  const std::int32_t begin = shorter ? listed.end - window : listed.begin;
+  const bool newest = which == Which::kAll || listed.begin == listed.end;
+  return {begin, newest ? listed.end : listed.end - 1};
+}
+
+LAMINA_HD std::int32_t tiles_of(Tokens tokens, std::int32_t tile) {
+  return (tokens.end - tokens.begin + tile - 1) / tile;
+}
+
+// A worker that gets fewer tiles than this costs more in putting parts together than it saves in reading.
+constexpr std::int64_t kFewestTiles = 2;
+
+// The line of all tiles and how many workers share it.
+struct Line {
+  std::int64_t tiles;
+  std::int32_t workers;
+
+  // Never more workers than tiles, so that each has some and the shares of neighbours touch.
+  static LAMINA_HD Line among(std::int64_t tiles, std::int32_t most_workers) {
+    const std::int64_t wanted = (tiles + kFewestTiles - 1) / kFewestTiles;
+    return {tiles, static_cast<std::int32_t>(wanted < most_workers ? wanted : most_workers)};
+  }
+
+  // The first tile of a worker's share, which ends where the next one's begins.
+  LAMINA_HD std::int64_t share(std::int32_t worker) const { return tiles * worker / workers; }
+
+  // Whose share a tile is in: the last worker w with share(w) <= tile.
+  LAMINA_HD std::int32_t worker_of(std::int64_t tile) const {
+    return static_cast<std::int32_t>(((tile + 1) * workers - 1) / tiles);
+  }
+};
+
+// The request that the tile of one head belongs to: the only one with offset[r] <= tile < offset[r + 1],
+// where `offset` counts the tiles of the requests before r. Requests without a tile are never it.
+LAMINA_HD std::int32_t request_of(const std::int32_t* offset, std::int32_t requests, std::int32_t tile) {
+  std::int32_t low = 0;
+  std::int32_t high = requests;
+  while (high - low > 1) {
+    const std::int32_t middle = low + (high - low) / 2;
+    if (offset[middle] <= tile) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// What the kernels are told of a batch, computed on the device once a step.
+struct Plan {
+  Line line;
+  std::int32_t empty;  // how many requests have no visible token, so no tile
+};
+
+// Of each request: the tiles of one head before it (and at the end of them all), and its visible tokens.
+struct Requests {
+  const std::int32_t* offset;
+  const std::int32_t* begin;
+  const std::int32_t* end;
+  std::int32_t count;
+};
+
+// The part of a unit that one worker reads, and who else reads of it.
+struct Segment {
+  std::int32_t kv_head;
+  std::int32_t request;
+  std::int64_t unit;          // kv_head * requests + request
+  std::int64_t end;           // on the line: where the worker goes on
+  Tokens tokens;              // in the index lists
+  std::int32_t first_worker;  // who reads the unit's first tile
+  std::int32_t parts;         // how many workers read some of it: first_worker and the following ones
+  std::int32_t next_request;  // where to look for the next segment's: no later than it, and in its head
+
+  // Along the line a step goes to the next worker, to a later unit, or to both: the sum names a segment
+  // uniquely.
+  LAMINA_HD std::int64_t part(std::int32_t worker) const { return unit + worker; }
+};
+
+LAMINA_HD std::int64_t part_count(std::int64_t units, std::int32_t workers) { return units + workers; }
+
+// The worker's segment that begins at `at`. `request` is the one it belongs to, or an earlier one in the same
+// head.
+LAMINA_HD Segment segment_at(const Line& line, std::int32_t worker, std::int64_t at, const Requests& requests,
+                             std::int32_t request, std::int32_t tile) {
+  const std::int32_t tiles_per_head = requests.offset[requests.count];
+  Segment found{};
+  found.kv_head = static_cast<std::int32_t>(at / tiles_per_head);
+  const std::int64_t head_at = static_cast<std::int64_t>(found.kv_head) * tiles_per_head;
+  const auto in_head = static_cast<std::int32_t>(at - head_at);
+  while (requests.offset[request + 1] <= in_head) ++request;
+  found.request = request;
+  found.unit = static_cast<std::int64_t>(found.kv_head) * requests.count + request;
+
+  const std::int32_t offset = requests.offset[request];
+  const std::int32_t next_offset = requests.offset[request + 1];
+  const std::int64_t unit_end = head_at + next_offset;
+  found.next_request = next_offset < tiles_per_head ? request + 1 : 0;
+  const std::int64_t share_end = line.share(worker + 1);
+  found.end = unit_end < share_end ? unit_end : share_end;
+  found.tokens.begin = requests.begin[request] + (in_head - offset) * tile;
+  const std::int64_t token_end = found.tokens.begin + (found.end - at) * tile;
+  const std::int32_t request_end = requests.end[request];
+  found.tokens.end = token_end < request_end ? static_cast<std::int32_t>(token_end) : request_end;
+
+  found.first_worker = line.worker_of(head_at + offset);
+  found.parts = line.worker_of(unit_end - 1) - found.first_worker + 1;
+  return found;
+}
+
+}  // namespace lamina::attention::cuda

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+
+#include "attention/cuda/decode.h"
+#include "attention/cuda/launch.hpp"
+#include "attention/cuda/workspace.hpp"
+
+namespace lamina::attention::cuda {
+
+// A checked lamina_cuda_attention: the kernels that do it.
+class Problem {
+public:
+  // Throws Failure where the numbers make no sense. Asks no device.
+  explicit Problem(const lamina_cuda_attention* attention);
+
+  const lamina_cuda_attention& attention() const { return attention_; }
+  const Kernels& kernels() const { return kernels_; }
+  const AttendKernel& attend() const { return attend_; }
+  std::int32_t group() const { return attention_.heads / attention_.kv_heads; }
+  std::int32_t passes() const { return (group() + attend_.heads - 1) / attend_.heads; }
+  std::int32_t row_bytes() const { return attention_.head_dim * kernels_.element_bytes; }
+  Scoring scoring() const { return Scoring::of(attention_.scale, attention_.soft_cap); }
+
+  // As many blocks of a pass as the current device runs at once. Prepares the kernel on a device's first use.
+  std::int32_t workers() const;
+
+  Workspace::Size size(std::int32_t batch) const;
+  // The workspace's pieces, once it is known to be large enough.
+  Workspace in(const lamina_cuda_workspace* workspace, std::int32_t batch) const;
+
+private:
+  lamina_cuda_attention attention_;
+  Kernels kernels_;
+  AttendKernel attend_;
+};
+
+// A checked arena: strides in bytes.
+struct Arena {
+  Arena(const lamina_cuda_arena* arena, const Problem& problem);
+  char* k;
+  char* v;
+  std::int32_t slot_bytes;
+  std::int64_t head_bytes;
+};
+
+void require_lists(const lamina_cuda_lists* lists);
+void require_partial(const lamina_cuda_partial* partial);
+void require_tensor(const void* tensor, const char* sentence);
+
+// The current device has code in this library.
+void require_device();
+
+}  // namespace lamina::attention::cuda

@@ -1,0 +1,64 @@
+#include "attention/isa.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <stdexcept>
+
+namespace lamina::attention {
+
+namespace {
+
+std::string names_of(const std::vector<Isa>& isas) {
+  std::string names;
+  for (const Isa isa : isas) names += (names.empty() ? "" : ", ") + name_of(isa);
+  return names;
+}
+
+}  // namespace
+
+std::vector<Isa> available_isas() {
+  std::vector<Isa> isas{Isa::kBaseline};
+#if defined(__x86_64__)
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !__builtin_cpu_supports("f16c")) {
+    return isas;
+  }
+  isas.push_back(Isa::kAvx2);
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
+    return isas;
+  }
+  isas.push_back(Isa::kAvx512);
+  if (__builtin_cpu_supports("avx512bf16")) isas.push_back(Isa::kAvx512Bf16);
+#endif
+  return isas;
+}
+
+Isa choose_isa(std::string_view name) {
+  const std::vector<Isa> isas = available_isas();
+  if (name.empty()) {
+    const char* wanted = std::getenv("LAMINA_ISA");
+    if (wanted != nullptr) name = wanted;
+  }
+  if (name.empty()) return isas.back();
+  const auto found = std::find_if(isas.begin(), isas.end(), [&](Isa isa) { return name_of(isa) == name; });
+  if (found == isas.end()) {
+    throw std::invalid_argument("isa is '" + std::string(name) + "' but this processor has " +
+                                names_of(isas));
+  }
+  return *found;
+}
+
+std::string name_of(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAvx512Bf16:
+      return "avx512_bf16";
+    default:
+      return "baseline";
+  }
+}
+
+}  // namespace lamina::attention

@@ -1,0 +1,45 @@
+#include "attention/kernel.hpp"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
+
+#include "attention/kernel_template.hpp"
+#include "attention/merge_template.hpp"
+#include "attention/simd_avx512.hpp"
+
+namespace lamina::attention {
+
+namespace {
+
+template <typename E>
+Kernels kernels_of() {
+  return {&RangeKernel<Avx512Simd, E, WideDot>::attend, &MergeKernel<Avx512Simd, E>::merge,
+          &read<Avx512Simd>};
+}
+
+}  // namespace
+
+Kernels avx512_kernels(DType dtype) {
+  switch (dtype) {
+    case DType::kBFloat16:
+      return kernels_of<BFloat16>();
+    case DType::kFloat16:
+      return kernels_of<Float16>();
+    default:
+      return kernels_of<float>();
+  }
+}
+
+}  // namespace lamina::attention
+
+#pragma GCC pop_options
+
+#endif

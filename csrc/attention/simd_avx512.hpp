@@ -1,0 +1,103 @@
+#pragma once
+
+#include <immintrin.h>
+
+#include "attention/dtype.hpp"
+
+namespace lamina::attention {
+namespace {
+
+// Sixteen floats at a time. Included only where the compiler is told that AVX-512 F, BW, DQ and VL may be
+// used.
+struct Avx512Simd {
+  using Vec = __m512;
+  static constexpr int kWidth = 16;
+  static constexpr int kColumns = 4;
+
+  static Vec zero() { return _mm512_setzero_ps(); }
+  static Vec set1(float x) { return _mm512_set1_ps(x); }
+  static Vec load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, Vec x) { _mm512_storeu_ps(p, x); }
+  static Vec add(Vec a, Vec b) { return _mm512_add_ps(a, b); }
+  static Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
+  static Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
+  static Vec div(Vec a, Vec b) { return _mm512_div_ps(a, b); }
+  static Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
+  static Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
+  static Vec min(Vec a, Vec b) { return _mm512_min_ps(a, b); }
+  static Vec round(Vec x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  // 2^n for a whole n from -126 to 127.
+  static Vec power_of_two(Vec n) { return _mm512_scalef_ps(set1(1.0f), n); }
+  // y where x >= limit, else 0.
+  static Vec keep_from(Vec x, float limit, Vec y) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, set1(limit), _CMP_NLT_UQ), y);
+  }
+
+  static Vec widen(const float* p) { return load(p); }
+  static Vec widen(const BFloat16* p) {
+    return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  static Vec widen(const Float16* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  }
+  // The last 8 numbers of a row: nothing beyond its end is read.
+  static Vec widen_half(const float* p) { return _mm512_zextps256_ps512(_mm256_loadu_ps(p)); }
+  static Vec widen_half(const BFloat16* p) { return widen_bf16(load_half(p)); }
+  static Vec widen_half(const Float16* p) { return _mm512_cvtph_ps(load_half(p)); }
+
+  static void narrow(float* p, Vec x) { store(p, x); }
+  static void narrow(BFloat16* p, Vec x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), narrow_bf16(x));
+  }
+  static void narrow(Float16* p, Vec x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+  }
+  static void narrow_half(float* p, Vec x) { _mm256_storeu_ps(p, _mm512_castps512_ps256(x)); }
+  static void narrow_half(BFloat16* p, Vec x) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(narrow_bf16(x)));
+  }
+  static void narrow_half(Float16* p, Vec x) {
+    const __m256i y = _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(y));
+  }
+
+  // Lane i is the sum of a[i]'s lanes. Each step adds pairs of vectors into one that holds half of each.
+  static Vec sums(const Vec (&a)[kWidth]) {
+    Vec b[8];
+    for (int i = 0; i < 8; ++i) {
+      b[i] = add(_mm512_mask_blend_ps(0xff00, a[i], a[i + 8]), _mm512_shuffle_f32x4(a[i], a[i + 8], 0x4e));
+    }
+    Vec c[4];
+    for (int i = 0; i < 4; ++i) {
+      const Vec others = _mm512_mask_blend_ps(0x0f0f, b[i], b[i + 4]);
+      c[i] = add(_mm512_mask_blend_ps(0xf0f0, b[i], b[i + 4]), _mm512_shuffle_f32x4(others, others, 0xb1));
+    }
+    Vec d[2];
+    for (int i = 0; i < 2; ++i) {
+      d[i] = add(_mm512_mask_blend_ps(0xcccc, c[i], c[i + 2]), _mm512_shuffle_ps(c[i], c[i + 2], 0x4e));
+    }
+    return add(_mm512_mask_blend_ps(0xaaaa, d[0], d[1]),
+               _mm512_permute_ps(_mm512_mask_blend_ps(0x5555, d[0], d[1]), 0xb1));
+  }
+  static float sum_of(Vec x) { return _mm512_reduce_add_ps(x); }
+  static float max_of(Vec x) { return _mm512_reduce_max_ps(x); }
+
+private:
+  static __m256i load_half(const void* p) {
+    return _mm256_zextsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  }
+  static Vec widen_bf16(__m256i x) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+  }
+  static __m256i narrow_bf16(Vec x) {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));  // no NaN becomes infinity
+    const __m512i kept = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), quiet);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(kept, 16));
+  }
+};
+
+}  // namespace
+}  // namespace lamina::attention

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace lamina::attention {
+
+// Threads that stay, each on a core of its own, and do one job at a time. A job is a number of units that any
+// thread may take in any order, so that no unit may depend on who does it. The caller's own thread is one of
+// the pool's while it waits in finish(): `threads` cores compute, and never more.
+class ThreadPool {
+public:
+  // `threads` 0: as many as there are cores that this process may use.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  using Unit = void (*)(void* context, std::size_t index) noexcept;
+
+  // Begins a job and returns. What `context` points to has to live until finish() has returned. `wake` false:
+  // finish() does it all, for so little work that waking others would cost more.
+  void start(std::size_t units, Unit unit, void* context, bool wake = true);
+
+  // Helps until the job that was started is done.
+  void finish();
+
+  int threads() const noexcept { return threads_; }
+
+private:
+  void work();
+  void stop() noexcept;
+  void take_units();
+  void make_room_for_caller();
+
+  int threads_;
+  std::vector<std::thread> workers_;
+  std::vector<int> cores_;  // of each worker, then those that are left; none if nobody is pinned
+
+  // The job. Written while no unit is left, published by `left_`.
+  Unit unit_ = nullptr;
+  void* context_ = nullptr;
+  std::size_t units_ = 0;
+  bool woken_ = false;
+  alignas(64) std::atomic<std::int64_t> left_ = 0;     // units that nobody has taken; below 0, none
+  alignas(64) std::atomic<std::uint32_t> undone_ = 0;  // units that are not finished
+  alignas(64) std::atomic<std::uint32_t> jobs_ = 0;    // counts jobs, so that a sleeper notices a new one
+  std::atomic<bool> stop_ = false;
+};
+
+// The cores that this process may use, as the system numbers them.
+std::vector<int> usable_cores();
+
+}  // namespace lamina::attention

@@ -1,0 +1,291 @@
+#include "attention/worker.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+namespace lamina::attention {
+
+namespace {
+
+// Tokens a range has at most. Many enough that their partial results are few beside their keys and values.
+constexpr int kRangeTokens = 512;
+
+// A unit reads about this much of each token's row: the more of it lies side by side, the better for the
+// memory.
+constexpr std::size_t kUnitRowBytes = 2048;
+
+// Below this, waking another thread takes longer than doing it.
+constexpr std::size_t kAloneBytes = 64 << 10;
+
+// What a thread reads at a time when bandwidth is measured: handed out as attention's units are.
+constexpr std::size_t kReadUnit = 1 << 20;
+
+Shape checked(Shape shape) {
+  if (shape.heads < 1 || shape.kv_heads < 1 || shape.heads % shape.kv_heads != 0) {
+    throw std::invalid_argument("heads is " + std::to_string(shape.heads) + " and kv_heads " +
+                                std::to_string(shape.kv_heads) + ", but kv_heads must divide heads");
+  }
+  if (shape.head_dim < 8 || shape.head_dim > kMaxHeadDim || shape.head_dim % 8 != 0) {
+    throw std::invalid_argument("head_dim is " + std::to_string(shape.head_dim) +
+                                " but must be a multiple of 8 from 8 to " + std::to_string(kMaxHeadDim));
+  }
+  return shape;
+}
+
+}  // namespace
+
+Worker::Worker(DType dtype, Shape shape, int threads, std::string_view isa)
+    : dtype_(dtype),
+      shape_(checked(shape)),
+      isa_(choose_isa(isa)),
+      kernels_(kernels_for(isa_, dtype)),
+      plan_(kRangeTokens),
+      pool_(threads) {}
+
+int Worker::add_layer(const LayerView& layer) {
+  require_idle("add_layer");
+  if (layer.slots < 1 || layer.slots > Slab::kMaxCapacity) {
+    throw std::invalid_argument("slots is " + std::to_string(layer.slots) + " but must be from 1 to " +
+                                std::to_string(Slab::kMaxCapacity));
+  }
+  if (layer.slot_stride < shape_.head_dim || layer.head_stride < shape_.head_dim) {
+    throw std::invalid_argument("slot_stride is " + std::to_string(layer.slot_stride) + " and head_stride " +
+                                std::to_string(layer.head_stride) + ", but rows of " +
+                                std::to_string(shape_.head_dim) + " numbers would overlap");
+  }
+  if (layer.window < 0) {
+    throw std::invalid_argument("window is " + std::to_string(layer.window) +
+                                " but must be 0, for all tokens, or more");
+  }
+  if (!std::isfinite(layer.scale) || !std::isfinite(layer.softcap) || layer.softcap < 0) {
+    throw std::invalid_argument("scale and softcap must be finite, and softcap 0, for none, or more");
+  }
+  layers_.push_back(layer);
+  return static_cast<int>(layers_.size()) - 1;
+}
+
+void Worker::plan(const Slab& slab, std::span<const RequestId> requests) {
+  require_idle("plan");
+  plan_.take(slab, requests);
+}
+
+void Worker::plan(std::span<const std::int64_t> offsets, std::span<const Slot> slots) {
+  require_idle("plan");
+  plan_.take(offsets, slots);
+}
+
+void Worker::begin(int layer, const std::byte* q) {
+  require_idle("begin");
+  const LayerView& view = planned(layer);
+  for (std::size_t i = 0; i < plan_.requests(); ++i) {
+    if (plan_.list(i).size == 0) {
+      throw std::invalid_argument("request number " + std::to_string(i) +
+                                  " of the plan has no token, so there is no newest one to attend from");
+    }
+  }
+  start(view, q, Tokens::kPrevious);
+  begun_ = layer;
+}
+
+void Worker::finish(int layer, const std::byte* k, const std::byte* v, std::byte* out) {
+  if (begun_ != layer) {
+    throw WrongOrder("finish() of layer " + std::to_string(layer) + ", but " +
+                     (begun_ ? "layer " + std::to_string(*begun_) + " was begun" : "no layer was begun"));
+  }
+  pool_.finish();
+  job_.k = k;
+  job_.v = v;
+  job_.out = out;
+  merge();
+  begun_.reset();
+}
+
+void Worker::partial(int layer, const std::byte* q, float* out, float* lse) {
+  require_idle("partial");
+  start(planned(layer), q, Tokens::kAll);
+  pool_.finish();
+  job_.out_f32 = out;
+  job_.lse = lse;
+  merge();
+}
+
+void Worker::append(int layer, const std::byte* k, const std::byte* v, std::span<const Slot> slots) {
+  require_idle("append");
+  const LayerView& view = known(layer);
+  for (const Slot slot : slots) {
+    if (slot < 0 || slot >= view.slots) {
+      throw std::out_of_range("slot " + std::to_string(slot) + " is outside layer " + std::to_string(layer) +
+                              ", which has " + std::to_string(view.slots));
+    }
+  }
+  for (std::size_t i = 0; i < slots.size(); ++i) store(view, slots[i], i, 0, shape_.kv_heads, k, v);
+}
+
+double Worker::read_bandwidth(const std::byte* at, std::size_t size) {
+  require_idle("read_bandwidth");
+  struct Reading {
+    const Kernels* kernels;
+    const std::byte* at;
+    std::size_t size;
+  } reading{&kernels_, at, size};
+  const auto read = [](void* context, std::size_t unit) noexcept {
+    const Reading& what = *static_cast<Reading*>(context);
+    what.kernels->read(what.at + unit * kReadUnit, std::min(kReadUnit, what.size - unit * kReadUnit));
+  };
+  const auto start = std::chrono::steady_clock::now();
+  pool_.start((size + kReadUnit - 1) / kReadUnit, read, &reading);
+  pool_.finish();
+  return static_cast<double>(size) /
+         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void Worker::require_idle(const char* call) const {
+  if (begun_) {
+    throw WrongOrder(std::string(call) + "() while layer " + std::to_string(*begun_) +
+                     " has begun; finish() it first");
+  }
+}
+
+const LayerView& Worker::known(int layer) const {
+  if (layer < 0 || static_cast<std::size_t>(layer) >= layers_.size()) {
+    throw std::out_of_range("layer is " + std::to_string(layer) + " but there are " +
+                            std::to_string(layers_.size()));
+  }
+  return layers_[static_cast<std::size_t>(layer)];
+}
+
+const LayerView& Worker::planned(int layer) const {
+  const LayerView& view = known(layer);
+  if (plan_.slot_limit() > view.slots) {
+    throw std::out_of_range("the plan has slots up to " + std::to_string(plan_.slot_limit() - 1) +
+                            " but layer " + std::to_string(layer) + " has only " +
+                            std::to_string(view.slots));
+  }
+  return view;
+}
+
+void Worker::start(const LayerView& layer, const std::byte* q, Tokens which) {
+  const std::size_t number = bytes_of(dtype_);
+  job_ = {};
+  job_.layer = &layer;
+  job_.source = {layer.k,
+                 layer.v,
+                 static_cast<std::size_t>(layer.slot_stride) * number,
+                 static_cast<std::size_t>(layer.head_stride) * number,
+                 layer.scale,
+                 layer.softcap};
+  job_.ranges = &plan_.ranges(layer.window, which);
+  job_.q = q;
+  const auto rows =
+      static_cast<std::size_t>(job_.ranges->first_row.back()) * static_cast<std::size_t>(shape_.heads);
+  partials_.room_for(rows);
+  rows_.room_for(rows * static_cast<std::size_t>(padded(shape_.head_dim)));
+
+  std::size_t tokens = 0;
+  for (const Range& range : job_.ranges->list) tokens += static_cast<std::size_t>(range.tokens);
+  const std::size_t ranges = job_.ranges->list.size();
+  split_heads(ranges);
+  pool_.start(ranges * static_cast<std::size_t>(job_.parts), &attend_unit, this,
+              tokens * 2 * row_bytes() > kAloneBytes);
+}
+
+void Worker::merge() {
+  const auto rows =
+      static_cast<std::size_t>(job_.ranges->first_row.back()) * static_cast<std::size_t>(shape_.heads);
+  split_heads(plan_.requests());
+  pool_.start(plan_.requests() * static_cast<std::size_t>(job_.parts), &merge_unit, this,
+              rows * static_cast<std::size_t>(shape_.head_dim) * sizeof(float) > kAloneBytes);
+  pool_.finish();
+}
+
+// KV heads go to a unit until it reads enough of each row, but not so many that threads go without work. No
+// result depends on it.
+void Worker::split_heads(std::size_t groups) {
+  const std::size_t head_bytes = static_cast<std::size_t>(shape_.head_dim) * bytes_of(dtype_);
+  const auto kv_heads = static_cast<std::size_t>(shape_.kv_heads);
+  std::size_t heads = std::clamp(kUnitRowBytes / head_bytes, std::size_t{1}, kv_heads);
+  const std::size_t enough = 4 * static_cast<std::size_t>(pool_.threads());
+  while (heads > 1 && groups * ((kv_heads + heads - 1) / heads) < enough) heads = (heads + 1) / 2;
+  job_.heads_a_unit = static_cast<int>(heads);
+  job_.parts = static_cast<int>((kv_heads + heads - 1) / heads);
+}
+
+void Worker::attend_unit(void* worker, std::size_t unit) noexcept {
+  const Worker& self = *static_cast<Worker*>(worker);
+  const Job& job = self.job_;
+  const Range& range = job.ranges->list[unit / static_cast<std::size_t>(job.parts)];
+  const int first = static_cast<int>(unit % static_cast<std::size_t>(job.parts)) * job.heads_a_unit;
+  const int last = std::min(first + job.heads_a_unit, self.shape_.kv_heads);
+  self.kernels_.attend({&job.source, self.shape_, first, last, self.query(range.request), range.slots,
+                        range.tokens, self.partials(range.row), self.rows(range.row)});
+}
+
+void Worker::merge_unit(void* worker, std::size_t unit) noexcept {
+  const Worker& self = *static_cast<Worker*>(worker);
+  const Job& job = self.job_;
+  const int request = static_cast<int>(unit / static_cast<std::size_t>(job.parts));
+  const int first = static_cast<int>(unit % static_cast<std::size_t>(job.parts)) * job.heads_a_unit;
+  const int last = std::min(first + job.heads_a_unit, self.shape_.kv_heads);
+  const int row = job.ranges->first_row[request];
+  int ranges = job.ranges->first_row[request + 1] - 1 - row;
+  if (job.out != nullptr) {
+    // The new token is a range of its own, read from where it has just arrived.
+    const std::size_t head_bytes = self.row_bytes() / static_cast<std::size_t>(self.shape_.kv_heads);
+    const Source source{job.k, job.v, self.row_bytes(), head_bytes, job.source.scale, job.source.softcap};
+    const Slot here = request;
+    self.kernels_.attend({&source, self.shape_, first, last, self.query(request), &here, 1,
+                          self.partials(row + ranges), self.rows(row + ranges)});
+    ++ranges;
+    const Slab::View& list = self.plan_.list(static_cast<std::size_t>(request));
+    self.store(*job.layer, list.slots[list.size - 1], static_cast<std::size_t>(request), first, last, job.k,
+               job.v);
+  }
+  const int group = self.shape_.group();
+  const std::size_t at = static_cast<std::size_t>(request) * static_cast<std::size_t>(self.shape_.heads);
+  const std::size_t numbers = at * static_cast<std::size_t>(self.shape_.head_dim);
+  self.kernels_.merge({self.shape_, first * group, last * group, self.partials(row), self.rows(row), ranges,
+                       job.out == nullptr ? nullptr : job.out + numbers * bytes_of(self.dtype_),
+                       job.out_f32 == nullptr ? nullptr : job.out_f32 + numbers,
+                       job.lse == nullptr ? nullptr : job.lse + at});
+}
+
+// Copies row `from` of k and v into the arena, for the KV heads [first, last).
+void Worker::store(const LayerView& layer, Slot slot, std::size_t from, int first, int last,
+                   const std::byte* k, const std::byte* v) const {
+  const std::size_t number = bytes_of(dtype_);
+  const std::size_t head_bytes = static_cast<std::size_t>(shape_.head_dim) * number;
+  for (int head = first; head < last; ++head) {
+    const std::size_t source = from * row_bytes() + static_cast<std::size_t>(head) * head_bytes;
+    const std::size_t target =
+        (static_cast<std::size_t>(slot) * static_cast<std::size_t>(layer.slot_stride) +
+         static_cast<std::size_t>(head) * static_cast<std::size_t>(layer.head_stride)) *
+        number;
+    std::memcpy(layer.k + target, k + source, head_bytes);
+    std::memcpy(layer.v + target, v + source, head_bytes);
+  }
+}
+
+std::size_t Worker::row_bytes() const {
+  return static_cast<std::size_t>(shape_.kv_heads) * static_cast<std::size_t>(shape_.head_dim) *
+         bytes_of(dtype_);
+}
+
+const std::byte* Worker::query(int request) const {
+  return job_.q + static_cast<std::size_t>(request) * static_cast<std::size_t>(shape_.heads) *
+                      static_cast<std::size_t>(shape_.head_dim) * bytes_of(dtype_);
+}
+
+Partial* Worker::partials(int row) const {
+  return partials_.data() + static_cast<std::size_t>(row) * static_cast<std::size_t>(shape_.heads);
+}
+
+float* Worker::rows(int row) const {
+  return rows_.data() + static_cast<std::size_t>(row) * static_cast<std::size_t>(shape_.heads) *
+                            static_cast<std::size_t>(padded(shape_.head_dim));
+}
+
+}  // namespace lamina::attention

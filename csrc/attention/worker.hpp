@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "attention/kernel.hpp"
+#include "attention/plan.hpp"
+#include "attention/scratch.hpp"
+#include "attention/thread_pool.hpp"
+
+namespace lamina::attention {
+
+// A call that makes no sense now: finish() before begin(), or two begins.
+struct WrongOrder : std::logic_error {
+  using std::logic_error::logic_error;
+};
+
+// One layer of the KV arena. Strides in numbers, not bytes; a head's numbers are consecutive.
+struct LayerView {
+  std::byte* k;
+  std::byte* v;
+  std::int64_t slots;
+  std::int64_t slot_stride;
+  std::int64_t head_stride;
+  float scale;
+  int window;     // how many tokens a token may see, itself included; 0: all
+  float softcap;  // 0: none
+};
+
+// Decode attention of one model's heads over a KV arena that belongs to somebody else.
+//
+// Each iteration: plan(), then for each layer begin() when the queries arrive and finish() when the keys and
+// values of the new tokens do. In between, the previous tokens are attended to. Not for two threads at once.
+class Worker {
+public:
+  // threads 0: all usable cores. isa "": the best one, or $LAMINA_ISA.
+  Worker(DType dtype, Shape shape, int threads, std::string_view isa);
+
+  int add_layer(const LayerView& layer);
+
+  void plan(const Slab& slab, std::span<const RequestId> requests);
+  void plan(std::span<const std::int64_t> offsets, std::span<const Slot> slots);
+
+  // q [requests][heads][head_dim] has to stay as it is until finish() returns.
+  void begin(int layer, const std::byte* q);
+  // k, v [requests][kv_heads][head_dim] go into the newest slots; out as q.
+  void finish(int layer, const std::byte* k, const std::byte* v, std::byte* out);
+  // Over all tokens that are planned, the newest one's keys and values being in the arena already.
+  void partial(int layer, const std::byte* q, float* out, float* lse);
+  // Rows k, v [slots][kv_heads][head_dim] into these slots.
+  void append(int layer, const std::byte* k, const std::byte* v, std::span<const Slot> slots);
+
+  // Reads memory once on all threads; bytes a second. What attention's speed is measured by.
+  double read_bandwidth(const std::byte* at, std::size_t size);
+
+  Isa isa() const noexcept { return isa_; }
+  int threads() const noexcept { return pool_.threads(); }
+
+private:
+  // What the units of a job share. Units are ranges, or requests, times parts of the heads.
+  struct Job {
+    const LayerView* layer;
+    Source source;
+    const Ranges* ranges;
+    const std::byte* q;
+    int heads_a_unit;  // KV heads
+    int parts;         // units a range, or a request
+    // What merging needs, null where it does not.
+    const std::byte* k = nullptr;
+    const std::byte* v = nullptr;
+    std::byte* out = nullptr;
+    float* out_f32 = nullptr;
+    float* lse = nullptr;
+  };
+
+  void require_idle(const char* call) const;
+  const LayerView& known(int layer) const;
+  const LayerView& planned(int layer) const;
+  void start(const LayerView& layer, const std::byte* q, Tokens which);
+  void merge();
+  void split_heads(std::size_t groups);
+  static void attend_unit(void* worker, std::size_t unit) noexcept;
+  static void merge_unit(void* worker, std::size_t unit) noexcept;
+  void store(const LayerView& layer, Slot slot, std::size_t from, int first, int last, const std::byte* k,
+             const std::byte* v) const;
+  std::size_t row_bytes() const;
+  const std::byte* query(int request) const;
+  Partial* partials(int row) const;
+  float* rows(int row) const;
+
+  DType dtype_;
+  Shape shape_;
+  Isa isa_;
+  Kernels kernels_;
+  std::vector<LayerView> layers_;
+  Plan plan_;
+  std::optional<int> begun_;
+  Job job_{};
+  Scratch<float> rows_;
+  Scratch<Partial> partials_;
+  ThreadPool pool_;  // last, so that its threads end before what they use
+};
+
+}  // namespace lamina::attention

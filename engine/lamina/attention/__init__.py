@@ -1,0 +1,9 @@
+"""Decode attention over index lists: partials of sets of tokens, and what joins them.
+
+The names here are the native ones, which take addresses. `lamina.attention.worker` has their face for torch
+tensors, `lamina.attention.reference` the same mathematics written plainly.
+"""
+
+from lamina._native import AttentionWorker, attention_isas, combine
+
+__all__ = ["AttentionWorker", "attention_isas", "combine"]
