@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 NATIVE := $(shell find csrc CMakeLists.txt -type f)
-CXX_FILES := $(shell find csrc tests -name '*.cpp' -o -name '*.hpp' -o -name '*.cu')
+CXX_FILES := $(shell find csrc tests -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 PYTEST_WORKERS ?= 2
 
-.PHONY: setup test lint format sanitize bench replay clean
+.PHONY: setup test lint format sanitize cuda bench replay clean
 
 setup: $(STAMP)
 
@@ -33,7 +33,13 @@ format: setup
 sanitize: setup
 	@ci/sanitize.sh $(VENV)
 
+# Compiles the CUDA kernels as CI does; needs nvcc and no GPU.
+cuda: setup
+	@ci/check-cuda.sh $(VENV)
+
 bench: setup
+	$(BIN)/laminabench bench attention
+	$(BIN)/laminabench bench engine
 	$(BIN)/laminabench bench slab
 	$(BIN)/laminabench bench traces
 	$(BIN)/laminabench bench sim

@@ -1,0 +1,302 @@
+"""The attention worker on an NVIDIA GPU: the same verbs as on the CPU, over torch CUDA tensors.
+
+Not verified on hardware: compiled for sm_80 and sm_90, its kernels tested on the host only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+_PREVIOUS = 0
+_BAD_ARGUMENT = 1
+_LIBRARY = "liblamina_cuda.so"
+
+
+class CudaAttentionError(RuntimeError):
+    """No library, no device, or CUDA said no; the message is one sentence that says which."""
+
+
+class Lists(Protocol):
+    """What plan() asks of a slab."""
+
+    def indices(self, request: int) -> NDArray[np.int32]: ...
+
+
+class _Attention(ctypes.Structure):
+    _fields_ = (
+        ("dtype", ctypes.c_int32),
+        ("heads", ctypes.c_int32),
+        ("kv_heads", ctypes.c_int32),
+        ("head_dim", ctypes.c_int32),
+        ("scale", ctypes.c_float),
+        ("soft_cap", ctypes.c_float),
+    )
+
+
+class _Arena(ctypes.Structure):
+    _fields_ = (
+        ("k", ctypes.c_void_p),
+        ("v", ctypes.c_void_p),
+        ("slot_stride", ctypes.c_int64),
+        ("head_stride", ctypes.c_int64),
+    )
+
+
+class _Lists(ctypes.Structure):
+    _fields_ = (("offsets", ctypes.c_void_p), ("slots", ctypes.c_void_p), ("batch", ctypes.c_int32))
+
+
+class _Partial(ctypes.Structure):
+    _fields_ = (("out", ctypes.c_void_p), ("lse", ctypes.c_void_p))
+
+
+class _Workspace(ctypes.Structure):
+    _fields_ = (("memory", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
+
+
+_POINTER, _INT = ctypes.c_void_p, ctypes.c_int32
+_SIGNATURES: dict[str, list[type]] = {
+    "check_device": [],
+    "workspace_bytes": [_POINTER, _INT, _POINTER],
+    "plan": [_POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER],
+    "begin": [_POINTER] * 7,
+    "finish": [_POINTER] * 9,
+    "partial_of": [_POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER],
+    "combine": [_POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER],
+    "append": [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, ctypes.c_int64, _POINTER],
+}
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    """$LAMINA_CUDA_LIBRARY, or what the build has put beside the other native code."""
+    named = os.environ.get("LAMINA_CUDA_LIBRARY")
+    native = importlib.util.find_spec("lamina._native")
+    beside = Path(native.origin).parent / _LIBRARY if native is not None and native.origin else Path(_LIBRARY)
+    path = Path(named) if named else beside
+    if not path.exists():
+        raise CudaAttentionError(
+            f"the CUDA attention kernels are not at {path}: build with nvcc, or set LAMINA_CUDA_LIBRARY"
+        )
+    library = ctypes.CDLL(str(path))
+    library.lamina_cuda_message.restype = ctypes.c_char_p
+    for name, types in _SIGNATURES.items():
+        getattr(library, f"lamina_cuda_{name}").argtypes = types
+    return library
+
+
+def _call(name: str, *arguments: object) -> None:
+    """One call across the C boundary; what it refuses becomes an error with its sentence."""
+    passed = [ctypes.byref(a) if isinstance(a, ctypes.Structure) else a for a in arguments]
+    status = getattr(_library(), f"lamina_cuda_{name}")(*passed)
+    if status:
+        sentence = _library().lamina_cuda_message().decode()
+        raise ValueError(sentence) if status == _BAD_ARGUMENT else CudaAttentionError(sentence)
+
+
+def require_device() -> None:
+    """Raises CudaAttentionError with one sentence where the kernels cannot run."""
+    _call("check_device")
+    if not torch.cuda.is_available():
+        raise CudaAttentionError("this torch is built without CUDA, whose tensors the attention kernels need")
+
+
+def _tensor(numbers: NDArray[np.int32] | NDArray[np.int64] | Tensor) -> Tensor:
+    """Shares memory where it may: torch warns of an array that cannot be written to."""
+    return numbers if isinstance(numbers, Tensor) else torch.from_numpy(np.require(numbers, requirements="W"))
+
+
+@dataclass
+class _Layer:
+    attention: _Attention
+    arena: _Arena
+    window: int
+    kept: tuple[Tensor, Tensor]  # the kernels know only addresses
+
+
+class CudaAttentionWorker:
+    """Decode attention of one model's heads over a KV arena in GPU memory.
+
+    Each iteration: plan(), then for each layer begin() when the queries are there and finish() when the new
+    tokens' keys and values are. Everything runs on torch's current stream and nothing waits for it.
+
+    Buffers have fixed addresses. So begin() and finish() can be captured in a CUDA graph, and a plan() before
+    each replay gives it other lists, of as many rows.
+    """
+
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        max_batch: int,
+        max_tokens: int,
+        device: torch.device | str = "cuda",
+    ) -> None:
+        if dtype not in _DTYPES:
+            raise ValueError(f"dtype is {dtype} but must be one of {', '.join(map(str, _DTYPES))}")
+        require_device()
+        self.dtype = dtype
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
+        self.max_batch, self.max_tokens = max_batch, max_tokens
+        self.device = torch.device(device)
+        self.requests = 0
+        self._layers: list[_Layer] = []
+        self._q: Tensor | None = None  # from begin() to finish()
+        self._offsets = self._empty((max_batch + 1,), torch.int32)
+        self._slots = self._empty((max(max_tokens, 1),), torch.int32)
+        self._out = self._empty((max_batch, heads, head_dim), torch.float32)
+        self._lse = self._empty((max_batch, heads), torch.float32)
+        self._shape = _Attention(_DTYPES[dtype], heads, kv_heads, head_dim, 1.0, 0.0)
+        needed = ctypes.c_size_t()
+        with torch.cuda.device(self.device):
+            _call("workspace_bytes", self._shape, max_batch, ctypes.byref(needed))
+        self._workspace_bytes = needed.value
+        self._all = self._empty((needed.value,), torch.uint8)  # partial()'s
+        self._previous: dict[int, Tensor] = {}  # begin()'s, one for each window
+
+    def add_layer(self, k: Tensor, v: Tensor, *, scale: float, window: int = 0, softcap: float = 0.0) -> int:
+        """The next layer's keys and values: views [slots, kv_heads, head_dim] with the same strides."""
+        assert k.dtype == v.dtype == self.dtype
+        assert k.shape[1:] == v.shape[1:] == (self.kv_heads, self.head_dim)
+        assert k.stride() == v.stride()
+        assert k.stride(2) == 1
+        assert k.is_cuda
+        assert v.is_cuda
+        attention = _Attention(_DTYPES[self.dtype], self.heads, self.kv_heads, self.head_dim, scale, softcap)
+        arena = _Arena(k.data_ptr(), v.data_ptr(), k.stride(0), k.stride(1))
+        self._layers.append(_Layer(attention, arena, window, (k, v)))
+        if window not in self._previous:
+            self._previous[window] = self._empty((self._workspace_bytes,), torch.uint8)
+        return len(self._layers) - 1
+
+    def plan(self, slab: Lists, requests: NDArray[np.int64], rows: int | None = None) -> None:
+        """Once an iteration: whose tokens the calls that follow are about, the newest of each included."""
+        lists = [slab.indices(int(request)) for request in requests]
+        offsets = np.cumsum([0, *map(len, lists)])
+        self.plan_lists(offsets, np.concatenate(lists) if lists else np.empty(0, np.int32), rows)
+
+    def plan_lists(
+        self, offsets: NDArray[np.int64] | Tensor, slots: NDArray[np.int32] | Tensor, rows: int | None = None
+    ) -> None:
+        """As plan(), of lists given outright: request i has slots[offsets[i]:offsets[i + 1]].
+
+        The batch is filled up to `rows` with requests that have no tokens and whose results are zero. Copies
+        from the host, so it is no part of a captured graph.
+        """
+        given, listed = _tensor(offsets), _tensor(slots)
+        rows = len(given) - 1 if rows is None else rows
+        assert len(given) - 1 <= rows <= self.max_batch
+        assert len(listed) <= self.max_tokens
+        self._offsets[: len(given)].copy_(given, non_blocking=True)
+        if rows >= len(given):
+            self._offsets[len(given) : rows + 1].copy_(
+                self._offsets[len(given) - 1].expand(rows + 1 - len(given))
+            )
+        self._slots[: len(listed)].copy_(listed, non_blocking=True)
+        self.requests = rows
+        for window in self._previous:
+            self._launch(
+                "plan", self._shape, self._lists(), window, _PREVIOUS, self._workspace(self._previous[window])
+            )
+
+    def begin(self, layer: int, q: Tensor) -> None:
+        """Begin to attend from q [requests, heads, head_dim] to the previous tokens."""
+        assert self._q is None, "begin() again before finish()"
+        self._check(q, self.heads, self.requests)
+        known = self._layers[layer]
+        workspace = self._workspace(self._previous[known.window])
+        partial = self._partial(self._out, self._lse)
+        self._launch("begin", known.attention, known.arena, self._lists(), q.data_ptr(), workspace, partial)
+        self._q = q
+
+    def finish(self, layer: int, k: Tensor, v: Tensor) -> Tensor:
+        """Store the new tokens' k and v [requests, kv_heads, head_dim]; the output, shaped as q was."""
+        assert self._q is not None, "finish() before begin()"
+        self._check(k, self.kv_heads, self.requests)
+        self._check(v, self.kv_heads, self.requests)
+        known = self._layers[layer]
+        out = torch.empty_like(self._q)
+        q, k_at, v_at, out_at = (tensor.data_ptr() for tensor in (self._q, k, v, out))
+        partial = self._partial(self._out, self._lse)
+        self._launch("finish", known.attention, known.arena, self._lists(), q, k_at, v_at, partial, out_at)
+        self._q = None
+        return out
+
+    def run(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """begin() and finish() in one go."""
+        self.begin(layer, q)
+        return self.finish(layer, k, v)
+
+    def partial(self, layer: int, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Over all planned tokens: the output and the log of the softmax's denominator, both float32."""
+        self._check(q, self.heads, self.requests)
+        known = self._layers[layer]
+        out = self._empty(q.shape, torch.float32)
+        lse = self._empty(q.shape[:2], torch.float32)
+        self._launch(
+            "partial_of",
+            known.attention,
+            known.arena,
+            self._lists(),
+            known.window,
+            q.data_ptr(),
+            self._workspace(self._all),
+            self._partial(out, lse),
+        )
+        return out, lse
+
+    def combine(self, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """The partial of two disjoint sets of tokens from the partials of each."""
+        assert first[0].shape == second[0].shape == (len(first[0]), self.heads, self.head_dim)
+        assert all(t.is_cuda and t.is_contiguous() and t.dtype == torch.float32 for t in (*first, *second))
+        result = torch.empty_like(first[0]), torch.empty_like(first[1])
+        partials = [self._partial(*pair) for pair in (first, second, result)]
+        self._launch("combine", self._shape, len(first[0]), *partials)
+        return result
+
+    def append(self, layer: int, k: Tensor, v: Tensor, slots: NDArray[np.int32] | Tensor) -> None:
+        """Store k and v [len(slots), kv_heads, head_dim] in these slots, as a prefill does."""
+        where = _tensor(slots).to(self.device, torch.int32)
+        self._check(k, self.kv_heads, len(where))
+        self._check(v, self.kv_heads, len(where))
+        known = self._layers[layer]
+        k_at, v_at, where_at = k.data_ptr(), v.data_ptr(), where.data_ptr()
+        self._launch("append", known.attention, known.arena, k_at, v_at, where_at, len(where))
+
+    def _launch(self, name: str, *arguments: object) -> None:
+        """A call that puts work on the current stream."""
+        with torch.cuda.device(self.device):
+            _call(name, *arguments, torch.cuda.current_stream().cuda_stream)
+
+    def _lists(self) -> _Lists:
+        return _Lists(self._offsets.data_ptr(), self._slots.data_ptr(), self.requests)
+
+    def _workspace(self, memory: Tensor) -> _Workspace:
+        return _Workspace(memory.data_ptr(), memory.numel())
+
+    def _partial(self, out: Tensor, lse: Tensor) -> _Partial:
+        return _Partial(out.data_ptr(), lse.data_ptr())
+
+    def _empty(self, shape: tuple[int, ...] | torch.Size, dtype: torch.dtype) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def _check(self, tensor: Tensor, heads: int, rows: int) -> None:
+        assert tensor.dtype == self.dtype
+        assert tensor.shape == (rows, heads, self.head_dim)
+        assert tensor.is_contiguous()
+        assert tensor.is_cuda

@@ -1,0 +1,211 @@
+"""How much of a GPU's copy bandwidth decode attention reaches, beside torch's own ways to do it.
+
+Not verified on hardware: nobody has run this on a GPU yet. It is written so that the first who has one can.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from laminabench.bench.timing import spread
+from laminabench.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TARGET_SHARE = 0.85
+JUDGED_BATCH, JUDGED_CONTEXT = 20, 4096  # the target speaks of these and more
+COPY_BYTES = 1 << 30
+HEAD_DIM = 128
+HEADS = {"gqa-8": (64, 8), "mha": (64, 64)}  # LLaMA3-70B's, LLaMA-65B's
+CALLS = 5  # between two events
+AHEAD_CYCLES = 5_000_000  # what the GPU waits while the host launches what is to be timed: some milliseconds
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One decode step's attention in one layer."""
+
+    kind: str
+    batch: int
+    context: int
+
+    @property
+    def heads(self) -> tuple[int, int]:
+        return HEADS[self.kind]
+
+    @property
+    def kv_bytes(self) -> int:
+        return self.batch * self.context * self.heads[1] * HEAD_DIM * 2 * 2
+
+    @property
+    def judged(self) -> bool:
+        return self.batch >= JUDGED_BATCH and self.context >= JUDGED_CONTEXT
+
+
+def run(
+    batches: Sequence[int] = (20, 64, 256),
+    contexts: Sequence[int] = (4096, 8192, 32768),
+    rounds: int = 15,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Every shape that fits into the GPU's memory, in bf16; the answer is ready for JSON.
+
+    `lamina` is what a layer pays: begin() and finish() of the worker, over tokens scattered at random in the
+    arena, which is the worst a token-granular arena can come to. `sdpa` and `flex` read tensors that lie as
+    they like them best. They take turns, round by round. Bandwidth is the bytes of K and V over the time, and
+    its share is of what copying a gibibyte reaches, reads and writes counted. The median is judged.
+    """
+    torch = _torch_with_cuda()
+    copy = spread([_copy_bandwidth() for _ in range(rounds)])
+    shapes = [Shape(kind, batch, context) for kind in HEADS for batch in batches for context in contexts]
+    rows = []
+    for done, shape in enumerate(shapes):
+        if progress:
+            progress(done, len(shapes))
+        rows.append(_measure(shape, rounds, copy["median"]))
+        torch.cuda.empty_cache()
+    judged = [row["met"] for row in rows if row["met"] is not None]
+    return {
+        "benchmark": "attention-cuda",
+        "device": torch.cuda.get_device_name(),
+        "copy_bandwidth_bytes_per_s": copy,
+        "target_share": TARGET_SHARE,
+        "rows": rows,
+        "met": all(judged) if judged else None,
+    }
+
+
+def _torch_with_cuda() -> Any:
+    """Torch, if it and the kernels can use a GPU here."""
+    import torch  # noqa: PLC0415 - a second to import
+
+    from lamina.attention.cuda import CudaAttentionError, require_device  # noqa: PLC0415
+
+    try:
+        require_device()
+    except CudaAttentionError as missing:
+        raise UserError(f"this benchmark needs a GPU: {missing}") from None
+    return torch
+
+
+def _measure(shape: Shape, rounds: int, copy_bandwidth: float) -> dict[str, Any]:
+    import torch  # noqa: PLC0415
+
+    heads, kv_heads = shape.heads
+    row: dict[str, Any] = {
+        "kind": shape.kind,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": HEAD_DIM,
+        "batch": shape.batch,
+        "context": shape.context,
+        "kv_bytes": shape.kv_bytes,
+        "judged": shape.judged,
+        "met": None,
+    }
+    free, _ = torch.cuda.mem_get_info()
+    # Twice, once in our arena and once as torch's ways want it, and something to work with.
+    if 2.2 * shape.kv_bytes + (1 << 30) > free:
+        return row | {
+            "skipped": f"it takes {2.2 * shape.kv_bytes / 1e9:.0f} GB and {free / 1e9:.0f} GB are free"
+        }
+    contenders, refused = _contenders(shape)
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for call in contenders.values():
+        _seconds_of(call)  # the first calls are slower, and not counted
+    for _ in range(rounds):
+        for name, call in contenders.items():
+            seconds[name].append(_seconds_of(call))
+    row["seconds"] = {name: spread(times) for name, times in seconds.items()}
+    row["bandwidth_bytes_per_s"] = {
+        name: spread([shape.kv_bytes / time for time in times]) for name, times in seconds.items()
+    }
+    row["share"] = {
+        name: bandwidth["median"] / copy_bandwidth for name, bandwidth in row["bandwidth_bytes_per_s"].items()
+    }
+    row["refused"] = refused
+    row["met"] = row["share"]["lamina"] >= TARGET_SHARE if shape.judged else None
+    return row
+
+
+def _contenders(shape: Shape) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
+    """Ways to do the same attention, and those that torch refuses here, with its reason."""
+    import torch  # noqa: PLC0415
+    from torch.nn.attention.flex_attention import flex_attention  # noqa: PLC0415
+    from torch.nn.functional import scaled_dot_product_attention  # noqa: PLC0415
+
+    heads, kv_heads = shape.heads
+    q = torch.randn((shape.batch, heads, 1, HEAD_DIM), device="cuda", dtype=torch.bfloat16)
+    k, v = (
+        torch.randn((shape.batch, kv_heads, shape.context, HEAD_DIM), device="cuda", dtype=torch.bfloat16)
+        for _ in range(2)
+    )
+    grouped = heads != kv_heads
+    flex = torch.compile(flex_attention, dynamic=False)
+    others: dict[str, Callable[[], object]] = {
+        "sdpa": lambda: scaled_dot_product_attention(q, k, v, enable_gqa=grouped),
+        "flex": lambda: flex(q, k, v, enable_gqa=grouped),
+    }
+    refused = {}
+    for name, call in list(others.items()):
+        try:
+            call()
+            torch.cuda.synchronize()
+        except Exception as error:  # whatever it is, the others are still worth measuring
+            refused[name] = str(error).partition("\n")[0]
+            del others[name]
+    return {"lamina": _lamina(shape, q), **others}, refused
+
+
+def _lamina(shape: Shape, q: Tensor) -> Callable[[], object]:
+    """Begin and finish of one layer, planned once, as in a decode step."""
+    import torch  # noqa: PLC0415
+
+    from lamina.attention.cuda import CudaAttentionWorker  # noqa: PLC0415
+
+    heads, kv_heads = shape.heads
+    tokens = shape.batch * shape.context
+    arena = torch.randn((tokens, 2, kv_heads, HEAD_DIM), device="cuda", dtype=torch.bfloat16)
+    worker = CudaAttentionWorker(
+        torch.bfloat16, heads, kv_heads, HEAD_DIM, max_batch=shape.batch, max_tokens=tokens
+    )
+    layer = worker.add_layer(arena[:, 0], arena[:, 1], scale=1 / math.sqrt(HEAD_DIM))
+    slots = np.random.default_rng(0).permutation(tokens).astype(np.int32)
+    worker.plan_lists(np.arange(shape.batch + 1, dtype=np.int64) * shape.context, slots)
+    mine = q.reshape(shape.batch, heads, HEAD_DIM)
+    new = torch.randn((shape.batch, kv_heads, HEAD_DIM), device="cuda", dtype=torch.bfloat16)
+    return lambda: worker.run(layer, mine, new, new)
+
+
+def _copy_bandwidth() -> float:
+    """Bytes read and written a second by the fastest thing that does both."""
+    import torch  # noqa: PLC0415
+
+    source = torch.empty(COPY_BYTES, device="cuda", dtype=torch.uint8)
+    target = torch.empty_like(source)
+    return 2 * COPY_BYTES / _seconds_of(lambda: target.copy_(source))
+
+
+def _seconds_of(call: Callable[[], object]) -> float:
+    """One call's time on the GPU, the mean of several in a row.
+
+    The GPU is kept waiting until they are all launched, so that it never waits for the host in between.
+    """
+    gpu: Any = importlib.import_module("torch.cuda")  # whose types are not told
+    begin, end = (gpu.Event(enable_timing=True) for _ in range(2))
+    gpu._sleep(AHEAD_CYCLES)
+    begin.record()
+    for _ in range(CALLS):
+        call()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3 / CALLS

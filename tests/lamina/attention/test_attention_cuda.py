@@ -1,0 +1,249 @@
+"""The CUDA attention worker beside attention in fp64 where there is a GPU; its words where there is none."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lamina.attention import cuda
+from lamina.attention.cuda import CudaAttentionError, CudaAttentionWorker
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device for torch here")
+# fp16 and bf16 round the softmax's weights before they meet the values.
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-3, torch.bfloat16: 2e-2}
+
+
+@pytest.fixture
+def library() -> Iterator[ctypes.CDLL]:
+    """The compiled kernels; without them, where there was no nvcc, the test is skipped."""
+    try:
+        yield cuda._library()
+    except CudaAttentionError as missing:
+        pytest.skip(str(missing))
+
+
+@dataclass
+class Case:
+    dtype: torch.dtype = torch.bfloat16
+    heads: int = 8
+    kv_heads: int = 2
+    head_dim: int = 128
+    lengths: tuple[int, ...] = (300, 1, 64, 0, 2, 1000, 65)
+    window: int = 0
+    softcap: float = 0.0
+
+    @property
+    def scale(self) -> float:
+        return 1 / math.sqrt(self.head_dim)
+
+
+class World:
+    """Lists, an arena with K and V interleaved as the engine has it, and a worker on it."""
+
+    def __init__(self, case: Case, lengths: tuple[int, ...], rows: int | None = None) -> None:
+        self.case = case
+        self.random = np.random.default_rng(len(lengths))
+        torch.manual_seed(sum(lengths))
+        self.tokens = max(sum(case.lengths), sum(lengths))
+        shape = (self.tokens + 7, 2, case.kv_heads, case.head_dim)
+        self.arena = torch.randn(shape, device="cuda").to(case.dtype)
+        self.worker = CudaAttentionWorker(
+            case.dtype,
+            case.heads,
+            case.kv_heads,
+            case.head_dim,
+            max_batch=max(len(lengths), rows or 0),
+            max_tokens=self.tokens,
+        )
+        self.layer = self.worker.add_layer(
+            self.arena[:, 0], self.arena[:, 1], scale=case.scale, window=case.window, softcap=case.softcap
+        )
+        self.rows = rows or len(lengths)
+        self.plan(lengths)
+
+    def plan(self, lengths: tuple[int, ...]) -> None:
+        self.offsets = np.cumsum([0, *lengths])
+        slots = self.random.permutation(self.tokens + 7)[: self.offsets[-1]].astype(np.int32)
+        self.slots = torch.from_numpy(slots).long().cuda()
+        self.worker.plan_lists(self.offsets, slots, self.rows)
+
+    def draw(self, heads: int) -> Tensor:
+        return torch.randn((self.rows, heads, self.case.head_dim), device="cuda").to(self.case.dtype)
+
+    def reference(self, q: Tensor, newest: bool) -> tuple[Tensor, Tensor]:
+        """As the textbook has it, from what is in the arena now."""
+        case = self.case
+        out = torch.zeros((self.rows, case.heads, case.head_dim), dtype=torch.float64, device="cuda")
+        lse = torch.full((self.rows, case.heads), -math.inf, dtype=torch.float64, device="cuda")
+        for row in range(len(self.offsets) - 1):
+            seen = self.slots[self.offsets[row] : self.offsets[row + 1]]
+            seen = seen[-case.window :] if case.window else seen
+            seen = seen if newest else seen[:-1]
+            if not len(seen):
+                continue
+            k, v = (self.arena[seen, side].double() for side in (0, 1))
+            k, v = (one.repeat_interleave(case.heads // case.kv_heads, 1) for one in (k, v))
+            scores = torch.einsum("hd,thd->ht", q[row].double(), k) * case.scale
+            if case.softcap:
+                scores = case.softcap * torch.tanh(scores / case.softcap)
+            lse[row] = torch.logsumexp(scores, -1)
+            out[row] = torch.einsum("ht,thd->hd", torch.softmax(scores, -1), v)
+        return out, lse
+
+
+def close(found: Tensor, wanted: Tensor, tolerance: float) -> None:
+    torch.testing.assert_close(found.double(), wanted, rtol=tolerance, atol=tolerance)
+
+
+HEADS = {"gqa": (32, 4), "gqa-16": (24, 2), "mha": (8, 8), "mqa": (20, 1), "odd": (15, 3)}
+CASES = {
+    **{f"{name}-{dtype}": Case(dtype, *HEADS[name]) for name in HEADS for dtype in TOLERANCE},
+    **{f"dim-{dim}": Case(head_dim=dim) for dim in (16, 64, 80, 96, 112, 160, 192, 256)},
+    **{f"dim-{dim}-fp32": Case(torch.float32, head_dim=dim) for dim in (64, 80, 256)},
+    **{f"window-{window}": Case(window=window) for window in (1, 2, 64, 65, 128, 5000)},
+    "softcap": Case(softcap=30.0),
+    "softcap-window-fp16": Case(torch.float16, window=100, softcap=5.0),
+    "one-long": Case(lengths=(40_000,)),
+    "many-short": Case(lengths=tuple(range(300))),
+    "more-than-a-planning-block": Case(lengths=(3,) * 1500),
+    "all-empty": Case(lengths=(0, 0)),
+}
+
+
+@on_gpu
+@pytest.mark.parametrize("name", CASES)
+def test_begin_and_finish_are_attention(name: str) -> None:
+    case = CASES[name]
+    world = World(case, case.lengths)
+    q, k, v = world.draw(case.heads), world.draw(case.kv_heads), world.draw(case.kv_heads)
+    for _ in range(2):  # as two layers would: the second finds the workspace as the first leaves it
+        world.worker.begin(world.layer, q)
+        previous, previous_lse = world.reference(q, newest=False)
+        close(world.worker._out[: world.rows], previous, TOLERANCE[case.dtype])
+        close(world.worker._lse[: world.rows], previous_lse, 1e-4)
+        result = world.worker.finish(world.layer, k, v)
+        # The reference sees the new tokens only if they have been stored.
+        close(result, world.reference(q, newest=True)[0], 2 * TOLERANCE[case.dtype])
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_partials_over_parts_combine_to_the_whole(dtype: torch.dtype) -> None:
+    case = Case(dtype, lengths=(400, 33, 2))
+    world = World(case, case.lengths)
+    q = world.draw(case.heads)
+    whole = world.worker.partial(world.layer, q)
+    wanted = world.reference(q, newest=True)
+    close(whole[0], wanted[0], TOLERANCE[dtype])
+    close(whole[1], wanted[1], 1e-4)
+    halves = []
+    for half in (0, 1):
+        parts = [np.arange(a, b)[half::2] for a, b in zip(world.offsets[:-1], world.offsets[1:], strict=True)]
+        slots = world.slots.cpu().numpy()[np.concatenate(parts)].astype(np.int32)
+        world.worker.plan_lists(np.cumsum([0, *map(len, parts)]), slots)
+        halves.append(world.worker.partial(world.layer, q))
+    joined = world.worker.combine(*halves)
+    close(joined[0], wanted[0], TOLERANCE[dtype])
+    close(joined[1], wanted[1], 1e-4)
+
+
+@on_gpu
+def test_append_stores_rows_in_their_slots() -> None:
+    case = Case(lengths=(10,))
+    world = World(case, case.lengths)
+    before = world.arena.clone()
+    slots = np.array([3, -1, 11], np.int32)
+    k, v = (torch.randn((3, case.kv_heads, case.head_dim), device="cuda").to(case.dtype) for _ in range(2))
+    world.worker.append(world.layer, k, v, slots)
+    for row, slot in ((0, 3), (2, 11)):
+        before[slot, 0], before[slot, 1] = k[row], v[row]
+    assert torch.equal(world.arena, before)
+
+
+@on_gpu
+@pytest.mark.parametrize("window", [0, 100])
+def test_a_captured_graph_serves_other_lengths(window: int) -> None:
+    case = Case(window=window, lengths=(700, 20, 64, 3))
+    world = World(case, case.lengths, rows=6)
+    q, k, v = world.draw(case.heads), world.draw(case.kv_heads), world.draw(case.kv_heads)
+    world.worker.run(world.layer, q, k, v)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = world.worker.run(world.layer, q, k, v)
+    for lengths in (case.lengths, (1, 5, 700, 81), (2, 2), (100, 90, 80, 70, 60, 50), ()):
+        world.plan(lengths)
+        q.copy_(world.draw(case.heads))
+        graph.replay()
+        close(out, world.reference(q, newest=True)[0], 2 * TOLERANCE[case.dtype])
+
+
+@on_gpu
+def test_a_request_does_not_depend_on_who_comes_last() -> None:
+    case = Case(lengths=(5000, 3000))
+    world = World(case, case.lengths)
+    q = world.draw(case.heads)
+    first = world.worker.partial(world.layer, q)[0]
+    assert all(torch.equal(world.worker.partial(world.layer, q)[0], first) for _ in range(20))
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_without_a_device_it_says_so_in_a_sentence() -> None:
+    with pytest.raises(CudaAttentionError, match=r"^(there is no CUDA device|this torch)[^\n]*$"):
+        CudaAttentionWorker(torch.bfloat16, 8, 2, 128, max_batch=4, max_tokens=100)
+
+
+def test_without_the_library_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMINA_CUDA_LIBRARY", "/nowhere/liblamina_cuda.so")
+    cuda._library.cache_clear()
+    with pytest.raises(CudaAttentionError, match="build with nvcc, or set LAMINA_CUDA_LIBRARY"):
+        cuda.require_device()
+    cuda._library.cache_clear()
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(
+    ("numbers", "sentence"),
+    [
+        ((2, 8, 3, 128, 1.0, 0.0), "not a multiple of kv_heads"),
+        ((2, 8, 2, 100, 1.0, 0.0), "multiple of 16 between 16 and 256"),
+        ((2, 8, 2, 272, 1.0, 0.0), "multiple of 16 between 16 and 256"),
+        ((7, 8, 2, 128, 1.0, 0.0), "neither fp32 nor fp16 nor bf16"),
+        ((2, 8, 2, 128, math.nan, 0.0), "scale is not a finite number"),
+        ((2, 8, 2, 128, 1.0, -1.0), "soft_cap is neither 0 nor"),
+    ],
+)
+def test_attention_that_makes_no_sense_is_refused(
+    numbers: tuple[int, int, int, int, float, float], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        cuda._call("workspace_bytes", cuda._Attention(*numbers), 4, ctypes.byref(ctypes.c_size_t()))
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize(
+    ("arena", "sentence"),
+    [
+        ((0, 256, 256, 128), "the arena is missing"),
+        ((264, 256, 256, 128), "multiple of 16 bytes"),
+        ((256, 256, 257, 128), "strides are not multiples of 16 bytes"),
+        ((256, 256, 1 << 31, 128), "2 GiB apart"),
+    ],
+)
+def test_an_arena_that_cannot_be_read_is_refused(arena: tuple[int, int, int, int], sentence: str) -> None:
+    attention = cuda._Attention(2, 8, 2, 128, 1.0, 0.0)
+    lists, workspace, partial = cuda._Lists(256, 256, 1), cuda._Workspace(256, 256), cuda._Partial(256, 256)
+    with pytest.raises(ValueError, match=sentence):
+        cuda._call("begin", attention, cuda._Arena(*arena), lists, 256, workspace, partial, None)
+
+
+def test_tensors_of_another_type_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"dtype is torch.int8 but must be one of"):
+        CudaAttentionWorker(torch.int8, 8, 2, 128, max_batch=4, max_tokens=100)
