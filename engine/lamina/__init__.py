@@ -1,1 +1,19 @@
 """lamina: the reference engine for LLM decoding with attention split from the model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lamina.serve import Engine, Sampling
+
+__all__ = ["Engine", "Sampling"]
+
+
+def __getattr__(name: str) -> Any:
+    """The engine needs torch; parts of lamina, such as the slab, do not."""
+    if name in __all__:
+        from lamina import serve  # noqa: PLC0415 - not before it is asked for
+
+        return getattr(serve, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -88,11 +88,12 @@ def _torch_with_cuda() -> Any:
     """Torch, if it and the kernels can use a GPU here."""
     import torch  # noqa: PLC0415 - a second to import
 
-    from lamina.attention.cuda import CudaAttentionError, require_device  # noqa: PLC0415
+    from lamina.attention.cuda import require_device  # noqa: PLC0415
+    from lamina.cuda_library import CudaError  # noqa: PLC0415
 
     try:
         require_device()
-    except CudaAttentionError as missing:
+    except CudaError as missing:
         raise UserError(f"this benchmark needs a GPU: {missing}") from None
     return torch
 

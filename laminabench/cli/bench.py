@@ -8,6 +8,12 @@ from laminabench.cli.lazy import Lazy, LazyGroup
 
 COMMANDS = (
     Lazy(
+        "engine",
+        "laminabench.cli.bench_engine:engine",
+        "An iteration of the engine against its GEMMs and its KV reads.",
+        example="laminabench bench engine",
+    ),
+    Lazy(
         "sim",
         "laminabench.cli.bench_sim:sim",
         "Replays per second of the virtual cluster.",

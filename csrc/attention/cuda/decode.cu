@@ -253,3 +253,16 @@ lamina_cuda_status lamina_cuda_append(const lamina_cuda_attention* attention, co
                  stream, args, "appending");
   });
 }
+
+lamina_cuda_status lamina_cuda_allocate_managed(size_t bytes, void** memory) {
+  return cuda::guarded([&] {
+    cuda::require(bytes > 0 && memory != nullptr,
+                  "managed memory needs a size and somewhere to put its address");
+    cuda::require_device();
+    cuda::check(cudaMallocManaged(memory, bytes, cudaMemAttachGlobal), "allocating managed memory");
+  });
+}
+
+lamina_cuda_status lamina_cuda_free_managed(void* memory) {
+  return cuda::guarded([&] { cuda::check(cudaFree(memory), "freeing managed memory"); });
+}

@@ -6,11 +6,7 @@ Not verified on hardware: compiled for sm_80 and sm_90, its kernels tested on th
 from __future__ import annotations
 
 import ctypes
-import importlib.util
-import os
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -18,14 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lamina import cuda_library
+from lamina.cuda_library import CudaError
+
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _PREVIOUS = 0
-_BAD_ARGUMENT = 1
-_LIBRARY = "liblamina_cuda.so"
-
-
-class CudaAttentionError(RuntimeError):
-    """No library, no device, or CUDA said no; the message is one sentence that says which."""
 
 
 class Lists(Protocol):
@@ -66,51 +59,11 @@ class _Workspace(ctypes.Structure):
     _fields_ = (("memory", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
 
 
-_POINTER, _INT = ctypes.c_void_p, ctypes.c_int32
-_SIGNATURES: dict[str, list[type]] = {
-    "check_device": [],
-    "workspace_bytes": [_POINTER, _INT, _POINTER],
-    "plan": [_POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER],
-    "begin": [_POINTER] * 7,
-    "finish": [_POINTER] * 9,
-    "partial_of": [_POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER],
-    "combine": [_POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER],
-    "append": [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, ctypes.c_int64, _POINTER],
-}
-
-
-@cache
-def _library() -> ctypes.CDLL:
-    """$LAMINA_CUDA_LIBRARY, or what the build has put beside the other native code."""
-    named = os.environ.get("LAMINA_CUDA_LIBRARY")
-    native = importlib.util.find_spec("lamina._native")
-    beside = Path(native.origin).parent / _LIBRARY if native is not None and native.origin else Path(_LIBRARY)
-    path = Path(named) if named else beside
-    if not path.exists():
-        raise CudaAttentionError(
-            f"the CUDA attention kernels are not at {path}: build with nvcc, or set LAMINA_CUDA_LIBRARY"
-        )
-    library = ctypes.CDLL(str(path))
-    library.lamina_cuda_message.restype = ctypes.c_char_p
-    for name, types in _SIGNATURES.items():
-        getattr(library, f"lamina_cuda_{name}").argtypes = types
-    return library
-
-
-def _call(name: str, *arguments: object) -> None:
-    """One call across the C boundary; what it refuses becomes an error with its sentence."""
-    passed = [ctypes.byref(a) if isinstance(a, ctypes.Structure) else a for a in arguments]
-    status = getattr(_library(), f"lamina_cuda_{name}")(*passed)
-    if status:
-        sentence = _library().lamina_cuda_message().decode()
-        raise ValueError(sentence) if status == _BAD_ARGUMENT else CudaAttentionError(sentence)
-
-
 def require_device() -> None:
-    """Raises CudaAttentionError with one sentence where the kernels cannot run."""
-    _call("check_device")
+    """Raises CudaError with one sentence where the kernels cannot run."""
+    cuda_library.call("check_device")
     if not torch.cuda.is_available():
-        raise CudaAttentionError("this torch is built without CUDA, whose tensors the attention kernels need")
+        raise CudaError("this torch is built without CUDA, whose tensors the attention kernels need")
 
 
 def _tensor(numbers: NDArray[np.int32] | NDArray[np.int64] | Tensor) -> Tensor:
@@ -164,7 +117,7 @@ class CudaAttentionWorker:
         self._shape = _Attention(_DTYPES[dtype], heads, kv_heads, head_dim, 1.0, 0.0)
         needed = ctypes.c_size_t()
         with torch.cuda.device(self.device):
-            _call("workspace_bytes", self._shape, max_batch, ctypes.byref(needed))
+            cuda_library.call("workspace_bytes", self._shape, max_batch, ctypes.byref(needed))
         self._workspace_bytes = needed.value
         self._all = self._empty((needed.value,), torch.uint8)  # partial()'s
         self._previous: dict[int, Tensor] = {}  # begin()'s, one for each window
@@ -281,7 +234,7 @@ class CudaAttentionWorker:
     def _launch(self, name: str, *arguments: object) -> None:
         """A call that puts work on the current stream."""
         with torch.cuda.device(self.device):
-            _call(name, *arguments, torch.cuda.current_stream().cuda_stream)
+            cuda_library.call(name, *arguments, torch.cuda.current_stream().cuda_stream)
 
     def _lists(self) -> _Lists:
         return _Lists(self._offsets.data_ptr(), self._slots.data_ptr(), self.requests)

@@ -12,8 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from lamina import cuda_library
 from lamina.attention import cuda
-from lamina.attention.cuda import CudaAttentionError, CudaAttentionWorker
+from lamina.attention.cuda import CudaAttentionWorker
+from lamina.cuda_library import CudaError
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device for torch here")
 # fp16 and bf16 round the softmax's weights before they meet the values.
@@ -24,8 +26,8 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 3e-3, torch.bfloat16: 2e-2}
 def library() -> Iterator[ctypes.CDLL]:
     """The compiled kernels; without them, where there was no nvcc, the test is skipped."""
     try:
-        yield cuda._library()
-    except CudaAttentionError as missing:
+        yield cuda_library.library()
+    except CudaError as missing:
         pytest.skip(str(missing))
 
 
@@ -196,16 +198,16 @@ def test_a_request_does_not_depend_on_who_comes_last() -> None:
 @pytest.mark.usefixtures("library")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_without_a_device_it_says_so_in_a_sentence() -> None:
-    with pytest.raises(CudaAttentionError, match=r"^(there is no CUDA device|this torch)[^\n]*$"):
+    with pytest.raises(CudaError, match=r"^(there is no CUDA device|this torch)[^\n]*$"):
         CudaAttentionWorker(torch.bfloat16, 8, 2, 128, max_batch=4, max_tokens=100)
 
 
 def test_without_the_library_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINA_CUDA_LIBRARY", "/nowhere/liblamina_cuda.so")
-    cuda._library.cache_clear()
-    with pytest.raises(CudaAttentionError, match="build with nvcc, or set LAMINA_CUDA_LIBRARY"):
+    cuda_library.library.cache_clear()
+    with pytest.raises(CudaError, match="build with nvcc, or set LAMINA_CUDA_LIBRARY"):
         cuda.require_device()
-    cuda._library.cache_clear()
+    cuda_library.library.cache_clear()
 
 
 @pytest.mark.usefixtures("library")
@@ -224,7 +226,7 @@ def test_attention_that_makes_no_sense_is_refused(
     numbers: tuple[int, int, int, int, float, float], sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
-        cuda._call("workspace_bytes", cuda._Attention(*numbers), 4, ctypes.byref(ctypes.c_size_t()))
+        cuda_library.call("workspace_bytes", cuda._Attention(*numbers), 4, ctypes.byref(ctypes.c_size_t()))
 
 
 @pytest.mark.usefixtures("library")
@@ -241,7 +243,7 @@ def test_an_arena_that_cannot_be_read_is_refused(arena: tuple[int, int, int, int
     attention = cuda._Attention(2, 8, 2, 128, 1.0, 0.0)
     lists, workspace, partial = cuda._Lists(256, 256, 1), cuda._Workspace(256, 256), cuda._Partial(256, 256)
     with pytest.raises(ValueError, match=sentence):
-        cuda._call("begin", attention, cuda._Arena(*arena), lists, 256, workspace, partial, None)
+        cuda_library.call("begin", attention, cuda._Arena(*arena), lists, 256, workspace, partial, None)
 
 
 def test_tensors_of_another_type_are_refused() -> None:

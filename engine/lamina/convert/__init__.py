@@ -1,0 +1,20 @@
+"""The model converter: a Hugging Face causal language model cut into slices at its attention operators."""
+
+from lamina.convert.bind import BoundSlice
+from lamina.convert.classes import SliceClass
+from lamina.convert.conversion import AttentionOp, Conversion, convert
+from lamina.convert.describe import describe, drawing
+from lamina.convert.errors import ConversionError
+from lamina.convert.slices import Slice
+
+__all__ = [
+    "AttentionOp",
+    "BoundSlice",
+    "Conversion",
+    "ConversionError",
+    "Slice",
+    "SliceClass",
+    "convert",
+    "describe",
+    "drawing",
+]

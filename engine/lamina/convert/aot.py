@@ -1,0 +1,194 @@
+"""Slices compiled ahead of time by AOTInductor: a library for each piece of each class, kept on disk.
+
+Weights are arguments of the compiled code, so that all slices of a class share it. Compiling takes 5 to 20 s
+a piece, once on a machine; after that it is loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, export
+
+from lamina.convert.bind import BoundSlice
+from lamina.convert.classes import SliceClass
+from lamina.convert.codegen import (
+    Source,
+    describe_spec,
+    name_tuple,
+    piece_source,
+    return_line,
+    signature_lines,
+)
+from lamina.convert.errors import ConversionError, in_short
+from lamina.convert.program import Name
+from lamina.convert.spec import BATCH, Spec
+from lamina.convert.trace import MOST_REQUESTS
+
+_EXAMPLE_BATCH = 2
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    """A piece's compiled code: takes a list of tensors, empties it, gives a list."""
+
+    run: Callable[[list[Tensor]], list[Tensor]]
+    takes: tuple[Name, ...]
+    gives: tuple[Name, ...]
+
+
+def cache_folder() -> Path:
+    """Where compiled pieces are kept."""
+    chosen = os.environ.get("LAMINABENCH_HOME")
+    home = (
+        Path(chosen).expanduser()
+        if chosen
+        else Path(platformdirs.user_cache_dir("laminabench", appauthor=False))
+    )
+    return home / "slices"
+
+
+def bind_aot(kind: SliceClass, index: int, weights: Sequence[Tensor], device: torch.device) -> BoundSlice:
+    """The slice as compiled code, compiled now if it never was on this machine."""
+    program = kind.program
+    given = dict(zip((value.name for value in program.weights), weights, strict=True))
+    compiled = {
+        position: _compile(kind, position, given, device)
+        for position, piece in enumerate(program.pieces)
+        if piece.instructions
+    }
+    source = _calls(kind, compiled)
+    functions = source.function("bind", f"<compiled slice class {kind.index}>")(device, *weights)
+    names = [piece.name for piece in program.pieces]
+    return BoundSlice(index, source.text, tuple(weights), dict(zip(names, functions, strict=True)))
+
+
+def _calls(kind: SliceClass, compiled: dict[int, _Compiled]) -> Source:
+    """The slice's functions with each piece's body replaced by one call of its compiled code."""
+    program = kind.program
+    weights = {value.name for value in program.weights}
+    lines = [f"def bind({', '.join(['device', *(value.name for value in program.weights)])}):"]
+    for position, piece in enumerate(program.pieces):
+        head, body = signature_lines(program, position)
+        if (code := compiled.get(position)) is not None:
+            # Compiled code is made for dense tensors; what another piece made may be a view.
+            takes = [str(name) if name in weights else f"{name}.contiguous()" for name in code.takes]
+            body.append(f"{name_tuple(code.gives)} = run_{piece.name}([{', '.join(takes)}])")
+        lines += ["", f"    {head}", *(f"        {line}" for line in [*body, return_line(program, position)])]
+    lines += ["", f"    return {name_tuple([piece.name for piece in program.pieces])}", ""]
+    names = {f"run_{program.pieces[position].name}": code.run for position, code in compiled.items()}
+    return Source("\n".join(lines), names)
+
+
+def _compile(kind: SliceClass, position: int, weights: dict[Name, Tensor], device: torch.device) -> _Compiled:
+    program, piece = kind.program, kind.program.pieces[position]
+    made = {instruction.result for instruction in piece.instructions}
+    used = dict.fromkeys(name for instruction in piece.instructions for name in instruction.uses())
+    takes = tuple(name for name in used if name not in made)
+    wanted = dict.fromkeys([*piece.gives, *program.kept_after(position)])
+    gives = tuple(name for name in wanted if name in made)
+    source = piece_source(piece, program, takes, gives)
+    source.names["device"] = device
+    example, shapes = [], []
+    for name in takes:
+        spec = program.specs[name]
+        # A weight's own strides: compiled code does not check them.
+        example.append(torch.empty_like(weights[name]) if name in weights else _example(name, spec, device))
+        shapes.append(
+            {i: Dim(BATCH, min=1, max=MOST_REQUESTS) for i, d in enumerate(spec.dims) if d == BATCH}
+        )
+    described = [
+        f"{describe_spec(program.specs[name])} {one.stride()}"
+        for name, one in zip(takes, example, strict=True)
+    ]
+    path = cache_folder() / f"{_key(source.text, described, device)}.pt2"
+    if not path.exists():
+        _compile_to(path, source, example, shapes)
+    return _Compiled(_load(path, str(device)), takes, gives)
+
+
+def _example(name: Name, spec: Spec, device: torch.device) -> Tensor:
+    sizes = [_EXAMPLE_BATCH if dim == BATCH else dim for dim in spec.dims]
+    if any(isinstance(size, str) for size in sizes):
+        raise ConversionError(
+            f"the aot backend cannot take {name}, of shape {list(spec.dims)}; use backend python"
+        )
+    return torch.zeros(sizes, dtype=spec.dtype, device=device)  # type: ignore[arg-type]  # no str is left
+
+
+class _Piece(nn.Module):
+    def __init__(self, run: Callable[..., Any]) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, *tensors: Tensor) -> Any:
+        return self.run(*tensors)
+
+
+def _compile_to(path: Path, source: Source, example: list[Tensor], shapes: list[dict[int, Any]]) -> None:
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        raise ConversionError(
+            f"the aot backend needs a C++ compiler and there is no {compiler}; use backend python"
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Next to its final place, so that the rename is atomic and nobody loads half a library.
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".compiling-") as folder:
+            whole = str(Path(folder) / "piece.pt2")
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of torch about itself
+                step = _Piece(source.function("run", "<piece>"))
+                exported = export(step, tuple(example), dynamic_shapes=(tuple(shapes),), strict=False)
+                torch._inductor.aoti_compile_and_package(
+                    exported, package_path=whole, inductor_configs={"cpp.dynamic_threads": True}
+                )
+            Path(whole).replace(path)
+    except OSError as error:
+        raise ConversionError(f"cannot write compiled slices to {path.parent}: {error.strerror}") from error
+    except Exception as error:  # a compiler's own failures
+        raise ConversionError(
+            f"AOTInductor cannot compile this slice: {in_short(error)}; use backend python"
+        ) from error
+
+
+@lru_cache(maxsize=256)
+def _load(path: Path, device: str) -> Callable[[list[Tensor]], list[Tensor]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        package = torch._inductor.aoti_load_package(str(path), device_index=torch.device(device).index or -1)
+    # Its loader alone: the package parses its call's description anew at every call.
+    run: Callable[[list[Tensor]], list[Tensor]] = package.loader.boxed_run
+    return run
+
+
+def _key(code: str, described: list[str], device: torch.device) -> str:
+    """Names compiled code by all that goes into it: the code, its arguments, torch and the processor."""
+    machine = [torch.__version__, platform.machine(), _processor_flags()]
+    if device.type == "cuda":
+        machine += [str(torch.version.cuda), str(torch.cuda.get_device_properties(device))]
+    return hashlib.sha256("\n".join([code, *described, device.type, *machine]).encode()).hexdigest()[:32]
+
+
+@lru_cache(maxsize=1)
+def _processor_flags() -> str:
+    # Compiled for the processor it is compiled on: a shared home folder may be seen by others.
+    try:
+        found = re.search(r"^(flags|Features)\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found.group(2) if found else torch.backends.cpu.get_cpu_capability()

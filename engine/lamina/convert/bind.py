@@ -1,0 +1,52 @@
+"""A slice that can be run: its code with one model's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from lamina.convert.classes import SliceClass
+
+Context = tuple[Tensor, ...]
+State = Any
+
+
+class BoundSlice:
+    """One slice with its weights. The last one has logits; all others have query, keyvalue and rest.
+
+    They are plain functions set on the instance: nothing stands between the caller and the generated code.
+    """
+
+    __slots__ = ("index", "keyvalue", "logits", "pieces", "query", "rest", "source", "weights")
+
+    query: Callable[[Context, Tensor | None], tuple[Tensor, State]]
+    keyvalue: Callable[[State], tuple[Tensor, Tensor, State]]
+    rest: Callable[[State], Context]
+    logits: Callable[[Context, Tensor | None], Tensor]
+
+    def __init__(self, index: int, source: str, weights: tuple[Tensor, ...], pieces: dict[str, Any]) -> None:
+        self.index = index
+        self.source = source
+        self.weights = weights
+        self.pieces = tuple(pieces)  # the names of those it has
+        for name in ("query", "keyvalue", "rest", "logits"):
+            setattr(self, name, pieces.get(name) or _absent(index, name))
+
+
+def _absent(index: int, name: str) -> Callable[..., NoReturn]:
+    def refuse(*_: object) -> NoReturn:
+        raise AttributeError(
+            f"slice {index} has no {name}: only the last slice has logits, and it has nothing else"
+        )
+
+    return refuse
+
+
+def bind_python(kind: SliceClass, index: int, weights: Sequence[Tensor], device: torch.device) -> BoundSlice:
+    """The slice as generated Python functions."""
+    functions = kind.bind(device, *weights)
+    names = [piece.name for piece in kind.program.pieces]
+    return BoundSlice(index, kind.source, tuple(weights), dict(zip(names, functions, strict=True)))

@@ -1,0 +1,234 @@
+"""Write a slice's program as Python source: one function a piece, over weights bound as closure variables.
+
+At tens of operators a slice and microseconds an operator, how each is called matters: tensor methods,
+arithmetic and torch's built-in functions cost less than an OpOverload object does. The tables say which; what
+is not in them is called as the traced operator itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from lamina.convert.program import Instruction, Name, Piece, Program
+from lamina.convert.spec import Spec
+
+_aten = torch.ops.aten
+_nn = torch._C._nn
+
+# Tensor methods and built-ins that take the same arguments in the same order as the operator.
+_METHODS: dict[Any, str] = {
+    _aten.transpose.int: "transpose",
+    _aten.permute.default: "permute",
+    _aten.unsqueeze.default: "unsqueeze",
+    _aten.squeeze.dim: "squeeze",
+    _aten.contiguous.default: "contiguous",
+    _aten.select.int: "select",
+    _aten.to.dtype: "to",
+    _aten.rsqrt.default: "rsqrt",
+    _aten.cos.default: "cos",
+    _aten.sin.default: "sin",
+    _aten.tanh.default: "tanh",
+    _aten.sigmoid.default: "sigmoid",
+    _aten.mean.dim: "mean",
+    _aten.sum.dim_IntList: "sum",
+    _aten.chunk.default: "chunk",
+    _aten.view.default: "view",
+    _aten._unsafe_view.default: "view",
+    _aten.reshape.default: "reshape",
+    _aten.expand.default: "expand",
+}
+_OPERATORS: dict[Any, str] = {
+    _aten.add.Tensor: "+",
+    _aten.sub.Tensor: "-",
+    _aten.mul.Tensor: "*",
+    _aten.div.Tensor: "/",
+    _aten.pow.Tensor_Scalar: "**",
+}
+_BUILTINS: dict[Any, Callable[..., Any]] = {
+    _aten.linear.default: _nn.linear,
+    _aten.silu.default: _nn.silu,
+    _aten.gelu.default: _nn.gelu,
+    _aten.relu.default: torch.relu,
+    _aten.embedding.default: torch.embedding,
+    _aten.layer_norm.default: torch.layer_norm,
+    _aten.cat.default: torch.cat,
+    _aten.addmm.default: torch.addmm,
+    _aten.softmax.int: torch.softmax,
+    _aten.topk.default: torch.topk,
+    _aten.matmul.default: torch.matmul,
+    _aten.bmm.default: torch.bmm,
+}
+# What `x[..., -1:]` is traced with for "to the end".
+_TO_THE_END = 1 << 62
+
+
+@dataclass
+class Source:
+    """Python source and the objects that its global names stand for."""
+
+    text: str
+    names: dict[str, Any] = field(repr=False)
+
+    def function(self, name: str, file: str) -> Any:
+        """Compile it, and return the function called `name`."""
+        space = dict(self.names)
+        exec(compile(self.text, file, "exec"), space)
+        return space[name]
+
+
+def slice_source(program: Program) -> Source:
+    """Source of `bind(device, weights...)`, which returns the functions of the slice's pieces."""
+    writer = _Writer(program)
+    weights = [value.name for value in program.weights]
+    lines = [f"def bind({', '.join(['device', *weights])}):"]
+    for value in program.weights:
+        lines.append(f"    # {value.name}: {describe_spec(value.spec)}")
+    for position, piece in enumerate(program.pieces):
+        lines += ["", *(f"    {line}" for line in writer.piece_lines(position, piece))]
+    names = ", ".join(piece.name for piece in program.pieces)
+    lines += ["", f"    return {names}{',' if len(program.pieces) == 1 else ''}", ""]
+    return Source("\n".join(lines), writer.names)
+
+
+def piece_source(piece: Piece, program: Program, inputs: Sequence[Name], gives: Sequence[Name]) -> Source:
+    """Source of `run(inputs...)` for one piece alone, weights among its inputs; returns a tuple."""
+    writer = _Writer(program)
+    body = [writer.statement(instruction) for instruction in piece.instructions]
+    lines = [
+        f"def run({', '.join(inputs)}):",
+        *(f"    {line}" for line in body),
+        f"    return {name_tuple(gives)}",
+        "",
+    ]
+    return Source("\n".join(lines), writer.names)
+
+
+def describe_spec(spec: Spec) -> str:
+    """A tensor in a few characters: `bfloat16[B, 1, 4096]`."""
+    return f"{str(spec.dtype).removeprefix('torch.')}[{', '.join(map(str, spec.dims))}]"
+
+
+def signature_lines(program: Program, position: int) -> tuple[str, list[str]]:
+    """The `def` line of a piece, and the lines that take its arguments apart."""
+    piece = program.pieces[position]
+    if position == 0:
+        attended = program.attended.name if program.attended else "attended=None"
+        context = [value.name for value in program.context]
+        return f"def {piece.name}(context, {attended}):", [
+            f"{name_tuple(context)} = context"
+        ] if context else []
+    kept = program.kept_after(position - 1)
+    return f"def {piece.name}(state):", [f"{name_tuple(kept)} = state"] if kept else []
+
+
+def return_line(program: Program, position: int) -> str:
+    """What a piece returns: what is sent, then what the next piece needs; the last one only what it makes."""
+    piece = program.pieces[position]
+    if piece.name == "logits":
+        return f"return {piece.gives[0]}"
+    if piece.name == "rest":
+        return f"return {name_tuple(piece.gives)}"
+    return f"return {', '.join(piece.gives)}, {name_tuple(program.kept_after(position))}"
+
+
+class _Writer:
+    """Turns instructions into statements, and collects the global names these need."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.names: dict[str, Any] = {}
+
+    def piece_lines(self, position: int, piece: Piece) -> list[str]:
+        head, body = signature_lines(self._program, position)
+        doomed = self._last_uses(position, piece)
+        for instruction in piece.instructions:
+            body.append(self.statement(instruction))
+            if dead := doomed.get(instruction.result):
+                body.append(f"del {', '.join(dead)}")
+        return [head, *(f"    {line}" for line in [*body, return_line(self._program, position)])]
+
+    def _last_uses(self, position: int, piece: Piece) -> dict[Name, list[Name]]:
+        """Which values nobody needs after an instruction: large batches make them expensive to keep."""
+        kept = {*self._program.kept_after(position), *piece.gives}
+        made = {instruction.result for instruction in piece.instructions}
+        last: dict[Name, Name] = {}
+        for instruction in piece.instructions:
+            for name in instruction.uses():
+                if name in made and name not in kept:
+                    last[name] = instruction.result
+        doomed: dict[Name, list[Name]] = {}
+        for name, at in last.items():
+            doomed.setdefault(at, []).append(name)
+        return doomed
+
+    def statement(self, instruction: Instruction) -> str:
+        return f"{instruction.result} = {self._expression(instruction)}"
+
+    def _expression(self, instruction: Instruction) -> str:
+        op, args, kwargs = instruction.op, instruction.args, instruction.kwargs
+        if op in _OPERATORS and not kwargs and len(args) == 2:
+            return f"{self._text(args[0])} {_OPERATORS[op]} {self._text(args[1])}"
+        if op is _aten.neg.default:
+            return f"-{self._text(args[0])}"
+        if op is _aten.slice.Tensor and (narrowed := self._narrow(instruction)):
+            return narrowed
+        if op is _aten.sym_size.int:
+            return f"{self._text(args[0])}.shape[{args[1]}]"
+        if getattr(op, "__name__", "") == "getitem" and not hasattr(op, "_schema"):
+            return f"{self._text(args[0])}[{self._text(args[1])}]"
+        if op in _METHODS:
+            return f"{self._text(args[0])}.{_METHODS[op]}({self._arguments(args[1:], kwargs)})"
+        return f"{self._callable(instruction)}({self._arguments(args, kwargs)})"
+
+    def _narrow(self, instruction: Instruction) -> str | None:
+        source, dim, start, *rest = (*instruction.args, *(None,) * 5)[:5]
+        length = instruction.spec.dims[dim] if instruction.spec is not None and isinstance(dim, int) else None
+        if not isinstance(start, int) or start < 0 or not isinstance(length, int) or rest[1] not in (None, 1):
+            return None
+        return f"{self._text(source)}.narrow({dim}, {start}, {length})"
+
+    def _callable(self, instruction: Instruction) -> str:
+        op = _BUILTINS.get(instruction.op, instruction.op)
+        name = instruction.op_name
+        while self.names.get(name, op) is not op:  # two overloads of one operator
+            name += "_"
+        self.names[name] = op
+        return name
+
+    def _arguments(self, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+        # Sizes are given one by one where that is all there is: cheaper than a list.
+        if len(args) == 1 and not kwargs and isinstance(args[0], (list, tuple)) and _are_sizes(args[0]):
+            args = list(args[0])
+        words = [self._text(arg) for arg in args]
+        return ", ".join(words + [f"{key}={self._text(value)}" for key, value in kwargs.items()])
+
+    def _text(self, value: Any) -> str:
+        if isinstance(value, Name):
+            return str(value)
+        if isinstance(value, (list, tuple)):
+            return f"[{', '.join(self._text(item) for item in value)}]"
+        if isinstance(value, torch.device):
+            return "device"
+        if isinstance(value, (torch.dtype, torch.memory_format, torch.layout)):
+            name = str(value).removeprefix("torch.")
+            self.names[name] = value
+            return name
+        if isinstance(value, float) and not math.isfinite(value):
+            return f'float("{value}")'
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return repr(value)
+        raise AssertionError(f"{value!r} has no source")
+
+
+def _are_sizes(items: Sequence[Any]) -> bool:
+    return len(items) > 0 and all(isinstance(item, (int, Name)) for item in items)
+
+
+def name_tuple(names: Sequence[str]) -> str:
+    """A tuple of names as source, also of one."""
+    return f"({', '.join(names)}{',' if len(names) == 1 else ''})"

@@ -1,0 +1,165 @@
+"""What slices need besides tokens and context: weights, and values that follow from weights alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from transformers import PreTrainedModel
+
+from lamina.convert.errors import ConversionError
+from lamina.convert.program import Name, names_in
+from lamina.convert.trace import Traced
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A tensor of the model by name; `aliases` are other names of the same one (tied weights)."""
+
+    name: str
+    aliases: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A tensor known without any weight: a number in the model's code, or a table made from its config."""
+
+    name: str
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What follows from other constants, computed once when weights are bound."""
+
+    op: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def uses(self) -> Iterator[Name]:
+        """The constants it is computed from."""
+        yield from names_in((self.args, self.kwargs))
+
+
+Constant = Parameter | Literal | Computed
+
+
+def constants_of(
+    traced: Traced, constant: set[fx.Node], model: PreTrainedModel, label: str
+) -> dict[Name, Constant]:
+    """Every constant of the graph by its node's name."""
+    result: dict[Name, Constant] = {}
+    aliases = _aliases(model)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    persistent = model.state_dict()
+    for node in traced.graph.nodes:
+        if node not in constant or not node.users:
+            continue
+        name = Name(node.name)
+        if node in traced.parameters or traced.buffers.get(node) in persistent:
+            target = traced.parameters.get(node) or traced.buffers[node]
+            tensor = parameters.get(target, persistent.get(target))
+            assert tensor is not None
+            result[name] = Parameter(target, aliases.get(target, ()), tuple(tensor.shape), tensor.dtype)
+        elif node in traced.buffers:
+            result[name] = Literal(traced.buffers[node], _restored(model, traced.buffers[node], label))
+        elif node in traced.literals:
+            result[name] = Literal(node.name, traced.literals[node])
+        else:
+            given: Any = fx.map_arg((node.args, node.kwargs), _name)
+            result[name] = Computed(node.target, *given)
+    return result
+
+
+def _name(node: fx.Node) -> Name:
+    return Name(node.name)
+
+
+def _aliases(model: PreTrainedModel) -> dict[str, tuple[str, ...]]:
+    groups: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        groups.setdefault(id(parameter), []).append(name)
+    return {
+        name: tuple(other for other in group if other != name) for group in groups.values() for name in group
+    }
+
+
+def _restored(model: PreTrainedModel, name: str, label: str) -> Tensor:
+    """A buffer that no checkpoint holds, made as the model makes it: from its config."""
+    path, _, attribute = name.rpartition(".")
+    module = model.get_submodule(path)
+    lost = module._buffers[attribute]
+    assert lost is not None
+    # Only buffers get memory: the same module may own a large weight, which stays on the meta device.
+    blank = torch.nan if lost.is_floating_point() else torch.iinfo(lost.dtype).min
+    with torch.device("cpu"), torch.no_grad():
+        for other, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[other] = torch.full(buffer.shape, blank, dtype=buffer.dtype)
+        initialise: Any = model._init_weights
+        initialise(module)
+        restored = module._buffers[attribute]
+    assert restored is not None
+    unset = restored.isnan() if restored.is_floating_point() else restored == blank
+    if bool(unset.any()):
+        raise ConversionError(
+            f"{label}: the buffer {name} is in no checkpoint and does not follow from the config"
+        )
+    copy: Tensor = restored.clone()
+    return copy
+
+
+class BoundConstants:
+    """The constants of one model on one device, each made once however many slices use it."""
+
+    def __init__(
+        self, constants: Mapping[Name, Constant], tensors: Mapping[str, Tensor], device: torch.device
+    ) -> None:
+        self._constants = constants
+        self._tensors = tensors
+        self._device = device
+        self._made: dict[Name, Any] = {}
+
+    def __getitem__(self, name: Name) -> Any:
+        if name not in self._made:
+            self._made[name] = self._make(self._constants[name])
+        return self._made[name]
+
+    def _make(self, constant: Constant) -> Any:
+        if isinstance(constant, Literal):
+            return constant.tensor.to(self._device)
+        if isinstance(constant, Parameter):
+            return self._find(constant)
+        args, kwargs = self._filled((constant.args, constant.kwargs))
+        with torch.no_grad():
+            return constant.op(*args, **kwargs)  # a tensor, or a tuple of which another constant takes one
+
+    def _filled(self, value: Any) -> Any:
+        if isinstance(value, Name):
+            return self[value]
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._filled(item) for item in value)
+        if isinstance(value, dict):
+            return {key: self._filled(item) for key, item in value.items()}
+        return self._device if isinstance(value, torch.device) else value
+
+    def _find(self, wanted: Parameter) -> Tensor:
+        found = next(
+            (self._tensors[name] for name in (wanted.name, *wanted.aliases) if name in self._tensors), None
+        )
+        if found is None:
+            raise ConversionError(f"the weights lack {wanted.name}; do they belong to this model?")
+        if tuple(found.shape) != wanted.shape:
+            raise ConversionError(
+                f"the weight {wanted.name} has shape {list(found.shape)}, not {list(wanted.shape)}"
+            )
+        if found.dtype.is_floating_point != wanted.dtype.is_floating_point or found.is_meta:
+            raise ConversionError(
+                f"the weight {wanted.name} is {found.dtype} on {found.device}, not plain numbers"
+            )
+        return found.detach().to(self._device, wanted.dtype)

@@ -1,0 +1,141 @@
+"""The whole way from a model to slices, and what is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from transformers import PreTrainedModel
+
+from lamina.convert.bind import BoundSlice, bind_python
+from lamina.convert.classes import SliceClass, classify
+from lamina.convert.constants import BoundConstants, Constant, constants_of
+from lamina.convert.cudagraph import bind_cudagraph
+from lamina.convert.errors import ConversionError
+from lamina.convert.fused import split_fused
+from lamina.convert.normalise import normalise
+from lamina.convert.partition import partition
+from lamina.convert.program import Name
+from lamina.convert.slices import Slice, draft_slices
+from lamina.convert.source import build_on_meta, open_source
+from lamina.convert.spec import spec_of
+from lamina.convert.trace import trace
+
+BACKENDS = ("python", "aot", "cudagraph")
+
+
+@dataclass(frozen=True)
+class AttentionOp:
+    """One attention operator that was cut out: all that an attention worker must know of it."""
+
+    layer: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    window: int  # tokens a token may see, itself included; 0 = all before it
+    softcap: float  # 0 = none
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A model cut at its attention operators: n operators, n + 1 slices, no weights."""
+
+    slices: tuple[Slice, ...] = field(repr=False)
+    classes: tuple[SliceClass, ...] = field(repr=False)
+    attentions: tuple[AttentionOp, ...]
+    cut_bytes: tuple[int, ...]  # context for one request, around each attention operator
+    vocab_size: int
+    max_positions: int
+    dtype: torch.dtype
+    rope: str
+    eos_token_ids: tuple[int, ...]
+    config: Any = field(repr=False)
+    constants: Mapping[Name, Constant] = field(repr=False)
+
+    def bind(
+        self,
+        tensors: Mapping[str, Tensor] | PreTrainedModel,
+        backend: str = "python",
+        device: torch.device | str = "cpu",
+    ) -> list[BoundSlice]:
+        """The slices with weights, ready to run.
+
+        `tensors` has them by their names in the Hugging Face model; either name of a tied pair is enough, and
+        tables that no checkpoint holds are made here. A weight is copied only to be moved, cast or split.
+        """
+        if backend not in BACKENDS:
+            raise ConversionError(f"there is no backend {backend!r}; choose {', '.join(BACKENDS)}")
+        if isinstance(tensors, PreTrainedModel):
+            tensors = {
+                **dict(tensors.named_parameters(remove_duplicate=False)),
+                **dict(tensors.named_buffers()),
+            }
+        place = torch.device(device)
+        constants = BoundConstants(self.constants, tensors, place)
+        bound: list[BoundSlice] = []
+        for piece in self.slices:
+            weights = [constants[name] for name in piece.weights]
+            bound.append(_bind(backend, self.classes[piece.class_index], piece.index, weights, place))
+        return bound
+
+
+def _bind(
+    backend: str, kind: SliceClass, index: int, weights: list[Tensor], device: torch.device
+) -> BoundSlice:
+    if backend == "python":
+        return bind_python(kind, index, weights, device)
+    if backend == "aot":
+        from lamina.convert.aot import bind_aot  # noqa: PLC0415 - loads Inductor
+
+        return bind_aot(kind, index, weights, device)
+    return bind_cudagraph(kind, index, weights, device)
+
+
+def convert(model_or_path: object, dtype: torch.dtype | None = None, rope: str = "carry") -> Conversion:
+    """Cut a Hugging Face causal language model into slices; a ConversionError says in one sentence why not.
+
+    `model_or_path` is a model folder, a config.json, a transformers config or a transformers model. Without
+    `dtype` the config's (or the model's) is used. With `rope` "carry", RoPE tables are computed once and
+    carried from slice to slice; with "recompute", every slice computes them from positions.
+    """
+    if rope not in ("carry", "recompute"):
+        raise ConversionError(f"there is no rope mode {rope!r}; choose carry or recompute")
+    source = open_source(model_or_path, dtype)
+    model = build_on_meta(source)
+    traced = trace(model, source.label)
+    logits = normalise(traced, source.label)
+    split_fused(traced.graph)
+    parts = partition(traced, rope, source.label)
+    slices, classes = classify(draft_slices(traced, logits, parts))
+    for cut, before in zip(parts.cut_bytes, slices, strict=False):
+        # The context that is handed on is exactly the cut that was paid for.
+        assert cut == sum(value.bytes for value in before.carried)
+    return Conversion(
+        slices=slices,
+        classes=classes,
+        attentions=tuple(_attention(node) for node in parts.attentions),
+        cut_bytes=parts.cut_bytes,
+        vocab_size=source.config.vocab_size,
+        max_positions=source.config.max_position_embeddings,
+        dtype=source.dtype,
+        rope=rope,
+        eos_token_ids=source.eos_token_ids,
+        config=source.config,
+        constants=constants_of(traced, parts.constant, model, source.label),
+    )
+
+
+def _attention(node: fx.Node) -> AttentionOp:
+    query, key, _, layer, scale, window, softcap = node.args
+    assert isinstance(query, fx.Node)
+    assert isinstance(key, fx.Node)
+    of_query, of_key = spec_of(query), spec_of(key)
+    assert of_query is not None
+    assert of_key is not None
+    _, heads, _, head_dim = of_query.row_shape
+    numbers: Any = (scale, window, softcap)
+    return AttentionOp(int(str(layer)), heads, of_key.row_shape[1], head_dim, *numbers)

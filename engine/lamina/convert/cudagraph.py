@@ -1,0 +1,185 @@
+"""Slices replayed as CUDA graphs, one for each size of batch. Not verified on hardware.
+
+A captured graph has fixed addresses and a fixed batch: inputs are copied into its buffers, the batch is
+padded to the next size up, and what leaves the slice is copied out: the same graph may run for another batch
+before the receiver has read it. A slice runs query, keyvalue and rest of one batch before the query of
+the next; the state handed between them is a ticket that notices when it is not so.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lamina.convert.bind import BoundSlice, bind_python
+from lamina.convert.classes import SliceClass
+from lamina.convert.errors import ConversionError
+from lamina.convert.program import Program
+from lamina.convert.spec import BATCH, Spec
+
+# Doubling up to 8, then in steps that waste at most a third of a batch's work.
+SIZES: tuple[int, ...] = (1, 2, 4, 8, *range(16, 128, 8), *range(128, 512, 32), *range(512, 1025, 64))
+
+# Before capture, so that libraries have chosen their kernels and made their workspaces.
+_WARM_UPS = 2
+
+
+def size_for(batch: int) -> int:
+    """The smallest captured size that holds `batch` requests."""
+    place = int(bisect_left(SIZES, batch))
+    if batch < 1 or place == len(SIZES):
+        raise ValueError(f"a batch of {batch}; CUDA graphs are captured for 1 to {SIZES[-1]} requests")
+    return SIZES[place]
+
+
+def fill(buffers: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+    """Copy a batch into the first rows of fixed buffers; the rest repeats its last request.
+
+    Repeated, not zeroed: whatever a slice does with padding, it can do with a request.
+    """
+    for buffer, tensor in zip(buffers, given, strict=True):
+        batch = len(tensor)
+        buffer[:batch].copy_(tensor, non_blocking=True)
+        if batch < len(buffer):
+            buffer[batch:].copy_(tensor[-1:].expand_as(buffer[batch:]), non_blocking=True)
+
+
+def buffers_for(program: Program, size: int, device: torch.device) -> list[Tensor]:
+    """Fixed inputs of a slice for one size: its context, then what attention gives."""
+    specs = [value.spec for value in program.context]
+    if program.attended is not None:
+        specs.append(program.attended.spec)
+    return [torch.zeros(_sizes(spec, size), dtype=spec.dtype, device=device) for spec in specs]
+
+
+def _sizes(spec: Spec, size: int) -> list[int]:
+    sizes = [size if dim == BATCH else dim for dim in spec.dims]
+    if not sizes or spec.dims[0] != BATCH or any(isinstance(dim, str) for dim in sizes):
+        raise ConversionError(f"CUDA graphs need one row a request; a value has shape {list(spec.dims)}")
+    return [int(dim) for dim in sizes]
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """The graphs of a slice for one size, and the buffers they read and write."""
+
+    inputs: list[Tensor]
+    graphs: list[torch.cuda.CUDAGraph]
+    outputs: list[tuple[Tensor, ...]]  # of each piece, without the state
+
+
+@dataclass(frozen=True)
+class _Ticket:
+    """Which run of which graphs a state belongs to."""
+
+    captured: _Captured
+    batch: int
+    run: int
+
+
+class _Graphed:
+    """A slice whose pieces are captured at the first batch of each size."""
+
+    def __init__(self, eager: BoundSlice, program: Program, device: torch.device) -> None:
+        self._eager, self._program, self._device = eager, program, device
+        self._captured: dict[int, _Captured] = {}
+        self._run = 0
+
+    def pieces(self) -> dict[str, Any]:
+        """The functions of a bound slice."""
+        if len(self._program.pieces) == 1:
+            return {"logits": self._logits}
+        return {"query": self._query, "keyvalue": self._keyvalue, "rest": self._rest}
+
+    def _begin(self, context: Sequence[Tensor], attended: Tensor | None) -> _Ticket:
+        given = [*context, *(() if attended is None else (attended,))]
+        batch = len(given[0])
+        size = size_for(batch)
+        if size not in self._captured:
+            self._captured[size] = self._capture(size)
+        captured = self._captured[size]
+        self._run += 1
+        fill(captured.inputs, given)
+        return _Ticket(captured, batch, self._run)
+
+    def _replay(self, ticket: _Ticket, position: int) -> tuple[Tensor, ...]:
+        assert ticket.run == self._run, "another batch has begun this slice before the last one left it"
+        ticket.captured.graphs[position].replay()
+        return tuple(output[: ticket.batch].clone() for output in ticket.captured.outputs[position])
+
+    def _query(self, context: Sequence[Tensor], attended: Tensor | None) -> tuple[Tensor, _Ticket]:
+        ticket = self._begin(context, attended)
+        (query,) = self._replay(ticket, 0)
+        return query, ticket
+
+    def _keyvalue(self, ticket: _Ticket) -> tuple[Tensor, Tensor, _Ticket]:
+        key, value = self._replay(ticket, 1)
+        return key, value, ticket
+
+    def _rest(self, ticket: _Ticket) -> tuple[Tensor, ...]:
+        return self._replay(ticket, 2)
+
+    def _logits(self, context: Sequence[Tensor], attended: Tensor | None) -> Tensor:
+        (logits,) = self._replay(self._begin(context, attended), 0)
+        return logits
+
+    def _capture(self, size: int) -> _Captured:
+        inputs = buffers_for(self._program, size, self._device)
+        attended = inputs.pop() if self._program.attended is not None else None
+        context = tuple(inputs)
+        side: Any = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(side), torch.no_grad():
+            for _ in range(_WARM_UPS):
+                _run_all(self._eager, context, attended)
+        torch.cuda.current_stream(self._device).wait_stream(side)
+        graphs: list[torch.cuda.CUDAGraph] = []
+        outputs: list[tuple[Tensor, ...]] = []
+        state: Any = None
+        for piece in self._program.pieces:
+            graph = torch.cuda.CUDAGraph()
+            # One pool: a later piece reads what an earlier one left, and they always replay in this order.
+            pool = graphs[0].pool() if graphs else None
+            with torch.no_grad(), torch.cuda.graph(graph, pool=pool):
+                outputs_now, state = _run_piece(self._eager, piece.name, context, attended, state)
+            graphs.append(graph)
+            outputs.append(outputs_now)
+        return _Captured([*inputs, *(() if attended is None else (attended,))], graphs, outputs)
+
+
+def _run_piece(
+    eager: BoundSlice, name: str, context: tuple[Tensor, ...], attended: Tensor | None, state: Any
+) -> tuple[tuple[Tensor, ...], Any]:
+    """One piece of the eager slice: what it sends, and the state after it."""
+    if name == "query":
+        query, state = eager.query(context, attended)
+        return (query,), state
+    if name == "keyvalue":
+        key, value, state = eager.keyvalue(state)
+        return (key, value), state
+    if name == "rest":
+        return eager.rest(state), None
+    return (eager.logits(context, attended),), None
+
+
+def _run_all(eager: BoundSlice, context: tuple[Tensor, ...], attended: Tensor | None) -> None:
+    state: Any = None
+    for name in eager.pieces:
+        _, state = _run_piece(eager, name, context, attended, state)
+
+
+def bind_cudagraph(
+    kind: SliceClass, index: int, weights: Sequence[Tensor], device: torch.device
+) -> BoundSlice:
+    """The slice as CUDA graphs, captured when a size of batch is first seen."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        raise ConversionError(
+            f"the cudagraph backend needs an NVIDIA GPU (device is {device}); use backend python or aot"
+        )
+    eager = bind_python(kind, index, weights, device)
+    return BoundSlice(index, eager.source, tuple(weights), _Graphed(eager, kind.program, device).pieces())

@@ -1,0 +1,190 @@
+"""Split a fused QKV projection, so that Q can be computed and sent before K and V are.
+
+Element numbers are pushed through the views between the projection and its users; where a view holds only
+elements that Q needs, or only elements that it does not, it becomes a projection of its own on those rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from lamina.convert.normalise import ATTENTION, op_name
+from lamina.convert.partition import levels_of
+from lamina.convert.spec import BATCH, make_spec, spec_of
+
+_aten = torch.ops.aten
+
+# Operators that move elements and change none.
+_MOVES = frozenset(
+    {
+        *("view", "reshape", "_unsafe_view", "flatten", "unflatten", "transpose", "permute", "movedim", "t"),
+        *("slice", "narrow", "select", "chunk", "split", "split_with_sizes", "unbind", "getitem"),
+        *("squeeze", "unsqueeze", "contiguous", "clone"),
+    }
+)
+
+
+class Rows:
+    """Which rows (or columns) of a weight a projection keeps."""
+
+    def __init__(self, index: Tensor) -> None:
+        self.index = index
+        first, count = int(index[0]), len(index)
+        self.start = first if torch.equal(index, torch.arange(first, first + count)) else None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __repr__(self) -> str:
+        if self.start is not None:
+            return f"{self.start}:{self.start + len(self)}"
+        ends = torch.nonzero(self.index.diff() != 1).flatten()
+        first = int(ends[0]) + 1
+        return f"{int(self.index[0])}:{int(self.index[0]) + first} and {len(ends)} more like it"
+
+
+def take_rows(weight: Tensor, dim: int, rows: Rows) -> Tensor:
+    """Those rows of a weight: a view of it where they are adjacent, else a copy."""
+    if rows.start is not None:
+        return weight.narrow(dim, rows.start, len(rows))
+    return weight.index_select(dim, rows.index.to(weight.device))
+
+
+@dataclass(frozen=True)
+class _Projection:
+    node: fx.Node
+    weight: fx.Node
+    bias: fx.Node | None
+    source: fx.Node
+    rows_dim: int  # the weight's dimension that the output's last one comes from
+
+
+def split_fused(graph: fx.Graph) -> None:
+    """Split every projection that an attention's q shares with something q does not need."""
+    levels = levels_of(graph)
+    for attention in [node for node in graph.nodes if node.target is ATTENTION]:
+        query = attention.args[0]
+        assert isinstance(query, fx.Node)
+        needed = _ancestors(query, levels)
+        for node in needed:
+            projection = _projection(node)
+            if projection is not None:
+                _split(graph, projection, set(needed))
+
+
+def _ancestors(node: fx.Node, levels: dict[fx.Node, int]) -> list[fx.Node]:
+    """What `node` needs of its own slice."""
+    level, found, stack = levels[node], {node: None}, [node]
+    while stack:
+        for argument in stack.pop().all_input_nodes:
+            if levels.get(argument) == level and argument.op == "call_function" and argument not in found:
+                found[argument] = None
+                stack.append(argument)
+    return list(found)
+
+
+def _projection(node: fx.Node) -> _Projection | None:
+    if node.target is _aten.linear.default:
+        source, weight, *rest = node.args
+        bias, dim = (rest[0] if rest else None), 0
+    elif node.target is _aten.addmm.default and not node.kwargs:
+        (bias, source, weight), dim = node.args, 1
+    else:
+        return None
+    if not isinstance(weight, fx.Node) or weight.op != "placeholder" or not isinstance(source, fx.Node):
+        return None
+    if bias is not None and not (isinstance(bias, fx.Node) and bias.op == "placeholder"):
+        return None
+    return _Projection(node, weight, bias, source, dim)
+
+
+def _split(graph: fx.Graph, projection: _Projection, needed: set[fx.Node]) -> None:
+    spec = spec_of(projection.node)
+    assert spec is not None
+    row = spec.row_shape
+    elements = torch.arange(row[-1]).view(row)
+    roots = _roots(projection.node, elements, needed)
+    if roots is None or len(roots) < 2:
+        return
+    for root, index in roots:
+        root.replace_all_uses_with(_part(graph, projection, root, Rows(index.flatten())))
+    # What is left of the fused one is unused; the walk goes from the last user up.
+    for node in reversed([projection.node, *_moved(projection.node)]):
+        if not node.users:
+            graph.erase_node(node)
+
+
+def _moved(node: fx.Node) -> list[fx.Node]:
+    found: dict[fx.Node, None] = {}
+    stack = [node]
+    while stack:
+        for user in stack.pop().users:
+            if op_name(user) in _MOVES and user not in found:
+                found[user] = None
+                stack.append(user)
+    return sorted(found)
+
+
+def _roots(node: fx.Node, value: Any, needed: set[fx.Node]) -> list[tuple[fx.Node, Tensor]] | None:
+    """The highest views below `node` that serve q only or others only, with the elements each holds."""
+    roots: list[tuple[fx.Node, Tensor]] = []
+    for user in node.users:
+        if op_name(user) not in _MOVES or len(user.all_input_nodes) != 1:
+            return None  # something uses Q's rows and others' together
+        index = _move(user, value)
+        if isinstance(index, Tensor) and len(_purposes(user, needed)) == 1:
+            if (spec := spec_of(user)) is None or spec.dims[0] != BATCH:
+                return None
+            roots.append((user, index))
+            continue
+        below = _roots(user, index, needed)
+        if below is None:
+            return None
+        roots += below
+    return roots
+
+
+def _move(node: fx.Node, value: Any) -> Any:
+    function: Any = node.target
+    return function(value, *node.args[1:], **node.kwargs)
+
+
+def _purposes(node: fx.Node, needed: set[fx.Node]) -> set[bool]:
+    """Whether q, others, or both use what this view holds."""
+    purposes: set[bool] = set()
+    for user in node.users:
+        if op_name(user) in _MOVES and user.target is not ATTENTION:
+            purposes |= _purposes(user, needed)
+        else:
+            purposes.add(user in needed or (user.target is ATTENTION and user.args[0] is node))
+    return purposes
+
+
+def _part(graph: fx.Graph, projection: _Projection, root: fx.Node, rows: Rows) -> fx.Node:
+    """The projection on `rows` alone, in the shape that `root` has."""
+    whole, root_spec = spec_of(projection.node), spec_of(root)
+    assert whole is not None
+    assert root_spec is not None
+    with graph.inserting_before(projection.node):
+        weight = _taken(graph, projection.weight, projection.rows_dim, rows)
+        bias = None if projection.bias is None else _taken(graph, projection.bias, 0, rows)
+        old = projection.node.args
+        args = (bias, old[1], weight) if projection.rows_dim == 1 else (old[0], weight, bias)
+        part = graph.call_function(projection.node.target, args)  # type: ignore[arg-type]
+        part.meta["spec"] = make_spec((*whole.dims[:-1], len(rows)), whole.dtype)
+        shaped = graph.call_function(_aten.view.default, (part, [-1, *root_spec.dims[1:]]))
+        shaped.meta["spec"] = root_spec
+    return shaped
+
+
+def _taken(graph: fx.Graph, weight: fx.Node, dim: int, rows: Rows) -> fx.Node:
+    node = graph.call_function(take_rows, (weight, dim, rows))  # type: ignore[arg-type]  # fx keeps any object
+    spec = spec_of(weight)
+    assert spec is not None
+    dims = (*spec.dims[:dim], len(rows), *spec.dims[dim + 1 :])
+    node.meta["spec"] = make_spec(dims, spec.dtype)
+    return node

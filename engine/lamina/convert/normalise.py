@@ -1,0 +1,229 @@
+"""Bring a traced graph into one plain form: nothing that checks, nothing that does nothing, nothing twice."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import fx
+
+from lamina.convert.attention import CACHED
+from lamina.convert.errors import ConversionError
+from lamina.convert.spec import BATCH, annotate, spec_of
+from lamina.convert.trace import Traced
+
+_aten = torch.ops.aten
+ATTENTION = torch.ops.lamina.attention.default
+
+_CHECKS = frozenset({"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range_for_size"})
+_CASTS = frozenset({"to", "_to_copy", "type_as"})
+_IDENTITIES = frozenset({"alias", "detach", "detach_", "lift_fresh", "lift_fresh_copy"})
+# How torch.export names a size that only the values decide.
+_UNKNOWN_SIZE = re.compile(r"\bu\d+\b")
+_RESHAPES = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default)
+
+
+def normalise(traced: Traced, label: str) -> fx.Node:
+    """Rewrite the graph in place and return the logits' node; a ConversionError names what it cannot be."""
+    graph = traced.graph
+    for node in graph.nodes:
+        annotate(node)
+    batch = _batch_size(traced)
+    seen: dict[Any, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node is batch:
+            continue
+        name = op_name(node)
+        if name in _CHECKS:
+            graph.erase_node(node)
+            continue
+        _refuse(node, label)
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            _make_pure(node, label)
+        _canonical(node, batch)
+        same = batch if node.meta.get("size") == BATCH else _same_value(node)
+        same = same or seen.setdefault(_key(node), node)
+        if same is not node:
+            node.replace_all_uses_with(same)
+            graph.erase_node(node)
+    logits = graph.output_node().args[0][0]  # type: ignore[index]
+    assert isinstance(logits, fx.Node)
+    _erase_unused(graph)
+    if any(
+        CACHED <= number <= CACHED + 1
+        for node in graph.nodes
+        for number in _numbers((node.args, node.kwargs))
+    ):
+        raise ConversionError(f"{label}: what it computes depends on how long the cache is, beyond attention")
+    return logits
+
+
+def op_name(node: fx.Node) -> str:
+    """The operator's bare name: `linear` for aten.linear.default."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.name.partition("::")[2]
+    return getattr(target, "__name__", str(target))
+
+
+def _batch_size(traced: Traced) -> fx.Node:
+    with traced.graph.inserting_after(traced.positions):
+        node = traced.graph.call_function(_aten.sym_size.int, (traced.tokens, 0))
+    node.meta["size"] = BATCH
+    return node
+
+
+def _refuse(node: fx.Node, label: str) -> None:
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        if torch.Tag.nondeterministic_seeded in target.tags and not _inactive_dropout(node):
+            raise ConversionError(f"{label}: it draws random numbers ({op_name(node)}) while decoding")
+        spec = spec_of(node)
+        if spec is not None and any(_UNKNOWN_SIZE.search(str(dim)) for dim in spec.dims):
+            raise ConversionError(f"{label}: {op_name(node)} makes sizes depend on values")
+    elif not callable(target):
+        raise ConversionError(f"{label}: {node.name} is not an operator")
+
+
+def _inactive_dropout(node: fx.Node) -> bool:
+    return op_name(node) == "dropout" and (node.args[2] is False or node.args[1] in (0, 0.0))
+
+
+def _make_pure(node: fx.Node, label: str) -> None:
+    """Turn an in-place operator into its pure form, where nobody else can see the difference."""
+    target = node.target
+    assert isinstance(target, torch._ops.OpOverload)
+    changed = node.args[0]
+    name = target._schema.name.partition("::")[2]
+    pure = getattr(getattr(_aten, name.removesuffix("_"), None), target._overloadname, None)
+    if pure is None or not isinstance(changed, fx.Node) or not _owns_its_memory(changed):
+        raise ConversionError(f"{label}: it writes into a tensor in place ({name})")
+    later = [user for user in changed.users if user is not node and node < user]
+    if any(_may_alias(user) for user in changed.users if user is not node and user not in later):
+        raise ConversionError(f"{label}: it writes into a tensor of which it keeps a view ({name})")
+    for user in later:
+        user.replace_input_with(changed, node)
+    node.target = pure
+
+
+def _owns_its_memory(node: fx.Node) -> bool:
+    source = node.args[0] if op_name(node) == "getitem" else node
+    return isinstance(source, fx.Node) and source.op == "call_function" and not _may_alias(source)
+
+
+def _may_alias(node: fx.Node) -> bool:
+    """Whether the node's result may share memory with what it is given."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return True
+    return any(result.alias_info is not None for result in target._schema.returns)
+
+
+def _canonical(node: fx.Node, batch: fx.Node) -> None:
+    """Write the same operation in the same way, with no device and no example's batch size in it."""
+    name, spec = op_name(node), spec_of(node)
+    if name in _CASTS and spec is not None:
+        node.target, node.args, node.kwargs = _aten.to.dtype, (node.args[0], spec.dtype), {}
+    elif node.target in _RESHAPES and spec is not None:
+        node.args = (node.args[0], _sizes(spec.dims, node.args[1]))
+    elif name == "expand" and spec is not None:
+        node.args = (node.args[0], _expanded(node, batch))
+        node.kwargs = {}
+    elif node.target is _aten.histc.default:
+        # Counted in floats because there is no kernel for integers on CPUs; both are exact here.
+        _count_in_floats(node)
+    elif name == "grouped_mm_fallback":
+        # transformers' loop over experts, chosen while tracing only; torch's own operator computes the same.
+        node.target = _aten._grouped_mm.default
+    if "pin_memory" in node.kwargs:
+        node.kwargs = {key: value for key, value in node.kwargs.items() if key != "pin_memory"}
+
+
+def _sizes(dims: tuple[int | str, ...], written: Any) -> list[Any]:
+    """The sizes of a reshape with -1 for the one dimension that grows with the batch."""
+    if sum(isinstance(dim, str) for dim in dims) > 1:
+        return list(written)
+    return [dim if isinstance(dim, int) else -1 for dim in dims]
+
+
+def _expanded(node: fx.Node, batch: fx.Node) -> list[Any]:
+    source, spec = node.args[0], spec_of(node)
+    assert isinstance(source, fx.Node)
+    given = spec_of(source)
+    assert spec is not None
+    assert given is not None
+    old = (None,) * (len(spec.dims) - len(given.dims)) + given.dims
+    written = list(node.args[1])  # type: ignore[arg-type]
+    result: list[Any] = []
+    for before, after, size in zip(old, spec.dims, written, strict=True):
+        if before == after:
+            result.append(-1)
+        elif isinstance(after, int):
+            result.append(after)
+        else:
+            result.append(batch if after == BATCH else size)
+    return result
+
+
+def _count_in_floats(node: fx.Node) -> None:
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    spec = spec_of(source)
+    assert spec is not None
+    if spec.dtype.is_floating_point:
+        return
+    with node.graph.inserting_before(node):
+        floats = node.graph.call_function(_aten.to.dtype, (source, torch.float32))
+    floats.meta["spec"] = type(spec)(spec.dims, torch.float32, spec.bytes // spec.dtype.itemsize * 4)
+    node.args = (floats, *node.args[1:])
+
+
+def _same_value(node: fx.Node) -> fx.Node | None:
+    """The input that this node only passes on, if that is all it does."""
+    name = op_name(node)
+    if not node.args or not isinstance(node.args[0], fx.Node):
+        return None
+    source, spec = node.args[0], spec_of(node)
+    given = spec_of(source)
+    if spec is None or given is None:
+        return None
+    same_shape = spec.dims == given.dims
+    if name in _IDENTITIES or (name == "dropout" and _inactive_dropout(node)):
+        return source
+    if not same_shape or spec.dtype != given.dtype:
+        return None
+    if node.target is _aten.to.dtype or node.target in _RESHAPES:
+        return source
+    if name in {"expand", "slice"}:
+        return source if name != "slice" or (len(node.args) < 5 or node.args[4] == 1) else None
+    plain = not node.kwargs and spec.dtype.is_floating_point  # division may be told to round
+    if name in {"mul", "div"} and plain and node.args[1] in (1, 1.0):
+        return source
+    return None
+
+
+def _key(node: fx.Node) -> Any:
+    """Equal for nodes that compute the same: literals count by type too, since 1, 1.0 and True differ."""
+    return (node.target, _frozen(node.args), _frozen(tuple(sorted(node.kwargs.items()))))
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(item) for item in value)
+    return value if isinstance(value, fx.Node) else (type(value), str(value))
+
+
+def _numbers(value: Any) -> list[int]:
+    if isinstance(value, (list, tuple)):
+        return [number for item in value for number in _numbers(item)]
+    if isinstance(value, dict):
+        return _numbers(list(value.values()))
+    return [value] if isinstance(value, int) else []
+
+
+def _erase_unused(graph: fx.Graph) -> None:
+    # By hand: fx keeps whatever a schema calls impure, and nothing is by now.
+    for node in reversed(list(graph.nodes)):
+        if node.op == "call_function" and not node.users:
+            graph.erase_node(node)

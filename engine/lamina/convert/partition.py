@@ -1,0 +1,171 @@
+"""Which slice each operator belongs to: one minimum weighted cut for each attention operator.
+
+Attention i splits the graph into what it needs (source), what needs it (sink), and operators that are
+neither, which the cut places. Every later attention needs attention i, so all that follows it lies on the
+sink's side whatever it costs: only what depends on no later attention is put into the network, and all cuts
+together take linear time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import fx
+
+from lamina.convert.cut import Network
+from lamina.convert.errors import ConversionError
+from lamina.convert.normalise import ATTENTION
+from lamina.convert.spec import spec_of
+from lamina.convert.trace import Traced
+
+# A tuple of tensors does not cross a cut; its members may.
+_NEVER_CUT = 1 << 40
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Where every node goes. Constant and repeated nodes belong to no slice."""
+
+    slice_of: dict[fx.Node, int]  # operators, and both inputs in slice 0
+    attentions: tuple[fx.Node, ...]
+    cut_bytes: tuple[int, ...]  # for one request, of the context saved around each attention
+    constant: set[fx.Node]  # depends on weights only: computed once, when weights are bound
+    repeated: set[fx.Node]  # cheap and known everywhere: computed again in each slice that needs it
+
+
+def levels_of(graph: fx.Graph) -> dict[fx.Node, int]:
+    """For each node, how many attention operators it comes after."""
+    levels: dict[fx.Node, int] = {}
+    for node in graph.nodes:
+        before = max((levels[argument] for argument in node.all_input_nodes), default=0)
+        levels[node] = int(node.args[3]) + 1 if node.target is ATTENTION else before
+    return levels
+
+
+def partition(traced: Traced, rope: str, label: str) -> Partition:
+    """Cut the graph at every attention operator."""
+    levels = levels_of(traced.graph)
+    constant, repeated = _classify(traced, rope)
+    attentions = tuple(node for node in traced.graph.nodes if node.target is ATTENTION)
+    for layer, node in enumerate(attentions):
+        if max(levels[argument] for argument in node.all_input_nodes) != layer or node.args[3] != layer:
+            raise ConversionError(f"{label}: attention {layer} does not follow from the one before it")
+    waiting: list[list[fx.Node]] = [[] for _ in range(len(attentions) + 1)]
+    for node in traced.graph.nodes:
+        if (
+            node.op == "call_function"
+            and node not in constant
+            and node not in repeated
+            and node.target is not ATTENTION
+        ):
+            waiting[levels[node]].append(node)
+    slice_of = {traced.tokens: 0, traced.positions: 0}
+    uses = _Uses(traced, repeated, slice_of)
+    carried = [traced.tokens, traced.positions]
+    left: list[fx.Node] = []
+    costs: list[int] = []
+    for layer, attention in enumerate(attentions):
+        candidates = left + waiting[layer]
+        cut = _cut(attention, carried, candidates, uses)
+        costs.append(cut.cost)
+        slice_of.update((node, layer) for node in candidates if node in cut.taken)
+        left = [node for node in candidates if node not in cut.taken]
+        carried = [*cut.crossing, attention]
+    slice_of.update((node, len(attentions)) for node in left + waiting[-1])
+    return Partition(slice_of, attentions, tuple(costs), constant, repeated)
+
+
+def _classify(traced: Traced, rope: str) -> tuple[set[fx.Node], set[fx.Node]]:
+    constant: set[fx.Node] = {*traced.parameters, *traced.buffers, *traced.literals}
+    # Tables made of positions alone; one that looks up a weight (learned positions) is not one of them.
+    known = set(constant) - set(traced.parameters)
+    if rope == "recompute":
+        known.add(traced.positions)
+    repeated: set[fx.Node] = set()
+    for node in traced.graph.nodes:
+        if node.op != "call_function":
+            continue
+        arguments = node.all_input_nodes
+        sized = "size" in node.meta
+        if not sized and all(argument in constant for argument in arguments):
+            constant.add(node)
+            if all(argument in known for argument in arguments):
+                known.add(node)
+        elif sized or all(argument in known for argument in arguments):
+            repeated.add(node)
+            known.add(node)
+    return constant, repeated
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """One minimum cut: what it costs, which candidates lie before it, which values cross it."""
+
+    cost: int
+    taken: set[fx.Node]
+    crossing: list[fx.Node]
+
+
+def _cut(attention: fx.Node, carried: list[fx.Node], candidates: list[fx.Node], uses: _Uses) -> _Cut:
+    """The minimum cut around one attention operator, among the candidates it does not need itself."""
+    inside = set(candidates)
+    needed = _needed(attention, inside)
+    network = Network()
+    # A value costs its bytes once however many use it: that is the edge between the two ends of its node.
+    free = {node: (network.add_node(), network.add_node()) for node in candidates if node not in needed}
+    values = [*carried, *candidates]
+    ceiling = 1 + sum(uses.bytes(node) for node in values)
+    for node in values:
+        entry, exit_ = free[node] if node in free else (Network.SOURCE, network.add_node())
+        network.add_edge(entry, exit_, uses.bytes(node))
+        for user in uses.of(node):
+            if user in free:
+                # A user on the source's side pulls what it uses along; on the sink's side it costs the value.
+                network.add_edge(exit_, free[user][0], ceiling)
+                network.add_edge(free[user][0], entry, ceiling)
+            elif user not in needed:
+                network.add_edge(exit_, Network.SINK, ceiling)
+    cost, side = network.minimum_cut()
+    taken = {node for node in candidates if node in needed or free[node][0] in side}
+    crossing = [
+        node
+        for node in values
+        if (node in taken or node not in inside) and any(user not in taken for user in uses.of(node))
+    ]
+    return _Cut(cost, taken, crossing)
+
+
+def _needed(attention: fx.Node, candidates: set[fx.Node]) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    stack = [attention]
+    while stack:
+        for argument in stack.pop().all_input_nodes:
+            if argument in candidates and argument not in found:
+                found.add(argument)
+                stack.append(argument)
+    return found
+
+
+class _Uses:
+    """Who uses a value, once attention and what is repeated or constant are set aside, and what it weighs."""
+
+    def __init__(self, traced: Traced, repeated: set[fx.Node], placed: dict[fx.Node, int]) -> None:
+        self._repeated = repeated
+        self._placed = placed  # grows: an operator of an earlier slice has had its value
+        self._inputs = {traced.tokens, traced.positions}
+
+    def of(self, node: fx.Node) -> list[fx.Node]:
+        return [
+            user
+            for user in node.users
+            if user.op == "call_function"
+            and user.target is not ATTENTION
+            and user not in self._repeated
+            and user not in self._placed
+        ]
+
+    def bytes(self, node: fx.Node) -> int:
+        if node in self._inputs:
+            return 0  # whoever runs a slice knows for which tokens
+        spec = spec_of(node)
+        return _NEVER_CUT if spec is None else spec.bytes

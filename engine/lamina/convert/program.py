@@ -1,0 +1,97 @@
+"""What a slice does, in plain data: instructions on named values, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from lamina.convert.spec import Spec
+
+
+class Name(str):
+    """A value or a weight by its name in a program; any other string is a literal."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor that a program is given."""
+
+    name: Name
+    spec: Spec
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One operator: `result` = `op`(*args, **kwargs), where a Name stands for its value."""
+
+    result: Name
+    op: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    spec: Spec | None  # None for a tuple of tensors or a size
+    origin: str  # the node's name in the traced graph
+
+    @property
+    def op_name(self) -> str:
+        """`linear` for aten.linear.default."""
+        schema = getattr(self.op, "_schema", None)
+        return str(schema.name).partition("::")[2] if schema is not None else self.op.__name__
+
+    def uses(self) -> Iterator[Name]:
+        """The names among its arguments."""
+        yield from names_in((self.args, self.kwargs))
+
+
+def names_in(value: Any) -> Iterator[Name]:
+    """Every Name in nested lists, tuples and dicts."""
+    if isinstance(value, Name):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from names_in(item)
+    elif isinstance(value, dict):
+        yield from names_in(list(value.values()))
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a slice between two messages: what it runs and what it must give."""
+
+    name: str  # "query", "keyvalue", "rest" or "logits"
+    instructions: tuple[Instruction, ...]
+    gives: tuple[Name, ...]
+
+
+@dataclass(frozen=True)
+class Program:
+    """A slice without its weights: equal programs are one class."""
+
+    context: tuple[Value, ...]
+    attended: Value | None
+    weights: tuple[Value, ...]
+    pieces: tuple[Piece, ...]
+    specs: dict[Name, Spec] = field(repr=False)  # of every tensor in it
+
+    def piece(self, name: str) -> Piece | None:
+        return next((piece for piece in self.pieces if piece.name == name), None)
+
+    def inputs(self) -> tuple[Name, ...]:
+        """What it is called with, in order."""
+        attended = () if self.attended is None else (self.attended.name,)
+        return (*(value.name for value in self.context), *attended)
+
+    def kept_after(self, position: int) -> tuple[Name, ...]:
+        """What must outlive piece number `position`: made or given by then, and used later."""
+        weights = {value.name for value in self.weights}
+        later: set[Name] = set()
+        for piece in self.pieces[position + 1 :]:
+            made = {instruction.result for instruction in piece.instructions}
+            used = [name for instruction in piece.instructions for name in instruction.uses()]
+            later.update(name for name in [*used, *piece.gives] if name not in made and name not in weights)
+        there = dict.fromkeys(self.inputs())
+        for piece in self.pieces[: position + 1]:
+            there.update(dict.fromkeys(instruction.result for instruction in piece.instructions))
+        return tuple(name for name in there if name in later)

@@ -1,0 +1,55 @@
+"""Which models are refused from their config alone, and in which words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lamina.convert.errors import ConversionError
+
+# How RoPE frequencies are made. Those left out change them with the longest request of a batch.
+FIXED_ROPE = frozenset({"default", "linear", "yarn", "llama3", "proportional"})
+
+
+def refuse_config(config: Any, label: str) -> None:
+    """Raise a ConversionError if `config` describes something that cannot be split."""
+    if getattr(config, "quantization_config", None) is not None:
+        raise ConversionError(f"{label}: quantised weights cannot be split; use the original model")
+    if getattr(config, "is_encoder_decoder", False) or getattr(config, "add_cross_attention", False):
+        raise ConversionError(
+            f"{label}: an encoder-decoder has two kinds of attention; only decoders are split"
+        )
+    if config.get_text_config() is not config:
+        raise ConversionError(
+            f"{label}: a model of several modalities; convert the config of its text model instead"
+        )
+    if getattr(config, "alibi", False) or config.model_type in {"bloom", "mpt"}:
+        raise ConversionError(
+            f"{label}: its attention is biased by distance (ALiBi), which no worker here computes"
+        )
+    if getattr(config, "is_causal", True) is False or getattr(config, "use_bidirectional_attention", False):
+        raise ConversionError(f"{label}: its attention is not causal, so there is no KV cache to move away")
+    if isinstance(getattr(config, "num_kv_shared_layers", None), int) and config.num_kv_shared_layers > 0:
+        raise ConversionError(f"{label}: some of its layers attend to another layer's keys (KV sharing)")
+    for rope in _rope_types(getattr(config, "rope_parameters", None)):
+        if rope not in FIXED_ROPE:
+            raise ConversionError(
+                f"{label}: RoPE of type {rope!r} depends on the longest request of a batch, so a request's "
+                f"output would depend on its neighbours; types that work: {', '.join(sorted(FIXED_ROPE))}"
+            )
+    for needed in ("num_hidden_layers", "vocab_size", "max_position_embeddings"):
+        if not isinstance(getattr(config, needed, None), int):
+            raise ConversionError(
+                f"{label}: its config does not say {needed}; is it a causal language model?"
+            )
+
+
+def _rope_types(parameters: object) -> Iterator[object]:
+    # Either one set of parameters or one for each kind of layer.
+    if not isinstance(parameters, dict):
+        return
+    if "rope_type" in parameters or "type" in parameters:
+        yield parameters.get("rope_type", parameters.get("type"))
+        return
+    for value in parameters.values():
+        yield from _rope_types(value)

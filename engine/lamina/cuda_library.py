@@ -1,0 +1,56 @@
+"""The native CUDA library: found, loaded and called; what it refuses becomes an error with its sentence."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+from functools import cache
+from pathlib import Path
+
+_BAD_ARGUMENT = 1
+_LIBRARY = "liblamina_cuda.so"
+
+
+class CudaError(RuntimeError):
+    """No library, no device, or CUDA said no; the message is one sentence that says which."""
+
+
+_POINTER, _INT = ctypes.c_void_p, ctypes.c_int32
+_SIGNATURES: dict[str, list[type]] = {
+    "check_device": [],
+    "workspace_bytes": [_POINTER, _INT, _POINTER],
+    "plan": [_POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER],
+    "begin": [_POINTER] * 7,
+    "finish": [_POINTER] * 9,
+    "partial_of": [_POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER],
+    "combine": [_POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER],
+    "allocate_managed": [ctypes.c_size_t, _POINTER],
+    "free_managed": [_POINTER],
+    "append": [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, ctypes.c_int64, _POINTER],
+}
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """$LAMINA_CUDA_LIBRARY, or what the build has put beside the other native code."""
+    named = os.environ.get("LAMINA_CUDA_LIBRARY")
+    native = importlib.util.find_spec("lamina._native")
+    beside = Path(native.origin).parent / _LIBRARY if native is not None and native.origin else Path(_LIBRARY)
+    path = Path(named) if named else beside
+    if not path.exists():
+        raise CudaError(f"the CUDA kernels are not at {path}: build with nvcc, or set LAMINA_CUDA_LIBRARY")
+    loaded = ctypes.CDLL(str(path))
+    loaded.lamina_cuda_message.restype = ctypes.c_char_p
+    for name, types in _SIGNATURES.items():
+        getattr(loaded, f"lamina_cuda_{name}").argtypes = types
+    return loaded
+
+
+def call(name: str, *arguments: object) -> None:
+    """One call across the C boundary; what it refuses becomes an error with its sentence."""
+    passed = [ctypes.byref(a) if isinstance(a, ctypes.Structure) else a for a in arguments]
+    status = getattr(library(), f"lamina_cuda_{name}")(*passed)
+    if status:
+        sentence = library().lamina_cuda_message().decode()
+        raise ValueError(sentence) if status == _BAD_ARGUMENT else CudaError(sentence)

@@ -1,0 +1,153 @@
+"""The memory of an attention worker: K and V of every token of every request, one slot a token."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lamina._native import Slab
+from lamina.kv.managed import managed_zeros
+from lamina.kv.paging import Pager
+
+# Rows begin on cache lines, so that a token's K of one head never straddles more of them than it must.
+ALIGN_BYTES = 64
+
+
+class ArenaError(ValueError):
+    """An arena that cannot be made; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class ArenaShape:
+    """What one token takes: K and V of every layer, for the KV heads this worker has."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+    @property
+    def token_bytes(self) -> int:
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
+
+    def tokens_in(self, nbytes: int) -> int:
+        """How many tokens fit in so many bytes."""
+        return nbytes // self.token_bytes
+
+
+class Arena:
+    """Slots for `tokens` tokens, handed out one at a time; requests may share them after a fork.
+
+    K and V of a layer lie side by side, token after token, each token with all its KV heads:
+    `[layer][slot][K or V][kv_head][dim]`. In whatever order requests get their slots, what is read of one is
+    then at least a token's heads in one stretch.
+
+    `overcommit` adds that share of slots in host memory, for which the device's make room page by page: see
+    `Pager`, and for a GPU `managed_zeros`. Without it a full arena is full.
+    """
+
+    def __init__(
+        self, shape: ArenaShape, tokens: int, *, overcommit: float = 0.0, device: torch.device | str = "cpu"
+    ) -> None:
+        if tokens < 1:
+            raise ArenaError(f"an arena of {tokens} tokens holds nothing: give it memory for one or more")
+        if not 0 <= overcommit < math.inf:
+            raise ArenaError(f"overcommit {overcommit} is no share: give 0 or more")
+        self.shape = shape
+        on_host = torch.device(device).type == "cpu"
+        pages = Pager.pages(tokens, overcommit) if overcommit else None
+        slots = pages.slots if pages else tokens
+        size = (shape.layers, slots, 2, shape.kv_heads, shape.head_dim)
+        if on_host:
+            self.storage = _zeros(size, shape.dtype)
+        elif pages:
+            self.storage = managed_zeros(size, shape.dtype, torch.device(device))
+        else:
+            self.storage = torch.zeros(size, dtype=shape.dtype, device=device)
+        self.slab = Slab(slots)
+        # On a GPU the driver pages managed memory; on the CPU this does.
+        self.pager = Pager(pages, self.storage) if pages and on_host else None
+
+    @property
+    def capacity(self) -> int:
+        """Tokens it holds, those in host memory included."""
+        return self.slab.capacity
+
+    @property
+    def used(self) -> int:
+        return self.slab.used
+
+    def keys(self, layer: int) -> torch.Tensor:
+        """K of a layer by physical slot: [slots, kv_heads, head_dim], a view."""
+        return self.storage[layer, :, 0]
+
+    def values(self, layer: int) -> torch.Tensor:
+        """V of a layer by physical slot: [slots, kv_heads, head_dim], a view."""
+        return self.storage[layer, :, 1]
+
+    def allocate(self, request: int, n: int) -> NDArray[np.int32]:
+        """Append n tokens to a request, which begins to exist if it is new; its n new slots."""
+        return self.slab.allocate(request, n)
+
+    def extend(self, requests: NDArray[np.int64]) -> None:
+        """Append one token to every request of a batch, none of them twice."""
+        self.slab.extend(requests)
+
+    def fork(self, parent: int, child: int, n: int | None = None) -> None:
+        """Begin `child` with the first n (default: all) tokens of `parent`; nothing is copied but indices."""
+        self.slab.fork(parent, child, n)
+
+    def release(self, requests: NDArray[np.int64]) -> None:
+        """Forget requests; slots that nobody else shares are free."""
+        self.slab.release(requests)
+
+    def write(self, layer: int, slots: NDArray[np.int32], keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Put K and V of many tokens of a layer, [tokens, kv_heads, head_dim], where they belong."""
+        rows = torch.from_numpy(self.physical(slots)).to(self.storage.device, torch.int64)
+        self.keys(layer).index_copy_(0, rows, keys)
+        self.values(layer).index_copy_(0, rows, values)
+
+    def read(self, layer: int, request: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """A request's K and V of a layer in token order, copied: for tests and for moving a request away."""
+        slots = self.physical(self.slab.indices(request))
+        rows = torch.from_numpy(slots).to(self.storage.device, torch.int64)
+        return self.keys(layer).index_select(0, rows), self.values(layer).index_select(0, rows)
+
+    def physical(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Where in the storage these slots are now."""
+        return self.pager.physical(slots) if self.pager else np.array(slots)
+
+    def fill(self, seed: int = 0) -> None:
+        """Put small random numbers everywhere: KV for requests that start without a prompt's."""
+        # One stretch drawn, and repeated: it only has to be finite and not all equal.
+        flat = self.storage.view(-1)
+        drawn = torch.randn(min(flat.numel(), 1 << 20), generator=torch.Generator().manual_seed(seed))
+        drawn = drawn.to(flat)
+        for start in range(0, flat.numel(), drawn.numel()):
+            part = flat[start : start + drawn.numel()]
+            part.copy_(drawn[: part.numel()])
+
+    def check_integrity(self) -> None:
+        """Recount everything; raise RuntimeError naming the first thing found wrong."""
+        self.slab.check_integrity()
+        if self.pager:
+            self.pager.check_integrity()
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros in huge pages, because index lists jump about and small pages would miss the TLB."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    try:
+        memory = mmap.mmap(-1, nbytes)
+    except (OSError, ValueError, OverflowError) as error:
+        raise ArenaError(
+            f"an arena of {nbytes / 1e9:,.1f} GB cannot be had ({error}): ask for fewer tokens"
+        ) from error
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)

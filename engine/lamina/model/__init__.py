@@ -1,0 +1,7 @@
+"""The model worker: weights, the slices between attention operators, and the original model for prompts."""
+
+from lamina.model.checkpoint import CheckpointError
+from lamina.model.load import load_original
+from lamina.model.prefill import Prefill
+
+__all__ = ["CheckpointError", "Prefill", "load_original"]

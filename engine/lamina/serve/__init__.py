@@ -1,0 +1,20 @@
+"""The front end: requests in, tokens out."""
+
+from lamina.serve.core import CoreOptions, EngineError
+from lamina.serve.engine import Engine
+from lamina.serve.requests import Completion, Piece, Result, TokenLogprobs
+from lamina.serve.sampling import RequestError, Sampling
+from lamina.serve.step import Step
+
+__all__ = [
+    "Completion",
+    "CoreOptions",
+    "Engine",
+    "EngineError",
+    "Piece",
+    "RequestError",
+    "Result",
+    "Sampling",
+    "Step",
+    "TokenLogprobs",
+]

@@ -1,0 +1,112 @@
+"""The sequences that run, as columns: what an iteration needs of them is gathered without a loop."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.serve.sampler import Wishes
+from lamina.serve.sampling import Sampling
+
+FIRST_ROWS = 64
+FIRST_TOKENS = 64
+NO_TOKEN = -1
+
+Integer = TypeVar("Integer", np.int32, np.int64)
+
+
+class Running:
+    """A row for every sequence that has begun and not ended; `batch` lists those that decode now.
+
+    A row is a sequence's own from `open` to `close`, so that nothing is moved when others leave.
+    """
+
+    def __init__(self) -> None:
+        self.batch: NDArray[np.int64] = np.empty(0, np.int64)
+        self.request = np.empty(0, np.int64)
+        self.kv = np.empty(0, np.int64)  # the sequence's name in the arena
+        self.last = np.empty(0, np.int64)  # the token that its next iteration begins with
+        self.position = np.empty(0, np.int64)  # of that token
+        self.made = np.empty(0, np.int64)
+        self.limit = np.empty(0, np.int64)
+        self.searched = np.empty(0, np.bool_)  # a beam: chosen by its search
+        self.temperature = np.empty(0, np.float32)
+        self.top_k = np.empty(0, np.int64)
+        self.top_p = np.empty(0, np.float32)
+        self.seed = np.empty(0, np.uint64)
+        self.stops = np.empty((0, 1), np.int64)
+        self.tokens = np.empty((0, FIRST_TOKENS), np.int32)
+        self._spare: list[int] = []
+
+    def open(self, request: int, sampling: Sampling, seed: int, stops: tuple[int, ...]) -> int:
+        """A row for a new sequence; where it begins is set by its join."""
+        if not self._spare:
+            self._add_rows()
+        row = self._spare.pop()
+        self.tokens = _widened(self.tokens, sampling.max_tokens)
+        self.stops = _widened(self.stops, len(stops), fill=NO_TOKEN)
+        self.request[row] = request
+        self.made[row] = 0
+        self.limit[row] = sampling.max_tokens
+        self.searched[row] = sampling.beams > 1
+        self.temperature[row] = sampling.temperature
+        self.top_k[row] = sampling.top_k
+        self.top_p[row] = sampling.top_p
+        self.seed[row] = seed
+        self.stops[row] = NO_TOKEN
+        self.stops[row, : len(stops)] = stops
+        return row
+
+    def join(self, rows: list[int]) -> None:
+        self.batch = np.concatenate([self.batch, np.array(rows, np.int64)])
+
+    def leave(self, rows: list[int]) -> None:
+        """Out of the batch; the rows stay."""
+        self.batch = self.batch[~np.isin(self.batch, rows)]
+
+    def close(self, rows: list[int]) -> None:
+        """The sequences are over: their rows may be others'."""
+        self.leave(rows)
+        self._spare.extend(rows)
+
+    def wishes(self, rows: NDArray[np.int64]) -> Wishes:
+        return Wishes(
+            self.temperature[rows], self.top_k[rows], self.top_p[rows], self.seed[rows], self.made[rows]
+        )
+
+    def record(self, rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """The rows' next tokens have been chosen; which of the sequences that ends."""
+        made = self.made[rows]
+        self.tokens[rows, made] = tokens
+        self.made[rows] = made + 1
+        self.last[rows] = tokens
+        self.position[rows] += 1
+        ended: NDArray[np.bool_] = (self.stops[rows] == tokens[:, None]).any(axis=1)
+        ended |= made + 1 >= self.limit[rows]
+        return ended
+
+    def tokens_of(self, row: int) -> list[int]:
+        made: list[int] = self.tokens[row, : self.made[row]].tolist()
+        return made
+
+    def _columns(self) -> list[str]:
+        return [name for name, value in vars(self).items() if name[0] != "_" and name != "batch"]
+
+    def _add_rows(self) -> None:
+        rows = len(self.request)
+        more = max(FIRST_ROWS, rows)
+        for name in self._columns():
+            column = getattr(self, name)
+            setattr(self, name, np.concatenate([column, np.zeros((more, *column.shape[1:]), column.dtype)]))
+        self._spare.extend(range(rows + more - 1, rows - 1, -1))
+
+
+def _widened(table: NDArray[Integer], needed: int, fill: int = 0) -> NDArray[Integer]:
+    """The table with at least `needed` columns, at least twice as many as before when it has to grow."""
+    rows, have = table.shape
+    if needed <= have:
+        return table
+    more = np.full((rows, max(needed, 2 * have) - have), fill, table.dtype)
+    return np.concatenate([table, more], axis=1)

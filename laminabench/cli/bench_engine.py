@@ -1,0 +1,95 @@
+"""`laminabench bench engine`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from laminabench.cli.output import Output, reporting
+from laminabench.cli.traces.options import COUNT
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@click.command()
+@click.option("--batch", type=COUNT, default=64, show_default=True, help="Requests that decode together.")
+@click.option("--context", type=COUNT, default=1024, show_default=True, help="Tokens of each, on average.")
+@click.option("--rounds", type=COUNT, default=7, show_default=True, help="Rounds of the alternating run.")
+@click.option("--threads", type=int, default=0, help="Of the attention worker; 0: one a core.")
+@click.option(
+    "--overlap/--no-overlap", default=True, show_default=True, help="Start attention before k and v."
+)
+@reporting
+def engine(batch: int, context: int, rounds: int, threads: int, overlap: bool, out: Output) -> None:
+    """Time iterations of a 246 M-parameter LLaMA in bfloat16 with made-up weights and KV.
+
+    Beside them, in turn: the same matrix products alone, and how fast the memory can be read at all.
+    """
+    from laminabench.cli.engine_extra import needed  # noqa: PLC0415 - torch takes a second to import
+
+    with needed():
+        from laminabench.bench.engine import run  # noqa: PLC0415
+
+    with out.progress("rounds", unit="rounds") as progress:
+        result = run(
+            batch=batch,
+            context=context,
+            rounds=rounds,
+            options={"threads": threads, "overlap": overlap},
+            progress=progress,
+        )
+    out.result(result, lambda console: _render(console, result))
+
+
+def _render(console: Console, result: dict[str, Any]) -> None:
+    from rich.table import Table  # noqa: PLC0415 - not for --json
+
+    console.print(
+        f"{result['layers']} layers, {result['gemm_parameters'] / 1e6:,.0f} M parameters in matrix products, "
+        f"batch {result['batch']}, context {result['context']:,}, {result['threads']} threads, "
+        f"{result['rounds']} rounds"
+    )
+    table = Table(box=None, pad_edge=False)
+    table.add_column("what")
+    for title in ("median", "min to max", "target", ""):
+        table.add_column(title, justify="right")
+    parts = result["of_which"]
+    _row(table, "iteration", result["iteration_s"])
+    for name in ("model", "attention", "sampling"):
+        _row(table, f"  {name}", parts[f"{name}_s"])
+    _row(table, "  host", parts["host_s"], result["target_host_s"], result["host_met"])
+    _row(table, "the same GEMMs alone", result["gemms_alone_s"])
+    bandwidth = result["read_bandwidth_bytes_per_s"]["median"]
+    what = f"{result['kv_bytes'] / 1e9:.2f} GB of KV at {bandwidth / 1e9:.1f} GB/s"
+    _row(table, what, result["kv_read_s"])
+    ratio = result["ratio"]
+    table.add_row(
+        "iteration / (GEMMs + KV)",
+        f"{ratio['median']:.2f}",
+        f"{ratio['min']:.2f} to {ratio['max']:.2f}",
+        f"{result['target_ratio']:.2f}",
+        _verdict(result["ratio_met"]),
+    )
+    console.print(table)
+
+
+def _row(
+    table: Any, what: str, seconds: dict[str, float], target: float | None = None, met: bool | None = None
+) -> None:
+    table.add_row(
+        what,
+        _ms(seconds["median"]),
+        f"{_ms(seconds['min'])} to {_ms(seconds['max'])}",
+        "" if target is None else _ms(target),
+        "" if met is None else _verdict(met),
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.2f} ms"
+
+
+def _verdict(met: bool) -> str:
+    return "[green]met[/green]" if met else "[red]missed[/red]"

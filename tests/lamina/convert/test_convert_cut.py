@@ -1,0 +1,142 @@
+"""Minimum cuts: the algorithm against brute force, and the slices' cuts against the whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+
+import networkx
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import fx
+
+from lamina.convert import Conversion
+from lamina.convert.cut import Network
+from lamina.convert.fused import split_fused
+from lamina.convert.normalise import ATTENTION, normalise
+from lamina.convert.partition import partition
+from lamina.convert.source import build_on_meta, open_source
+from lamina.convert.spec import spec_of
+from lamina.convert.trace import trace
+
+Edges = list[tuple[int, int, int]]
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[int, Edges]:
+    nodes = draw(st.integers(2, 7))
+    place = st.integers(0, nodes - 1)
+    edges = draw(st.lists(st.tuples(place, place, st.integers(0, 9)), max_size=16))
+    return nodes, edges
+
+
+def _network(nodes: int, edges: Edges) -> Network:
+    network = Network()
+    for _ in range(nodes - 2):
+        network.add_node()
+    for tail, head, capacity in edges:
+        network.add_edge(tail, head, capacity)
+    return network
+
+
+@given(graphs())
+def test_the_cut_is_the_cheapest_and_its_source_side_the_largest(graph: tuple[int, Edges]) -> None:
+    nodes, edges = graph
+    cost, side = _network(nodes, edges).minimum_cut()
+    sides = [
+        {Network.SOURCE, *chosen}
+        for count in range(nodes - 1)
+        for chosen in combinations(range(2, nodes), count)
+    ]
+    costs = [sum(c for tail, head, c in edges if tail in one and head not in one) for one in sides]
+    assert cost == min(costs)
+    # Cheapest source sides are closed under union, so there is one largest.
+    assert side == set().union(*(one for one, price in zip(sides, costs, strict=True) if price == cost))
+
+
+@given(graphs())
+def test_the_cut_costs_what_networkx_says(graph: tuple[int, Edges]) -> None:
+    nodes, edges = graph
+    other = networkx.DiGraph()
+    other.add_nodes_from(range(nodes))
+    for tail, head, capacity in edges:
+        if tail != head:
+            before = other.get_edge_data(tail, head, {"capacity": 0})["capacity"]
+            other.add_edge(tail, head, capacity=before + capacity)
+    expected, _ = networkx.minimum_cut(other, Network.SOURCE, Network.SINK)
+    assert _network(nodes, edges).minimum_cut()[0] == expected
+
+
+def test_a_path_longer_than_pythons_stack() -> None:
+    network = Network()
+    last = Network.SOURCE
+    for step in range(20_000):
+        node = network.add_node()
+        network.add_edge(last, node, 3 if step == 700 else 5)
+        last = node
+    network.add_edge(last, Network.SINK, 5)
+    cost, side = network.minimum_cut()
+    assert cost == 3
+    assert len(side) == 701
+
+
+@pytest.mark.parametrize(("family", "changes"), [("Llama", {}), ("Cohere", {}), ("GPTNeoX", {}), ("Phi", {})])
+def test_cuts_between_neighbours_cost_what_cuts_of_the_whole_graph_do(
+    family: str, changes: dict[str, Any], tiny: Callable[..., Any]
+) -> None:
+    source = open_source(tiny(family, num_hidden_layers=3, **changes), torch.float32)
+    traced = trace(build_on_meta(source), source.label)
+    normalise(traced, source.label)
+    split_fused(traced.graph)
+    parts = partition(traced, "carry", source.label)
+    ours = parts.cut_bytes
+    free = {traced.tokens, traced.positions}
+    assert ours == tuple(_whole_cut(traced.graph, node, parts.constant, free) for node in parts.attentions)
+
+
+def _whole_cut(graph: fx.Graph, attention: fx.Node, constant: set[fx.Node], free: set[fx.Node]) -> int:
+    """The paper's cut, with every operator of the model in the network."""
+    network = networkx.DiGraph()
+    sources = attention.all_input_nodes
+    for node in graph.nodes:
+        spec = spec_of(node)
+        if node in constant or node.op == "output":
+            continue
+        if node is not attention:
+            price = 0 if node in free else 1 << 40 if spec is None else spec.bytes
+            network.add_edge((node, "in"), (node, "out"), capacity=price)
+        if node in sources:
+            network.add_edge("source", (node, "in"))
+        for argument in node.all_input_nodes:
+            if argument in constant or node is attention:
+                continue
+            network.add_edge((argument, "out"), (node, "in"))
+            if argument is not attention:
+                network.add_edge((node, "in"), (argument, "in"))
+    network.add_edge((attention, "out"), "out of attention")
+    # What attention gives lies beyond the cut.
+    for user in attention.users:
+        network.add_edge((user, "in"), "sink")
+    cost, _ = networkx.minimum_cut(network, "source", "sink")
+    return int(cost)
+
+
+def test_only_the_residual_crosses_a_llama(converted: Callable[..., Conversion]) -> None:
+    residual = 64 * 2
+    tables = 2 * 16 * 2  # cos and sin of one head
+    assert converted("Llama", rope="recompute", num_hidden_layers=6).cut_bytes == (residual,) * 6
+    assert converted("Llama", num_hidden_layers=6).cut_bytes == (residual + tables,) * 5 + (residual,)
+
+
+def test_ties_let_a_parallel_mlp_overlap_attention(converted: Callable[..., Conversion]) -> None:
+    conversion = converted("Cohere", num_hidden_layers=3)
+    middle = conversion.slices[1].program.pieces
+    products = {
+        piece.name: sum(one.op is torch.ops.aten.linear.default for one in piece.instructions)
+        for piece in middle
+    }
+    assert products == {"query": 2, "keyvalue": 2, "rest": 3}
+    assert ATTENTION not in {one.op for piece in middle for one in piece.instructions}

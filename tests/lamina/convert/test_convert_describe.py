@@ -1,0 +1,80 @@
+"""Descriptions: ready for JSON, and the paper's transfer formula."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from lamina.convert import AttentionOp, Conversion, describe, drawing
+from lamina.convert.describe import transfer
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (8, 1), (64, 8), (6, 3), (7, 1)])
+@pytest.mark.parametrize("element", [2, 4])
+def test_counted_bytes_agree_with_the_formula(heads: int, kv_heads: int, element: int) -> None:
+    moved = transfer(AttentionOp(0, heads, kv_heads, 16, 0.25, 0, 0.0), element)
+    assert moved["agrees"]
+    assert moved["bytes"] == (2 * heads + 2 * kv_heads) * 16 * element
+
+
+def test_a_description_is_json_and_complete(converted: Callable[..., Conversion]) -> None:
+    conversion = converted("Llama", num_hidden_layers=3)
+    told = json.loads(json.dumps(describe(conversion)))
+    assert [one["class"] for one in told["slices"]] == [one.class_index for one in conversion.slices]
+    assert all(one["agrees"] for one in told["transfer"])
+    middle = told["slices"][1]
+    assert {name: len(products) for name, products in middle["products"].items()} == {
+        "query": 5,
+        "keyvalue": 2,
+        "rest": 0,
+    }
+    assert middle["cut_bytes"] == sum(value["bytes"] for value in middle["cut"]) == conversion.cut_bytes[1]
+    weights = [w["name"] for part in middle["parts"] for one in part["instructions"] for w in one["weights"]]
+    assert "model.layers.0.self_attn.o_proj.weight" in weights
+    assert weights[-1] == "model.layers.1.self_attn.v_proj.weight"
+    assert [part["gives"][0]["type"] for part in middle["parts"][:2]] == [
+        "bfloat16[B, 4, 16]",
+        "bfloat16[B, 2, 16]",
+    ]
+    assert middle["inputs"][-1] == {"name": "attended", "type": "bfloat16[B, 4, 16]", "bytes": 128}
+
+
+@pytest.mark.parametrize(
+    ("family", "expected"),
+    [
+        ("Phi3", "model.layers.0.self_attn.qkv_proj.weight[0:64]"),
+        ("GPT2", "transformer.h.0.attn.c_attn.weight[:, 0:64]"),
+        ("GPTNeoX", "gpt_neox.layers.0.attention.query_key_value.weight[0:16 and 3 more like it]"),
+        ("Gemma", "add(to(model.layers.0.input_layernorm.weight))"),
+    ],
+)
+def test_split_and_folded_weights_are_named(
+    family: str, expected: str, converted: Callable[..., Conversion]
+) -> None:
+    first = describe(converted(family))["slices"][0]
+    assert expected in {
+        weight["name"] for one in first["parts"][0]["instructions"] for weight in one["weights"]
+    }
+
+
+def test_a_drawing_is_one_graph(converted: Callable[..., Conversion]) -> None:
+    conversion = converted("Llama", num_hidden_layers=3)
+    for index in range(4):
+        picture = drawing(conversion, index)
+        names = [node["name"] for node in picture["nodes"]]
+        assert len(names) == len(set(names))
+        assert {end for edge in picture["edges"] for end in (edge["from"], edge["to"])} <= set(names)
+    picture = drawing(conversion, 1)
+    cut = {edge["from"]: edge["bytes"] for edge in picture["edges"] if edge["cut"] and edge["to"] == "next"}
+    assert sum(cut.values()) == conversion.cut_bytes[1]
+    assert sum(edge["to"] == "attention" for edge in picture["edges"]) == 3
+    assert {node["kind"] for node in picture["nodes"]} == {
+        "input",
+        "product",
+        "view",
+        "op",
+        "attention",
+        "output",
+    }

@@ -1,0 +1,103 @@
+"""Every supported family decodes in slices as it does whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lamina.convert import convert
+
+_LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+_YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+_LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+_LAYERS = ["sliding_attention", "full_attention"]
+_MOE = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {}),
+    "llama-mha": ("Llama", {"num_key_value_heads": 4}),
+    "llama-tied-bias": ("Llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
+    "llama3-rope": ("Llama", {"rope_parameters": _LLAMA3}),
+    "llama-yarn": ("Llama", {"rope_parameters": _YARN}),
+    "llama-linear": ("Llama", {"rope_parameters": _LINEAR}),
+    "opt": ("OPT", {"ffn_dim": 96}),
+    "opt-350m": ("OPT", {"ffn_dim": 96, "do_layer_norm_before": False, "word_embed_proj_dim": 32}),
+    "mistral": ("Mistral", {"sliding_window": 5, "head_dim": 16}),
+    "qwen2": ("Qwen2", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}),
+    "qwen3": ("Qwen3", {"head_dim": 32}),
+    "gemma": ("Gemma", {"head_dim": 32, "num_key_value_heads": 1}),
+    "gemma2": (
+        "Gemma2",
+        {
+            "head_dim": 16,
+            "sliding_window": 5,
+            "layer_types": _LAYERS,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 3.0,
+            "query_pre_attn_scalar": 24,
+        },
+    ),
+    "gemma3": ("Gemma3Text", {"head_dim": 16, "sliding_window": 4, "layer_types": _LAYERS}),
+    "phi3": ("Phi3", {}),
+    "phi3-window": ("Phi3", {"sliding_window": 6, "num_key_value_heads": 4}),
+    "gpt-neox": ("GPTNeoX", {}),
+    "gpt-neox-serial": ("GPTNeoX", {"use_parallel_residual": False, "attention_bias": False}),
+    "gpt2": ("GPT2", {}),
+    "gpt2-scaled": ("GPT2", {"scale_attn_by_inverse_layer_idx": True, "tie_word_embeddings": False}),
+    "cohere": ("Cohere", {"logit_scale": 0.25}),
+    "cohere-qk-norm": ("Cohere", {"use_qk_norm": True, "tie_word_embeddings": False}),
+    "stablelm": ("StableLm", {}),
+    "stablelm-parallel": (
+        "StableLm",
+        {"use_parallel_residual": True, "qk_layernorm": True, "use_qkv_bias": True},
+    ),
+    "mixtral": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}),
+    "qwen3-moe": ("Qwen3Moe", {**_MOE, "head_dim": 16}),
+}
+
+
+# Tables differ by family; these have none, or differ from another model only in what surrounds them.
+_ONLY_CARRIED = {
+    *("opt", "opt-350m", "gpt2", "gpt2-scaled", "llama-mha", "llama-tied-bias", "llama-linear"),
+    *("phi3-window", "gpt-neox-serial", "cohere-qk-norm", "stablelm-parallel"),
+}
+_CASES = [(name, "carry") for name in MODELS] + [
+    (name, "recompute") for name in MODELS if name not in _ONLY_CARRIED
+]
+
+
+@pytest.mark.parametrize(("name", "rope"), _CASES)
+def test_slices_decode_as_the_model(
+    name: str, rope: str, tiny: Callable[..., Any], seeded: Callable[..., Any], decodes: Callable[..., None]
+) -> None:
+    family, changes = MODELS[name]
+    model = seeded(tiny(family, **changes))
+    conversion = convert(model, rope=rope)
+    decodes(model, conversion, conversion.bind(model))
+
+
+@pytest.mark.parametrize("experts", ["batched_mm", "grouped_mm"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3-moe"])
+def test_experts_in_either_batched_form(
+    name: str,
+    experts: str,
+    tiny: Callable[..., Any],
+    seeded: Callable[..., Any],
+    decodes: Callable[..., None],
+) -> None:
+    family, changes = MODELS[name]
+    model = seeded(tiny(family, **changes))
+    model.set_experts_implementation(experts)
+    conversion = convert(model)
+    grouped = any("_grouped_mm" in kind.source for kind in conversion.classes)
+    assert grouped == (experts == "grouped_mm")
+    decodes(model, conversion, conversion.bind(model))

@@ -1,0 +1,99 @@
+"""Slices: their classes, the order of their instructions, and what is known of attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from lamina.convert import AttentionOp, Conversion, convert
+from lamina.convert.program import Name, Piece
+
+_FAMILIES = ["Llama", "OPT", "Phi3", "GPTNeoX", "GPT2", "Qwen3", "Gemma2", "Cohere"]
+
+
+def _needed(piece: Piece) -> set[Name]:
+    needed = set(piece.gives)
+    for instruction in reversed(piece.instructions):
+        if instruction.result in needed:
+            needed.update(instruction.uses())
+    return needed
+
+
+@pytest.mark.parametrize("family", _FAMILIES)
+def test_query_comes_first_and_alone(family: str, converted: Callable[..., Conversion]) -> None:
+    conversion = converted(family, num_hidden_layers=3)
+    for one in conversion.slices[:-1]:
+        query, keyvalue, _ = one.program.pieces
+        assert {instruction.result for instruction in query.instructions} <= _needed(query)
+        assert {instruction.result for instruction in keyvalue.instructions} <= _needed(keyvalue)
+        # Were K or V left in a fused product, q would need as many weights as all three.
+        op = conversion.attentions[one.index]
+        projection = [i for i in query.instructions if i.op_name in {"linear", "addmm"}][-1]
+        assert projection.spec is not None
+        assert projection.spec.row_shape[-1] == op.heads * op.head_dim
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "rope", "classes"),
+    [
+        # The slice before the last hands on no tables (or positions), which makes it a class of its own.
+        ("Llama", {}, "carry", 4),
+        ("Llama", {}, "recompute", 4),
+        ("OPT", {}, "carry", 3),
+        ("GPT2", {}, "carry", 3),
+    ],
+)
+def test_layers_share_classes(
+    family: str, changes: dict[str, Any], rope: str, classes: int, converted: Callable[..., Conversion]
+) -> None:
+    conversion = converted(family, rope=rope, num_hidden_layers=6, **changes)
+    assert len(conversion.slices) == 7
+    assert len(conversion.classes) == classes
+    for kind in conversion.classes:
+        for member in kind.members:
+            assert conversion.slices[member].class_index == kind.index
+            assert len(conversion.slices[member].weights) == len(kind.program.weights)
+    assert sorted(member for kind in conversion.classes for member in kind.members) == list(range(7))
+
+
+def test_a_llama_of_70b_with_few_layers(converted: Callable[..., Conversion]) -> None:
+    conversion = converted(
+        "Llama",
+        hidden_size=8192,
+        intermediate_size=28672,
+        num_attention_heads=64,
+        num_key_value_heads=8,
+        vocab_size=128256,
+        num_hidden_layers=3,
+    )
+    assert conversion.cut_bytes[0] == 16384 + 512
+    assert conversion.attentions[1] == AttentionOp(1, 64, 8, 128, 128**-0.5, 0, 0.0)
+
+
+def test_what_attention_workers_are_told(converted: Callable[..., Conversion]) -> None:
+    layers = ["sliding_attention", "full_attention"]
+    gemma = converted(
+        "Gemma2",
+        head_dim=16,
+        sliding_window=7,
+        layer_types=layers,
+        attn_logit_softcapping=30.0,
+        query_pre_attn_scalar=64,
+    )
+    assert gemma.attentions == (
+        AttentionOp(0, 4, 2, 16, 0.125, 7, 30.0),
+        AttentionOp(1, 4, 2, 16, 0.125, 0, 30.0),
+    )
+    scaled = converted("GPT2", scale_attn_by_inverse_layer_idx=True)
+    assert [op.scale for op in scaled.attentions] == [0.25, 0.125]
+
+
+def test_what_is_known_of_a_model(tiny: Callable[..., Any]) -> None:
+    conversion = convert(tiny("Llama", eos_token_id=[2, 5]))
+    assert (conversion.vocab_size, conversion.max_positions) == (99, 64)
+    assert conversion.eos_token_ids == (2, 5)
+    assert conversion.dtype == torch.bfloat16
+    assert conversion.config._attn_implementation != "lamina"  # the caller may build a model from it

@@ -1,0 +1,158 @@
+"""The KV arena: what is written for a request is what is read of it, whoever shares or moves its slots."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lamina.kv import Arena, ArenaError, ArenaShape, SlabFullError
+from lamina.kv.paging import PAGE_TOKENS
+
+SHAPE = ArenaShape(layers=2, kv_heads=2, head_dim=8, dtype=torch.float32)
+
+
+def batch(*requests: int) -> np.ndarray:
+    return np.array(requests, np.int64)
+
+
+class Contents:
+    """What each request's tokens must be: one number a token, from which K and V are made."""
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
+        self.tokens: dict[int, list[float]] = {}
+        self.next = 1.0
+
+    def append(self, request: int, n: int) -> None:
+        slots = self.arena.allocate(request, n)
+        fresh = [self.next + i for i in range(n)]
+        self.next += n
+        self.tokens.setdefault(request, []).extend(fresh)
+        for layer in range(SHAPE.layers):
+            keys = torch.tensor(fresh)[:, None, None].expand(n, SHAPE.kv_heads, SHAPE.head_dim)
+            self.arena.write(layer, slots, keys + 1000 * layer, -keys - 1000 * layer)
+
+    def check(self) -> None:
+        self.arena.check_integrity()
+        for request, tokens in self.tokens.items():
+            for layer in range(SHAPE.layers):
+                keys, values = self.arena.read(layer, request)
+                expected = torch.tensor(tokens)[:, None, None].expand_as(keys) + 1000 * layer
+                assert torch.equal(keys, expected)
+                assert torch.equal(values, -expected)
+
+
+OPERATIONS = st.lists(
+    st.tuples(st.sampled_from(["append", "fork", "release", "read"]), st.integers(0, 5), st.integers(1, 70)),
+    max_size=30,
+)
+
+
+@pytest.mark.parametrize("overcommit", [0.0, 3.0])
+@given(operations=OPERATIONS)
+def test_what_was_written_is_read(overcommit: float, operations: list[tuple[str, int, int]]) -> None:
+    arena = Arena(SHAPE, 2 * PAGE_TOKENS, overcommit=overcommit)
+    contents = Contents(arena)
+    for name, request, n in operations:
+        here = request in contents.tokens
+        if name == "append" and n <= arena.capacity - arena.used:
+            contents.append(request, n)
+        elif name == "fork" and here and request + 10 not in contents.tokens:
+            shared = min(n, len(contents.tokens[request]))
+            arena.fork(request, request + 10, shared)
+            contents.tokens[request + 10] = contents.tokens[request][:shared]
+        elif name == "release" and here:
+            arena.release(batch(request))
+            del contents.tokens[request]
+        elif name == "read" and here and arena.pager:
+            arena.pager.fetch(arena.slab.indices(request))
+        contents.check()
+
+
+def test_pages_that_are_read_come_to_the_device() -> None:
+    arena = Arena(SHAPE, PAGE_TOKENS, overcommit=1.0)
+    contents = Contents(arena)
+    contents.append(1, PAGE_TOKENS)
+    contents.append(2, PAGE_TOKENS)
+    pager = arena.pager
+    assert pager is not None
+    assert (pager.fetch(arena.slab.indices(1)) < PAGE_TOKENS).all()
+    assert pager.faults.moved == 0
+    assert (pager.fetch(arena.slab.indices(2)) < PAGE_TOKENS).all()
+    assert pager.faults.moved == 1
+    contents.check()
+    # Both at once do not fit: one page is read where it is.
+    both = np.concatenate([arena.slab.indices(1), arena.slab.indices(2)])
+    pager.fetch(both)
+    assert (pager.faults.moved, pager.faults.in_place) == (1, 1)
+    contents.check()
+
+
+def test_the_page_unread_for_longest_makes_room() -> None:
+    arena = Arena(SHAPE, 2 * PAGE_TOKENS, overcommit=0.5)
+    contents = Contents(arena)
+    for request in (1, 2, 3):
+        contents.append(request, PAGE_TOKENS)
+    pager = arena.pager
+    assert pager is not None
+    for request in (1, 2, 1, 3):
+        pager.fetch(arena.slab.indices(request))
+    assert pager.faults.moved == 1
+    pager.fetch(arena.slab.indices(1))
+    assert pager.faults.moved == 1, "request 1 was read later than 2 and had to stay"
+    pager.fetch(arena.slab.indices(2))
+    assert pager.faults.moved == 2
+
+
+def test_a_fork_writes_beside_its_parent_and_not_over_it() -> None:
+    arena = Arena(SHAPE, 20)
+    contents = Contents(arena)
+    contents.append(1, 5)
+    arena.fork(1, 2, 3)
+    contents.tokens[2] = contents.tokens[1][:3]
+    contents.append(2, 4)
+    contents.append(1, 1)
+    contents.check()
+    assert arena.used == 10
+    arena.release(batch(1))
+    del contents.tokens[1]
+    contents.check()
+
+
+def test_capacity_comes_from_bytes() -> None:
+    assert SHAPE.token_bytes == 2 * 2 * 2 * 8 * 4
+    assert SHAPE.tokens_in(1000) == 3
+    assert Arena(SHAPE, SHAPE.tokens_in(1000)).capacity == 3
+
+
+def test_a_full_arena_says_so_and_changes_nothing() -> None:
+    arena = Arena(SHAPE, 4)
+    arena.allocate(1, 3)
+    with pytest.raises(SlabFullError):
+        arena.allocate(2, 2)
+    assert arena.used == 3
+    arena.check_integrity()
+
+
+def test_filling_leaves_no_slot_empty() -> None:
+    arena = Arena(ArenaShape(2, 2, 64, torch.bfloat16), 5000)
+    arena.fill()
+    assert bool(arena.storage.isfinite().all())
+    assert float(arena.storage.float().std()) == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "overcommit", "sentence"),
+    [
+        (0, 0.0, "an arena of 0 tokens holds nothing"),
+        (4, -1.0, "overcommit -1.0 is no share"),
+        (2**31 - 1, 0.0, "ask for fewer tokens"),
+    ],
+)
+def test_impossible_arenas_are_refused(tokens: int, overcommit: float, sentence: str) -> None:
+    big = ArenaShape(10_000, 1000, 256, torch.float32)
+    with pytest.raises(ArenaError, match=sentence):
+        Arena(big, tokens, overcommit=overcommit)

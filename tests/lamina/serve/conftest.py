@@ -1,0 +1,99 @@
+"""Small random models of every family, made by transformers in the test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import transformers
+
+# Small models gain nothing by threads, and several test processes share the cores.
+torch.set_num_threads(1)
+
+COMMON = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "vocab_size": 120,
+    "max_position_embeddings": 256,
+    # Wide enough that greedy tokens differ from each other instead of settling on one.
+    "initializer_range": 0.2,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+GQA = COMMON | {"num_key_value_heads": 2}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+GEMMA = GQA | {"head_dim": 16, "query_pre_attn_scalar": 16}
+MOE = GQA | {"num_experts_per_tok": 2, "experts_implementation": "batched_mm"}
+
+
+def _gpt2() -> transformers.PreTrainedConfig:
+    return transformers.GPT2Config(
+        n_embd=64, n_layer=3, n_head=4, vocab_size=120, n_positions=256, initializer_range=0.2,
+        bos_token_id=None, eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+
+
+def _opt(**more: object) -> transformers.PreTrainedConfig:
+    shape = {name: value for name, value in COMMON.items() if name != "intermediate_size"}
+    shape |= {"ffn_dim": 96, "init_std": 0.2, "word_embed_proj_dim": 64}
+    return transformers.OPTConfig(**(shape | more))
+
+
+FAMILIES: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
+    "llama": lambda: transformers.LlamaConfig(**COMMON),
+    "llama-gqa": lambda: transformers.LlamaConfig(**GQA, rope_parameters=LLAMA3_ROPE),
+    "llama-tied": lambda: transformers.LlamaConfig(**GQA, tie_word_embeddings=True, attention_bias=True),
+    "opt": _opt,
+    "opt-350m": lambda: _opt(word_embed_proj_dim=32, do_layer_norm_before=False),
+    "mistral": lambda: transformers.MistralConfig(**GQA, sliding_window=12),
+    "qwen2": lambda: transformers.Qwen2Config(
+        **GQA, use_sliding_window=True, sliding_window=9, max_window_layers=1
+    ),
+    "qwen3": lambda: transformers.Qwen3Config(**GQA, head_dim=16),
+    "gemma": lambda: transformers.GemmaConfig(**GQA, head_dim=16),
+    "gemma2": lambda: transformers.Gemma2Config(**GEMMA, sliding_window=11),
+    "gemma3": lambda: transformers.Gemma3TextConfig(**GEMMA, sliding_window=10),
+    "phi3": lambda: transformers.Phi3Config(**GQA),
+    "gpt-neox": lambda: transformers.GPTNeoXConfig(**COMMON),
+    "gpt2": _gpt2,
+    "cohere": lambda: transformers.CohereConfig(**GQA),
+    "stablelm": lambda: transformers.StableLmConfig(**GQA),
+    "mixtral": lambda: transformers.MixtralConfig(**MOE, num_local_experts=4),
+    "qwen3-moe": lambda: transformers.Qwen3MoeConfig(
+        **MOE, head_dim=16, num_experts=4, moe_intermediate_size=32
+    ),
+}
+
+SmallModel = Callable[..., transformers.PreTrainedModel]
+
+
+@pytest.fixture(scope="session")
+def small_model() -> SmallModel:
+    """A family's small model with random weights, the same every time."""
+
+    def make(family: str, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
+        config = FAMILIES[family]()
+        with torch.random.fork_rng():
+            torch.manual_seed(len(family))
+            model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+        return model.eval()
+
+    return make
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that asks for a `family`, and does not say which, runs for every one."""
+    named = any("family" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "family" in metafunc.fixturenames and not named:
+        metafunc.parametrize("family", list(FAMILIES))

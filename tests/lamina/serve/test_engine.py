@@ -1,0 +1,352 @@
+"""Requests through the engine: what they may ask, how they end, and what goes wrong with one alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from lamina import Engine, Sampling
+from lamina.convert import ConversionError
+from lamina.cuda_library import CudaError
+from lamina.model import CheckpointError
+from lamina.serve import EngineError, RequestError
+
+SmallModel = Callable[..., transformers.PreTrainedModel]
+PROMPT = [5, 17, 99, 3]
+
+
+@pytest.fixture(scope="module")
+def model(small_model: SmallModel) -> transformers.PreTrainedModel:
+    return small_model("llama-gqa")
+
+
+def tokens_of(engine: Engine, number: int) -> list[tuple[int, ...]]:
+    return [done.tokens for done in engine.result(number).completions]
+
+
+def test_a_stop_token_ends_a_request_early_and_frees_its_memory(model: Any) -> None:
+    engine = Engine(model, kv_tokens=100)
+    whole = engine.generate([PROMPT], Sampling(max_tokens=20))[0].completions[0]
+    assert whole.finish_reason == "length"
+    stop = whole.tokens[7]
+    cut = engine.generate([PROMPT], Sampling(max_tokens=20, stop_tokens=(stop,)))[0].completions[0]
+    assert cut.tokens == whole.tokens[: whole.tokens.index(stop) + 1]
+    assert cut.finish_reason == "stop"
+    engine.check_integrity()
+    assert engine.core.arena.used == 0
+
+
+def test_the_models_end_token_counts_unless_ignored(small_model: SmallModel) -> None:
+    model = small_model("llama-gqa")
+    plain = Engine(model, kv_tokens=100).generate([PROMPT], Sampling(max_tokens=20))[0].completions[0].tokens
+    model.config.eos_token_id = plain[4]
+    engine = Engine(model, kv_tokens=100)
+    ended, ignored = (
+        engine.generate([PROMPT], Sampling(max_tokens=20, ignore_eos=ignore))[0].completions[0]
+        for ignore in (False, True)
+    )
+    assert ended.tokens == plain[: plain.index(plain[4]) + 1]
+    assert ignored.tokens == plain
+
+
+def test_samples_share_their_prompt_and_differ(model: Any) -> None:
+    engine = Engine(model, kv_tokens=400)
+    long_prompt = list(range(100))
+    number = engine.submit(long_prompt, Sampling(max_tokens=10, n=4, temperature=1.5, seed=1))
+    engine.step()
+    assert engine.core.arena.used == 99 + 4, "the prompt is there once"
+    engine.run()
+    four = tokens_of(engine, number)
+    assert len(set(four)) == 4
+    alone = engine.generate([long_prompt], Sampling(max_tokens=10, temperature=1.5, seed=1))[0].completions[0]
+    assert four[0] == alone.tokens, "the first of n samples is the sample of that seed"
+    engine.check_integrity()
+
+
+def test_a_seed_decides_whoever_else_runs(model: Any) -> None:
+    wish = Sampling(max_tokens=12, temperature=1.2, top_k=50, top_p=0.9, seed=77)
+    alone = Engine(model, kv_tokens=500).generate([PROMPT], wish)[0].completions
+    engine = Engine(model, kv_tokens=500)
+    others = [
+        engine.submit([7, 8, 9], Sampling(max_tokens=30, temperature=float(i), seed=i)) for i in range(4)
+    ]
+    engine.step()
+    number = engine.submit(PROMPT, wish)
+    engine.run()
+    assert engine.result(number).completions == alone
+    assert len({engine.result(other).completions for other in others[1:]}) == 3
+
+
+def test_samples_of_one_request_end_each_in_its_time(model: Any) -> None:
+    engine = Engine(model, kv_tokens=400)
+    wish = Sampling(max_tokens=40, n=5, temperature=2.0, seed=3, stop_tokens=tuple(range(0, 120, 9)))
+    done = engine.generate([PROMPT], wish)[0].completions
+    lengths = {len(one.tokens) for one in done}
+    assert len(lengths) > 1
+    for one in done:
+        assert one.finish_reason == ("stop" if one.tokens[-1] % 9 == 0 else "length")
+        assert all(token % 9 for token in one.tokens[:-1])
+    engine.check_integrity()
+
+
+def test_logprobs_name_the_chosen_and_the_likeliest(model: Any) -> None:
+    engine = Engine(model, kv_tokens=100)
+    asked, plain = Sampling(max_tokens=6, logprobs=3), Sampling(max_tokens=6)
+    numbers = [engine.submit(PROMPT, wish) for wish in (plain, asked)]
+    engine.run()
+    silent, told = (engine.result(number).completions[0] for number in numbers)
+    assert silent.logprobs is None
+    assert told.logprobs is not None
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*PROMPT, *told.tokens]])).logits[0, len(PROMPT) - 1 : -1]
+    expected = torch.log_softmax(logits, -1)
+    for i, (token, entry) in enumerate(zip(told.tokens, told.logprobs, strict=True)):
+        assert entry.chosen == pytest.approx(float(expected[i, token]), abs=1e-4)
+        assert [name for name, _ in entry.top] == expected[i].topk(3).indices.tolist()
+
+
+def test_streams_give_every_token_once_and_serve_the_others(model: Any) -> None:
+    engine = Engine(model, kv_tokens=500)
+    other = engine.submit([1, 2, 3], Sampling(max_tokens=5))
+    number = engine.submit(PROMPT, Sampling(max_tokens=9, n=2, temperature=1.0, seed=0))
+    seen: dict[int, list[int]] = {0: [], 1: []}
+    pieces = 0
+    for piece in engine.stream(number):
+        seen[piece.sample] += piece.tokens
+        pieces += 1
+    assert pieces == 18, "token by token, sample by sample"
+    assert tokens_of(engine, number) == [tuple(seen[0]), tuple(seen[1])]
+    assert len(tokens_of(engine, other)[0]) == 5
+
+
+def test_a_beam_search_streams_at_its_end(model: Any) -> None:
+    engine = Engine(model, kv_tokens=500)
+    number = engine.submit(PROMPT, Sampling(max_tokens=5, beams=3))
+    pieces = list(engine.stream(number))
+    assert [piece.tokens for piece in pieces] == tokens_of(engine, number)
+
+
+def test_cancelling_at_every_stage(model: Any) -> None:
+    engine = Engine(model, kv_tokens=60, max_sequences=2)
+    running, searching, waiting = (
+        engine.submit(PROMPT, Sampling(max_tokens=20)),
+        engine.submit(PROMPT, Sampling(max_tokens=10, beams=1)),
+        engine.submit(PROMPT, Sampling(max_tokens=20, n=2, temperature=1.0)),
+    )
+    for _ in range(3):
+        engine.step()
+    for number, made in ((running, 3), (waiting, None), (searching, 3)):
+        engine.cancel(number)
+        engine.check_integrity()
+        done = engine.result(number).completions
+        if made is None:
+            assert done == (), "it had not begun"
+        else:
+            assert (len(done[0].tokens), done[0].finish_reason) == (made, "cancelled")
+    assert engine.idle
+    assert engine.core.arena.used == 0
+    with pytest.raises(KeyError, match="no request 99"):
+        engine.cancel(99)
+
+
+def test_cancelling_what_has_ended_changes_nothing(model: Any) -> None:
+    engine = Engine(model, kv_tokens=60)
+    number = engine.submit(PROMPT, Sampling(max_tokens=2))
+    with pytest.raises(RequestError, match="has not ended yet"):
+        engine.result(number)
+    engine.run()
+    engine.cancel(number)
+    assert engine.result(number).completions[0].finish_reason == "length"
+
+
+def test_shortest_first_and_a_policy_of_ones_own(model: Any) -> None:
+    def order(policy: Any) -> list[int]:
+        engine = Engine(model, kv_tokens=100, max_sequences=1, policy=policy)
+        for tokens in (6, 2, 4):
+            engine.submit(PROMPT * (7 - tokens), Sampling(max_tokens=tokens))
+        ended: list[int] = []
+        while not engine.idle:
+            ended += engine.step().ended
+        return ended
+
+    assert order("fifo") == [0, 1, 2]
+    assert order("sjf") == [1, 2, 0]
+    assert order(lambda sampling, prompt_tokens: prompt_tokens) == [0, 2, 1]
+
+
+def test_decode_only_starts_with_the_prompts_length(model: Any) -> None:
+    engine = Engine(model, kv_tokens=300, decode_only=True)
+    number = engine.submit(200, Sampling(max_tokens=5))
+    assert engine.step().kv_tokens == 200
+    assert engine.step().kv_tokens == 201
+    engine.run()
+    assert len(tokens_of(engine, number)[0]) == 5
+
+
+def test_a_step_says_where_its_time_went(model: Any) -> None:
+    engine = Engine(model, kv_tokens=300)
+    assert engine.step().batch == 0
+    engine.submit(PROMPT, Sampling(max_tokens=2))
+    engine.submit(PROMPT, Sampling(max_tokens=3))
+    step = engine.step()
+    assert (step.batch, step.kv_tokens, step.ended) == (2, 8, [])
+    assert min(step.prefill_s, step.model_s, step.attention_s, step.sampling_s, step.host_s) > 0
+    assert engine.step().ended == [0]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "wish", "sentence"),
+    [
+        ([], {}, "the prompt is empty"),
+        ([5, 120], {}, r"prompt token 1 is 120: the vocabulary has 120"),
+        ([-1], {}, "prompt token 0 is -1"),
+        ([1] * 250, {"max_tokens": 8}, "need more than the model's 256 positions"),
+        ([1] * 90, {"max_tokens": 12}, "do not fit in the KV memory of 100 tokens, even alone"),
+        ([1] * 10, {"max_tokens": 30, "n": 4}, "4 x 30 to make do not fit"),
+        (7, {}, "given by its length is for decode-only engines"),
+        ([1], {"max_tokens": 0}, "max_tokens is 0"),
+        ([1], {"temperature": -1.0}, "temperature is -1.0"),
+        ([1], {"temperature": float("nan")}, "temperature is nan"),
+        ([1], {"top_p": 0.0}, "top_p is 0.0"),
+        ([1], {"top_k": -1}, "top_k is -1"),
+        ([1], {"n": 0}, "n is 0"),
+        ([1], {"beams": 2, "n": 3}, "a search of 2 beams has no more"),
+        ([1], {"beams": 2, "temperature": 1.0}, "leave temperature and logprobs out"),
+        ([1], {"stop_tokens": (500,)}, "stop token 500 is outside"),
+        ([1], {"logprobs": 121}, "logprobs is 121: give 0 to 120"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_and_the_others_go_on(
+    prompt: Any, wish: dict[str, Any], sentence: str, model: Any
+) -> None:
+    engine = Engine(model, kv_tokens=100)
+    unharmed = engine.submit(PROMPT, Sampling(max_tokens=5))
+    engine.step()
+    with pytest.raises(RequestError, match=sentence):
+        engine.submit(prompt, Sampling(**wish))
+    engine.run()
+    assert len(tokens_of(engine, unharmed)[0]) == 5
+    engine.check_integrity()
+
+
+def test_a_prompt_that_fails_takes_nobody_with_it(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(model, kv_tokens=200)
+    begin = engine.core.begin
+
+    def unlucky(name: int, tokens: Any) -> None:
+        if len(tokens) == 9:
+            engine.core.arena.allocate(name, 3)
+            raise MemoryError("no memory left")
+        begin(name, tokens)
+
+    monkeypatch.setattr(engine.core, "begin", unlucky)
+    good = engine.submit(PROMPT, Sampling(max_tokens=6))
+    bad = engine.submit([1] * 9, Sampling(max_tokens=6, n=2))
+    assert engine.step().ended == [bad]
+    failed = engine.result(bad)
+    assert failed.error == "its prompt could not be computed: no memory left"
+    engine.run()
+    assert len(tokens_of(engine, good)[0]) == 6
+    engine.check_integrity()
+
+
+def test_an_iteration_broken_off_is_not_gone_on_with(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(model, kv_tokens=200)
+    engine.submit(PROMPT, Sampling(max_tokens=6))
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine.core, "iterate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    with pytest.raises(EngineError, match="was broken off"):
+        engine.step()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"policy": "lifo"}, "policy 'lifo': known are fifo, sjf"),
+        ({"max_sequences": 0}, "max_sequences is 0"),
+        ({"kv_tokens": 10, "kv_bytes": 10}, "give one of the two"),
+        ({"kv_bytes": 100}, "100 bytes of KV memory hold no token"),
+        ({"dtype": torch.bfloat16}, "torch.float32 and torch.bfloat16 was asked for"),
+    ],
+)
+def test_engines_that_cannot_be_made(options: dict[str, Any], sentence: str, model: Any) -> None:
+    with pytest.raises(EngineError, match=sentence):
+        Engine(model, **options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_without_a_gpu_an_engine_on_one_says_so(model: Any) -> None:
+    with pytest.raises(CudaError, match=r"^(there is no CUDA device|this torch|the CUDA kernels)[^\n]*$"):
+        Engine(model, kv_tokens=100, device="cuda")
+
+
+def test_memory_in_bytes(model: Any) -> None:
+    engine = Engine(model, kv_bytes=1_000_000)
+    assert engine.core.arena.capacity == 1_000_000 // (2 * 3 * 2 * 8 * 4)
+
+
+def test_a_folder_is_served_like_the_model_saved_in_it(model: Any, tmp_path: Path) -> None:
+    model.save_pretrained(tmp_path)
+    wish = Sampling(max_tokens=20)
+    saved, here = (Engine(source, kv_tokens=100).generate([PROMPT], wish) for source in (tmp_path, model))
+    assert saved == here
+
+
+def test_a_config_alone_needs_dummy_weights(model: Any, tmp_path: Path) -> None:
+    model.config.save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    with pytest.raises(CheckpointError, match="a config alone has no weights"):
+        Engine(config, kv_tokens=100)
+    first, second = (
+        Engine(config, kv_tokens=100, load_format="dummy").generate([PROMPT], Sampling(max_tokens=9))
+        for _ in range(2)
+    )
+    assert first == second
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConversionError):
+        Engine(tmp_path / "nothing-here", kv_tokens=100)
+
+
+def test_a_batch_beyond_its_memory_waits_and_is_served(model: Any) -> None:
+    engine = Engine(model, kv_tokens=64, max_sequences=8)
+    numbers = [engine.submit(PROMPT, Sampling(max_tokens=20)) for _ in range(9)]
+    largest = 0
+    while not engine.idle:
+        largest = max(largest, engine.step().batch)
+        engine.check_integrity()
+    assert largest == 2, "24 tokens each"
+    results = [tokens_of(engine, number)[0] for number in numbers]
+    assert len(set(results)) == 1
+    assert len(results[0]) == 20
+
+
+def test_many_requests_reuse_rows_and_slots(model: Any) -> None:
+    engine = Engine(model, kv_tokens=500, max_sequences=16)
+    draw = np.random.default_rng(0)
+    live: list[int] = []
+    for _ in range(150):
+        if draw.random() < 0.5:
+            wish = Sampling(max_tokens=int(draw.integers(1, 12)), n=int(draw.integers(1, 4)), temperature=1.0)
+            live.append(engine.submit(draw.integers(0, 120, draw.integers(1, 20)).tolist(), wish))
+        if live and draw.random() < 0.1:
+            engine.cancel(live.pop(int(draw.integers(len(live)))))
+        engine.step()
+        engine.check_integrity()
+    engine.run()
+    engine.check_integrity()
+    for number in live:
+        result = engine.result(number)
+        assert {done.finish_reason for done in result.completions} == {"length"}

@@ -1,0 +1,167 @@
+"""The engine makes the tokens that transformers makes, for every family, whoever joins and leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import transformers
+
+from lamina import Engine, Sampling
+
+SmallModel = Callable[..., transformers.PreTrainedModel]
+TOKENS = 64
+
+
+def prompts_of(lengths: list[int], vocab: int = 120) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(sum(lengths))
+    return [torch.randint(1, vocab, (n,), generator=generator).tolist() for n in lengths]
+
+
+def reference(
+    model: transformers.PreTrainedModel, prompt: list[int], tokens: int, **more: object
+) -> list[list[int]]:
+    with torch.inference_mode():
+        made = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+            max_new_tokens=tokens,
+            do_sample=False,
+            **more,
+        )
+    return made[:, len(prompt) :].tolist()
+
+
+def test_greedy_tokens_are_transformers_own(family: str, small_model: SmallModel) -> None:
+    model = small_model(family)
+    engine = Engine(model, kv_tokens=1000)
+    # Some are there from the start, some join while others run, and they leave at different times.
+    first = prompts_of([5, 1, 30])
+    later = prompts_of([17, 2])
+    expected = {}
+    numbers = {}
+    for prompt, tokens in zip(first, (TOKENS, 20, 41), strict=True):
+        numbers[engine.submit(prompt, Sampling(max_tokens=tokens))] = (prompt, tokens)
+    for _ in range(15):
+        engine.step()
+    for prompt in later:
+        numbers[engine.submit(prompt, Sampling(max_tokens=TOKENS))] = (prompt, TOKENS)
+    while not engine.idle:
+        engine.step()
+        engine.check_integrity()
+    for number, (prompt, tokens) in numbers.items():
+        expected = reference(model, prompt, tokens)[0]
+        assert list(engine.result(number).completions[0].tokens) == expected
+
+
+@pytest.mark.parametrize("family", ["llama-gqa", "gemma2"])
+def test_the_order_of_overlap_and_the_threads_change_no_bit(family: str, small_model: SmallModel) -> None:
+    model = small_model(family, dtype=torch.bfloat16)
+    seen = []
+    for overlap, threads in ((True, 1), (False, 1), (True, 2), (False, 2)):
+        engine = Engine(model, kv_tokens=1000, overlap=overlap, threads=threads)
+        results = engine.generate(prompts_of([40, 3, 9]), Sampling(max_tokens=40, logprobs=3))
+        seen.append([result.completions for result in results])
+    assert seen[0] == seen[1] == seen[2] == seen[3]
+
+
+@pytest.mark.parametrize("rope", ["carry", "recompute"])
+def test_rope_carried_or_recomputed_gives_the_same_tokens(rope: str, small_model: SmallModel) -> None:
+    model = small_model("gemma3")
+    prompt = prompts_of([12])[0]
+    made = Engine(model, kv_tokens=200, rope=rope).generate([prompt], Sampling(max_tokens=TOKENS))
+    assert list(made[0].completions[0].tokens) == reference(model, prompt, TOKENS)[0]
+
+
+def test_bfloat16_stays_close_to_transformers(family: str, small_model: SmallModel) -> None:
+    """Teacher-forced: the log-probability that each gives to the same tokens differs by rounding only.
+
+    Eight bits of mantissa and sums in another order: 2^-8 of a logit's size, a few roundings deep.
+    """
+    model = small_model(family, dtype=torch.bfloat16)
+    prompt = prompts_of([24])[0]
+    engine = Engine(model, kv_tokens=200)
+    made = engine.generate([prompt], Sampling(max_tokens=24, logprobs=0))[0].completions[0]
+    whole = torch.tensor([prompt + list(made.tokens)])
+    with torch.inference_mode():
+        logits = model(whole).logits[0, len(prompt) - 1 : -1].float()
+    expected = torch.log_softmax(logits, -1).gather(1, whole[0, len(prompt) :, None])[:, 0]
+    assert made.logprobs is not None
+    ours = torch.tensor([token.chosen for token in made.logprobs])
+    assert (ours - expected).abs().max() < 0.03 * logits.abs().max()
+
+
+@pytest.mark.parametrize("family", ["llama-gqa", "opt", "gemma3"])
+@pytest.mark.parametrize(
+    "wish",
+    [
+        {"beams": 4, "n": 4},
+        {"beams": 3, "length_penalty": 2.0},
+        {"beams": 4, "early_stopping": True, "n": 2},
+        {"beams": 2, "early_stopping": "never", "length_penalty": 0.5},
+    ],
+    ids=lambda wish: "-".join(f"{name}={value}" for name, value in wish.items()),
+)
+def test_beam_search_is_transformers_own(
+    family: str, wish: dict[str, object], small_model: SmallModel
+) -> None:
+    # Several end tokens, so that beams end at different lengths.
+    model = small_model(family)
+    model.generation_config.eos_token_id = [7, 11, 19]
+    model.config.eos_token_id = [7, 11, 19]
+    prompts = prompts_of([6, 13])
+    engine = Engine(model, kv_tokens=2000)
+    results = engine.generate(prompts, Sampling(max_tokens=30, **wish))
+    engine.check_integrity()
+    names = {"beams": "num_beams", "n": "num_return_sequences"}
+    options = {names.get(name, name): value for name, value in wish.items()}
+    for prompt, result in zip(prompts, results, strict=True):
+        expected = [_until_end(row) for row in reference(model, prompt, 30, **options)]
+        assert [list(done.tokens) for done in result.completions] == expected
+
+
+def _until_end(row: list[int]) -> list[int]:
+    ends = [place for place, token in enumerate(row) if token in (7, 11, 19)]
+    return row[: ends[0] + 1] if ends else row
+
+
+def test_preempted_requests_make_the_same_tokens(small_model: SmallModel) -> None:
+    """Room for the prompts but not for all that grows out of them: the youngest starts again."""
+    model = small_model("llama-gqa")
+    engine = Engine(model, kv_tokens=120, admission="grow")
+    prompts = prompts_of([20, 25, 18, 30])
+    results = engine.generate(prompts, Sampling(max_tokens=TOKENS))
+    engine.check_integrity()
+    assert sum(result.preemptions for result in results) > 0
+    for prompt, result in zip(prompts, results, strict=True):
+        assert list(result.completions[0].tokens) == reference(model, prompt, TOKENS)[0]
+
+
+@pytest.mark.parametrize("wish", [{"n": 3, "temperature": 0.9, "seed": 5}, {"beams": 3, "n": 3}])
+def test_preempted_samples_and_beams_too(wish: dict[str, object], small_model: SmallModel) -> None:
+    model = small_model("llama-gqa")
+    sampling = Sampling(max_tokens=30, **wish)
+    prompts = prompts_of([10, 12])
+    roomy = Engine(model, kv_tokens=1000).generate(prompts, sampling)
+    engine = Engine(model, kv_tokens=140, admission="grow")
+    tight = engine.generate(prompts, sampling)
+    engine.check_integrity()
+    assert sum(result.preemptions for result in tight) > 0
+    for one, other in zip(tight, roomy, strict=True):
+        # A prompt computed again rounds otherwise than one that grew: scores may differ in their last digits.
+        for ours, theirs in zip(one.completions, other.completions, strict=True):
+            assert ours.tokens == theirs.tokens
+            assert theirs.score is None or ours.score == pytest.approx(theirs.score, rel=1e-5)
+
+
+def test_overcommitted_memory_changes_no_token(small_model: SmallModel) -> None:
+    model = small_model("llama-gqa")
+    prompts = prompts_of([60, 50, 70])
+    engine = Engine(model, kv_tokens=128, overcommit=2.0)
+    results = engine.generate(prompts, Sampling(max_tokens=40))
+    pager = engine.core.arena.pager
+    assert pager is not None
+    assert pager.faults.moved + pager.faults.in_place > 0
+    for prompt, result in zip(prompts, results, strict=True):
+        assert list(result.completions[0].tokens) == reference(model, prompt, 40)[0]
