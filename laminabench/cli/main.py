@@ -57,6 +57,13 @@ COMMANDS = (
         example="laminabench costs show vllm-0.14 --device h20",
     ),
     Lazy(
+        "convert",
+        "laminabench.cli.convert:convert",
+        "Cut a model at its attention operators; draw the slices.",
+        section="The engine",
+        example="laminabench convert llama3-70b",
+    ),
+    Lazy(
         "bench",
         "laminabench.cli.bench:bench",
         "Measure laminabench itself on this machine.",

@@ -1,0 +1,50 @@
+"""A small config.json of every family that the converter supports: made up, to be converted in a second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# Four layers have all there is to see: a first slice, two alike, one before the last attention, the last.
+_SIZES: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_attention_heads": 8,
+    "vocab_size": 1000,
+    "max_position_embeddings": 2048,
+    "dtype": "bfloat16",
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+_GQA = _SIZES | {"num_key_value_heads": 2}
+_MOE = _GQA | {"num_experts_per_tok": 2}
+_ALTERNATING = {"sliding_window": 256, "layer_types": ["sliding_attention", "full_attention"] * 2}
+_GEMMA = _GQA | {"head_dim": 64}
+
+SMALL_MODELS: Mapping[str, dict[str, Any]] = {
+    "llama": _GQA | {"model_type": "llama"},
+    "opt": _SIZES | {"model_type": "opt", "ffn_dim": 2048, "word_embed_proj_dim": 512},
+    "mistral": _GQA | {"model_type": "mistral", "sliding_window": 256},
+    "qwen2": _GQA | {"model_type": "qwen2"},
+    "qwen3": _GQA | {"model_type": "qwen3", "head_dim": 64},
+    "gemma": _GEMMA | {"model_type": "gemma"},
+    "gemma2": _GEMMA | _ALTERNATING | {"model_type": "gemma2"},
+    "gemma3": _GEMMA | _ALTERNATING | {"model_type": "gemma3_text"},
+    "phi3": _GQA | {"model_type": "phi3"},
+    "gpt-neox": _SIZES | {"model_type": "gpt_neox"},
+    "gpt2": {
+        "model_type": "gpt2",
+        "n_layer": 4,
+        "n_embd": 512,
+        "n_head": 8,
+        "n_positions": 2048,
+        **{name: _SIZES[name] for name in ("vocab_size", "dtype", "bos_token_id", "eos_token_id")},
+    },
+    "cohere": _GQA | {"model_type": "cohere"},
+    "stablelm": _GQA | {"model_type": "stablelm"},
+    "mixtral": _MOE | {"model_type": "mixtral", "num_local_experts": 4},
+    "qwen3-moe": _MOE
+    | {"model_type": "qwen3_moe", "head_dim": 64, "num_experts": 4, "moe_intermediate_size": 352},
+}

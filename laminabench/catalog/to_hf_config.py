@@ -1,0 +1,41 @@
+"""A model of the catalogue as the config.json that transformers would build it from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from laminabench.catalog.models import load_models
+from laminabench.catalog.toml_file import packaged
+
+# What the catalogue does not hold. None of it changes a shape; a window changes what attention reads.
+ASSUMED = ("window", "RoPE base", "norm epsilon", "longest text", "special tokens")
+
+# As in hf_config: OPT's table has two more rows than positions.
+_OPT_OFFSET = 2
+
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
+def to_hf_config(name: str) -> dict[str, Any]:
+    """The config.json of a catalogue model: its sizes, and the family's defaults beyond them."""
+    shape, family = load_models()[name], packaged("models.toml")[name]["family"]
+    config: dict[str, Any] = {
+        "model_type": family,
+        "num_hidden_layers": shape.layers,
+        "hidden_size": shape.hidden,
+        "num_attention_heads": shape.heads,
+        "vocab_size": shape.vocab,
+        "tie_word_embeddings": shape.tied_embeddings,
+        "dtype": _DTYPES.get(shape.dtype, "bfloat16"),
+    }
+    if family == "opt":
+        return config | {
+            "ffn_dim": shape.intermediate,
+            "word_embed_proj_dim": shape.hidden,
+            "max_position_embeddings": shape.positions - _OPT_OFFSET,
+        }
+    return config | {
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "intermediate_size": shape.intermediate,
+    }

@@ -1,0 +1,196 @@
+"""A picture of one slice: what runs between two attention operators, when, and what crosses the cut.
+
+Time runs downwards in three bands, as the slice runs: until q is sent, until k and v are sent, and while
+attention runs. The attention workers stand in a lane of their own on the right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+from laminabench.atomic import replacing
+from laminabench.errors import UserError
+from laminabench.figures.fold import Edge, Folded, fold
+from laminabench.figures.layered import Layout, lay_out
+from laminabench.figures.pen import CUT, LANE, MARGIN, MOVED, PLAIN, Pen, box_width
+from laminabench.figures.rows import Rows, rows_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".svg", ".png", ".pdf")
+
+_BANDS = {
+    "query": ("1", "before q is sent"),
+    "keyvalue": ("2", "q is sent: k and v"),
+    "rest": ("3", "during attention"),
+    "logits": ("1", "up to the logits"),
+}
+
+
+def check_suffix(target: FilePath) -> None:
+    """UserError for a kind of picture that is not drawn, before anything is computed for it."""
+    if target.suffix.lower() not in SUFFIXES:
+        raise UserError(f"cannot draw {target}: give it one of the suffixes {', '.join(SUFFIXES)}")
+
+
+def draw_slice(report: Mapping[str, Any], index: int, target: FilePath) -> None:
+    """Draw slice `index` of a conversion's report into `target`, in the format that its suffix names."""
+    check_suffix(target)
+    import matplotlib as mpl  # noqa: PLC0415 - slow to import
+
+    # Text stays text, so that a picture can be searched; equal slices give equal files.
+    with mpl.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "laminabench", "font.family": "DejaVu Sans"}
+    ):
+        figure = picture(report, index)
+        kind = target.suffix.lower().removeprefix(".")
+        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
+        with replacing(target) as temporary:
+            figure.savefig(temporary, format=kind, dpi=130, metadata=undated)
+
+
+def picture(report: Mapping[str, Any], index: int) -> Figure:
+    """The figure, not yet written anywhere."""
+    piece = report["slices"][index]
+    folded = fold(piece, report["slices"][index - 1]["cut"] if index else [])
+    rows = rows_of(folded, [part["name"] for part in piece["parts"]])
+    sends = frozenset(name for name, box in folded.boxes.items() if box.kind in {"send", "receive"})
+    layout = lay_out(
+        [(edge.tail, edge.head) for edge in folded.edges],
+        rows.of,
+        lambda name: box_width(folded.boxes[name]),
+        rightmost=sends,
+    )
+    return _Drawing(report, index, folded, rows, layout).figure
+
+
+class _Drawing:
+    def __init__(
+        self, report: Mapping[str, Any], index: int, folded: Folded, rows: Rows, layout: Layout
+    ) -> None:
+        self.report, self.index, self.folded, self.rows, self.layout = report, index, folded, rows, layout
+        self.piece = report["slices"][index]
+        ends = [
+            (layout.x[name] - box_width(box) / 2, layout.x[name] + box_width(box) / 2)
+            for name, box in folded.boxes.items()
+        ]
+        bends = [x for node, x in layout.x.items() if node not in folded.boxes]
+        left = min([start for start, _ in ends] + bends)
+        right = max([end for _, end in ends] + bends)
+        # Room for the legend, however small the graph is.
+        self.model_width = max(right - left + 0.5, 5.2)
+        shift = MARGIN + (self.model_width - (right - left)) / 2 - left
+        for node in layout.x:
+            layout.x[node] += shift
+        self.lane = MARGIN + self.model_width + 1.0
+        self.pen = Pen(self.lane + LANE + 0.25, rows.height)
+        self.figure = self.pen.figure
+        self._title()
+        self._bands()
+        self._attention()
+        for edge in folded.edges:
+            self._edge(edge)
+        for name, box in folded.boxes.items():
+            self.pen.box(box, layout.x[name], rows.y(name))
+        self._cut_bytes()
+        self.pen.legend(rows.legend_y, folded)
+
+    def _title(self) -> None:
+        report, piece = self.report, self.piece
+        members = next(kind["slices"] for kind in report["classes"] if kind["index"] == piece["class"])
+        also = f"one of {len(members)} alike (class {piece['class']}); " if len(members) > 1 else ""
+        last = report["layers"]
+        where = f"between the attention of layers {self.index - 1} and {self.index}"
+        if self.index in {0, last}:
+            where = "before the first attention" if self.index == 0 else "after the last attention"
+        self.pen.text(0.25, 0.36, f"{report['model']}: slice {self.index}, {where}", size=15, bold=True)
+        saved = (
+            f"context saved around attention: {piece['cut_bytes']:,} bytes a request" if piece["cut"] else ""
+        )
+        moved = ""
+        if self.index < report["layers"]:
+            row = report["transfer"][self.index]
+            moved = f"moved between workers: {row['bytes']:,} bytes a token and layer"
+        second = "; ".join(part for part in (saved, moved, report["dtype"]) if part)
+        self.pen.text(0.25, 0.68, also + second, size=10)
+
+    def _bands(self) -> None:
+        pen, rows = self.pen, self.rows
+        pen.text(0.25, rows.lanes_y, "MODEL WORKER", size=8, colour="#666666", bold=True)
+        pen.text(self.lane, rows.lanes_y, "ATTENTION WORKERS", size=8, colour="#666666", bold=True)
+        work = {part["part"]: part for part in self.piece["products"]}
+        for name, (top, bottom) in rows.bands.items():
+            number, says = _BANDS[name]
+            pen.band(MARGIN, self.model_width, top, bottom, shaded=name == "keyvalue")
+            count = len(work[name]["products"])
+            lines = [says, ""]
+            if work[name]["operators"]:
+                lines.append(f"{count} matrix product{'s' if count != 1 else ''},")
+                lines.append(f"{work[name]['weight_bytes'] / 1e6:,.1f} MB of weights")
+            else:
+                lines.append("nothing to run")
+            pen.text(0.25, top + 0.26, f"{number}  {lines[0]}", size=9.5, bold=True)
+            pen.text(0.25, top + 0.42, "\n".join(lines[2:]), size=8, colour="#444444", top=True)
+
+    def _attention(self) -> None:
+        """The operators before and after the slice, with what moves between them and it."""
+        pen, rows, report = self.pen, self.rows, self.report
+        if self.index:
+            y, op = rows.y("attended"), report["attentions"][self.index - 1]
+            pen.attention(self.lane, y - 0.3, y + 0.3, [(y, f"attention of layer {op['layer']}")])
+            edge = self.layout.x["attended"] + box_width(self.folded.boxes["attended"]) / 2
+            moved = report["transfer"][self.index - 1]["attended_bytes"]
+            pen.across(self.lane, edge, y, f"output {moved:,} B")
+        if self.index < report["layers"]:
+            op, row = report["attentions"][self.index], report["transfer"][self.index]
+            first, second = rows.y("send query"), rows.y("send keyvalue")
+            window = f", window {op['window']:,}" if op["window"] else ""
+            says = [
+                (
+                    first,
+                    f"attention of layer {op['layer']}\n"
+                    f"{op['heads']} heads, {op['kv_heads']} KV heads{window}",
+                ),
+                ((first + second) / 2 + 0.2, "earlier tokens:\nfrom when q is here"),
+                (second, "new token: added\nonce k and v are here"),
+            ]
+            pen.attention(self.lane, first - 0.35, rows.bands["rest"][1], says)
+            for name, label in (
+                ("query", [f"q {row['q_bytes']:,} B"]),
+                ("keyvalue", [f"k {row['k_bytes']:,} B", f"v {row['v_bytes']:,} B"]),
+            ):
+                box = f"send {name}"
+                edge = self.layout.x[box] + box_width(self.folded.boxes[box]) / 2
+                pen.across(edge, self.lane, rows.y(box), ", ".join(label))
+
+    def _edge(self, edge: Edge) -> None:
+        path = self.layout.paths[edge.tail, edge.head]
+        x = [self.layout.x[node] for node in path]
+        y = [self.rows.row_y(self.layout.row_of[node]) for node in path]
+        colour = {"cut": CUT, "moved": MOVED, "plain": PLAIN}[edge.kind]
+        self.pen.line(x, y, colour, into=self._port(edge))
+
+    def _port(self, edge: Edge) -> float:
+        """Where on its head's upper side an edge ends: side by side with the others, in their order."""
+        others = [other for other in self.folded.edges if other.head == edge.head]
+        others.sort(key=lambda other: self.layout.x[self.layout.paths[other.tail, other.head][-2]])
+        space = box_width(self.folded.boxes[edge.head]) * 0.6
+        place = (others.index(edge) + 1) / (len(others) + 1) - 0.5
+        return self.layout.x[edge.head] + (place * space if len(others) > 1 else 0.0)
+
+    def _cut_bytes(self) -> None:
+        """The two cuts, and the bytes of every saved value on its line."""
+        for name, box in self.folded.boxes.items():
+            if box.kind == "saved":
+                beside = 0.4 if box.part == "before" else -0.42
+                self.pen.label(self.layout.x[name], self.rows.y(name) + beside, box.saved_bytes, CUT)
+        for place, piece in enumerate(self.report["slices"][max(self.index - 1, 0) : self.index + 1]):
+            above = self.index > 0 and place == 0
+            if piece["cut"]:
+                words = f"cut: {piece['cut_bytes']:,} B saved"
+                self.pen.cut_line(
+                    MARGIN, self.model_width, self.rows.cut_y[0 if above else 1], words, above=above
+                )

@@ -1,0 +1,242 @@
+"""`laminabench convert`, as a person uses it; tests/lamina/convert has the conversion itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laminabench.catalog.small_models import SMALL_MODELS
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+Shell = Callable[..., tuple[int, str, str]]
+AsJson = Callable[..., dict[str, Any]]
+TINY = {
+    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 100, "max_position_embeddings": 128,
+    "dtype": "bfloat16",
+}  # fmt: skip
+
+KEPT: dict[Any, Any] = {}
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    """A model folder as Hugging Face has them, without weights."""
+    folder = tmp_path / "tiny-llama"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TINY))
+    return folder
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal folders are converted once: what is tested is what is said of them."""
+    from laminabench.conversion import report  # noqa: PLC0415 - after importorskip
+
+    real = report.convert
+
+    def convert(source: object, **options: Any) -> Any:
+        if not isinstance(source, Path) or not source.is_file() or source.read_text() != json.dumps(TINY):
+            return real(source, **options)  # type: ignore[arg-type]
+        key = tuple(options.items())
+        if key not in KEPT:
+            KEPT[key] = real(source, **options)
+        return KEPT[key]
+
+    monkeypatch.setattr(report, "convert", convert)
+
+
+def shorter(config: dict[str, Any], layers: int) -> dict[str, Any]:
+    """The same model, converted in less time."""
+    short = dict(config) | {"n_layer" if "n_layer" in config else "num_hidden_layers": layers}
+    return short | ({"layer_types": config["layer_types"][:layers]} if "layer_types" in config else {})
+
+
+def shorten(monkeypatch: pytest.MonkeyPatch, names: Iterable[str], layers: int) -> None:
+    short = {name: shorter(SMALL_MODELS[name], layers) for name in names}
+    monkeypatch.setattr("laminabench.catalog.small_models.SMALL_MODELS", short)
+    monkeypatch.setattr("laminabench.conversion.asked.SMALL_MODELS", short)
+
+
+def test_every_family_has_a_row(as_json: AsJson, monkeypatch: pytest.MonkeyPatch) -> None:
+    shorten(monkeypatch, SMALL_MODELS, 1)
+    table = {row["family"]: row for row in as_json("convert", "--families")["families"]}
+    assert set(table) == set(SMALL_MODELS)
+    assert all(row["transfer_agrees"] and row["slices"] == 2 for row in table.values())
+    # q is sent before k and v are computed everywhere, fused projections included.
+    assert all((row["products"]["query"], row["products"]["keyvalue"]) == (1, 2) for row in table.values())
+    # Cohere's MLP does not need attention: all of it overlaps.
+    assert {name for name, row in table.items() if row["products"]["rest"]} == {"cohere"}
+
+
+def test_families_as_a_table(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    shorten(monkeypatch, ["opt", "cohere"], 2)
+    code, out, err = shell("convert", "--families")
+    assert (code, err) == (0, "")
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()[2:4]}
+    assert rows == {
+        "opt": ["3", "3", "1,024", "4", "2", "0", "4,096", "agrees"],
+        "cohere": ["3", "3", "2,304", "2", "2", "3", "2,560", "agrees"],
+    }
+    assert max(map(len, out.splitlines())) <= 120
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_folder_is_converted_and_told_on_a_screen(shell: Shell, tiny: Path) -> None:
+    code, out, err = shell("convert", str(tiny))
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith(
+        "tiny-llama: cut at 2 attention operators into 3 slices of 3 classes; bfloat16"
+    )
+    assert "config.json" in lines[1]
+    assert "gate_proj 96x64, up_proj 96x64" in out
+    assert "0      0       before q is sent" in out
+    assert "while a slice of class 0 computes k_proj, v_proj" in out
+    assert "embedding bfloat16[B, 1, 64] 128 B; cos, sin bfloat16[B, 1, 1, 8] 2 x 16 B" in out
+    assert "(2 + 2/4) x 2 x 64 = 320  agrees" in out
+    assert len(lines) < 40
+    assert max(map(len, lines)) <= 120
+
+
+@pytest.mark.usefixtures("kept")
+def test_instructions_and_source_on_request(shell: Shell, tiny: Path) -> None:
+    code, out, _ = shell("convert", str(tiny / "config.json"), "-v", "--source", "--slice", "1")
+    assert code == 0
+    assert "Slice 1 (class 1), all instructions" in out
+    assert "linear_1 = linear(reshape_1, model.layers.0.self_attn.o_proj.weight) bfloat16[B, 1, 64]" in out
+    assert "# class 1: slices 1" in out
+    assert "def keyvalue(state):" in out
+    assert "# class 0" not in out
+
+
+def test_json_has_everything(as_json: AsJson, tiny: Path) -> None:
+    facts = as_json("convert", str(tiny), "--dtype", "float32", "--rope", "recompute")
+    assert (facts["layers"], facts["dtype"], facts["rope"], facts["origin"]) == (
+        2,
+        "float32",
+        "recompute",
+        "config",
+    )
+    assert facts["assumed"] == []
+    assert facts["transfer_agrees"]
+    assert facts["transfer"][1] == {
+        "layer": 1, "q_bytes": 256, "k_bytes": 64, "v_bytes": 64, "attended_bytes": 256, "bytes": 640,
+        "formula": "(2 + 2/4) x 4 x 64", "formula_bytes": 640.0, "agrees": True,
+    }  # fmt: skip
+    # Nothing but the residual is carried: the tables are made in each slice.
+    assert facts["context_bytes"] == 256
+    assert [part["name"] for part in facts["slices"][1]["parts"]] == ["query", "keyvalue", "rest"]
+    assert "def query(" in facts["classes"][0]["source"]
+    product = facts["slices"][0]["products"][0]["products"][0]
+    assert (product["name"], product["shape"], product["weight_bytes"]) == ("q_proj", [64, 64], 16384)
+
+
+def test_the_catalogue_says_what_it_does_not_know(
+    shell: Shell, as_json: AsJson, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from laminabench.catalog.to_hf_config import to_hf_config  # noqa: PLC0415 - before it is replaced
+
+    monkeypatch.setattr(
+        "laminabench.conversion.asked.to_hf_config", lambda name: shorter(to_hf_config(name), 2)
+    )
+    facts = as_json("convert", "Llama3-70B")
+    assert facts["model"] == "llama3-70b"
+    assert facts["transfer"][0]["bytes"] == 36864
+    assert facts["context_bytes"] == 16384 + 2 * 256
+    assert facts["max_positions"] is None
+    code, out, _ = shell("convert", "opt-13b")
+    assert code == 0
+    assert "shapes from the catalogue: config.json of facebook/opt-13b; by transformers' defaults:" in out
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "opt-13b", "qwen2.5-0.5b", "qwen3-0.6b", "mistral-7b"])
+def test_catalogue_configs_build_models_of_the_published_size(name: str) -> None:
+    import torch  # noqa: PLC0415 - after importorskip
+    import transformers  # noqa: PLC0415
+
+    from laminabench.catalog.models import load_models  # noqa: PLC0415
+    from laminabench.catalog.to_hf_config import to_hf_config  # noqa: PLC0415
+
+    config = transformers.AutoConfig.for_model(**to_hf_config(name))
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    assert sum(weight.numel() for weight in model.parameters()) == load_models()[name].parameters
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_long_one_is_announced(shell: Shell, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laminabench.cli.convert._LONG", 2)
+    _, _, err = shell("convert", str(tiny))
+    assert "running 2 layers of tiny-llama" in err
+    assert shell("convert", str(tiny), "-q")[2] == ""
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])
+def test_a_picture_of_each_kind(shell: Shell, tiny: Path, suffix: str) -> None:
+    target = Path("pictures", f"slice{suffix}")
+    code, _, err = shell("convert", str(tiny), "--graph", str(target))
+    assert code == 0
+    assert f"drew slice 1 into {target}" in err
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
+    kinds = {".svg": b"<?xml", ".png": b"\x89PNG", ".pdf": b"%PDF"}
+    assert target.read_bytes().startswith(kinds[suffix])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["lama3-70b"], "did you mean llama3-70b"),
+        (["no-such-file.json"], "cannot read no-such-file.json"),
+        (["broken.json"], "broken.json: not valid JSON"),
+        (["bloom.json"], "ALiBi"),
+        (["unknown.json"], "does not know model_type 'nonesuch'"),
+        ([], "give a MODEL, or --families"),
+        (["llama", "--families"], "give a MODEL, or --families"),
+        (["--families", "--source"], "are for one MODEL"),
+        (["tiny-llama", "--slice", "3"], "tiny-llama has no slice 3; its slices are 0 to 2"),
+        (["tiny-llama", "--graph", "slice.bmp"], "cannot draw slice.bmp: give it one of the suffixes .svg"),
+        (["tiny-llama", "--graph", "tiny-llama.svg"], "it is there and not a file"),
+        (["tiny-llama", "--dtype", "int8"], "bfloat16"),
+    ],
+)
+@pytest.mark.usefixtures("tiny", "kept")
+def test_wrong_use_is_one_sentence_and_exit_2(shell: Shell, arguments: list[str], said: str) -> None:
+    Path("broken.json").write_text("{")
+    Path("bloom.json").write_text(json.dumps({"model_type": "bloom"}))
+    Path("unknown.json").write_text(json.dumps({"model_type": "nonesuch"}))
+    Path("tiny-llama.svg").mkdir()
+    before = sorted(path.name for path in Path().iterdir())
+    code, out, err = shell("convert", *arguments, "-q")
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.startswith("laminabench: error: ")
+    assert err.count("\n") == 1
+    assert sorted(path.name for path in Path().iterdir()) == before
+
+
+@pytest.mark.usefixtures("kept")
+def test_bytes_that_are_not_the_formulas_fail_the_check(
+    shell: Shell, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules["laminabench.conversion.products"].ELEMENT_BYTES, "bfloat16", 4)
+    code, out, err = shell("convert", str(tiny))
+    assert code == 1
+    assert "differs" in out
+    assert "check failed: layer 0 moves 320 bytes a token where (2 + 2/G) e d is 640" in err
+
+
+def test_without_torch_it_says_what_to_install(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "laminabench.conversion.report", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    code, _, err = shell("convert", "llama")
+    assert code == 2
+    assert "pip install 'laminabench[engine]'" in err
