@@ -29,7 +29,7 @@ std::optional<LiveScheduler::Index> LiveScheduler::add(std::int32_t prompt, std:
   output_[row] = output;
   width_[row] = width;
   key_[row] = key;
-  scheduler_.rebind(table(), output);
+  scheduler_.rebind(table());
   if (scheduler_.enqueue(row) == RequestState::kRejected) {
     spare_.push_back(row);
     return std::nullopt;

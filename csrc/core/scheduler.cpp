@@ -21,12 +21,13 @@ Scheduler::Scheduler(RequestTable requests, SchedulerLimits limits, Priority pri
     lane.phases.assign(lane.kv.size(),
                        std::vector<std::int64_t>(static_cast<std::size_t>(limits.block_tokens)));
   }
+  rebind(requests);
   std::int32_t longest = 1;
   for (const std::int32_t output : requests.output) longest = std::max(longest, output);
-  rebind(requests, longest);
+  widen_ring(longest);
 }
 
-void Scheduler::rebind(RequestTable requests, std::int32_t longest_output) {
+void Scheduler::rebind(RequestTable requests) {
   requests_ = requests;
   const std::size_t rows = requests_.prompt.size();
   states_.resize(rows, RequestState::kNew);
@@ -35,7 +36,6 @@ void Scheduler::rebind(RequestTable requests, std::int32_t longest_output) {
   next_leaving_.resize(rows);
   joined_.resize(rows);
   if (!produced_.empty()) produced_.resize(rows);
-  widen_ring(longest_output);
 }
 
 // A request leaves at most `longest` iterations ahead.
@@ -62,6 +62,7 @@ RequestState Scheduler::enqueue(Index request) {
       pools_.rounded(own_tokens(request) + width * requests_.output[request]) + prefix;
   if (longest > pools_.capacity() || width > limits_.max_requests)
     return states_[request] = RequestState::kRejected;
+  widen_ring(requests_.output[request]);
   queue_.push(priority_ ? priority_(request) : request, request);
   return states_[request] = RequestState::kWaiting;
 }
@@ -240,6 +241,7 @@ void Scheduler::join(Lane& lane) {
   }
   lane.admitted.clear();
   lane.arriving = 0;
+  sweep(lane);
 }
 
 // A running request goes; its row in the chain of leavers is the caller's business.
@@ -264,17 +266,22 @@ void Scheduler::give_back(Index request, std::int64_t tokens) {
   running_ -= requests_.width_of(request);
 }
 
+bool Scheduler::gone(const Lane& lane, const Stay& stay) const {
+  return states_[stay.request] != RequestState::kRunning || joined_[stay.request] != stay.joined ||
+         &lanes_[static_cast<std::size_t>(batch_[stay.request])] != &lane;
+}
+
+// Those who left are still listed among the youngest; swept out when they are the most.
+void Scheduler::sweep(Lane& lane) {
+  if (static_cast<std::int64_t>(lane.youngest.size()) <= 2 * lane.size + 1024) return;
+  std::erase_if(lane.youngest, [&](const Stay& stay) { return gone(lane, stay); });
+}
+
 Scheduler::Index Scheduler::youngest_of(Lane& lane, int pool) {
-  // Those who finished are still listed; sweep them out when they are the most.
-  const auto gone = [&](const Stay& stay) {
-    return states_[stay.request] != RequestState::kRunning || joined_[stay.request] != stay.joined ||
-           &lanes_[static_cast<std::size_t>(batch_[stay.request])] != &lane;
-  };
-  while (!lane.youngest.empty() && gone(lane.youngest.back())) lane.youngest.pop_back();
-  if (static_cast<std::int64_t>(lane.youngest.size()) > 2 * lane.size + 1024)
-    std::erase_if(lane.youngest, gone);
-  auto found = std::find_if(lane.youngest.rbegin(), lane.youngest.rend(),
-                            [&](const Stay& stay) { return !gone(stay) && pool_[stay.request] == pool; });
+  while (!lane.youngest.empty() && gone(lane, lane.youngest.back())) lane.youngest.pop_back();
+  auto found = std::find_if(lane.youngest.rbegin(), lane.youngest.rend(), [&](const Stay& stay) {
+    return !gone(lane, stay) && pool_[stay.request] == pool;
+  });
   const Index victim = found->request;
   lane.youngest.erase(std::next(found).base());
   return victim;

@@ -67,9 +67,8 @@ public:
   // `priority` empty means first come, first served by index.
   Scheduler(RequestTable requests, SchedulerLimits limits, Priority priority = {});
 
-  // The caller's columns have moved, have more rows or hold new requests in rows of those that are gone. No
-  // request has more output tokens than `longest_output`, or than those there were before.
-  void rebind(RequestTable requests, std::int32_t longest_output);
+  // The caller's columns have moved, have more rows or hold new requests in rows of those that are gone.
+  void rebind(RequestTable requests);
 
   // The request arrives: it waits from now on, or is rejected because it could never fit.
   RequestState enqueue(Index request);
@@ -147,6 +146,8 @@ private:
   void unchain(Lane& lane, Index request);
   void widen_ring(std::int32_t longest);
   void give_back(Index request, std::int64_t tokens);
+  bool gone(const Lane& lane, const Stay& stay) const;
+  void sweep(Lane& lane);
   Index youngest_of(Lane& lane, int pool);
   std::size_t phase_of(Index request) const;
 

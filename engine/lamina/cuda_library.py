@@ -38,12 +38,19 @@ def library() -> ctypes.CDLL:
     native = importlib.util.find_spec("lamina._native")
     beside = Path(native.origin).parent / _LIBRARY if native is not None and native.origin else Path(_LIBRARY)
     path = Path(named) if named else beside
-    if not path.exists():
-        raise CudaError(f"the CUDA kernels are not at {path}: build with nvcc, or set LAMINA_CUDA_LIBRARY")
-    loaded = ctypes.CDLL(str(path))
-    loaded.lamina_cuda_message.restype = ctypes.c_char_p
-    for name, types in _SIGNATURES.items():
-        getattr(loaded, f"lamina_cuda_{name}").argtypes = types
+    try:
+        if not path.exists():
+            raise CudaError(
+                f"the CUDA kernels are not at {path}: build with nvcc, or set LAMINA_CUDA_LIBRARY"
+            )
+        loaded = ctypes.CDLL(str(path.absolute()))  # a bare name would be looked for in the system's folders
+        loaded.lamina_cuda_message.restype = ctypes.c_char_p
+        for name, types in _SIGNATURES.items():
+            getattr(loaded, f"lamina_cuda_{name}").argtypes = types
+    except (OSError, AttributeError) as error:  # no library at all, or another one
+        raise CudaError(
+            f"{path} is no library of CUDA kernels ({error}): build with nvcc, or set LAMINA_CUDA_LIBRARY"
+        ) from error
     return loaded
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 import transformers
 
 from lamina.attention.worker import TensorWorker
-from lamina.serve import CoreOptions, Engine, Sampling, Step
+from lamina.serve import Engine, Sampling, Step
 from laminabench.bench.timing import spread
 
 TARGET_RATIO = 1.25
@@ -53,8 +53,7 @@ def run(
     batch: int = 64,
     context: int = 1024,
     rounds: int = 7,
-    options: dict[str, Any] | None = None,
-    shape: dict[str, int] | None = None,
+    options: dict[str, Any],
     progress: Callable[[int, int | None], None] = lambda done, total: None,
 ) -> dict[str, object]:
     """Iterations, their GEMMs alone and the memory's bandwidth, measured in turn; the answer is ready for
@@ -63,7 +62,7 @@ def run(
     Judged is iteration / (GEMMs + KV bytes / bandwidth), round by round, so that a noisy moment of the
     machine falls on both sides of the ratio.
     """
-    engine = _engine(batch, context, rounds, options or {}, shape or SHAPE)
+    engine = _engine(batch, context, rounds, options)
     gemms = Gemms(engine, batch)
     found = Rounds()
     engine.step()  # joins everybody, and touches all memory once
@@ -75,11 +74,11 @@ def run(
         steps = [_timed_step(engine) for _ in range(STEPS_PER_ROUND)]
         _record(found, engine, steps, gemm_s, bandwidth)
     progress(rounds, rounds)
-    return _report(found, engine, batch, context, gemms)
+    return _report(found, engine, batch, context, gemms, options)
 
 
-def _engine(batch: int, context: int, rounds: int, options: dict[str, Any], shape: dict[str, int]) -> Engine:
-    config = transformers.LlamaConfig(**shape, bos_token_id=None, eos_token_id=None)
+def _engine(batch: int, context: int, rounds: int, options: dict[str, Any]) -> Engine:
+    config = transformers.LlamaConfig(**SHAPE, bos_token_id=None, eos_token_id=None)
     steps = 1 + STEPS_PER_ROUND * rounds
     engine = Engine(
         config,
@@ -124,9 +123,15 @@ class Gemms:
 
 def _read_bandwidth(engine: Engine) -> float:
     """How fast the attention worker's threads can read the KV arena when they do nothing else."""
-    storage, worker = engine.core.arena.storage, engine.core.attention
+    storage = engine.core.arena.storage
+    nbytes = storage.numel() * storage.element_size()
+    return _worker(engine).native.read_bandwidth(storage.data_ptr(), nbytes)
+
+
+def _worker(engine: Engine) -> TensorWorker:
+    worker = engine.core.attention
     assert isinstance(worker, TensorWorker)
-    return worker.native.read_bandwidth(storage.data_ptr(), storage.numel() * storage.element_size())
+    return worker
 
 
 def _timed_step(engine: Engine) -> tuple[float, Step]:
@@ -151,7 +156,9 @@ def _record(
     found.ratio.append(iteration_s / (gemm_s + kv_read_s))
 
 
-def _report(found: Rounds, engine: Engine, batch: int, context: int, gemms: Gemms) -> dict[str, object]:
+def _report(
+    found: Rounds, engine: Engine, batch: int, context: int, gemms: Gemms, options: dict[str, Any]
+) -> dict[str, object]:
     host_target = TARGET_HOST_S + batch * TARGET_HOST_S_PER_REQUEST
     ratio, host = spread(found.ratio), spread(found.host_s)
     return {
@@ -161,8 +168,8 @@ def _report(found: Rounds, engine: Engine, batch: int, context: int, gemms: Gemm
         "layers": len(engine.core.conversion.attentions),
         "gemm_parameters": gemms.parameters,
         "kv_bytes": batch * context * engine.core.arena.shape.token_bytes,
-        "threads": torch.get_num_threads(),
-        "overlap": CoreOptions().overlap,
+        "threads": {"model": torch.get_num_threads(), "attention": _worker(engine).native.threads},
+        "options": options,
         "rounds": len(found.ratio),
         "iteration_s": spread(found.iteration_s),
         "of_which": {

@@ -8,6 +8,12 @@ from laminabench.cli.lazy import Lazy, LazyGroup
 
 COMMANDS = (
     Lazy(
+        "attention",
+        "laminabench.cli.bench_attention:attention",
+        "Decode attention against the memory's bandwidth.",
+        example="laminabench bench attention",
+    ),
+    Lazy(
         "engine",
         "laminabench.cli.bench_engine:engine",
         "An iteration of the engine against its GEMMs and its KV reads.",

@@ -8,6 +8,7 @@ import click
 
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.traces.options import COUNT
+from laminabench.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,12 +18,23 @@ if TYPE_CHECKING:
 @click.option("--batch", type=COUNT, default=64, show_default=True, help="Requests that decode together.")
 @click.option("--context", type=COUNT, default=1024, show_default=True, help="Tokens of each, on average.")
 @click.option("--rounds", type=COUNT, default=7, show_default=True, help="Rounds of the alternating run.")
-@click.option("--threads", type=int, default=0, help="Of the attention worker; 0: one a core.")
+@click.option(
+    "--threads", type=click.IntRange(min=0), default=0, help="Of the attention worker; 0: one a core."
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["python", "aot"]),
+    default="python",
+    show_default=True,
+    help="How slices run; aot compiles for about a minute the first time.",
+)
 @click.option(
     "--overlap/--no-overlap", default=True, show_default=True, help="Start attention before k and v."
 )
 @reporting
-def engine(batch: int, context: int, rounds: int, threads: int, overlap: bool, out: Output) -> None:
+def engine(
+    batch: int, context: int, rounds: int, threads: int, backend: str, overlap: bool, out: Output
+) -> None:
     """Time iterations of a 246 M-parameter LLaMA in bfloat16 with made-up weights and KV.
 
     Beside them, in turn: the same matrix products alone, and how fast the memory can be read at all.
@@ -30,26 +42,28 @@ def engine(batch: int, context: int, rounds: int, threads: int, overlap: bool, o
     from laminabench.cli.engine_extra import needed  # noqa: PLC0415 - torch takes a second to import
 
     with needed():
+        from lamina.kv import ArenaError  # noqa: PLC0415
+        from lamina.serve import EngineError, RequestError  # noqa: PLC0415
         from laminabench.bench.engine import run  # noqa: PLC0415
 
-    with out.progress("rounds", unit="rounds") as progress:
-        result = run(
-            batch=batch,
-            context=context,
-            rounds=rounds,
-            options={"threads": threads, "overlap": overlap},
-            progress=progress,
-        )
+    options = {"threads": threads, "backend": backend, "overlap": overlap}
+    try:
+        with out.progress("rounds", unit="rounds") as progress:
+            result = run(batch=batch, context=context, rounds=rounds, options=options, progress=progress)
+    except (ArenaError, EngineError, RequestError) as error:
+        raise UserError(f"batch {batch:,}, context {context:,}, {rounds:,} rounds: {error}") from error
     out.result(result, lambda console: _render(console, result))
 
 
 def _render(console: Console, result: dict[str, Any]) -> None:
     from rich.table import Table  # noqa: PLC0415 - not for --json
 
+    options, threads = result["options"], result["threads"]
     console.print(
         f"{result['layers']} layers, {result['gemm_parameters'] / 1e6:,.0f} M parameters in matrix products, "
-        f"batch {result['batch']}, context {result['context']:,}, {result['threads']} threads, "
-        f"{result['rounds']} rounds"
+        f"batch {result['batch']}, context {result['context']:,}, {result['rounds']} rounds; threads: "
+        f"{threads['model']} for the model, {threads['attention']} for attention; slices by "
+        f"{options['backend']}, {'with' if options['overlap'] else 'no'} overlap"
     )
     table = Table(box=None, pad_edge=False)
     table.add_column("what")

@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from lamina.convert import Conversion, ConversionError, convert, describe
+from lamina.convert.describe import transfer
 from laminabench.catalog.to_hf_config import ASSUMED
 from laminabench.conversion.asked import Asked
 from laminabench.conversion.products import ELEMENT_BYTES, products_of
@@ -60,7 +61,8 @@ def report(model: Asked, dtype: str | None = None, rope: str = "carry") -> dict[
         piece["products"] = products_of(piece["parts"])
         for value in piece["cut"]:
             value["made_by"] = makers[value["node"]]
-    facts["transfer"] = _transfer(facts)
+    element = ELEMENT_BYTES[facts["dtype"]]
+    facts["transfer"] = [transfer(conversion, op, element) for op in conversion.attentions]
     return {
         "model": model.name,
         "origin": model.origin,
@@ -101,34 +103,6 @@ def summary(facts: Mapping[str, Any]) -> dict[str, Any]:
         "transfer_agrees": facts["transfer_agrees"],
         "seconds": facts["seconds"],
     }
-
-
-def _transfer(facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Bytes between workers for one token and layer: of what the slices send and take, and by v2's formula.
-
-    The formula is (2 + 2/G) e d: G query heads to a KV head, e bytes an element, d the width of q.
-    """
-    element, rows = ELEMENT_BYTES[facts["dtype"]], []
-    for op, piece, after in zip(facts["attentions"], facts["slices"], facts["slices"][1:], strict=False):
-        query, key, value = (given["bytes"] for part in piece["parts"][:2] for given in part["gives"])
-        attended = next(given["bytes"] for given in after["inputs"] if given["name"] == "attended")
-        counted = query + key + value + attended
-        group, width = op["heads"] / op["kv_heads"], op["heads"] * op["head_dim"]
-        formula = (2 + 2 / group) * element * width
-        rows.append(
-            {
-                "layer": op["layer"],
-                "q_bytes": query,
-                "k_bytes": key,
-                "v_bytes": value,
-                "attended_bytes": attended,
-                "bytes": counted,
-                "formula": f"(2 + 2/{group:g}) x {element} x {width:,}",
-                "formula_bytes": formula,
-                "agrees": abs(counted - formula) < 0.5,
-            }
-        )
-    return rows
 
 
 def _makers(slices: list[dict[str, Any]]) -> dict[str, str]:

@@ -14,8 +14,8 @@ from lamina._native import Slab
 from lamina.kv.managed import managed_zeros
 from lamina.kv.paging import Pager
 
-# Rows begin on cache lines, so that a token's K of one head never straddles more of them than it must.
-ALIGN_BYTES = 64
+# More host memory than this beside the device's is a slip of the keyboard.
+MOST_OVERCOMMIT = 1000
 
 
 class ArenaError(ValueError):
@@ -56,8 +56,8 @@ class Arena:
     ) -> None:
         if tokens < 1:
             raise ArenaError(f"an arena of {tokens} tokens holds nothing: give it memory for one or more")
-        if not 0 <= overcommit < math.inf:
-            raise ArenaError(f"overcommit {overcommit} is no share: give 0 or more")
+        if not 0 <= overcommit <= MOST_OVERCOMMIT:
+            raise ArenaError(f"overcommit {overcommit} is no share: give 0 to {MOST_OVERCOMMIT:g}")
         self.shape = shape
         on_host = torch.device(device).type == "cpu"
         pages = Pager.pages(tokens, overcommit) if overcommit else None
@@ -122,11 +122,11 @@ class Arena:
         """Where in the storage these slots are now."""
         return self.pager.physical(slots) if self.pager else np.array(slots)
 
-    def fill(self, seed: int = 0) -> None:
+    def fill(self) -> None:
         """Put small random numbers everywhere: KV for requests that start without a prompt's."""
         # One stretch drawn, and repeated: it only has to be finite and not all equal.
         flat = self.storage.view(-1)
-        drawn = torch.randn(min(flat.numel(), 1 << 20), generator=torch.Generator().manual_seed(seed))
+        drawn = torch.randn(min(flat.numel(), 1 << 20), generator=torch.Generator().manual_seed(0))
         drawn = drawn.to(flat)
         for start in range(0, flat.numel(), drawn.numel()):
             part = flat[start : start + drawn.numel()]

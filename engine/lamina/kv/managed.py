@@ -17,18 +17,18 @@ class _Managed:
     """A stretch of managed memory, in the form in which torch takes over foreign memory."""
 
     def __init__(self, nbytes: int) -> None:
-        address = ctypes.c_void_p()
-        cuda_library.call("allocate_managed", nbytes, ctypes.byref(address))
-        self._address = address
+        self._address = ctypes.c_void_p()  # before the call, which may fail: there is then nothing to free
+        cuda_library.call("allocate_managed", nbytes, ctypes.byref(self._address))
         self.__cuda_array_interface__ = {
             "shape": (nbytes,),
             "typestr": "|u1",
-            "data": (address.value, False),
+            "data": (self._address.value, False),
             "version": 3,
         }
 
     def __del__(self) -> None:
-        cuda_library.call("free_managed", self._address)
+        if self._address:
+            cuda_library.call("free_managed", self._address)
 
 
 def managed_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

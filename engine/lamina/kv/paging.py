@@ -52,8 +52,12 @@ class Pager:
 
     @staticmethod
     def pages(tokens: int, overcommit: float) -> Pages:
-        """Whole pages for `tokens` on the device and a share of as many beside it."""
-        return Pages(math.ceil(tokens / PAGE_TOKENS), math.ceil(tokens * overcommit / PAGE_TOKENS))
+        """Whole pages for `tokens` on the device and a share of as many beside it.
+
+        Rounded down, because that is the memory there is for them; at least one page of either.
+        """
+        device, host = tokens // PAGE_TOKENS, math.floor(tokens * overcommit / PAGE_TOKENS)
+        return Pages(max(device, 1), max(host, 1))
 
     def physical(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
         """Where slots are now."""

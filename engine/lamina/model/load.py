@@ -7,7 +7,7 @@ import io
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import transformers
@@ -26,13 +26,16 @@ def load_original(
     `dummy` gives every weight the values that the family starts training from: of the right size and scale,
     and the same every time.
     """
+    if load_format not in get_args(LoadFormat):
+        known = " or ".join(f'"{name}"' for name in get_args(LoadFormat))
+        raise CheckpointError(f"load_format={load_format!r} is unknown: give {known}")
     if load_format == "dummy":
         return _dummy(config, dtype)
     if folder is None:
         raise CheckpointError(
-            "a config alone has no weights: give a folder with them, or --load-format dummy"
+            'a config alone has no weights: give a folder with them, or load_format="dummy"'
         )
-    require_sound(folder)
+    require_sound(folder, getattr(config, "transformers_weights", None))
     with _quiet():
         try:
             model, report = transformers.AutoModelForCausalLM.from_pretrained(
@@ -46,8 +49,11 @@ def load_original(
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
-            raise CheckpointError(f"{folder}: cannot be loaded: {_first_line(error)}") from error
+        except Exception as error:
+            # What transformers trips over in a damaged folder can raise anything.
+            raise CheckpointError(
+                f"{folder}: transformers cannot load it ({_first_line(error)}); fetch it again"
+            ) from error
     _require_complete(folder, report)
     return _ready(model)
 
@@ -99,4 +105,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0] or type(error).__name__
+    """An error by its kind too: some, like KeyError, say little else."""
+    line = str(error).strip().split("\n", 1)[0]
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__

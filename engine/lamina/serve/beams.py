@@ -67,6 +67,7 @@ class BeamSearch:
         running = [
             Beam(tokens, self._normalised(float(score), length))
             for tokens, score in zip(self.live, self._scores, strict=True)
+            if score > HOPELESS / 2
         ]
         return (self._finished + running)[:n]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,44 +14,24 @@ from lamina.attention.cuda import CudaAttentionWorker, require_device
 from lamina.attention.worker import TensorWorker
 from lamina.convert import Conversion, convert
 from lamina.kv import Arena, ArenaShape
-from lamina.model.load import LoadFormat, load_original
-from lamina.model.prefill import Prefill
+from lamina.model import Prefill, load_original
 from lamina.pipeline import SerialPipeline, Spent
+from lamina.serve.memory import free_bytes
+from lamina.serve.options import CoreOptions, EngineError
 
 # Of the memory nobody uses, what an arena takes when its size is not said.
 SHARE_OF_FREE_MEMORY = 0.25
-
-
-class EngineError(ValueError):
-    """An engine that cannot be made; the message says why and what to do."""
-
-
-@dataclass(frozen=True)
-class CoreOptions:
-    """How to build a core. Memory is given in tokens or in bytes; by default a quarter of what is free."""
-
-    dtype: torch.dtype | None = None
-    load_format: LoadFormat = "safetensors"
-    kv_tokens: int | None = None
-    kv_bytes: int | None = None
-    overcommit: float = 0.0
-    decode_only: bool = False
-    rope: str = "carry"
-    backend: str = "python"
-    overlap: bool = True
-    threads: int = 0
-    device: str = "cpu"  # or "cuda", which is not verified on hardware
 
 
 class Core:
     """Runs prompts and iterations of a batch. Knows sequences by their names in the arena."""
 
     def __init__(self, model: Any, options: CoreOptions, *, max_sequences: int) -> None:
-        if options.device != "cpu":
+        if torch.device(options.device).type != "cpu":
             require_device()
         self.conversion = convert(model, dtype=options.dtype, rope=options.rope)
         self.arena = _arena(self.conversion, options, max_sequences * self.conversion.max_positions)
-        original = _original(model, self.conversion, options).to(options.device)
+        original = _original(model, self.conversion, options)
         self.slices = self.conversion.bind(original, backend=options.backend, device=options.device)
         self.attention = _attention(self.conversion, self.arena, options, max_sequences)
         self._pipeline = SerialPipeline(self.slices, self.attention, overlap=options.overlap)
@@ -105,8 +84,6 @@ def _arena(conversion: Conversion, options: CoreOptions, most_tokens: int) -> Ar
 
 
 def _kv_tokens(shape: ArenaShape, options: CoreOptions, most_tokens: int) -> int:
-    if options.kv_tokens is not None and options.kv_bytes is not None:
-        raise EngineError("the KV memory is given in tokens and in bytes: give one of the two")
     if options.kv_tokens is not None:
         return options.kv_tokens
     if options.kv_bytes is not None:
@@ -116,11 +93,8 @@ def _kv_tokens(shape: ArenaShape, options: CoreOptions, most_tokens: int) -> int
                 f"{options.kv_bytes:,} bytes of KV memory hold no token of {shape.token_bytes:,}: give more"
             )
         return tokens
-    if options.device == "cpu":
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    else:
-        free = torch.cuda.mem_get_info(options.device)[0]
-    return min(most_tokens, shape.tokens_in(int(free * SHARE_OF_FREE_MEMORY)))
+    device = torch.device(options.device)
+    return min(most_tokens, shape.tokens_in(int(free_bytes(device) * SHARE_OF_FREE_MEMORY)))
 
 
 def _original(model: Any, conversion: Conversion, options: CoreOptions) -> Any:
@@ -130,11 +104,15 @@ def _original(model: Any, conversion: Conversion, options: CoreOptions) -> Any:
             raise EngineError(
                 f"the model is {model.dtype} and {conversion.dtype} was asked for: convert it first"
             )
-        return model.eval()
+        place = next(model.parameters()).device
+        if place.type != torch.device(options.device).type:
+            raise EngineError(f"the model is on {place} and the engine on {options.device}: move one")
+        return model
     folder = Path(model) if isinstance(model, str | os.PathLike) else None
     if folder and not folder.is_dir():
         folder = None
-    return load_original(conversion.config, folder, conversion.dtype, options.load_format)
+    loaded = load_original(conversion.config, folder, conversion.dtype, options.load_format)
+    return loaded.to(options.device)
 
 
 def _attention(
@@ -143,7 +121,7 @@ def _attention(
     first = conversion.attentions[0]
     heads = (conversion.dtype, first.heads, first.kv_heads, first.head_dim)
     worker: TensorWorker | CudaAttentionWorker
-    if options.device == "cpu":
+    if torch.device(options.device).type == "cpu":
         worker = TensorWorker(*heads, threads=options.threads)
     else:
         # Sequences that share slots list them each for itself.

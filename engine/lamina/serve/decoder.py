@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import perf_counter
 
 import numpy as np
@@ -12,7 +13,8 @@ from lamina.pipeline import Spent
 from lamina.serve import sampler
 from lamina.serve.beams import BeamSearch
 from lamina.serve.core import Core
-from lamina.serve.requests import Completion, FinishReason, LogprobLog, Request
+from lamina.serve.logprobs import LogprobTable
+from lamina.serve.requests import Completion, FinishReason, Request
 from lamina.serve.running import Running
 from lamina.serve.step import Step
 
@@ -28,7 +30,7 @@ class Decoder:
         self._running = Running()
         self._by_number: dict[int, Request] = {}
         self._searching: dict[int, Request] = {}  # those in the batch
-        self._logs: dict[int, LogprobLog] = {}  # by row
+        self._logprobs = LogprobTable()
         self._names = 0
 
     def begin(self, request: Request) -> None:
@@ -78,18 +80,23 @@ class Decoder:
         """Whatever of the request still runs ends as it is."""
         self._by_number.pop(request.number, None)
         self._searching.pop(request.number, None)
-        for row in request.rows:
-            request.ended[request.samples[row]] = self._completion(request, row, reason)
+        if request.search:
+            for i, beam in enumerate(request.search.best(request.sampling.n)):
+                request.ended[i] = Completion(beam.tokens, reason, score=beam.score)
+        else:
+            for row in request.rows:
+                request.ended[request.samples[row]] = self._completion(request, row, reason)
         held = [row for row in request.rows if int(self._running.kv[row]) in self._core.arena.slab]
         self._release(held)
         self._close(request, list(request.rows))
 
-    def made_so_far(self, request: Request) -> dict[int, tuple[int, ...]]:
-        """By sample the tokens there are; of a beam search none before it ends."""
-        made = {sample: done.tokens for sample, done in request.ended.items()}
+    def made_since(self, request: Request, told: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
+        """By sample the tokens beyond those told already; of a beam search none before it ends."""
+        since = {sample: done.tokens[told.get(sample, 0) :] for sample, done in request.ended.items()}
         if request.search is None:
-            made |= {sample: tuple(self._running.tokens_of(row)) for row, sample in request.samples.items()}
-        return made
+            for row, sample in request.samples.items():
+                since[sample] = tuple(self._running.tokens_of(row, told.get(sample, 0)))
+        return since
 
     def _open(self, request: Request) -> None:
         self._by_number[request.number] = request
@@ -100,7 +107,7 @@ class Decoder:
             request.rows.append(row)
             request.samples[row] = sample
             if sampling.logprobs is not None:
-                self._logs[row] = LogprobLog(sampling.max_tokens, sampling.logprobs)
+                self._logprobs.open(row, sampling.max_tokens, sampling.logprobs)
         if sampling.beams > 1:
             request.search = BeamSearch(sampling, request.stops)
 
@@ -124,20 +131,13 @@ class Decoder:
         if not rows.size:
             return rows
         tokens = sampler.choose(logits, running.wishes(rows))
-        if self._logs:
-            self._tell_logprobs(rows, logits, tokens)
+        asked = self._logprobs.asked(rows)
+        if asked.size:
+            places = torch.from_numpy(asked)
+            made = running.made[rows[asked]]
+            self._logprobs.record(rows[asked], made, logits[places], tokens[places])
         ended = running.record(rows, tokens.cpu().numpy())
         return rows[ended]
-
-    def _tell_logprobs(self, rows: NDArray[np.int64], logits: torch.Tensor, tokens: torch.Tensor) -> None:
-        asked = [(place, row) for place, row in enumerate(rows.tolist()) if row in self._logs]
-        if not asked:
-            return
-        places = torch.tensor([place for place, _ in asked])
-        most = max(self._logs[row].most for _, row in asked)
-        found = sampler.logprobs(logits[places], tokens[places], most)
-        for i, (_, row) in enumerate(asked):
-            self._logs[row].record(int(self._running.made[row]), found, i)
 
     def _search(self, request: Request, rows: NDArray[np.int64], logits: torch.Tensor) -> None:
         """A step of a beam search: beams take over the KV of those they continue, without a copy."""
@@ -191,15 +191,14 @@ class Decoder:
 
     def _completion(self, request: Request, row: int, reason: FinishReason) -> Completion:
         tokens = tuple(self._made(request, row).tolist())
-        log = self._logs.get(row)
-        return Completion(tokens, reason, log.told(len(tokens)) if log else None)
+        return Completion(tokens, reason, self._logprobs.told(row, len(tokens)))
 
     def _release(self, rows: list[int]) -> None:
         self._core.arena.release(self._running.kv[rows])
 
     def _close(self, request: Request, rows: list[int]) -> None:
         self._running.close(rows)
+        self._logprobs.close(rows)
         for row in rows:
             request.rows.remove(row)
             request.samples.pop(row)
-            self._logs.pop(row, None)

@@ -9,18 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.serve.beams import BeamSearch
-from lamina.serve.sampler import Logprobs
+from lamina.serve.logprobs import TokenLogprobs
 from lamina.serve.sampling import Sampling
 
 FinishReason = Literal["length", "stop", "cancelled", "failed"]
-
-
-@dataclass(frozen=True)
-class TokenLogprobs:
-    """A token's own log-probability, and the likeliest tokens with theirs."""
-
-    chosen: float
-    top: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True)
@@ -50,35 +42,6 @@ class Piece:
 
     sample: int
     tokens: tuple[int, ...]
-
-
-class LogprobLog:
-    """The log-probabilities of one sequence as they come."""
-
-    def __init__(self, tokens: int, most: int) -> None:
-        self._chosen = np.empty(tokens, np.float32)
-        self._top_tokens = np.empty((tokens, most), np.int64)
-        self._top = np.empty((tokens, most), np.float32)
-
-    @property
-    def most(self) -> int:
-        return self._top.shape[1]
-
-    def record(self, place: int, found: Logprobs, row: int) -> None:
-        self._chosen[place] = found.chosen[row]
-        self._top_tokens[place] = found.top_tokens[row, : self.most]
-        self._top[place] = found.top[row, : self.most]
-
-    def told(self, tokens: int) -> tuple[TokenLogprobs, ...]:
-        return tuple(
-            TokenLogprobs(chosen, tuple(zip(ids, values, strict=True)))
-            for chosen, ids, values in zip(
-                self._chosen[:tokens].tolist(),
-                self._top_tokens[:tokens].tolist(),
-                self._top[:tokens].tolist(),
-                strict=True,
-            )
-        )
 
 
 @dataclass

@@ -87,8 +87,8 @@ class Running:
         ended |= made + 1 >= self.limit[rows]
         return ended
 
-    def tokens_of(self, row: int) -> list[int]:
-        made: list[int] = self.tokens[row, : self.made[row]].tolist()
+    def tokens_of(self, row: int, begin: int = 0) -> list[int]:
+        made: list[int] = self.tokens[row, begin : self.made[row]].tolist()
         return made
 
     def _columns(self) -> list[str]:

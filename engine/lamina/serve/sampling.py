@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
+
+MOST_STOPS = 64
+LARGEST_EXPONENT = 600  # of e: far from overflow
 
 
 class RequestError(ValueError):
@@ -15,11 +20,11 @@ class RequestError(ValueError):
 class Sampling:
     """Greedy unless told otherwise.
 
-    With `temperature` above 0 tokens are drawn, from the `top_k` likeliest (0: all) and of those from the
-    smallest set that has `top_p` of the probability. The same `seed` gives the same draws, whoever else is in
-    the batch; without one the engine makes one up. `n` samples share their prompt. `beams` above 1 is beam
-    search, which gives the `n` best. `logprobs` asks for each token's log-probability and that of so many
-    likeliest (0: none but its own; None: no log-probabilities).
+    With `temperature` above 0 (in effect 0.00001) tokens are drawn, from the `top_k` likeliest (0: all) and
+    of those from the smallest set that has `top_p` of the probability. The same `seed` gives the same draws,
+    whoever else is in the batch; without one the engine makes one up. `n` samples share their prompt. `beams`
+    above 1 is beam search, which gives the `n` best. `logprobs` asks for each token's log-probability and
+    that of so many likeliest (0: none but its own; None: no log-probabilities).
     """
 
     max_tokens: int = 16
@@ -35,6 +40,17 @@ class Sampling:
     ignore_eos: bool = False
     logprobs: int | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("max_tokens", "top_k", "n", "beams"):
+            object.__setattr__(self, name, whole(name, getattr(self, name)))
+        for name in ("seed", "logprobs"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else whole(name, value))
+        if isinstance(self.stop_tokens, str) or not isinstance(self.stop_tokens, Iterable):
+            raise RequestError(f"stop_tokens is {self.stop_tokens!r}: give a tuple of token ids")
+        stops = tuple(whole("a stop token", token) for token in self.stop_tokens)
+        object.__setattr__(self, "stop_tokens", stops)
+
     @property
     def width(self) -> int:
         """Sequences that decode side by side."""
@@ -47,29 +63,47 @@ class Sampling:
             math.isfinite(self.temperature) and self.temperature >= 0,
             f"temperature is {self.temperature}: give 0 (greedy) or more",
         )
-        _require(self.top_k >= 0, f"top_k is {self.top_k}: give 0 (all tokens) or more")
+        _require(0 <= self.top_k < 2**31, f"top_k is {self.top_k}: give 0 (all tokens) or more")
         _require(0 < self.top_p <= 1, f"top_p is {self.top_p}: give more than 0 and at most 1")
         _require(
             self.n >= 1 and self.beams >= 1, f"n is {self.n} and beams {self.beams}: both are at least 1"
         )
         _require(
-            self.beams == 1 or self.n <= self.beams,
-            f"n is {self.n}: a search of {self.beams} beams has no more",
-        )
-        _require(
-            self.beams == 1 or (self.temperature == 0 and self.logprobs is None),
-            "beam search neither draws nor tells log-probabilities: leave temperature and logprobs out",
-        )
-        _require(self.beams <= vocab_size // 2, f"beams is {self.beams}: at most half the vocabulary")
-        _require(
             self.logprobs is None or 0 <= self.logprobs <= vocab_size,
             f"logprobs is {self.logprobs}: give 0 to {vocab_size}",
         )
         _require(
-            math.isfinite(self.length_penalty), f"length_penalty is {self.length_penalty}: give a number"
+            len(self.stop_tokens) <= MOST_STOPS,
+            f"stop_tokens has {len(self.stop_tokens)} tokens: at most {MOST_STOPS} can be told apart quickly",
         )
         for token in self.stop_tokens:
             _require(0 <= token < vocab_size, f"stop token {token} is outside the vocabulary of {vocab_size}")
+        if self.beams > 1:
+            self._require_search(vocab_size)
+
+    def _require_search(self, vocab_size: int) -> None:
+        _require(self.n <= self.beams, f"n is {self.n}: a search of {self.beams} beams has no more")
+        _require(
+            self.temperature == 0 and self.logprobs is None,
+            "beam search neither draws nor tells log-probabilities: leave temperature and logprobs out",
+        )
+        _require(self.beams <= vocab_size // 2, f"beams is {self.beams}: at most half the vocabulary")
+        _require(
+            math.isfinite(self.length_penalty)
+            and abs(self.length_penalty) * math.log(self.max_tokens) < LARGEST_EXPONENT,
+            f"length_penalty is {self.length_penalty}: too large a power of {self.max_tokens:,} tokens",
+        )
+        _require(
+            self.early_stopping in (True, False, "never"),
+            f"early_stopping is {self.early_stopping!r}: give True, False or 'never'",
+        )
+
+
+def whole(name: str, value: object) -> int:
+    """The value as an int, if it is a whole number of any kind."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise RequestError(f"{name} is {value!r}: give a whole number")
+    return operator.index(value)
 
 
 def _require(holds: bool, otherwise: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lamina.kv import Arena, ArenaError, ArenaShape, SlabFullError
-from lamina.kv.paging import PAGE_TOKENS
+from lamina.kv.paging import PAGE_TOKENS, Pager, Pages
 
 SHAPE = ArenaShape(layers=2, kv_heads=2, head_dim=8, dtype=torch.float32)
 
@@ -105,6 +105,24 @@ def test_the_page_unread_for_longest_makes_room() -> None:
     assert pager.faults.moved == 1, "request 1 was read later than 2 and had to stay"
     pager.fetch(arena.slab.indices(2))
     assert pager.faults.moved == 2
+
+
+@given(tokens=st.integers(PAGE_TOKENS, 10_000), overcommit=st.floats(0, 8, exclude_min=True))
+def test_paging_takes_no_more_memory_than_there_is(tokens: int, overcommit: float) -> None:
+    pages = Pager.pages(tokens, overcommit)
+    assert tokens - PAGE_TOKENS < pages.device * PAGE_TOKENS <= tokens
+    beside = tokens * overcommit
+    assert pages.host * PAGE_TOKENS <= max(beside, PAGE_TOKENS)
+    assert pages.host * PAGE_TOKENS > beside - PAGE_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("tokens", "overcommit", "pages"),
+    [(1, 0.01, (1, 1)), (127, 1.0, (1, 1)), (128, 1.0, (2, 2)), (200, 0.5, (3, 1)), (64, 2.99, (1, 2))],
+)
+def test_pages_are_whole_and_at_least_one(tokens: int, overcommit: float, pages: tuple[int, int]) -> None:
+    assert Pager.pages(tokens, overcommit) == Pages(*pages)
+    assert Arena(SHAPE, tokens, overcommit=overcommit).capacity == sum(pages) * PAGE_TOKENS
 
 
 def test_a_fork_writes_beside_its_parent_and_not_over_it() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -11,7 +13,7 @@ import torch
 import transformers
 
 from lamina.model import CheckpointError, load_original
-from lamina.model.checkpoint import require_sound
+from lamina.model.checkpoint import MOST_HEADER_BYTES, require_sound
 
 CONFIG = transformers.LlamaConfig(
     hidden_size=32,
@@ -143,3 +145,171 @@ def test_another_models_weights_are_refused(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match="has another shape"):
         load(folder)
+
+
+# Which file is loaded, and that it is the one that was checked.
+
+
+def test_the_single_file_is_checked_because_it_is_the_one_loaded(sharded: Path, folder: Path) -> None:
+    single = sharded / "model.safetensors"
+    single.write_bytes((folder / "model.safetensors").read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: has [\d,]+ bytes of"):
+        require_sound(sharded)
+    # A folder of that name is nobody's weights.
+    single.unlink()
+    single.mkdir()
+    require_sound(sharded)
+
+
+def test_a_config_that_names_another_file_is_refused(sharded: Path, folder: Path) -> None:
+    for place, others in (
+        (folder, ["other.safetensors", "model.safetensors.index.json", "", 7]),
+        (sharded, ["x"]),
+    ):
+        for other in others:
+            config = transformers.AutoConfig.from_pretrained(place)
+            config.transformers_weights = other
+            with pytest.raises(CheckpointError, match=f"has transformers_weights {other!r}, but only"):
+                load_original(config, place, torch.float32, "safetensors")
+    require_sound(folder, "model.safetensors")
+    require_sound(sharded, "model.safetensors.index.json")
+
+
+def test_an_adapter_beside_the_weights_is_refused(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="adapters are not supported"):
+        require_sound(folder)
+
+
+def test_links_to_shards_are_legal(sharded: Path, tmp_path: Path) -> None:
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    for number, shard in enumerate(sorted(sharded.glob("*.safetensors"))):
+        shard.rename(blobs / f"{number}")
+        shard.symlink_to(blobs / f"{number}")
+    load(sharded)
+
+
+@pytest.mark.parametrize(
+    "place", ["../one/model.safetensors", "/etc/x.safetensors", "sub/a.safetensors", "a.bin", ".."]
+)
+def test_an_index_cannot_lead_out_of_its_folder(sharded: Path, place: str) -> None:
+    index = sharded / "model.safetensors.index.json"
+    facts = json.loads(index.read_text())
+    facts["weight_map"]["lm_head.weight"] = place
+    index.write_text(json.dumps(facts))
+    with pytest.raises(
+        CheckpointError, match=r"'lm_head\.weight' is in '.*', and not in a \.safetensors file of"
+    ):
+        require_sound(sharded)
+
+
+# What damage can look like.
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"weight_map": {}}',
+        "{}",
+        "7",
+        '{"weight_map": []}',
+        '{"weight_map": {"a": 1}}',
+        "[" * 100_000,
+        "{",
+        "\x00",
+    ],
+    ids=range(8),
+)
+def test_a_damaged_index_is_told(sharded: Path, text: str) -> None:
+    (sharded / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"index\.json: is no index of safetensors \("):
+        require_sound(sharded)
+
+
+def test_an_index_that_is_a_folder_or_too_long_is_told(sharded: Path) -> None:
+    index = sharded / "model.safetensors.index.json"
+    os.truncate(index, MOST_HEADER_BYTES + 1)
+    with pytest.raises(
+        CheckpointError, match=r"is no index of safetensors \(it is longer than 100,000,000 bytes"
+    ):
+        require_sound(sharded)
+    index.unlink()
+    index.mkdir()
+    with pytest.raises(CheckpointError, match=r"is no index of safetensors \(it is no file"):
+        require_sound(sharded)
+
+
+def test_a_file_that_cannot_be_read_is_told(sharded: Path) -> None:
+    index = sharded / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "a" * 300 + ".safetensors"}}))
+    with pytest.raises(CheckpointError, match=r"its weights cannot be read \("):
+        require_sound(sharded)
+
+
+def write(folder: Path, header: str | dict[str, Any], data: int) -> None:
+    text = (header if isinstance(header, str) else json.dumps(header)).encode()
+    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(data))
+
+
+def tensor(begin: Any, end: Any, shape: Any = (2,), dtype: Any = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def test_tensors_in_any_order_and_empty_ones_are_sound(tmp_path: Path) -> None:
+    write(
+        tmp_path, {"b": tensor(8, 16), "a": tensor(0, 8), "e": tensor(8, 8, [0, 3]), "__metadata__": {}}, 16
+    )
+    require_sound(tmp_path)
+    assert len(safetensors.torch.load_file(tmp_path / "model.safetensors")) == 3
+    write(tmp_path, {"half": tensor(0, 6, [3], "BF16"), "scalar": tensor(6, 14, [], "F64")}, 14)
+    require_sound(tmp_path)
+    assert len(safetensors.torch.load_file(tmp_path / "model.safetensors")) == 2
+
+
+DAMAGED = {
+    "overlap": {"a": tensor(0, 8), "b": tensor(4, 12)},
+    "hole": {"a": tensor(0, 8), "b": tensor(12, 20)},
+    "late": {"a": tensor(4, 12)},
+    "shape": {"a": tensor(0, 16)},
+    "negative": {"a": tensor(-8, 0)},
+    "backwards": {"a": tensor(8, 0)},
+    "infinity": '{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, Infinity]}}',
+    "fraction": {"a": tensor(0, 8.0)},
+    "huge": {"a": tensor(0, 1 << 70, [1 << 68])},
+    "too long a number": '{"a": {"dtype": "F32", "shape": [' + "9" * 5000 + "]}}",
+    "true": {"a": tensor(0, 4, [True])},
+    "dtype list": {"a": tensor(0, 8, dtype=["F32"])},
+    "no dtype": {"a": {"shape": [2], "data_offsets": [0, 8]}},
+    "no offsets": {"a": {"dtype": "F32", "shape": [2]}},
+    "one offset": {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0]}},
+    "shape number": {"a": tensor(0, 8, 2)},
+    "shape text": {"a": tensor(0, 8, ["2"])},
+    "tensor list": {"a": [1]},
+    "list": "[]",
+    "null": "null",
+    "nested": "[" * 100_000,
+    "latin": "\x00\xff",
+}
+
+
+@pytest.mark.parametrize("header", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_header_is_told_in_one_sentence(tmp_path: Path, header: str | dict[str, Any]) -> None:
+    write(tmp_path, header, 8)
+    with pytest.raises(
+        CheckpointError, match=r"^[^\n]*model\.safetensors: is no safetensors file \([^\n]+\); fetch"
+    ):
+        require_sound(tmp_path)
+
+
+def test_a_header_longer_than_safetensors_reads_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    for size in (MOST_HEADER_BYTES + 1000, 8_000_000_000_000):
+        path.write_bytes((size - 8).to_bytes(8, "little"))
+        try:
+            os.truncate(path, size)
+        except OSError:  # not every file system has files of terabytes, be they empty
+            continue
+        with pytest.raises(CheckpointError, match="its header would be longer than 100,000,000 bytes"):
+            require_sound(tmp_path)
+    path.unlink()

@@ -62,7 +62,9 @@ FAMILIES: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
     ),
     "qwen3": lambda: transformers.Qwen3Config(**GQA, head_dim=16),
     "gemma": lambda: transformers.GemmaConfig(**GQA, head_dim=16),
-    "gemma2": lambda: transformers.Gemma2Config(**GEMMA, sliding_window=11),
+    "gemma2": lambda: transformers.Gemma2Config(
+        **GEMMA, sliding_window=11, attn_logit_softcapping=2.0, final_logit_softcapping=5.0
+    ),
     "gemma3": lambda: transformers.Gemma3TextConfig(**GEMMA, sliding_window=10),
     "phi3": lambda: transformers.Phi3Config(**GQA),
     "gpt-neox": lambda: transformers.GPTNeoXConfig(**COMMON),

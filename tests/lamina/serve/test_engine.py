@@ -45,7 +45,9 @@ def test_a_stop_token_ends_a_request_early_and_frees_its_memory(model: Any) -> N
 def test_the_models_end_token_counts_unless_ignored(small_model: SmallModel) -> None:
     model = small_model("llama-gqa")
     plain = Engine(model, kv_tokens=100).generate([PROMPT], Sampling(max_tokens=20))[0].completions[0].tokens
-    model.config.eos_token_id = plain[4]
+    # What transformers' generate goes by; the config may say otherwise.
+    model.generation_config.eos_token_id = plain[4]
+    model.config.eos_token_id = plain[2]
     engine = Engine(model, kv_tokens=100)
     ended, ignored = (
         engine.generate([PROMPT], Sampling(max_tokens=20, ignore_eos=ignore))[0].completions[0]
@@ -133,10 +135,10 @@ def test_a_beam_search_streams_at_its_end(model: Any) -> None:
 
 
 def test_cancelling_at_every_stage(model: Any) -> None:
-    engine = Engine(model, kv_tokens=60, max_sequences=2)
+    engine = Engine(model, kv_tokens=60, max_sequences=3)
     running, searching, waiting = (
         engine.submit(PROMPT, Sampling(max_tokens=20)),
-        engine.submit(PROMPT, Sampling(max_tokens=10, beams=1)),
+        engine.submit(PROMPT, Sampling(max_tokens=10, beams=2)),
         engine.submit(PROMPT, Sampling(max_tokens=20, n=2, temperature=1.0)),
     )
     for _ in range(3):
@@ -148,11 +150,14 @@ def test_cancelling_at_every_stage(model: Any) -> None:
         if made is None:
             assert done == (), "it had not begun"
         else:
+            assert len(done) == 1
             assert (len(done[0].tokens), done[0].finish_reason) == (made, "cancelled")
+            assert (done[0].score is not None) == (number == searching)
     assert engine.idle
     assert engine.core.arena.used == 0
-    with pytest.raises(KeyError, match="no request 99"):
-        engine.cancel(99)
+    for ask in (engine.cancel, engine.result, lambda number: next(engine.stream(number))):
+        with pytest.raises(KeyError, match="no request 99 is here: it never was"):
+            ask(99)
 
 
 def test_cancelling_what_has_ended_changes_nothing(model: Any) -> None:
@@ -178,6 +183,9 @@ def test_shortest_first_and_a_policy_of_ones_own(model: Any) -> None:
     assert order("fifo") == [0, 1, 2]
     assert order("sjf") == [1, 2, 0]
     assert order(lambda sampling, prompt_tokens: prompt_tokens) == [0, 2, 1]
+    assert order(lambda sampling, prompt_tokens: -prompt_tokens) == [1, 2, 0]
+    with pytest.raises(EngineError, match=r"the policy gave 0\.5: a priority is a whole number"):
+        order(lambda sampling, prompt_tokens: 0.5)
 
 
 def test_decode_only_starts_with_the_prompts_length(model: Any) -> None:
@@ -204,12 +212,33 @@ def test_a_step_says_where_its_time_went(model: Any) -> None:
     ("prompt", "wish", "sentence"),
     [
         ([], {}, "the prompt is empty"),
+        ([[1, 2]], {}, r"the prompt has the shape \(1, 2\): give one row"),
+        (torch.tensor([[1, 2]]), {}, r"the prompt has the shape \(1, 2\)"),
+        ([[1], [2, 3]], {}, "the prompt is no row of token ids"),
+        ([1.5, 2.5], {}, "the prompt is made of float64"),
+        ("hello", {}, "the prompt has the shape"),
+        (None, {}, "the prompt has the shape"),
         ([5, 120], {}, r"prompt token 1 is 120: the vocabulary has 120"),
         ([-1], {}, "prompt token 0 is -1"),
         ([1] * 250, {"max_tokens": 8}, "need more than the model's 256 positions"),
         ([1] * 90, {"max_tokens": 12}, "do not fit in the KV memory of 100 tokens, even alone"),
         ([1] * 10, {"max_tokens": 30, "n": 4}, "4 x 30 to make do not fit"),
         (7, {}, "given by its length is for decode-only engines"),
+        (
+            [1],
+            {"n": 9, "max_tokens": 2},
+            r"9 sequences side by side are more than the 8 .* \(max_sequences\)",
+        ),
+        ([1], {"seed": "7"}, "seed is '7': give a whole number"),
+        ([1], {"seed": 1.5}, "seed is 1.5"),
+        ([1], {"max_tokens": 5.0}, "max_tokens is 5.0: give a whole number"),
+        ([1], {"logprobs": True}, "logprobs is True"),
+        ([1], {"stop_tokens": 3}, "stop_tokens is 3: give a tuple"),
+        ([1], {"stop_tokens": (5.5,)}, "a stop token is 5.5"),
+        ([1], {"stop_tokens": tuple(range(65))}, "stop_tokens has 65 tokens: at most 64"),
+        ([1], {"top_k": 2**70}, "top_k is"),
+        ([1], {"beams": 2, "length_penalty": 2000.0}, "length_penalty is 2000.0: too large a power"),
+        ([1], {"beams": 2, "early_stopping": "sometimes"}, "early_stopping is 'sometimes'"),
         ([1], {"max_tokens": 0}, "max_tokens is 0"),
         ([1], {"temperature": -1.0}, "temperature is -1.0"),
         ([1], {"temperature": float("nan")}, "temperature is nan"),
@@ -225,11 +254,13 @@ def test_a_step_says_where_its_time_went(model: Any) -> None:
 def test_what_cannot_be_served_is_refused_and_the_others_go_on(
     prompt: Any, wish: dict[str, Any], sentence: str, model: Any
 ) -> None:
-    engine = Engine(model, kv_tokens=100)
+    engine = Engine(model, kv_tokens=100, max_sequences=8)
     unharmed = engine.submit(PROMPT, Sampling(max_tokens=5))
     engine.step()
     with pytest.raises(RequestError, match=sentence):
         engine.submit(prompt, Sampling(**wish))
+    with pytest.raises(RequestError, match=sentence):
+        engine.generate([PROMPT, prompt], Sampling(**wish))
     engine.run()
     assert len(tokens_of(engine, unharmed)[0]) == 5
     engine.check_integrity()
@@ -256,6 +287,100 @@ def test_a_prompt_that_fails_takes_nobody_with_it(model: Any, monkeypatch: pytes
     engine.check_integrity()
 
 
+def test_a_stream_of_a_failed_request_says_so(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(model, kv_tokens=200)
+
+    def unlucky(*_: object) -> None:
+        raise ValueError("as luck would have it")
+
+    monkeypatch.setattr(engine.core, "begin", unlucky)
+    number = engine.submit(PROMPT)
+    with pytest.raises(RequestError, match=f"request {number} failed: .* as luck would have it"):
+        list(engine.stream(number))
+    engine.check_integrity()
+
+
+def test_a_stream_ends_when_its_request_is_taken_away(model: Any) -> None:
+    engine = Engine(model, kv_tokens=200)
+    number = engine.submit(PROMPT, Sampling(max_tokens=9))
+    stream = engine.stream(number)
+    next(stream)
+    engine.cancel(number)
+    engine.result(number)
+    assert list(stream) == []
+
+
+def test_numbers_of_any_kind_are_taken(model: Any) -> None:
+    engine = Engine(model, kv_tokens=200)
+    tokens = np.array(PROMPT, np.int32)
+    numpy_wish = Sampling(
+        max_tokens=np.int64(6), temperature=np.float32(1.0), seed=np.int64(-5), top_k=np.int32(9)
+    )
+    number = engine.submit(tokens, numpy_wish)
+    tokens[:] = 5000  # the engine has its own copy
+    engine.run()
+    plain = Sampling(max_tokens=6, temperature=1.0, seed=-5, top_k=9)
+    for prompt in (PROMPT, tuple(PROMPT), torch.tensor(PROMPT)):
+        assert (
+            engine.generate([prompt], plain)[0].completions == engine.generate([PROMPT], plain)[0].completions
+        )
+    assert tokens_of(engine, number)[0] == engine.generate([PROMPT], plain)[0].completions[0].tokens
+
+
+def test_extreme_but_lawful_wishes(model: Any) -> None:
+    engine = Engine(model, kv_tokens=200)
+    greedy = engine.generate([PROMPT], Sampling(max_tokens=8))[0].completions[0].tokens
+    for wish in (
+        {"temperature": 1e-40},
+        {"temperature": 1e-4},
+        {"temperature": 1.0, "top_p": 1e-50},
+        {"temperature": 1.0, "top_k": 1},
+    ):
+        assert engine.generate([PROMPT], Sampling(max_tokens=8, **wish))[0].completions[0].tokens == greedy
+    assert engine.generate([PROMPT], Sampling(max_tokens=8, temperature=1e30, seed=1))[0].completions
+
+
+def test_decode_only_takes_a_columns_numbers(model: Any) -> None:
+    engine = Engine(model, kv_tokens=300, decode_only=True)
+    engine.submit(np.int64(20), Sampling(max_tokens=2))
+    assert engine.step().kv_tokens == 20
+    with pytest.raises(RequestError, match="length is 0"):
+        engine.submit(0)
+    with pytest.raises(RequestError, match="length is True"):
+        engine.submit(True)
+
+
+def test_the_callers_model_is_left_as_it_was(small_model: SmallModel) -> None:
+    model = small_model("opt")
+    model.train()
+    engine = Engine(model, kv_tokens=200)
+    made = engine.generate([PROMPT * 4], Sampling(max_tokens=20))
+    assert model.training
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    model.eval()
+    assert made == Engine(model, kv_tokens=200).generate([PROMPT * 4], Sampling(max_tokens=20))
+
+
+def test_many_logprobs_at_once_and_after_each_other(model: Any) -> None:
+    engine = Engine(model, kv_tokens=900)
+    wishes = [Sampling(max_tokens=3 + i, logprobs=i % 4 if i % 3 else None) for i in range(12)]
+    numbers = [engine.submit(PROMPT, wish) for wish in wishes]
+    engine.run()
+    alone = engine.generate([PROMPT], Sampling(max_tokens=20, logprobs=5))[0].completions[0].logprobs
+    assert alone is not None
+    for number, wish in zip(numbers, wishes, strict=True):
+        told = engine.result(number).completions[0].logprobs
+        if wish.logprobs is None:
+            assert told is None
+            continue
+        assert told is not None
+        assert len(told) == wish.max_tokens
+        for ours, theirs in zip(told, alone, strict=False):
+            assert len(ours.top) == wish.logprobs
+            assert ours.chosen == pytest.approx(theirs.chosen, abs=1e-4)
+            assert [name for name, _ in ours.top] == [name for name, _ in theirs.top[: wish.logprobs]]
+
+
 def test_an_iteration_broken_off_is_not_gone_on_with(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(model, kv_tokens=200)
     engine.submit(PROMPT, Sampling(max_tokens=6))
@@ -274,8 +399,16 @@ def test_an_iteration_broken_off_is_not_gone_on_with(model: Any, monkeypatch: py
     ("options", "sentence"),
     [
         ({"policy": "lifo"}, "policy 'lifo': known are fifo, sjf"),
-        ({"max_sequences": 0}, "max_sequences is 0"),
+        ({"max_sequences": 0}, "max_sequences is 0: give a whole number from 1"),
         ({"kv_tokens": 10, "kv_bytes": 10}, "give one of the two"),
+        ({"kv_tokens": 10.5}, "kv_tokens is 10.5: give a whole number from 1"),
+        ({"max_sequences": 2.5}, "max_sequences is 2.5"),
+        ({"admission": "hope"}, "admission 'hope': known are reserve, grow"),
+        ({"load_format": "pickle"}, "load_format 'pickle': known are safetensors, dummy"),
+        ({"dtype": "float16"}, "dtype is 'float16': known are torch.float32"),
+        ({"threads": -1}, "threads is -1"),
+        ({"device": "abacus"}, "device 'abacus': give cpu or cuda"),
+        ({"overcommit": -1.0}, "overcommit -1.0 is no share"),
         ({"kv_bytes": 100}, "100 bytes of KV memory hold no token"),
         ({"dtype": torch.bfloat16}, "torch.float32 and torch.bfloat16 was asked for"),
     ],

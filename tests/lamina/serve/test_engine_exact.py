@@ -109,7 +109,6 @@ def test_beam_search_is_transformers_own(
     # Several end tokens, so that beams end at different lengths.
     model = small_model(family)
     model.generation_config.eos_token_id = [7, 11, 19]
-    model.config.eos_token_id = [7, 11, 19]
     prompts = prompts_of([6, 13])
     engine = Engine(model, kv_tokens=2000)
     results = engine.generate(prompts, Sampling(max_tokens=30, **wish))

@@ -99,12 +99,3 @@ def test_draws_of_a_seed_differ_from_each_other_and_look_uniform() -> None:
     assert chi_square < 120  # of 63 degrees of freedom; beyond it with odds of one in 50,000
     across_seeds = sampler.uniform(number.astype(np.uint64), np.zeros(number.size, np.int64))
     assert abs(np.corrcoef(drawn, across_seeds)[0, 1]) < 0.02
-
-
-def test_logprobs_are_of_the_model_itself() -> None:
-    logits = torch.randn(3, 20, dtype=torch.bfloat16, generator=torch.Generator().manual_seed(1))
-    found = sampler.logprobs(logits, torch.tensor([4, 5, 6]), 2)
-    expected = torch.log_softmax(logits.float(), -1)
-    np.testing.assert_allclose(found.chosen, expected[torch.arange(3), [4, 5, 6]], rtol=1e-6)
-    np.testing.assert_array_equal(found.top_tokens[:, 0], logits.float().argmax(-1))
-    assert (found.top[:, 0] >= found.top[:, 1]).all()

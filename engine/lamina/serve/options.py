@@ -1,0 +1,58 @@
+"""What an engine is told when it is made, checked before anything is loaded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from lamina.model.load import LoadFormat
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+LOAD_FORMATS = ("safetensors", "dummy")
+
+
+class EngineError(ValueError):
+    """An engine that cannot be made or gone on with; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class CoreOptions:
+    """How to build a core. Memory is given in tokens or in bytes; by default a quarter of what is free."""
+
+    dtype: torch.dtype | None = None
+    load_format: LoadFormat = "safetensors"
+    kv_tokens: int | None = None
+    kv_bytes: int | None = None
+    overcommit: float = 0.0
+    decode_only: bool = False
+    rope: str = "carry"
+    backend: str = "python"
+    overlap: bool = True
+    threads: int = 0
+    device: str = "cpu"  # or "cuda", which is not verified on hardware
+
+    def __post_init__(self) -> None:
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise EngineError(f"dtype is {self.dtype!r}: known are {', '.join(map(str, DTYPES))}")
+        if self.load_format not in LOAD_FORMATS:
+            raise EngineError(f"load_format '{self.load_format}': known are {', '.join(LOAD_FORMATS)}")
+        if self.kv_tokens is not None and self.kv_bytes is not None:
+            raise EngineError("the KV memory is given in tokens and in bytes: give one of the two")
+        for name in ("kv_tokens", "kv_bytes"):
+            if getattr(self, name) is not None:
+                require_count(name, getattr(self, name))
+        if not 0 <= self.overcommit < math.inf:
+            raise EngineError(f"overcommit {self.overcommit} is no share: give 0 or more")
+        require_count("threads", self.threads, least=0)
+        try:
+            torch.device(self.device)
+        except RuntimeError as error:
+            raise EngineError(f"device '{self.device}': give cpu or cuda") from error
+
+
+def require_count(name: str, value: object, least: int = 1) -> None:
+    """Raise EngineError unless the value is a whole number, and not too small."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise EngineError(f"{name} is {value!r}: give a whole number from {least}")

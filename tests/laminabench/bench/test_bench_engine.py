@@ -1,0 +1,68 @@
+"""The engine's benchmark: it reports what was run, and a user's mistake as the user's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from laminabench.bench import engine
+from laminabench.cli.main import run
+
+SMALL = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 100,
+    "max_position_embeddings": 512,
+}
+
+
+def test_it_reports_what_was_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(engine, "SHAPE", SMALL)
+    with pytest.raises(SystemExit) as exit_:
+        run(["bench", "engine", "--batch", "3", "--context", "50", "--rounds", "2", "--threads", "1",
+             "--no-overlap", "--json"])  # fmt: skip
+    assert exit_.value.code == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["options"] == {"threads": 1, "backend": "python", "overlap": False}
+    assert result["threads"]["attention"] == 1
+    assert (result["batch"], result["context"], result["layers"], result["rounds"]) == (3, 50, 2, 2)
+    # Four projections, three of the feed-forward layer, and the head.
+    layer = 64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 96
+    assert result["gemm_parameters"] == 2 * layer + 64 * 100
+    assert result["kv_bytes"] == 3 * 50 * 2 * 2 * 2 * 16 * 2
+    parts = sum(part["median"] for part in result["of_which"].values())
+    assert 0 < parts <= 1.5 * result["iteration_s"]["max"]
+    assert result["met"] == (result["ratio_met"] and result["host_met"])
+
+
+def test_the_table_has_the_targets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engine, "SHAPE", SMALL)
+    with pytest.raises(SystemExit):
+        run(["bench", "engine", "--batch", "2", "--context", "40", "--rounds", "1"])
+    shown = capsys.readouterr().out
+    for words in ("iteration / (GEMMs + KV)", "1.25", "host", "1.01 ms", "slices by python, with overlap"):
+        assert words in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--threads", "-1"], "'--threads'"),
+        (["--context", "600"], "context 600, 7 rounds: a prompt of"),
+        (["--batch", "1000000000000"], "cannot be had"),
+    ],
+)
+def test_mistakes_are_the_users(
+    arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engine, "SHAPE", SMALL)
+    with pytest.raises(SystemExit) as exit_:
+        run(["bench", "engine", *arguments])
+    assert exit_.value.code == 2
+    assert sentence in capsys.readouterr().err
