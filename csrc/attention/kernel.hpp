@@ -51,7 +51,17 @@ struct RangeTask {
   int tokens;
   Partial* partials;  // [heads]
   float* rows;        // [heads][padded(head_dim)], weighted values
+  float* scratch;     // scratch_floats() of them
 };
+
+// Tokens whose scores are made before their values are read: so many that softmax's bookkeeping is rare.
+inline constexpr int kBlock = 64;
+
+// What a task for so many KV heads needs to write while it runs: queries, a block's weights, and how they
+// decay.
+inline int scratch_floats(const Shape& shape, int kv_heads) {
+  return kv_heads * shape.group() * (padded(shape.head_dim) + kBlock + 1);
+}
 
 // Partials of one request's consecutive ranges, for the query heads [first, last), into its output.
 struct MergeTask {

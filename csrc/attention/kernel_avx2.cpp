@@ -14,6 +14,7 @@
 #include "attention/kernel_template.hpp"
 #include "attention/merge_template.hpp"
 #include "attention/simd_avx2.hpp"
+#include "attention/wide.hpp"
 
 namespace lamina::attention {
 
@@ -21,7 +22,8 @@ namespace {
 
 template <typename E>
 Kernels kernels_of() {
-  return {&RangeKernel<Avx2Simd, E, WideDot>::attend, &MergeKernel<Avx2Simd, E>::merge, &read<Avx2Simd>};
+  return {&RangeKernel<Avx2Simd, E, WideDot<Avx2Simd, E>, WideSum<Avx2Simd, E>>::attend,
+          &MergeKernel<Avx2Simd, E>::merge, &read<Avx2Simd>};
 }
 
 }  // namespace

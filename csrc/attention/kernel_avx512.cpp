@@ -14,6 +14,7 @@
 #include "attention/kernel_template.hpp"
 #include "attention/merge_template.hpp"
 #include "attention/simd_avx512.hpp"
+#include "attention/wide.hpp"
 
 namespace lamina::attention {
 
@@ -21,8 +22,8 @@ namespace {
 
 template <typename E>
 Kernels kernels_of() {
-  return {&RangeKernel<Avx512Simd, E, WideDot>::attend, &MergeKernel<Avx512Simd, E>::merge,
-          &read<Avx512Simd>};
+  return {&RangeKernel<Avx512Simd, E, WideDot<Avx512Simd, E>, WideSum<Avx512Simd, E>>::attend,
+          &MergeKernel<Avx512Simd, E>::merge, &read<Avx512Simd>};
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "attention/kernel_template.hpp"
 #include "attention/merge_template.hpp"
 #include "attention/simd_baseline.hpp"
+#include "attention/wide.hpp"
 
 namespace lamina::attention {
 
@@ -9,8 +10,8 @@ namespace {
 
 template <typename E>
 Kernels kernels_of() {
-  return {&RangeKernel<BaselineSimd, E, WideDot>::attend, &MergeKernel<BaselineSimd, E>::merge,
-          &read<BaselineSimd>};
+  return {&RangeKernel<BaselineSimd, E, WideDot<BaselineSimd, E>, WideSum<BaselineSimd, E>>::attend,
+          &MergeKernel<BaselineSimd, E>::merge, &read<BaselineSimd>};
 }
 
 }  // namespace

@@ -1,289 +1,226 @@
 #pragma once
 
 // The attention kernel, written once for every width of vector. Each kernel_*.cpp includes it where the
-// compiler may use that file's instructions, which is why everything here and in the simd_*.hpp is in unnamed
-// namespaces: a function shared with another file could be linked in the version for a better processor.
+// compiler may use that file's instructions, which is why everything here and in the headers beside it is in
+// unnamed namespaces: a function shared with another file could be linked in the version for a better
+// processor.
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
+#include "attention/ahead.hpp"
 #include "attention/kernel.hpp"
 #include "attention/kernel_math.hpp"
 
 namespace lamina::attention {
 namespace {
 
-// Tokens whose scores are made before their values are read: enough to make full vectors of scores, and so
-// few that their keys and values stay in the first-level cache while the group's other query heads use them.
-inline constexpr int kBlock = 64;
+// Tokens are worked on in multiples of this many.
+inline constexpr int kStep = 8;
 
-// Rows of one block: where its tokens lie from a head's first number, the last one repeated up to whole
-// vectors.
-struct Block {
-  int tokens;
-  std::size_t offsets[kBlock];
-};
+// N query heads of one KV head share a vector of scores, of this many tokens each, in the order [N][tokens];
+// and such vectors follow one another.
+template <typename S, int N>
+inline constexpr int kTogether = S::kWidth / N;
 
-// Fetches the next block's rows from memory into the cache, little by little between the steps of the
-// arithmetic, in the order in which they lie in memory.
-class Ahead {
-public:
-  Ahead(const RangeTask& task, int number_bytes) : source_(*task.source) {
-    const std::size_t row = static_cast<std::size_t>(task.shape.head_dim * number_bytes);
-    const int heads = task.last - task.first;
-    const bool whole = source_.head_stride == row;
-    piece_bytes_ = whole ? heads * row : row;
-    pieces_ = whole ? 2 : 2 * heads;
-    first_ = task.first * source_.head_stride;
-  }
-
-  void aim(const Block& block) {
-    block_ = &block;
-    token_ = 0;
-    piece_ = 0;
-    if (block.tokens > 0)
-      point();
-    else
-      line_ = end_ = nullptr;
-  }
-
-  // Always inlined: a function that only prefetches has no effect in the compiler's eyes, and calls of it go.
-  [[gnu::always_inline]] void fetch(int lines) {
-    for (; lines > 0 && line_ != end_; --lines) {
-      __builtin_prefetch(line_);
-      line_ += 64;
-      if (line_ >= end_) turn();
-    }
-  }
-
-private:
-  void turn() {
-    if (++piece_ == pieces_) {
-      piece_ = 0;
-      if (++token_ == block_->tokens) {
-        line_ = end_ = nullptr;
-        return;
-      }
-    }
-    point();
-  }
-  void point() {
-    line_ = ((piece_ & 1) ? source_.v : source_.k) + first_ + block_->offsets[token_] +
-            (piece_ >> 1) * source_.head_stride;
-    end_ = line_ + piece_bytes_;
-  }
-
-  const Source& source_;
-  std::size_t piece_bytes_;
-  std::size_t first_;
-  int pieces_;
-  const Block* block_ = nullptr;
-  int token_ = 0;
-  int piece_ = 0;
-  const std::byte* line_ = nullptr;
-  const std::byte* end_ = nullptr;
-};
-
-template <typename S, bool kHalf, typename E>
-typename S::Vec widen(const E* p) {
-  if constexpr (kHalf) {
-    return S::widen_half(p);
+// Where the score of one of N heads and a token is, the token counted from a multiple of kTogether. 8 heads
+// are 4 and then 4 more.
+template <typename S, int N>
+constexpr int place_of(int head, int token) {
+  if constexpr (N == 8) {
+    return head / 4 * 4 * kBlock + place_of<S, 4>(head % 4, token);
   } else {
-    return S::widen(p);
+    constexpr int kEach = kTogether<S, N>;
+    return token / kEach * S::kWidth + head * kEach + token % kEach;
   }
 }
 
-// S: the vectors. E: what K and V hold. Dot: how scores of some query heads and tokens are made.
-template <typename S, typename E, template <typename, typename> typename Dot>
+// S: the vectors. E: what K and V are made of. Dot: how scores are made. Sum: how weighted values are summed.
+template <typename S, typename E, typename Dot, typename Sum>
 class RangeKernel {
   using Vec = typename S::Vec;
 
 public:
-  static void attend(const RangeTask& task) {
-    Block blocks[2];
-    fill(blocks[0], task, 0);
-    Ahead ahead(task, sizeof(E));
-    for (int start = 0, i = 0; start < task.tokens; start += kBlock, i ^= 1) {
-      blocks[i ^ 1].tokens = 0;
-      if (start + kBlock < task.tokens) fill(blocks[i ^ 1], task, start + kBlock);
-      ahead.aim(blocks[i ^ 1]);
-      for (int head = task.first; head < task.last; ++head)
-        one_head(task, blocks[i], ahead, head, start == 0);
-    }
-  }
+  static void attend(const RangeTask& task) { RangeKernel(task).run(); }
 
 private:
-  static void fill(Block& block, const RangeTask& task, int start) {
-    block.tokens = std::min(kBlock, task.tokens - start);
-    const int whole = (block.tokens + S::kWidth - 1) / S::kWidth * S::kWidth;
-    for (int t = 0; t < whole; ++t) {
-      const Slot slot = task.slots[start + std::min(t, block.tokens - 1)];
-      block.offsets[t] = static_cast<std::size_t>(slot) * task.source->slot_stride;
+  explicit RangeKernel(const RangeTask& task)
+      : task_(task),
+        source_(*task.source),
+        group_(task.shape.group()),
+        dim_(task.shape.head_dim),
+        // How many of a head's tokens are worked on before the next head. Few, and the rows of all heads are
+        // read side by side, nearly as they lie in memory; but the sums of each head leave the registers as
+        // often.
+        step_(group_ < 4 ? kStep : kBlock),
+        step_fetches_((dim_ * static_cast<int>(sizeof(E)) * kStep + Ahead::kBytes - 1) / Ahead::kBytes),
+        weights_(task.scratch + (task.last - task.first) * group_ * padded(dim_)),
+        decays_(weights_ + (task.last - task.first) * group_ * kBlock),
+        ahead_(task, sizeof(E)) {}
+
+  void run() {
+    for (int head = task_.first; head < task_.last; ++head) pack<4>(head, 0);
+    for (int start = 0; start < task_.tokens; start += kBlock) {
+      fresh_ = start == 0;
+      find_rows(start);
+      for (at_ = 0; at_ < whole_; at_ += step_) {
+        aim_after(source_.k, source_.v, 0, whole_);
+        for (int head = task_.first; head < task_.last; ++head) score<S::kMostHeads>(head, 0);
+      }
+      for (int head = task_.first; head < task_.last; ++head) weigh<4>(head, 0);
+      for (at_ = 0; at_ < whole_; at_ += step_) {
+        aim_after(source_.v, source_.k, whole_, following_);
+        for (int head = task_.first; head < task_.last; ++head) gather<S::kMostHeads>(head, 0);
+      }
     }
   }
 
-  static void one_head(const RangeTask& task, const Block& block, Ahead& ahead, int kv_head, bool fresh) {
-    const int group = task.shape.group();
-    int head = kv_head * group;
-    const int end = head + group;
-    for (; head + 4 <= end; head += 4) heads<4>(task, block, ahead, kv_head, head, fresh);
-    for (; head + 2 <= end; head += 2) heads<2>(task, block, ahead, kv_head, head, fresh);
-    if (head < end) heads<1>(task, block, ahead, kv_head, head, fresh);
+  // Where the block's tokens lie, and those of the next one as far as they are needed.
+  void find_rows(int start) {
+    const int tokens = std::min(kBlock, task_.tokens - start);
+    int t = 0;
+    for (; t < tokens; ++t) offsets_[t] = offset_of(task_.slots[start + t]);
+    for (; t % kStep != 0; ++t) offsets_[t] = offsets_[tokens - 1];
+    tokens_ = tokens;
+    whole_ = t;
+    following_ = std::min(step_, task_.tokens - start - tokens);
+    for (int i = 0; i < following_; ++i) offsets_[t + i] = offset_of(task_.slots[start + tokens + i]);
   }
 
-  // N query heads over one block: scores, weights, weighted values.
+  std::size_t offset_of(Slot slot) const { return static_cast<std::size_t>(slot) * source_.slot_stride; }
+
+  // What follows this step: more of the same rows, or at their end some of the others.
+  void aim_after(const std::byte* same, const std::byte* other, int other_at, int other_tokens) {
+    const int next = at_ + step_;
+    if (next < whole_) {
+      ahead_.aim(same, offsets_ + next, std::min(step_, whole_ - next));
+    } else {
+      ahead_.aim(other, offsets_ + other_at, std::min(step_, other_tokens));
+    }
+  }
+
+  Step step_of(const std::byte* rows, int kv_head, int heads) {
+    return {rows + static_cast<std::size_t>(kv_head) * source_.head_stride,
+            offsets_ + at_,
+            std::min(step_, whole_ - at_),
+            dim_,
+            (step_fetches_ * heads + group_ - 1) / group_,  // the query heads of a KV head share the fetching
+            ahead_};
+  }
+
+  // Each of these four goes over a KV head's query heads from number `from` on, as many together as can be.
+
   template <int N>
-  static void heads(const RangeTask& task, const Block& block, Ahead& ahead, int kv_head, int head,
-                    bool fresh) {
-    const Source& source = *task.source;
-    const int dim = task.shape.head_dim;
-    const std::size_t offset = static_cast<std::size_t>(kv_head) * source.head_stride;
-    const int group = task.shape.group();
-    alignas(64) float weights[N][kBlock];
-    Dot<S, E>::template scores<N>(reinterpret_cast<const E*>(task.q) + head * dim, dim, source.k + offset,
-                                  block, weights, ahead,
-                                  (S::kWidth * dim * (int)sizeof(E) / 64 + group - 1) / group);
-    float decay[N];
-    for (int n = 0; n < N; ++n) {
-      decay[n] = weigh(weights[n], block.tokens, source, task.partials[head + n], fresh);
+  void pack(int kv_head, int from) {
+    for (; from + N <= group_; from += N) {
+      const E* q = reinterpret_cast<const E*>(task_.q) + (kv_head * group_ + from) * dim_;
+      Dot::template pack<N>(q, dim_, queries(kv_head, from));
     }
-    float* rows = task.rows + static_cast<std::size_t>(head) * padded(dim);
-    gather<N>(source.v + offset, dim, block, weights, decay, fresh, rows, ahead, group);
+    if constexpr (N > 1) pack<N / 2>(kv_head, from);
   }
 
-  // Scores to softmax weights, relative to the largest score so far. Returns by how much what has been summed
+  template <int N>
+  void score(int kv_head, int from) {
+    for (; from + N <= group_; from += N) {
+      Dot::template scores<N>(step_of(source_.k, kv_head, N), queries(kv_head, from),
+                              weights(kv_head, from) + place_of<S, N>(0, at_));
+    }
+    if constexpr (N > 1) score<N / 2>(kv_head, from);
+  }
+
+  template <int N>
+  void weigh(int kv_head, int from) {
+    for (; from + N <= group_; from += N) {
+      weigh_some<N>(weights(kv_head, from), task_.partials + kv_head * group_ + from, decays(kv_head, from));
+    }
+    if constexpr (N > 1) weigh<N / 2>(kv_head, from);
+  }
+
+  template <int N>
+  void gather(int kv_head, int from) {
+    for (; from + N <= group_; from += N) {
+      // Only a block's first step meets sums that were made under another largest score.
+      const Before before{fresh_ && at_ == 0, at_ == 0 ? decays(kv_head, from) : nullptr};
+      const std::size_t row = static_cast<std::size_t>((kv_head * group_ + from) * padded(dim_));
+      Sum::template add<N>(step_of(source_.v, kv_head, N),
+                           weights(kv_head, from) + Sum::place_in_weights(place_of<S, N>(0, at_)), before,
+                           task_.rows + row);
+    }
+    if constexpr (N > 1) gather<N / 2>(kv_head, from);
+  }
+
+  // Scores to softmax weights, relative to the largest score so far; and by how much what has been summed
   // under the previous largest score shrinks.
-  static float weigh(float* scores, int tokens, const Source& source, Partial& partial, bool fresh) {
-    const Vec scale = S::set1(source.scale);
-    const int whole = (tokens + S::kWidth - 1) / S::kWidth * S::kWidth;
-    for (int t = 0; t < whole; t += S::kWidth) {
-      Vec x = S::mul(S::load(scores + t), scale);
-      if (source.softcap != 0) {
-        const Vec cap = S::set1(source.softcap);
-        x = S::mul(tanh<S>(S::div(x, cap)), cap);
-      }
-      S::store(scores + t, x);
-    }
-    for (int t = tokens; t < whole; ++t) scores[t] = -std::numeric_limits<float>::infinity();
-
-    Vec largest = S::load(scores);
-    for (int t = S::kWidth; t < whole; t += S::kWidth) largest = S::max(largest, S::load(scores + t));
-    const float block_max = S::max_of(largest);
-    const float max = fresh ? block_max : std::max(block_max, partial.max);
-    Vec sums = S::zero();
-    for (int t = 0; t < whole; t += S::kWidth) {
-      const Vec weight = exp_negative<S>(S::sub(S::load(scores + t), S::set1(max)));
-      S::store(scores + t, weight);
-      sums = S::add(sums, weight);
-    }
-    const float decay = fresh ? 0.0f : std::exp(partial.max - max);
-    partial.sum = fresh ? S::sum_of(sums) : partial.sum * decay + S::sum_of(sums);
-    partial.max = max;
-    return decay;
-  }
-
   template <int N>
-  static void gather(const std::byte* values, int dim, const Block& block, const float (*weights)[kBlock],
-                     const float* decay, bool fresh, float* rows, Ahead& ahead, int group) {
-    int d = 0;
-    constexpr int kMost = S::kColumns * S::kWidth;
-    for (; d + kMost <= dim; d += kMost) {
-      columns<N, S::kColumns, false>(values, dim, d, block, weights, decay, fresh, rows, ahead, group);
+  [[gnu::noinline]] void weigh_some(float* scores, Partial* partials, float* decay) {
+    constexpr int kEach = kTogether<S, N>;
+    constexpr float kNone = -std::numeric_limits<float>::infinity();
+    const int end = (whole_ * N + S::kWidth - 1) / S::kWidth * S::kWidth;
+    silence_rest<N>(scores, end);
+    alignas(64) float lanes[S::kWidth];
+    for (int i = 0; i < S::kWidth; ++i) lanes[i] = fresh_ ? kNone : partials[i / kEach].max;
+    const Vec before = S::load(lanes);
+    Vec max = before;
+    for (int i = 0; i < end; i += S::kWidth) {
+      const Vec score = finished(S::load(scores + i));
+      S::store(scores + i, score);
+      max = S::max(max, score);
     }
-    if constexpr (S::kColumns > 2) {
-      for (; d + 2 * S::kWidth <= dim; d += 2 * S::kWidth) {
-        columns<N, 2, false>(values, dim, d, block, weights, decay, fresh, rows, ahead, group);
-      }
+    max = S::template max_each<kEach>(max);
+    if (source_.softcap != 0) silence_rest<N>(scores, end);  // capped, they would be heard again
+    Vec sum = S::zero();
+    for (int i = 0; i < end; i += S::kWidth) {
+      const Vec weight = exp_negative<S>(S::sub(S::load(scores + i), max));
+      sum = S::add(sum, weight);
+      Sum::keep(scores, i, weight);
     }
-    for (; d + S::kWidth <= dim; d += S::kWidth) {
-      columns<N, 1, false>(values, dim, d, block, weights, decay, fresh, rows, ahead, group);
-    }
-    if constexpr (S::kWidth > 8) {
-      if (d < dim) columns<N, 1, true>(values, dim, d, block, weights, decay, fresh, rows, ahead, group);
+    alignas(64) float sums[S::kWidth];
+    alignas(64) float shrink[S::kWidth];
+    S::store(lanes, max);
+    S::store(sums, S::template sum_each<kEach>(sum));
+    S::store(shrink, exp_negative<S>(S::sub(before, max)));
+    for (int n = 0; n < N; ++n) {
+      decay[n] = shrink[n * kEach];
+      partials[n] = {lanes[n * kEach], (fresh_ ? 0.0f : partials[n].sum * decay[n]) + sums[n * kEach]};
     }
   }
 
-  // Adds the block's weighted values to C vectors of N rows, which stay in registers meanwhile.
-  template <int N, int C, bool kHalf>
-  static void columns(const std::byte* values, int dim, int d, const Block& block,
-                      const float (*weights)[kBlock], const float* decay, bool fresh, float* rows,
-                      Ahead& ahead, int group) {
-    const int lines = (N * C * S::kWidth * (int)sizeof(E) / 64 + group - 1) / group;
-    const std::size_t stride = static_cast<std::size_t>(padded(dim));
-    Vec sums[N][C];
-    for (int n = 0; n < N; ++n) {
-      for (int c = 0; c < C; ++c) {
-        sums[n][c] =
-            fresh ? S::zero() : S::mul(S::load(rows + n * stride + d + c * S::kWidth), S::set1(decay[n]));
-      }
-    }
-    values += static_cast<std::size_t>(d) * sizeof(E);
-    for (int t = 0; t < block.tokens; ++t) {
-      const E* row = reinterpret_cast<const E*>(values + block.offsets[t]);
-      ahead.fetch(lines);
-      Vec value[C];
-      for (int c = 0; c < C; ++c) value[c] = widen<S, kHalf>(row + c * S::kWidth);
-      for (int n = 0; n < N; ++n) {
-        const Vec weight = S::set1(weights[n][t]);
-        for (int c = 0; c < C; ++c) sums[n][c] = S::fma(weight, value[c], sums[n][c]);
-      }
-    }
-    for (int n = 0; n < N; ++n) {
-      for (int c = 0; c < C; ++c) S::store(rows + n * stride + d + c * S::kWidth, sums[n][c]);
-    }
-  }
-};
-
-// Scores by widening keys and queries to floats.
-template <typename S, typename E>
-struct WideDot {
-  using Vec = typename S::Vec;
-
+  // Beyond the last token nothing weighs anything.
   template <int N>
-  static void scores(const E* q, int dim, const std::byte* keys, const Block& block, float (*out)[kBlock],
-                     Ahead& ahead, int lines) {
-    alignas(64) float wide[N][kMaxHeadDim];
-    for (int n = 0; n < N; ++n) widen_row(q + n * dim, dim, wide[n]);
-    constexpr int kTokens = S::kWidth / N;
-    for (int t = 0; t < block.tokens; t += kTokens) {
-      ahead.fetch(lines);
-      const E* k[kTokens];
-      for (int i = 0; i < kTokens; ++i) k[i] = reinterpret_cast<const E*>(keys + block.offsets[t + i]);
-      Vec sums[S::kWidth];  // [N][kTokens]
-      for (Vec& sum : sums) sum = S::zero();
-      int d = 0;
-      for (; d + S::kWidth <= dim; d += S::kWidth) {
-        add<N, kTokens, false>(wide, k, d, sums);
-      }
-      if constexpr (S::kWidth > 8) {
-        if (d < dim) add<N, kTokens, true>(wide, k, d, sums);
-      }
-      alignas(64) float lanes[N][kTokens];
-      S::store(&lanes[0][0], S::sums(sums));
-      for (int n = 0; n < N; ++n) std::copy_n(lanes[n], kTokens, out[n] + t);
+  void silence_rest(float* scores, int end) const {
+    for (int t = tokens_; t < end / N; ++t) {
+      for (int n = 0; n < N; ++n) scores[place_of<S, N>(n, t)] = -std::numeric_limits<float>::infinity();
     }
   }
 
-private:
-  template <int N, int kTokens, bool kHalf>
-  static void add(const float (*wide)[kMaxHeadDim], const E* const (&k)[kTokens], int d,
-                  Vec (&sums)[S::kWidth]) {
-    Vec key[kTokens];
-    for (int i = 0; i < kTokens; ++i) key[i] = widen<S, kHalf>(k[i] + d);
-    for (int n = 0; n < N; ++n) {
-      const Vec q = S::load(wide[n] + d);
-      for (int i = 0; i < kTokens; ++i) sums[n * kTokens + i] = S::fma(q, key[i], sums[n * kTokens + i]);
-    }
+  Vec finished(Vec product) const {
+    const Vec scaled = S::mul(product, S::set1(source_.scale));
+    if (source_.softcap == 0) return scaled;
+    const Vec cap = S::set1(source_.softcap);
+    return S::mul(tanh<S>(S::div(scaled, cap)), cap);
   }
 
-  static void widen_row(const E* from, int dim, float* to) {
-    int d = 0;
-    for (; d + S::kWidth <= dim; d += S::kWidth) S::store(to + d, S::widen(from + d));
-    if constexpr (S::kWidth > 8) {
-      if (d < dim) S::store(to + d, S::widen_half(from + d));
-    }
-  }
+  // The scratch memory holds, of each of the task's query heads, the query, a block's weights and its decay.
+  int nth(int kv_head, int from) const { return (kv_head - task_.first) * group_ + from; }
+  float* queries(int kv_head, int from) const { return task_.scratch + nth(kv_head, from) * padded(dim_); }
+  float* weights(int kv_head, int from) const { return weights_ + nth(kv_head, from) * kBlock; }
+  float* decays(int kv_head, int from) const { return decays_ + nth(kv_head, from); }
+
+  const RangeTask& task_;
+  const Source source_;
+  const int group_;
+  const int dim_;
+  const int step_;
+  const int step_fetches_;  // that the rows of kStep tokens need
+  float* const weights_;
+  float* const decays_;
+  Ahead ahead_;
+  bool fresh_ = true;  // no block has been summed
+  int tokens_ = 0;     // of the block
+  int whole_ = 0;      // the same, to whole steps
+  int following_ = 0;  // of the next block, as far as they are needed
+  int at_ = 0;         // the step's first token
+  std::size_t offsets_[2 * kBlock];
 };
 
 }  // namespace

@@ -11,7 +11,12 @@ namespace {
 struct Avx2Simd {
   using Vec = __m256;
   static constexpr int kWidth = 8;
-  static constexpr int kColumns = 2;
+  static constexpr int kMostHeads = 4;
+  // Vectors of output per query head that fit in the registers beside N heads.
+  template <int N>
+  static constexpr int columns() {
+    return N == 4 ? 2 : 4;
+  }
 
   static Vec zero() { return _mm256_setzero_ps(); }
   static Vec set1(float x) { return _mm256_set1_ps(x); }
@@ -59,24 +64,29 @@ struct Avx2Simd {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
   }
 
-  // Lane i is the sum of a[i]'s lanes.
-  static Vec sums(const Vec (&a)[kWidth]) {
+  // Each vector's sum of lanes, in order.
+  static void store_sums(float* out, const Vec (&a)[kWidth]) {
     Vec halves[4];  // lanes of a[i] below, of a[i + 4] above
     for (int i = 0; i < 4; ++i) {
       halves[i] =
           add(_mm256_permute2f128_ps(a[i], a[i + 4], 0x20), _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
     }
-    return _mm256_hadd_ps(_mm256_hadd_ps(halves[0], halves[1]), _mm256_hadd_ps(halves[2], halves[3]));
+    store(out, _mm256_hadd_ps(_mm256_hadd_ps(halves[0], halves[1]), _mm256_hadd_ps(halves[2], halves[3])));
   }
-  static float sum_of(Vec x) {
-    __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    y = _mm_add_ps(y, _mm_movehl_ps(y, y));
-    return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
+  // In every lane the largest, or the sum, of the K neighbours it is among.
+  template <int K>
+  static Vec max_each(Vec x) {
+    if constexpr (K > 1) x = max(x, _mm256_permute_ps(x, 0xb1));
+    if constexpr (K > 2) x = max(x, _mm256_permute_ps(x, 0x4e));
+    if constexpr (K > 4) x = max(x, _mm256_permute2f128_ps(x, x, 0x01));
+    return x;
   }
-  static float max_of(Vec x) {
-    __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    y = _mm_max_ps(y, _mm_movehl_ps(y, y));
-    return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
+  template <int K>
+  static Vec sum_each(Vec x) {
+    if constexpr (K > 1) x = add(x, _mm256_permute_ps(x, 0xb1));
+    if constexpr (K > 2) x = add(x, _mm256_permute_ps(x, 0x4e));
+    if constexpr (K > 4) x = add(x, _mm256_permute2f128_ps(x, x, 0x01));
+    return x;
   }
 };
 

@@ -12,7 +12,12 @@ namespace {
 struct Avx512Simd {
   using Vec = __m512;
   static constexpr int kWidth = 16;
-  static constexpr int kColumns = 4;
+  static constexpr int kMostHeads = 8;
+  // Vectors of output per query head that fit in the registers beside N heads.
+  template <int N>
+  static constexpr int columns() {
+    return N == 8 ? 2 : 4;
+  }
 
   static Vec zero() { return _mm512_setzero_ps(); }
   static Vec set1(float x) { return _mm512_set1_ps(x); }
@@ -61,28 +66,58 @@ struct Avx512Simd {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(y));
   }
 
-  // Lane i is the sum of a[i]'s lanes. Each step adds pairs of vectors into one that holds half of each.
-  static Vec sums(const Vec (&a)[kWidth]) {
-    Vec b[8];
-    for (int i = 0; i < 8; ++i) {
-      b[i] = add(_mm512_mask_blend_ps(0xff00, a[i], a[i + 8]), _mm512_shuffle_f32x4(a[i], a[i + 8], 0x4e));
+  // Lane j * K + i is the sum of a[i]'s lanes j * K to j * K + K - 1: with K = 16, of all its lanes. Each
+  // step adds pairs of vectors into one that holds half of each.
+  template <int K>
+  static Vec fold(const Vec (&a)[K]) {
+    if constexpr (K == 1) {
+      return a[0];
+    } else {
+      Vec half[K / 2];
+      for (int i = 0; i < K / 2; ++i) half[i] = add_halves<K>(a[i], a[i + K / 2]);
+      return fold<K / 2>(half);
     }
-    Vec c[4];
-    for (int i = 0; i < 4; ++i) {
-      const Vec others = _mm512_mask_blend_ps(0x0f0f, b[i], b[i + 4]);
-      c[i] = add(_mm512_mask_blend_ps(0xf0f0, b[i], b[i + 4]), _mm512_shuffle_f32x4(others, others, 0xb1));
-    }
-    Vec d[2];
-    for (int i = 0; i < 2; ++i) {
-      d[i] = add(_mm512_mask_blend_ps(0xcccc, c[i], c[i + 2]), _mm512_shuffle_ps(c[i], c[i + 2], 0x4e));
-    }
-    return add(_mm512_mask_blend_ps(0xaaaa, d[0], d[1]),
-               _mm512_permute_ps(_mm512_mask_blend_ps(0x5555, d[0], d[1]), 0xb1));
   }
-  static float sum_of(Vec x) { return _mm512_reduce_add_ps(x); }
-  static float max_of(Vec x) { return _mm512_reduce_max_ps(x); }
+  // Each vector's sum of lanes, in order.
+  static void store_sums(float* out, const Vec (&a)[16]) { store(out, fold<16>(a)); }
+  static void store_sums(float* out, const Vec (&a)[8]) {
+    const Vec halves = fold<8>(a);
+    _mm256_storeu_ps(out, _mm256_add_ps(_mm512_castps512_ps256(halves), _mm512_extractf32x8_ps(halves, 1)));
+  }
+  // In every lane the largest, or the sum, of the K neighbours it is among.
+  template <int K>
+  static Vec max_each(Vec x) {
+    if constexpr (K > 1) x = max(x, swap<2>(x));
+    if constexpr (K > 2) x = max(x, swap<4>(x));
+    if constexpr (K > 4) x = max(x, swap<8>(x));
+    if constexpr (K > 8) x = max(x, swap<16>(x));
+    return x;
+  }
+  template <int K>
+  static Vec sum_each(Vec x) {
+    if constexpr (K > 1) x = add(x, swap<2>(x));
+    if constexpr (K > 2) x = add(x, swap<4>(x));
+    if constexpr (K > 4) x = add(x, swap<8>(x));
+    if constexpr (K > 8) x = add(x, swap<16>(x));
+    return x;
+  }
 
 private:
+  // Of each K lanes, the halves change places.
+  template <int K>
+  static Vec swap(Vec x) {
+    if constexpr (K == 16) return _mm512_shuffle_f32x4(x, x, 0x4e);
+    if constexpr (K == 8) return _mm512_shuffle_f32x4(x, x, 0xb1);
+    if constexpr (K == 4) return _mm512_permute_ps(x, 0x4e);
+    if constexpr (K == 2) return _mm512_permute_ps(x, 0xb1);
+  }
+  // Of each K lanes, the first half is of a: the sum of its halves; and the second half likewise of b.
+  template <int K>
+  static Vec add_halves(Vec a, Vec b) {
+    constexpr __mmask16 kSecond = K == 16 ? 0xff00 : K == 8 ? 0xf0f0 : K == 4 ? 0xcccc : 0xaaaa;
+    return add(_mm512_mask_blend_ps(kSecond, a, b), swap<K>(_mm512_mask_blend_ps(kSecond, b, a)));
+  }
+
   static __m256i load_half(const void* p) {
     return _mm256_zextsi128_si256(_mm_loadu_si128(static_cast<const __m128i*>(p)));
   }

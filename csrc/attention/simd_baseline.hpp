@@ -13,7 +13,12 @@ struct BaselineSimd {
   typedef float Vec __attribute__((vector_size(16)));
   typedef std::int32_t Ints __attribute__((vector_size(16)));
   static constexpr int kWidth = 4;
-  static constexpr int kColumns = 2;
+  static constexpr int kMostHeads = 4;
+  // Vectors of output per query head that fit in the registers beside N heads.
+  template <int N>
+  static constexpr int columns() {
+    return 2;
+  }
 
   static Vec zero() { return Vec{}; }
   static Vec set1(float x) { return Vec{x, x, x, x}; }
@@ -71,19 +76,22 @@ struct BaselineSimd {
     for (int i = 0; i < kWidth; ++i) p[i].bits = half_of(x[i]);
   }
 
-  // Lane i is the sum of a[i]'s lanes.
-  static Vec sums(const Vec (&a)[kWidth]) {
-    const Vec ab =
-        __builtin_shuffle(a[0], a[1], Ints{0, 4, 1, 5}) + __builtin_shuffle(a[0], a[1], Ints{2, 6, 3, 7});
-    const Vec cd =
-        __builtin_shuffle(a[2], a[3], Ints{0, 4, 1, 5}) + __builtin_shuffle(a[2], a[3], Ints{2, 6, 3, 7});
-    return __builtin_shuffle(ab, cd, Ints{0, 1, 4, 5}) + __builtin_shuffle(ab, cd, Ints{2, 3, 6, 7});
+  // Each vector's sum of lanes, in order.
+  static void store_sums(float* out, const Vec (&a)[kWidth]) {
+    for (int i = 0; i < kWidth; ++i) out[i] = (a[i][0] + a[i][1]) + (a[i][2] + a[i][3]);
   }
-  static float sum_of(Vec x) { return (x[0] + x[1]) + (x[2] + x[3]); }
-  static float max_of(Vec x) {
-    const float low = x[0] > x[1] ? x[0] : x[1];
-    const float high = x[2] > x[3] ? x[2] : x[3];
-    return low > high ? low : high;
+  // In every lane the largest, or the sum, of the K neighbours it is among.
+  template <int K>
+  static Vec max_each(Vec x) {
+    if constexpr (K > 1) x = max(x, Vec{x[1], x[0], x[3], x[2]});
+    if constexpr (K > 2) x = max(x, Vec{x[2], x[3], x[0], x[1]});
+    return x;
+  }
+  template <int K>
+  static Vec sum_each(Vec x) {
+    if constexpr (K > 1) x = x + Vec{x[1], x[0], x[3], x[2]};
+    if constexpr (K > 2) x = x + Vec{x[2], x[3], x[0], x[1]};
+    return x;
   }
 
 private:

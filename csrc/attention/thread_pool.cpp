@@ -67,7 +67,7 @@ ThreadPool::ThreadPool(int threads) : cores_(usable_cores()) {
   const bool pinned = workers < cores_.size();
   try {
     for (std::size_t i = 0; i < workers; ++i) {
-      workers_.emplace_back([this] { work(); });
+      workers_.emplace_back([this, i] { work(i); });
       if (pinned) pin(workers_.back(), cores_[i]);
     }
   } catch (...) {
@@ -100,7 +100,7 @@ void ThreadPool::start(std::size_t units, Unit unit, void* context, bool wake) {
 }
 
 void ThreadPool::finish() {
-  if (threads_ > 1 || !woken_) take_units();
+  if (threads_ > 1 || !woken_) take_units(workers_.size());
   for (int spin = 0; spin < kSpins && undone_.load(std::memory_order_acquire) != 0; ++spin) relax();
   for (auto undone = undone_.load(std::memory_order_acquire); undone != 0;
        undone = undone_.load(std::memory_order_acquire)) {
@@ -110,23 +110,23 @@ void ThreadPool::finish() {
 
 // A worker may come late and find the next job instead of the one it was woken for. That is as good: whoever
 // has taken a unit reads the job of that unit, because a job does not end before its units.
-void ThreadPool::take_units() {
+void ThreadPool::take_units(std::size_t place) {
   while (left_.load(std::memory_order_relaxed) > 0) {
     const std::int64_t left = left_.fetch_sub(1, std::memory_order_acquire);
     if (left <= 0) return;
-    unit_(context_, units_ - static_cast<std::size_t>(left));
+    unit_(context_, units_ - static_cast<std::size_t>(left), place);
     if (undone_.fetch_sub(1, std::memory_order_acq_rel) == 1) undone_.notify_all();
   }
 }
 
-void ThreadPool::work() {
+void ThreadPool::work(std::size_t place) {
   std::uint32_t seen = 0;
   for (;;) {
     for (int spin = 0; spin < kSpins && jobs_.load(std::memory_order_acquire) == seen; ++spin) relax();
     jobs_.wait(seen, std::memory_order_acquire);
     seen = jobs_.load(std::memory_order_acquire);
     if (stop_.load()) return;
-    take_units();
+    take_units(place);
   }
 }
 

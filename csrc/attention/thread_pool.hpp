@@ -19,7 +19,8 @@ public:
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  using Unit = void (*)(void* context, std::size_t index) noexcept;
+  // `thread` is below places(), and no two units that run at the same time are given the same.
+  using Unit = void (*)(void* context, std::size_t index, std::size_t thread) noexcept;
 
   // Begins a job and returns. What `context` points to has to live until finish() has returned. `wake` false:
   // finish() does it all, for so little work that waking others would cost more.
@@ -29,11 +30,13 @@ public:
   void finish();
 
   int threads() const noexcept { return threads_; }
+  // Threads that may take units: the workers, and the caller.
+  std::size_t places() const noexcept { return workers_.size() + 1; }
 
 private:
-  void work();
+  void work(std::size_t place);
   void stop() noexcept;
-  void take_units();
+  void take_units(std::size_t place);
   void make_room_for_caller();
 
   int threads_;

@@ -16,7 +16,7 @@ constexpr int kRangeTokens = 512;
 
 // A unit reads about this much of each token's row: the more of it lies side by side, the better for the
 // memory.
-constexpr std::size_t kUnitRowBytes = 2048;
+constexpr std::size_t kUnitRowBytes = 4096;
 
 // Below this, waking another thread takes longer than doing it.
 constexpr std::size_t kAloneBytes = 64 << 10;
@@ -132,7 +132,7 @@ double Worker::read_bandwidth(const std::byte* at, std::size_t size) {
     const std::byte* at;
     std::size_t size;
   } reading{&kernels_, at, size};
-  const auto read = [](void* context, std::size_t unit) noexcept {
+  const auto read = [](void* context, std::size_t unit, std::size_t) noexcept {
     const Reading& what = *static_cast<Reading*>(context);
     what.kernels->read(what.at + unit * kReadUnit, std::min(kReadUnit, what.size - unit * kReadUnit));
   };
@@ -212,19 +212,20 @@ void Worker::split_heads(std::size_t groups) {
   while (heads > 1 && groups * ((kv_heads + heads - 1) / heads) < enough) heads = (heads + 1) / 2;
   job_.heads_a_unit = static_cast<int>(heads);
   job_.parts = static_cast<int>((kv_heads + heads - 1) / heads);
+  scratch_.room_for(pool_.places() * scratch_each());
 }
 
-void Worker::attend_unit(void* worker, std::size_t unit) noexcept {
+void Worker::attend_unit(void* worker, std::size_t unit, std::size_t thread) noexcept {
   const Worker& self = *static_cast<Worker*>(worker);
   const Job& job = self.job_;
   const Range& range = job.ranges->list[unit / static_cast<std::size_t>(job.parts)];
   const int first = static_cast<int>(unit % static_cast<std::size_t>(job.parts)) * job.heads_a_unit;
   const int last = std::min(first + job.heads_a_unit, self.shape_.kv_heads);
   self.kernels_.attend({&job.source, self.shape_, first, last, self.query(range.request), range.slots,
-                        range.tokens, self.partials(range.row), self.rows(range.row)});
+                        range.tokens, self.partials(range.row), self.rows(range.row), self.scratch(thread)});
 }
 
-void Worker::merge_unit(void* worker, std::size_t unit) noexcept {
+void Worker::merge_unit(void* worker, std::size_t unit, std::size_t thread) noexcept {
   const Worker& self = *static_cast<Worker*>(worker);
   const Job& job = self.job_;
   const int request = static_cast<int>(unit / static_cast<std::size_t>(job.parts));
@@ -238,7 +239,7 @@ void Worker::merge_unit(void* worker, std::size_t unit) noexcept {
     const Source source{job.k, job.v, self.row_bytes(), head_bytes, job.source.scale, job.source.softcap};
     const Slot here = request;
     self.kernels_.attend({&source, self.shape_, first, last, self.query(request), &here, 1,
-                          self.partials(row + ranges), self.rows(row + ranges)});
+                          self.partials(row + ranges), self.rows(row + ranges), self.scratch(thread)});
     ++ranges;
     const Slab::View& list = self.plan_.list(static_cast<std::size_t>(request));
     self.store(*job.layer, list.slots[list.size - 1], static_cast<std::size_t>(request), first, last, job.k,
@@ -281,6 +282,13 @@ const std::byte* Worker::query(int request) const {
 
 Partial* Worker::partials(int row) const {
   return partials_.data() + static_cast<std::size_t>(row) * static_cast<std::size_t>(shape_.heads);
+}
+
+float* Worker::scratch(std::size_t thread) const { return scratch_.data() + thread * scratch_each(); }
+
+std::size_t Worker::scratch_each() const {
+  constexpr std::size_t kLine = 16;  // floats; threads must not share a cache line
+  return (static_cast<std::size_t>(scratch_floats(shape_, job_.heads_a_unit)) + kLine - 1) / kLine * kLine;
 }
 
 float* Worker::rows(int row) const {

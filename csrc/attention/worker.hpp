@@ -83,14 +83,16 @@ private:
   void start(const LayerView& layer, const std::byte* q, Tokens which);
   void merge();
   void split_heads(std::size_t groups);
-  static void attend_unit(void* worker, std::size_t unit) noexcept;
-  static void merge_unit(void* worker, std::size_t unit) noexcept;
+  static void attend_unit(void* worker, std::size_t unit, std::size_t thread) noexcept;
+  static void merge_unit(void* worker, std::size_t unit, std::size_t thread) noexcept;
   void store(const LayerView& layer, Slot slot, std::size_t from, int first, int last, const std::byte* k,
              const std::byte* v) const;
   std::size_t row_bytes() const;
   const std::byte* query(int request) const;
   Partial* partials(int row) const;
   float* rows(int row) const;
+  float* scratch(std::size_t thread) const;
+  std::size_t scratch_each() const;
 
   DType dtype_;
   Shape shape_;
@@ -102,6 +104,7 @@ private:
   Job job_{};
   Scratch<float> rows_;
   Scratch<Partial> partials_;
+  Scratch<float> scratch_;
   ThreadPool pool_;  // last, so that its threads end before what they use
 };
 

@@ -1,0 +1,148 @@
+#pragma once
+
+#include <algorithm>
+
+#include "attention/ahead.hpp"
+#include "attention/kernel.hpp"
+#include "attention/kernel_template.hpp"
+
+namespace lamina::attention {
+namespace {
+
+template <typename S, bool kHalf, typename E>
+typename S::Vec widen(const E* p) {
+  if constexpr (kHalf) {
+    return S::widen_half(p);
+  } else {
+    return S::widen(p);
+  }
+}
+
+// N rows' sums so far, C vectors of each.
+template <typename S, int N, int C>
+void start(typename S::Vec (&sums)[N][C], const float* rows, int stride, const Before& before) {
+  for (int n = 0; n < N; ++n) {
+    for (int c = 0; c < C; ++c) {
+      sums[n][c] = before.fresh ? S::zero() : S::load(rows + n * stride + c * S::kWidth);
+      if (before.decay != nullptr) sums[n][c] = S::mul(sums[n][c], S::set1(before.decay[n]));
+    }
+  }
+}
+
+// Scores, by widening queries and keys to floats.
+template <typename S, typename E>
+struct WideDot {
+  using Vec = typename S::Vec;
+
+  // Query heads to [N][padded(dim)].
+  template <int N>
+  static void pack(const E* q, int dim, float* to) {
+    for (int n = 0; n < N; ++n, q += dim, to += padded(dim)) {
+      int d = 0;
+      for (; d + S::kWidth <= dim; d += S::kWidth) S::store(to + d, S::widen(q + d));
+      if constexpr (S::kWidth > 8) {
+        if (d < dim) S::store(to + d, S::widen_half(q + d));
+      }
+    }
+  }
+
+  template <int N>
+  [[gnu::noinline]] static void scores(const Step& step, const float* q, float* out) {
+    if constexpr (N == 8) {
+      scores<4>(step, q, out);
+      scores<4>(step, q + 4 * padded(step.dim), out + 4 * kBlock);
+    } else {
+      constexpr int kEach = std::min(kTogether<S, N>, kStep);
+      const int dim = step.dim;
+      const int fetches = (step.fetches * kEach + kStep - 1) / kStep;
+      for (int t = 0; t < step.tokens; t += kEach) {
+        step.ahead.fetch(fetches);
+        const E* k[kEach];
+        for (int i = 0; i < kEach; ++i) k[i] = reinterpret_cast<const E*>(step.rows + step.offsets[t + i]);
+        Vec sums[N * kEach];
+        for (Vec& sum : sums) sum = S::zero();
+        int d = 0;
+        for (; d + S::kWidth <= dim; d += S::kWidth) add<N, kEach, false>(q + d, padded(dim), k, d, sums);
+        if constexpr (S::kWidth > 8) {
+          if (d < dim) add<N, kEach, true>(q + d, padded(dim), k, d, sums);
+        }
+        S::store_sums(out + t * N, sums);
+      }
+    }
+  }
+
+private:
+  template <int N, int kEach, bool kHalf>
+  static void add(const float* q, int stride, const E* const (&k)[kEach], int d, Vec (&sums)[N * kEach]) {
+    Vec key[kEach];
+    for (int i = 0; i < kEach; ++i) key[i] = widen<S, kHalf>(k[i] + d);
+    for (int n = 0; n < N; ++n) {
+      const Vec query = S::load(q + n * stride);
+      for (int i = 0; i < kEach; ++i) sums[n * kEach + i] = S::fma(query, key[i], sums[n * kEach + i]);
+    }
+  }
+};
+
+// Sums of weighted values, by widening the values to floats.
+template <typename S, typename E>
+struct WideSum {
+  using Vec = typename S::Vec;
+
+  // Weights stay where the scores were.
+  static void keep(float* scores, int i, Vec weight) { S::store(scores + i, weight); }
+  static constexpr int place_in_weights(int place) { return place; }
+
+  // Adds a step's weighted values to the rows of N query heads.
+  template <int N>
+  static void add(const Step& step, const float* weights, const Before& before, float* rows) {
+    constexpr int kMost = S::template columns<N>();
+    const int dim = step.dim;
+    int d = 0;
+    for (; d + kMost * S::kWidth <= dim; d += kMost * S::kWidth) {
+      columns<N, kMost, false>(step, d, weights, before, rows);
+    }
+    if (kMost > 2 && d + 2 * S::kWidth <= dim) {
+      columns<N, 2, false>(step, d, weights, before, rows);
+      d += 2 * S::kWidth;
+    }
+    if (d + S::kWidth <= dim) {
+      columns<N, 1, false>(step, d, weights, before, rows);
+      d += S::kWidth;
+    }
+    if constexpr (S::kWidth > 8) {
+      if (d < dim) columns<N, 1, true>(step, d, weights, before, rows);
+    }
+  }
+
+private:
+  // C vectors of each row, from number d on, which stay in registers meanwhile.
+  template <int N, int C, bool kHalf>
+  [[gnu::noinline]] static void columns(const Step& step, int d, const float* weights, const Before& before,
+                                        float* rows) {
+    const int stride = padded(step.dim);
+    const int fetches = (step.fetches * C * S::kWidth + step.dim - 1) / step.dim;
+    rows += d;
+    Vec sums[N][C];
+    start<S>(sums, rows, stride, before);
+    const std::byte* values = step.rows + static_cast<std::size_t>(d) * sizeof(E);
+    for (int from = 0; from < step.tokens; from += kStep, weights += place_of<S, N>(0, kStep)) {
+      step.ahead.fetch(fetches);
+#pragma GCC unroll 8
+      for (int t = 0; t < kStep; ++t) {
+        const E* row = reinterpret_cast<const E*>(values + step.offsets[from + t]);
+        Vec value[C];
+        for (int c = 0; c < C; ++c) value[c] = widen<S, kHalf>(row + c * S::kWidth);
+        for (int n = 0; n < N; ++n) {
+          const Vec weight = S::set1(weights[place_of<S, N>(n, t)]);
+          for (int c = 0; c < C; ++c) sums[n][c] = S::fma(weight, value[c], sums[n][c]);
+        }
+      }
+    }
+    for (int n = 0; n < N; ++n) {
+      for (int c = 0; c < C; ++c) S::store(rows + n * stride + c * S::kWidth, sums[n][c]);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace lamina::attention
