@@ -11,9 +11,12 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -27,7 +30,7 @@ from torch.export import Dim, export
 from lamina.convert.bind import BoundSlice
 from lamina.convert.classes import SliceClass
 from lamina.convert.codegen import (
-    Source,
+    Code,
     describe_spec,
     name_tuple,
     piece_source,
@@ -40,6 +43,7 @@ from lamina.convert.spec import BATCH, Spec
 from lamina.convert.trace import MOST_REQUESTS
 
 _EXAMPLE_BATCH = 2
+_STALE_S = 3600.0  # no piece compiles for as long
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ def bind_aot(kind: SliceClass, index: int, weights: Sequence[Tensor], device: to
     return BoundSlice(index, source.text, tuple(weights), dict(zip(names, functions, strict=True)))
 
 
-def _calls(kind: SliceClass, compiled: dict[int, _Compiled]) -> Source:
+def _calls(kind: SliceClass, compiled: dict[int, _Compiled]) -> Code:
     """The slice's functions with each piece's body replaced by one call of its compiled code."""
     program = kind.program
     weights = {value.name for value in program.weights}
@@ -91,7 +95,7 @@ def _calls(kind: SliceClass, compiled: dict[int, _Compiled]) -> Source:
         lines += ["", f"    {head}", *(f"        {line}" for line in [*body, return_line(program, position)])]
     lines += ["", f"    return {name_tuple([piece.name for piece in program.pieces])}", ""]
     names = {f"run_{program.pieces[position].name}": code.run for position, code in compiled.items()}
-    return Source("\n".join(lines), names)
+    return Code("\n".join(lines), names)
 
 
 def _compile(kind: SliceClass, position: int, weights: dict[Name, Tensor], device: torch.device) -> _Compiled:
@@ -115,10 +119,27 @@ def _compile(kind: SliceClass, position: int, weights: dict[Name, Tensor], devic
         f"{describe_spec(program.specs[name])} {one.stride()}"
         for name, one in zip(takes, example, strict=True)
     ]
-    path = cache_folder() / f"{_key(source.text, described, device)}.pt2"
-    if not path.exists():
-        _compile_to(path, source, example, shapes)
-    return _Compiled(_load(path, str(device)), takes, gives)
+    path = cache_folder() / f"{_key(source.text, [*sorted(source.operators), *described], device)}.pt2"
+    return _Compiled(_loaded(path, source, example, shapes, device), takes, gives)
+
+
+def _loaded(
+    path: Path, source: Code, example: list[Tensor], shapes: list[dict[int, Any]], device: torch.device
+) -> Callable[[list[Tensor]], list[Tensor]]:
+    """Load the compiled piece, compiled anew if there is none or it cannot be read."""
+    if path.exists():
+        try:
+            return _load(path, str(device))
+        except Exception:  # whatever half a file makes torch raise
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+    _compile_to(path, source, example, shapes)
+    try:
+        return _load(path, str(device))
+    except Exception as error:
+        raise ConversionError(
+            f"{path}: the compiled slice cannot be loaded: {in_short(error)}; use backend python"
+        ) from error
 
 
 def _example(name: Name, spec: Spec, device: torch.device) -> Tensor:
@@ -139,14 +160,15 @@ class _Piece(nn.Module):
         return self.run(*tensors)
 
 
-def _compile_to(path: Path, source: Source, example: list[Tensor], shapes: list[dict[int, Any]]) -> None:
-    compiler = os.environ.get("CXX", "g++")
+def _compile_to(path: Path, source: Code, example: list[Tensor], shapes: list[dict[int, Any]]) -> None:
+    compiler = _compiler()
     if shutil.which(compiler) is None:
         raise ConversionError(
             f"the aot backend needs a C++ compiler and there is no {compiler}; use backend python"
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(path.parent)
         # Next to its final place, so that the rename is atomic and nobody loads half a library.
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".compiling-") as folder:
             whole = str(Path(folder) / "piece.pt2")
@@ -166,22 +188,46 @@ def _compile_to(path: Path, source: Source, example: list[Tensor], shapes: list[
         ) from error
 
 
+def _sweep(folder: Path) -> None:
+    """Remove what compilations left behind that were killed."""
+    for left in folder.glob(".compiling-*"):
+        with suppress(OSError):  # another process may be doing the same
+            if time.time() - left.stat().st_mtime > _STALE_S:
+                shutil.rmtree(left, ignore_errors=True)
+
+
 @lru_cache(maxsize=256)
 def _load(path: Path, device: str) -> Callable[[list[Tensor]], list[Tensor]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        package = torch._inductor.aoti_load_package(str(path), device_index=torch.device(device).index or -1)
+        index = torch.device(device).index
+        package = torch._inductor.aoti_load_package(str(path), device_index=-1 if index is None else index)
     # Its loader alone: the package parses its call's description anew at every call.
     run: Callable[[list[Tensor]], list[Tensor]] = package.loader.boxed_run
     return run
 
 
 def _key(code: str, described: list[str], device: torch.device) -> str:
-    """Names compiled code by all that goes into it: the code, its arguments, torch and the processor."""
-    machine = [torch.__version__, platform.machine(), _processor_flags()]
+    """Names compiled code by all that goes into it: code, arguments, torch, compiler and processor."""
+    machine = [torch.__version__, platform.machine(), _processor_flags(), _compiler_version(_compiler())]
     if device.type == "cuda":
         machine += [str(torch.version.cuda), str(torch.cuda.get_device_properties(device))]
     return hashlib.sha256("\n".join([code, *described, device.type, *machine]).encode()).hexdigest()[:32]
+
+
+def _compiler() -> str:
+    return os.environ.get("CXX", "g++")
+
+
+@lru_cache(maxsize=4)
+def _compiler_version(compiler: str) -> str:
+    try:
+        found = subprocess.run(
+            [compiler, "--version"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "none"
+    return found.stdout.partition("\n")[0]
 
 
 @lru_cache(maxsize=1)

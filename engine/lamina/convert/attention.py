@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -60,6 +60,54 @@ class Mask:
         raise ConversionError(f"it computes with its attention mask (its {name!r})")
 
 
+class Length:
+    """How long the cache is, in the hands of a model.
+
+    A model may add to it, ask whether there is a cache, and make a tensor of that length (a mask that nobody
+    uses, say; one that is used has a length that no model has). No number, lest anything else be computed.
+    """
+
+    def __init__(self, value: int) -> None:
+        self._value = value
+
+    def __add__(self, other: object) -> Length:
+        if isinstance(other, int):
+            return Length(self._value + other)
+        return self._refuse()
+
+    def __index__(self) -> int:
+        return self._value
+
+    __radd__ = __add__
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __gt__(self, other: object) -> bool:
+        return self._is_more(other)
+
+    __ge__ = __ne__ = __gt__
+
+    def __lt__(self, other: object) -> bool:
+        return not self._is_more(other)
+
+    __le__ = __eq__ = __lt__
+    __hash__ = None  # type: ignore[assignment]
+
+    def _is_more(self, other: object) -> bool:
+        # A length to compare with would be one at which the model begins to compute something else.
+        if isinstance(other, int) and other <= 1:
+            return True
+        return self._refuse()
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise ConversionError("what it computes depends on how long the cache is, beyond attention")
+
+    __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = _refuse
+    __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = _refuse
+    __int__ = __float__ = _refuse
+
+
 class TracedCache:
     """A KV cache that holds nothing: it notes which layer stores what, and refuses any other state."""
 
@@ -80,8 +128,8 @@ class TracedCache:
         self.keys, self.values = keys, values
         return keys, values
 
-    def get_seq_length(self, *_: object) -> int:
-        return CACHED
+    def get_seq_length(self, *_: object) -> Length:
+        return Length(CACHED)
 
     def get_query_offset(self, *_: object) -> int:
         return CACHED

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from lamina.convert.codegen import Source, describe_spec, slice_source
+from lamina.convert.codegen import Code, describe_spec, slice_source
 from lamina.convert.program import Program
 from lamina.convert.slices import Draft, Slice
 
@@ -17,8 +17,8 @@ class SliceClass:
     """A structure that one or more slices have."""
 
     index: int
-    program: Program = field(repr=False)  # its first slice's; in others only the origins of values differ
-    code: Source = field(repr=False)
+    program: Program = field(repr=False)  # its first slice's; others have equal ones
+    code: Code = field(repr=False)
     members: tuple[int, ...]
 
     @property
@@ -35,14 +35,15 @@ class SliceClass:
 
 
 def classify(drafts: Sequence[Draft]) -> tuple[tuple[Slice, ...], tuple[SliceClass, ...]]:
-    """Group slices by their generated source and by the shape of everything that goes in."""
+    """Group slices by their generated source, what it calls, and the shape of everything that goes in."""
     groups: dict[tuple[str, ...], list[int]] = {}
-    codes: list[Source] = []
+    codes: list[Code] = []
     for index, draft in enumerate(drafts):
         code = slice_source(draft.program)
         codes.append(code)
-        given = [describe_spec(value.spec) for value in draft.program.context]
-        groups.setdefault((code.text, *given), []).append(index)
+        attended = () if draft.program.attended is None else (draft.program.attended,)
+        given = [describe_spec(value.spec) for value in (*draft.program.context, *attended)]
+        groups.setdefault((code.text, *sorted(code.operators), *given), []).append(index)
     classes = tuple(
         SliceClass(number, drafts[members[0]].program, codes[members[0]], tuple(members))
         for number, members in enumerate(groups.values())

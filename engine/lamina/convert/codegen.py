@@ -42,6 +42,7 @@ _METHODS: dict[Any, str] = {
     _aten.reshape.default: "reshape",
     _aten.expand.default: "expand",
 }
+_OF_SIZES = frozenset({"view", "reshape", "expand", "permute"})
 _OPERATORS: dict[Any, str] = {
     _aten.add.Tensor: "+",
     _aten.sub.Tensor: "-",
@@ -68,11 +69,12 @@ _TO_THE_END = 1 << 62
 
 
 @dataclass
-class Source:
+class Code:
     """Python source and the objects that its global names stand for."""
 
     text: str
     names: dict[str, Any] = field(repr=False)
+    operators: frozenset[str] = frozenset()  # in full, since the text has their bare names
 
     def function(self, name: str, file: str) -> Any:
         """Compile it, and return the function called `name`."""
@@ -81,7 +83,7 @@ class Source:
         return space[name]
 
 
-def slice_source(program: Program) -> Source:
+def slice_source(program: Program) -> Code:
     """Source of `bind(device, weights...)`, which returns the functions of the slice's pieces."""
     writer = _Writer(program)
     weights = [value.name for value in program.weights]
@@ -92,10 +94,10 @@ def slice_source(program: Program) -> Source:
         lines += ["", *(f"    {line}" for line in writer.piece_lines(position, piece))]
     names = ", ".join(piece.name for piece in program.pieces)
     lines += ["", f"    return {names}{',' if len(program.pieces) == 1 else ''}", ""]
-    return Source("\n".join(lines), writer.names)
+    return Code("\n".join(lines), writer.names, frozenset(writer.operators))
 
 
-def piece_source(piece: Piece, program: Program, inputs: Sequence[Name], gives: Sequence[Name]) -> Source:
+def piece_source(piece: Piece, program: Program, inputs: Sequence[Name], gives: Sequence[Name]) -> Code:
     """Source of `run(inputs...)` for one piece alone, weights among its inputs; returns a tuple."""
     writer = _Writer(program)
     body = [writer.statement(instruction) for instruction in piece.instructions]
@@ -105,7 +107,7 @@ def piece_source(piece: Piece, program: Program, inputs: Sequence[Name], gives: 
         f"    return {name_tuple(gives)}",
         "",
     ]
-    return Source("\n".join(lines), writer.names)
+    return Code("\n".join(lines), writer.names, frozenset(writer.operators))
 
 
 def describe_spec(spec: Spec) -> str:
@@ -142,6 +144,7 @@ class _Writer:
     def __init__(self, program: Program) -> None:
         self._program = program
         self.names: dict[str, Any] = {}
+        self.operators: set[str] = set()
 
     def piece_lines(self, position: int, piece: Piece) -> list[str]:
         head, body = signature_lines(self._program, position)
@@ -182,7 +185,8 @@ class _Writer:
         if getattr(op, "__name__", "") == "getitem" and not hasattr(op, "_schema"):
             return f"{self._text(args[0])}[{self._text(args[1])}]"
         if op in _METHODS:
-            return f"{self._text(args[0])}.{_METHODS[op]}({self._arguments(args[1:], kwargs)})"
+            method = _METHODS[op]
+            return f"{self._text(args[0])}.{method}({self._arguments(_spread(method, args[1:]), kwargs)})"
         return f"{self._callable(instruction)}({self._arguments(args, kwargs)})"
 
     def _narrow(self, instruction: Instruction) -> str | None:
@@ -198,12 +202,10 @@ class _Writer:
         while self.names.get(name, op) is not op:  # two overloads of one operator
             name += "_"
         self.names[name] = op
+        self.operators.add(f"{name} = {_in_full(instruction.op)}")
         return name
 
     def _arguments(self, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
-        # Sizes are given one by one where that is all there is: cheaper than a list.
-        if len(args) == 1 and not kwargs and isinstance(args[0], (list, tuple)) and _are_sizes(args[0]):
-            args = list(args[0])
         words = [self._text(arg) for arg in args]
         return ", ".join(words + [f"{key}={self._text(value)}" for key, value in kwargs.items()])
 
@@ -225,8 +227,18 @@ class _Writer:
         raise AssertionError(f"{value!r} has no source")
 
 
-def _are_sizes(items: Sequence[Any]) -> bool:
-    return len(items) > 0 and all(isinstance(item, (int, Name)) for item in items)
+def _spread(method: str, args: Sequence[Any]) -> Sequence[Any]:
+    """Sizes are given one by one where that is all there is: cheaper than a list."""
+    if method in _OF_SIZES and len(args) == 1 and isinstance(args[0], (list, tuple)) and args[0]:
+        return list(args[0])
+    return args
+
+
+def _in_full(op: Any) -> str:
+    """`aten.linear.default`; the module and name of what is no operator."""
+    if isinstance(op, torch._ops.OpOverload):
+        return str(op)
+    return f"{getattr(op, '__module__', '')}.{getattr(op, '__qualname__', op)}"
 
 
 def name_tuple(names: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from lamina.convert.errors import ConversionError
 from lamina.convert.program import Name, names_in
 from lamina.convert.trace import Traced
+from lamina.convert.unmodified import check_buffer, same_values
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,13 @@ Constant = Parameter | Literal | Computed
 
 
 def constants_of(
-    traced: Traced, constant: set[fx.Node], model: PreTrainedModel, label: str
+    traced: Traced,
+    constant: set[fx.Node],
+    model: PreTrainedModel,
+    label: str,
+    given: PreTrainedModel | None = None,
 ) -> dict[Name, Constant]:
-    """Every constant of the graph by its node's name."""
+    """Every constant of the graph by its node's name; tables must be those of `given`, the caller's model."""
     result: dict[Name, Constant] = {}
     aliases = _aliases(model)
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -67,12 +72,15 @@ def constants_of(
             assert tensor is not None
             result[name] = Parameter(target, aliases.get(target, ()), tuple(tensor.shape), tensor.dtype)
         elif node in traced.buffers:
-            result[name] = Literal(traced.buffers[node], _restored(model, traced.buffers[node], label))
+            table = _restored(model, traced.buffers[node], label)
+            if given is not None:
+                check_buffer(given, traced.buffers[node], table, label)
+            result[name] = Literal(traced.buffers[node], table)
         elif node in traced.literals:
             result[name] = Literal(node.name, traced.literals[node])
         else:
-            given: Any = fx.map_arg((node.args, node.kwargs), _name)
-            result[name] = Computed(node.target, *given)
+            arguments: Any = fx.map_arg((node.args, node.kwargs), _name)
+            result[name] = Computed(node.target, *arguments)
     return result
 
 
@@ -149,11 +157,10 @@ class BoundConstants:
         return self._device if isinstance(value, torch.device) else value
 
     def _find(self, wanted: Parameter) -> Tensor:
-        found = next(
-            (self._tensors[name] for name in (wanted.name, *wanted.aliases) if name in self._tensors), None
-        )
-        if found is None:
+        names = [name for name in (wanted.name, *wanted.aliases) if name in self._tensors]
+        if not names:
             raise ConversionError(f"the weights lack {wanted.name}; do they belong to this model?")
+        found = self._tensors[names[0]]
         if tuple(found.shape) != wanted.shape:
             raise ConversionError(
                 f"the weight {wanted.name} has shape {list(found.shape)}, not {list(wanted.shape)}"
@@ -162,4 +169,10 @@ class BoundConstants:
             raise ConversionError(
                 f"the weight {wanted.name} is {found.dtype} on {found.device}, not plain numbers"
             )
+        for name in names[1:]:
+            if not same_values(found, self._tensors[name]):
+                raise ConversionError(
+                    f"the config ties {names[0]} and {name}, whose weights differ; set tie_word_embeddings "
+                    "of the config to False, or leave one of them out"
+                )
         return found.detach().to(self._device, wanted.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,17 +15,20 @@ from lamina.convert.bind import BoundSlice, bind_python
 from lamina.convert.classes import SliceClass, classify
 from lamina.convert.constants import BoundConstants, Constant, constants_of
 from lamina.convert.cudagraph import bind_cudagraph
-from lamina.convert.errors import ConversionError
+from lamina.convert.errors import ConversionError, in_short
 from lamina.convert.fused import split_fused
 from lamina.convert.normalise import normalise
 from lamina.convert.partition import partition
 from lamina.convert.program import Name
 from lamina.convert.slices import Slice, draft_slices
-from lamina.convert.source import build_on_meta, open_source
-from lamina.convert.spec import spec_of
+from lamina.convert.source import Source, build_on_meta, open_source
+from lamina.convert.spec import BATCH, spec_of
 from lamina.convert.trace import trace
 
 BACKENDS = ("python", "aot", "cudagraph")
+
+# Building and tracing set what a process has only one of: torch's default dtype, fx's options, a logger.
+_one_at_a_time = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -74,13 +78,24 @@ class Conversion:
                 **dict(tensors.named_parameters(remove_duplicate=False)),
                 **dict(tensors.named_buffers()),
             }
-        place = torch.device(device)
+        place = _usable(device)
         constants = BoundConstants(self.constants, tensors, place)
         bound: list[BoundSlice] = []
         for piece in self.slices:
             weights = [constants[name] for name in piece.weights]
             bound.append(_bind(backend, self.classes[piece.class_index], piece.index, weights, place))
         return bound
+
+
+def _usable(device: torch.device | str) -> torch.device:
+    try:
+        place = torch.device(device)
+        if place.type != "meta":
+            torch.empty(0, device=place)
+            return place
+    except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: a torch without CUDA
+        raise ConversionError(f"cannot use device {device!s}: {in_short(error)}") from error
+    raise ConversionError("device meta holds no numbers to compute with; choose cpu or cuda")
 
 
 def _bind(
@@ -95,19 +110,22 @@ def _bind(
     return bind_cudagraph(kind, index, weights, device)
 
 
-def convert(model_or_path: object, dtype: torch.dtype | None = None, rope: str = "carry") -> Conversion:
+def convert(model_or_path: object, dtype: torch.dtype | str | None = None, rope: str = "carry") -> Conversion:
     """Cut a Hugging Face causal language model into slices; a ConversionError says in one sentence why not.
 
     `model_or_path` is a model folder, a config.json, a transformers config or a transformers model. Without
     `dtype` the config's (or the model's) is used. With `rope` "carry", RoPE tables are computed once and
-    carried from slice to slice; with "recompute", every slice computes them from positions.
+    carried from slice to slice; with "recompute", every slice computes them from positions. Threads that
+    convert at the same time wait for each other.
     """
     if rope not in ("carry", "recompute"):
         raise ConversionError(f"there is no rope mode {rope!r}; choose carry or recompute")
     source = open_source(model_or_path, dtype)
-    model = build_on_meta(source)
-    traced = trace(model, source.label)
+    with _one_at_a_time:
+        model = build_on_meta(source)
+        traced = trace(model, source.label)
     logits = normalise(traced, source.label)
+    _check_logits(logits, source)
     split_fused(traced.graph)
     parts = partition(traced, rope, source.label)
     slices, classes = classify(draft_slices(traced, logits, parts))
@@ -125,8 +143,18 @@ def convert(model_or_path: object, dtype: torch.dtype | None = None, rope: str =
         rope=rope,
         eos_token_ids=source.eos_token_ids,
         config=source.config,
-        constants=constants_of(traced, parts.constant, model, source.label),
+        constants=constants_of(traced, parts.constant, model, source.label, source.model),
     )
+
+
+def _check_logits(node: fx.Node, source: Source) -> None:
+    spec, wanted = spec_of(node), (BATCH, source.config.vocab_size)
+    if spec is None or spec.dims != wanted:
+        found = "no tensor" if spec is None else f"of shape {list(spec.dims)}"
+        raise ConversionError(
+            f"{source.label}: its output is {found}, not one logit for each of {wanted[1]} tokens; give the "
+            "causal language model"
+        )
 
 
 def _attention(node: fx.Node) -> AttentionOp:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from lamina.convert.errors import ConversionError
 from lamina.convert.program import Program
 from lamina.convert.spec import BATCH, Spec
 
-# Doubling up to 8, then in steps that waste at most a third of a batch's work.
+# Doubling up to 16, then in steps: less than a third of what runs is padding.
 SIZES: tuple[int, ...] = (1, 2, 4, 8, *range(16, 128, 8), *range(128, 512, 32), *range(512, 1025, 64))
 
 # Before capture, so that libraries have chosen their kernels and made their workspaces.
@@ -71,6 +72,7 @@ class _Captured:
     inputs: list[Tensor]
     graphs: list[torch.cuda.CUDAGraph]
     outputs: list[tuple[Tensor, ...]]  # of each piece, without the state
+    states: list[Any]  # kept, or the pool would give their memory to another slice's graphs
 
 
 @dataclass(frozen=True)
@@ -140,16 +142,24 @@ class _Graphed:
         torch.cuda.current_stream(self._device).wait_stream(side)
         graphs: list[torch.cuda.CUDAGraph] = []
         outputs: list[tuple[Tensor, ...]] = []
+        states: list[Any] = []
         state: Any = None
         for piece in self._program.pieces:
             graph = torch.cuda.CUDAGraph()
-            # One pool: a later piece reads what an earlier one left, and they always replay in this order.
-            pool = graphs[0].pool() if graphs else None
-            with torch.no_grad(), torch.cuda.graph(graph, pool=pool):
+            with torch.no_grad(), torch.cuda.graph(graph, pool=_pool(self._device)):
                 outputs_now, state = _run_piece(self._eager, piece.name, context, attended, state)
             graphs.append(graph)
             outputs.append(outputs_now)
-        return _Captured([*inputs, *(() if attended is None else (attended,))], graphs, outputs)
+            states.append(state)
+        return _Captured([*inputs, *(() if attended is None else (attended,))], graphs, outputs, states)
+
+
+@lru_cache(maxsize=16)
+def _pool(device: torch.device) -> Any:
+    """One for all graphs of a device: they replay one after another, so what they only use while they run
+    may lie in the same memory. What a graph leaves for later, `_Captured` holds on to."""
+    with torch.cuda.device(device):
+        return torch.cuda.graph_pool_handle()
 
 
 def _run_piece(

@@ -42,7 +42,7 @@ def describe(conversion: Conversion) -> dict[str, Any]:
         "max_positions": conversion.max_positions,
         "eos_token_ids": list(conversion.eos_token_ids),
         "attentions": [asdict(op) for op in conversion.attentions],
-        "transfer": [transfer(op, conversion.dtype.itemsize) for op in conversion.attentions],
+        "transfer": [transfer(conversion, op, conversion.dtype.itemsize) for op in conversion.attentions],
         "classes": [
             {"index": kind.index, "slices": list(kind.members), "source": kind.source}
             for kind in conversion.classes
@@ -86,25 +86,27 @@ def describe_slice(conversion: Conversion, piece: Slice) -> dict[str, Any]:
     }
 
 
-def transfer(op: AttentionOp, element_bytes: int) -> dict[str, Any]:
+def transfer(conversion: Conversion, op: AttentionOp, element_bytes: int) -> dict[str, Any]:
     """Bytes between model and attention workers for one token and layer, counted and by the paper's formula.
 
-    Counted: q and the attention output of all heads, k and v of the KV heads. By the formula: (2 + 2/G) e d.
+    Counted: what the slice before sends and the slice behind takes. By the formula: (2 + 2/G) e d, with G
+    query heads to a KV head, e bytes an element, and d the width of q.
     """
-    query = op.heads * op.head_dim * element_bytes
-    key = op.kv_heads * op.head_dim * element_bytes
-    group = op.heads / op.kv_heads
-    width = op.heads * op.head_dim
-    counted = query + key + key + query
+    before, after = (conversion.slices[op.layer + step].program for step in (0, 1))
+    query, key, value = (before.specs[name].bytes for piece in before.pieces[:2] for name in piece.gives)
+    assert after.attended is not None
+    attended = after.attended.spec.bytes
+    counted = query + key + value + attended
+    group, width = op.heads / op.kv_heads, op.heads * op.head_dim
     formula = (2 + 2 / group) * element_bytes * width
     return {
         "layer": op.layer,
         "q_bytes": query,
         "k_bytes": key,
-        "v_bytes": key,
-        "attended_bytes": query,
+        "v_bytes": value,
+        "attended_bytes": attended,
         "bytes": counted,
-        "formula": f"(2 + 2/{group:g}) * {element_bytes} * {width}",
+        "formula": f"(2 + 2/{group:g}) x {element_bytes} x {width:,}",
         "formula_bytes": formula,
         "agrees": abs(counted - formula) < 0.5,
     }

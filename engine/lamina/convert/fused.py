@@ -108,8 +108,8 @@ def _split(graph: fx.Graph, projection: _Projection, needed: set[fx.Node]) -> No
     row = spec.row_shape
     elements = torch.arange(row[-1]).view(row)
     roots = _roots(projection.node, elements, needed)
-    if roots is None or len(roots) < 2:
-        return
+    if roots is None or len(roots) < 2 or all(_purposes(root, needed) == {True} for root, _ in roots):
+        return  # q would not start a moment earlier
     for root, index in roots:
         root.replace_all_uses_with(_part(graph, projection, root, Rows(index.flatten())))
     # What is left of the fused one is unused; the walk goes from the last user up.

@@ -10,6 +10,8 @@ from torch import fx
 
 from lamina.convert.attention import CACHED
 from lamina.convert.errors import ConversionError
+from lamina.convert.inplace import make_pure
+from lamina.convert.mixing import refuse_mixing
 from lamina.convert.spec import BATCH, annotate, spec_of
 from lamina.convert.trace import Traced
 
@@ -29,18 +31,19 @@ def normalise(traced: Traced, label: str) -> fx.Node:
     graph = traced.graph
     for node in graph.nodes:
         annotate(node)
+    # First of all what is written in place, while two tensors that start out equal are still two.
+    for node in [node for node in graph.nodes if node.op == "call_function"]:
+        if op_name(node) in _CHECKS:
+            graph.erase_node(node)
+            continue
+        _refuse(node, label)
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            make_pure(node, label)
     batch = _batch_size(traced)
     seen: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
         if node.op != "call_function" or node is batch:
             continue
-        name = op_name(node)
-        if name in _CHECKS:
-            graph.erase_node(node)
-            continue
-        _refuse(node, label)
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
-            _make_pure(node, label)
         _canonical(node, batch)
         same = batch if node.meta.get("size") == BATCH else _same_value(node)
         same = same or seen.setdefault(_key(node), node)
@@ -50,6 +53,7 @@ def normalise(traced: Traced, label: str) -> fx.Node:
     logits = graph.output_node().args[0][0]  # type: ignore[index]
     assert isinstance(logits, fx.Node)
     _erase_unused(graph)
+    refuse_mixing(graph, label)
     if any(
         CACHED <= number <= CACHED + 1
         for node in graph.nodes
@@ -88,36 +92,6 @@ def _refuse(node: fx.Node, label: str) -> None:
 
 def _inactive_dropout(node: fx.Node) -> bool:
     return op_name(node) == "dropout" and (node.args[2] is False or node.args[1] in (0, 0.0))
-
-
-def _make_pure(node: fx.Node, label: str) -> None:
-    """Turn an in-place operator into its pure form, where nobody else can see the difference."""
-    target = node.target
-    assert isinstance(target, torch._ops.OpOverload)
-    changed = node.args[0]
-    name = target._schema.name.partition("::")[2]
-    pure = getattr(getattr(_aten, name.removesuffix("_"), None), target._overloadname, None)
-    if pure is None or not isinstance(changed, fx.Node) or not _owns_its_memory(changed):
-        raise ConversionError(f"{label}: it writes into a tensor in place ({name})")
-    later = [user for user in changed.users if user is not node and node < user]
-    if any(_may_alias(user) for user in changed.users if user is not node and user not in later):
-        raise ConversionError(f"{label}: it writes into a tensor of which it keeps a view ({name})")
-    for user in later:
-        user.replace_input_with(changed, node)
-    node.target = pure
-
-
-def _owns_its_memory(node: fx.Node) -> bool:
-    source = node.args[0] if op_name(node) == "getitem" else node
-    return isinstance(source, fx.Node) and source.op == "call_function" and not _may_alias(source)
-
-
-def _may_alias(node: fx.Node) -> bool:
-    """Whether the node's result may share memory with what it is given."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return True
-    return any(result.alias_info is not None for result in target._schema.returns)
 
 
 def _canonical(node: fx.Node, batch: fx.Node) -> None:

@@ -32,7 +32,6 @@ class Instruction:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     spec: Spec | None  # None for a tuple of tensors or a size
-    origin: str  # the node's name in the traced graph
 
     @property
     def op_name(self) -> str:
@@ -74,9 +73,6 @@ class Program:
     weights: tuple[Value, ...]
     pieces: tuple[Piece, ...]
     specs: dict[Name, Spec] = field(repr=False)  # of every tensor in it
-
-    def piece(self, name: str) -> Piece | None:
-        return next((piece for piece in self.pieces if piece.name == name), None)
 
     def inputs(self) -> tuple[Name, ...]:
         """What it is called with, in order."""

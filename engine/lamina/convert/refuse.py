@@ -5,10 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from transformers.activations import ACT2FN
+
 from lamina.convert.errors import ConversionError
 
 # How RoPE frequencies are made. Those left out change them with the longest request of a batch.
 FIXED_ROPE = frozenset({"default", "linear", "yarn", "llama3", "proportional"})
+
+_LENGTH_ROPE = frozenset({"dynamic", "longrope", "su"})
+
+# BERT-like decoders whose own positions start behind the padding token's number: given 0, 1, 2, ... as all
+# others are, they compute something else.
+_SHIFTED_POSITIONS = frozenset(
+    {
+        *("camembert", "data2vec-text", "esm", "ibert", "longformer", "mpnet", "roberta"),
+        *("roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"),
+    }
+)
+_ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
 
 
 def refuse_config(config: Any, label: str) -> None:
@@ -31,17 +45,41 @@ def refuse_config(config: Any, label: str) -> None:
         raise ConversionError(f"{label}: its attention is not causal, so there is no KV cache to move away")
     if isinstance(getattr(config, "num_kv_shared_layers", None), int) and config.num_kv_shared_layers > 0:
         raise ConversionError(f"{label}: some of its layers attend to another layer's keys (KV sharing)")
+    if config.model_type in _SHIFTED_POSITIONS:
+        raise ConversionError(
+            f"{label}: {config.model_type} counts positions from its padding token's number on, not from 0 "
+            "as the workers here do"
+        )
+    _refuse_rope(config, label)
+    _refuse_numbers(config, label)
+
+
+def _refuse_rope(config: Any, label: str) -> None:
     for rope in _rope_types(getattr(config, "rope_parameters", None)):
-        if rope not in FIXED_ROPE:
+        if rope in _LENGTH_ROPE:
             raise ConversionError(
                 f"{label}: RoPE of type {rope!r} depends on the longest request of a batch, so a request's "
                 f"output would depend on its neighbours; types that work: {', '.join(sorted(FIXED_ROPE))}"
             )
+        if rope not in FIXED_ROPE:
+            raise ConversionError(
+                f"{label}: RoPE of type {rope!r} is not known here; types that work: "
+                f"{', '.join(sorted(FIXED_ROPE))}"
+            )
+
+
+def _refuse_numbers(config: Any, label: str) -> None:
     for needed in ("num_hidden_layers", "vocab_size", "max_position_embeddings"):
         if not isinstance(getattr(config, needed, None), int):
             raise ConversionError(
                 f"{label}: its config does not say {needed}; is it a causal language model?"
             )
+    if config.num_hidden_layers < 1:
+        raise ConversionError(f"{label}: {config.num_hidden_layers} layers leave nothing to split")
+    for given in _ACTIVATIONS:
+        name = getattr(config, given, None)
+        if isinstance(name, str) and name not in ACT2FN:
+            raise ConversionError(f"{label}: transformers knows no activation {name!r} ({given}); correct it")
 
 
 def _rope_types(parameters: object) -> Iterator[object]:

@@ -139,7 +139,25 @@ class _Builder:
                 stack += node.all_input_nodes
                 if spec_of(node) is None and not sized:  # the members of a tuple are taken out at once
                     found.update(user for user in node.users if user in self._members)
-        return sorted(found, key=self._order.__getitem__)
+        return self._by_first_use(sorted(found, key=self._order.__getitem__))
+
+    def _by_first_use(self, nodes: list[fx.Node]) -> list[fx.Node]:
+        """Repeated ones, of which the graph has one for all slices, just before what first needs them."""
+        inside = set(nodes)
+        placed: dict[fx.Node, None] = {}
+        for node in [*(one for one in nodes if one not in self._parts.repeated), *nodes]:
+            stack = [node]
+            while stack:
+                before = [
+                    one
+                    for one in stack[-1].all_input_nodes
+                    if one in inside and one in self._parts.repeated and one not in placed
+                ]
+                if before:
+                    stack.append(before[0])
+                else:
+                    placed.setdefault(stack.pop())
+        return list(placed)
 
     def _write(self, node: fx.Node) -> None:
         if "size" in node.meta and node.target is _aten.sym_size.int:
@@ -153,7 +171,7 @@ class _Builder:
     def _emit(self, node: fx.Node, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         name = self._fresh(op_name(node))
         spec = spec_of(node)
-        self._append(name, op, args, kwargs, spec, node.name)
+        self._append(name, op, args, kwargs, spec)
         self._names[node] = name
 
     def _append(
@@ -163,9 +181,8 @@ class _Builder:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         spec: Spec | None,
-        origin: str,
     ) -> None:
-        self._code.append(Instruction(name, op, args, kwargs, spec, origin))
+        self._code.append(Instruction(name, op, args, kwargs, spec))
         if spec is not None:
             self._specs[name] = spec
 
@@ -181,7 +198,7 @@ class _Builder:
             return self._names[node]
         if node is self._attended:
             spec, name = _spec(node), self._fresh("unsqueeze")
-            self._append(name, _aten.unsqueeze.default, (ATTENDED, 1), {}, spec, node.name)
+            self._append(name, _aten.unsqueeze.default, (ATTENDED, 1), {}, spec)
         elif node in self._parts.constant:
             label = self._fresh(_weight_label(node, self._traced))
             name = self._weights[node] = Name(label.removesuffix("_1"))
@@ -197,13 +214,9 @@ class _Builder:
         whole = _spec(node)
         spec = _row_spec(whole, 2)
         flat, sent = self._fresh("squeeze"), self._fresh("contiguous")
-        self._append(flat, _aten.squeeze.dim, (self._name(node), 2), {}, spec, node.name)
-        self._append(sent, _aten.contiguous.default, (flat,), {}, spec, node.name)
+        self._append(flat, _aten.squeeze.dim, (self._name(node), 2), {}, spec)
+        self._append(sent, _aten.contiguous.default, (flat,), {}, spec)
         return sent
-
-
-def _spec_or_none(node: fx.Node) -> Spec | None:
-    return spec_of(node)
 
 
 def _spec(node: fx.Node) -> Spec:

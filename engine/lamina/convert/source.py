@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,15 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig,
 
 from lamina.convert.errors import ConversionError, in_short
 from lamina.convert.refuse import refuse_config
+from lamina.convert.unmodified import check_unmodified
 
 # How experts run without a loop over them that depends on values. Left alone, transformers takes the first.
 _BATCHED_EXPERTS = ("grouped_mm", "batched_mm")
+# In bytes: torch's grouped product refuses strides that are no multiple of it.
+_GROUPED_ALIGNMENT = 16
+# What a config may ask for besides logits, and a slice does not give.
+_OTHER_OUTPUTS = ("output_router_logits", "output_attentions", "output_hidden_states")
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -29,11 +34,12 @@ class Source:
     dtype: torch.dtype
     experts: str | None
     eos_token_ids: tuple[int, ...]
-    shapes: Mapping[str, tuple[int, ...]] | None  # of the caller's own model, to compare with
+    model: PreTrainedModel | None  # the caller's own, to compare with
 
 
-def open_source(source: object, dtype: torch.dtype | None) -> Source:
+def open_source(source: object, wanted: torch.dtype | str | None) -> Source:
     """Read what `source` says about the architecture; a ConversionError says what is wrong with it."""
+    dtype = None if wanted is None else _checked_dtype(wanted, "convert()")
     if isinstance(source, PreTrainedModel):
         return _from_model(source, dtype)
     if isinstance(source, PreTrainedConfig):
@@ -42,18 +48,32 @@ def open_source(source: object, dtype: torch.dtype | None) -> Source:
             config, type(source).__name__, dtype, _token_ids(getattr(config, "eos_token_id", None))
         )
     if isinstance(source, (str, Path)):
-        return _from_path(Path(source), dtype)
+        return _from_path(Path(source).expanduser(), dtype)
+    kind = type(source).__name__
     raise ConversionError(
-        f"cannot convert a {type(source).__name__}: give a model folder, a config.json, a transformers "
-        "config or a transformers model"
+        f"cannot convert {'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}: give a model folder, a "
+        "config.json, a transformers config or a transformers model"
     )
 
 
 def build_on_meta(source: Source) -> PreTrainedModel:
     """The model with every parameter on the meta device: shapes, no memory."""
+    model = _build(source, source.experts)
+    if source.experts != "batched_mm" and not _can_group(model):
+        model = _build(source, "batched_mm")
+    if source.model is not None:
+        check_unmodified(source.model, model, source.label)
+    return model
+
+
+def _build(source: Source, experts: str | None) -> PreTrainedModel:
     build: Any = source.model_class._from_config if source.model_class else AutoModelForCausalLM.from_config
     config = copy.deepcopy(source.config)  # building notes in it what it was built for
-    config._experts_implementation = source.experts
+    config._experts_implementation = experts
+    for output in _OTHER_OUTPUTS:
+        if getattr(config, output, False):
+            setattr(config, output, False)
+    config.return_dict = True
     options = {"attn_implementation": "lamina", "dtype": source.dtype}
     try:
         with torch.device("meta"):
@@ -70,9 +90,17 @@ def build_on_meta(source: Source) -> PreTrainedModel:
             f"{source.label}: transformers cannot build this model: {in_short(error)}"
         ) from error
     model.train(False)
-    if source.shapes is not None:
-        _compare(source.label, source.shapes, _shapes(model))
     return model
+
+
+def _can_group(model: PreTrainedModel) -> bool:
+    """Whether rows of all experts' weights, laid out either way, start at multiples of what kernels need."""
+    return all(
+        size * weight.itemsize % _GROUPED_ALIGNMENT == 0
+        for weight in model.parameters()
+        if weight.dim() == 3
+        for size in weight.shape[1:]
+    )
 
 
 def _from_model(model: PreTrainedModel, dtype: torch.dtype | None) -> Source:
@@ -80,17 +108,17 @@ def _from_model(model: PreTrainedModel, dtype: torch.dtype | None) -> Source:
     label = type(model).__name__
     refuse_config(config, label)
     generation = getattr(model, "generation_config", None)
-    eos = (*_token_ids(config.eos_token_id), *_token_ids(getattr(generation, "eos_token_id", None)))
+    eos = _token_ids((generation or config).eos_token_id)
     experts = config._experts_implementation
     return Source(
         label=label,
         config=config,
         model_class=type(model),
         # What the weights are; a config may still say what the checkpoint on disk was.
-        dtype=dtype or model.dtype,
+        dtype=dtype or _checked_dtype(model.dtype, label),
         experts=experts if experts in _BATCHED_EXPERTS else None,
         eos_token_ids=tuple(dict.fromkeys(eos)),
-        shapes=_shapes(model),
+        model=model,
     )
 
 
@@ -100,10 +128,10 @@ def _from_config(config: Any, label: str, dtype: torch.dtype | None, eos: tuple[
         label=label,
         config=config,
         model_class=None,
-        dtype=dtype or _config_dtype(config, label),
+        dtype=dtype or _checked_dtype(config.dtype or torch.bfloat16, label),
         experts=None,
         eos_token_ids=eos,
-        shapes=None,
+        model=None,
     )
 
 
@@ -128,10 +156,12 @@ def _from_path(path: Path, dtype: torch.dtype | None) -> Source:
         raise ConversionError(
             f"{file}: transformers rejects this config: {in_short(error)}; correct it"
         ) from error
-    eos = list(_token_ids(getattr(config, "eos_token_id", None)))
+    # As transformers' generate: what generation_config says counts, where there is one.
     generation = file.parent / "generation_config.json"
     if generation.is_file():
-        eos += _token_ids(_read_json(generation).get("eos_token_id"))
+        eos = _token_ids(_read_json(generation).get("eos_token_id"))
+    else:
+        eos = _token_ids(getattr(config, "eos_token_id", None))
     return _from_config(config, str(file), dtype, tuple(dict.fromkeys(eos)))
 
 
@@ -151,36 +181,17 @@ def _read_json(file: Path) -> dict[str, Any]:
     return data
 
 
-def _config_dtype(config: Any, label: str) -> torch.dtype:
-    dtype = config.dtype
-    if isinstance(dtype, str):
-        dtype = getattr(torch, dtype.removeprefix("torch."), dtype)
-    if dtype is None:
-        return torch.bfloat16
-    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or dtype.itemsize < 2:
+def _checked_dtype(dtype: object, label: str) -> torch.dtype:
+    """One of the types that slices compute in, by itself or by its name."""
+    found = getattr(torch, dtype.removeprefix("torch."), dtype) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype) or found not in _DTYPES:
         raise ConversionError(
             f"{label}: dtype {dtype} is not float32, float16 or bfloat16; choose one of them"
         )
-    return dtype
+    return found
 
 
 def _token_ids(value: object) -> tuple[int, ...]:
     if isinstance(value, int):
         return (value,)
     return tuple(item for item in value if isinstance(item, int)) if isinstance(value, list) else ()
-
-
-def _shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
-    named: Iterable[tuple[str, torch.Tensor]] = model.named_parameters(remove_duplicate=False)
-    return {name: tuple(parameter.shape) for name, parameter in named}
-
-
-def _compare(label: str, given: Mapping[str, tuple[int, ...]], built: Mapping[str, tuple[int, ...]]) -> None:
-    # Adapters, pruned heads and quantised layers all change what the parameters are called or their shape.
-    if given == built:
-        return
-    name = sorted(name for name in {*given, *built} if given.get(name) != built.get(name))[0]
-    raise ConversionError(
-        f"{label}: the parameter {name} is {given.get(name)} in the model but {built.get(name)} by its "
-        "config; merge or remove what was changed after loading"
-    )

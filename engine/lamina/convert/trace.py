@@ -32,7 +32,6 @@ class Traced:
     graph: fx.Graph
     tokens: fx.Node
     positions: fx.Node
-    logits: fx.Node
     parameters: dict[fx.Node, str]  # by the name in model.named_parameters()
     buffers: dict[fx.Node, str]
     literals: dict[fx.Node, Tensor]  # tensors made from numbers in the model's code
@@ -53,6 +52,8 @@ class _DecodeStep(nn.Module):
             past_key_values=self.cache,
             use_cache=False,
         )
+        if not isinstance(getattr(output, "logits", None), Tensor):
+            raise ConversionError("it gives no logits; give the causal language model")
         logits: Tensor = output.logits[:, -1]
         return logits
 
@@ -140,6 +141,4 @@ def _read(exported: ExportedProgram, label: str) -> Traced:
     if len(exported.graph_signature.output_specs) != 1:
         raise ConversionError(f"{label}: it changes a buffer while decoding")
     tokens, positions = inputs
-    (logits,) = exported.graph.output_node().args[0]
-    assert isinstance(logits, fx.Node)
-    return Traced(exported.graph, tokens, positions, logits, parameters, buffers, literals)
+    return Traced(exported.graph, tokens, positions, parameters, buffers, literals)

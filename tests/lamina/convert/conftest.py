@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from lamina.convert import AttentionOp, BoundSlice, Conversion, convert
@@ -43,6 +43,32 @@ def seeded_model(config: Any, seed: int = 0) -> PreTrainedModel:
             norm = "norm" in name or "ln_" in name
             parameter.normal_(1.0 if norm and name.endswith("weight") else 0.0, 0.2 if norm else 0.15)
     return model.eval()
+
+
+def with_mlp(compute: Callable[[Tensor, Tensor], Tensor]) -> PreTrainedModel:
+    """A Llama whose class has an MLP of its own: `compute` of a projection of its input, and of its input."""
+
+    class Mlp(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Linear(64, 64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return compute(self.up(x), x)
+
+    class Custom(transformers.LlamaForCausalLM):  # type: ignore[misc]
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            for layer in self.model.layers:
+                layer.mlp = Mlp()
+
+    torch.manual_seed(0)
+    model: Any = Custom._from_config(tiny_config("Llama"), attn_implementation="eager", dtype=torch.float32)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(1.0 if "norm" in name else 0.0, 0.15)
+    custom: PreTrainedModel = model.eval()
+    return custom
 
 
 class Decoder:
@@ -124,7 +150,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny() -> Callable[..., Any]:
     return tiny_config
 
@@ -145,11 +171,16 @@ def converted() -> Callable[..., Conversion]:
     return conversion
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def seeded() -> Callable[..., PreTrainedModel]:
     return seeded_model
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+def custom() -> Callable[..., PreTrainedModel]:
+    return with_mlp
+
+
+@pytest.fixture(scope="session")
 def decodes() -> Callable[..., None]:
     return check_decoding

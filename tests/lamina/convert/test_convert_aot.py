@@ -1,52 +1,104 @@
-"""AOTInductor: a compiled slice computes the same, and is compiled once."""
+"""AOTInductor: compiled slices decode as the model does, and are compiled once."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from lamina.convert import ConversionError, aot, convert
-from lamina.convert.aot import bind_aot
+from lamina.convert import BoundSlice, Conversion, ConversionError, aot, convert
 
 needs_compiler = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler"
 )
 
 
-@needs_compiler
-def test_compiled_once_and_equal(
-    tiny: Callable[..., Any], seeded: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path))
-    model = seeded(tiny("OPT", num_hidden_layers=1, ffn_dim=96))
-    conversion = convert(model)
-    eager = conversion.bind(model)[0]
-    kind, cpu = conversion.classes[0], torch.device("cpu")
-    compiled = bind_aot(kind, 0, eager.weights, cpu)
-    assert len(list((tmp_path / "slices").iterdir())) == 2  # query and keyvalue; rest has nothing to compute
-    for batch in (1, 3, 8):
-        context = (torch.arange(batch), torch.arange(batch) + 4)
-        for one in (compiled, eager):
-            q, state = one.query(context, None)
-            k, v, state = one.keyvalue(state)
-            (residual,) = one.rest(state)
-            if one is compiled:
-                expected = (q, k, v, residual)
-        torch.testing.assert_close((q, k, v, residual), expected)
+@dataclass(frozen=True)
+class _Compiled:
+    model: Any
+    conversion: Conversion
+    bound: list[BoundSlice]
+    home: Path
 
+    def files(self) -> list[Path]:
+        return sorted((self.home / "slices").iterdir())
+
+
+@pytest.fixture(scope="module")
+def compiled(
+    tiny: Callable[..., Any], seeded: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[_Compiled]:
+    """The smallest of models, compiled for real: its three pieces take seconds each."""
+    home = tmp_path_factory.mktemp("home")
+    killed = home / "slices" / ".compiling-killed"
+    killed.mkdir(parents=True)
+    os.utime(killed, (0, 0))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("LAMINABENCH_HOME", str(home))
+        model = seeded(tiny("OPT", num_hidden_layers=1, ffn_dim=96))
+        conversion = convert(model)
+        yield _Compiled(model, conversion, conversion.bind(model, backend="aot"), home)
+
+
+@needs_compiler
+def test_compiled_slices_decode_as_the_model(compiled: _Compiled, decodes: Callable[..., None]) -> None:
+    # Query, keyvalue and logits; rest has nothing to compute. What a killed compilation left is gone.
+    assert [path.suffix for path in compiled.files()] == [".pt2"] * 3
+    decodes(compiled.model, compiled.conversion, compiled.bound)
+
+
+@needs_compiler
+def test_compiled_once(
+    compiled: _Compiled, decodes: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def never(*_: object) -> None:
         raise AssertionError("compiled again")
 
     aot._load.cache_clear()
     monkeypatch.setattr(aot, "_compile_to", never)
-    again = bind_aot(kind, 0, eager.weights, cpu)
-    torch.testing.assert_close(again.query(context, None)[0], q)
+    decodes(compiled.model, compiled.conversion, compiled.conversion.bind(compiled.model, backend="aot"))
+
+
+@needs_compiler
+@pytest.mark.parametrize("broken", [b"garbage", b""])
+def test_a_broken_file_is_compiled_once_more(
+    broken: bytes, compiled: _Compiled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = compiled.files()[0]
+    whole = file.read_bytes()
+    written: list[Path] = []
+
+    def compile_to(path: Path, *_: object) -> None:
+        assert not path.exists()
+        written.append(path)
+        path.write_bytes(whole if len(written) == 1 else broken)
+
+    monkeypatch.setattr(aot, "_compile_to", compile_to)
+    for expected in (1, 2):
+        aot._load.cache_clear()
+        file.write_bytes(broken)
+        if expected == 1:
+            compiled.conversion.bind(compiled.model, backend="aot")
+        else:
+            with pytest.raises(ConversionError, match=rf"{file}: the compiled slice cannot be loaded"):
+                compiled.conversion.bind(compiled.model, backend="aot")
+        assert written == [file] * expected
+    file.write_bytes(whole)
+
+
+def test_only_what_was_left_long_ago_is_swept(tmp_path: Path) -> None:
+    old, new = tmp_path / ".compiling-old", tmp_path / ".compiling-new"
+    old.mkdir()
+    new.mkdir()
+    os.utime(old, (0, 0))
+    aot._sweep(tmp_path)
+    assert (old.exists(), new.exists()) == (False, True)
 
 
 def test_no_compiler_is_a_sentence(
@@ -60,7 +112,21 @@ def test_no_compiler_is_a_sentence(
     assert not (tmp_path / "slices").exists()
 
 
-def test_other_code_arguments_or_devices_have_other_files() -> None:
+def test_a_device_without_a_number_and_the_first_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def load(_: str, device_index: int) -> Any:
+        asked.append(device_index)
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(torch._inductor, "aoti_load_package", load)
+    for device in ("cpu", "cuda:0", "cuda:1"):
+        with pytest.raises(RuntimeError, match="enough"):
+            aot._load(tmp_path / "piece.pt2", device)
+    assert asked == [-1, 0, 1]
+
+
+def test_other_code_arguments_devices_or_compilers_have_other_files(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.device("cpu")
     keys = {
         aot._key("a", ["float32[B, 4] (4, 1)"], cpu),
@@ -68,5 +134,7 @@ def test_other_code_arguments_or_devices_have_other_files() -> None:
         aot._key("a", ["bfloat16[B, 4] (4, 1)"], cpu),
         aot._key("a", ["float32[B, 4] (1, 4)"], cpu),
     }
-    assert len(keys) == 4
+    monkeypatch.setattr(aot, "_compiler_version", lambda _: "another")
+    keys.add(aot._key("a", ["float32[B, 4] (4, 1)"], cpu))
+    assert len(keys) == 5
     assert aot._key("a", [], cpu) == aot._key("a", [], cpu)

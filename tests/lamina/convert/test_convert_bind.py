@@ -107,3 +107,9 @@ def test_unknown_choices_are_refused(tiny: Callable[..., Any], converted: Callab
         convert(tiny("Llama"), rope="both")
     with pytest.raises(ConversionError, match="no backend 'jit'; choose python, aot, cudagraph"):
         converted("Llama").bind({}, backend="jit")
+
+
+@pytest.mark.parametrize("device", ["nonsense", "meta", "cuda:77"])
+def test_devices_that_cannot_be_used(device: str, converted: Callable[..., Conversion]) -> None:
+    with pytest.raises(ConversionError, match=f"device {device}"):
+        converted("Llama", torch.float32).bind({}, device=device)

@@ -4,19 +4,41 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from lamina.convert import AttentionOp, Conversion, describe, drawing
+from lamina.convert import Conversion, describe, drawing
 from lamina.convert.describe import transfer
 
 
-@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (8, 1), (64, 8), (6, 3), (7, 1)])
-@pytest.mark.parametrize("element", [2, 4])
-def test_counted_bytes_agree_with_the_formula(heads: int, kv_heads: int, element: int) -> None:
-    moved = transfer(AttentionOp(0, heads, kv_heads, 16, 0.25, 0, 0.0), element)
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1), (8, 2)])
+def test_counted_bytes_agree_with_the_formula(
+    heads: int, kv_heads: int, converted: Callable[..., Conversion]
+) -> None:
+    conversion = converted("Llama", num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=16)
+    moved = transfer(conversion, conversion.attentions[1], 2)
     assert moved["agrees"]
-    assert moved["bytes"] == (2 * heads + 2 * kv_heads) * 16 * element
+    assert moved["bytes"] == (2 * heads + 2 * kv_heads) * 16 * 2
+
+
+@pytest.mark.parametrize(("index", "key"), [(0, "q"), (0, "v"), (1, "attended")])
+def test_what_a_slice_sends_is_counted_on_the_slice(
+    index: int, key: str, converted: Callable[..., Conversion]
+) -> None:
+    conversion = converted("Llama")
+    program = conversion.slices[index].program
+    name = {"q": program.pieces[0].gives[0], "v": program.pieces[1].gives[-1]}.get(key)
+    if name is None:
+        assert program.attended is not None
+        value = replace(program.attended, spec=replace(program.attended.spec, bytes=4096))
+        changed = replace(program, attended=value)
+    else:
+        changed = replace(program, specs={**program.specs, name: replace(program.specs[name], bytes=4096)})
+    slices = [replace(one, program=changed) if one.index == index else one for one in conversion.slices]
+    moved = transfer(replace(conversion, slices=tuple(slices)), conversion.attentions[0], 2)
+    assert moved[f"{key}_bytes"] == 4096
+    assert not moved["agrees"]
 
 
 def test_a_description_is_json_and_complete(converted: Callable[..., Conversion]) -> None:

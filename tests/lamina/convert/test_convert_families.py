@@ -101,3 +101,14 @@ def test_experts_in_either_batched_form(
     grouped = any("_grouped_mm" in kind.source for kind in conversion.classes)
     assert grouped == (experts == "grouped_mm")
     decodes(model, conversion, conversion.bind(model))
+
+
+def test_experts_that_kernels_cannot_group(
+    tiny: Callable[..., Any], seeded: Callable[..., Any], decodes: Callable[..., None]
+) -> None:
+    # Rows of 30 float32 are no multiple of 16 bytes.
+    model = seeded(tiny("Qwen3Moe", **{**_MOE, "moe_intermediate_size": 30}, head_dim=16))
+    conversion = convert(model)
+    assert not any("_grouped_mm" in kind.source for kind in conversion.classes)
+    model.set_experts_implementation("eager")  # it could not run either
+    decodes(model, conversion, conversion.bind(model))

@@ -41,6 +41,7 @@ _MLA = {
     ("family", "changes", "reason"),
     [
         ("Llama", _rope("dynamic"), "'dynamic' depends on the longest request of a batch"),
+        ("Llama", _rope("mrope"), "'mrope' is not known here; types that work: default"),
         ("Phi3", _rope("longrope", **_LONG), "'longrope' depends on the longest request of a batch"),
         ("GptOss", {"num_local_experts": 4, "head_dim": 16}, "uses s_aux"),
         ("DeepseekV3", _MLA, "changes keys or values after they are stored"),
@@ -78,7 +79,12 @@ def test_models_that_do_more_than_attend(
         (lambda: transformers.GPT2Config(n_embd=64, n_layer=2, add_cross_attention=True), "encoder-decoder"),
         (lambda: transformers.BertConfig(hidden_size=64, **_SMALL), "sees something else"),
         (transformers.Gemma3Config, "several modalities"),
-        (lambda: 3, "cannot convert a int"),
+        (lambda: transformers.RobertaConfig(hidden_size=64, **_SMALL, is_decoder=True), "padding token's"),
+        (lambda: transformers.CamembertConfig(hidden_size=64, **_SMALL), "camembert counts positions from"),
+        (lambda: transformers.LlamaConfig(num_hidden_layers=0), "0 layers leave nothing to split"),
+        (lambda: transformers.LlamaConfig(hidden_act="nope"), r"no activation 'nope' \(hidden_act\)"),
+        (lambda: transformers.LlamaConfig(dtype="float64"), "dtype torch.float64 is not float32"),
+        (lambda: 3, "cannot convert an int: give"),
     ],
 )
 def test_models_of_another_kind(config: Callable[[], Any], reason: str) -> None:
@@ -134,6 +140,45 @@ def test_a_folder_and_a_file_are_the_same(tiny: Callable[..., Any], tmp_path: Pa
     assert by_folder.eos_token_ids == (2, 77)
     assert by_folder.dtype == torch.float16
     assert [kind.source for kind in by_folder.classes] == [kind.source for kind in by_file.classes]
+
+
+def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConversionError, match=f"cannot read {tmp_path}/nowhere"):
+        convert("~/nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("LlamaForSequenceClassification", "not one logit for each of 99 tokens; give the causal language"),
+        ("LlamaForTokenClassification", r"\['B', 2\], not one logit for each of 99 tokens"),
+        ("LlamaModel", "gives no logits; give the causal language model"),
+    ],
+)
+def test_models_with_another_head(name: str, reason: str, tiny: Callable[..., Any]) -> None:
+    with pytest.raises(ConversionError, match=reason):
+        convert(getattr(transformers, name)(tiny("Llama")))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float8_e4m3fn, torch.int8, "float8", "nonsense"])
+def test_types_that_slices_do_not_compute_in(dtype: Any, tiny: Callable[..., Any]) -> None:
+    with pytest.raises(ConversionError, match="is not float32, float16 or bfloat16"):
+        convert(tiny("Llama"), dtype)
+
+
+def test_types_by_their_names(tiny: Callable[..., Any]) -> None:
+    for name in ("bfloat16", "torch.float16", "float32"):
+        assert convert(tiny("Llama", num_hidden_layers=1), name).dtype == getattr(
+            torch, name[-8:].lstrip(".")
+        )
+
+
+def test_outputs_besides_logits_are_not_asked_for(tiny: Callable[..., Any]) -> None:
+    plain = convert(tiny("Mixtral", num_local_experts=4))
+    asking = tiny("Mixtral", num_local_experts=4, output_router_logits=True, return_dict=False)
+    assert [kind.source for kind in convert(asking).classes] == [kind.source for kind in plain.classes]
+    assert asking.output_router_logits  # the caller's own is as it was
 
 
 def test_a_model_that_was_changed_after_loading(tiny: Callable[..., Any], seeded: Callable[..., Any]) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 
 from lamina.convert import AttentionOp, Conversion, convert
+from lamina.convert import conversion as conversion_module
 from lamina.convert.program import Name, Piece
+from lamina.convert.trace import trace
 
 _FAMILIES = ["Llama", "OPT", "Phi3", "GPTNeoX", "GPT2", "Qwen3", "Gemma2", "Cohere"]
 
@@ -44,6 +48,7 @@ def test_query_comes_first_and_alone(family: str, converted: Callable[..., Conve
         ("Llama", {}, "recompute", 4),
         ("OPT", {}, "carry", 3),
         ("GPT2", {}, "carry", 3),
+        ("Mixtral", {"num_local_experts": 4}, "carry", 4),
     ],
 )
 def test_layers_share_classes(
@@ -97,3 +102,30 @@ def test_what_is_known_of_a_model(tiny: Callable[..., Any]) -> None:
     assert conversion.eos_token_ids == (2, 5)
     assert conversion.dtype == torch.bfloat16
     assert conversion.config._attn_implementation != "lamina"  # the caller may build a model from it
+
+
+def test_a_fused_product_that_q_needs_whole_is_left_whole(converted: Callable[..., Conversion]) -> None:
+    # Phi3's gate_up_proj is split into halves, both of which the next q needs.
+    sources = [kind.source for kind in converted("Phi3", num_hidden_layers=3).classes]
+    assert all(source.count("mlp_gate_up_proj_weight)") <= 1 for source in sources)
+    assert all("gate_up_proj_weight_take_rows" not in source for source in sources)
+    assert "qkv_proj_weight_take_rows" in sources[1]
+
+
+def test_threads_convert_one_at_a_time(tiny: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    inside, most = [], []
+
+    def slow_trace(*arguments: Any) -> Any:
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.05)
+        inside.pop()
+        return trace(*arguments)
+
+    monkeypatch.setattr(conversion_module, "trace", slow_trace)
+    types = (torch.float32, torch.bfloat16)
+    with ThreadPoolExecutor(len(types)) as pool:
+        found = list(pool.map(lambda dtype: convert(tiny("OPT", ffn_dim=96), dtype), types))
+    for dtype, conversion in zip(types, found, strict=True):
+        assert {value.spec.dtype for value in conversion.slices[1].program.weights} == {dtype}
+    assert max(most) == 1

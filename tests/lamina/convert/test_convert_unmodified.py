@@ -1,0 +1,108 @@
+"""Model objects that are no longer what their class and config say are refused, each with what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lamina.convert import ConversionError, convert
+
+
+class _Doubling(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def _replace_linear(model: Any) -> None:
+    new = _Doubling(64, 96, bias=False)
+    new.weight = model.model.layers[0].mlp.up_proj.weight
+    model.model.layers[0].mlp.up_proj = new
+
+
+def _patch_forward(model: Any) -> None:
+    mlp = model.model.layers[0].mlp
+    own = mlp.forward
+    mlp.forward = lambda x: 3 * own(x)
+
+
+def _set(path: str, name: str, value: Any) -> Callable[[Any], None]:
+    return lambda model: setattr(model.get_submodule(path), name, value)
+
+
+def _untie(model: Any) -> None:
+    model.config.tie_word_embeddings = True
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            lambda model: model.model.layers[0].register_forward_hook(lambda _, __, out: out + 1.0),
+            r"model\.layers\.0 has hooks",
+        ),
+        (lambda model: model.lm_head.register_forward_pre_hook(lambda _, __: None), "lm_head has hooks"),
+        (_set("model.layers.1.mlp", "act_fn", nn.Identity()), r"act_fn is of class Identity, not SiLU"),
+        (_replace_linear, "up_proj is of class _Doubling, not Linear"),
+        (_patch_forward, r"model\.layers\.0\.mlp has a forward of its own"),
+        (_set("model.layers.0.self_attn", "scaling", 0.9), r"self_attn has scaling = 0\.9, not 0\.25"),
+        (lambda model: setattr(model.config, "rms_norm_eps", 0.5), r"variance_epsilon = 1e-06, not 0\.5"),
+        (
+            lambda model: model.model.norm.register_buffer("shift", torch.ones(64)),
+            r"other buffers.*\(shift\)",
+        ),
+        (
+            lambda model: model.model.rotary_emb.inv_freq.mul_(0.5),
+            r"rotary_emb\.inv_freq is not what its config gives",
+        ),
+        (_set("model", "layers", nn.ModuleList()), r"the parameter model\.layers\.0\."),
+        (_set("model", "adapter", nn.Identity()), r"model\.adapter was added"),
+        (_untie, r"ties model\.embed_tokens\.weight and lm_head\.weight, which differ"),
+    ],
+)
+def test_what_was_changed_is_named(
+    change: Callable[[Any], None], reason: str, tiny: Callable[..., Any], seeded: Callable[..., Any]
+) -> None:
+    model = seeded(tiny("Llama"))
+    change(model)
+    with pytest.raises(ConversionError, match=reason) as refused:
+        convert(model)
+    assert "\n" not in str(refused.value)
+
+
+def test_layers_in_another_order(tiny: Callable[..., Any], seeded: Callable[..., Any]) -> None:
+    model = seeded(tiny("Llama"))
+    model.model.layers = nn.ModuleList(reversed(model.model.layers))
+    with pytest.raises(ConversionError, match="layer_idx = 1, not 0"):
+        convert(model)
+
+
+def test_a_model_in_use_is_not_a_changed_one(
+    tiny: Callable[..., Any], seeded: Callable[..., Any], decodes: Callable[..., None]
+) -> None:
+    model = seeded(tiny("Llama"))
+    with torch.no_grad():
+        model(input_ids=torch.ones(1, 2, dtype=torch.int64), output_hidden_states=True)  # leaves hooks behind
+    model.model.layers[0].self_attn.attention_dropout = 0.0
+    model.train()
+    conversion = convert(model)
+    decodes(model.eval(), conversion, conversion.bind(model))
+
+
+def test_equal_weights_need_not_be_one(tiny: Callable[..., Any], seeded: Callable[..., Any]) -> None:
+    model = seeded(tiny("Llama", tie_word_embeddings=True))
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    conversion = convert(model)
+    conversion.bind(model)
+    tensors = {**dict(model.named_parameters()), "lm_head.weight": torch.randn(99, 64)}
+    with pytest.raises(ConversionError, match=r"ties lm_head\.weight and model\.embed_tokens\.weight, whose"):
+        conversion.bind(tensors)
+
+
+def test_resized_embeddings_are_the_configs(tiny: Callable[..., Any], seeded: Callable[..., Any]) -> None:
+    model = seeded(tiny("Llama"))
+    model.resize_token_embeddings(110)
+    assert convert(model).vocab_size == 110
