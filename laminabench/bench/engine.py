@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -170,6 +171,7 @@ def _report(
         "kv_bytes": batch * context * engine.core.arena.shape.token_bytes,
         "threads": {"model": torch.get_num_threads(), "attention": _worker(engine).native.threads},
         "options": options,
+        "gomp_spincount": os.environ.get("GOMP_SPINCOUNT"),
         "rounds": len(found.ratio),
         "iteration_s": spread(found.iteration_s),
         "of_which": {

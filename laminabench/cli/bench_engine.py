@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     help="How slices run; aot compiles for about a minute the first time.",
 )
 @click.option(
-    "--overlap/--no-overlap", default=True, show_default=True, help="Start attention before k and v."
+    "--overlap/--no-overlap", default=False, show_default=True, help="Start attention before k and v."
 )
 @reporting
 def engine(
@@ -41,6 +42,9 @@ def engine(
     """
     from laminabench.cli.engine_extra import needed  # noqa: PLC0415 - torch takes a second to import
 
+    # Read when torch is loaded. After each matrix product its threads would go on spinning for a millisecond,
+    # on the cores that attention needs then; docs/engine.md tells users of the engine.
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     with needed():
         from lamina.kv import ArenaError  # noqa: PLC0415
         from lamina.serve import EngineError, RequestError  # noqa: PLC0415

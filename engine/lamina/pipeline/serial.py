@@ -34,10 +34,11 @@ class SerialPipeline:
     """Runs the slices of a model in turn, attention between them.
 
     With `overlap` an attention worker gets q before k and v are computed, and works on the earlier tokens
-    meanwhile; without, it is asked when k and v are there. What is computed is the same to the last bit.
+    meanwhile; without, it is asked when k and v are there. What is computed is the same to the last bit. It
+    pays where attention has hardware of its own; on one machine's cores the two take time from each other.
     """
 
-    def __init__(self, slices: Sequence[BoundSlice], attention: Attention, *, overlap: bool = True) -> None:
+    def __init__(self, slices: Sequence[BoundSlice], attention: Attention, *, overlap: bool) -> None:
         self._slices = slices
         self._attention = attention
         self._overlap = overlap

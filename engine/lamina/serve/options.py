@@ -29,7 +29,7 @@ class CoreOptions:
     decode_only: bool = False
     rope: str = "carry"
     backend: str = "python"
-    overlap: bool = True
+    overlap: bool = False
     threads: int = 0
     device: str = "cpu"  # or "cuda", which is not verified on hardware
 

@@ -24,10 +24,10 @@ def test_it_reports_what_was_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setattr(engine, "SHAPE", SMALL)
     with pytest.raises(SystemExit) as exit_:
         run(["bench", "engine", "--batch", "3", "--context", "50", "--rounds", "2", "--threads", "1",
-             "--no-overlap", "--json"])  # fmt: skip
+             "--overlap", "--json"])  # fmt: skip
     assert exit_.value.code == 0
     result = json.loads(capsys.readouterr().out)
-    assert result["options"] == {"threads": 1, "backend": "python", "overlap": False}
+    assert result["options"] == {"threads": 1, "backend": "python", "overlap": True}
     assert result["threads"]["attention"] == 1
     assert (result["batch"], result["context"], result["layers"], result["rounds"]) == (3, 50, 2, 2)
     # Four projections, three of the feed-forward layer, and the head.
@@ -46,7 +46,7 @@ def test_the_table_has_the_targets(
     with pytest.raises(SystemExit):
         run(["bench", "engine", "--batch", "2", "--context", "40", "--rounds", "1"])
     shown = capsys.readouterr().out
-    for words in ("iteration / (GEMMs + KV)", "1.25", "host", "1.01 ms", "slices by python, with overlap"):
+    for words in ("iteration / (GEMMs + KV)", "1.25", "host", "1.01 ms", "slices by python, no overlap"):
         assert words in shown
 
 
