@@ -37,6 +37,7 @@ bench: setup
 	$(BIN)/laminabench bench slab
 	$(BIN)/laminabench bench traces
 	$(BIN)/laminabench bench sim
+	$(BIN)/laminabench bench attention
 
 # The command the project is known by, beside what it is compared with.
 replay: setup

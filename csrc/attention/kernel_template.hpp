@@ -52,7 +52,7 @@ private:
         // How many of a head's tokens are worked on before the next head. Few, and the rows of all heads are
         // read side by side, nearly as they lie in memory; but the sums of each head leave the registers as
         // often.
-        step_(group_ < 4 ? kStep : kBlock),
+        step_(group_ < 4 ? kStep : 4 * kStep),
         step_fetches_((dim_ * static_cast<int>(sizeof(E)) * kStep + Ahead::kBytes - 1) / Ahead::kBytes),
         weights_(task.scratch + (task.last - task.first) * group_ * padded(dim_)),
         decays_(weights_ + (task.last - task.first) * group_ * kBlock),

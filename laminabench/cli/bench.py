@@ -8,6 +8,12 @@ from laminabench.cli.lazy import Lazy, LazyGroup
 
 COMMANDS = (
     Lazy(
+        "attention",
+        "laminabench.cli.bench_attention:attention",
+        "Decode attention beside memory bandwidth.",
+        example="laminabench bench attention",
+    ),
+    Lazy(
         "sim",
         "laminabench.cli.bench_sim:sim",
         "Replays per second of the virtual cluster.",

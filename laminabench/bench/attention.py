@@ -1,0 +1,178 @@
+"""How fast decode attention reads its keys and values, beside how fast this machine can read at all."""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from lamina.attention.worker import TensorWorker
+from laminabench.bench.timing import seconds_of, spread
+
+TARGET_SHARE = 0.8
+BATCH = 16
+HEAD_DIM = 128
+FEWEST_ROUNDS = 5
+JUDGED_ORDERS = ("consecutive", "interleaved")
+ORDERS = (*JUDGED_ORDERS, "random")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model's heads and one type of numbers; what the target speaks of is bfloat16."""
+
+    name: str
+    heads: int
+    kv_heads: int
+    dtype: torch.dtype
+
+    @property
+    def judged(self) -> bool:
+        return self.dtype is torch.bfloat16
+
+
+CASES = [
+    Case(name, heads, kv_heads, dtype)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32)
+    for name, heads, kv_heads in (("GQA 8", 64, 8), ("MHA", 32, 32))
+]
+
+
+@dataclass
+class Samples:
+    """One order of slots: what each round measured, in bytes of keys and values a second."""
+
+    attention: list[float] = field(default_factory=list)
+    bandwidth: list[float] = field(default_factory=list)
+    sdpa: list[float] = field(default_factory=list)
+
+    def row(self, case: Case, order: str, tokens: int, kv_bytes: int) -> dict[str, object]:
+        shares = [ours / most for ours, most in zip(self.attention, self.bandwidth, strict=True)]
+        judged = case.judged and order in JUDGED_ORDERS
+        share = spread(shares)
+        return {
+            "case": case.name,
+            "heads": case.heads,
+            "kv_heads": case.kv_heads,
+            "head_dim": HEAD_DIM,
+            "dtype": str(case.dtype).removeprefix("torch."),
+            "order": order,
+            "batch": BATCH,
+            "tokens_each": tokens,
+            "kv_bytes": kv_bytes,
+            "attention_bytes_per_s": spread(self.attention),
+            "bandwidth_bytes_per_s": spread(self.bandwidth),
+            "sdpa_bytes_per_s": spread(self.sdpa),
+            "share": share,
+            "rounds": len(shares),
+            "judged": judged,
+            "met": share["median"] >= TARGET_SHARE if judged else None,
+        }
+
+
+def run(seconds: float = 30.0, kv_bytes: int = 256 << 20) -> dict[str, object]:
+    """Measure every case for about `seconds` in all; the answer is ready for JSON.
+
+    One call attends for a batch of 16 requests of equal length to one layer's keys and values, `kv_bytes` of
+    them, from queries to combined outputs. Requests that begin one after the other have consecutive slots;
+    those that decode together have interleaved ones; random slots are the worst that reuse can lead to.
+
+    What the machine can read is measured in each round right before attention, on the same memory and by the
+    same threads, so that what else the machine does slows down both. Beside it, torch's attention is given
+    the same keys and values as it would like them: gathered, [requests, heads, tokens, head_dim] each.
+    """
+    rows: list[dict[str, object]] = []
+    info: dict[str, object] = {}
+    for case in CASES:
+        with_case = Setting(case, kv_bytes)
+        rows += with_case.measure(seconds / len(CASES))
+        info = {"isa": with_case.worker.native.isa, "threads": with_case.worker.native.threads}
+    return {
+        "benchmark": "attention",
+        "target_share": TARGET_SHARE,
+        **info,
+        "rows": rows,
+        "met": all(row["met"] for row in rows if row["judged"]),
+    }
+
+
+class Setting:
+    """A worker with its arena filled, and the same keys and values as torch would like them."""
+
+    def __init__(self, case: Case, kv_bytes: int) -> None:
+        self.case = case
+        slot_numbers = 2 * case.kv_heads * HEAD_DIM
+        self.tokens = max(1, kv_bytes // (slot_numbers * case.dtype.itemsize * BATCH))
+        self.slots = BATCH * self.tokens
+        self.kv_bytes = self.slots * slot_numbers * case.dtype.itemsize
+        arena = on_large_pages(self.slots * slot_numbers, case.dtype)
+        self.arena = arena.view(self.slots, 2, case.kv_heads, HEAD_DIM)
+        self.q = torch.randn(BATCH, case.heads, HEAD_DIM).to(case.dtype)
+        self.k, self.v = torch.randn(2, BATCH, case.kv_heads, HEAD_DIM).to(case.dtype)
+        self.worker = TensorWorker(case.dtype, case.heads, case.kv_heads, HEAD_DIM)
+        self.layer = self.worker.add_layer(self.arena[:, 0], self.arena[:, 1], scale=HEAD_DIM**-0.5)
+
+    def measure(self, seconds: float) -> Iterator[dict[str, object]]:
+        samples = {order: Samples() for order in ORDERS}
+        torchs = self.torchs_attention()
+        torchs()
+        deadline = time.perf_counter() + seconds
+        while time.perf_counter() < deadline or len(samples[ORDERS[0]].sdpa) < FEWEST_ROUNDS:
+            sdpa = self.kv_bytes / seconds_of(torchs)
+            self.read()  # not counted: torch's threads spin for some milliseconds after their work
+            for order, found in samples.items():
+                self.plan(order)
+                found.bandwidth.append(self.read())
+                found.attention.append(self.kv_bytes / seconds_of(self.attention))
+                found.sdpa.append(sdpa)
+        for order, found in samples.items():
+            yield found.row(self.case, order, self.tokens, self.kv_bytes)
+
+    def read(self) -> float:
+        return self.worker.native.read_bandwidth(self.arena.data_ptr(), self.kv_bytes)
+
+    def attention(self) -> Tensor:
+        return self.worker.run(self.layer, self.q, self.k, self.v)
+
+    def plan(self, order: str) -> None:
+        slots = slots_in(order, self.slots)
+        self.worker.plan_lists(np.arange(BATCH + 1) * self.tokens, slots)
+
+    def torchs_attention(self) -> Callable[[], Tensor]:
+        gathered = self.arena.view(BATCH, self.tokens, 2, self.case.kv_heads, HEAD_DIM)
+        k, v = gathered.permute(2, 0, 3, 1, 4).contiguous()
+        q = self.q[:, :, None]
+        grouped = self.case.heads != self.case.kv_heads
+        return lambda: scaled_dot_product_attention(q, k, v, enable_gqa=grouped)
+
+
+def slots_in(order: str, count: int) -> NDArray[np.int32]:
+    """The slots of the batch's requests, one request after the other."""
+    slots = np.arange(count, dtype=np.int32)
+    if order == "interleaved":
+        return np.ascontiguousarray(slots.reshape(-1, BATCH).T).reshape(-1)
+    if order == "random":
+        np.random.default_rng(0).shuffle(slots)
+    return slots
+
+
+def on_large_pages(count: int, dtype: torch.dtype) -> Tensor:
+    """Random numbers in memory of 2 MiB pages, as an arena would ask for them."""
+    memory = mmap.mmap(-1, count * dtype.itemsize)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    tensor = torch.frombuffer(memory, dtype=dtype)
+    some = torch.randn(1 << 20).to(dtype)  # making them all would take longer than measuring
+    starts = range(0, count + len(some), len(some))
+    for start, stop in pairwise(starts):
+        part = tensor[start:stop]
+        part.copy_(some[: len(part)])
+    return tensor
