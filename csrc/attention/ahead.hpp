@@ -75,6 +75,7 @@ private:
 struct Step {
   const std::byte* rows;
   const std::size_t* offsets;  // of the tokens' rows; a multiple of kStep, the last token repeated
+  int at;                      // of the block's tokens, the first
   int tokens;
   int dim;
   int fetches;  // for each kStep tokens

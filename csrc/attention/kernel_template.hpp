@@ -16,7 +16,7 @@ namespace lamina::attention {
 namespace {
 
 // Tokens are worked on in multiples of this many.
-inline constexpr int kStep = 8;
+inline constexpr int kStep = 4;
 
 // N query heads of one KV head share a vector of scores, of this many tokens each, in the order [N][tokens];
 // and such vectors follow one another.
@@ -49,10 +49,12 @@ private:
         source_(*task.source),
         group_(task.shape.group()),
         dim_(task.shape.head_dim),
-        // How many of a head's tokens are worked on before the next head. Few, and the rows of all heads are
-        // read side by side, nearly as they lie in memory; but the sums of each head leave the registers as
-        // often.
-        step_(group_ < 4 ? kStep : kBlock),
+        // How many of a head's tokens are worked on before the next head. Few, and all heads' rows are read
+        // side by side, nearly as they lie in memory; but each head's sums leave the registers as often,
+        // which costs most where a KV head has many query heads. Found by measuring; no result depends on it.
+        step_(group_ >= 4                     ? kBlock
+              : group_ == 1 && sizeof(E) == 2 ? kStep
+                                              : 2 * kStep),
         step_fetches_((dim_ * static_cast<int>(sizeof(E)) * kStep + Ahead::kBytes - 1) / Ahead::kBytes),
         weights_(task.scratch + (task.last - task.first) * group_ * padded(dim_)),
         decays_(weights_ + (task.last - task.first) * group_ * kBlock),
@@ -102,6 +104,7 @@ private:
   Step step_of(const std::byte* rows, int kv_head, int heads) {
     return {rows + static_cast<std::size_t>(kv_head) * source_.head_stride,
             offsets_ + at_,
+            at_,
             std::min(step_, whole_ - at_),
             dim_,
             (step_fetches_ * heads + group_ - 1) / group_,  // the query heads of a KV head share the fetching
@@ -122,8 +125,7 @@ private:
   template <int N>
   void score(int kv_head, int from) {
     for (; from + N <= group_; from += N) {
-      Dot::template scores<N>(step_of(source_.k, kv_head, N), queries(kv_head, from),
-                              weights(kv_head, from) + place_of<S, N>(0, at_));
+      Dot::template scores<N>(step_of(source_.k, kv_head, N), queries(kv_head, from), weights(kv_head, from));
     }
     if constexpr (N > 1) score<N / 2>(kv_head, from);
   }
@@ -142,9 +144,7 @@ private:
       // Only a block's first step meets sums that were made under another largest score.
       const Before before{fresh_ && at_ == 0, at_ == 0 ? decays(kv_head, from) : nullptr};
       const std::size_t row = static_cast<std::size_t>((kv_head * group_ + from) * padded(dim_));
-      Sum::template add<N>(step_of(source_.v, kv_head, N),
-                           weights(kv_head, from) + Sum::place_in_weights(place_of<S, N>(0, at_)), before,
-                           task_.rows + row);
+      Sum::template add<N>(step_of(source_.v, kv_head, N), weights(kv_head, from), before, task_.rows + row);
     }
     if constexpr (N > 1) gather<N / 2>(kv_head, from);
   }

@@ -39,67 +39,67 @@ struct PairDot {
 
   template <int N>
   [[gnu::noinline]] static void scores(const Step& step, const float* q, float* out) {
-    if constexpr (N >= 4) {  // 8 heads are two times 4, which share the repeated keys
-      for (int t = 0; t < step.tokens; t += 4) {
-        some<4, N / 4, 4>(step, step.offsets + t, (step.fetches + 1) / 2, q, out + place_of<S, 4>(0, t));
-      }
-    } else {
-      for (int t = 0; t < step.tokens; t += 8) {
-        some<N, 1, 8>(step, step.offsets + t, step.fetches, q, out + place_of<S, N>(0, t));
-      }
+    constexpr int kHeads = std::min(N, 4);  // 8 heads are two times 4, which share the repeated keys
+    for (int t = 0; t < step.tokens; t += kStep) {
+      some<kHeads, N / kHeads>(step, t, q, out + place_of<S, kHeads>(0, step.at + t));
     }
   }
 
 private:
-  // Scores of M times N heads and T tokens. Each is summed in two, so that enough additions need not wait for
-  // each other.
-  template <int N, int M, int T>
-  [[gnu::always_inline]] static inline void some(const Step& step, const std::size_t* offsets, int fetches,
-                                                 const float* q, float* out) {
+  // Scores of M times N heads and kStep tokens. Each is summed in two, so that enough additions need not wait
+  // for each other.
+  template <int N, int M>
+  [[gnu::always_inline]] static inline void some(const Step& step, int t, const float* q, float* out) {
     constexpr int kPiece = 32 / N;
     const int dim = step.dim;
     const int next = N * padded(dim);  // to the next N heads' queries
-    const std::byte* k[T];
-    for (int i = 0; i < T; ++i) k[i] = step.rows + offsets[i];
-    Vec even[M][T];
-    Vec odd[M][T];
+    const std::byte* k[kStep];
+    for (int i = 0; i < kStep; ++i) k[i] = step.rows + step.offsets[t + i];
+    Vec even[M][kStep];
+    Vec odd[M][kStep];
     for (int m = 0; m < M; ++m) {
-      for (int i = 0; i < T; ++i) even[m][i] = odd[m][i] = S::zero();
+      for (int i = 0; i < kStep; ++i) even[m][i] = odd[m][i] = S::zero();
     }
     const int whole = dim / kPiece * kPiece;
-    const int each = (fetches * 4 * kPiece + dim - 1) / dim;
+    const int each = (step.fetches * 4 * kPiece + dim - 1) / dim;
     int d = 0;
     for (; d + 4 * kPiece <= whole; d += 4 * kPiece) {
       step.ahead.fetch(each);
-      multiply<N, M, T>(q, next, k, d, even);
-      multiply<N, M, T>(q, next, k, d + kPiece, odd);
-      multiply<N, M, T>(q, next, k, d + 2 * kPiece, even);
-      multiply<N, M, T>(q, next, k, d + 3 * kPiece, odd);
+      multiply<N, M>(q, next, k, d, even);
+      multiply<N, M>(q, next, k, d + kPiece, odd);
+      multiply<N, M>(q, next, k, d + 2 * kPiece, even);
+      multiply<N, M>(q, next, k, d + 3 * kPiece, odd);
     }
-    for (; d < whole; d += kPiece) multiply<N, M, T>(q, next, k, d, even);
+    for (; d < whole; d += kPiece) multiply<N, M>(q, next, k, d, even);
     if constexpr (N < 4) {
       if (d < dim) {
         const __m512bh query = (__m512bh)_mm512_loadu_ps(q + d * N / 2);
-        for (int i = 0; i < T; ++i)
+        for (int i = 0; i < kStep; ++i)
           odd[0][i] = _mm512_dpbf16_ps(odd[0][i], query, rest<N>(k[i] + d * 2, dim - d));
       }
     }
     for (int m = 0; m < M; ++m) {
-      for (int i = 0; i < T; ++i) even[m][i] = S::add(even[m][i], odd[m][i]);
-      if constexpr (N == 1) {
-        S::store_sums(out, even[m]);
+      for (int i = 0; i < kStep; ++i) even[m][i] = S::add(even[m][i], odd[m][i]);
+      const Vec folded = S::fold<kStep>(even[m]);  // [16 / kStep][kStep], of each head 4 / N sums
+      if constexpr (N == 4) {
+        S::store(out + m * 4 * kBlock, folded);
+      } else if constexpr (N == 2) {
+        const Vec sums = S::sum_across<8>(folded);
+        _mm_storeu_ps(out, _mm512_castps512_ps128(sums));
+        _mm_storeu_ps(out + kTogether<S, 2>, _mm512_extractf32x4_ps(sums, 2));
       } else {
-        S::store(out + m * 4 * kBlock, S::fold<T>(even[m]));
+        _mm_storeu_ps(out, _mm512_castps512_ps128(S::sum_across<8>(S::sum_across<16>(folded))));
       }
     }
   }
 
-  template <int N, int M, int T>
-  [[gnu::always_inline]] static inline void multiply(const float* q, int next, const std::byte* const (&k)[T],
-                                                     int d, Vec (&sums)[M][T]) {
+  template <int N, int M>
+  [[gnu::always_inline]] static inline void multiply(const float* q, int next,
+                                                     const std::byte* const (&k)[kStep], int d,
+                                                     Vec (&sums)[M][kStep]) {
     __m512bh query[M];
     for (int m = 0; m < M; ++m) query[m] = (__m512bh)_mm512_loadu_ps(q + m * next + d * N / 2);
-    for (int i = 0; i < T; ++i) {
+    for (int i = 0; i < kStep; ++i) {
       const __m512bh key = repeated<N>(k[i] + d * 2);
       for (int m = 0; m < M; ++m) sums[m][i] = _mm512_dpbf16_ps(sums[m][i], query[m], key);
     }
@@ -164,7 +164,8 @@ private:
     const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
     const __mmask32 some = (1u << ((step.dim - d) % 32)) - 1;
     const std::byte* values = step.rows + d * 2;
-    for (int from = 0; from < step.tokens; from += kStep, weights += kStep * std::min(N, 4) / 2) {
+    for (int from = 0; from < step.tokens; from += kStep) {
+      const float* pairs = weights + place_of<S, N>(0, step.at + from) / 2;
       step.ahead.fetch(fetches);
 #pragma GCC unroll 4
       for (int t = 0; t < kStep; t += 2) {
@@ -174,7 +175,7 @@ private:
         __m512bh second = first;
         if constexpr (C == 2) second = (__m512bh)_mm512_permutex2var_epi16(one, high, two);
         for (int n = 0; n < N; ++n) {
-          const __m512bh weight = (__m512bh)_mm512_set1_ps(weights[place_in_weights(place_of<S, N>(n, t))]);
+          const __m512bh weight = (__m512bh)_mm512_set1_ps(pairs[place_in_weights(place_of<S, N>(n, t))]);
           sums[n][0] = _mm512_dpbf16_ps(sums[n][0], first, weight);
           if constexpr (C == 2) sums[n][1] = _mm512_dpbf16_ps(sums[n][1], second, weight);
         }

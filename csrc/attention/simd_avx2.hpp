@@ -65,7 +65,11 @@ struct Avx2Simd {
   }
 
   // Each vector's sum of lanes, in order.
-  static void store_sums(float* out, const Vec (&a)[kWidth]) {
+  static void store_sums(float* out, int, const Vec (&a)[4]) {
+    const Vec halves = _mm256_hadd_ps(_mm256_hadd_ps(a[0], a[1]), _mm256_hadd_ps(a[2], a[3]));
+    _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1)));
+  }
+  static void store_sums(float* out, int, const Vec (&a)[kWidth]) {
     Vec halves[4];  // lanes of a[i] below, of a[i + 4] above
     for (int i = 0; i < 4; ++i) {
       halves[i] =

@@ -78,11 +78,20 @@ struct Avx512Simd {
       return fold<K / 2>(half);
     }
   }
-  // Each vector's sum of lanes, in order.
-  static void store_sums(float* out, const Vec (&a)[16]) { store(out, fold<16>(a)); }
-  static void store_sums(float* out, const Vec (&a)[8]) {
-    const Vec halves = fold<8>(a);
-    _mm256_storeu_ps(out, _mm256_add_ps(_mm512_castps512_ps256(halves), _mm512_extractf32x8_ps(halves, 1)));
+  // Each vector's sum of lanes, 4 in order, and the next ones `stride` further.
+  static void store_sums(float* out, int, const Vec (&a)[16]) { store(out, fold<16>(a)); }
+  static void store_sums(float* out, int stride, const Vec (&a)[8]) {
+    const Vec halves = sum_across<16>(fold<8>(a));
+    _mm_storeu_ps(out, _mm512_castps512_ps128(halves));
+    _mm_storeu_ps(out + stride, _mm512_extractf32x4_ps(halves, 1));
+  }
+  static void store_sums(float* out, int, const Vec (&a)[4]) {
+    _mm_storeu_ps(out, _mm512_castps512_ps128(sum_across<8>(sum_across<16>(fold<4>(a)))));
+  }
+  // Of each K lanes, the halves are added to each other.
+  template <int K>
+  static Vec sum_across(Vec x) {
+    return add(x, swap<K>(x));
   }
   // In every lane the largest, or the sum, of the K neighbours it is among.
   template <int K>

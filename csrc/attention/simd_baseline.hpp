@@ -77,7 +77,7 @@ struct BaselineSimd {
   }
 
   // Each vector's sum of lanes, in order.
-  static void store_sums(float* out, const Vec (&a)[kWidth]) {
+  static void store_sums(float* out, int, const Vec (&a)[kWidth]) {
     for (int i = 0; i < kWidth; ++i) out[i] = (a[i][0] + a[i][1]) + (a[i][2] + a[i][3]);
   }
   // In every lane the largest, or the sum, of the K neighbours it is among.

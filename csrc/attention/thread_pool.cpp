@@ -13,9 +13,9 @@ namespace lamina::attention {
 
 namespace {
 
-// Some microseconds. Longer than the gap between two jobs of a layer, far shorter than what a core is worth
-// to the other threads of this machine, torch's among them.
-constexpr int kSpins = 200;
+// About ten microseconds: longer than it takes from one job of a layer to its next, and so little that it
+// costs the machine's other threads, torch's among them, nothing that shows.
+constexpr int kSpins = 1000;
 
 void relax() {
 #if defined(__x86_64__)

@@ -66,7 +66,7 @@ struct WideDot {
         if constexpr (S::kWidth > 8) {
           if (d < dim) add<N, kEach, true>(q + d, padded(dim), k, d, sums);
         }
-        S::store_sums(out + t * N, sums);
+        S::store_sums(out + place_of<S, N>(0, step.at + t), kTogether<S, N>, sums);
       }
     }
   }
@@ -90,7 +90,6 @@ struct WideSum {
 
   // Weights stay where the scores were.
   static void keep(float* scores, int i, Vec weight) { S::store(scores + i, weight); }
-  static constexpr int place_in_weights(int place) { return place; }
 
   // Adds a step's weighted values to the rows of N query heads.
   template <int N>
@@ -125,7 +124,8 @@ private:
     Vec sums[N][C];
     start<S>(sums, rows, stride, before);
     const std::byte* values = step.rows + static_cast<std::size_t>(d) * sizeof(E);
-    for (int from = 0; from < step.tokens; from += kStep, weights += place_of<S, N>(0, kStep)) {
+    for (int from = 0; from < step.tokens; from += kStep) {
+      const float* weight_of = weights + place_of<S, N>(0, step.at + from);
       step.ahead.fetch(fetches);
 #pragma GCC unroll 8
       for (int t = 0; t < kStep; ++t) {
@@ -133,7 +133,7 @@ private:
         Vec value[C];
         for (int c = 0; c < C; ++c) value[c] = widen<S, kHalf>(row + c * S::kWidth);
         for (int n = 0; n < N; ++n) {
-          const Vec weight = S::set1(weights[place_of<S, N>(n, t)]);
+          const Vec weight = S::set1(weight_of[place_of<S, N>(n, t)]);
           for (int c = 0; c < C; ++c) sums[n][c] = S::fma(weight, value[c], sums[n][c]);
         }
       }

@@ -1,163 +1,169 @@
-"""How much of the memory's read bandwidth decode attention reaches, beside torch's own attention."""
+"""How fast decode attention reads its keys and values, beside how fast this machine can read at all."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from lamina.attention.worker import TensorWorker
 from lamina.kv import Arena, ArenaShape
 from laminabench.bench.timing import seconds_of, spread
 
 TARGET_SHARE = 0.8
-JUDGED_BYTES = 256 << 20  # far beyond any cache
-JUDGED_BATCH = 8
+BATCH = 16
 HEAD_DIM = 128
-HEADS = {"gqa-8": (32, 4), "mha": (16, 16)}  # query heads, KV heads
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-ORDERS = ("consecutive", "interleaved", "random")
-
-Progress = Callable[[int, int | None], None]
+FEWEST_ROUNDS = 5
+JUDGED_ORDERS = ("consecutive", "interleaved")
+ORDERS = (*JUDGED_ORDERS, "random")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One layer's attention: for whom, and how the tokens lie in the arena."""
+    """One model's heads and one type of numbers; what the target speaks of is bfloat16."""
 
-    kind: str
-    dtype: str
-    batch: int
-    order: str
-    nbytes: int
-
-    @property
-    def shape(self) -> ArenaShape:
-        return ArenaShape(1, HEADS[self.kind][1], HEAD_DIM, DTYPES[self.dtype])
-
-    @property
-    def context(self) -> int:
-        return math.ceil(self.nbytes / self.shape.token_bytes / self.batch)
+    name: str
+    heads: int
+    kv_heads: int
+    dtype: torch.dtype
 
     @property
     def judged(self) -> bool:
-        """The target speaks of large KV and real batches; serving is done in bfloat16."""
-        return self.dtype == "bfloat16" and self.batch >= JUDGED_BATCH and self.nbytes >= JUDGED_BYTES
+        return self.dtype is torch.bfloat16
 
 
-def cases(nbytes: int) -> list[Case]:
-    """What is judged, in every order; then the other number formats, in the order that decoding makes."""
-    judged = [
-        Case(kind, "bfloat16", batch, order, nbytes)
-        for kind in HEADS
-        for batch in (JUDGED_BATCH, 64)
-        for order in ORDERS
-    ]
-    others = [
-        Case(kind, dtype, JUDGED_BATCH, "interleaved", nbytes)
-        for dtype in ("float16", "float32")
-        for kind in HEADS
-    ]
-    return judged + others
+CASES = [
+    Case(name, heads, kv_heads, dtype)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32)
+    for name, heads, kv_heads in (("GQA 8", 64, 8), ("MHA", 32, 32))
+]
+
+
+@dataclass
+class Samples:
+    """One order of slots: what each round measured, in bytes of keys and values a second."""
+
+    attention: list[float] = field(default_factory=list)
+    bandwidth: list[float] = field(default_factory=list)
+    sdpa: list[float] = field(default_factory=list)
+
+    def row(self, case: Case, order: str, tokens: int, kv_bytes: int) -> dict[str, object]:
+        shares = [ours / most for ours, most in zip(self.attention, self.bandwidth, strict=True)]
+        judged = case.judged and order in JUDGED_ORDERS
+        share = spread(shares)
+        return {
+            "case": case.name,
+            "heads": case.heads,
+            "kv_heads": case.kv_heads,
+            "head_dim": HEAD_DIM,
+            "dtype": str(case.dtype).removeprefix("torch."),
+            "order": order,
+            "batch": BATCH,
+            "tokens_each": tokens,
+            "kv_bytes": kv_bytes,
+            "attention_bytes_per_s": spread(self.attention),
+            "bandwidth_bytes_per_s": spread(self.bandwidth),
+            "sdpa_bytes_per_s": spread(self.sdpa),
+            "share": share,
+            "rounds": len(shares),
+            "judged": judged,
+            "met": share["median"] >= TARGET_SHARE if judged else None,
+        }
 
 
 def run(
-    *,
-    nbytes: int = JUDGED_BYTES,
-    rounds: int = 9,
-    threads: int = 0,
-    progress: Progress = lambda done, total: None,
+    seconds: float = 30.0,
+    kv_bytes: int = 256 << 20,
+    progress: Callable[[int, int | None], None] = lambda done, total: None,
 ) -> dict[str, object]:
-    """Every case, in turn with the bandwidth and with torch; the answer is ready for JSON.
+    """Measure every case for about `seconds` in all; the answer is ready for JSON.
 
-    `lamina` is what a layer pays: begin() and finish() of the worker. The bandwidth is that of the worker's
-    own threads reading the same arena from end to end. Torch reads keys and values that lie as it likes them
-    best, [batch, KV heads, tokens, head_dim]. The share is judged round by round, by its median.
+    One call attends for a batch of 16 requests of equal length to one layer's keys and values, `kv_bytes` of
+    them, from queries to combined outputs. Requests that begin one after the other have consecutive slots;
+    those that decode together have interleaved ones; random slots are the worst that reuse can lead to.
+
+    What the machine can read is measured in each round right before attention, on the same memory and by the
+    same threads, so that what else the machine does slows down both. Beside it, torch's attention is given
+    the same keys and values as it would like them: gathered, [requests, heads, tokens, head_dim] each.
     """
-    todo = cases(nbytes)
-    rows = []
-    for done, case in enumerate(todo):
-        progress(done, len(todo))
-        rows.append(measure(case, rounds, threads))
-    progress(len(todo), len(todo))
-    judged = [row["met"] for row in rows if row["met"] is not None]
+    rows: list[dict[str, object]] = []
+    info: dict[str, object] = {}
+    for done, case in enumerate(CASES):
+        progress(done, len(CASES))
+        with_case = Setting(case, kv_bytes)
+        rows += with_case.measure(seconds / len(CASES))
+        info = {"isa": with_case.worker.native.isa, "threads": with_case.worker.native.threads}
     return {
         "benchmark": "attention",
-        "head_dim": HEAD_DIM,
         "target_share": TARGET_SHARE,
+        **info,
         "rows": rows,
-        "met": all(judged) if judged else None,
+        "met": all(row["met"] for row in rows if row["judged"]),
     }
 
 
-def measure(case: Case, rounds: int, threads: int) -> dict[str, object]:
-    """One case: rounds of bandwidth, lamina and torch, one after the other."""
-    heads, kv_heads = HEADS[case.kind]
-    shape = case.shape
-    arena = Arena(shape, case.batch * case.context)
-    arena.fill()
-    worker = TensorWorker(shape.dtype, heads, kv_heads, HEAD_DIM, threads=threads)
-    scale = HEAD_DIM**-0.5
-    worker.add_layer(arena.keys(0), arena.values(0), scale=scale)
-    worker.plan_lists(np.arange(case.batch + 1, dtype=np.int64) * case.context, slots_of(case))
-    q = torch.randn(case.batch, heads, HEAD_DIM).to(shape.dtype)
-    new = torch.randn(2, case.batch, kv_heads, HEAD_DIM).to(shape.dtype)
-    storage = arena.storage
-    nbytes = storage.numel() * storage.element_size()
-    theirs = torch.randn(2, case.batch, kv_heads, case.context, HEAD_DIM).to(shape.dtype)
+class Setting:
+    """A worker with its arena filled, and the same keys and values as torch would like them."""
 
-    def torch_attention() -> None:
-        torch.nn.functional.scaled_dot_product_attention(
-            q[:, :, None], theirs[0], theirs[1], scale=scale, enable_gqa=heads != kv_heads
-        )
+    def __init__(self, case: Case, kv_bytes: int) -> None:
+        self.case = case
+        slot_numbers = 2 * case.kv_heads * HEAD_DIM
+        self.tokens = max(1, kv_bytes // (slot_numbers * case.dtype.itemsize * BATCH))
+        self.slots = BATCH * self.tokens
+        self.kv_bytes = self.slots * slot_numbers * case.dtype.itemsize
+        arena = Arena(ArenaShape(1, case.kv_heads, HEAD_DIM, case.dtype), self.slots)
+        arena.fill()
+        self.arena = arena.storage[0]  # [slot][K or V][kv_head][dim]
+        self.q = torch.randn(BATCH, case.heads, HEAD_DIM).to(case.dtype)
+        self.k, self.v = torch.randn(2, BATCH, case.kv_heads, HEAD_DIM).to(case.dtype)
+        self.worker = TensorWorker(case.dtype, case.heads, case.kv_heads, HEAD_DIM)
+        self.layer = self.worker.add_layer(self.arena[:, 0], self.arena[:, 1], scale=HEAD_DIM**-0.5)
 
-    def ours() -> None:
-        worker.run(0, q, new[0], new[1])
+    def measure(self, seconds: float) -> Iterator[dict[str, object]]:
+        samples = {order: Samples() for order in ORDERS}
+        torchs = self.torchs_attention()
+        torchs()
+        deadline = time.perf_counter() + seconds
+        while time.perf_counter() < deadline or len(samples[ORDERS[0]].sdpa) < FEWEST_ROUNDS:
+            sdpa = self.kv_bytes / seconds_of(torchs)
+            self.read()  # not counted: torch's threads spin for some milliseconds after their work
+            for order, found in samples.items():
+                self.plan(order)
+                found.bandwidth.append(self.read())
+                found.attention.append(self.kv_bytes / seconds_of(self.attention))
+                found.sdpa.append(sdpa)
+        for order, found in samples.items():
+            yield found.row(self.case, order, self.tokens, self.kv_bytes)
 
-    bandwidths, shares, ours_s, torch_s = [], [], [], []
-    with torch.inference_mode():
-        for round_ in range(rounds + 1):
-            before = worker.native.read_bandwidth(storage.data_ptr(), nbytes)
-            took = seconds_of(ours)
-            # On both sides, because other users of the machine come and go.
-            bandwidth = (before + worker.native.read_bandwidth(storage.data_ptr(), nbytes)) / 2
-            torch_took = seconds_of(torch_attention)
-            if round_ == 0:
-                continue  # pages come in, threads wake
-            bandwidths.append(bandwidth)
-            ours_s.append(took)
-            torch_s.append(torch_took)
-            shares.append(nbytes / took / bandwidth)
-    share = spread(shares)
-    return {
-        "kind": case.kind,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "dtype": case.dtype,
-        "batch": case.batch,
-        "context": case.context,
-        "order": case.order,
-        "kv_bytes": nbytes,
-        "isa": worker.native.isa,
-        "threads": worker.native.threads,
-        "read_bandwidth_bytes_per_s": spread(bandwidths),
-        "lamina_s": spread(ours_s),
-        "sdpa_s": spread(torch_s),
-        "speedup_over_sdpa": spread([a / b for a, b in zip(torch_s, ours_s, strict=True)]),
-        "share_of_bandwidth": share,
-        "met": share["median"] >= TARGET_SHARE if case.judged else None,
-    }
+    def read(self) -> float:
+        return self.worker.native.read_bandwidth(self.arena.data_ptr(), self.kv_bytes)
+
+    def attention(self) -> Tensor:
+        return self.worker.run(self.layer, self.q, self.k, self.v)
+
+    def plan(self, order: str) -> None:
+        slots = slots_in(order, self.slots)
+        self.worker.plan_lists(np.arange(BATCH + 1) * self.tokens, slots)
+
+    def torchs_attention(self) -> Callable[[], Tensor]:
+        gathered = self.arena.view(BATCH, self.tokens, 2, self.case.kv_heads, HEAD_DIM)
+        k, v = gathered.permute(2, 0, 3, 1, 4).contiguous()
+        q = self.q[:, :, None]
+        grouped = self.case.heads != self.case.kv_heads
+        return lambda: scaled_dot_product_attention(q, k, v, enable_gqa=grouped)
 
 
-def slots_of(case: Case) -> NDArray[np.int32]:
-    """The slots of each request, one request after the other."""
-    number = np.arange(case.batch * case.context, dtype=np.int32)
-    if case.order == "consecutive":  # prompts, as a fresh arena gives them
-        return number
-    if case.order == "interleaved":  # what decoding appends: a token for each request in turn
-        return np.ascontiguousarray(number.reshape(case.context, case.batch).T).reshape(-1)
-    return np.random.default_rng(0).permutation(number)  # an arena that has been in use for long
+def slots_in(order: str, count: int) -> NDArray[np.int32]:
+    """The slots of the batch's requests, one request after the other."""
+    slots = np.arange(count, dtype=np.int32)
+    if order == "interleaved":
+        return np.ascontiguousarray(slots.reshape(-1, BATCH).T).reshape(-1)
+    if order == "random":
+        np.random.default_rng(0).shuffle(slots)
+    return slots

@@ -7,74 +7,82 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.traces.options import COUNT
+from laminabench.cli.traces.options import positive
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 @click.command()
-@click.option("--rounds", type=COUNT, help="Rounds of the alternating run.  [default: 9; on a GPU 15]")
 @click.option(
-    "--megabytes", type=COUNT, default=256, show_default=True, help="KV that a call reads, on a CPU."
+    "--seconds",
+    metavar="X",
+    callback=positive,
+    default="30",
+    show_default=True,
+    help="About how long to measure.",
 )
-@click.option("--threads", type=click.IntRange(min=0), default=0, help="On a CPU; 0: one a core.")
+@click.option(
+    "--kv-mb",
+    metavar="X",
+    callback=positive,
+    default="256",
+    show_default=True,
+    help="Keys and values of one call, in MiB: more than any cache holds, or the caches are measured.",
+)
 @click.option(
     "--device",
     type=click.Choice(["cpu", "cuda"]),
     default="cpu",
     show_default=True,
-    help="cuda measures the GPU kernel; it has not been verified on hardware.",
+    help="cuda measures the GPU kernel, over sizes of its own; not verified on hardware.",
 )
 @reporting
-def attention(rounds: int | None, megabytes: int, threads: int, device: str, out: Output) -> None:
-    """Decode attention against the memory's bandwidth, and torch's attention beside it."""
-    from laminabench.cli.engine_extra import needed  # noqa: PLC0415 - torch takes a second to import
+def attention(seconds: float, kv_mb: float, device: str, out: Output) -> None:
+    """Decode attention's speed on this machine, as a share of what its memory can be read at."""
+    from laminabench.cli.engine_extra import needed  # noqa: PLC0415 - torch is slow to import
 
     with needed(), out.progress("cases", unit="cases") as progress:
         if device == "cuda":
             from laminabench.bench import attention_cuda  # noqa: PLC0415
 
-            result = attention_cuda.run(rounds=rounds or 15, progress=progress)
-            out.result(result, lambda console: _render_cuda(console, result))
-            return
-        from laminabench.bench import attention as bench  # noqa: PLC0415
+            result = attention_cuda.run(progress=progress)
+        else:
+            from laminabench.bench.attention import run  # noqa: PLC0415
 
-        result = bench.run(nbytes=megabytes << 20, rounds=rounds or 9, threads=threads, progress=progress)
-    out.result(result, lambda console: _render(console, result))
+            result = run(seconds, int(kv_mb * (1 << 20)), progress)
+    render = _render_cuda if device == "cuda" else _render
+    out.result(result, lambda console: render(console, result))
 
 
 def _render(console: Console, result: dict[str, Any]) -> None:
     from rich.table import Table  # noqa: PLC0415 - not for --json
 
-    first = result["rows"][0]
-    console.print(
-        f"{first['kv_bytes'] / 1e6:,.0f} MB of KV a call, head dim {result['head_dim']}, {first['threads']} "
-        f"threads, {first['isa']}; share: of the bandwidth that the same threads read the same memory with"
-    )
     table = Table(box=None, pad_edge=False)
-    for title in ("heads", "dtype", "slots"):
+    for title in ("heads", "numbers", "slots"):
         table.add_column(title)
-    for title in ("batch", "context", "GB/s read", "lamina", "share", "min to max", "torch SDPA", "faster"):
+    for title in ("attention GB/s", "memory GB/s", "share", "min to max", "torch GB/s"):
         table.add_column(title, justify="right")
     table.add_column(f"target {result['target_share']:.0%}")
     for row in result["rows"]:
-        share = row["share_of_bandwidth"]
+        share = row["share"]
         table.add_row(
-            f"{row['heads']} / {row['kv_heads']}",
+            row["case"],
             row["dtype"],
             row["order"],
-            f"{row['batch']}",
-            f"{row['context']:,}",
-            f"{row['read_bandwidth_bytes_per_s']['median'] / 1e9:.1f}",
-            f"{row['lamina_s']['median'] * 1e3:.1f} ms",
+            f"{row['attention_bytes_per_s']['median'] / 1e9:.1f}",
+            f"{row['bandwidth_bytes_per_s']['median'] / 1e9:.1f}",
             f"{share['median']:.0%}",
             f"{share['min']:.0%} to {share['max']:.0%}",
-            f"{row['sdpa_s']['median'] * 1e3:.1f} ms",
-            f"{row['speedup_over_sdpa']['median']:.1f}x",
+            f"{row['sdpa_bytes_per_s']['median'] / 1e9:.1f}",
             _verdict(row["met"]),
         )
     console.print(table)
+    first = result["rows"][0]
+    console.print(
+        f"{result['threads']} threads, {result['isa']}; {first['batch']} requests, "
+        f"{first['kv_bytes'] / 1e6:,.0f} MB of keys and values, head_dim {first['head_dim']}"
+    )
 
 
 def _render_cuda(console: Console, result: dict[str, Any]) -> None:

@@ -11,12 +11,12 @@ from lamina.attention import attention_isas, reference
 from lamina.attention.worker import TensorWorker
 
 LENGTHS = (1, 2, 17, 64, 65, 600, 1100)
-# What float32 arithmetic on float32 weights can promise, and the rounding of an output of each type.
-TOLERANCE = {torch.float32: 5e-6, torch.bfloat16: 2e-2, torch.float16: 3e-3}
+EXACT = 5e-6  # what float32 arithmetic can promise
+ROUNDED = {torch.float32: EXACT, torch.bfloat16: 2e-2, torch.float16: 3e-3}  # an output of each type
 
 
 @pytest.mark.parametrize("isa", attention_isas())
-@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("dtype", list(ROUNDED))
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim"), [(8, 1, 128), (14, 2, 80), (3, 3, 64), (4, 2, 256)]
 )
@@ -36,6 +36,9 @@ def test_an_iteration_is_what_the_reference_says(
         slab.allocate(request, length)
     worker.plan(slab, np.arange(batch))
 
+    # Where many query heads share a key, bfloat16's kernel rounds its weights, as flash attention does.
+    rounds = dtype == torch.bfloat16 and isa == "avx512_bf16" and heads // kv_heads >= 8
+
     out = worker.run(layer, q, k, v)
     whole, lse = worker.partial(layer, q)
 
@@ -46,6 +49,31 @@ def test_an_iteration_is_what_the_reference_says(
         wanted, wanted_lse = reference.partial(
             q[request].double(), keys, values, scale=scale, window=window, softcap=softcap
         )
-        torch.testing.assert_close(out[request].double(), wanted, rtol=0, atol=TOLERANCE[dtype])
-        torch.testing.assert_close(whole[request].double(), wanted, rtol=0, atol=5e-6)
-        torch.testing.assert_close(lse[request].double(), wanted_lse, rtol=0, atol=5e-6)
+        torch.testing.assert_close(out[request].double(), wanted, rtol=0, atol=ROUNDED[dtype])
+        torch.testing.assert_close(whole[request].double(), wanted, rtol=0, atol=1e-2 if rounds else EXACT)
+        torch.testing.assert_close(lse[request].double(), wanted_lse, rtol=0, atol=EXACT)
+
+
+def test_the_reference_combines_splits_too() -> None:
+    torch.manual_seed(0)
+    q, (k, v) = torch.randn(4, 8).double(), torch.randn(2, 10, 2, 8).double()
+    whole = reference.partial(q, k, v, scale=0.3)
+    for at in (0, 3, 10):
+        parts = (reference.partial(q, k[i], v[i], scale=0.3) for i in (slice(None, at), slice(at, None)))
+        torch.testing.assert_close(reference.combine(*parts), whole)
+
+
+def test_tensors_are_checked() -> None:
+    worker = TensorWorker(torch.float32, 4, 2, 16)
+    arena = torch.zeros(8, 2, 2, 16)
+    layer = worker.add_layer(arena[:, 0], arena[:, 1], scale=1.0)
+    worker.plan_lists(np.array([0, 2]), np.array([1, 2], np.int32))
+    q, kv = torch.zeros(1, 4, 16), torch.ones(1, 2, 16)
+    for wrong in (q.double(), q[0], torch.zeros(1, 16, 4).transpose(1, 2)):
+        with pytest.raises(AssertionError):
+            worker.begin(layer, wrong)
+    with pytest.raises(ValueError, match=r"dtype is torch\.float64"):
+        TensorWorker(torch.float64, 4, 2, 16)
+    worker.append(layer, kv, kv, np.array([1], np.int32))
+    worker.begin(layer, q)
+    assert torch.equal(worker.finish(layer, kv, kv), torch.ones(1, 4, 16))

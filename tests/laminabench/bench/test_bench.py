@@ -8,7 +8,7 @@ import json
 import pytest
 from rich.console import Console
 
-from laminabench.bench import slab, traces
+from laminabench.bench import attention, slab, traces
 from laminabench.cli import bench_traces
 from laminabench.cli.main import run
 
@@ -22,6 +22,18 @@ def test_slab_reports_every_call_and_judges_by_the_median() -> None:
         rates = row["allocations_per_s"]
         assert 0 < rates["min"] <= rates["median"] <= rates["max"]
         assert row["met"] == (rates["median"] >= slab.TARGET_PER_S if row["judged"] else None)
+
+
+def test_attention_judges_by_the_median_share() -> None:
+    result = attention.run(seconds=0.01, kv_bytes=1 << 20)
+    rows = result["rows"]
+    assert isinstance(rows, list)
+    assert {row["order"] for row in rows} == {"consecutive", "interleaved", "random"}
+    for row in rows:
+        share = row["share"]
+        assert 0 < share["min"] <= share["median"] <= share["max"]
+        judged = row["dtype"] == "bfloat16" and row["order"] != "random"
+        assert row["met"] == (share["median"] >= attention.TARGET_SHARE if judged else None)
 
 
 def test_traces_measures_both_files() -> None:
@@ -56,6 +68,7 @@ def test_pandas_is_called_what_it_is(ratio: float, said: str) -> None:
     "arguments",
     [
         ["bench", "slab", "--seconds", "0.01"],
+        ["bench", "attention", "--seconds", "0.01", "--kv-mb", "1"],
         ["bench", "traces", "--csv-rows", "1000", "--parquet-rows", "1000", "--repeats", "1"],
     ],
 )
