@@ -130,8 +130,8 @@ LAMINA_CUDA_API lamina_cuda_status lamina_cuda_append(const lamina_cuda_attentio
                                                       const void* v, const int32_t* slots, int64_t tokens,
                                                       lamina_cuda_stream stream);
 
-// Memory that the driver moves between host and device page by page, so that there may be more of it than the device
-// has. To be freed by free_managed().
+// Memory that the driver moves between host and device page by page, so that there may be more of it than the
+// device has. To be freed by free_managed().
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_allocate_managed(size_t bytes, void** memory);
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_free_managed(void* memory);
 
