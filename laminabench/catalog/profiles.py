@@ -1,6 +1,6 @@
 """Read public GPU measurements (aiconfigurator's parquet, Vidur's CSV) into arrays to fit to.
 
-The files are not part of the project; shared/profiles/README.md of a workspace says where they are from.
+The files are not part of the project.
 """
 
 from __future__ import annotations
