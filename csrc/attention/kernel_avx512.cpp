@@ -8,8 +8,9 @@
 #include <cmath>
 #include <limits>
 
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
+#include "attention/target_region.hpp"
+
+LAMINA_BEGIN_TARGET("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
 
 #include "attention/kernel_template.hpp"
 #include "attention/merge_template.hpp"
@@ -41,6 +42,6 @@ Kernels avx512_kernels(DType dtype) {
 
 }  // namespace lamina::attention
 
-#pragma GCC pop_options
+LAMINA_END_TARGET
 
 #endif

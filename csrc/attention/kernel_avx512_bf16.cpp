@@ -6,10 +6,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <limits>
 
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
+#include "attention/target_region.hpp"
+
+LAMINA_BEGIN_TARGET("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
 
 #include "attention/kernel_template.hpp"
 #include "attention/merge_template.hpp"
@@ -40,6 +43,6 @@ Kernels avx512_bf16_kernels(DType dtype) {
 
 }  // namespace lamina::attention
 
-#pragma GCC pop_options
+LAMINA_END_TARGET
 
 #endif

@@ -1,0 +1,13 @@
+#pragma once
+
+// Between these two, the compiler may use the named instructions, whatever the rest of the file is compiled
+// for. Standard headers come before: their functions are shared with other files and must run everywhere.
+#define LAMINA_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define LAMINA_BEGIN_TARGET(names) \
+  LAMINA_PRAGMA(clang attribute push(__attribute__((target(names))), apply_to = function))
+#define LAMINA_END_TARGET LAMINA_PRAGMA(clang attribute pop)
+#else
+#define LAMINA_BEGIN_TARGET(names) LAMINA_PRAGMA(GCC push_options) LAMINA_PRAGMA(GCC target(names))
+#define LAMINA_END_TARGET LAMINA_PRAGMA(GCC pop_options)
+#endif
