@@ -112,9 +112,9 @@ struct Case {
 };
 
 Case random_case(Random& random, DType dtype, Shape shape) {
-  static constexpr int kLengths[] = {1, 2, 7, 8, 9, 63, 64, 65, 130, 511, 512, 513, 700};
-  Case c{dtype, shape, 0, 0, random() % 4 == 0, {0}, {}, 800, {}, {}, {}, {}};
-  if (random() % 3 == 0) c.window = 1 + static_cast<int>(random() % 600);
+  static constexpr int kLengths[] = {1, 2, 3, 4, 5, 63, 64, 65, 130, 1023, 1024, 1025, 1100};
+  Case c{dtype, shape, 0, 0, random() % 4 == 0, {0}, {}, 1200, {}, {}, {}, {}};
+  if (random() % 3 == 0) c.window = 1 + static_cast<int>(random() % 1100);
   if (random() % 3 == 0) c.softcap = 5;
   std::vector<Slot> order(static_cast<std::size_t>(c.capacity));
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<Slot>(i);
