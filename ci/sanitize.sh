@@ -23,5 +23,6 @@ run() {
   LD_PRELOAD=$preload ASAN_OPTIONS=detect_leaks=0 PYTHONPATH="$site:$packages" python -S "$@"
 }
 run -c 'import lamina._native as n; assert "sanitize" in n.__file__, f"the tests would run {n.__file__} instead"'
-# Only tests that leave torch alone: loading it here takes minutes, and what it does is not ours to mend.
-run -m pytest -q -p no:cacheprovider tests/lamina/kv tests/lamina/attention/test_attention_native.py
+# The tests of the native code, not those of what runs on torch: that takes minutes here, and is not ours to mend.
+run -m pytest -q -p no:cacheprovider tests/lamina/core tests/lamina/kv \
+  tests/lamina/attention/test_attention_native.py

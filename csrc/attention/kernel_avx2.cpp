@@ -12,33 +12,12 @@
 
 LAMINA_BEGIN_TARGET("avx2,fma,f16c")
 
-#include "attention/kernel_template.hpp"
-#include "attention/merge_template.hpp"
 #include "attention/simd_avx2.hpp"
-#include "attention/wide.hpp"
+#include "attention/wide_kernels.hpp"
 
 namespace lamina::attention {
 
-namespace {
-
-template <typename E>
-Kernels kernels_of() {
-  return {&RangeKernel<Avx2Simd, E, WideDot<Avx2Simd, E>, WideSum<Avx2Simd, E>>::attend,
-          &MergeKernel<Avx2Simd, E>::merge, &read<Avx2Simd>};
-}
-
-}  // namespace
-
-Kernels avx2_kernels(DType dtype) {
-  switch (dtype) {
-    case DType::kBFloat16:
-      return kernels_of<BFloat16>();
-    case DType::kFloat16:
-      return kernels_of<Float16>();
-    default:
-      return kernels_of<float>();
-  }
-}
+Kernels avx2_kernels(DType dtype) { return wide_kernels<Avx2Simd>(dtype); }
 
 }  // namespace lamina::attention
 

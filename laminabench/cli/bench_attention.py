@@ -8,20 +8,14 @@ import click
 
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.traces.options import positive
+from laminabench.cli.verdict import seconds_option, verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 @click.command()
-@click.option(
-    "--seconds",
-    metavar="X",
-    callback=positive,
-    default="30",
-    show_default=True,
-    help="About how long to measure.",
-)
+@seconds_option("30")
 @click.option(
     "--kv-mb",
     metavar="X",
@@ -75,7 +69,7 @@ def _render(console: Console, result: dict[str, Any]) -> None:
             f"{share['median']:.0%}",
             f"{share['min']:.0%} to {share['max']:.0%}",
             f"{row['sdpa_bytes_per_s']['median'] / 1e9:.1f}",
-            _verdict(row["met"]),
+            verdict(row["met"]),
         )
     console.print(table)
     first = result["rows"][0]
@@ -103,10 +97,6 @@ def _render_cuda(console: Console, result: dict[str, Any]) -> None:
             f"{row['batch']}",
             f"{row['context']:,}",
             *(f"{shares[name]:.0%}" if name in shares else "-" for name in names),
-            row["skipped"] if "skipped" in row else _verdict(row["met"]),
+            row["skipped"] if "skipped" in row else verdict(row["met"]),
         )
     console.print(table)
-
-
-def _verdict(met: bool | None) -> str:
-    return {None: "[dim]not judged[/dim]", True: "[green]met[/green]", False: "[red]missed[/red]"}[met]

@@ -9,6 +9,7 @@ import click
 
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.traces.options import COUNT
+from laminabench.cli.verdict import verdict
 from laminabench.errors import UserError
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _render(console: Console, result: dict[str, Any]) -> None:
         f"{ratio['median']:.2f}",
         f"{ratio['min']:.2f} to {ratio['max']:.2f}",
         f"{result['target_ratio']:.2f}",
-        _verdict(result["ratio_met"]),
+        verdict(result["ratio_met"]),
     )
     console.print(table)
 
@@ -101,13 +102,9 @@ def _row(
         _ms(seconds["median"]),
         f"{_ms(seconds['min'])} to {_ms(seconds['max'])}",
         "" if target is None else _ms(target),
-        "" if met is None else _verdict(met),
+        "" if met is None else verdict(met),
     )
 
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.2f} ms"
-
-
-def _verdict(met: bool) -> str:
-    return "[green]met[/green]" if met else "[red]missed[/red]"

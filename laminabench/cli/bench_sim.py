@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from laminabench.cli.output import Output, reporting
+from laminabench.cli.verdict import verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,7 +46,7 @@ def _render(console: Console, rows: list[dict[str, Any]]) -> None:
             _time(seconds["median"]),
             f"{_time(seconds['min'])} to {_time(seconds['max'])}",
             _time(row["target_s"]),
-            "[green]met[/green]" if row["met"] else "[red]missed[/red]",
+            verdict(row["met"]),
         )
     console.print(table)
 

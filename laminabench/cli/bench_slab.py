@@ -7,21 +7,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.traces.options import positive
+from laminabench.cli.verdict import seconds_option, verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 @click.command()
-@click.option(
-    "--seconds",
-    metavar="X",
-    callback=positive,
-    default="3",
-    show_default=True,
-    help="About how long to measure.",
-)
+@seconds_option("3")
 @reporting
 def slab(seconds: float, out: Output) -> None:
     """Token allocations per second of the KV slab allocator, on one core, target beside them."""
@@ -41,15 +34,12 @@ def _render(console: Console, result: dict[str, Any]) -> None:
     table.add_column(f"target {result['target_allocations_per_s'] / 1e6:g}")
     for row in result["rows"]:
         rates = row["allocations_per_s"]
-        verdict = {None: "[dim]not judged[/dim]", True: "[green]met[/green]", False: "[red]missed[/red]"}[
-            row["met"]
-        ]
         table.add_row(
             row["operation"],
             f"{row['requests']:,}",
             f"{row['tokens_per_request']:,}",
             f"{rates['median'] / 1e6:,.0f}",
             f"{rates['min'] / 1e6:,.0f} to {rates['max'] / 1e6:,.0f}",
-            verdict,
+            verdict(row["met"]),
         )
     console.print(table)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from laminabench.cli.output import Output, reporting
+from laminabench.cli.verdict import verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +30,9 @@ def traces(csv_rows: int, parquet_rows: int, repeats: int, out: Output) -> None:
 def _render(console: Console, result: dict[str, Any]) -> None:
     csv, parquet = result["csv"], result["parquet"]
     target = f"target {csv['target_s']:g} s"
-    console.print(f"csv      {csv['rows']:>12,} rows  {_seconds(csv['seconds'])}  {target}  {_met(csv)}")
+    console.print(
+        f"csv      {csv['rows']:>12,} rows  {_seconds(csv['seconds'])}  {target}  {verdict(csv['met'])}"
+    )
     ratio = csv["speedup_over_pandas"]["median"]
     than_ours = f"{ratio:.1f} times slower" if ratio >= 1 else f"{1 / ratio:.1f} times faster"
     console.print(
@@ -38,13 +41,10 @@ def _render(console: Console, result: dict[str, Any]) -> None:
     console.print(
         f"parquet  {parquet['rows']:>12,} rows  {_seconds(parquet['seconds'])}  "
         f"target {parquet['target_s']:g} s, "
-        f"peak {parquet['peak_bytes'] / 1e9:.2f} GB of {parquet['target_bytes'] / 1e9:g} GB  {_met(parquet)}"
+        f"peak {parquet['peak_bytes'] / 1e9:.2f} GB of {parquet['target_bytes'] / 1e9:g} GB  "
+        f"{verdict(parquet['met'])}"
     )
 
 
 def _seconds(spread: dict[str, float]) -> str:
     return f"{spread['median']:.3f} s ({spread['min']:.3f} to {spread['max']:.3f})"
-
-
-def _met(row: dict[str, Any]) -> str:
-    return "[green]met[/green]" if row["met"] else "[red]missed[/red]"

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -14,6 +13,7 @@
 
 #include "attention/combine.hpp"
 #include "attention/worker.hpp"
+#include "expect.hpp"
 
 namespace {
 
@@ -22,25 +22,6 @@ using lamina::Slab;
 using lamina::Slot;
 using Random = std::mt19937_64;
 using Bytes = std::vector<std::byte>;
-
-[[noreturn]] void fail(const std::string& what) {
-  std::fprintf(stderr, "attention_stress: %s\n", what.c_str());
-  std::exit(1);
-}
-
-void expect(bool holds, const std::string& what) {
-  if (!holds) fail(what);
-}
-
-template <typename Error>
-void expect_throws(const std::function<void()>& call, const std::string& what) {
-  try {
-    call();
-  } catch (const Error&) {
-    return;
-  }
-  fail("no error from " + what);
-}
 
 double half_to_double(std::uint16_t bits) {
   const int exponent = bits >> 10 & 31;

@@ -2,7 +2,6 @@
 // the sharing out of tiles, the softmax by parts, places in shared memory. Exits with 1 on a mismatch.
 
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <set>
@@ -12,17 +11,12 @@
 #include "attention/cuda/partition.hpp"
 #include "attention/cuda/softmax.hpp"
 #include "attention/cuda/tile.hpp"
+#include "expect.hpp"
 
 namespace {
 
 using namespace lamina::attention::cuda;
 using Random = std::mt19937_64;
-
-void expect(bool holds, const std::string& what) {
-  if (holds) return;
-  std::fprintf(stderr, "cuda_split_stress: %s\n", what.c_str());
-  std::exit(1);
-}
 
 bool near(double found, double wanted, double tolerance) {
   return std::isinf(wanted) ? found == wanted

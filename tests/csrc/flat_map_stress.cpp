@@ -1,23 +1,16 @@
 // Drives FlatMap at random beside std::unordered_map. Meant for a sanitized build. Exits with 1 on a
 // mismatch.
 
-#include <cstdio>
-#include <cstdlib>
 #include <random>
 #include <unordered_map>
 
 #include "core/flat_map.hpp"
+#include "expect.hpp"
 
 namespace {
 
 using lamina::FlatMap;
 using Model = std::unordered_map<FlatMap::Key, FlatMap::Handle>;
-
-void expect(bool holds, const char* what) {
-  if (holds) return;
-  std::fprintf(stderr, "flat_map_stress: %s\n", what);
-  std::exit(1);
-}
 
 void compare(const FlatMap& map, const Model& model) {
   expect(map.size() == model.size(), "size() differs");

@@ -2,8 +2,6 @@
 // check_integrity() can say no. Meant for a sanitized build. Exits with 1 on a mismatch.
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <random>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "core/slab.hpp"
+#include "expect.hpp"
 
 namespace lamina {
 
@@ -34,25 +33,6 @@ using lamina::Slot;
 using Access = lamina::SlabTestAccess;
 using Slots = std::vector<Slot>;
 using Random = std::mt19937_64;
-
-[[noreturn]] void fail(const std::string& what) {
-  std::fprintf(stderr, "slab_stress: %s\n", what.c_str());
-  std::exit(1);
-}
-
-void expect(bool holds, const std::string& what) {
-  if (!holds) fail(what);
-}
-
-template <typename Error>
-void expect_throws(const std::function<void()>& call, const std::string& what) {
-  try {
-    call();
-  } catch (const Error&) {
-    return;
-  }
-  fail("no error from " + what);
-}
 
 Slots copy_of(std::span<const Slot> slots) { return {slots.begin(), slots.end()}; }
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lamina import cuda_library
+from lamina.attention.views import require_views
 from lamina.cuda_library import CudaError
 
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -124,10 +125,7 @@ class CudaAttentionWorker:
 
     def add_layer(self, k: Tensor, v: Tensor, *, scale: float, window: int = 0, softcap: float = 0.0) -> int:
         """The next layer's keys and values: views [slots, kv_heads, head_dim] with the same strides."""
-        assert k.dtype == v.dtype == self.dtype
-        assert k.shape[1:] == v.shape[1:] == (self.kv_heads, self.head_dim)
-        assert k.stride() == v.stride()
-        assert k.stride(2) == 1
+        require_views(k, v, self.dtype, self.kv_heads, self.head_dim)
         assert k.is_cuda
         assert v.is_cuda
         attention = _Attention(_DTYPES[self.dtype], self.heads, self.kv_heads, self.head_dim, scale, softcap)

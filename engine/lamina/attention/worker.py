@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lamina._native import AttentionWorker, Slab
+from lamina.attention.views import require_views
 
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
@@ -29,10 +30,7 @@ class TensorWorker:
 
     def add_layer(self, k: Tensor, v: Tensor, *, scale: float, window: int = 0, softcap: float = 0.0) -> int:
         """The next layer's keys and values: views [slots, kv_heads, head_dim] with the same strides."""
-        assert k.dtype == v.dtype == self.dtype
-        assert k.shape[1:] == v.shape[1:] == (self.kv_heads, self.head_dim)
-        assert k.stride() == v.stride()
-        assert k.stride(2) == 1
+        require_views(k, v, self.dtype, self.kv_heads, self.head_dim)
         self._kept += [k, v]
         slots = min(len(k), len(v))
         return self.native.add_layer(

@@ -57,8 +57,7 @@ class BeamSearch:
         self.live = [(*self.live[parent], token) for parent, token in chosen]
         self._scores = alive
         self._hopeful = self._hopeful and self._could_improve(length)
-        full = len(self._finished) == beams and self._sampling.early_stopping is True
-        self.done = not self._hopeful or full or bool(ends.all())
+        self.done = not self._hopeful or self._full or bool(ends.all())
         return [parent for parent, _ in chosen], [token for _, token in chosen]
 
     def best(self, n: int) -> list[Beam]:
@@ -79,8 +78,7 @@ class BeamSearch:
         ends: torch.Tensor,
         length: int,
     ) -> None:
-        full = len(self._finished) == self._sampling.beams and self._sampling.early_stopping is True
-        if full or not self._hopeful:
+        if self._full or not self._hopeful:
             return
         for rank in torch.nonzero(ends[: self._sampling.beams])[:, 0].tolist():
             sequence = (*self.live[int(parents[rank])], int(tokens[rank]))
@@ -88,6 +86,11 @@ class BeamSearch:
         # Stable: of equal scores the one that was there first stays first.
         self._finished.sort(key=lambda beam: -beam.score)
         del self._finished[self._sampling.beams :]
+
+    @property
+    def _full(self) -> bool:
+        """Whether there are enough finished beams for one who stops at the first that come."""
+        return self._sampling.early_stopping is True and len(self._finished) == self._sampling.beams
 
     def _could_improve(self, length: int) -> bool:
         if len(self._finished) < self._sampling.beams:

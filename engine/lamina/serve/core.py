@@ -27,7 +27,7 @@ class Core:
     """Runs prompts and iterations of a batch. Knows sequences by their names in the arena."""
 
     def __init__(self, model: Any, options: CoreOptions, *, max_sequences: int) -> None:
-        if torch.device(options.device).type != "cpu":
+        if options.place.type != "cpu":
             require_device()
         self.conversion = convert(model, dtype=options.dtype, rope=options.rope)
         self.arena = _arena(self.conversion, options, max_sequences * self.conversion.max_positions)
@@ -93,8 +93,7 @@ def _kv_tokens(shape: ArenaShape, options: CoreOptions, most_tokens: int) -> int
                 f"{options.kv_bytes:,} bytes of KV memory hold no token of {shape.token_bytes:,}: give more"
             )
         return tokens
-    device = torch.device(options.device)
-    return min(most_tokens, shape.tokens_in(int(free_bytes(device) * SHARE_OF_FREE_MEMORY)))
+    return min(most_tokens, shape.tokens_in(int(free_bytes(options.place) * SHARE_OF_FREE_MEMORY)))
 
 
 def _original(model: Any, conversion: Conversion, options: CoreOptions) -> Any:
@@ -105,7 +104,7 @@ def _original(model: Any, conversion: Conversion, options: CoreOptions) -> Any:
                 f"the model is {model.dtype} and {conversion.dtype} was asked for: convert it first"
             )
         place = next(model.parameters()).device
-        if place.type != torch.device(options.device).type:
+        if place.type != options.place.type:
             raise EngineError(f"the model is on {place} and the engine on {options.device}: move one")
         return model
     folder = Path(model) if isinstance(model, str | os.PathLike) else None
@@ -121,7 +120,7 @@ def _attention(
     first = conversion.attentions[0]
     heads = (conversion.dtype, first.heads, first.kv_heads, first.head_dim)
     worker: TensorWorker | CudaAttentionWorker
-    if torch.device(options.device).type == "cpu":
+    if options.place.type == "cpu":
         worker = TensorWorker(*heads, threads=options.threads)
     else:
         # Sequences that share slots list them each for itself.

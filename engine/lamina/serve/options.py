@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 
 from lamina.model.load import LoadFormat
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-LOAD_FORMATS = ("safetensors", "dummy")
+LOAD_FORMATS = get_args(LoadFormat)
 
 
 class EngineError(ValueError):
@@ -47,9 +48,14 @@ class CoreOptions:
             raise EngineError(f"overcommit {self.overcommit} is no share: give 0 or more")
         require_count("threads", self.threads, least=0)
         try:
-            torch.device(self.device)
+            _ = self.place
         except RuntimeError as error:
             raise EngineError(f"device '{self.device}': give cpu or cuda") from error
+
+    @property
+    def place(self) -> torch.device:
+        """Where slices, arena and attention are."""
+        return torch.device(self.device)
 
 
 def require_count(name: str, value: object, least: int = 1) -> None:

@@ -15,27 +15,17 @@ import transformers
 from lamina.model import CheckpointError, load_original
 from lamina.model.checkpoint import MOST_HEADER_BYTES, require_sound
 
-CONFIG = transformers.LlamaConfig(
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    vocab_size=64,
-    max_position_embeddings=128,
-)
-
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    model = transformers.LlamaForCausalLM(CONFIG)
+def folder(config: transformers.LlamaConfig, tmp_path: Path) -> Path:
+    model = transformers.LlamaForCausalLM(config)
     model.save_pretrained(tmp_path / "one")
     return tmp_path / "one"
 
 
 @pytest.fixture
-def sharded(tmp_path: Path) -> Path:
-    model = transformers.LlamaForCausalLM(CONFIG)
+def sharded(config: transformers.LlamaConfig, tmp_path: Path) -> Path:
+    model = transformers.LlamaForCausalLM(config)
     model.save_pretrained(tmp_path / "many", max_shard_size="20KB")
     assert len(list((tmp_path / "many").glob("*.safetensors"))) > 2
     return tmp_path / "many"
@@ -58,18 +48,20 @@ def test_the_dtype_asked_for_is_loaded(folder: Path) -> None:
     assert load(folder, torch.bfloat16).dtype == torch.bfloat16
 
 
-def test_dummy_weights_are_the_same_every_time_and_leave_the_generator_alone() -> None:
+def test_dummy_weights_are_the_same_every_time_and_leave_the_generator_alone(
+    config: transformers.LlamaConfig,
+) -> None:
     before = torch.random.get_rng_state()
-    first, second = (load_original(CONFIG, None, torch.float32, "dummy") for _ in range(2))
+    first, second = (load_original(config, None, torch.float32, "dummy") for _ in range(2))
     assert torch.equal(torch.random.get_rng_state(), before)
     for ours, theirs in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     assert first.lm_head.weight.std() > 0
 
 
-def test_no_folder_no_weights() -> None:
+def test_no_folder_no_weights(config: transformers.LlamaConfig) -> None:
     with pytest.raises(CheckpointError, match="a config alone has no weights"):
-        load_original(CONFIG, None, torch.float32, "safetensors")
+        load_original(config, None, torch.float32, "safetensors")
 
 
 def test_a_cut_off_file_is_told_by_its_length(folder: Path) -> None:
