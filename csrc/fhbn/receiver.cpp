@@ -1,0 +1,113 @@
+#include "fhbn/receiver.hpp"
+
+#include <cassert>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "fhbn/errors.hpp"
+#include "fhbn/ordered.hpp"
+
+namespace lamina::fhbn {
+
+Receiver::Receiver(std::shared_ptr<Segment> segment, std::shared_ptr<const Peer> peer, Duration longest_spin)
+    : segment_(std::move(segment)),
+      peer_(std::move(peer)),
+      waiter_(longest_spin),
+      next_(segment_->geometry().first_seqno),
+      consumed_(next_),
+      given_back_(segment_->geometry().slots) {}
+
+Receiver::~Receiver() { close(); }
+
+std::optional<Arrived> Receiver::receive(const Patience& patience) {
+  if (closed_) throw ChannelClosed("the channel from " + peer_->name() + " was closed at this end");
+  const std::uint64_t published = load_acquire(segment_->ring().published.seqno);
+  if (published == next_ && !wait_for_message(patience)) return std::nullopt;
+  return checked(next_++);
+}
+
+bool Receiver::is_ready() const {
+  const Side& line = segment_->ring().published;
+  return load_acquire(line.seqno) != next_ || load_acquire(line.state) != State::kOpen;
+}
+
+bool Receiver::wait_for_message(const Patience& patience) {
+  Ring& ring = segment_->ring();
+  // The sender would wait for us as we for it.
+  if (next_ - consumed_ >= segment_->geometry().slots) {
+    throw ChannelError("all " + std::to_string(segment_->geometry().slots) + " slots of the channel from " +
+                       peer_->name() + " hold messages that were not released");
+  }
+  while (load_acquire(ring.published.seqno) == next_) {
+    // The state first: what was published before it was closed is seen by the second look.
+    if (load_acquire(ring.published.state) != State::kOpen) {
+      if (load_acquire(ring.published.seqno) != next_) return true;
+      throw ChannelClosed(peer_->name() + " has closed the channel and all its messages were received");
+    }
+    switch (
+        waiter_.wait(ring.published, next_, ring.receiver, *peer_, patience.timeout, patience.interrupted)) {
+      case Woken::kReady:
+        break;
+      case Woken::kLate:
+        throw DeadlinePassed("nothing came from " + peer_->name() + " in time");
+      case Woken::kAlone:
+        throw PeerLost(peer_->name() + " has ended and all its messages were received");
+      case Woken::kAsked:
+        return false;
+    }
+  }
+  return true;
+}
+
+// The peer's memory is read once, into a copy; that is checked, and nothing else is used.
+Arrived Receiver::checked(std::uint64_t seqno) const {
+  const Geometry& geometry = segment_->geometry();
+  const std::uint64_t published = load_acquire(segment_->ring().published.seqno);
+  if (published - consumed_ > geometry.slots) corrupted("claims to have sent more than the ring holds");
+  SlotHeader header;
+  SlotHeader& slot = segment_->slot(seqno);
+  std::memcpy(&header, &slot, sizeof header);
+  if (header.seqno != seqno) corrupted("has put another message where the next one belongs");
+  if (header.epoch != geometry.epoch) corrupted("has sent a message of another epoch");
+  if (header.parts > kMostParts) corrupted("has sent a message of impossibly many parts");
+
+  Arrived message;
+  message.seqno = seqno;
+  message.count = header.parts;
+  auto* at = reinterpret_cast<std::byte*>(&slot + 1);
+  std::uint64_t left = rounded_up(geometry.message_bytes, kPartAlignment);
+  for (std::uint32_t i = 0; i < header.parts; ++i) {
+    const std::uint64_t bytes = header.bytes[i];
+    if (bytes > left) corrupted("has sent a message that is larger than its slot");
+    message.parts[i] = {at, static_cast<std::size_t>(bytes)};
+    const std::uint64_t taken = rounded_up(bytes, kPartAlignment);
+    at += taken;
+    left -= taken;
+  }
+  return message;
+}
+
+void Receiver::corrupted(const char* how) const { throw Corrupted(peer_->name() + " " + how); }
+
+void Receiver::give_back(std::uint64_t seqno) {
+  const std::uint32_t mask = segment_->geometry().slots - 1;
+  assert(seqno - consumed_ < next_ - consumed_ && !given_back_[seqno & mask]);
+  given_back_[seqno & mask] = true;
+  std::uint64_t consumed = consumed_;
+  if (seqno != consumed) return;
+  while (given_back_[consumed & mask]) given_back_[consumed++ & mask] = false;
+  consumed_ = consumed;
+  Ring& ring = segment_->ring();
+  store_ordered(ring.consumed.seqno, consumed);
+  wake(ring.consumed, ring.sender);
+}
+
+void Receiver::close() {
+  if (std::exchange(closed_, true)) return;
+  Ring& ring = segment_->ring();
+  store_ordered(ring.consumed.state, State::kClosed);
+  wake(ring.consumed, ring.sender);
+}
+
+}  // namespace lamina::fhbn

@@ -1,0 +1,108 @@
+#include "fhbn/sender.hpp"
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "fhbn/copy.hpp"
+#include "fhbn/errors.hpp"
+#include "fhbn/ordered.hpp"
+
+namespace lamina::fhbn {
+
+Sender::Sender(std::shared_ptr<Segment> segment, std::shared_ptr<const Peer> peer, Duration longest_spin)
+    : segment_(std::move(segment)),
+      peer_(std::move(peer)),
+      waiter_(longest_spin),
+      next_(segment_->geometry().first_seqno),
+      consumed_(next_) {}
+
+Sender::~Sender() { close(); }
+
+std::uint64_t message_bytes_of(Parts parts) {
+  std::uint64_t total = 0;
+  for (const auto part : parts) {
+    if (part.size() > kMostMessageBytes || total > kMostMessageBytes) return kMostMessageBytes + 1;
+    total += rounded_up(part.size(), kPartAlignment);
+  }
+  return total;
+}
+
+bool Sender::send(Parts parts, const Patience& patience) {
+  const Geometry& geometry = segment_->geometry();
+  if (closed_) throw ChannelClosed("the channel to " + peer_->name() + " was closed at this end");
+  if (parts.size() > kMostParts) {
+    throw std::length_error("a message has up to " + std::to_string(kMostParts) + " parts, not " +
+                            std::to_string(parts.size()));
+  }
+  const std::uint64_t total = message_bytes_of(parts);
+  if (total > rounded_up(geometry.message_bytes, kPartAlignment)) {
+    throw std::length_error("the parts take " + std::to_string(total) + " bytes and a message to " +
+                            peer_->name() + " holds " + std::to_string(geometry.message_bytes) +
+                            ": open the channel with larger messages");
+  }
+  if (next_ - consumed_ >= geometry.slots && !wait_for_slot(patience)) return false;
+
+  SlotHeader& slot = segment_->slot(next_);
+  auto* to = reinterpret_cast<std::byte*>(&slot + 1);
+  slot.seqno = next_;
+  slot.epoch = geometry.epoch;
+  slot.parts = static_cast<std::uint32_t>(parts.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    slot.bytes[i] = parts[i].size();
+    copy(to, parts[i]);
+    to += rounded_up(parts[i].size(), kPartAlignment);
+  }
+  Ring& ring = segment_->ring();
+  store_ordered(ring.published.seqno, ++next_);
+  wake(ring.published, ring.receiver);
+  return true;
+}
+
+bool Sender::wait_for_slot(const Patience& patience) {
+  const Geometry& geometry = segment_->geometry();
+  Ring& ring = segment_->ring();
+  take_credits();
+  while (next_ - consumed_ >= geometry.slots) {
+    if (load_acquire(ring.consumed.state) != State::kOpen) {
+      throw ChannelClosed(peer_->name() + " has closed the channel and takes no more messages");
+    }
+    switch (
+        waiter_.wait(ring.consumed, consumed_, ring.sender, *peer_, patience.timeout, patience.interrupted)) {
+      case Woken::kReady:
+        break;
+      case Woken::kLate:
+        throw DeadlinePassed(peer_->name() + " has not given back any of the channel's " +
+                             std::to_string(geometry.slots) + " slots in time");
+      case Woken::kAlone:
+        throw PeerLost(peer_->name() + " has ended with " + std::to_string(next_ - consumed_) +
+                       " messages not consumed");
+      case Woken::kAsked:
+        return false;
+    }
+    take_credits();
+  }
+  return true;
+}
+
+void Sender::take_credits() {
+  const std::uint64_t found = load_acquire(segment_->ring().consumed.seqno);
+  if (found - consumed_ > next_ - consumed_) {
+    throw Corrupted(peer_->name() + " claims to have consumed messages that were never sent");
+  }
+  consumed_ = found;
+}
+
+std::uint64_t Sender::consumed() const {
+  const std::uint64_t found = load_acquire(segment_->ring().consumed.seqno);
+  return found - consumed_ > next_ - consumed_ ? consumed_ : found;
+}
+
+void Sender::close() {
+  if (std::exchange(closed_, true)) return;
+  Ring& ring = segment_->ring();
+  store_ordered(ring.published.state, State::kClosed);
+  wake(ring.published, ring.receiver);
+}
+
+}  // namespace lamina::fhbn

@@ -1,0 +1,111 @@
+#include "fhbn/wait.hpp"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ctime>
+
+#include "fhbn/ordered.hpp"
+
+namespace lamina::fhbn {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+// A sleeper looks this often whether its peer still lives, and a caller of ours whether a signal came.
+constexpr Duration kNap = 20ms;
+// How often one that nobody wakes looks for itself: a device cannot make system calls.
+constexpr Duration kUnheardNap = 50us;
+// Looking costs nothing yet when a peer is about to answer.
+constexpr Duration kShortestSpin = 5us;
+constexpr int kLooksPerClock = 64;
+
+// The half of the line that changes with every message. That 2^32 messages pass while somebody falls asleep
+// is excluded by the ring's size.
+std::uint32_t* word_of(const Side& line) {
+  return reinterpret_cast<std::uint32_t*>(&const_cast<Side&>(line).seqno);
+}
+
+void sleep_on(const Side& line, std::uint64_t seen, Duration longest) {
+  const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(longest).count();
+  const timespec relative{static_cast<std::time_t>(ns / 1'000'000'000),
+                          static_cast<long>(ns % 1'000'000'000)};
+  ::syscall(SYS_futex, word_of(line), FUTEX_WAIT, static_cast<std::uint32_t>(seen), &relative, nullptr, 0);
+}
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");
+#endif
+}
+
+bool changed(const Side& line, std::uint64_t seen) {
+  return load_acquire(line.seqno) != seen || load_acquire(line.state) != State::kOpen;
+}
+
+}  // namespace
+
+Woken Waiter::wait(const Side& line, std::uint64_t seen, Asleep& asleep, const Peer& peer, Duration timeout,
+                   const std::function<bool()>& interrupted) {
+  const auto start = Clock::now();
+  auto now = start;
+  while (now - start < std::min(spin_, timeout)) {
+    for (int look = 0; look < kLooksPerClock; ++look) {
+      if (changed(line, seen)) {
+        ++spun_;
+        learn(Clock::now() - start);
+        return Woken::kReady;
+      }
+      pause();
+    }
+    now = Clock::now();
+  }
+  ++slept_;
+  Woken woken = Woken::kReady;
+  while (true) {
+    // In this order the peer, which writes its line and then looks at the flag, cannot miss us both ways.
+    store_ordered(asleep.flag, std::uint32_t{1});
+    if (load_ordered(line.seqno) != seen || load_ordered(line.state) != State::kOpen) break;
+    now = Clock::now();
+    if (now - start >= timeout) {
+      woken = Woken::kLate;
+      break;
+    }
+    const Duration nap = load_acquire(line.unheard) != 0 ? kUnheardNap : kNap;
+    sleep_on(line, seen, std::min(nap, timeout - (now - start)));
+    if (changed(line, seen)) break;
+    if (peer.has_ended()) {
+      // It may have written between our look and its end.
+      woken = changed(line, seen) ? Woken::kReady : Woken::kAlone;
+      break;
+    }
+    if (interrupted()) {
+      woken = Woken::kAsked;
+      break;
+    }
+  }
+  store_release(asleep.flag, std::uint32_t{0});
+  learn(Clock::now() - start);
+  return woken;
+}
+
+// Looking pays when the answer comes soon: for up to twice as long as waits usually are. Where they are
+// longer than anybody wants to look, the core is worth more to others.
+void Waiter::learn(Duration waited) {
+  usual_ += (std::min(waited, 4 * longest_spin_) - usual_) / 8;
+  spin_ = 2 * usual_ <= longest_spin_ ? std::max(2 * usual_, longest_spin_ / 4) : kShortestSpin;
+  spin_ = std::min(spin_, longest_spin_);
+}
+
+void wake(Side& line, Asleep& peer) {
+  if (load_ordered(peer.flag) == 0) return;
+  ::syscall(SYS_futex, word_of(line), FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
+
+}  // namespace lamina::fhbn

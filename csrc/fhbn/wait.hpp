@@ -1,0 +1,51 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+
+#include "fhbn/peer.hpp"
+#include "fhbn/wire.hpp"
+
+namespace lamina::fhbn {
+
+using Clock = std::chrono::steady_clock;
+using Duration = Clock::duration;
+
+enum class Woken {
+  kReady,
+  kLate,   // the deadline passed
+  kAlone,  // the peer has ended, and nothing of it was left
+  kAsked,  // `interrupted` said so
+};
+
+// Waits for a peer's line to change: looks at it again and again for as long as such waits have lately paid,
+// then sleeps in the kernel until the peer, or the clock, or the peer's end wakes it.
+class Waiter {
+public:
+  // `longest_spin`: the most that is spent on looking; 0 on a machine with fewer cores than waiters.
+  explicit Waiter(Duration longest_spin) : longest_spin_(longest_spin), spin_(longest_spin) {}
+
+  // Looks at `line` until its seqno differs from `seen` or it is closed. `asleep` is where the peer looks
+  // before it wakes. `interrupted` is asked now and then; it may throw.
+  Woken wait(const Side& line, std::uint64_t seen, Asleep& asleep, const Peer& peer, Duration timeout,
+             const std::function<bool()>& interrupted);
+
+  // Of waits that found nothing at first sight.
+  std::uint64_t spun() const { return spun_; }    // ended while looking
+  std::uint64_t slept() const { return slept_; }  // slept in the kernel
+
+private:
+  void learn(Duration waited);
+
+  Duration longest_spin_;
+  Duration spin_;
+  Duration usual_{};  // how long waits last, of late
+  std::uint64_t spun_ = 0;
+  std::uint64_t slept_ = 0;
+};
+
+// After a line has been written by store_ordered: wakes the peer if it sleeps on it.
+void wake(Side& line, Asleep& peer);
+
+}  // namespace lamina::fhbn
