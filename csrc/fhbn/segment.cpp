@@ -53,10 +53,14 @@ void* map(int descriptor, std::size_t bytes) {
 
 }  // namespace
 
-std::shared_ptr<Segment> Segment::create(const Geometry& geometry) {
-  require(is_sound(geometry.message_bytes, geometry.slots),
+std::size_t Segment::bytes_for(std::uint64_t message_bytes, std::uint32_t slots) {
+  require(is_sound(message_bytes, slots),
           "a channel's messages hold 1 byte to 1 TiB, and its slots are a power of two up to 65,536");
-  const std::size_t bytes = ring_bytes(geometry.message_bytes, geometry.slots);
+  return ring_bytes(message_bytes, slots);
+}
+
+std::shared_ptr<Segment> Segment::create(const Geometry& geometry) {
+  const std::size_t bytes = bytes_for(geometry.message_bytes, geometry.slots);
   Descriptor descriptor(::memfd_create("lamina-fhbn", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (descriptor.number() < 0) fail("creating shared memory");
   if (::fchmod(descriptor.number(), S_IRUSR | S_IWUSR) != 0) fail("closing shared memory to others");

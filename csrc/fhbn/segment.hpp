@@ -20,6 +20,8 @@ struct Geometry {
 // process that maps it ends, however it ends. Its size is sealed, so that no peer can cut it off under us.
 class Segment {
 public:
+  // What create() takes. std::invalid_argument if there can be no such ring.
+  static std::size_t bytes_for(std::uint64_t message_bytes, std::uint32_t slots);
   // The receiver's: new, zeroed, in memory.
   static std::shared_ptr<Segment> create(const Geometry& geometry);
   // The sender's. std::invalid_argument if this is no such memory; the descriptor stays the caller's.

@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "fhbn/cache_line.hpp"
 #include "fhbn/errors.hpp"
 #include "fhbn/receiver.hpp"
 #include "fhbn/sender.hpp"
@@ -26,6 +27,9 @@ namespace lamina {
 namespace {
 
 using fhbn::Duration;
+
+constexpr const char* kRoundTripDoc =
+    R"(Seconds that a cache line takes from one core to another and back, the median of `rounds`.)";
 
 constexpr const char* kSegmentDoc =
     R"(Memory with a channel's ring in it, which another process attaches to by its file descriptor.
@@ -287,6 +291,7 @@ auto bind_end(nb::module_& m, const char* name, const char* doc) {
       .def(nb::init<std::shared_ptr<fhbn::Segment>, std::string, int, double, double>(), "segment"_a,
            "peer"_a, "peer_descriptor"_a = -1, nb::kw_only(), "timeout_s"_a, "spin_s"_a)
       .def("close", [](Bound& self) { self.end.close(); })
+      .def_prop_ro("engine", [](const Bound&) { return "shm"; })
       .def_prop_ro("peer", [](const Bound& self) { return self.end.peer().name(); })
       .def_prop_ro("next_seqno", [](const Bound& self) { return self.end.next_seqno(); })
       .def_prop_ro("consumed", [](const Bound& self) { return self.end.consumed(); })
@@ -300,6 +305,8 @@ auto bind_end(nb::module_& m, const char* name, const char* doc) {
 
 void bind_fhbn(nb::module_& m) {
   bind_errors(m);
+  m.def("cache_line_round_trip_s", &fhbn::cache_line_round_trip_s, "first_cpu"_a, "second_cpu"_a, "rounds"_a,
+        nb::call_guard<nb::gil_scoped_release>(), kRoundTripDoc);
   nb::class_<fhbn::Segment>(m, "ShmSegment", kSegmentDoc, nb::is_final())
       .def_static(
           "create",
@@ -308,12 +315,14 @@ void bind_fhbn(nb::module_& m) {
             return fhbn::Segment::create({message_bytes, slots, epoch, first_seqno});
           },
           "message_bytes"_a, "slots"_a, nb::kw_only(), "epoch"_a, "first_seqno"_a)
+      .def_static("bytes_for", &fhbn::Segment::bytes_for, "message_bytes"_a, "slots"_a)
       .def_static("attach", &fhbn::Segment::attach, "descriptor"_a)
       .def_prop_ro("descriptor", &fhbn::Segment::descriptor)
       .def_prop_ro("nbytes", &fhbn::Segment::bytes)
       .def_prop_ro("message_bytes", [](const fhbn::Segment& s) { return s.geometry().message_bytes; })
       .def_prop_ro("slots", [](const fhbn::Segment& s) { return s.geometry().slots; })
-      .def_prop_ro("epoch", [](const fhbn::Segment& s) { return s.geometry().epoch; });
+      .def_prop_ro("epoch", [](const fhbn::Segment& s) { return s.geometry().epoch; })
+      .def_prop_ro("first_seqno", [](const fhbn::Segment& s) { return s.geometry().first_seqno; });
 
   bind_end<fhbn::Sender>(m, "ShmSender", kSenderDoc)
       .def("send", &send, "buffers"_a, "timeout_s"_a = nb::none(), kSendDoc);

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lamina import host_memory
 from lamina.attention.cuda import CudaAttentionWorker, require_device
 from lamina.attention.worker import TensorWorker
 from lamina.convert import Conversion, convert
 from lamina.kv import Arena, ArenaShape
 from lamina.model import Prefill, load_original
 from lamina.pipeline import SerialPipeline, Spent
-from lamina.serve.memory import free_bytes
 from lamina.serve.options import CoreOptions, EngineError
 
 # Of the memory nobody uses, what an arena takes when its size is not said.
@@ -93,7 +93,11 @@ def _kv_tokens(shape: ArenaShape, options: CoreOptions, most_tokens: int) -> int
                 f"{options.kv_bytes:,} bytes of KV memory hold no token of {shape.token_bytes:,}: give more"
             )
         return tokens
-    return min(most_tokens, shape.tokens_in(int(free_bytes(options.place) * SHARE_OF_FREE_MEMORY)))
+    return min(most_tokens, shape.tokens_in(int(_free_bytes(options.place) * SHARE_OF_FREE_MEMORY)))
+
+
+def _free_bytes(place: torch.device) -> int:
+    return host_memory.free_bytes() if place.type == "cpu" else int(torch.cuda.mem_get_info(place)[0])
 
 
 def _original(model: Any, conversion: Conversion, options: CoreOptions) -> Any:

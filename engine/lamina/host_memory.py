@@ -1,20 +1,16 @@
-"""How much memory this process may still take."""
+"""How much of the host's memory this process may still take."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-import torch
-
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
 
 
-def free_bytes(device: torch.device) -> int:
-    """Of a GPU what its driver says; of the host what the kernel and the container leave."""
-    if device.type != "cpu":
-        return int(torch.cuda.mem_get_info(device)[0])
+def free_bytes() -> int:
+    """What the kernel and the container leave."""
     return min(_available(), _left_in_container())
 
 

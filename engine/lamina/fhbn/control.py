@@ -1,0 +1,192 @@
+"""The connection over which two processes agree: authenticated, in small msgpack messages, never pickle.
+
+Both prove that they know the same secret before either reads anything of variable size, and every message
+after that carries a code that only they can make. It is not encrypted.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+import struct
+from typing import Any, TypeVar
+
+import msgpack
+
+from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.errors import ChannelTimeoutError, HandshakeError, PeerLostError
+
+LEAST_SECRET_BYTES = 16
+MOST_MESSAGE_BYTES = 16 << 20
+_MAGIC = b"lamina control 1"
+_NONCE_BYTES = 32
+_CODE_BYTES = 32
+_LENGTH = struct.Struct("<I")
+
+T = TypeVar("T")
+
+
+def new_secret() -> bytes:
+    """A secret for the processes of one run. Hand it over by a pipe or a private file."""
+    return secrets.token_bytes(32)
+
+
+def require_secret(secret: bytes) -> bytes:
+    """The secret, or ValueError if it is too short to be one."""
+    if len(secret) < LEAST_SECRET_BYTES:
+        raise ValueError(f"a secret has {LEAST_SECRET_BYTES} bytes or more: use new_secret()")
+    return secret
+
+
+class RefusedError(HandshakeError):
+    """The peer has said that it will not, and why."""
+
+
+class Control:
+    """One end of an authenticated connection. What goes wrong on it closes it."""
+
+    def __init__(
+        self, connection: socket.socket, secret: bytes, *, listening: bool, deadline: Deadline
+    ) -> None:
+        self._socket = connection
+        self._pending = bytearray()  # received, and not yet taken
+        self.peer = "the other process"  # until it has said its name
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self._authenticate(secret, listening, deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def _authenticate(self, secret: bytes, listening: bool, deadline: Deadline) -> None:
+        ours = secrets.token_bytes(_NONCE_BYTES)
+        self._write(_MAGIC + ours, deadline)
+        greeting = self._read(len(_MAGIC) + _NONCE_BYTES, deadline)
+        if greeting[: len(_MAGIC)] != _MAGIC:
+            raise HandshakeError(
+                "what has connected does not speak this version of lamina's control protocol"
+            )
+        theirs = greeting[len(_MAGIC) :]
+        session = (ours + theirs) if listening else (theirs + ours)
+        # One key a direction: nothing can be sent back to where it came from.
+        keys = [hmac.digest(secret, side + session, "sha256") for side in (b"listener", b"connector")]
+        self._own, self._others = keys if listening else keys[::-1]
+        self._said = self._heard = 0
+        # The connector first: a listener shows nothing to one who cannot.
+        if listening:
+            self._hear_proof(deadline)
+        self._write(hmac.digest(self._own, b"proof", "sha256"), deadline)
+        if not listening:
+            self._hear_proof(deadline)
+
+    def _hear_proof(self, deadline: Deadline) -> None:
+        wanted = hmac.digest(self._others, b"proof", "sha256")
+        try:
+            found = self._read(_CODE_BYTES, deadline)
+        except PeerLostError as error:
+            raise HandshakeError(
+                "the other process hung up instead of proving that it has the same secret"
+            ) from error
+        if not hmac.compare_digest(wanted, found):
+            raise HandshakeError("the other process has another secret")
+
+    def say(self, message: dict[str, Any], deadline: Deadline) -> None:
+        """Send a message of what msgpack has."""
+        body = msgpack.packb(message)
+        if len(body) > MOST_MESSAGE_BYTES:
+            raise ValueError(f"a control message has up to {MOST_MESSAGE_BYTES:,} bytes, not {len(body):,}")
+        self._write(_LENGTH.pack(len(body)) + body + self._code(self._own, self._said, body), deadline)
+        self._said += 1
+
+    def hear(self, deadline: Deadline) -> dict[str, Any]:
+        """Receive a message. Who sent it is certain; whether its fields make sense is the caller's to check.
+
+        A message that is not whole in time stays, and can be heard later. What the peer refuses is raised.
+        """
+        message = self._checked(deadline)
+        if "refused" in message:
+            raise RefusedError(f"{self.peer} refuses: {field(message, 'refused', str, self.peer)}")
+        return message
+
+    def refuse(self, sentence: str, deadline: Deadline) -> None:
+        """Tell the peer, which waits for another message, that it will not come, and why."""
+        self.say({"refused": sentence}, deadline)
+
+    def _checked(self, deadline: Deadline) -> dict[str, Any]:
+        try:
+            (length,) = _LENGTH.unpack(self._peek(_LENGTH.size, deadline))
+            if length > MOST_MESSAGE_BYTES:
+                raise HandshakeError(f"{self.peer} announces a control message of {length:,} bytes")
+            frame = self._read(_LENGTH.size + length + _CODE_BYTES, deadline)
+            body, code = frame[_LENGTH.size : -_CODE_BYTES], frame[-_CODE_BYTES:]
+            if not hmac.compare_digest(code, self._code(self._others, self._heard, body)):
+                raise HandshakeError(f"a control message of {self.peer} was changed on its way")
+            self._heard += 1
+            return self._decoded(body)
+        except HandshakeError:
+            self.close()
+            raise
+
+    def _decoded(self, body: bytes) -> dict[str, Any]:
+        try:
+            message = msgpack.unpackb(body)
+        except (ValueError, msgpack.UnpackException) as error:
+            raise HandshakeError(f"a control message of {self.peer} cannot be read: {error}") from error
+        if not isinstance(message, dict):
+            raise HandshakeError(f"a control message of {self.peer} is no map")
+        return message
+
+    @staticmethod
+    def _code(key: bytes, count: int, body: bytes) -> bytes:
+        return hmac.digest(key, count.to_bytes(8, "little") + body, "sha256")
+
+    def _write(self, data: bytes, deadline: Deadline) -> None:
+        self._wait_until(deadline)
+        try:
+            self._socket.sendall(data)
+        except TimeoutError as error:
+            self.close()  # half a message may be out
+            raise ChannelTimeoutError(f"{self.peer} did not take a control message in time") from error
+        except OSError as error:
+            raise PeerLostError(f"the control connection to {self.peer} is gone: {error}") from error
+
+    def _read(self, count: int, deadline: Deadline) -> bytes:
+        data = self._peek(count, deadline)
+        del self._pending[:count]
+        return data
+
+    def _peek(self, count: int, deadline: Deadline) -> bytes:
+        while len(self._pending) < count:
+            self._wait_until(deadline)
+            try:
+                piece = self._socket.recv(min(count - len(self._pending), 1 << 16))
+            except TimeoutError as error:
+                raise ChannelTimeoutError(f"{self.peer} said nothing in time") from error
+            except OSError as error:
+                raise PeerLostError(f"the control connection to {self.peer} is gone: {error}") from error
+            if not piece:
+                raise PeerLostError(f"{self.peer} has closed the control connection")
+            self._pending += piece
+        return bytes(self._pending[:count])
+
+    def _wait_until(self, deadline: Deadline) -> None:
+        if self._socket.fileno() < 0:
+            raise PeerLostError(f"the control connection to {self.peer} was closed at this end")
+        self._socket.settimeout(deadline.left_s or 1e-6)  # 0 would mean: do not wait, say EAGAIN
+
+    def fileno(self) -> int:
+        """The socket, which hangs up when the other process ends."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+
+def field(message: dict[str, Any], name: str, kind: type[T], peer: str) -> T:
+    """A field of a heard message, of this type."""
+    value = message.get(name)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise HandshakeError(f"{peer} has sent a message without a sound '{name}'")
+    return value

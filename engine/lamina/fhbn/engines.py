@@ -1,0 +1,74 @@
+"""The engines that can move messages, and which of them two processes use."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from lamina.fhbn.channel import Receiver, Sender
+from lamina.fhbn.control import Control
+from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.errors import HandshakeError
+from lamina.fhbn.place import Place
+from lamina.fhbn.terms import Terms
+
+# From best to worst; `auto` takes the first that both ends have. NCCL moves device memory only, so that it is
+# taken when it is asked for.
+_MODULES = {
+    "shm": "lamina.fhbn.shm",
+    "gloo": "lamina.fhbn.gloo",
+    "nccl": "lamina.fhbn.nccl",
+}
+_AUTOMATIC = ("shm", "gloo")
+NETWORKS = ("auto", *_MODULES)
+
+
+class Engine(Protocol):
+    """A module. The two calls run at the same time, one in each process, and talk by `control`."""
+
+    def missing(self, here: Place, there: Place) -> str | None:
+        """Why this process cannot use it with that place, in words that follow "because"; None if it can."""
+        ...
+
+    def receiver(self, control: Control, terms: Terms, deadline: Deadline) -> Receiver:
+        """Make the receiving end."""
+        ...
+
+    def sender(self, control: Control, terms: Terms, deadline: Deadline) -> Sender:
+        """Make the sending end."""
+        ...
+
+
+def engine(name: str) -> Engine:
+    """Of this name; its packages are loaded now."""
+    return cast(Engine, importlib.import_module(_MODULES[name]))
+
+
+def require_network(network: str) -> None:
+    """ValueError unless it names an engine, or leaves the choice to us."""
+    if network not in NETWORKS:
+        raise ValueError(f"network '{network}' is unknown: give one of {', '.join(NETWORKS)}")
+
+
+def usable(network: str, here: Place, there: Place) -> list[str]:
+    """Engines this end can use there, best first; HandshakeError if it is none."""
+    require_network(network)
+    names = _AUTOMATIC if network == "auto" else (network,)
+    reasons = {name: engine(name).missing(here, there) for name in names}
+    found = [name for name, reason in reasons.items() if reason is None]
+    if not found:
+        why = "; ".join(f"{name} cannot be used because {reason}" for name, reason in reasons.items())
+        raise HandshakeError(why)
+    return found
+
+
+def best(ours: Sequence[str], theirs: Sequence[str]) -> str:
+    """The best that both have."""
+    for name in ours:
+        if name in theirs:
+            return name
+    raise HandshakeError(
+        f"the two ends have no network in common: this one has {', '.join(ours)}, "
+        f"the other one {', '.join(theirs)}"
+    )

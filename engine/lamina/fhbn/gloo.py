@@ -1,0 +1,41 @@
+"""An engine to compare with, which also reaches other machines: gloo, over TCP, through torch.distributed.
+
+The two processes meet over the authenticated connection, and gloo listens on the loopback address where both
+are on one machine. **Its own connection is neither authenticated nor encrypted**: whoever can reach that port
+can write to it. Use it where you trust the network, and everybody on the machine.
+
+Unlike in shared memory, a call that timed out or was interrupted has broken its channel, a signal is heard of
+when a wait is over, and the sender's `consumed` is what it can conclude: it may be late, by as many messages
+as there are slots.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+from lamina.fhbn.channel import Receiver, Sender
+from lamina.fhbn.control import Control
+from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.place import Place
+from lamina.fhbn.terms import Terms
+
+
+def missing(here: Place, there: Place) -> str | None:  # noqa: ARG001 - TCP goes anywhere
+    """torch has it; whether its build has is seen when a channel is opened, for torch is slow to load."""
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed"
+    return None
+
+
+def receiver(control: Control, terms: Terms, deadline: Deadline) -> Receiver:
+    """Make the receiving end, with room for `slots` messages ready to be written to."""
+    from lamina.fhbn.gloo_receiver import open_receiver  # noqa: PLC0415 - torch is slow to load
+
+    return open_receiver(control, terms, deadline)
+
+
+def sender(control: Control, terms: Terms, deadline: Deadline) -> Sender:
+    """Make the sending end."""
+    from lamina.fhbn.gloo_sender import open_sender  # noqa: PLC0415 - torch is slow to load
+
+    return open_sender(control, terms, deadline)

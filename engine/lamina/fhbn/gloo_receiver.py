@@ -1,0 +1,187 @@
+"""The receiving end of a channel over gloo, and its messages."""
+
+from __future__ import annotations
+
+import contextlib
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lamina.fhbn.control import Control
+from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.errors import ChannelCorruptedError, ChannelError
+from lamina.fhbn.frame import HEADER, Spans, after, distance
+from lamina.fhbn.gloo_end import FRAMES, PAYLOADS, GlooEnd
+from lamina.fhbn.terms import Terms
+from lamina.fhbn.torch_distributed import RECEIVER
+
+Bytes = NDArray[np.uint8]
+
+
+class GlooReceiver(GlooEnd):
+    """Has every free slot open for gloo to write to, in order.
+
+    A slot is opened again when its message and all before it were released, so that nothing that is held is
+    overwritten, and the sender waits as it does for slots in shared memory. A `recv` that timed out has
+    broken the channel.
+    """
+
+    def __init__(self, control: Control, terms: Terms, deadline: Deadline) -> None:
+        super().__init__(control, terms, deadline, RECEIVER)
+        self._mask = terms.slots - 1
+        self._next = self._consumed = terms.first_seqno
+        self._frames = _Open(terms.slots, self._framing.frame_bytes, FRAMES, terms.first_seqno)
+        large = self._framing.room > self._framing.inline
+        self._payloads = _Open(terms.slots if large else 0, self._framing.room, PAYLOADS, 0)
+        for buffers in (self._frames, self._payloads):
+            for _ in buffers.works:
+                buffers.open_next(self)
+        self._large = 0  # messages with a payload
+        self._has_payload = [False] * terms.slots
+        self._given_back = [False] * terms.slots
+        self._giving_back = False
+
+    @property
+    def next_seqno(self) -> int:
+        """Of the next message to receive."""
+        return self._next
+
+    @property
+    def consumed(self) -> int:
+        """The first message that was not released."""
+        return self._consumed
+
+    def recv(self, timeout_s: float | None = None) -> GlooMessage:
+        """Wait for the next message. It lies in its slot until it is released."""
+        self._require_open()
+        if distance(self._consumed, self._next) > self._mask:
+            raise ChannelError(
+                f"all {self._mask + 1} slots of the channel from {self.peer} hold messages that were "
+                "not released"
+            )
+        deadline = self._deadline(timeout_s)
+        late = f"nothing came from {self.peer} in time"
+        frame = self._frames.taken(self, self._next, deadline, late)
+        spans = self._checked(frame)
+        slot = self._next & self._mask
+        self._has_payload[slot] = spans.total > self._framing.inline
+        if self._has_payload[slot]:
+            body = self._payloads.taken(self, self._large, deadline, late)
+            self._large += 1
+        else:
+            body = frame[HEADER.size :]
+        message = GlooMessage(self, self._next, body, spans)
+        self._next = after(self._next)
+        return message
+
+    def _checked(self, frame: Bytes) -> Spans:
+        try:
+            return self._framing.checked(frame.data, self._next)
+        except ChannelCorruptedError as error:
+            self._ended = (ChannelCorruptedError, str(error))
+            raise
+
+    def _give_back(self, seqno: int) -> None:
+        self._given_back[seqno & self._mask] = True
+        if self._giving_back or self._group is None:
+            return
+        # Another message may end while this one's slot is opened, wherever memory is collected.
+        self._giving_back = True
+        try:
+            while self._given_back[slot := self._consumed & self._mask]:
+                self._given_back[slot] = False
+                if self._has_payload[slot]:
+                    self._payloads.open_next(self)
+                self._frames.open_next(self)
+                self._consumed = after(self._consumed)
+        finally:
+            self._giving_back = False
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._frames.works.clear()
+        self._payloads.works.clear()
+
+
+class _Open:
+    """Buffers that gloo writes to in turn; number n is buffer n modulo their count, a power of two."""
+
+    def __init__(self, count: int, size: int, tag: int, first: int) -> None:
+        self._tag = tag
+        self._mask = count - 1
+        # Not touched before something is written there: large slots that are never used cost nothing.
+        self._tensors = [torch.empty(size, dtype=torch.uint8) for _ in range(count)]
+        self._arrays: list[Bytes] = [tensor.numpy() for tensor in self._tensors]
+        self.works: list[Any] = [None] * count
+        self._last = first
+
+    def open_next(self, end: GlooReceiver) -> None:
+        at = self._last & self._mask
+        # Of a group that was lost: recv() tells, when it comes to this buffer.
+        self.works[at] = None
+        with contextlib.suppress(RuntimeError):
+            self.works[at] = end._expect(self._tensors[at], self._tag)
+        self._last = after(self._last)
+
+    def taken(self, end: GlooReceiver, number: int, deadline: Deadline, late: str) -> Bytes:
+        at = number & self._mask
+        work = self.works[at]
+        if work is None:
+            raise end._lost(deadline, late)
+        end._wait(work, deadline, late)
+        return self._arrays[at]
+
+
+class _Part(np.ndarray[Any, Any]):
+    """What a memoryview of a part is over; it keeps the message."""
+
+    message: GlooMessage
+
+
+class GlooMessage:
+    """A received message: memoryviews of its parts, where they arrived."""
+
+    __slots__ = ("__weakref__", "_body", "_receiver", "_released", "_spans", "seqno")
+
+    def __init__(self, receiver: GlooReceiver, seqno: int, body: Bytes, spans: Spans) -> None:
+        self._receiver = receiver
+        self._body = body
+        self._spans = spans.parts
+        self._released = False
+        self.seqno = seqno
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def __getitem__(self, index: int) -> memoryview:
+        if not -len(self._spans) <= index < len(self._spans):
+            raise IndexError("a message has no such part")
+        start, end = self._spans[index]
+        part = self._body[start:end].view(_Part)
+        part.message = self
+        return part.data
+
+    def release(self) -> None:
+        """Give the slot back."""
+        if not self._released:
+            self._released = True
+            self._receiver._give_back(self.seqno)
+
+    def __enter__(self) -> GlooMessage:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def __del__(self) -> None:
+        self.release()
+
+
+def open_receiver(control: Control, terms: Terms, deadline: Deadline) -> GlooReceiver:
+    """The receiving end, while the peer opens the sending end."""
+    return GlooReceiver(control, terms, deadline)

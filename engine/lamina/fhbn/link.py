@@ -1,0 +1,138 @@
+"""Links: two processes that have met, and the channels that they open between them."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from typing import TypeVar
+
+from lamina.fhbn.channel import Receiver, Sender
+from lamina.fhbn.control import Control, RefusedError, field
+from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.engines import best, engine, usable
+from lamina.fhbn.errors import ChannelError, ChannelTimeoutError, HandshakeError, PeerLostError
+from lamina.fhbn.place import Place
+from lamina.fhbn.terms import Terms, power_of_two
+
+TIMEOUT_S = 30.0
+# Longer than a peer takes to answer, shorter than anybody minds a core being busy.
+SPIN_S = 500e-6
+_MOST_NAME = 200
+
+AnyEnd = TypeVar("AnyEnd", Sender, Receiver)
+
+
+class Link:
+    """A connection to one process. Both open the same channels in the same order, one end each.
+
+    It is for opening channels, and hears of the other process's end; channels go on without it.
+    """
+
+    def __init__(self, control: Control, name: str, deadline: Deadline) -> None:
+        """Both say who and where they are."""
+        self._control = control
+        self._here = Place.here()
+        control.say({"name": name, "place": self._here.said()}, deadline)
+        hello = control.hear(deadline)
+        self.peer = control.peer = sound_name(field(hello, "name", str, control.peer))
+        self._there = Place.of(hello, self.peer)
+
+    def receiver(
+        self,
+        name: str,
+        *,
+        message_bytes: int,
+        slots: int = 4,
+        network: str = "auto",
+        first_seqno: int = 0,
+        timeout_s: float = TIMEOUT_S,
+        spin_s: float = SPIN_S,
+    ) -> Receiver:
+        """The receiving end of a channel, while the peer opens the sending end.
+
+        `message_bytes` hold the parts of a message, each rounded up to 64; `slots` is rounded up to a power
+        of two. A receiver that takes over from one that has ended gives `first_seqno`, the message it wants
+        next. `timeout_s` is how long this call and later ones wait, `spin_s` how long they look before they
+        sleep.
+        """
+        deadline = Deadline(timeout_s)
+        slots, epoch = power_of_two(slots), secrets.randbits(32)
+        terms = Terms(name, message_bytes, slots, epoch, first_seqno, timeout_s, spin_s)
+        with self._opening(deadline):
+            engines = usable(network, self._here, self._there)
+            self._control.say({"engines": engines, "terms": terms.said()}, deadline)
+            chosen = field(self._control.hear(deadline), "use", str, self.peer)
+            if chosen not in engines:
+                raise HandshakeError(f"{self.peer} has chosen a network that was not offered")
+            end = engine(chosen).receiver(self._control, terms, deadline)
+            return self._both(end, deadline)
+
+    def sender(
+        self, name: str, *, network: str = "auto", timeout_s: float = TIMEOUT_S, spin_s: float = SPIN_S
+    ) -> Sender:
+        """The sending end of a channel, while the peer opens the receiving end, which says how large it is.
+
+        Its `next_seqno` is the message that the receiver wants next: one that takes over from a sender that
+        has ended goes on there.
+        """
+        deadline = Deadline(timeout_s)
+        with self._opening(deadline):
+            offer = self._control.hear(deadline)
+            engines = usable(network, self._here, self._there)
+            terms = Terms.of(field(offer, "terms", dict, self.peer), self.peer, timeout_s, spin_s)
+            if terms.name != name:
+                raise HandshakeError(f"this process opens channel {name!r} and {self.peer} {terms.name!r}")
+            chosen = best(engines, field(offer, "engines", list, self.peer))
+            self._control.say({"use": chosen}, deadline)
+            end = engine(chosen).sender(self._control, terms, deadline)
+            return self._both(end, deadline)
+
+    @contextlib.contextmanager
+    def _opening(self, deadline: Deadline) -> Iterator[None]:
+        """A channel that cannot be opened ends the link: nobody knows how far the other side had come.
+
+        The other side is told why, if it may still be listening.
+        """
+        try:
+            yield
+        except BaseException as error:
+            with contextlib.suppress(ChannelError):
+                if not isinstance(error, RefusedError | PeerLostError | ChannelTimeoutError):
+                    self._control.refuse(str(error) or type(error).__name__, deadline)
+            self.close()
+            raise
+
+    def _both(self, end: AnyEnd, deadline: Deadline) -> AnyEnd:
+        """The end, once the peer has its own: a channel has two or none."""
+        try:
+            self._control.say({"opened": True}, deadline)
+            field(self._control.hear(deadline), "opened", bool, self.peer)
+        except BaseException:
+            end.close()
+            raise
+        return end
+
+    @property
+    def control(self) -> Control:
+        """For other messages between the two, while no channel is being opened."""
+        return self._control
+
+    def close(self) -> None:
+        """Hang up. Open channels stay open."""
+        self._control.close()
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def sound_name(name: str) -> str:
+    """A name that an error can carry."""
+    if not 0 < len(name) <= _MOST_NAME or not name.isprintable():
+        raise HandshakeError(
+            f"a process's name has 1 to {_MOST_NAME} printable characters, not {name[:40]!r}"
+        )
+    return name

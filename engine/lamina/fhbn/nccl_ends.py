@@ -1,0 +1,213 @@
+"""Both ends of a channel over NCCL, and its messages. Not verified on hardware."""
+
+from __future__ import annotations
+
+import contextlib
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from lamina.fhbn.control import Control
+from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.errors import ChannelClosedError, ChannelError, ChannelTimeoutError
+from lamina.fhbn.frame import HEADER, Framing, Spans, after, distance
+from lamina.fhbn.terms import Terms
+from lamina.fhbn.torch_distributed import RECEIVER, SENDER, flat_bytes, met, patience
+
+# Of a fixed size, since both sides of NCCL must know how much comes.
+_MOST_INLINE = 4096
+_CLOSING_S = 1.0
+
+
+class _NcclEnd:
+    engine = "nccl"
+
+    def __init__(self, control: Control, terms: Terms, deadline: Deadline, rank: int) -> None:
+        self.peer = f"{control.peer} (channel {terms.name})"
+        self._other = 1 - rank
+        self._timeout_s = terms.timeout_s
+        self._broken = False
+        self._framing = Framing(terms, self.peer, _MOST_INLINE)
+        self._next = terms.first_seqno
+        self._device = torch.device("cuda", torch.cuda.current_device())
+        self._host = torch.zeros(HEADER.size, dtype=torch.uint8).pin_memory()
+        self._header: memoryview = self._host.numpy().data
+
+        def make(store: Any) -> Any:
+            kind: Any = torch.distributed.ProcessGroupNCCL
+            options = kind.Options()
+            options._timeout = patience(deadline.left_s)
+            group = kind(store, rank, 2, options)
+            # NCCL connects at the first transfer, which must be now, while the other side takes part.
+            first = torch.zeros(1, dtype=torch.uint8, device=self._device)
+            move = group.send if rank == SENDER else group.recv
+            move([first], self._other, 0).wait(patience(deadline.left_s))
+            return group
+
+        self._group, self._store = met(control, deadline, make)
+
+    @property
+    def next_seqno(self) -> int:
+        """Of the next message."""
+        return self._next
+
+    def _begin(self, timeout_s: float | None) -> Deadline:
+        if self._group is None:
+            raise ChannelClosedError(f"the channel with {self.peer} was closed at this end")
+        if self._broken:
+            raise ChannelError(
+                f"the channel with {self.peer} did not survive a failure: over NCCL, none does"
+            )
+        seconds = self._timeout_s if timeout_s is None else timeout_s
+        if not seconds >= 0:
+            raise ValueError(f"a timeout of {seconds}: give a number of seconds, 0 or more")
+        return Deadline(seconds)
+
+    def _done(self, work: Any, deadline: Deadline) -> None:
+        try:
+            work.wait(patience(deadline.left_s))
+        except BaseException as error:
+            self._broken = True
+            if isinstance(error, RuntimeError):
+                raise ChannelTimeoutError(f"{self.peer} did not take part in a transfer in time") from error
+            raise
+
+    def close(self) -> None:
+        """Take part no more."""
+        group, self._group = self._group, None
+        if group is not None:
+            with contextlib.suppress(RuntimeError):
+                group.abort()
+
+
+class NcclSender(_NcclEnd):
+    """Sends a small message at once, a large one as a header and a body, both from device memory."""
+
+    def __init__(self, control: Control, terms: Terms, deadline: Deadline) -> None:
+        super().__init__(control, terms, deadline, SENDER)
+        self._first = terms.first_seqno
+        self._frame = torch.zeros(self._framing.frame_bytes, dtype=torch.uint8, device=self._device)
+
+    @property
+    def consumed(self) -> int:
+        """NCCL tells nothing of it: no message is known to be released."""
+        return self._first
+
+    def send(self, *buffers: object, timeout_s: float | None = None) -> None:
+        """Send CUDA tensors as the parts of one message, and wait until NCCL has sent them."""
+        deadline = self._begin(timeout_s)
+        parts = [_device_bytes(buffer) for buffer in buffers]
+        sizes = [part.numel() for part in parts]
+        spans = self._framing.spans(sizes)
+        self._framing.write(self._header, self._next, sizes)
+        self._frame[: HEADER.size].copy_(self._host)
+        if spans.total <= self._framing.inline:
+            _gather(self._frame[HEADER.size :], parts, spans)
+            self._move(self._frame, deadline)
+        else:
+            body = torch.empty(spans.total, dtype=torch.uint8, device=self._device)
+            _gather(body, parts, spans)
+            self._move(self._frame, deadline)
+            self._move(body, deadline)
+        self._next = after(self._next)
+
+    def _move(self, tensor: Any, deadline: Deadline) -> None:
+        self._done(self._group.send([tensor], self._other, 0), deadline)
+
+    def close(self) -> None:
+        """Tell the receiver, if it listens."""
+        if self._group is not None and not self._broken:
+            self._framing.write_end(self._header, self._next)
+            self._frame[: HEADER.size].copy_(self._host)
+            with contextlib.suppress(ChannelError):
+                self._move(self._frame, Deadline(_CLOSING_S))
+        super().close()
+
+
+class NcclReceiver(_NcclEnd):
+    """Receives each message into a slot of device memory."""
+
+    def __init__(self, control: Control, terms: Terms, deadline: Deadline) -> None:
+        super().__init__(control, terms, deadline, RECEIVER)
+        self._consumed = terms.first_seqno
+        self._slots = terms.slots
+        self._given_back = [False] * terms.slots
+        room = max(self._framing.room, self._framing.frame_bytes)
+        self._memory = torch.empty((terms.slots, room), dtype=torch.uint8, device=self._device)
+
+    @property
+    def consumed(self) -> int:
+        """The first message that was not released."""
+        return self._consumed
+
+    def recv(self, timeout_s: float | None = None) -> NcclMessage:
+        """Wait for the next message; its parts are there for every stream."""
+        deadline = self._begin(timeout_s)
+        if distance(self._consumed, self._next) >= self._slots:
+            raise ChannelError(
+                f"all {self._slots} slots of the channel from {self.peer} hold messages that were "
+                "not released"
+            )
+        slot = self._memory[self._next % self._slots]
+        frame = slot[: self._framing.frame_bytes]
+        self._done(self._group.recv([frame], self._other, 0), deadline)
+        self._host.copy_(frame[: HEADER.size])
+        if self._framing.is_end(self._header, self._next):
+            raise ChannelClosedError(f"{self.peer} has closed the channel")
+        spans = self._framing.checked(self._header, self._next)
+        body = frame[HEADER.size :]
+        if spans.total > self._framing.inline:
+            body = slot[: spans.total]
+            self._done(self._group.recv([body], self._other, 0), deadline)
+        message = NcclMessage(self, self._next, [body[start:end] for start, end in spans.parts])
+        self._next = after(self._next)
+        return message
+
+    def give_back(self, seqno: int) -> None:
+        """A message was released; slots are used again in order."""
+        self._given_back[seqno % self._slots] = True
+        while self._given_back[slot := self._consumed % self._slots]:
+            self._given_back[slot] = False
+            self._consumed = after(self._consumed)
+
+
+class NcclMessage:
+    """A received message: CUDA tensors of bytes, where they arrived. It holds its slot until release()."""
+
+    def __init__(self, receiver: NcclReceiver, seqno: int, parts: list[Any]) -> None:
+        self._receiver = receiver
+        self._parts = parts
+        self._released = False
+        self.seqno = seqno
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._parts[index]
+
+    def release(self) -> None:
+        """Give the slot back."""
+        if not self._released:
+            self._released = True
+            self._receiver.give_back(self.seqno)
+
+    def __enter__(self) -> NcclMessage:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def _device_bytes(buffer: Any) -> Any:
+    if not isinstance(buffer, torch.Tensor) or not buffer.is_cuda:
+        raise TypeError("a message over NCCL is made of contiguous CUDA tensors")
+    return flat_bytes(buffer)
+
+
+def _gather(into: Any, parts: list[Any], spans: Spans) -> None:
+    for part, (start, end) in zip(parts, spans.parts, strict=True):
+        into[start:end].copy_(part)

@@ -1,0 +1,53 @@
+"""What both ends of a channel know of it before they open it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lamina.fhbn.control import field
+from lamina.fhbn.errors import HandshakeError
+
+MOST_SLOTS = 1 << 16
+_SHARED = {"name": str, "message_bytes": int, "slots": int, "epoch": int, "first_seqno": int}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The receiver's offer, and how long this end waits."""
+
+    name: str
+    message_bytes: int
+    slots: int
+    epoch: int  # drawn anew for every opening: what was meant for another one is told by it
+    first_seqno: int
+    timeout_s: float
+    spin_s: float
+
+    def __post_init__(self) -> None:
+        if self.message_bytes < 1:
+            raise ValueError(f"messages of {self.message_bytes} bytes: give 1 or more")
+        if power_of_two(self.slots) != self.slots:
+            raise ValueError(f"{self.slots:,} slots: their number is a power of two")
+        if not 0 <= self.first_seqno < 1 << 64 or not 0 <= self.epoch < 1 << 32:
+            raise ValueError(f"seqno {self.first_seqno}, epoch {self.epoch}: they have 64 and 32 bits")
+
+    @staticmethod
+    def of(message: dict[str, Any], peer: str, timeout_s: float, spin_s: float) -> Terms:
+        """As the receiver has said it; whether it can be is checked."""
+        said: dict[str, Any] = {key: field(message, key, kind, peer) for key, kind in _SHARED.items()}
+        try:
+            return Terms(**said, timeout_s=timeout_s, spin_s=spin_s)
+        except ValueError as error:
+            raise HandshakeError(f"{peer} offers a channel that cannot be: {error}") from error
+
+    def said(self) -> dict[str, Any]:
+        """For the sender."""
+        return {key: getattr(self, key) for key in _SHARED}
+
+
+def power_of_two(slots: int) -> int:
+    """At least as many: slots are found by the low bits of a seqno."""
+    if not 1 <= slots <= MOST_SLOTS:
+        raise ValueError(f"{slots:,} slots: give 1 to {MOST_SLOTS:,}")
+    return 1 << (slots - 1).bit_length()

@@ -1,0 +1,132 @@
+"""Two ends of a link, and other processes."""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina import fhbn
+
+CHILD = Path(__file__).with_name("child.py")
+Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
+
+
+@pytest.fixture
+def secret() -> bytes:
+    return fhbn.new_secret()
+
+
+@pytest.fixture
+def listener(secret: bytes) -> Iterator[fhbn.Listener]:
+    with fhbn.Listener("model worker 0", secret) as made:
+        yield made
+
+
+@pytest.fixture
+def both() -> Iterator[Both]:
+    """Two calls that need each other: the results of both, or the first one's error."""
+    with ThreadPoolExecutor(1) as pool:
+
+        def run(first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+            other = pool.submit(second)
+            try:
+                mine = first()
+            except BaseException:
+                other.exception(timeout=60)
+                raise
+            return mine, other.result(timeout=60)
+
+        yield run
+
+
+@pytest.fixture
+def links(listener: fhbn.Listener, secret: bytes, both: Both) -> Iterator[tuple[fhbn.Link, fhbn.Link]]:
+    """Two ends of one link, both in this process: model worker 0's and attention worker 0's."""
+    ours, theirs = both(
+        lambda: listener.accept(30),
+        lambda: fhbn.connect(listener.address, name="attention worker 0", secret=secret),
+    )
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.fixture
+def spawn(listener: fhbn.Listener, secret: bytes) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start child.py in a role; killed and reaped at the end."""
+    with ExitStack() as children:
+
+        def start(role: str, network: str, *arguments: str | Path) -> subprocess.Popen[str]:
+            child = subprocess.Popen(
+                [sys.executable, CHILD, role, listener.address, network, *arguments],
+                stdin=subprocess.PIPE,
+                text=True,
+            )
+            children.callback(end, child)
+            assert child.stdin is not None
+            child.stdin.write(secret.hex() + "\n")
+            child.stdin.close()
+            return child
+
+        yield start
+
+
+def end(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    child.wait()
+
+
+@pytest.fixture(scope="session")
+def parts_of() -> Callable[[int], list[bytes]]:
+    """What the child's message of a seqno says."""
+    found: Callable[[int], list[bytes]] = runpy.run_path(str(CHILD))["parts_of"]
+    return found
+
+
+@pytest.fixture(scope="session")
+def take(parts_of: Callable[[int], list[bytes]]) -> Callable[..., None]:
+    """Receive one message, which must be the next one, and whole."""
+
+    def call(receiver: fhbn.Receiver, timeout_s: float | None = None) -> None:
+        wanted = receiver.next_seqno
+        with receiver.recv(timeout_s) as message:
+            assert message.seqno == wanted
+            assert [bytes(part) for part in message] == parts_of(wanted)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def send_next(parts_of: Callable[[int], list[bytes]]) -> Callable[..., None]:
+    """Send the next message, as the child would."""
+
+    def call(sender: fhbn.Sender, timeout_s: float | None = None) -> None:
+        sender.send(*parts_of(sender.next_seqno), timeout_s=timeout_s)
+
+    return call
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """Fails the test if it leaves shared memory, open files or threads."""
+    before = traces()
+    yield
+    assert traces() == before
+
+
+def traces() -> dict[str, object]:
+    maps = Path("/proc/self/maps").read_text()
+    return {
+        "mappings": maps.count("lamina-fhbn"),
+        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+        "files": sorted(path.name for path in Path("/dev/shm").glob("*lamina*")),
+        "threads": threading.active_count(),
+    }

@@ -1,0 +1,280 @@
+"""The control connection: who may speak on it, and what garbage on it comes to."""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lamina import fhbn
+from lamina.fhbn.control import MOST_MESSAGE_BYTES, Control, RefusedError, field
+from lamina.fhbn.deadline import Deadline
+
+Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
+Pair = tuple[Control, Control]
+
+
+def soon() -> Deadline:
+    return Deadline(30)
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        first = socket.create_connection(server.getsockname())
+        return first, server.accept()[0]
+
+
+@pytest.fixture
+def pair(both: Both, secret: bytes) -> Iterator[Pair]:
+    """The connector's and the listener's end."""
+    first, second = tcp_pair()
+    made: Pair = both(
+        lambda: Control(first, secret, listening=False, deadline=soon()),
+        lambda: Control(second, secret, listening=True, deadline=soon()),
+    )
+    yield made
+    for control in made:
+        control.close()
+
+
+def raw(control: Control, data: bytes) -> None:
+    """What somebody on the way might put in."""
+    control._socket.sendall(data)
+
+
+def frame(body: bytes, code: bytes) -> bytes:
+    return struct.pack("<I", len(body)) + body + code
+
+
+def test_messages_cross_both_ways_in_order(pair: Pair) -> None:
+    for one, other in (pair, pair[::-1]):
+        for number in range(3):
+            one.say({"number": number, "bytes": bytes(number), "list": [None, 1.5, "é"]}, soon())
+        for number in range(3):
+            found = other.hear(soon())
+            assert found == {"number": number, "bytes": bytes(number), "list": [None, 1.5, "é"]}
+
+
+def test_a_message_that_is_late_can_be_heard_later(pair: Pair) -> None:
+    one, other = pair
+    body = msgpack.packb({"a": 1})
+    whole = frame(body, one._code(one._own, 0, body))
+    for cut in (2, 6, len(whole) - 1):
+        raw(one, whole[:cut])
+        with pytest.raises(fhbn.ChannelTimeoutError, match="said nothing in time"):
+            other.hear(Deadline(0.01))
+        raw(one, whole[cut:])
+        assert other.hear(soon()) == {"a": 1}
+        one._said, other._heard = 0, 0
+
+
+@pytest.mark.parametrize("place", range(8))
+def test_a_changed_byte_is_noticed(pair: Pair, place: int) -> None:
+    one, other = pair
+    body = msgpack.packb({"key": "v"})
+    whole = bytearray(frame(body, one._code(one._own, 0, body)))
+    whole[4 + place * 5 % (len(whole) - 4)] ^= 1
+    raw(one, bytes(whole))
+    with pytest.raises(fhbn.HandshakeError, match="was changed on its way"):
+        other.hear(soon())
+    with pytest.raises(fhbn.PeerLostError):
+        other.hear(soon())
+
+
+def test_a_message_cannot_be_repeated_or_sent_back(pair: Pair) -> None:
+    one, other = pair
+    body = msgpack.packb({"a": 1})
+    first = frame(body, one._code(one._own, 0, body))
+    raw(one, first)
+    assert other.hear(soon()) == {"a": 1}
+    raw(one, first)
+    raw(other, first)
+    for end in pair:
+        with pytest.raises(fhbn.HandshakeError, match="was changed on its way"):
+            end.hear(soon())
+
+
+def test_a_huge_message_is_neither_sent_nor_read(pair: Pair) -> None:
+    one, other = pair
+    with pytest.raises(ValueError, match="a control message has up to 16,777,216 bytes, not 16,777,2"):
+        one.say({"a": bytes(MOST_MESSAGE_BYTES)}, soon())
+    raw(one, struct.pack("<I", MOST_MESSAGE_BYTES + 1))
+    with pytest.raises(fhbn.HandshakeError, match="announces a control message of 16,777,217 bytes"):
+        other.hear(soon())
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"", "cannot be read"),
+        (b"\xc1", "cannot be read"),
+        (b"\x82\xa1a", "cannot be read"),
+        (b"\x80\x80", "cannot be read"),
+        (b"\x81\x01\x02", "cannot be read"),  # keys are text
+        (b"\x91" * 2000, "cannot be read"),
+        (msgpack.packb([1]), "is no map"),
+        (msgpack.packb(None), "is no map"),
+    ],
+)
+def test_a_body_that_makes_no_sense_is_told(pair: Pair, body: bytes, sentence: str) -> None:
+    one, other = pair
+    raw(one, frame(body, one._code(one._own, 0, body)))
+    with pytest.raises(fhbn.HandshakeError, match=sentence):
+        other.hear(soon())
+
+
+def test_a_refusal_is_raised_with_its_reason(pair: Pair) -> None:
+    one, other = pair
+    one.peer = "attention worker 3"
+    other.refuse("there is no room", soon())
+    with pytest.raises(RefusedError, match=r"^attention worker 3 refuses: there is no room$"):
+        one.hear(soon())
+    other.say({"a": 1}, soon())
+    assert one.hear(soon()) == {"a": 1}
+
+
+def test_the_end_of_the_other_side_is_told(pair: Pair) -> None:
+    one, other = pair
+    other.close()
+    with pytest.raises(fhbn.PeerLostError, match="has closed the control connection"):
+        one.hear(soon())
+
+
+def test_a_peer_that_takes_nothing_is_told(pair: Pair) -> None:
+    one, _ = pair
+
+    def say_for_ever() -> None:
+        while True:
+            one.say({"a": bytes(1 << 20)}, Deadline(0.05))
+
+    with pytest.raises(fhbn.ChannelTimeoutError, match="did not take a control message in time"):
+        say_for_ever()
+
+
+@pytest.mark.parametrize("kind", [int, str, bytes, dict])
+@pytest.mark.parametrize("value", [None, 1.5, True, [1]])
+def test_a_field_of_another_type_is_refused(kind: type, value: object) -> None:
+    with pytest.raises(fhbn.HandshakeError, match="x has sent a message without a sound 'size'"):
+        field({"size": value}, "size", kind, "x")
+
+
+def test_another_secret_is_refused_on_both_sides(both: Both, listener: fhbn.Listener) -> None:
+    def steal() -> None:
+        with pytest.raises(
+            fhbn.HandshakeError, match="hung up instead of proving that it has the same secret"
+        ):
+            fhbn.connect(listener.address, name="thief", secret=bytes(16))
+
+    def accept() -> None:
+        with pytest.raises(
+            fhbn.ChannelTimeoutError, match="turned away: the other process has another secret"
+        ):
+            listener.accept(1)
+
+    both(accept, steal)
+
+
+def test_a_listener_that_is_not_ours_is_refused(both: Both, secret: bytes) -> None:
+    """It can do no better than to send a proof made up, or our own one back."""
+    first, second = tcp_pair()
+
+    def impostor() -> None:
+        greeting = second.recv(48)
+        second.sendall(greeting)
+        second.sendall(second.recv(32))
+
+    with first, second, pytest.raises(fhbn.HandshakeError, match="has another secret"):
+        both(lambda: Control(first, secret, listening=False, deadline=soon()), impostor)
+
+
+@pytest.mark.parametrize("secret", [b"", b"short", bytes(15)])
+def test_a_secret_that_is_none_is_refused(secret: bytes) -> None:
+    with pytest.raises(ValueError, match="16 bytes or more"):
+        fhbn.Listener("x", secret)
+    with pytest.raises(ValueError, match="16 bytes or more"):
+        fhbn.connect("127.0.0.1:9", name="x", secret=secret)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(garbage=st.binary(max_size=200), greets=st.booleans())
+def test_garbage_turns_nobody_else_away(
+    both: Both, listener: fhbn.Listener, secret: bytes, garbage: bytes, greets: bool
+) -> None:
+    host, port = listener.address.split(":")
+    with socket.create_connection((host, int(port))) as stranger:
+        if greets:
+            stranger.sendall(b"lamina control 1" + bytes(32))
+        stranger.sendall(garbage)
+        stranger.shutdown(socket.SHUT_WR)
+        ours, theirs = both(
+            lambda: listener.accept(30),
+            lambda: fhbn.connect(listener.address, name="worker", secret=secret),
+        )
+        with ours, theirs:
+            assert ours.peer == "worker"
+            assert theirs.peer == "model worker 0"
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    message=st.dictionaries(
+        st.sampled_from(["name", "place", "refused", "x"]),
+        st.recursive(
+            st.none() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=300) | st.binary(max_size=20),
+            lambda inner: (
+                st.dictionaries(st.sampled_from(["machine", "user"]), inner) | st.lists(inner, max_size=3)
+            ),
+            max_leaves=5,
+        ),
+    )
+)
+def test_a_strange_introduction_is_turned_away(both: Both, secret: bytes, message: dict[str, Any]) -> None:
+    """From one who has the secret: a bug, or another version."""
+    first, second = tcp_pair()
+
+    def introduce() -> None:
+        control = Control(first, secret, listening=False, deadline=soon())
+        control.say(message, soon())
+
+    def meet() -> fhbn.Link | fhbn.ChannelError:
+        try:
+            return fhbn.Link(
+                Control(second, secret, listening=True, deadline=soon()), "model worker 0", soon()
+            )
+        except fhbn.ChannelError as error:
+            return error
+
+    with first, second:
+        met, _ = both(meet, introduce)
+    if isinstance(met, fhbn.Link):
+        assert isinstance(message["name"], str)
+        assert isinstance(message["place"]["machine"], str)
+    else:
+        assert str(met)
+        assert "\n" not in str(met)
+
+
+def test_proofs_are_compared_in_constant_time(
+    monkeypatch: pytest.MonkeyPatch, both: Both, listener: fhbn.Listener, secret: bytes
+) -> None:
+    compared = []
+    compare = hmac.compare_digest
+
+    def noted(a: bytes, b: bytes) -> bool:
+        compared.append((a, b))
+        return compare(a, b)
+
+    monkeypatch.setattr(hmac, "compare_digest", noted)
+    ours, theirs = both(
+        lambda: listener.accept(30), lambda: fhbn.connect(listener.address, name="worker", secret=secret)
+    )
+    ours.close()
+    theirs.close()
+    assert len(compared) == 4  # a proof and an introduction from either side

@@ -1,0 +1,326 @@
+"""Links, and the channels that two processes open on them."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lamina import fhbn, host_memory
+from lamina.fhbn import shm
+from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.engines import best, usable
+from lamina.fhbn.place import Place
+
+Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
+Links = tuple[fhbn.Link, fhbn.Link]
+
+
+def test_both_know_the_other_by_name(links: Links) -> None:
+    ours, theirs = links
+    assert (ours.peer, theirs.peer) == ("attention worker 0", "model worker 0")
+
+
+@pytest.mark.parametrize("network", ["auto", "shm"])
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1)])
+def test_channels_open_in_either_direction(links: Links, both: Both, network: str, order: slice) -> None:
+    source, target = links[order]
+    sender, receiver = both(
+        lambda: source.sender("qkv", network=network),
+        lambda: target.receiver("qkv", message_bytes=100, slots=3, network=network),
+    )
+    assert sender.engine == receiver.engine == "shm"
+    assert sender.peer == f"{source.peer} (channel qkv)"
+    assert receiver.peer == f"{target.peer} (channel qkv)"
+    sender.send(b"q" * 64, b"k")
+    assert [bytes(part) for part in receiver.recv()] == [b"q" * 64, b"k"]
+
+
+def test_channels_outlive_their_link(links: Links, both: Both) -> None:
+    ours, theirs = links
+    sender, receiver = both(lambda: ours.sender("a"), lambda: theirs.receiver("a", message_bytes=64))
+    ours.close()
+    theirs.close()
+    sender.send(b"still here")
+    assert bytes(receiver.recv()[0]) == b"still here"
+
+
+def test_slots_are_rounded_up(links: Links, both: Both) -> None:
+    ours, theirs = links
+    sender, receiver = both(lambda: ours.sender("a"), lambda: theirs.receiver("a", message_bytes=64, slots=3))
+    for _ in range(4):
+        sender.send(b"")
+    with pytest.raises(fhbn.ChannelTimeoutError, match="any of the channel's 4 slots"):
+        sender.send(b"", timeout_s=0)
+    assert receiver.recv().seqno == 0
+
+
+def test_a_sender_goes_on_where_the_receiver_wants(links: Links, both: Both) -> None:
+    ours, theirs = links
+    first = 2**64 - 1
+    sender, receiver = both(
+        lambda: ours.sender("a"), lambda: theirs.receiver("a", message_bytes=64, first_seqno=first)
+    )
+    assert sender.next_seqno == first
+    sender.send(b"")
+    sender.send(b"")
+    assert [receiver.recv().seqno for _ in range(2)] == [first, 0]
+
+
+def test_every_opening_has_its_own_epoch(links: Links, both: Both) -> None:
+    ours, theirs = links
+    epochs = set()
+    for _ in range(5):
+        sender, receiver = both(lambda: ours.sender("a"), lambda: theirs.receiver("a", message_bytes=64))
+        assert sender.epoch == receiver.epoch
+        epochs.add(sender.epoch)
+    assert len(epochs) == 5
+
+
+def test_a_peer_that_comes_again_gets_a_ring_of_its_own(
+    listener: fhbn.Listener, secret: bytes, both: Both
+) -> None:
+    def meet() -> Links:
+        met: Links = both(
+            lambda: listener.accept(30), lambda: fhbn.connect(listener.address, name="worker", secret=secret)
+        )
+        return met
+
+    ours, theirs = meet()
+    stale, receiver = both(lambda: theirs.sender("a"), lambda: ours.receiver("a", message_bytes=64))
+    stale.send(b"0")
+    receiver.recv().release()
+    again, theirs_again = meet()
+    sender, renewed = both(
+        lambda: theirs_again.sender("a"),
+        lambda: again.receiver("a", message_bytes=64, first_seqno=receiver.next_seqno),
+    )
+    stale.send(b"stale")
+    sender.send(b"1")
+    message = renewed.recv()
+    assert (message.seqno, bytes(message[0])) == (1, b"1")
+    with pytest.raises(fhbn.ChannelTimeoutError):
+        renewed.recv(timeout_s=0)
+    for link in (ours, theirs, again, theirs_again):
+        link.close()
+
+
+def both_fail(both: Both, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[str, str]:
+    """What the two calls raise."""
+
+    def failing(call: Callable[[], Any]) -> Callable[[], str]:
+        def run() -> str:
+            try:
+                call()
+            except (fhbn.ChannelError, ValueError, OSError) as error:
+                return str(error)
+            raise AssertionError("no error")
+
+        return run
+
+    found: tuple[str, str] = both(failing(first), failing(second))
+    return found
+
+
+def test_two_names_for_one_channel_are_told_to_both(links: Links, both: Both) -> None:
+    ours, theirs = links
+    here, there = both_fail(
+        both, lambda: ours.sender("qkv"), lambda: theirs.receiver("out", message_bytes=64)
+    )
+    assert here == "this process opens channel 'qkv' and attention worker 0 'out'"
+    assert there == f"model worker 0 refuses: {here}"
+
+
+def test_a_channel_that_cannot_be_opened_ends_the_link(links: Links, both: Both) -> None:
+    ours, theirs = links
+    both_fail(both, lambda: ours.sender("qkv"), lambda: theirs.receiver("out", message_bytes=64))
+    for link in links:
+        with pytest.raises(fhbn.PeerLostError, match="the control connection to"):
+            link.sender("qkv", timeout_s=5)
+
+
+def test_no_network_in_common_is_told_to_both(links: Links, both: Both) -> None:
+    ours, theirs = links
+    here, there = both_fail(
+        both,
+        lambda: ours.sender("qkv", network="gloo"),
+        lambda: theirs.receiver("qkv", message_bytes=64, network="shm"),
+    )
+    assert here == "the two ends have no network in common: this one has gloo, the other one shm"
+    assert there == f"model worker 0 refuses: {here}"
+
+
+def test_a_channel_that_does_not_fit_is_told_to_both(
+    links: Links, both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = links
+    monkeypatch.setattr(host_memory, "free_bytes", lambda: 10_000)
+    here, there = both_fail(
+        both, lambda: ours.sender("qkv"), lambda: theirs.receiver("qkv", message_bytes=1 << 20)
+    )
+    assert there == (
+        "channel qkv takes 4,202,496 bytes for 4 messages of 1,048,576, and 10,000 bytes of memory are free: "
+        "make them smaller or fewer"
+    )
+    assert here == f"attention worker 0 refuses: {there}"
+
+
+@pytest.mark.parametrize(
+    ("shape", "sentence"),
+    [
+        ({"message_bytes": 0}, "messages of 0 bytes: give 1 or more"),
+        ({"message_bytes": 64, "slots": 0}, "0 slots: give 1 to 65,536"),
+        ({"message_bytes": 64, "slots": 70_000}, "70,000 slots: give 1 to 65,536"),
+        ({"message_bytes": 64, "first_seqno": -1}, "they have 64 and 32 bits"),
+        ({"message_bytes": 64, "network": "pigeon"}, "network 'pigeon' is unknown: give one of auto, shm"),
+    ],
+)
+def test_a_channel_that_cannot_be_is_refused(links: Links, shape: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        links[0].receiver("a", **shape)
+
+
+def test_a_peer_that_does_not_open_is_waited_for_and_told(links: Links) -> None:
+    with pytest.raises(fhbn.ChannelTimeoutError, match="attention worker 0 said nothing in time"):
+        links[0].receiver("a", message_bytes=64, timeout_s=0.05)
+    with pytest.raises(fhbn.PeerLostError):
+        links[1].sender("a", timeout_s=5)
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
+def test_a_process_without_a_sound_name_is_refused(secret: bytes, name: str) -> None:
+    with pytest.raises(fhbn.HandshakeError, match="1 to 200 printable characters"):
+        fhbn.Listener(name, secret)
+
+
+@pytest.mark.parametrize("address", ["", "somewhere", "127.0.0.1:", "127.0.0.1:http"])
+def test_an_address_without_a_port_is_refused(secret: bytes, address: str) -> None:
+    with pytest.raises(ValueError, match="is not host:port"):
+        fhbn.connect(address, name="x", secret=secret)
+
+
+def test_nobody_listening_is_told(secret: bytes) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        host, port = free.getsockname()
+        with pytest.raises(fhbn.HandshakeError, match=rf"cannot connect to 127.0.0.1:{port}: .*refused"):
+            fhbn.connect(f"{host}:{port}", name="x", secret=secret)
+
+
+def test_a_port_in_use_is_told(listener: fhbn.Listener, secret: bytes) -> None:
+    port = int(listener.address.split(":")[1])
+    with pytest.raises(fhbn.HandshakeError, match=rf"cannot listen on 127.0.0.1:{port}: .* give another"):
+        fhbn.Listener("second", secret, port=port)
+
+
+def test_one_that_says_nothing_does_not_keep_others_out(
+    listener: fhbn.Listener, secret: bytes, both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lamina.fhbn.meeting._GREETING_S", 0.1)
+    host, port = listener.address.split(":")
+    with socket.create_connection((host, int(port))):
+        ours, theirs = both(
+            lambda: listener.accept(30),
+            lambda: fhbn.connect(listener.address, name="worker", secret=secret),
+        )
+        with ours, theirs:
+            assert ours.peer == "worker"
+
+
+def test_the_best_network_both_have_is_taken() -> None:
+    here = Place.here()
+    elsewhere = dataclasses.replace(here, machine="elsewhere")
+    assert usable("auto", here, here)[0] == "shm"
+    assert usable("auto", here, elsewhere) == ["gloo"]
+    assert best(["shm", "gloo"], ["gloo", "shm"]) == "shm"
+    with pytest.raises(
+        fhbn.HandshakeError, match="shm cannot be used because the two processes are on different"
+    ):
+        usable("shm", here, elsewhere)
+    stranger = dataclasses.replace(here, user=here.user + 1)
+    with pytest.raises(fhbn.HandshakeError, match="belong to different users"):
+        usable("shm", here, stranger)
+
+
+def test_only_who_shows_the_token_gets_the_memory(
+    links: Links, both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else on this machine finds the local socket, and comes first."""
+    ours, theirs = links
+    field = shm.field
+    got: list[bytes] = []
+
+    def spied(message: dict[str, Any], name: str, kind: type, peer: str) -> Any:
+        found = field(message, name, kind, peer)
+        if name == "token":
+            for shown in (b"", bytes(32), found[:-1]):
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as thief:
+                    thief.connect(message["socket"])
+                    thief.send(shown)
+                    thief.settimeout(30)
+                    got.append(thief.recv(16))
+        return found
+
+    monkeypatch.setattr(shm, "field", spied)
+    both(lambda: ours.sender("a"), lambda: theirs.receiver("a", message_bytes=64))
+    assert got == [b"", b"", b""]
+
+
+offers = st.fixed_dictionaries(
+    {},
+    optional={
+        "engines": st.lists(st.sampled_from(["shm", "gloo", "x"]) | st.integers(0, 9), max_size=3)
+        | st.text(max_size=3),
+        "terms": st.fixed_dictionaries(
+            {},
+            optional={
+                "name": st.sampled_from(["a", "b"]) | st.none(),
+                "message_bytes": st.integers(-(2**63), 2**64 - 1),
+                "slots": st.integers(-1, 5) | st.integers(-(2**63), 2**64 - 1),
+                "epoch": st.integers(-(2**63), 2**64 - 1),
+                "first_seqno": st.integers(-(2**63), 2**64 - 1),
+            },
+        ),
+        "socket": st.binary(max_size=120),
+        "token": st.binary(max_size=40),
+        "use": st.text(max_size=5),
+    },
+)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(said=st.lists(offers, max_size=3))
+def test_strange_offers_end_in_a_sentence(
+    listener: fhbn.Listener, secret: bytes, both: Both, said: list[dict[str, Any]]
+) -> None:
+    """From one who has the secret: whatever it says instead of opening a channel."""
+    ours, theirs = both(
+        lambda: listener.accept(30), lambda: fhbn.connect(listener.address, name="worker", secret=secret)
+    )
+    with ours, theirs:
+        for message in said:
+            theirs.control.say(message, Deadline(30))
+        theirs.close()
+        with pytest.raises((fhbn.ChannelError, OSError)) as refused:
+            ours.sender("a", network="shm", timeout_s=30)
+        assert "\n" not in str(refused.value)
+
+
+def test_nothing_in_the_handshake_can_be_code() -> None:
+    """No pickle, no eval, nothing that runs what a peer says."""
+    for source in Path(fhbn.__file__).parent.glob("*.py"):
+        names = {node.id for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Name)}
+        imported = {
+            alias.name
+            for node in ast.walk(ast.parse(source.read_text()))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        }
+        assert not (names | imported) & {"pickle", "marshal", "shelve", "eval", "exec"}, source.name
