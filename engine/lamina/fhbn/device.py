@@ -177,4 +177,4 @@ def buffers_of(tensors: tuple[Tensor, ...]) -> ctypes.Array[_Buffer]:
             raise TypeError("a device's channel carries tensors in GPU memory")
         if not tensor.is_contiguous():
             raise ValueError("a tensor in a message must be contiguous")
-    return (_Buffer * len(tensors))(*((t.data_ptr(), t.nbytes) for t in tensors))
+    return (_Buffer * len(tensors))(*[_Buffer(t.data_ptr(), t.nbytes) for t in tensors])
