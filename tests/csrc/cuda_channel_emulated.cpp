@@ -14,18 +14,18 @@ using namespace lamina::fhbn;
 using namespace lamina::fhbn::cuda;
 
 constexpr std::uint64_t kNearWrap = 0 - std::uint64_t{3};
-constexpr std::uint64_t kMessageBytes = 20'000;
+constexpr std::uint64_t kMessageBytes = 60'000;
 
 std::shared_ptr<Segment> ring_of(std::uint32_t slots, std::uint64_t first_seqno = kNearWrap) {
   return Segment::create({kMessageBytes, slots, 7, first_seqno});
 }
 
-// Parts of all sizes that fit together, at all alignments.
+// Parts of all sizes that fit together, at all alignments. The first one may take a block several rounds.
 std::vector<Memory> some_parts(Random& random, std::size_t count) {
   std::vector<Memory> parts;
   for (std::size_t i = 0; i < count; ++i) {
     const std::size_t sizes[] = {0, 1, 15, 16, 17, 64, 333, 1024};
-    const std::size_t size = i == 0 && random() % 4 == 0 ? 9000 + random() % 100 : sizes[random() % 8];
+    const std::size_t size = i == 0 && random() % 4 == 0 ? 9000 + random() % 28'000 : sizes[random() % 8];
     parts.emplace_back(size, random() % 3 == 0 ? random() % 17 : 0);
     parts.back().fill(random);
   }

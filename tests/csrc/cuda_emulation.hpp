@@ -187,8 +187,13 @@ void launch(Kernel kernel, int x, int y, int threads, std::size_t shared_bytes, 
   machine.blocks_x = x;
   machine.blocks_y = y;
   machine.body = [&] { kernel(args); };
-  for (machine.block_y = 0; machine.block_y < y; ++machine.block_y) {
-    for (machine.block_x = 0; machine.block_x < x; ++machine.block_x) run_block();
+  // No block is the first or the last by its number.
+  const int blocks = x * y;
+  const int first = static_cast<int>(machine.random() % static_cast<unsigned>(blocks));
+  for (int i = 0; i < blocks; ++i) {
+    machine.block_x = (first + i) % blocks % x;
+    machine.block_y = (first + i) % blocks / x;
+    run_block();
   }
 }
 
