@@ -1,13 +1,12 @@
 // What the channel's CUDA kernels do when something goes wrong, on the host (cuda_emulation.hpp): they stop
-// waiting, trust nothing that a peer has written, and do nothing any more after their first failure. And what
-// the library refuses before a device hears of it. Exits with 1 on a mismatch.
+// waiting, trust nothing that a peer has written, and do nothing any more after their first failure. Exits
+// with 1 on a mismatch.
 
 #include <algorithm>
 #include <cstdio>
 #include <functional>
 
 #include "cuda_channel.hpp"
-#include "fhbn/cuda/arguments.hpp"
 
 namespace {
 
@@ -242,70 +241,6 @@ void check_sentences() {
       "a sentence is another: " + told(report, false, "worker 3"));
 }
 
-void expect_refused(const std::string& words, const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Failure& failure) {
-    expect(failure.status == LAMINA_CUDA_BAD_ARGUMENT, "a refusal has another status: " + failure.sentence);
-    expect(failure.sentence.find(words) != std::string::npos,
-           "refused by \"" + failure.sentence + "\" instead of \"" + words + "\"");
-    return;
-  }
-  fail("not refused: " + words);
-}
-
-void check_refused_channels() {
-  const auto segment = ring_of(2);
-  const lamina_cuda_channel sound{segment->memory(), segment->bytes(), LAMINA_CUDA_CHANNEL_SENDS, 1, "peer"};
-  require_channel(&sound);
-  expect(checked_preamble(sound).message_bytes == kMessageBytes, "a sound ring is read wrongly");
-  const auto refused = [&](const char* words, const std::function<void(lamina_cuda_channel&)>& spoil) {
-    lamina_cuda_channel spoilt = sound;
-    spoil(spoilt);
-    expect_refused(words, [&] {
-      require_channel(&spoilt);
-      checked_preamble(spoilt);
-    });
-  };
-  expect_refused("memory is missing", [] { require_channel(nullptr); });
-  refused("memory is missing", [](lamina_cuda_channel& c) { c.memory = nullptr; });
-  refused("sends or receives", [](lamina_cuda_channel& c) { c.side = 2; });
-  refused("time to wait", [](lamina_cuda_channel& c) { c.timeout_ns = 0; });
-  refused("name is missing", [](lamina_cuda_channel& c) { c.peer = nullptr; });
-  refused("at a page", [](lamina_cuda_channel& c) { c.memory = static_cast<char*>(c.memory) + 128; });
-  refused("too small", [](lamina_cuda_channel& c) { c.bytes = kSlotsOffset - 1; });
-  refused("as large as it says", [](lamina_cuda_channel& c) { c.bytes += kSlotsOffset; });
-  Preamble& preamble = segment->ring().preamble;
-  preamble.slots = 3;
-  refused("impossible shape", [](lamina_cuda_channel&) {});
-  preamble.slots = 4;
-  refused("as large as it says", [](lamina_cuda_channel&) {});
-  preamble.magic ^= 1;
-  refused("no ring of this version", [](lamina_cuda_channel&) {});
-}
-
-void check_refused_parts() {
-  const Memory memory(64);
-  std::vector<lamina_cuda_channel_buffer> parts(15, memory.buffer());
-  expect(checked_buffers(parts.data(), 14).count == 14, "14 parts are not taken");
-  expect(checked_buffers(nullptr, 0).count == 0, "no parts are not taken");
-  expect_refused("up to 14 parts, not 15", [&] { checked_buffers(parts.data(), 15); });
-  expect_refused("negative", [&] { checked_buffers(parts.data(), -1); });
-  expect_refused("parts are missing", [] { checked_buffers(nullptr, 1); });
-  parts[1] = {nullptr, 0};
-  parts[2] = {nullptr, 1};
-  checked_buffers(parts.data(), 2);
-  expect_refused("a part is missing", [&] { checked_buffers(parts.data(), 3); });
-  parts[0].bytes = 65;
-  require_room(checked_buffers(parts.data(), 1), 65, "p");
-  require_room(checked_buffers(parts.data(), 1), 128, "p");
-  expect_refused("take 128 bytes and a message to p holds 64",
-                 [&] { require_room(checked_buffers(parts.data(), 1), 64, "p"); });
-  for (lamina_cuda_channel_buffer& part : parts) part = {memory.data(), 0 - std::uint64_t{1}};
-  expect_refused("larger messages",
-                 [&] { require_room(checked_buffers(parts.data(), 14), kMostMessageBytes, "p"); });
-}
-
 }  // namespace
 
 int main() {
@@ -315,7 +250,5 @@ int main() {
   check_false_credits();
   check_misuses();
   check_sentences();
-  check_refused_channels();
-  check_refused_parts();
   std::puts("cuda_channel_faults: the kernels fail as they should");
 }
