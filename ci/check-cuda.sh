@@ -13,7 +13,7 @@ if ! command -v "${CUDACXX:-nvcc}" >/dev/null; then
 fi
 mkdir -p "$build"
 # The compiler's report comes with compiling: everything is compiled again.
-cmake -S csrc/attention/cuda -B "$build" -G Ninja -DLAMINA_CUDA=ON -DLAMINA_WERROR=ON \
+cmake -S csrc/cuda -B "$build" -G Ninja -DLAMINA_CUDA=ON -DLAMINA_WERROR=ON \
   -DCMAKE_CUDA_FLAGS=-Xptxas=-v >"$build/configure.log" || { cat "$build/configure.log" >&2; exit 1; }
 if ! cmake --build "$build" --clean-first --parallel "${CUDA_JOBS:-2}" --verbose >"$build/build.log" 2>&1; then
   grep -vE '^ptxas info|bytes stack frame' "$build/build.log" >&2
@@ -33,8 +33,8 @@ awk '
     } else {
       element = ""
     }
-    split("attend finish share_out combine append", verbs, " ")
-    for (i = 1; i <= 5; ++i) if (index(name, length(verbs[i]) verbs[i])) found = verbs[i]
+    split("attend finish share_out combine append await_slot gather poll fetch give_back", verbs, " ")
+    for (i = 1; i <= 10; ++i) if (index(name, length(verbs[i]) verbs[i])) found = verbs[i]
     if (found == "attend") {
       size = substr(name, match(name, /ELi[0-9]+ELi[0-9]+E|WarpSimtILi[0-9]+ELi[0-9]+E/), RLENGTH)
       gsub(/[^0-9]+/, " ", size)
@@ -59,10 +59,11 @@ fail() {
   echo "check-cuda: $*" >&2
   exit 1
 }
-# 6 attention kernels for each 16-bit type, 3 for fp32, a finish for each type, and the three that know no type.
+# 6 attention kernels for each 16-bit type, 3 for fp32, a finish for each type, the three that know no type, and the
+# channel's five.
 for arch in sm_80 sm_90; do
   count=$(grep -c "^$arch " "$build/kernels.txt" || true)
-  [ "$count" -eq 21 ] || fail "there are $count kernels for $arch instead of 21"
+  [ "$count" -eq 26 ] || fail "there are $count kernels for $arch instead of 26"
 done
 grep -v ' 0 bytes spilled' "$build/kernels.txt" >&2 && fail "these kernels spill registers to memory"
 
@@ -73,7 +74,7 @@ if command -v cuobjdump >/dev/null; then
   done
   cuobjdump --list-ptx "$library" | grep -q sm_90 || fail "the library has no PTX for newer GPUs"
   count=$(cuobjdump -res-usage "$library" | grep -c '^ Function ')
-  [ "$count" -eq 42 ] || fail "the library has $count kernels instead of 42"
+  [ "$count" -eq 52 ] || fail "the library has $count kernels instead of 52"
 fi
 # It loads without a driver, and then either finds a device or says in a sentence that there is none.
 python - "$library" <<'CODE'

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/host_device.hpp"
+
 // How a channel lies in memory, as every engine, the GPU's kernels and a peer of another build see it. All of
 // it is little-endian and none of it is trusted: what a peer may have written is checked before it is used.
 //
@@ -69,22 +71,22 @@ struct Ring {
 static_assert(sizeof(Preamble) == kApart && sizeof(Side) == kApart && sizeof(Asleep) == kApart);
 static_assert(sizeof(SlotHeader) == kApart && sizeof(Ring) == 5 * kApart && sizeof(Ring) <= kSlotsOffset);
 
-constexpr std::uint64_t rounded_up(std::uint64_t bytes, std::uint64_t unit) {
+LAMINA_HD constexpr std::uint64_t rounded_up(std::uint64_t bytes, std::uint64_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-constexpr std::uint64_t slot_stride(std::uint64_t message_bytes) {
+LAMINA_HD constexpr std::uint64_t slot_stride(std::uint64_t message_bytes) {
   return sizeof(SlotHeader) + rounded_up(message_bytes, kApart);
 }
 
-constexpr std::uint64_t ring_bytes(std::uint64_t message_bytes, std::uint32_t slots) {
+LAMINA_HD constexpr std::uint64_t ring_bytes(std::uint64_t message_bytes, std::uint32_t slots) {
   return rounded_up(kSlotsOffset + slots * slot_stride(message_bytes), kSlotsOffset);
 }
 
-constexpr bool is_power_of_two(std::uint32_t n) { return n != 0 && (n & (n - 1)) == 0; }
+LAMINA_HD constexpr bool is_power_of_two(std::uint32_t n) { return n != 0 && (n & (n - 1)) == 0; }
 
 // Whether a ring of this shape can be; `ring_bytes` of one that can does not overflow.
-constexpr bool is_sound(std::uint64_t message_bytes, std::uint32_t slots) {
+LAMINA_HD constexpr bool is_sound(std::uint64_t message_bytes, std::uint32_t slots) {
   return is_power_of_two(slots) && slots <= kMostSlots && message_bytes >= 1 &&
          message_bytes <= kMostMessageBytes;
 }

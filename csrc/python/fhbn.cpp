@@ -319,6 +319,8 @@ void bind_fhbn(nb::module_& m) {
       .def_static("attach", &fhbn::Segment::attach, "descriptor"_a)
       .def_prop_ro("descriptor", &fhbn::Segment::descriptor)
       .def_prop_ro("nbytes", &fhbn::Segment::bytes)
+      .def_prop_ro("address",
+                   [](const fhbn::Segment& s) { return reinterpret_cast<std::uintptr_t>(s.memory()); })
       .def_prop_ro("message_bytes", [](const fhbn::Segment& s) { return s.geometry().message_bytes; })
       .def_prop_ro("slots", [](const fhbn::Segment& s) { return s.geometry().slots; })
       .def_prop_ro("epoch", [](const fhbn::Segment& s) { return s.geometry().epoch; })

@@ -28,6 +28,16 @@ _SIGNATURES: dict[str, list[type]] = {
     "allocate_managed": [ctypes.c_size_t, _POINTER],
     "free_managed": [_POINTER],
     "append": [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, ctypes.c_int64, _POINTER],
+    "channel_create": [_POINTER, _POINTER],
+    "channel_destroy": [_POINTER],
+    "channel_send": [_POINTER, _POINTER, _INT, _POINTER],
+    "channel_poll": [_POINTER, _POINTER],
+    "channel_fetch": [_POINTER, _POINTER, _INT, _POINTER],
+    "channel_give_back": [_POINTER, _POINTER],
+    "channel_recv": [_POINTER, _POINTER, _INT, _POINTER],
+    "channel_describe": [_POINTER, _POINTER],
+    "channel_check": [_POINTER],
+    "channel_abort": [_POINTER],
 }
 
 
@@ -54,10 +64,15 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
+def ask(name: str, *arguments: object) -> tuple[int, str]:
+    """One call across the C boundary: its status, and a sentence if that is not 0."""
+    passed = [ctypes.byref(a) if isinstance(a, ctypes.Structure) else a for a in arguments]
+    status = int(getattr(library(), f"lamina_cuda_{name}")(*passed))
+    return status, library().lamina_cuda_message().decode() if status else ""
+
+
 def call(name: str, *arguments: object) -> None:
     """One call across the C boundary; what it refuses becomes an error with its sentence."""
-    passed = [ctypes.byref(a) if isinstance(a, ctypes.Structure) else a for a in arguments]
-    status = getattr(library(), f"lamina_cuda_{name}")(*passed)
+    status, sentence = ask(name, *arguments)
     if status:
-        sentence = library().lamina_cuda_message().decode()
         raise ValueError(sentence) if status == _BAD_ARGUMENT else CudaError(sentence)

@@ -1,48 +1,14 @@
-#include <exception>
-#include <string>
-
 #include "attention/cuda/append.cuh"
 #include "attention/cuda/combine.cuh"
 #include "attention/cuda/decode.h"
-#include "attention/cuda/failure.hpp"
 #include "attention/cuda/finish.cuh"
 #include "attention/cuda/plan.cuh"
 #include "attention/cuda/problem.hpp"
+#include "cuda/runtime.hpp"
 
 namespace lamina::attention::cuda {
 
 namespace {
-
-thread_local std::string message;
-
-// Runs what a C function is to do; nothing it throws gets out.
-template <typename Do>
-lamina_cuda_status guarded(Do&& work) {
-  try {
-    work();
-    message.clear();
-    return LAMINA_CUDA_OK;
-  } catch (const Failure& failure) {
-    message = failure.sentence;
-    return failure.status;
-  } catch (const std::exception& error) {
-    message = std::string("out of memory on the host, perhaps: ") + error.what();
-    return LAMINA_CUDA_FAILED;
-  }
-}
-
-template <typename Args>
-void launch(const void* entry, dim3 grid, int threads, int shared_bytes, cudaStream_t stream,
-            const Args& args, const char* name) {
-  void* pointers[] = {const_cast<Args*>(&args)};
-  check(cudaLaunchKernel(entry, grid, dim3(static_cast<unsigned>(threads)), pointers,
-                         static_cast<std::size_t>(shared_bytes), stream),
-        name);
-}
-
-dim3 grid_of(std::int64_t x, std::int64_t y = 1) {
-  return {static_cast<unsigned>(x), static_cast<unsigned>(y), 1};
-}
 
 void enqueue_plan(const Problem& problem, const lamina_cuda_lists& lists, std::int32_t window, Which which,
                   const Workspace& work, cudaStream_t stream) {
@@ -128,12 +94,6 @@ Which which_of(std::int32_t which) {
 }  // namespace lamina::attention::cuda
 
 namespace cuda = lamina::attention::cuda;
-
-const char* lamina_cuda_message(void) { return cuda::message.c_str(); }
-
-lamina_cuda_status lamina_cuda_check_device(void) {
-  return cuda::guarded([] { cuda::require_device(); });
-}
 
 lamina_cuda_status lamina_cuda_workspace_bytes(const lamina_cuda_attention* attention, int32_t batch,
                                                size_t* bytes) {

@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cuda/library.h"
+
 // Decode attention on an NVIDIA GPU (sm_80 and newer): one new token a request, its previous tokens found by
 // index lists in a KV arena whose unit is the token. Not verified on hardware.
 //
@@ -18,17 +20,6 @@
 #if defined(__cplusplus)
 extern "C" {
 #endif
-
-#define LAMINA_CUDA_API __attribute__((visibility("default")))
-
-typedef struct CUstream_st* lamina_cuda_stream;  // the same as cudaStream_t
-
-typedef enum {
-  LAMINA_CUDA_OK = 0,
-  LAMINA_CUDA_BAD_ARGUMENT = 1,  // what was asked for makes no sense; nothing was launched
-  LAMINA_CUDA_NO_DEVICE = 2,     // no driver, or no GPU that this library has code for
-  LAMINA_CUDA_FAILED = 3         // the CUDA runtime said no
-} lamina_cuda_status;
 
 typedef enum { LAMINA_CUDA_F32 = 0, LAMINA_CUDA_F16 = 1, LAMINA_CUDA_BF16 = 2 } lamina_cuda_dtype;
 
@@ -74,12 +65,6 @@ typedef struct {
   void* memory;  // aligned to 256 bytes
   size_t bytes;
 } lamina_cuda_workspace;
-
-// Why this thread's latest call did not return LAMINA_CUDA_OK, in one sentence. Valid until its next call.
-LAMINA_CUDA_API const char* lamina_cuda_message(void);
-
-// LAMINA_CUDA_OK if the current device can be used.
-LAMINA_CUDA_API lamina_cuda_status lamina_cuda_check_device(void);
 
 // How large a workspace must be on the current device.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_workspace_bytes(const lamina_cuda_attention* attention,

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "attention/cuda/host_device.hpp"
+#include "cuda/host_device.hpp"
 
 // How the tokens of a batch are shared among thread blocks.
 //

@@ -4,8 +4,8 @@
 #include <mutex>
 #include <utility>
 
-#include "attention/cuda/failure.hpp"
 #include "attention/cuda/problem.hpp"
+#include "cuda/runtime.hpp"
 
 namespace lamina::attention::cuda {
 
@@ -38,18 +38,6 @@ lamina_cuda_attention checked(const lamina_cuda_attention* given) {
 
 bool aligned(const void* pointer, std::uintptr_t to) {
   return reinterpret_cast<std::uintptr_t>(pointer) % to == 0;
-}
-
-int attribute(cudaDeviceAttr which, int device) {
-  int value = 0;
-  check(cudaDeviceGetAttribute(&value, which, device), "asking for the device's properties");
-  return value;
-}
-
-int current_device() {
-  int device = 0;
-  check(cudaGetDevice(&device), "asking for the current device");
-  return device;
 }
 
 // How many blocks the device runs at once. The kernel gets all the shared memory that a block may have.
@@ -132,15 +120,6 @@ void require_partial(const lamina_cuda_partial* partial) {
 
 void require_tensor(const void* tensor, const char* sentence) {
   require(tensor != nullptr && aligned(tensor, 16), sentence);
-}
-
-void require_device() {
-  const int device = current_device();
-  if (attribute(cudaDevAttrComputeCapabilityMajor, device) < 8) {
-    throw Failure{
-        LAMINA_CUDA_NO_DEVICE,
-        "this GPU is older than what the attention kernels are made for: sm_80 (A100) or newer is needed"};
-  }
 }
 
 }  // namespace lamina::attention::cuda

@@ -48,7 +48,4 @@ void require_lists(const lamina_cuda_lists* lists);
 void require_partial(const lamina_cuda_partial* partial);
 void require_tensor(const void* tensor, const char* sentence);
 
-// The current device has code in this library.
-void require_device();
-
 }  // namespace lamina::attention::cuda

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/cuda/host_device.hpp"
+#include "cuda/host_device.hpp"
 
 // The softmax by parts: what the kernels keep of the tokens they have seen, and how two parts become one.
 //

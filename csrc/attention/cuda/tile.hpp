@@ -1,6 +1,6 @@
 #pragma once
 
-#include "attention/cuda/host_device.hpp"
+#include "cuda/host_device.hpp"
 
 namespace lamina::attention::cuda {
 

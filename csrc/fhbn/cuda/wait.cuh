@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+
+#include "fhbn/cuda/device.cuh"
+#include "fhbn/cuda/end.hpp"
+
+namespace lamina::fhbn::cuda {
+
+// Looks between two questions about the clock, the peer's state and abort(): each look is a trip to the
+// host's memory and back, a microsecond or two.
+constexpr int kLooks = 16;
+
+// Ends all that this end will ever do. For one thread, and only of an end that has not failed: it keeps the
+// first reason.
+LAMINA_DEVICE void fail(const End& end, Fault fault, std::uint64_t seqno, std::uint32_t part = 0,
+                        std::uint64_t has = 0, std::uint64_t room = 0) {
+  end.cursor->fault = fault;
+  Mailbox::Report& report = end.mailbox->report;
+  report.part = part;
+  report.seqno = seqno;
+  report.has = has;
+  report.room = room;
+  store_release_sys(reinterpret_cast<std::uint32_t*>(&report.fault), static_cast<std::uint32_t>(fault));
+}
+
+struct Change {
+  Fault fault;
+  std::uint64_t seqno;  // what the peer's line says by now
+};
+
+// Looks at the peer's line until it is no longer at `seen`. Whatever else ends the wait, one more look comes
+// after it: what the peer did before it closed or ended counts.
+LAMINA_DEVICE Change wait_for_change(const End& end, const Side& line, std::uint64_t seen) {
+  const std::uint64_t start = global_timer();
+  while (true) {
+    LAMINA_UNROLL_1
+    for (int look = 0; look < kLooks; ++look) {
+      const std::uint64_t seqno = load_acquire_sys(&line.seqno);
+      if (seqno != seen) return {Fault::kNone, seqno};
+    }
+    const auto* const state = reinterpret_cast<const std::uint32_t*>(&line.state);
+    Fault fault = Fault::kNone;
+    if (load_acquire_sys(state) != static_cast<std::uint32_t>(State::kOpen)) {
+      fault = Fault::kClosed;
+    } else if (load_acquire_sys(&end.mailbox->abort) != 0) {
+      fault = Fault::kPeerLost;
+    } else if (global_timer() - start >= end.timeout_ns) {
+      fault = Fault::kLate;
+    }
+    if (fault != Fault::kNone) {
+      const std::uint64_t seqno = load_acquire_sys(&line.seqno);
+      return {seqno != seen ? Fault::kNone : fault, seqno};
+    }
+  }
+}
+
+// True in one thread: of the block that comes here last, when all others have done what comes before. The
+// counter is then as it was. A block that is alone need not count, which saves a short message a trip over
+// the bus.
+LAMINA_DEVICE bool is_last(const End& end) {
+  sync_block();
+  if (thread_index() != 0) return false;
+  if (blocks_x() == 1) return true;
+  if (count_acq_rel_sys(&end.cursor->arrivals) != blocks_x() - 1) return false;
+  end.cursor->arrivals = 0;
+  return true;
+}
+
+}  // namespace lamina::fhbn::cuda

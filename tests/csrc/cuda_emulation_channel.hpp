@@ -1,0 +1,62 @@
+#pragma once
+
+// What the channel's kernels ask of memory shared with a peer, on the host, where that peer is a thread or
+// `meanwhile`. Loads and stores are real ones, so what a thread of the host sees of them is too.
+
+#include <atomic>
+#include <thread>
+
+#include "cuda_emulation.hpp"
+
+namespace lamina::cuda::emulated {
+
+// What the rest of the world does when a kernel looks at shared memory, and when it has published something.
+// Without it, others get the processor.
+inline std::function<void()> meanwhile;
+inline std::function<void()> published;
+inline std::uint64_t looks = 0;
+// Moves by a microsecond whenever somebody asks. It wraps around early.
+inline std::uint64_t clock_ns = 0 - std::uint64_t{100'000};
+
+template <typename T>
+T look(const T* shared) {
+  ++looks;
+  if (meanwhile) {
+    meanwhile();
+  } else {
+    std::this_thread::yield();
+  }
+  return std::atomic_ref<T>(*const_cast<T*>(shared)).load(std::memory_order_acquire);
+}
+
+template <typename T>
+void publish(T* shared, T value) {
+  std::atomic_ref<T>(*shared).store(value, std::memory_order_release);
+  if (published) published();
+}
+
+}  // namespace lamina::cuda::emulated
+
+namespace lamina::fhbn::cuda {
+
+namespace emulated = lamina::cuda::emulated;
+
+inline std::uint64_t load_acquire_sys(const std::uint64_t* shared) { return emulated::look(shared); }
+inline std::uint32_t load_acquire_sys(const std::uint32_t* shared) { return emulated::look(shared); }
+inline std::uint64_t load_relaxed_sys(const std::uint64_t* shared) {
+  return std::atomic_ref<std::uint64_t>(*const_cast<std::uint64_t*>(shared)).load(std::memory_order_relaxed);
+}
+inline void store_release_sys(std::uint64_t* shared, std::uint64_t value) {
+  emulated::publish(shared, value);
+}
+inline void store_release_sys(std::uint32_t* shared, std::uint32_t value) {
+  emulated::publish(shared, value);
+}
+inline std::int32_t count_acq_rel_sys(std::int32_t* counter) {
+  return std::atomic_ref<std::int32_t>(*counter).fetch_add(1, std::memory_order_acq_rel);
+}
+inline Chunk load_once(const Chunk* global) { return *global; }
+inline void store_once(Chunk* global, const Chunk& chunk) { *global = chunk; }
+inline std::uint64_t global_timer() { return emulated::clock_ns += 1000; }
+
+}  // namespace lamina::fhbn::cuda
