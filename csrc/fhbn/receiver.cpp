@@ -15,16 +15,18 @@ Receiver::Receiver(std::shared_ptr<Segment> segment, std::shared_ptr<const Peer>
       peer_(std::move(peer)),
       waiter_(longest_spin),
       next_(segment_->geometry().first_seqno),
-      consumed_(next_),
+      consumed_(segment_->geometry().first_seqno),
       given_back_(segment_->geometry().slots) {}
 
 Receiver::~Receiver() { close(); }
 
 std::optional<Arrived> Receiver::receive(const Patience& patience) {
   if (closed_) throw ChannelClosed("the channel from " + peer_->name() + " was closed at this end");
-  const std::uint64_t published = load_acquire(segment_->ring().published.seqno);
-  if (published == next_ && !wait_for_message(patience)) return std::nullopt;
-  return checked(next_++);
+  const std::uint64_t next = next_;
+  if (load_acquire(segment_->ring().published.seqno) == next && !wait_for_message(patience))
+    return std::nullopt;
+  next_.store(next + 1, std::memory_order_relaxed);  // only this thread writes it
+  return checked(next);
 }
 
 bool Receiver::is_ready() const {
