@@ -93,6 +93,11 @@ void Sender::take_credits() {
   consumed_ = found;
 }
 
+bool Sender::is_ready() const {
+  return consumed() + segment_->geometry().slots != next_ ||
+         load_acquire(segment_->ring().consumed.state) != State::kOpen;
+}
+
 std::uint64_t Sender::consumed() const {
   const std::uint64_t found = load_acquire(segment_->ring().consumed.seqno);
   return found - consumed_ > next_ - consumed_ ? consumed_ : found;
