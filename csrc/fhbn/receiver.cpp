@@ -41,25 +41,24 @@ bool Receiver::wait_for_message(const Patience& patience) {
     throw ChannelError("all " + std::to_string(segment_->geometry().slots) + " slots of the channel from " +
                        peer_->name() + " hold messages that were not released");
   }
-  while (load_acquire(ring.published.seqno) == next_) {
-    // The state first: what was published before it was closed is seen by the second look.
-    if (load_acquire(ring.published.state) != State::kOpen) {
-      if (load_acquire(ring.published.seqno) != next_) return true;
-      throw ChannelClosed(peer_->name() + " has closed the channel and all its messages were received");
-    }
-    switch (
-        waiter_.wait(ring.published, next_, ring.receiver, *peer_, patience.timeout, patience.interrupted)) {
-      case Woken::kReady:
-        break;
-      case Woken::kLate:
-        throw DeadlinePassed("nothing came from " + peer_->name() + " in time");
-      case Woken::kAlone:
-        throw PeerLost(peer_->name() + " has ended and all its messages were received");
-      case Woken::kAsked:
-        return false;
-    }
+  switch (
+      waiter_.wait(ring.published, next_, ring.receiver, *peer_, patience.timeout, patience.interrupted)) {
+    case Woken::kReady:
+      break;
+    case Woken::kLate:
+      throw DeadlinePassed("nothing came from " + peer_->name() + " in time");
+    case Woken::kAlone:
+      throw PeerLost(peer_->name() + " has ended and all its messages were received");
+    case Woken::kAsked:
+      return false;
   }
-  return true;
+  // The state first: what was published before it was closed is seen by the look after that.
+  const bool closed = load_acquire(ring.published.state) != State::kOpen;
+  if (load_acquire(ring.published.seqno) != next_) return true;
+  if (closed)
+    throw ChannelClosed(peer_->name() + " has closed the channel and all its messages were received");
+  // To wait again would give it a way to keep us beyond the deadline.
+  corrupted("has taken back that it published something or closed");
 }
 
 // The peer's memory is read once, into a copy; that is checked, and nothing else is used.

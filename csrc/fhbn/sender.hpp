@@ -45,7 +45,7 @@ public:
 
 private:
   bool wait_for_slot(const Patience& patience);
-  void take_credits();
+  bool take_credits();
 
   std::shared_ptr<Segment> segment_;
   std::shared_ptr<const Peer> peer_;
