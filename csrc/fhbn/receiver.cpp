@@ -69,6 +69,7 @@ Arrived Receiver::checked(std::uint64_t seqno) const {
   SlotHeader header;
   SlotHeader& slot = segment_->slot(seqno);
   std::memcpy(&header, &slot, sizeof header);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // else a compiler may read a field once more
   if (header.seqno != seqno) corrupted("has put another message where the next one belongs");
   if (header.epoch != geometry.epoch) corrupted("has sent a message of another epoch");
   if (header.parts > kMostParts) corrupted("has sent a message of impossibly many parts");
