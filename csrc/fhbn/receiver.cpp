@@ -102,14 +102,14 @@ void Receiver::give_back(std::uint64_t seqno) {
   consumed_ = consumed;
   Ring& ring = segment_->ring();
   store_ordered(ring.consumed.seqno, consumed);
-  wake(ring.consumed, ring.sender);
+  wake(ring.sender);
 }
 
 void Receiver::close() {
   if (std::exchange(closed_, true)) return;
   Ring& ring = segment_->ring();
   store_ordered(ring.consumed.state, State::kClosed);
-  wake(ring.consumed, ring.sender);
+  wake(ring.sender);
 }
 
 }  // namespace lamina::fhbn

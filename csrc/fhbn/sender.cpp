@@ -55,7 +55,7 @@ bool Sender::send(Parts parts, const Patience& patience) {
   }
   Ring& ring = segment_->ring();
   store_ordered(ring.published.seqno, ++next_);
-  wake(ring.published, ring.receiver);
+  wake(ring.receiver);
   return true;
 }
 
@@ -106,7 +106,7 @@ void Sender::close() {
   if (std::exchange(closed_, true)) return;
   Ring& ring = segment_->ring();
   store_ordered(ring.published.state, State::kClosed);
-  wake(ring.published, ring.receiver);
+  wake(ring.receiver);
 }
 
 }  // namespace lamina::fhbn
