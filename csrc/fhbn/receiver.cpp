@@ -25,8 +25,9 @@ std::optional<Arrived> Receiver::receive(const Patience& patience) {
   const std::uint64_t next = next_;
   if (load_acquire(segment_->ring().published.seqno) == next && !wait_for_message(patience))
     return std::nullopt;
+  const Arrived message = checked(next);
   next_.store(next + 1, std::memory_order_relaxed);  // only this thread writes it
-  return checked(next);
+  return message;
 }
 
 bool Receiver::is_ready() const {
@@ -65,7 +66,10 @@ bool Receiver::wait_for_message(const Patience& patience) {
 Arrived Receiver::checked(std::uint64_t seqno) const {
   const Geometry& geometry = segment_->geometry();
   const std::uint64_t published = load_acquire(segment_->ring().published.seqno);
-  if (published - consumed_ > geometry.slots) corrupted("claims to have sent more than the ring holds");
+  const std::uint64_t consumed = consumed_;
+  if (published - consumed > geometry.slots) corrupted("claims to have sent more than the ring holds");
+  // Else the message could be one whose slot holds another that was not given back.
+  if (published - consumed <= seqno - consumed) corrupted("has taken back messages that it had published");
   SlotHeader header;
   SlotHeader& slot = segment_->slot(seqno);
   std::memcpy(&header, &slot, sizeof header);
