@@ -15,16 +15,19 @@ Receiver::Receiver(std::shared_ptr<Segment> segment, std::shared_ptr<const Peer>
       peer_(std::move(peer)),
       waiter_(longest_spin),
       next_(segment_->geometry().first_seqno),
-      consumed_(next_),
+      consumed_(segment_->geometry().first_seqno),
       given_back_(segment_->geometry().slots) {}
 
 Receiver::~Receiver() { close(); }
 
 std::optional<Arrived> Receiver::receive(const Patience& patience) {
   if (closed_) throw ChannelClosed("the channel from " + peer_->name() + " was closed at this end");
-  const std::uint64_t published = load_acquire(segment_->ring().published.seqno);
-  if (published == next_ && !wait_for_message(patience)) return std::nullopt;
-  return checked(next_++);
+  const std::uint64_t next = next_;
+  if (load_acquire(segment_->ring().published.seqno) == next && !wait_for_message(patience))
+    return std::nullopt;
+  const Arrived message = checked(next);
+  next_.store(next + 1, std::memory_order_relaxed);  // only this thread writes it
+  return message;
 }
 
 bool Receiver::is_ready() const {
@@ -39,35 +42,38 @@ bool Receiver::wait_for_message(const Patience& patience) {
     throw ChannelError("all " + std::to_string(segment_->geometry().slots) + " slots of the channel from " +
                        peer_->name() + " hold messages that were not released");
   }
-  while (load_acquire(ring.published.seqno) == next_) {
-    // The state first: what was published before it was closed is seen by the second look.
-    if (load_acquire(ring.published.state) != State::kOpen) {
-      if (load_acquire(ring.published.seqno) != next_) return true;
-      throw ChannelClosed(peer_->name() + " has closed the channel and all its messages were received");
-    }
-    switch (
-        waiter_.wait(ring.published, next_, ring.receiver, *peer_, patience.timeout, patience.interrupted)) {
-      case Woken::kReady:
-        break;
-      case Woken::kLate:
-        throw DeadlinePassed("nothing came from " + peer_->name() + " in time");
-      case Woken::kAlone:
-        throw PeerLost(peer_->name() + " has ended and all its messages were received");
-      case Woken::kAsked:
-        return false;
-    }
+  switch (
+      waiter_.wait(ring.published, next_, ring.receiver, *peer_, patience.timeout, patience.interrupted)) {
+    case Woken::kReady:
+      break;
+    case Woken::kLate:
+      throw DeadlinePassed("nothing came from " + peer_->name() + " in time");
+    case Woken::kAlone:
+      throw PeerLost(peer_->name() + " has ended and all its messages were received");
+    case Woken::kAsked:
+      return false;
   }
-  return true;
+  // The state first: what was published before it was closed is seen by the look after that.
+  const bool closed = load_acquire(ring.published.state) != State::kOpen;
+  if (load_acquire(ring.published.seqno) != next_) return true;
+  if (closed)
+    throw ChannelClosed(peer_->name() + " has closed the channel and all its messages were received");
+  // To wait again would give it a way to keep us beyond the deadline.
+  corrupted("has taken back that it published something or closed");
 }
 
 // The peer's memory is read once, into a copy; that is checked, and nothing else is used.
 Arrived Receiver::checked(std::uint64_t seqno) const {
   const Geometry& geometry = segment_->geometry();
   const std::uint64_t published = load_acquire(segment_->ring().published.seqno);
-  if (published - consumed_ > geometry.slots) corrupted("claims to have sent more than the ring holds");
+  const std::uint64_t consumed = consumed_;
+  if (published - consumed > geometry.slots) corrupted("claims to have sent more than the ring holds");
+  // Else the message could be one whose slot holds another that was not given back.
+  if (published - consumed <= seqno - consumed) corrupted("has taken back messages that it had published");
   SlotHeader header;
   SlotHeader& slot = segment_->slot(seqno);
   std::memcpy(&header, &slot, sizeof header);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // else a compiler may read a field once more
   if (header.seqno != seqno) corrupted("has put another message where the next one belongs");
   if (header.epoch != geometry.epoch) corrupted("has sent a message of another epoch");
   if (header.parts > kMostParts) corrupted("has sent a message of impossibly many parts");
@@ -100,14 +106,14 @@ void Receiver::give_back(std::uint64_t seqno) {
   consumed_ = consumed;
   Ring& ring = segment_->ring();
   store_ordered(ring.consumed.seqno, consumed);
-  wake(ring.consumed, ring.sender);
+  wake(ring.sender);
 }
 
 void Receiver::close() {
   if (std::exchange(closed_, true)) return;
   Ring& ring = segment_->ring();
   store_ordered(ring.consumed.state, State::kClosed);
-  wake(ring.consumed, ring.sender);
+  wake(ring.sender);
 }
 
 }  // namespace lamina::fhbn

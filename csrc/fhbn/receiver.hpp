@@ -54,7 +54,8 @@ private:
   std::shared_ptr<Segment> segment_;
   std::shared_ptr<const Peer> peer_;
   Waiter waiter_;
-  std::uint64_t next_;
+  // Both are read by a thread that gives back beside one that receives.
+  std::atomic<std::uint64_t> next_;
   std::atomic<std::uint64_t> consumed_;
   std::vector<bool> given_back_;  // by slot, of messages after consumed_
   bool closed_ = false;

@@ -55,42 +55,46 @@ bool Sender::send(Parts parts, const Patience& patience) {
   }
   Ring& ring = segment_->ring();
   store_ordered(ring.published.seqno, ++next_);
-  wake(ring.published, ring.receiver);
+  wake(ring.receiver);
   return true;
 }
 
 bool Sender::wait_for_slot(const Patience& patience) {
-  const Geometry& geometry = segment_->geometry();
   Ring& ring = segment_->ring();
-  take_credits();
-  while (next_ - consumed_ >= geometry.slots) {
-    if (load_acquire(ring.consumed.state) != State::kOpen) {
-      throw ChannelClosed(peer_->name() + " has closed the channel and takes no more messages");
-    }
-    switch (
-        waiter_.wait(ring.consumed, consumed_, ring.sender, *peer_, patience.timeout, patience.interrupted)) {
-      case Woken::kReady:
-        break;
-      case Woken::kLate:
-        throw DeadlinePassed(peer_->name() + " has not given back any of the channel's " +
-                             std::to_string(geometry.slots) + " slots in time");
-      case Woken::kAlone:
-        throw PeerLost(peer_->name() + " has ended with " + std::to_string(next_ - consumed_) +
-                       " messages not consumed");
-      case Woken::kAsked:
-        return false;
-    }
-    take_credits();
+  if (take_credits()) return true;
+  switch (
+      waiter_.wait(ring.consumed, consumed_, ring.sender, *peer_, patience.timeout, patience.interrupted)) {
+    case Woken::kReady:
+      break;
+    case Woken::kLate:
+      throw DeadlinePassed(peer_->name() + " has not given back any of the channel's " +
+                           std::to_string(segment_->geometry().slots) + " slots in time");
+    case Woken::kAlone:
+      throw PeerLost(peer_->name() + " has ended with " + std::to_string(next_ - consumed_) +
+                     " messages not consumed");
+    case Woken::kAsked:
+      return false;
   }
-  return true;
+  // In the order in which wait_for_message() looks, and for its reasons.
+  const bool closed = load_acquire(ring.consumed.state) != State::kOpen;
+  if (take_credits()) return true;
+  if (closed) throw ChannelClosed(peer_->name() + " has closed the channel and takes no more messages");
+  throw Corrupted(peer_->name() + " has taken back that it consumed something or closed");
 }
 
-void Sender::take_credits() {
+// Whether there is a free slot.
+bool Sender::take_credits() {
   const std::uint64_t found = load_acquire(segment_->ring().consumed.seqno);
   if (found - consumed_ > next_ - consumed_) {
     throw Corrupted(peer_->name() + " claims to have consumed messages that were never sent");
   }
   consumed_ = found;
+  return next_ - consumed_ < segment_->geometry().slots;
+}
+
+bool Sender::is_ready() const {
+  return consumed() + segment_->geometry().slots != next_ ||
+         load_acquire(segment_->ring().consumed.state) != State::kOpen;
 }
 
 std::uint64_t Sender::consumed() const {
@@ -102,7 +106,7 @@ void Sender::close() {
   if (std::exchange(closed_, true)) return;
   Ring& ring = segment_->ring();
   store_ordered(ring.published.state, State::kClosed);
-  wake(ring.published, ring.receiver);
+  wake(ring.receiver);
 }
 
 }  // namespace lamina::fhbn

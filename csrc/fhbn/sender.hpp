@@ -31,7 +31,7 @@ public:
   bool send(Parts parts, const Patience& patience);
 
   // Whether send() would not wait for a slot. It may still throw.
-  bool is_ready() const { return consumed() + segment_->geometry().slots != next_; }
+  bool is_ready() const;
 
   // Says that there will be nothing more. The receiver still receives what was sent.
   void close();
@@ -45,7 +45,7 @@ public:
 
 private:
   bool wait_for_slot(const Patience& patience);
-  void take_credits();
+  bool take_credits();
 
   std::shared_ptr<Segment> segment_;
   std::shared_ptr<const Peer> peer_;

@@ -24,17 +24,12 @@ constexpr Duration kUnheardNap = 50us;
 constexpr Duration kShortestSpin = 5us;
 constexpr int kLooksPerClock = 64;
 
-// The half of the line that changes with every message. That 2^32 messages pass while somebody falls asleep
-// is excluded by the ring's size.
-std::uint32_t* word_of(const Side& line) {
-  return reinterpret_cast<std::uint32_t*>(&const_cast<Side&>(line).seqno);
-}
-
-void sleep_on(const Side& line, std::uint64_t seen, Duration longest) {
+// Sleeps unless the flag was already taken back.
+void sleep_on(Asleep& asleep, Duration longest) {
   const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(longest).count();
   const timespec relative{static_cast<std::time_t>(ns / 1'000'000'000),
                           static_cast<long>(ns % 1'000'000'000)};
-  ::syscall(SYS_futex, word_of(line), FUTEX_WAIT, static_cast<std::uint32_t>(seen), &relative, nullptr, 0);
+  ::syscall(SYS_futex, &asleep.flag, FUTEX_WAIT, 1, &relative, nullptr, 0);
 }
 
 void pause() {
@@ -70,6 +65,7 @@ Woken Waiter::wait(const Side& line, std::uint64_t seen, Asleep& asleep, const P
   Woken woken = Woken::kReady;
   while (true) {
     // In this order the peer, which writes its line and then looks at the flag, cannot miss us both ways.
+    // What we sleep on is the flag, and not the line, whose state may change where its seqno does not.
     store_ordered(asleep.flag, std::uint32_t{1});
     if (load_ordered(line.seqno) != seen || load_ordered(line.state) != State::kOpen) break;
     now = Clock::now();
@@ -78,7 +74,7 @@ Woken Waiter::wait(const Side& line, std::uint64_t seen, Asleep& asleep, const P
       break;
     }
     const Duration nap = load_acquire(line.unheard) != 0 ? kUnheardNap : kNap;
-    sleep_on(line, seen, std::min(nap, timeout - (now - start)));
+    sleep_on(asleep, std::min(nap, timeout - (now - start)));
     if (changed(line, seen)) break;
     if (peer.has_ended()) {
       // It may have written between our look and its end.
@@ -103,9 +99,11 @@ void Waiter::learn(Duration waited) {
   spin_ = std::min(spin_, longest_spin_);
 }
 
-void wake(Side& line, Asleep& peer) {
+void wake(Asleep& peer) {
   if (load_ordered(peer.flag) == 0) return;
-  ::syscall(SYS_futex, word_of(line), FUTEX_WAKE, 1, nullptr, nullptr, 0);
+  // Taken back here, so that one sleep costs one system call, however long the sleeper takes to get up.
+  store_ordered(peer.flag, std::uint32_t{0});
+  ::syscall(SYS_futex, &peer.flag, FUTEX_WAKE, 1, nullptr, nullptr, 0);
 }
 
 }  // namespace lamina::fhbn

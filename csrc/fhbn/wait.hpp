@@ -45,7 +45,7 @@ private:
   std::uint64_t slept_ = 0;
 };
 
-// After a line has been written by store_ordered: wakes the peer if it sleeps on it.
-void wake(Side& line, Asleep& peer);
+// After a line has been written by store_ordered: wakes the peer if it sleeps until then.
+void wake(Asleep& peer);
 
 }  // namespace lamina::fhbn

@@ -49,7 +49,7 @@ struct alignas(kApart) Side {
 };
 
 struct alignas(kApart) Asleep {
-  std::uint32_t flag;
+  std::uint32_t flag;  // 1: sleeps on this word. Who wakes it writes 0 first.
 };
 
 // Before a message's parts. A reader takes a copy and checks that; the peer may change it meanwhile.
