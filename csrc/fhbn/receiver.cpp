@@ -82,14 +82,13 @@ Arrived Receiver::checked(std::uint64_t seqno) const {
   message.seqno = seqno;
   message.count = header.parts;
   auto* at = reinterpret_cast<std::byte*>(&slot + 1);
-  std::uint64_t left = rounded_up(geometry.message_bytes, kPartAlignment);
+  std::uint64_t left = geometry.message_bytes;
   for (std::uint32_t i = 0; i < header.parts; ++i) {
     const std::uint64_t bytes = header.bytes[i];
-    if (bytes > left) corrupted("has sent a message that is larger than its slot");
+    if (bytes > left) corrupted("has sent a message larger than the channel's messages");
     message.parts[i] = {at, static_cast<std::size_t>(bytes)};
-    const std::uint64_t taken = rounded_up(bytes, kPartAlignment);
-    at += taken;
-    left -= taken;
+    at += rounded_up(bytes, kPartAlignment);
+    left -= bytes;
   }
   return message;
 }

@@ -23,7 +23,7 @@ std::uint64_t message_bytes_of(Parts parts) {
   std::uint64_t total = 0;
   for (const auto part : parts) {
     if (part.size() > kMostMessageBytes || total > kMostMessageBytes) return kMostMessageBytes + 1;
-    total += rounded_up(part.size(), kPartAlignment);
+    total += part.size();
   }
   return total;
 }
@@ -36,8 +36,8 @@ bool Sender::send(Parts parts, const Patience& patience) {
                             std::to_string(parts.size()));
   }
   const std::uint64_t total = message_bytes_of(parts);
-  if (total > rounded_up(geometry.message_bytes, kPartAlignment)) {
-    throw std::length_error("the parts take " + std::to_string(total) + " bytes and a message to " +
+  if (total > geometry.message_bytes) {
+    throw std::length_error("the parts have " + std::to_string(total) + " bytes together and a message to " +
                             peer_->name() + " holds " + std::to_string(geometry.message_bytes) +
                             ": open the channel with larger messages");
   }

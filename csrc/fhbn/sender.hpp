@@ -55,7 +55,7 @@ private:
   bool closed_ = false;
 };
 
-// What the parts take up of a message; more than any message has if they are too many.
+// Of all the parts together; more than any message has if they are too many.
 std::uint64_t message_bytes_of(Parts parts);
 
 }  // namespace lamina::fhbn

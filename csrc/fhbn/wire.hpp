@@ -13,7 +13,7 @@
 //   256   Consumed     the receiver's line: how many slots it has given back, which are the sender's credits
 //   384   Asleep       whether the receiver waits in the kernel
 //   512   Asleep       whether the sender does
-//   4096  slots        each a SlotHeader and room for `message_bytes`
+//   4096  slots        each a SlotHeader and room for parts of `message_bytes`
 //
 // A message's number is its seqno. It lies in slot seqno % slots; since slots are a power of two, that holds
 // beyond 2^64 too.
@@ -30,7 +30,7 @@ inline constexpr std::uint64_t kMostMessageBytes = std::uint64_t{1} << 40;
 
 struct alignas(kApart) Preamble {
   std::uint64_t magic;
-  std::uint64_t message_bytes;  // room for the parts of a message, each rounded up to kPartAlignment
+  std::uint64_t message_bytes;  // of all the parts of a message together
   std::uint64_t first_seqno;
   std::uint32_t slots;
   std::uint32_t epoch;
@@ -75,8 +75,14 @@ LAMINA_HD constexpr std::uint64_t rounded_up(std::uint64_t bytes, std::uint64_t 
   return (bytes + unit - 1) / unit * unit;
 }
 
+// Each part begins at a multiple of kPartAlignment. However the bytes are divided, they need no more than
+// this.
+LAMINA_HD constexpr std::uint64_t slot_room(std::uint64_t message_bytes) {
+  return rounded_up(message_bytes, kPartAlignment) + (kMostParts - 1) * kPartAlignment;
+}
+
 LAMINA_HD constexpr std::uint64_t slot_stride(std::uint64_t message_bytes) {
-  return sizeof(SlotHeader) + rounded_up(message_bytes, kApart);
+  return sizeof(SlotHeader) + rounded_up(slot_room(message_bytes), kApart);
 }
 
 LAMINA_HD constexpr std::uint64_t ring_bytes(std::uint64_t message_bytes, std::uint32_t slots) {

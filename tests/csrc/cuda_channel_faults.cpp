@@ -14,7 +14,7 @@ using namespace lamina::fhbn;
 using namespace lamina::fhbn::cuda;
 
 constexpr std::uint64_t kFirst = 0 - std::uint64_t{1};
-constexpr std::uint64_t kMessageBytes = 1000;  // rounded up to 1024
+constexpr std::uint64_t kMessageBytes = 1000;
 
 std::shared_ptr<Segment> ring_of(std::uint32_t slots) {
   return Segment::create({kMessageBytes, slots, 7, kFirst});
@@ -148,13 +148,13 @@ void check_corrupted_messages() {
   check_corrupted_message("epoch", Fault::kOtherEpoch, [](Ring&, Slot& slot) { slot.epoch = 8; });
   check_corrupted_message("15 parts", Fault::kTooManyParts, [](Ring&, Slot& slot) { slot.parts = 15; });
   check_corrupted_message("2^32 parts", Fault::kTooManyParts, [](Ring&, Slot& slot) { slot.parts = 0 - 1u; });
-  check_corrupted_message("a huge first part", Fault::kLargerThanSlot,
+  check_corrupted_message("a huge first part", Fault::kLargerThanMessages,
                           [](Ring&, Slot& slot) { slot.bytes[0] = kHuge; });
-  check_corrupted_message("a huge last part", Fault::kLargerThanSlot,
+  check_corrupted_message("a huge last part", Fault::kLargerThanMessages,
                           [](Ring&, Slot& slot) { slot.bytes[2] = kHuge - 100; });
-  check_corrupted_message("a part of a byte too many", Fault::kLargerThanSlot,
-                          [](Ring&, Slot& slot) { slot.bytes[2] = 1024 - 128 - 256 + 1; });
-  check_corrupted_message("parts that wrap around", Fault::kLargerThanSlot,
+  check_corrupted_message("a part of a byte too many", Fault::kLargerThanMessages,
+                          [](Ring&, Slot& slot) { slot.bytes[2] = kMessageBytes - 300 + 1; });
+  check_corrupted_message("parts that wrap around", Fault::kLargerThanMessages,
                           [](Ring&, Slot& slot) { slot.bytes[0] = slot.bytes[1] = std::uint64_t{1} << 63; });
   check_corrupted_message("more published than there are slots", Fault::kTooMuchSent,
                           [](Ring& ring, Slot&) { ring.published.seqno = kFirst + 3; });
@@ -164,11 +164,11 @@ void check_corrupted_messages() {
   const auto segment = ring_of(2);
   DeviceEnd device(segment);
   Sender host(segment, test_peer(), Duration::zero());
-  send_from_host(host, {Bytes(1024, 4)});
-  const std::vector<Memory> room = memory_of({1024});
+  send_from_host(host, {Bytes(kMessageBytes, 4)});
+  const std::vector<Memory> room = memory_of({kMessageBytes});
   device.recv(buffers_of(room));
-  device.expect_sound("a full slot");
-  expect(room[0].bytes() == Bytes(1024, 4), "a full slot arrives as something else");
+  device.expect_sound("a full message");
+  expect(room[0].bytes() == Bytes(kMessageBytes, 4), "a full message arrives as something else");
 }
 
 void check_false_credits() {

@@ -57,7 +57,7 @@ void damage_of_a_message_is_noticed() {
   damaged<Corrupted>("another epoch", [](Channel& c) { c.next_slot().epoch += 1; });
   damaged<Corrupted>("15 parts", [](Channel& c) { c.next_slot().parts = kMostParts + 1; });
   damaged<Corrupted>("2^32 - 1 parts", [](Channel& c) { c.next_slot().parts = ~std::uint32_t{0}; });
-  const std::uint64_t room = rounded_up(kBytes, kPartAlignment);
+  const std::uint64_t room = kBytes;
   for (const std::uint64_t bytes : {room + 1, ~std::uint64_t{0}, std::uint64_t{1} << 63, 0 - room}) {
     damaged<Corrupted>("a part of " + std::to_string(bytes) + " bytes", [&](Channel& c) {
       c.next_slot().parts = 1;
@@ -71,7 +71,7 @@ void damage_of_a_message_is_noticed() {
   }
   damaged<Corrupted>("parts that are too large together", [&](Channel& c) {
     c.next_slot().parts = 3;
-    c.next_slot().bytes[0] = room - 2 * kPartAlignment;
+    c.next_slot().bytes[0] = room - kPartAlignment - 1;
     c.next_slot().bytes[1] = kPartAlignment + 1;
     c.next_slot().bytes[2] = 1;
   });

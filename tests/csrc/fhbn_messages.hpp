@@ -54,7 +54,7 @@ struct Message {
 class Messages {
 public:
   Messages(std::uint64_t seed, std::uint64_t message_bytes)
-      : seed_(seed), room_(rounded_up(message_bytes, kPartAlignment)), source_(room_ + kStarts) {
+      : seed_(seed), room_(message_bytes), source_(room_ + kStarts) {
     Random random(seed);
     for (std::byte& b : source_) b = static_cast<std::byte>(random() >> 56);
   }
@@ -67,7 +67,7 @@ public:
     for (std::uint32_t i = 0; i < message.count; ++i) {
       const std::uint64_t bytes = std::min(size(random, left), left);
       message.parts[i] = {source_.data() + random.below(kStarts), bytes};
-      left -= rounded_up(bytes, kPartAlignment);
+      left -= bytes;
     }
     return message;
   }
@@ -115,7 +115,7 @@ private:
 // That a message lies within its slot: where the ring is mapped whole, nothing else notices if it does not.
 inline void expect_within_slot(const Segment& segment, const Arrived& arrived) {
   const auto* at = reinterpret_cast<const std::byte*>(&segment.slot(arrived.seqno) + 1);
-  const auto* end = at + rounded_up(segment.geometry().message_bytes, kPartAlignment);
+  const auto* end = at + slot_room(segment.geometry().message_bytes);
   expect(end <= static_cast<const std::byte*>(segment.memory()) + segment.bytes(), "a slot outside the ring");
   expect(arrived.count <= kMostParts, "a message of too many parts");
   for (std::uint32_t i = 0; i < arrived.count; ++i) {

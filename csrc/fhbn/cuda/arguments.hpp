@@ -51,22 +51,22 @@ inline Buffers checked_buffers(const lamina_cuda_channel_buffer* given, std::int
   return buffers;
 }
 
-// As many bytes as parts to send take up of a slot; more than any has if they are too many.
-inline std::uint64_t slot_bytes_of(const Buffers& parts) {
+// Of all parts together; more than any message has if they are too many.
+inline std::uint64_t message_bytes_of(const Buffers& parts) {
   std::uint64_t total = 0;
   for (std::uint32_t i = 0; i < parts.count; ++i) {
-    if (parts.part[i].bytes > kMostMessageBytes) return kMostMessageBytes + kPartAlignment;
-    total += rounded_up(parts.part[i].bytes, kPartAlignment);
+    if (parts.part[i].bytes > kMostMessageBytes) return kMostMessageBytes + 1;
+    total += parts.part[i].bytes;
   }
   return total;
 }
 
 inline void require_room(const Buffers& parts, std::uint64_t message_bytes, const std::string& peer) {
-  const std::uint64_t total = slot_bytes_of(parts);
-  if (total <= rounded_up(message_bytes, kPartAlignment)) return;
+  const std::uint64_t total = message_bytes_of(parts);
+  if (total <= message_bytes) return;
   throw Failure{LAMINA_CUDA_BAD_ARGUMENT,
-                "the parts take " + std::to_string(total) + " bytes and a message to " + peer + " holds " +
-                    std::to_string(message_bytes) + ": open the channel with larger messages"};
+                "the parts have " + std::to_string(total) + " bytes together and a message to " + peer +
+                    " holds " + std::to_string(message_bytes) + ": open the channel with larger messages"};
 }
 
 }  // namespace lamina::fhbn::cuda

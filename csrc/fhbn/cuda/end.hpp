@@ -19,10 +19,11 @@ enum class Fault : std::uint32_t {
   // The peer has written what no peer of ours writes.
   kFalseCredits,
   kTooMuchSent,
+  kTakenBack,
   kOtherMessage,
   kOtherEpoch,
   kTooManyParts,
-  kLargerThanSlot,
+  kLargerThanMessages,
   // What was called does not fit what has arrived.
   kAllHeld,
   kNothingHeld,

@@ -20,10 +20,11 @@ inline lamina_cuda_status status_of(Fault fault) {
       return LAMINA_CUDA_CHANNEL_CLOSED;
     case Fault::kFalseCredits:
     case Fault::kTooMuchSent:
+    case Fault::kTakenBack:
     case Fault::kOtherMessage:
     case Fault::kOtherEpoch:
     case Fault::kTooManyParts:
-    case Fault::kLargerThanSlot:
+    case Fault::kLargerThanMessages:
       return LAMINA_CUDA_CHANNEL_CORRUPTED;
     case Fault::kAllHeld:
     case Fault::kNothingHeld:
@@ -56,14 +57,16 @@ inline std::string sentence_of(const Mailbox::Report& report, bool sends, const 
       return peer + " claims to have consumed messages that were never sent";
     case Fault::kTooMuchSent:
       return peer + " claims to have sent more than the ring holds";
+    case Fault::kTakenBack:
+      return peer + " has taken back messages that it had published";
     case Fault::kOtherMessage:
       return peer + " has put another message where the next one belongs";
     case Fault::kOtherEpoch:
       return peer + " has sent a message of another epoch";
     case Fault::kTooManyParts:
       return peer + " has sent a message of impossibly many parts";
-    case Fault::kLargerThanSlot:
-      return peer + " has sent a message that is larger than its slot";
+    case Fault::kLargerThanMessages:
+      return peer + " has sent a message larger than the channel's messages";
     case Fault::kAllHeld:
       return "all slots of the channel from " + peer + " hold messages that were not given back";
     case Fault::kNothingHeld:

@@ -31,23 +31,25 @@ LAMINA_DEVICE SlotHeader copied(const SlotHeader* slot) {
 // is checked, and nothing is read twice.
 LAMINA_DEVICE Fault check_message(const End& end, std::uint64_t seqno, std::uint64_t published,
                                   lamina_cuda_channel_message& message) {
-  if (published - end.cursor->consumed > end.slot_count) return Fault::kTooMuchSent;
+  const std::uint64_t consumed = end.cursor->consumed;
+  if (published - consumed > end.slot_count) return Fault::kTooMuchSent;
+  // Else the message could be one whose slot holds another that was not given back.
+  if (published - consumed <= seqno - consumed) return Fault::kTakenBack;
   const SlotHeader* const slot = end.slot(seqno);
   const SlotHeader header = copied(slot);
   if (header.seqno != seqno) return Fault::kOtherMessage;
   if (header.epoch != end.epoch) return Fault::kOtherEpoch;
   if (header.parts > kMostParts) return Fault::kTooManyParts;
   const auto* at = reinterpret_cast<const std::uint8_t*>(slot + 1);
-  std::uint64_t left = rounded_up(end.message_bytes, kPartAlignment);
+  std::uint64_t left = end.message_bytes;
   LAMINA_UNROLL
   for (std::uint32_t i = 0; i < kMostParts; ++i) {
     if (i >= header.parts) break;
-    if (header.bytes[i] > left) return Fault::kLargerThanSlot;
+    if (header.bytes[i] > left) return Fault::kLargerThanMessages;
     message.bytes[i] = header.bytes[i];
     message.part[i] = at;
-    const std::uint64_t taken = rounded_up(header.bytes[i], kPartAlignment);
-    at += taken;
-    left -= taken;
+    at += rounded_up(header.bytes[i], kPartAlignment);
+    left -= header.bytes[i];
   }
   message.seqno = seqno;
   message.count = header.parts;

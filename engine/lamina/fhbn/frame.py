@@ -44,7 +44,9 @@ class Framing:
 
     def __init__(self, terms: Terms, peer: str, most_inline: int = MOST_INLINE) -> None:
         self.peer = peer
-        self.room = rounded_up(terms.message_bytes)
+        self.most = terms.message_bytes
+        # Each part begins at a multiple of 64. However the bytes are divided, they need no more than this.
+        self.room = rounded_up(self.most) + (MOST_PARTS - 1) * _ALIGNMENT
         self.inline = min(self.room, most_inline)
         self.frame_bytes = HEADER.size + self.inline
         self._epoch = terms.epoch
@@ -54,9 +56,9 @@ class Framing:
         if len(sizes) > MOST_PARTS:
             raise ValueError(f"a message has up to {MOST_PARTS} parts, not {len(sizes)}")
         spans = Spans.of(sizes)
-        if spans.total > self.room:
+        if sum(sizes) > self.most:
             raise ValueError(
-                f"the parts take {spans.total} bytes and a message to {self.peer} holds {self.room}: "
+                f"the parts have {sum(sizes)} bytes together and a message to {self.peer} holds {self.most}: "
                 "open the channel with larger messages"
             )
         return spans
@@ -83,10 +85,9 @@ class Framing:
             raise ChannelCorruptedError(f"{self.peer} has sent a message of another epoch")
         if count > MOST_PARTS:
             raise ChannelCorruptedError(f"{self.peer} has sent a message of impossibly many parts")
-        spans = Spans.of(sizes[:count])
-        if spans.total > self.room:
-            raise ChannelCorruptedError(f"{self.peer} has sent a message that is larger than its slot")
-        return spans
+        if sum(sizes[:count]) > self.most:
+            raise ChannelCorruptedError(f"{self.peer} has sent a message larger than the channel's messages")
+        return Spans.of(sizes[:count])
 
 
 def rounded_up(size: int) -> int:

@@ -51,10 +51,10 @@ class Link:
     ) -> Receiver:
         """The receiving end of a channel, while the peer opens the sending end.
 
-        `message_bytes` hold the parts of a message, each rounded up to 64; `slots` is rounded up to a power
-        of two. A receiver that takes over from one that has ended gives `first_seqno`, the message it wants
-        next. `timeout_s` is how long this call and later ones wait, `spin_s` how long they look before they
-        sleep.
+        `message_bytes` is the most that the parts of a message have together; `slots` is rounded up to a
+        power of two. A receiver that takes over from one that has ended gives `first_seqno`, the message it
+        wants next. `timeout_s` is how long this call and later ones wait, `spin_s` how long they look before
+        they sleep.
         """
         deadline = Deadline(timeout_s)
         slots, epoch = power_of_two(slots), secrets.randbits(32)

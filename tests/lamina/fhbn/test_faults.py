@@ -136,3 +136,24 @@ def test_the_end_of_a_peer_is_noticed_while_waiting(
     with pytest.raises(fhbn.PeerLostError):
         for_ever(send_next, sender, 60)
     assert time.monotonic() - start < 30
+
+
+def test_one_that_only_looks_hears_of_the_end_too(
+    listener: fhbn.Listener, spawn: Spawn, take: Act, tmp_path: Path
+) -> None:
+    child = spawn("producer", "shm")
+    with listener.accept() as link:
+        receiver = link.receiver("data", message_bytes=MESSAGE_BYTES, network="shm")
+    child.kill()
+    child.wait()
+    with pytest.raises(fhbn.PeerLostError):
+        for_ever(take, receiver, 0)
+    child = spawn("consumer", "shm", tmp_path / "log")
+    with listener.accept() as link:
+        sender = link.sender("data", network="shm")
+    child.kill()
+    child.wait()
+    with pytest.raises(fhbn.PeerLostError):
+        for_ever(sender.send)
+    with pytest.raises(fhbn.PeerLostError):
+        sender.send(timeout_s=0)

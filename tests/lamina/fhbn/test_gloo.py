@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from lamina.fhbn import gloo
 from lamina.fhbn.frame import HEADER, MOST_INLINE, Framing, Spans
 from lamina.fhbn.place import Place
 from lamina.fhbn.terms import Terms
+from lamina.fhbn.torch_distributed import ControlStore
 
 Links = tuple[fhbn.Link, fhbn.Link]
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
@@ -108,6 +110,33 @@ def test_a_message_is_released_when_the_last_view_of_it_is_gone(ends: Open) -> N
     assert receiver.consumed == 1
 
 
+def test_nothing_runs_at_the_end_of_a_released_message(ends: Open) -> None:
+    sender, receiver = ends()
+    sender.send(b"abc")
+    message = receiver.recv()
+    assert weakref.getweakrefcount(message) == 1
+    message.release()
+    # Ctrl-C would be lost in what does.
+    assert weakref.getweakrefcount(message) == 0
+    assert not hasattr(message, "__del__")
+
+
+def test_an_interruption_of_the_meeting_is_one(
+    monkeypatch: pytest.MonkeyPatch, links: Links, both: Both
+) -> None:
+    ours, theirs = links
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ControlStore, "_hear_of", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        both(
+            lambda: ours.sender("qkv", network="gloo", timeout_s=1),
+            lambda: theirs.receiver("qkv", message_bytes=64, network="gloo", timeout_s=1),
+        )
+
+
 def test_a_view_outlives_both_ends(ends: Open) -> None:
     sender, receiver = ends()
     sender.send(b"abc")
@@ -120,9 +149,13 @@ def test_a_view_outlives_both_ends(ends: Open) -> None:
 @pytest.mark.parametrize(
     ("buffers", "error", "sentence"),
     [
-        ([bytes(4097)], ValueError, r"the parts take 4160 bytes and a message to attention worker 0 \(chan"),
+        (
+            [bytes(4097)],
+            ValueError,
+            r"the parts have 4097 bytes together and a message to attention worker 0 \(chan",
+        ),
         ([b"x"] * 65, ValueError, r"a message has up to 14 parts, not 65"),
-        ([bytes(4032), b"xx", b"y"], ValueError, r"the parts take 4160 bytes"),
+        ([bytes(4094), b"xx", b"y"], ValueError, r"the parts have 4097 bytes together"),
         (["text"], TypeError, r"contiguous arrays and tensors in host memory, and of bytes"),
         ([3], TypeError, r"contiguous arrays and tensors"),
         ([np.zeros((4, 4))[:, ::2]], ValueError, r"an array to send must be contiguous"),
@@ -272,9 +305,9 @@ def framing(epoch: int = 7) -> Framing:
         ((1, 7, 0), "another message where the next one belongs"),
         ((0, 8, 0), "a message of another epoch"),
         ((0, 7, 15), "impossibly many parts"),
-        ((0, 7, 1, 257), "larger than its slot"),
-        ((0, 7, 2, 256, 1), "larger than its slot"),
-        ((0, 7, 2, 2**64 - 1, 2**64 - 1), "larger than its slot"),
+        ((0, 7, 1, 257), "larger than the channel's messages"),
+        ((0, 7, 2, 256, 1), "larger than the channel's messages"),
+        ((0, 7, 2, 2**64 - 1, 2**64 - 1), "larger than the channel's messages"),
     ],
 )
 def test_a_senseless_header_is_refused(header: tuple[int, ...], sentence: str) -> None:
