@@ -40,6 +40,7 @@ cuda: setup
 bench: setup
 	$(BIN)/laminabench bench attention
 	$(BIN)/laminabench bench engine
+	$(BIN)/laminabench bench fhbn
 	$(BIN)/laminabench bench slab
 	$(BIN)/laminabench bench traces
 	$(BIN)/laminabench bench sim

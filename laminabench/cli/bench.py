@@ -20,6 +20,12 @@ COMMANDS = (
         example="laminabench bench engine",
     ),
     Lazy(
+        "fhbn",
+        "laminabench.cli.bench_fhbn:fhbn",
+        "Ping-pong over each network engine against a copy.",
+        example="laminabench bench fhbn --plot fig13.svg",
+    ),
+    Lazy(
         "sim",
         "laminabench.cli.bench_sim:sim",
         "Replays per second of the virtual cluster.",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from laminabench.errors import UserError
 
-PACKAGES = {"torch", "transformers", "safetensors"}
+PACKAGES = {"msgpack", "torch", "transformers", "safetensors"}
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from types import TracebackType
 from typing import Any
 
@@ -43,6 +44,9 @@ class GlooReceiver(GlooEnd):
         self._has_payload = [False] * terms.slots
         self._given_back = [False] * terms.slots
         self._giving_back = False
+        # Of messages that are held: to know when one is gone. A __del__ would also run for those that were
+        # released, in the middle of the loop that uses them, and what a signal raises in there is lost.
+        self._held: list[weakref.ref[GlooMessage] | None] = [None] * terms.slots
 
     @property
     def next_seqno(self) -> int:
@@ -74,6 +78,8 @@ class GlooReceiver(GlooEnd):
         else:
             body = frame[HEADER.size :]
         message = GlooMessage(self, self._next, body, spans)
+        seqno = self._next
+        self._held[slot] = weakref.ref(message, lambda _: self._give_back(seqno))
         self._next = after(self._next)
         return message
 
@@ -85,6 +91,7 @@ class GlooReceiver(GlooEnd):
             raise
 
     def _give_back(self, seqno: int) -> None:
+        self._held[seqno & self._mask] = None
         self._given_back[seqno & self._mask] = True
         if self._giving_back or self._group is None:
             return
@@ -176,9 +183,6 @@ class GlooMessage:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.release()
-
-    def __del__(self) -> None:
         self.release()
 
 

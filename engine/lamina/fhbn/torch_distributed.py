@@ -17,7 +17,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from lamina.fhbn.control import Control, field
 from lamina.fhbn.deadline import Deadline
-from lamina.fhbn.errors import ChannelError, ChannelTimeoutError, HandshakeError
+from lamina.fhbn.errors import ChannelTimeoutError, HandshakeError
 from lamina.fhbn.place import Place
 
 SENDER, RECEIVER = 0, 1  # ranks
@@ -37,7 +37,7 @@ class ControlStore(Store):
         self._deadline = deadline
         self._values: dict[str, bytes] = {}
         # torch puts its own in the place of what is raised in here.
-        self.error: ChannelError | None = None
+        self.error: BaseException | None = None
 
     def set(self, key: str, value: bytes | str) -> None:
         """Known on both sides from now on."""
@@ -68,7 +68,7 @@ class ControlStore(Store):
     def _noting(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except ChannelError as error:
+        except BaseException as error:
             self.error = error
             raise
 

@@ -110,7 +110,11 @@ def test_a_message_is_a_sequence() -> None:
 @pytest.mark.parametrize(
     ("buffers", "error", "sentence"),
     [
-        ([bytes(4097)], ValueError, r"the parts have 4097 bytes together and a message to receiver holds 4096: open"),
+        (
+            [bytes(4097)],
+            ValueError,
+            r"the parts have 4097 bytes together and a message to receiver holds 4096: open",
+        ),
         ([b"x"] * 65, ValueError, r"a message has up to 14 parts, not 65"),
         ([bytes(4094), b"xx", b"y"], ValueError, r"the parts have 4097 bytes together"),
         (["text"], TypeError, r"contiguous arrays and tensors in host memory, and of bytes"),

@@ -1,0 +1,79 @@
+"""Which engines and sizes a ping-pong is asked for, as the command line has them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lamina.fhbn.engines import NETWORKS, engine, usable
+from lamina.fhbn.errors import HandshakeError
+from lamina.fhbn.place import Place
+from laminabench.errors import UserError
+
+LARGEST = 1 << 30
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True)
+class Engines:
+    """What is measured, and what is not and why; `auto` is what that word has come to, if it was given."""
+
+    names: tuple[str, ...]
+    skipped: dict[str, str]
+    auto: str | None
+
+
+def engines_of(text: str) -> Engines:
+    """Of a list such as "shm,gloo"; those that cannot be used here are skipped, unless none is left."""
+    here = Place.here()
+    asked = [word.strip() for word in text.split(",")]
+    for word in asked:
+        if word not in NETWORKS:
+            raise UserError(f"--engines '{text}': there is no '{word}', give some of {', '.join(NETWORKS)}")
+    auto = None
+    if "auto" in asked:
+        try:
+            auto = usable("auto", here, here)[0]
+        except HandshakeError as error:
+            raise UserError(f"--engines '{text}': {error}") from error
+        asked = [auto if word == "auto" else word for word in asked]
+    reasons = {name: engine(name).missing(here, here) for name in asked}
+    names = tuple(name for name, reason in reasons.items() if reason is None)
+    skipped = {name: reason for name, reason in reasons.items() if reason is not None}
+    if not names:
+        why = "; ".join(f"{name} cannot be used because {reason}" for name, reason in skipped.items())
+        raise UserError(f"--engines '{text}': {why}")
+    return Engines(names, skipped, auto)
+
+
+def sizes_of(text: str) -> list[int]:
+    """Bytes, in order: FIRST:LAST goes up by four, and ends with LAST."""
+    first, colon, last = text.partition(":")
+    if not colon:
+        return sorted({_size(word, text) for word in text.split(",")})
+    size, end = _size(first, text), _size(last, text)
+    if size > end:
+        raise UserError(f"--sizes '{text}': {first} is more than {last}")
+    sizes = []
+    while size < end:
+        sizes.append(size)
+        size *= 4
+    return [*sizes, end]
+
+
+def _size(word: str, text: str) -> int:
+    found = re.fullmatch(r"(\d{1,12})([KMG]?)(?:i?B)?", word.strip(), re.ASCII | re.IGNORECASE)
+    if found is None:
+        raise UserError(f"--sizes '{text}': give FIRST:LAST or a list such as 64,4K,1M")
+    size = int(found[1]) * _UNITS[found[2].upper()]
+    if not 1 <= size <= LARGEST:
+        raise UserError(f"--sizes '{text}': a message here has 1 byte to 1G")
+    return size
+
+
+def size_text(size: int) -> str:
+    """As people say it: 64 B, 4 KiB, 16 MiB."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor and size * 10 % factor == 0:
+            return f"{size / factor:g} {unit}"
+    return f"{size:,} B"

@@ -1,0 +1,113 @@
+"""Figure 13 of the Lamina paper, of this machine: round trips and bandwidth over the size of a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from laminabench.atomic import replacing
+from laminabench.bench.fhbn_asked import size_text
+from laminabench.bench.fhbn_run import read
+from laminabench.figures.converted_layer import check_suffix
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Told apart by people who see no red or green (after Okabe and Ito), and by their marks.
+_LOOKS = {"shm": ("#0072b2", "o"), "gloo": ("#d55e00", "s"), "nccl": ("#009e73", "^")}
+_GREY = "#777777"
+# Section 6.3 of https://arxiv.org/abs/2405.01814, between GPUs of two machines over 400 Gb/s RoCE. They stand
+# for themselves: nothing here was measured on such a machine. NCCL's share is its 35.5 of 50 GB/s.
+PUBLISHED_RTT_US = {"FHBN": 33.0, "NCCL": 66.6}
+PUBLISHED_SHARE = {"FHBN": 0.914, "NCCL": 0.71}
+PUBLISHED_NOTE = (
+    "Grey, dotted: published values of another system on other hardware (GPUs of two machines, 400 Gb/s "
+    "RoCE): round trips of\nsmall messages, and the peak as a share of the line rate, which is another "
+    "measure than a share of a copy."
+)
+
+__all__ = ["draw", "picture", "read"]
+
+
+def draw(result: Mapping[str, Any], target: Path) -> None:
+    """Draw what `bench fhbn` has found, or what `read` gives, into `target`, as its suffix names."""
+    check_suffix(target)
+    import matplotlib as mpl  # noqa: PLC0415 - slow to import
+
+    with mpl.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "laminabench", "font.family": "DejaVu Sans"}
+    ):
+        figure = picture(result)
+        kind = target.suffix.lower().removeprefix(".")
+        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
+        with replacing(target) as temporary:
+            figure.savefig(temporary, format=kind, dpi=130, metadata=undated)
+
+
+def picture(result: Mapping[str, Any]) -> Figure:
+    """The figure, not yet written anywhere."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import
+
+    figure = Figure(figsize=(10.5, 4.6), facecolor="white")
+    trips, shares = figure.subplots(1, 2)
+    for engine in result["engines"]:
+        rows = [row for row in result["rows"] if row["engine"] == engine]
+        sizes = [row["bytes"] for row in rows]
+        colour, mark = _LOOKS[engine]
+        looks: dict[str, Any] = {"color": colour, "marker": mark, "markersize": 4, "lw": 1.6, "label": engine}
+        trips.plot(sizes, [row["rtt_us_p50"] for row in rows], **looks)
+        trips.fill_between(
+            sizes,
+            [row["rtt_us_p10"] for row in rows],
+            [row["rtt_us_p99"] for row in rows],
+            color=colour,
+            alpha=0.15,
+            lw=0,
+        )
+        shares.plot(sizes, [row["share_of_limit"] for row in rows], **looks)
+    _limits(trips, shares, result["limits"])
+    _published(trips, PUBLISHED_RTT_US, "published: {name}, {value:.1f} us")
+    _published(shares, PUBLISHED_SHARE, "published: {name}, {value:.1%} of line rate")
+    trips.set(title="Round trip: median, and p10 to p99", ylabel="us", yscale="log")
+    shares.set(title="Bandwidth of the way out, as a share of a copy", ylabel="share", ylim=(0, None))
+    for axes, legend in ((trips, "upper left"), (shares, "center right")):
+        _by_size(axes, result["sizes"])
+        axes.legend(fontsize=8, frameon=False, loc=legend)
+    figure.text(0.01, 0.015, PUBLISHED_NOTE, fontsize=7, color=_GREY)
+    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    return figure
+
+
+def _limits(trips: Axes, shares: Axes, limits: Mapping[str, Any]) -> None:
+    line = limits["cache_line_round_trip_us"]
+    if line is not None:
+        trips.axhline(line, color="black", lw=0.9, ls="--", label="a cache line there and back")
+    shares.axhline(1, color="black", lw=0.9, ls="--", label="a copy of as many bytes")
+
+
+def _published(axes: Axes, values: Mapping[str, float], words: str) -> None:
+    for name, value in values.items():
+        axes.axhline(value, color=_GREY, lw=0.9, ls=":")
+        axes.annotate(
+            words.format(name=name, value=value),
+            (0.99, value),  # where curves of round trips are far above
+            xycoords=("axes fraction", "data"),
+            ha="right",
+            va="bottom",
+            fontsize=7,
+            color=_GREY,
+        )
+
+
+def _by_size(axes: Axes, sizes: list[int]) -> None:
+    # Few enough that they do not touch.
+    step = max(1, -(-len(sizes) // 6))
+    shown = sizes[::step]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(shown, [size_text(size) for size in shown], fontsize=8)
+    axes.minorticks_off()
+    axes.set_xlabel("message")
+    axes.grid(color="#e5e5e5", lw=0.6)
+    axes.spines[["top", "right"]].set_visible(False)

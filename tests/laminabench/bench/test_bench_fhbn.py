@@ -1,0 +1,288 @@
+"""The ping-pong measures what it says, and its other process ends with it, however that goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from laminabench.bench import fhbn_peer, fhbn_run
+from laminabench.bench.fhbn import Measured, Samples, of_round, row, run, two_cores
+from laminabench.bench.fhbn_asked import engines_of, size_text, sizes_of
+from laminabench.errors import UserError
+
+pytest.importorskip("msgpack")
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("64:16M", [64, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB]),
+        ("64:100", [64, 100]),
+        ("1k:1K", [KIB]),
+        ("4K, 64,1MiB,64", [64, 4 * KIB, MIB]),
+        ("1G", [1 << 30]),
+    ],
+)
+def test_sizes_are_read(text: str, sizes: list[int]) -> None:
+    assert sizes_of(text) == sizes
+
+
+@pytest.mark.parametrize(
+    "text", ["64:16X", "", ":", "64:", "-1", "1e3", "64;4K", "1.5K", "\N{SUPERSCRIPT TWO}"]
+)
+def test_senseless_sizes_are_told(text: str) -> None:
+    with pytest.raises(UserError, match="give FIRST:LAST or a list such as 64,4K,1M") as told:
+        sizes_of(text)
+    assert f"--sizes '{text}'" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"), [("4K:64", "4K is more than 64"), ("0", "1 byte to 1G"), ("2G", "1 byte to 1G")]
+)
+def test_impossible_sizes_are_told(text: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        sizes_of(text)
+
+
+def test_sizes_are_said_as_people_say_them() -> None:
+    assert [size_text(size) for size in (64, 1000, KIB, 1536, 16 * MIB, 1 << 30)] == [
+        *("64 B", "1,000 B", "1 KiB", "1.5 KiB", "16 MiB", "1 GiB")
+    ]
+
+
+def test_auto_says_what_it_has_come_to() -> None:
+    found = engines_of("auto")
+    assert (found.names, found.auto, found.skipped) == (("shm",), "shm", {})
+
+
+def test_what_cannot_be_used_is_skipped_unless_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    found = engines_of("shm,nccl, gloo,shm")
+    assert found.names == ("shm",)
+    assert found.skipped == {"nccl": "torch is not installed", "gloo": "torch is not installed"}
+    with pytest.raises(
+        UserError, match="--engines 'gloo': gloo cannot be used because torch is not installed"
+    ):
+        engines_of("gloo")
+    with pytest.raises(UserError, match="there is no 'pigeon', give some of auto, shm, gloo, nccl"):
+        engines_of("shm,pigeon")
+
+
+@pytest.fixture(scope="module")
+def measured() -> Measured:
+    before = os.sched_getaffinity(0)
+    found = run(engines_of("shm"), [64, 100_000], seconds=0.1)
+    assert os.sched_getaffinity(0) == before
+    return found
+
+
+def test_rows_are_those_of_what_was_asked(measured: Measured) -> None:
+    result = measured.result
+    assert [(each["engine"], each["bytes"]) for each in result["rows"]] == [("shm", 64), ("shm", 100_000)]
+    for each in result["rows"]:
+        assert 0 < each["rtt_us_min"] <= each["rtt_us_p10"] <= each["rtt_us_p50"] <= each["rtt_us_p99"]
+        assert each["gb_per_s"] == pytest.approx(each["bytes"] / each["one_way_us_p50"] / 1e3)
+        limit = result["limits"]["memcpy_gb_per_s"][str(each["bytes"])]
+        assert each["share_of_limit"] == pytest.approx(each["gb_per_s"] / limit)
+        shares = each["share_by_round"]
+        assert 0 < shares["min"] <= shares["median"] <= shares["max"]
+    small, large = result["rows"]
+    assert small["target"] == {"rtt_us_p50": 2.0}
+    assert small["met"] == (small["rtt_us_p50"] <= 2.0) == result["met"]
+    assert (large["target"], large["met"]) == (None, None)
+
+
+def test_the_limits_are_there(measured: Measured) -> None:
+    limits = measured.result["limits"]
+    assert set(limits["memcpy_gb_per_s"]) == {"64", "100000"}
+    assert (limits["cache_line_round_trip_us"] is None) == (two_cores() is None)
+    if limits["cache_line_round_trip_us"] is not None:
+        assert limits["cache_line_round_trip_us"] > 0
+
+
+def test_every_round_is_told(measured: Measured) -> None:
+    for each in measured.result["rows"]:
+        rounds = [one for one in measured.rounds if one["bytes"] == each["bytes"]]
+        assert [one["round"] for one in rounds] == list(range(each["rounds"]))
+        assert sum(one["round_trips"] for one in rounds) == each["round_trips"]
+
+
+def test_the_large_target_is_judged_by_the_share() -> None:
+    copies = [np.full(4, 1e-3)] * 2
+    for one_way_s, met in ((1.1e-3, True), (1.2e-3, False)):
+        samples = Samples([np.full(3, 3e-3)] * 2, [np.full(3, one_way_s)] * 2)
+        found = row("shm", 16 * MIB, samples, copies)
+        assert found["target"] == {"share_of_limit": 0.9}
+        assert found["met"] is met
+        assert found["gb_per_s"] == pytest.approx(16 * MIB / one_way_s / 1e9)
+        assert row("gloo", 16 * MIB, samples, copies)["met"] is None
+    assert of_round("shm", 64, 0, *([copies[0]] * 3))["rtt_us_p99"] == pytest.approx(1000)
+
+
+def test_gloo_is_measured_beside_shared_memory() -> None:
+    pytest.importorskip("torch")
+    rows = run(engines_of("gloo,shm"), [64, 200_000], seconds=0.1).result["rows"]
+    assert [each["engine"] for each in rows] == ["gloo", "gloo", "shm", "shm"]
+    # A socket and a thread beside a cache line: not close on any machine.
+    assert rows[0]["rtt_us_p50"] > rows[2]["rtt_us_p50"]
+
+
+def test_what_the_other_process_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    handed = fhbn_peer._hand_over
+
+    def badly(child: subprocess.Popen[bytes], task: str) -> None:
+        handed(child, json.dumps(json.loads(task) | {"engines": ["smoke"]}))
+
+    monkeypatch.setattr(fhbn_peer, "_hand_over", badly)
+    with (
+        pytest.raises(UserError, match="cannot open a channel: echo refuses: network 'smoke' is unknown"),
+        fhbn_peer.echoing(["shm"], 64, None),
+    ):
+        pass
+
+
+def test_what_fails_in_the_other_process_is_told() -> None:
+    with (
+        pytest.raises(UserError, match="the echoing process is lost: KeyError: 'smoke'"),
+        fhbn_peer.echoing(["shm"], 64, None) as echo,
+    ):
+        order_and_wait(echo, "smoke")
+
+
+def order_and_wait(echo: fhbn_peer.Echo, engine: str) -> None:
+    echo.begin(engine, 3)
+    echo.ends["shm"][1].recv()
+
+
+def test_one_that_cannot_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with (
+        pytest.raises(UserError, match="the echoing process did not start: it said nothing"),
+        fhbn_peer.echoing(["shm"], 64, None),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("engine", ["shm", "gloo"])
+def test_one_that_is_killed_is_told(engine: str) -> None:
+    if engine == "gloo":
+        pytest.importorskip("torch")
+    with (
+        pytest.raises(UserError, match="the echoing process is lost: it was ended by signal 9"),
+        fhbn_peer.echoing([engine], 64, None) as echo,
+    ):
+        kill_and_wait(echo, engine)
+
+
+def kill_and_wait(echo: fhbn_peer.Echo, engine: str) -> None:
+    echo.begin(engine, 3)
+    os.kill(echo.pid, signal.SIGKILL)
+    echo.ends[engine][1].recv()
+
+
+def test_it_ends_with_the_block() -> None:
+    with fhbn_peer.echoing(["shm"], 64, None) as echo:
+        pid = os.pidfd_open(echo.pid)
+    assert ended(pid)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(echo.pid, os.WNOHANG)
+
+
+def ended(pid: int) -> bool:
+    """Whether the process ends soon; closes the descriptor."""
+    try:
+        return bool(select.select([pid], [], [], 20)[0])
+    finally:
+        os.close(pid)
+
+
+def started(arguments: Sequence[str]) -> tuple[subprocess.Popen[str], int]:
+    """The command, measuring, and a descriptor of its other process."""
+    command = [sys.executable, "-m", "laminabench", "bench", "fhbn", "-v", "--seconds", "100", *arguments]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "the echoing process is" in line:
+            return process, os.pidfd_open(int(line.split()[-1]))
+    raise AssertionError("it has not started")
+
+
+@pytest.mark.parametrize("engine", ["shm", "gloo"])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_the_other_process_ends_with_a_signal_to_the_first(engine: str, number: int, code: int) -> None:
+    if engine == "gloo":
+        pytest.importorskip("torch")
+    process, child = started(["--engines", engine, "--sizes", "64,1M"])
+    with process:
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (code, "")
+    assert len(err.strip().splitlines()) <= 1
+    assert ended(child)
+
+
+def test_the_secret_is_not_on_the_command_line() -> None:
+    with fhbn_peer.echoing(["shm"], 64, None) as echo:
+        words = Path(f"/proc/{echo.pid}/cmdline").read_bytes().split(b"\0")
+    assert words[1:] == [b"-m", b"laminabench.bench.fhbn_peer", b""]
+
+
+def test_shared_memory_needs_no_torch() -> None:
+    code = (
+        "import sys; from laminabench.bench.fhbn import run;"
+        "from laminabench.bench.fhbn_asked import engines_of;"
+        "run(engines_of('auto'), [64], 0.01); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_was_measured_is_read_back(measured: Measured, tmp_path: Path) -> None:
+    target = tmp_path / "run"
+    for _ in range(2):  # the second replaces the first
+        fhbn_run.write(target, measured, ["laminabench", "bench", "fhbn", "--out", "a b"])
+    found = fhbn_run.read(target)
+    assert found["rows"] == measured.result["rows"]
+    assert (found["kind"], found["backend"]) == ("fhbn-pingpong", "live")
+    assert found["command"] == "laminabench bench fhbn --out 'a b'"
+    table = fhbn_run.pyarrow.parquet.read_table(target / "pingpong.parquet")
+    assert table.to_pylist() == measured.rounds
+
+
+def test_what_is_not_a_pingpong_is_left_alone(measured: Measured, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"format": "laminabench-run"}')
+    with pytest.raises(UserError, match="exists and is no ping-pong's; it is left alone"):
+        fhbn_run.write(tmp_path, measured, [])
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    with pytest.raises(UserError, match="is not what 'laminabench bench fhbn --out' writes"):
+        fhbn_run.read(tmp_path)
+
+
+def changed(manifest: Path, **facts: Any) -> None:
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | facts))
+
+
+def test_a_damaged_one_is_told(measured: Measured, tmp_path: Path) -> None:
+    target = tmp_path / "run"
+    fhbn_run.write(target, measured, [])
+    changed(target / "run.json", format_version=99)
+    with pytest.raises(UserError, match=r"another format .* upgrade"):
+        fhbn_run.read(target)
+    changed(target / "run.json", format_version=1)
+    with (target / "pingpong.parquet").open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(UserError, match="measure it again"):
+        fhbn_run.read(target)
