@@ -6,6 +6,11 @@ Not verified on hardware: compiled for sm_80 and sm_90, its kernels tested on th
 from __future__ import annotations
 
 import ctypes
+import os
+import select
+import stat
+import threading
+from collections.abc import Callable
 from typing import Self
 
 import torch
@@ -21,8 +26,12 @@ from lamina._native import (
     ShmSegment,
 )
 from lamina.cuda_library import CudaError
+from lamina.fhbn import shm
+from lamina.fhbn.channel import MOST_PARTS
+from lamina.fhbn.control import Control
+from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.terms import Terms
 
-MOST_PARTS = 14
 _SENDS, _RECEIVES = 0, 1
 _LONGEST_S = 1e9  # thirty years, and no overflow
 _ERRORS: dict[int, type[ChannelError]] = {
@@ -57,20 +66,33 @@ class _DeviceEnd:
     that use it are replayed.
     """
 
+    engine = "shm"
+
     def __init__(
-        self, side: int, segment: ShmSegment, peer: str, timeout_s: float, device: torch.device | str
+        self,
+        side: int,
+        segment: ShmSegment,
+        peer: str,
+        peer_descriptor: int,
+        timeout_s: float,
+        device: torch.device | str,
     ) -> None:
         self._end = ctypes.c_void_p()
+        self._watch: _Watch | None = None
         cuda_library.call("check_device")
         if not torch.cuda.is_available():
             raise CudaError("this torch is built without CUDA, whose tensors a device's channel needs")
         self.device = torch.device(device)
         self.peer = peer
+        self.first_seqno = segment.first_seqno  # of the first message: where one that takes over begins
         self._segment = segment  # stays mapped
         timeout_ns = int(min(timeout_s, _LONGEST_S) * 1e9)
         channel = _Channel(segment.address, segment.nbytes, side, timeout_ns, peer.encode())
         with torch.cuda.device(self.device):
             cuda_library.call("channel_create", channel, ctypes.byref(self._end))
+        if peer_descriptor >= 0:
+            end = ctypes.c_void_p(self._end.value)
+            self._watch = _Watch(peer_descriptor, lambda: cuda_library.call("channel_abort", end))
 
     def check(self) -> None:
         """Raise what the device has found wrong by now, as a ChannelError; waits for nothing."""
@@ -79,7 +101,10 @@ class _DeviceEnd:
             raise _ERRORS.get(status, CudaError)(sentence)
 
     def abort(self) -> None:
-        """The peer has ended: end the waits for it, once all that it had published is received."""
+        """The peer has ended: end the waits for it, once all that it had published is received.
+
+        Called when the peer's process ends, if `peer_descriptor` tells of it, as on a link it does.
+        """
         cuda_library.call("channel_abort", self._open())
 
     def close(self) -> None:
@@ -91,6 +116,8 @@ class _DeviceEnd:
         if self._end.value is None:
             return
         end, self._end = self._end, ctypes.c_void_p()
+        if self._watch is not None:
+            self._watch.stop()
         cuda_library.call("channel_destroy", end)
 
     def __enter__(self) -> Self:
@@ -120,13 +147,47 @@ class _DeviceEnd:
                 tensor.record_stream(on)  # its memory is not given to others before
 
 
+class _Watch:
+    """A thread that waits for the peer's process to end. A kernel that waits for it cannot see that."""
+
+    def __init__(self, descriptor: int, ended: Callable[[], None]) -> None:
+        # A pidfd is readable when its process has ended, and a socket hangs up.
+        ending = select.POLLRDHUP if stat.S_ISSOCK(os.fstat(descriptor).st_mode) else select.POLLIN
+        self._peer, self._stop = os.dup(descriptor), os.eventfd(0, os.EFD_CLOEXEC)
+        self._thread = threading.Thread(
+            target=_watch, args=(self._peer, ending, self._stop, ended), name="lamina-fhbn-watch", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """It calls nobody after this."""
+        os.eventfd_write(self._stop, 1)
+        self._thread.join()
+        os.close(self._peer)
+        os.close(self._stop)
+
+
+def _watch(peer: int, ending: int, stop: int, ended: Callable[[], None]) -> None:
+    waiting = select.poll()
+    waiting.register(peer, ending)
+    waiting.register(stop, select.POLLIN)
+    if stop not in dict(waiting.poll()):
+        ended()
+
+
 class DeviceSender(_DeviceEnd):
     """The sending end, for the process whose peer has made the segment."""
 
     def __init__(
-        self, segment: ShmSegment, peer: str, *, timeout_s: float, device: torch.device | str = "cuda"
+        self,
+        segment: ShmSegment,
+        peer: str,
+        peer_descriptor: int = -1,
+        *,
+        timeout_s: float,
+        device: torch.device | str = "cuda",
     ) -> None:
-        super().__init__(_SENDS, segment, peer, timeout_s, device)
+        super().__init__(_SENDS, segment, peer, peer_descriptor, timeout_s, device)
 
     def send(self, *tensors: Tensor, stream: torch.cuda.Stream | None = None) -> None:
         """Send up to 14 contiguous CUDA tensors as the parts of one message, when there is a free slot."""
@@ -137,9 +198,15 @@ class DeviceReceiver(_DeviceEnd):
     """The receiving end, for the process that has made the segment."""
 
     def __init__(
-        self, segment: ShmSegment, peer: str, *, timeout_s: float, device: torch.device | str = "cuda"
+        self,
+        segment: ShmSegment,
+        peer: str,
+        peer_descriptor: int = -1,
+        *,
+        timeout_s: float,
+        device: torch.device | str = "cuda",
     ) -> None:
-        super().__init__(_RECEIVES, segment, peer, timeout_s, device)
+        super().__init__(_RECEIVES, segment, peer, peer_descriptor, timeout_s, device)
 
     def recv_into(self, *tensors: Tensor, stream: torch.cuda.Stream | None = None) -> None:
         """Wait for the next message, copy its parts into these tensors and give its slot back.
@@ -166,6 +233,18 @@ class DeviceReceiver(_DeviceEnd):
         address = ctypes.c_void_p()
         cuda_library.call("channel_describe", self._open(), ctypes.byref(address))
         return address.value or 0
+
+
+def receiver(device: str, control: Control, terms: Terms, deadline: Deadline) -> DeviceReceiver:
+    """Make a ring, hand it to the sender, and receive on a stream of this GPU."""
+    with shm.made_ring(control, terms, deadline) as ring:
+        return DeviceReceiver(*ring, timeout_s=terms.timeout_s, device=device)
+
+
+def sender(device: str, control: Control, terms: Terms, deadline: Deadline) -> DeviceSender:
+    """Take the receiver's ring, and send on a stream of this GPU."""
+    with shm.taken_ring(control, terms, deadline) as ring:
+        return DeviceSender(*ring, timeout_s=terms.timeout_s, device=device)
 
 
 def buffers_of(tensors: tuple[Tensor, ...]) -> ctypes.Array[_Buffer]:

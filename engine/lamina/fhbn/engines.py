@@ -21,6 +21,8 @@ _MODULES = {
     "nccl": "lamina.fhbn.nccl",
 }
 _AUTOMATIC = ("shm", "gloo")
+# Those whose ends can be operations on a GPU's stream.
+_ON_STREAMS = ("shm",)
 NETWORKS = ("auto", *_MODULES)
 
 
@@ -51,11 +53,13 @@ def require_network(network: str) -> None:
         raise ValueError(f"network '{network}' is unknown: give one of {', '.join(NETWORKS)}")
 
 
-def usable(network: str, here: Place, there: Place) -> list[str]:
+def usable(network: str, here: Place, there: Place, *, on_stream: bool = False) -> list[str]:
     """Engines this end can use there, best first; HandshakeError if it is none."""
     require_network(network)
     names = _AUTOMATIC if network == "auto" else (network,)
     reasons = {name: engine(name).missing(here, there) for name in names}
+    if on_stream:
+        reasons |= {name: "it has no ends on a GPU's stream" for name in names if name not in _ON_STREAMS}
     found = [name for name, reason in reasons.items() if reason is None]
     if not found:
         why = "; ".join(f"{name} cannot be used because {reason}" for name, reason in reasons.items())

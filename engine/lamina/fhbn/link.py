@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from lamina.fhbn.channel import Receiver, Sender
 from lamina.fhbn.control import Control, RefusedError, field
@@ -15,12 +16,22 @@ from lamina.fhbn.errors import ChannelError, ChannelTimeoutError, HandshakeError
 from lamina.fhbn.place import Place
 from lamina.fhbn.terms import Terms, power_of_two
 
+if TYPE_CHECKING:
+    from lamina.fhbn.device import DeviceReceiver, DeviceSender
+
 TIMEOUT_S = 30.0
 # Longer than a peer takes to answer, shorter than anybody minds a core being busy.
 SPIN_S = 500e-6
 _MOST_NAME = 200
 
-AnyEnd = TypeVar("AnyEnd", Sender, Receiver)
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+AnyEnd = TypeVar("AnyEnd", bound=_Closable)
+# From the engine that was agreed upon to what makes this process's end.
+Maker = Callable[[str], Callable[[Control, Terms, Deadline], AnyEnd]]
 
 
 class Link:
@@ -56,17 +67,9 @@ class Link:
         wants next. `timeout_s` is how long this call and later ones wait, `spin_s` how long they look before
         they sleep.
         """
-        deadline = Deadline(timeout_s)
         slots, epoch = power_of_two(slots), secrets.randbits(32)
         terms = Terms(name, message_bytes, slots, epoch, first_seqno, timeout_s, spin_s)
-        with self._opening(deadline):
-            engines = usable(network, self._here, self._there)
-            self._control.say({"engines": engines, "terms": terms.said()}, deadline)
-            chosen = field(self._control.hear(deadline), "use", str, self.peer)
-            if chosen not in engines:
-                raise HandshakeError(f"{self.peer} has chosen a network that was not offered")
-            end = engine(chosen).receiver(self._control, terms, deadline)
-            return self._both(end, deadline)
+        return self._receiver(terms, network, lambda chosen: engine(chosen).receiver)
 
     def sender(
         self, name: str, *, network: str = "auto", timeout_s: float = TIMEOUT_S, spin_s: float = SPIN_S
@@ -76,17 +79,68 @@ class Link:
         Its `next_seqno` is the message that the receiver wants next: one that takes over from a sender that
         has ended goes on there.
         """
+        return self._sender(name, timeout_s, spin_s, network, lambda chosen: engine(chosen).sender)
+
+    def device_receiver(
+        self,
+        name: str,
+        *,
+        message_bytes: int,
+        slots: int = 4,
+        network: str = "auto",
+        first_seqno: int = 0,
+        timeout_s: float = TIMEOUT_S,
+        device: str = "cuda",
+    ) -> DeviceReceiver:
+        """The same on a GPU's stream, whatever the peer's end is on. Not verified on hardware."""
+        from lamina.fhbn import device as ends  # noqa: PLC0415 - torch is slow to load
+
+        slots, epoch = power_of_two(slots), secrets.randbits(32)
+        terms = Terms(name, message_bytes, slots, epoch, first_seqno, timeout_s, 0.0)
+        return self._receiver(terms, network, lambda _: partial(ends.receiver, device), on_stream=True)
+
+    def device_sender(
+        self, name: str, *, network: str = "auto", timeout_s: float = TIMEOUT_S, device: str = "cuda"
+    ) -> DeviceSender:
+        """The same on a GPU's stream, whatever the peer's end is on. Not verified on hardware."""
+        from lamina.fhbn import device as ends  # noqa: PLC0415 - torch is slow to load
+
+        return self._sender(
+            name, timeout_s, 0.0, network, lambda _: partial(ends.sender, device), on_stream=True
+        )
+
+    def _receiver(
+        self, terms: Terms, network: str, maker: Maker[AnyEnd], *, on_stream: bool = False
+    ) -> AnyEnd:
+        deadline = Deadline(terms.timeout_s)
+        with self._opening(deadline):
+            engines = usable(network, self._here, self._there, on_stream=on_stream)
+            self._control.say({"engines": engines, "terms": terms.said()}, deadline)
+            chosen = field(self._control.hear(deadline), "use", str, self.peer)
+            if chosen not in engines:
+                raise HandshakeError(f"{self.peer} has chosen a network that was not offered")
+            return self._both(maker(chosen)(self._control, terms, deadline), deadline)
+
+    def _sender(
+        self,
+        name: str,
+        timeout_s: float,
+        spin_s: float,
+        network: str,
+        maker: Maker[AnyEnd],
+        *,
+        on_stream: bool = False,
+    ) -> AnyEnd:
         deadline = Deadline(timeout_s)
         with self._opening(deadline):
             offer = self._control.hear(deadline)
-            engines = usable(network, self._here, self._there)
+            engines = usable(network, self._here, self._there, on_stream=on_stream)
             terms = Terms.of(field(offer, "terms", dict, self.peer), self.peer, timeout_s, spin_s)
             if terms.name != name:
                 raise HandshakeError(f"this process opens channel {name!r} and {self.peer} {terms.name!r}")
             chosen = best(engines, field(offer, "engines", list, self.peer))
             self._control.say({"use": chosen}, deadline)
-            end = engine(chosen).sender(self._control, terms, deadline)
-            return self._both(end, deadline)
+            return self._both(maker(chosen)(self._control, terms, deadline), deadline)
 
     @contextlib.contextmanager
     def _opening(self, deadline: Deadline) -> Iterator[None]:

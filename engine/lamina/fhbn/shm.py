@@ -15,6 +15,7 @@ import secrets
 import socket
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from lamina import host_memory
 from lamina._native import ShmReceiver, ShmSegment, ShmSender
@@ -37,19 +38,39 @@ def missing(here: Place, there: Place) -> str | None:
     return None
 
 
+class Handed(NamedTuple):
+    """A ring that two processes have, and for one of them who the other one is."""
+
+    segment: ShmSegment
+    peer: str
+    watched: int  # a descriptor that tells of its end; to be copied
+
+
 def receiver(control: Control, terms: Terms, deadline: Deadline) -> ShmReceiver:
     """Make the ring and hand it to the sender."""
-    segment = _new_ring(terms)
-    with _handing_over(control, deadline) as connection:
-        socket.send_fds(connection, [b"ring"], [segment.descriptor])
-        with _watched(connection, control) as watched:
-            return ShmReceiver(
-                segment, _called(control, terms), watched, timeout_s=terms.timeout_s, spin_s=terms.spin_s
-            )
+    with made_ring(control, terms, deadline) as ring:
+        return ShmReceiver(*ring, timeout_s=terms.timeout_s, spin_s=terms.spin_s)
 
 
 def sender(control: Control, terms: Terms, deadline: Deadline) -> ShmSender:
     """Take the receiver's ring."""
+    with taken_ring(control, terms, deadline) as ring:
+        return ShmSender(*ring, timeout_s=terms.timeout_s, spin_s=terms.spin_s)
+
+
+@contextlib.contextmanager
+def made_ring(control: Control, terms: Terms, deadline: Deadline) -> Iterator[Handed]:
+    """The receiver's half: make the ring and hand it over."""
+    segment = _new_ring(terms)
+    with _handing_over(control, deadline) as connection:
+        socket.send_fds(connection, [b"ring"], [segment.descriptor])
+        with _watched(connection, control) as watched:
+            yield Handed(segment, _called(control, terms), watched)
+
+
+@contextlib.contextmanager
+def taken_ring(control: Control, terms: Terms, deadline: Deadline) -> Iterator[Handed]:
+    """The sender's half: fetch the ring, and see that it is what was offered."""
     offer = control.hear(deadline)
     name, token = (field(offer, key, bytes, control.peer) for key in ("socket", "token"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
@@ -63,10 +84,7 @@ def sender(control: Control, terms: Terms, deadline: Deadline) -> ShmSender:
         with _closing(descriptors), _watched(connection, control) as watched:
             if len(descriptors) != 1:
                 raise HandshakeError(f"{control.peer} has not handed over its shared memory")
-            segment = _attach(descriptors[0], terms, control)
-            return ShmSender(
-                segment, _called(control, terms), watched, timeout_s=terms.timeout_s, spin_s=terms.spin_s
-            )
+            yield Handed(_attach(descriptors[0], terms, control), _called(control, terms), watched)
 
 
 def _new_ring(terms: Terms) -> ShmSegment:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from lamina import _native, cuda_library
+from lamina import _native, cuda_library, fhbn
 from lamina._native import ShmSegment
 from lamina.cuda_library import CudaError
 from lamina.fhbn import device
@@ -194,3 +195,49 @@ def test_the_segment_tells_where_it_is() -> None:
     ring = segment()
     assert ring.address % 4096 == 0
     assert ctypes.string_at(ring.address, 8) == b"LAMHBN01"
+
+
+Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
+
+
+def test_a_link_opens_ends_on_a_device(
+    fake: FakeLibrary, links: tuple[fhbn.Link, fhbn.Link], both: Both
+) -> None:
+    ours, theirs = links
+    sender, receiver = both(
+        lambda: ours.device_sender("qkv"),
+        lambda: theirs.device_receiver("qkv", message_bytes=100, slots=3, first_seqno=9),
+    )
+    assert (sender.engine, sender.first_seqno, receiver.first_seqno) == ("shm", 9, 9)
+    sides = {(side, peer, nbytes) for _, nbytes, side, _, peer in fake.created}
+    nbytes = ShmSegment.bytes_for(100, 4)
+    assert sides == {
+        (0, b"attention worker 0 (channel qkv)", nbytes),
+        (1, b"model worker 0 (channel qkv)", nbytes),
+    }
+    sender.close()
+    receiver.close()
+    assert "channel_abort" not in fake.calls
+    assert fake.calls.count("channel_destroy") == 2
+
+
+def test_the_end_of_the_peer_ends_waits_on_the_device(
+    fake: FakeLibrary, listener: fhbn.Listener, spawn: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Its kernels wait for a host end in another process, which is killed."""
+    child = spawn("producer", "shm")
+    with listener.accept() as link:
+        receiver = link.device_receiver("data", message_bytes=1 << 14)
+    assert "channel_abort" not in fake.calls
+    child.kill()
+    assert receiver._watch is not None
+    receiver._watch._thread.join(30)
+    assert fake.calls[-1] == "channel_abort"
+    receiver.close()
+
+
+def test_an_engine_without_device_ends_is_told(links: tuple[fhbn.Link, fhbn.Link]) -> None:
+    with pytest.raises(
+        fhbn.HandshakeError, match="gloo cannot be used because it has no ends on a GPU's stream"
+    ):
+        links[0].device_receiver("a", message_bytes=64, network="gloo")
