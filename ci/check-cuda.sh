@@ -13,7 +13,7 @@ if ! command -v "${CUDACXX:-nvcc}" >/dev/null; then
 fi
 mkdir -p "$build"
 # The compiler's report comes with compiling: everything is compiled again.
-cmake -S csrc/cuda -B "$build" -G Ninja -DLAMINA_CUDA=ON -DLAMINA_WERROR=ON \
+cmake --fresh -S csrc/cuda -B "$build" -G Ninja -DLAMINA_CUDA=ON -DLAMINA_WERROR=ON \
   -DCMAKE_CUDA_FLAGS=-Xptxas=-v >"$build/configure.log" || { cat "$build/configure.log" >&2; exit 1; }
 if ! cmake --build "$build" --clean-first --parallel "${CUDA_JOBS:-2}" --verbose >"$build/build.log" 2>&1; then
   grep -vE '^ptxas info|bytes stack frame' "$build/build.log" >&2

@@ -16,6 +16,7 @@ namespace {
 
 // Balls that cross in a sample: looking at the clock takes as long as one of them.
 constexpr std::uint32_t kBalls = 64;
+constexpr std::uint32_t kMostSamples = 1 << 16;
 
 bool stay_on(int cpu) {
   cpu_set_t only;
@@ -64,7 +65,7 @@ void serve_balls(Table& table, int cpu, std::vector<double>& seconds) {
 }  // namespace
 
 double cache_line_round_trip_s(int first_cpu, int second_cpu, std::uint32_t rounds) {
-  std::vector<double> seconds(std::max(rounds / kBalls, std::uint32_t{1}));
+  std::vector<double> seconds(std::clamp(rounds / kBalls, 1u, kMostSamples));
   Table table;
   const auto count = static_cast<std::uint32_t>(seconds.size()) * kBalls;
   std::thread server([&] { serve_balls(table, first_cpu, seconds); });

@@ -1,10 +1,10 @@
 #include "fhbn/peer.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <utility>
@@ -21,23 +21,31 @@ short ending_of(int descriptor) {
   return POLLIN;
 }
 
+void close_all(std::span<const pollfd> watched) {
+  for (const pollfd& one : watched) ::close(one.fd);
+}
+
 }  // namespace
 
-Peer::Peer(std::string name, int descriptor)
-    : name_(std::move(name)), descriptor_(-1), ending_(ending_of(descriptor)) {
-  if (descriptor < 0) return;
-  descriptor_ = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
-  if (descriptor_ < 0) throw std::system_error(errno, std::generic_category(), "watching " + name_);
+Peer::Peer(std::string name, std::span<const int> watched) : name_(std::move(name)) {
+  watched_.reserve(watched.size());
+  for (const int descriptor : watched) {
+    const int own = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    if (own < 0) {
+      const int error = errno;
+      close_all(watched_);
+      throw std::system_error(error, std::generic_category(), "watching " + name_);
+    }
+    watched_.push_back({own, ending_of(own), 0});
+  }
 }
 
-Peer::~Peer() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
+Peer::~Peer() { close_all(watched_); }
 
 bool Peer::has_ended() const noexcept {
-  if (descriptor_ < 0) return false;
-  pollfd watched{descriptor_, ending_, 0};
-  return ::poll(&watched, 1, 0) > 0 && (watched.revents & (ending_ | POLLHUP | POLLERR | POLLNVAL)) != 0;
+  return std::any_of(watched_.begin(), watched_.end(), [](pollfd one) {
+    return ::poll(&one, 1, 0) > 0 && (one.revents & (one.events | POLLHUP | POLLERR | POLLNVAL)) != 0;
+  });
 }
 
 }  // namespace lamina::fhbn

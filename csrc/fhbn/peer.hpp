@@ -1,15 +1,22 @@
 #pragma once
 
+#include <poll.h>
+
+#include <initializer_list>
+#include <span>
 #include <string>
+#include <vector>
 
 namespace lamina::fhbn {
 
 // The process at the other end, as far as waiting for it goes.
 class Peer {
 public:
-  // `descriptor`: a pidfd of its process, or a socket that it holds; -1 if nothing tells of its end. Kept
-  // open by this object, which makes a copy.
-  Peer(std::string name, int descriptor);
+  // `watched`: what tells of its end, each by itself: a pidfd of its process, sockets that it holds. Copies
+  // of them are kept open by this object.
+  Peer(std::string name, std::span<const int> watched);
+  explicit Peer(std::string name, std::initializer_list<int> watched = {})
+      : Peer(std::move(name), std::span<const int>(watched.begin(), watched.size())) {}
   ~Peer();
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
@@ -20,8 +27,7 @@ public:
 
 private:
   std::string name_;
-  int descriptor_;
-  short ending_;  // the event that tells of the end
+  std::vector<pollfd> watched_;
 };
 
 }  // namespace lamina::fhbn

@@ -21,6 +21,7 @@ Receiver::Receiver(std::shared_ptr<Segment> segment, std::shared_ptr<const Peer>
 Receiver::~Receiver() { close(); }
 
 std::optional<Arrived> Receiver::receive(const Patience& patience) {
+  if (!owner_.is_here()) throw ChannelError("the channel from " + peer_->name() + kNotOurs);
   if (closed_) throw ChannelClosed("the channel from " + peer_->name() + " was closed at this end");
   const std::uint64_t next = next_;
   if (load_acquire(segment_->ring().published.seqno) == next && !wait_for_message(patience))
@@ -96,6 +97,7 @@ Arrived Receiver::checked(std::uint64_t seqno) const {
 void Receiver::corrupted(const char* how) const { throw Corrupted(peer_->name() + " " + how); }
 
 void Receiver::give_back(std::uint64_t seqno) {
+  if (!owner_.is_here()) return;
   const std::uint32_t mask = segment_->geometry().slots - 1;
   assert(seqno - consumed_ < next_ - consumed_ && !given_back_[seqno & mask]);
   given_back_[seqno & mask] = true;
@@ -109,7 +111,7 @@ void Receiver::give_back(std::uint64_t seqno) {
 }
 
 void Receiver::close() {
-  if (std::exchange(closed_, true)) return;
+  if (!owner_.is_here() || std::exchange(closed_, true)) return;
   Ring& ring = segment_->ring();
   store_ordered(ring.consumed.state, State::kClosed);
   wake(ring.sender);

@@ -59,6 +59,7 @@ private:
   std::atomic<std::uint64_t> consumed_;
   std::vector<bool> given_back_;  // by slot, of messages after consumed_
   bool closed_ = false;
+  Owner owner_;
 };
 
 }  // namespace lamina::fhbn

@@ -80,9 +80,10 @@ std::shared_ptr<Segment> Segment::create(const Geometry& geometry) {
 }
 
 std::shared_ptr<Segment> Segment::attach(int descriptor) {
+  // The seals first: a size that is read after them does not change any more.
+  const int seals = ::fcntl(descriptor, F_GET_SEALS);
   struct stat status = {};
   if (::fstat(descriptor, &status) != 0) fail("looking at a peer's shared memory");
-  const int seals = ::fcntl(descriptor, F_GET_SEALS);
   require(seals >= 0 && (seals & kSeals) == kSeals,
           "the peer's shared memory is not sealed: it could be cut off while in use");
   require(status.st_size >= static_cast<off_t>(kSlotsOffset),

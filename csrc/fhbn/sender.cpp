@@ -30,6 +30,7 @@ std::uint64_t message_bytes_of(Parts parts) {
 
 bool Sender::send(Parts parts, const Patience& patience) {
   const Geometry& geometry = segment_->geometry();
+  if (!owner_.is_here()) throw ChannelError("the channel to " + peer_->name() + kNotOurs);
   if (closed_) throw ChannelClosed("the channel to " + peer_->name() + " was closed at this end");
   if (parts.size() > kMostParts) {
     throw std::length_error("a message has up to " + std::to_string(kMostParts) + " parts, not " +
@@ -103,7 +104,7 @@ std::uint64_t Sender::consumed() const {
 }
 
 void Sender::close() {
-  if (std::exchange(closed_, true)) return;
+  if (!owner_.is_here() || std::exchange(closed_, true)) return;
   Ring& ring = segment_->ring();
   store_ordered(ring.published.state, State::kClosed);
   wake(ring.receiver);

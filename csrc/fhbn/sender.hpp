@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 
+#include "fhbn/process.hpp"
 #include "fhbn/segment.hpp"
 #include "fhbn/wait.hpp"
 
@@ -17,6 +18,9 @@ using Parts = std::span<const std::span<const std::byte>>;
 struct Patience {
   Duration timeout;
   const std::function<bool()>& interrupted;
+
+  // For one who does not expect to wait at all.
+  Patience none() const { return {Duration::zero(), interrupted}; }
 };
 
 // The writing end of a channel in shared memory. For one thread at a time.
@@ -53,6 +57,7 @@ private:
   std::uint64_t next_;
   std::uint64_t consumed_;  // as last looked at
   bool closed_ = false;
+  Owner owner_;
 };
 
 // Of all the parts together; more than any message has if they are too many.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
+#include <utility>
 
 #include "fhbn/ordered.hpp"
 
@@ -61,8 +62,8 @@ Woken Waiter::wait(const Side& line, std::uint64_t seen, Asleep& asleep, const P
     }
     now = Clock::now();
   }
-  ++slept_;
   Woken woken = Woken::kReady;
+  bool slept = false;
   while (true) {
     // In this order the peer, which writes its line and then looks at the flag, cannot miss us both ways.
     // What we sleep on is the flag, and not the line, whose state may change where its seqno does not.
@@ -75,6 +76,7 @@ Woken Waiter::wait(const Side& line, std::uint64_t seen, Asleep& asleep, const P
       break;
     }
     const Duration nap = load_acquire(line.unheard) != 0 ? kUnheardNap : kNap;
+    if (!std::exchange(slept, true)) ++slept_;
     sleep_on(asleep, std::min(nap, timeout - (now - start)));
     if (changed(line, seen)) break;
     if (peer.has_ended()) {

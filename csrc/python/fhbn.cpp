@@ -2,6 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <array>
 #include <atomic>
@@ -10,14 +11,16 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "fhbn/cache_line.hpp"
+#include "fhbn/copy.hpp"
 #include "fhbn/errors.hpp"
 #include "fhbn/receiver.hpp"
 #include "fhbn/sender.hpp"
 #include "python/bindings.hpp"
+#include "python/buffer.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -30,6 +33,9 @@ using fhbn::Duration;
 
 constexpr const char* kRoundTripDoc =
     R"(Seconds that a cache line takes from one core to another and back, the median of `rounds`.)";
+
+constexpr const char* kCopyDoc =
+    R"(The copy that a sender makes, between two private buffers: what a channel could at most reach.)";
 
 constexpr const char* kSegmentDoc =
     R"(Memory with a channel's ring in it, which another process attaches to by its file descriptor.
@@ -56,63 +62,6 @@ constexpr const char* kMessageDoc =
 Its slot goes back to the sender by release(), by leaving `with`, or when the message and all views of it are
 gone. After release() the views still exist, but the sender may write there.)";
 
-// Raised as a Python error of the same meaning.
-nb::object new_error(nb::module_& m, const char* name, const char* doc, nb::tuple bases) {
-  const std::string qualified = std::string("lamina._native.") + name;
-  nb::object type = nb::steal(PyErr_NewExceptionWithDoc(qualified.c_str(), doc, bases.ptr(), nullptr));
-  m.attr(name) = type;
-  return type;
-}
-
-struct Errors {
-  PyObject* base;
-  PyObject* lost;
-  PyObject* closed;
-  PyObject* timeout;
-  PyObject* corrupted;
-};
-
-void translate(const std::exception_ptr& thrown, void* payload) {
-  const auto& errors = *static_cast<const Errors*>(payload);
-  try {
-    std::rethrow_exception(thrown);
-  } catch (const fhbn::PeerLost& error) {
-    PyErr_SetString(errors.lost, error.what());
-  } catch (const fhbn::ChannelClosed& error) {
-    PyErr_SetString(errors.closed, error.what());
-  } catch (const fhbn::DeadlinePassed& error) {
-    PyErr_SetString(errors.timeout, error.what());
-  } catch (const fhbn::Corrupted& error) {
-    PyErr_SetString(errors.corrupted, error.what());
-  } catch (const fhbn::ChannelError& error) {
-    PyErr_SetString(errors.base, error.what());
-  } catch (const std::system_error& error) {
-    nb::object arguments = nb::make_tuple(error.code().value(), error.what());
-    PyErr_SetObject(PyExc_OSError, arguments.ptr());
-  }
-}
-
-void bind_errors(nb::module_& m) {
-  static Errors errors;  // the module is never unloaded
-  const nb::handle os_timeout = PyExc_TimeoutError;
-  nb::object base = new_error(m, "ChannelError", "A channel cannot do what was asked.",
-                              nb::make_tuple(nb::handle(PyExc_RuntimeError)));
-  errors.base = base.ptr();
-  errors.lost =
-      new_error(m, "PeerLostError", "The peer has ended without closing its end.", nb::make_tuple(base))
-          .ptr();
-  errors.closed =
-      new_error(m, "ChannelClosedError", "One of the ends was closed.", nb::make_tuple(base)).ptr();
-  errors.timeout = new_error(m, "ChannelTimeoutError",
-                             "Nothing happened in time; the channel is as it was before the call.",
-                             nb::make_tuple(base, os_timeout))
-                       .ptr();
-  errors.corrupted = new_error(m, "ChannelCorruptedError",
-                               "The peer has written what no peer of ours writes.", nb::make_tuple(base))
-                         .ptr();
-  nb::register_exception_translator(translate, &errors);
-}
-
 Duration seconds(double s) {
   if (std::isnan(s) || s < 0) throw nb::value_error("a time to wait is a number of seconds, 0 or more");
   constexpr double kLongest = 1e9;  // thirty years, and no overflow
@@ -122,10 +71,9 @@ Duration seconds(double s) {
 // A channel's end, its default patience, and a guard against a second thread.
 template <typename T>
 struct End {
-  End(std::shared_ptr<fhbn::Segment> segment, std::string peer, int peer_descriptor, double timeout_s,
-      double spin_s)
-      : end(std::move(segment), std::make_shared<fhbn::Peer>(std::move(peer), peer_descriptor),
-            seconds(spin_s)),
+  End(std::shared_ptr<fhbn::Segment> segment, std::string peer, const std::vector<int>& watched,
+      double timeout_s, double spin_s)
+      : end(std::move(segment), std::make_shared<fhbn::Peer>(std::move(peer), watched), seconds(spin_s)),
         timeout(seconds(timeout_s)) {}
 
   T end;
@@ -159,40 +107,6 @@ fhbn::Patience patience_of(const End<T>& end, std::optional<double> timeout_s) {
   return {timeout_s ? seconds(*timeout_s) : end.timeout, kSignalled};
 }
 
-// The bytes of one argument, held while this lives.
-class Buffer {
-public:
-  Buffer() = default;
-  ~Buffer() {
-    if (view_.obj != nullptr) PyBuffer_Release(&view_);
-  }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-
-  std::span<const std::byte> open(nb::handle from) {
-    if (PyObject_CheckBuffer(from.ptr())) {
-      if (PyObject_GetBuffer(from.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
-      return {static_cast<const std::byte*>(view_.buf), static_cast<std::size_t>(view_.len)};
-    }
-    if (nb::hasattr(from, "data_ptr")) return tensor(from);
-    throw nb::type_error("a message is made of contiguous arrays and tensors in host memory, and of bytes");
-  }
-
-private:
-  // torch has no buffer protocol, and DLPack takes ten times as long as asking for what is needed. The
-  // caller's reference keeps the memory.
-  static std::span<const std::byte> tensor(nb::handle from) {
-    if (!nb::cast<bool>(from.attr("is_cpu"))) throw nb::type_error("a tensor to send must be in host memory");
-    if (!nb::cast<bool>(from.attr("is_contiguous")())) {
-      throw nb::value_error("a tensor to send must be contiguous");
-    }
-    const auto address = nb::cast<std::uintptr_t>(from.attr("data_ptr")());
-    return {reinterpret_cast<const std::byte*>(address), nb::cast<std::size_t>(from.attr("nbytes"))};
-  }
-
-  Py_buffer view_{};
-};
-
 // Copies of less than this are made with the GIL held: giving it up and taking it again costs more.
 constexpr std::size_t kSmall = 16 << 10;
 
@@ -215,7 +129,7 @@ void send(End<fhbn::Sender>& self, nb::args buffers, std::optional<double> timeo
   const fhbn::Parts message(parts.data(), count);
   bool sent;
   if (bytes <= kSmall && self.end.is_ready()) {
-    sent = self.end.send(message, patience);
+    sent = self.end.send(message, patience.none());
   } else {
     nb::gil_scoped_release nogil;
     sent = self.end.send(message, patience);
@@ -223,7 +137,26 @@ void send(End<fhbn::Sender>& self, nb::args buffers, std::optional<double> timeo
   if (!sent) throw nb::python_error();
 }
 
+void channel_copy(nb::handle to, nb::handle source) {
+  Buffer target, origin;
+  const std::span<std::byte> into = target.open_writable(to);
+  const std::span<const std::byte> from = origin.open(source);
+  if (into.size() != from.size() ||
+      reinterpret_cast<std::uintptr_t>(into.data()) % fhbn::kPartAlignment != 0) {
+    throw nb::value_error("what is copied to is as large as the source and begins at a multiple of 64");
+  }
+  nb::gil_scoped_release nogil;
+  fhbn::copy(into.data(), from);
+}
+
 using ReceiverEnd = End<fhbn::Receiver>;
+
+// What the handle is of; its type was checked, but not whether __init__ has run.
+template <typename T>
+T& made(nb::handle_t<T> self) {
+  if (!nb::inst_ready(self)) throw nb::type_error("this object was never initialised");
+  return *nb::inst_ptr<T>(self);
+}
 
 class Message {
 public:
@@ -260,27 +193,27 @@ int view_part(PyObject* self, Py_buffer* view, int flags) {
 
 PyType_Slot kPartSlots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(view_part)}, {0, nullptr}};
 
-Message recv(nb::object receiver, std::optional<double> timeout_s) {
-  ReceiverEnd& self = *nb::inst_ptr<ReceiverEnd>(receiver);
+Message recv(nb::handle_t<ReceiverEnd> receiver, std::optional<double> timeout_s) {
+  ReceiverEnd& self = made(receiver);
   const fhbn::Patience patience = patience_of(self, timeout_s);
   const Busy<fhbn::Receiver> busy(self);
   std::optional<fhbn::Arrived> arrived;
   if (self.end.is_ready()) {
-    arrived = self.end.receive(patience);
+    arrived = self.end.receive(patience.none());
   } else {
     nb::gil_scoped_release nogil;
     arrived = self.end.receive(patience);
   }
   if (!arrived) throw nb::python_error();
-  return Message(std::move(receiver), *arrived);
+  return Message(nb::borrow(receiver), *arrived);
 }
 
-nb::object part_of(nb::object message, Py_ssize_t index) {
-  const fhbn::Arrived& arrived = nb::inst_ptr<Message>(message)->arrived();
+nb::object part_of(nb::handle_t<Message> message, Py_ssize_t index) {
+  const fhbn::Arrived& arrived = made(message).arrived();
   const auto count = static_cast<Py_ssize_t>(arrived.count);
   if (index < 0) index += count;
   if (index < 0 || index >= count) throw nb::index_error("a message has no such part");
-  nb::object part = nb::cast(Part{std::move(message), arrived.parts[static_cast<std::size_t>(index)]});
+  nb::object part = nb::cast(Part{nb::borrow(message), arrived.parts[static_cast<std::size_t>(index)]});
   return nb::steal(PyMemoryView_FromObject(part.ptr()));
 }
 
@@ -288,9 +221,13 @@ template <typename T>
 auto bind_end(nb::module_& m, const char* name, const char* doc) {
   using Bound = End<T>;
   return nb::class_<Bound>(m, name, doc, nb::is_final())
-      .def(nb::init<std::shared_ptr<fhbn::Segment>, std::string, int, double, double>(), "segment"_a,
-           "peer"_a, "peer_descriptor"_a = -1, nb::kw_only(), "timeout_s"_a, "spin_s"_a)
-      .def("close", [](Bound& self) { self.end.close(); })
+      .def(nb::init<std::shared_ptr<fhbn::Segment>, std::string, std::vector<int>, double, double>(),
+           "segment"_a, "peer"_a, "watched"_a = std::vector<int>(), nb::kw_only(), "timeout_s"_a, "spin_s"_a)
+      .def("close",
+           [](Bound& self) {
+             const Busy<T> busy(self);
+             self.end.close();
+           })
       .def_prop_ro("engine", [](const Bound&) { return "shm"; })
       .def_prop_ro("peer", [](const Bound& self) { return self.end.peer().name(); })
       .def_prop_ro("next_seqno", [](const Bound& self) { return self.end.next_seqno(); })
@@ -304,9 +241,10 @@ auto bind_end(nb::module_& m, const char* name, const char* doc) {
 }  // namespace
 
 void bind_fhbn(nb::module_& m) {
-  bind_errors(m);
+  m.attr("_MOST_PARTS") = fhbn::kMostParts;
   m.def("cache_line_round_trip_s", &fhbn::cache_line_round_trip_s, "first_cpu"_a, "second_cpu"_a, "rounds"_a,
         nb::call_guard<nb::gil_scoped_release>(), kRoundTripDoc);
+  m.def("channel_copy", &channel_copy, "to"_a, "source"_a, kCopyDoc);
   nb::class_<fhbn::Segment>(m, "ShmSegment", kSegmentDoc, nb::is_final())
       .def_static(
           "create",
@@ -314,9 +252,10 @@ void bind_fhbn(nb::module_& m) {
              std::uint64_t first_seqno) {
             return fhbn::Segment::create({message_bytes, slots, epoch, first_seqno});
           },
-          "message_bytes"_a, "slots"_a, nb::kw_only(), "epoch"_a, "first_seqno"_a)
+          "message_bytes"_a, "slots"_a, nb::kw_only(), "epoch"_a, "first_seqno"_a,
+          nb::call_guard<nb::gil_scoped_release>())
       .def_static("bytes_for", &fhbn::Segment::bytes_for, "message_bytes"_a, "slots"_a)
-      .def_static("attach", &fhbn::Segment::attach, "descriptor"_a)
+      .def_static("attach", &fhbn::Segment::attach, "descriptor"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("descriptor", &fhbn::Segment::descriptor)
       .def_prop_ro("nbytes", &fhbn::Segment::bytes)
       .def_prop_ro("address",

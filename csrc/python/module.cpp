@@ -7,5 +7,6 @@ NB_MODULE(_native, m) {
   lamina::bind_scheduler(m);
   lamina::bind_slab(m);  // first: attention takes a Slab
   lamina::bind_attention(m);
+  lamina::bind_fhbn_errors(m);
   lamina::bind_fhbn(m);
 }

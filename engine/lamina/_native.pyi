@@ -1,8 +1,11 @@
 # The types of csrc/python; the documentation is there, and in help(lamina._native).
+from collections.abc import Sequence
 from typing import final, overload
 
 import numpy as np
 from numpy.typing import NDArray
+
+_MOST_PARTS: int
 
 class SlabFullError(RuntimeError): ...
 class ChannelError(RuntimeError): ...
@@ -127,7 +130,13 @@ class ShmSegment:
 @final
 class ShmSender:
     def __init__(
-        self, segment: ShmSegment, peer: str, peer_descriptor: int = -1, *, timeout_s: float, spin_s: float
+        self,
+        segment: ShmSegment,
+        peer: str,
+        watched: Sequence[int] = (),
+        *,
+        timeout_s: float,
+        spin_s: float,
     ) -> None: ...
     def send(self, *buffers: object, timeout_s: float | None = None) -> None: ...
     def close(self) -> None: ...
@@ -147,7 +156,13 @@ class ShmSender:
 @final
 class ShmReceiver:
     def __init__(
-        self, segment: ShmSegment, peer: str, peer_descriptor: int = -1, *, timeout_s: float, spin_s: float
+        self,
+        segment: ShmSegment,
+        peer: str,
+        watched: Sequence[int] = (),
+        *,
+        timeout_s: float,
+        spin_s: float,
     ) -> None: ...
     def recv(self, timeout_s: float | None = None) -> ShmMessage: ...
     def close(self) -> None: ...
@@ -174,4 +189,5 @@ class ShmMessage:
     @property
     def seqno(self) -> int: ...
 
+def channel_copy(to: object, source: object) -> None: ...
 def cache_line_round_trip_s(first_cpu: int, second_cpu: int, rounds: int) -> float: ...

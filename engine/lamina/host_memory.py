@@ -28,8 +28,17 @@ def _available() -> int:
 
 def _left_in_container() -> int:
     try:
-        limit = (CGROUP / "memory.max").read_text().strip()
-        used = (CGROUP / "memory.current").read_text()
-        return max(0, int(limit) - int(used))
+        limit = int((CGROUP / "memory.max").read_text())
+        used = int((CGROUP / "memory.current").read_text())
+        return max(0, limit - max(0, used - _reclaimable()))
     except (OSError, ValueError):
         return 2**63  # no limit that we can see
+
+
+def _reclaimable() -> int:
+    # Files that were read count as used, and go when somebody needs the memory.
+    try:
+        fields = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+        return int(fields["inactive_file"])
+    except (OSError, ValueError, KeyError):
+        return 0

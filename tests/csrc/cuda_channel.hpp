@@ -27,7 +27,7 @@ inline constexpr std::uint64_t kLongWait = std::uint64_t{1} << 50;
 inline constexpr std::uint64_t kShortWait = 1'000'000;
 inline const std::function<bool()> kNobodyInterrupts = [] { return false; };
 
-inline std::shared_ptr<const Peer> test_peer() { return std::make_shared<Peer>("the peer", -1); }
+inline std::shared_ptr<const Peer> test_peer() { return std::make_shared<Peer>("the peer"); }
 inline Patience patience(std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
   return {timeout, kNobodyInterrupts};
 }

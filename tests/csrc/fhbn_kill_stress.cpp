@@ -19,6 +19,10 @@ using namespace fhbn_test;
 constexpr std::uint64_t kBytes = 192;
 const Messages kMessages(11, kBytes);
 
+std::shared_ptr<const Peer> watched(const Child& child) {
+  return std::shared_ptr<const Peer>(new Peer("the child", {child.descriptor()}));
+}
+
 // What a receiver has consumed, and so what it wants next: it survives the receiver, as a disk would.
 struct Journal {
   std::uint64_t next;
@@ -124,7 +128,7 @@ void senders_killed_at_every_instruction(bool asleep) {
       const auto parts = message.parts();
       to_be_stepped([&] { sender.send(parts, kPatient); });
     });
-    Receiver receiver(segment, std::make_shared<Peer>("the child", child.descriptor()), 0us);
+    Receiver receiver(segment, watched(child), 0us);
     const bool midst = killed_after(child, steps);
     const bool came = before_the_peer_is_lost(
         [&](const Patience& patience) { message.check(*receiver.receive(patience), wanted); });
@@ -161,7 +165,7 @@ void receivers_killed_at_every_instruction(bool asleep) {
       Receiver receiver(segment, unwatched("the parent"), 0us);
       to_be_stepped([&] { consume(receiver, *journal); });
     });
-    Sender sender(segment, std::make_shared<Peer>("the child", child.descriptor()), 0us);
+    Sender sender(segment, watched(child), 0us);
     for (std::uint64_t i = 0; i < 2; ++i) sender.send(Pair(first + i).parts(), kPatient);
     const bool midst = killed_after(child, steps);
 
@@ -214,7 +218,7 @@ void sender_killed_at_random(Streamed& streamed, std::uint32_t epoch, Random& ra
     while (true) sender.send(kMessages.at(sender.next_seqno()), kPatient);
   });
   kill_later(child, random.below(5'000));
-  Receiver receiver(segment, std::make_shared<Peer>("the child", child.descriptor()), spin);
+  Receiver receiver(segment, watched(child), spin);
   while (before_the_peer_is_lost([&](const Patience& patience) {
     const auto arrived = receiver.receive(patience);
     kMessages.check(*arrived, streamed.wanted);
@@ -243,7 +247,7 @@ void receiver_killed_at_random(Streamed& streamed, std::uint32_t epoch, Random& 
     }
   });
   kill_later(child, random.below(5'000));
-  Sender sender(segment, std::make_shared<Peer>("the child", child.descriptor()), spin);
+  Sender sender(segment, watched(child), spin);
   while (before_the_peer_is_lost([&](const Patience& patience) {
     expect(sender.send(kMessages.at(sender.next_seqno()), patience), "a send was interrupted by nobody");
     expect(sender.consumed() <= load_acquire(journal.next), "a slot was given back before it was consumed");

@@ -43,7 +43,7 @@ inline const std::function<bool()> kNever = [] { return false; };
 inline const std::function<bool()> kAtOnce = [] { return true; };
 inline const Patience kPatient{kLong, kNever};
 
-inline std::shared_ptr<const Peer> unwatched(const char* name) { return std::make_shared<Peer>(name, -1); }
+inline std::shared_ptr<const Peer> unwatched(const char* name) { return std::make_shared<Peer>(name); }
 
 struct Message {
   std::uint32_t count = 0;

@@ -22,6 +22,8 @@ def test_the_smaller_of_machine_and_container_counts(tmp_path: Path, monkeypatch
     assert host_memory.free_bytes() == 70_000
     (tmp_path / "memory.max").write_text("100\n")
     assert host_memory.free_bytes() == 0
+    (tmp_path / "memory.stat").write_text("anon 100\ninactive_file 450\nactive_file 20\n")
+    assert host_memory.free_bytes() == 50
 
 
 def test_where_the_kernel_says_nothing_free_pages_count(

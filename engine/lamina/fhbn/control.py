@@ -23,6 +23,8 @@ _MAGIC = b"lamina control 1"
 _NONCE_BYTES = 32
 _CODE_BYTES = 32
 _LENGTH = struct.Struct("<I")
+# What a connector says as soon as it was greeted: its own greeting, and the proof.
+INTRODUCTION_BYTES = len(_MAGIC) + _NONCE_BYTES + _CODE_BYTES
 
 T = TypeVar("T")
 
@@ -39,6 +41,11 @@ def require_secret(secret: bytes) -> bytes:
     return secret
 
 
+def greeting() -> bytes:
+    """What each end says first: who speaks, and a number that nobody has used before."""
+    return _MAGIC + secrets.token_bytes(_NONCE_BYTES)
+
+
 class RefusedError(HandshakeError):
     """The peer has said that it will not, and why."""
 
@@ -47,27 +54,35 @@ class Control:
     """One end of an authenticated connection. What goes wrong on it closes it."""
 
     def __init__(
-        self, connection: socket.socket, secret: bytes, *, listening: bool, deadline: Deadline
+        self,
+        connection: socket.socket,
+        secret: bytes,
+        *,
+        listening: bool,
+        deadline: Deadline,
+        greeted: bytes | None = None,
     ) -> None:
+        """`greeted` is the greeting() that was sent already, if one was."""
         self._socket = connection
         self._pending = bytearray()  # received, and not yet taken
         self.peer = "the other process"  # until it has said its name
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            self._authenticate(secret, listening, deadline)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if greeted is None:
+                greeted = greeting()
+                self._write(greeted, deadline)
+            self._authenticate(greeted[len(_MAGIC) :], secret, listening, deadline)
         except BaseException:
             self.close()
             raise
 
-    def _authenticate(self, secret: bytes, listening: bool, deadline: Deadline) -> None:
-        ours = secrets.token_bytes(_NONCE_BYTES)
-        self._write(_MAGIC + ours, deadline)
-        greeting = self._read(len(_MAGIC) + _NONCE_BYTES, deadline)
-        if greeting[: len(_MAGIC)] != _MAGIC:
+    def _authenticate(self, ours: bytes, secret: bytes, listening: bool, deadline: Deadline) -> None:
+        heard = self._read(len(_MAGIC) + _NONCE_BYTES, deadline)
+        if heard[: len(_MAGIC)] != _MAGIC:
             raise HandshakeError(
                 "what has connected does not speak this version of lamina's control protocol"
             )
-        theirs = greeting[len(_MAGIC) :]
+        theirs = heard[len(_MAGIC) :]
         session = (ours + theirs) if listening else (theirs + ours)
         # One key a direction: nothing can be sent back to where it came from.
         keys = [hmac.digest(secret, side + session, "sha256") for side in (b"listener", b"connector")]
@@ -145,11 +160,13 @@ class Control:
         self._wait_until(deadline)
         try:
             self._socket.sendall(data)
-        except TimeoutError as error:
-            self.close()  # half a message may be out
-            raise ChannelTimeoutError(f"{self.peer} did not take a control message in time") from error
-        except OSError as error:
-            raise PeerLostError(f"the control connection to {self.peer} is gone: {error}") from error
+        except BaseException as error:
+            self.close()  # half a message may be out, after a signal too
+            if isinstance(error, TimeoutError):
+                raise ChannelTimeoutError(f"{self.peer} did not take a control message in time") from error
+            if isinstance(error, OSError):
+                raise PeerLostError(f"the control connection to {self.peer} is gone: {error}") from error
+            raise
 
     def _read(self, count: int, deadline: Deadline) -> bytes:
         data = self._peek(count, deadline)
@@ -163,9 +180,13 @@ class Control:
                 piece = self._socket.recv(min(count - len(self._pending), 1 << 16))
             except TimeoutError as error:
                 raise ChannelTimeoutError(f"{self.peer} said nothing in time") from error
-            except OSError as error:
-                raise PeerLostError(f"the control connection to {self.peer} is gone: {error}") from error
+            except BaseException as error:
+                self.close()  # what was read when a signal came is lost
+                if isinstance(error, OSError):
+                    raise PeerLostError(f"the control connection to {self.peer} is gone: {error}") from error
+                raise
             if not piece:
+                self.close()
                 raise PeerLostError(f"{self.peer} has closed the control connection")
             self._pending += piece
         return bytes(self._pending[:count])
@@ -173,7 +194,7 @@ class Control:
     def _wait_until(self, deadline: Deadline) -> None:
         if self._socket.fileno() < 0:
             raise PeerLostError(f"the control connection to {self.peer} was closed at this end")
-        self._socket.settimeout(deadline.left_s or 1e-6)  # 0 would mean: do not wait, say EAGAIN
+        self._socket.settimeout(deadline.wait_s)
 
     def fileno(self) -> int:
         """The socket, which hangs up when the other process ends."""

@@ -8,9 +8,12 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import socket
 import stat
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Self
 
 import torch
@@ -29,11 +32,10 @@ from lamina.cuda_library import CudaError
 from lamina.fhbn import shm
 from lamina.fhbn.channel import MOST_PARTS
 from lamina.fhbn.control import Control
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.deadline import Deadline, seconds
 from lamina.fhbn.terms import Terms
 
 _SENDS, _RECEIVES = 0, 1
-_LONGEST_S = 1e9  # thirty years, and no overflow
 _ERRORS: dict[int, type[ChannelError]] = {
     4: ChannelTimeoutError,
     5: PeerLostError,
@@ -73,7 +75,7 @@ class _DeviceEnd:
         side: int,
         segment: ShmSegment,
         peer: str,
-        peer_descriptor: int,
+        watched: Sequence[int],
         timeout_s: float,
         device: torch.device | str,
     ) -> None:
@@ -83,16 +85,28 @@ class _DeviceEnd:
         if not torch.cuda.is_available():
             raise CudaError("this torch is built without CUDA, whose tensors a device's channel needs")
         self.device = torch.device(device)
+        if self.device.index is None:  # the one that is current now, whatever is later
+            self.device = torch.device(self.device.type, torch.cuda.current_device())
         self.peer = peer
         self.first_seqno = segment.first_seqno  # of the first message: where one that takes over begins
         self._segment = segment  # stays mapped
-        timeout_ns = int(min(timeout_s, _LONGEST_S) * 1e9)
+        timeout_ns = int(seconds(timeout_s) * 1e9)
         channel = _Channel(segment.address, segment.nbytes, side, timeout_ns, peer.encode())
         with torch.cuda.device(self.device):
             cuda_library.call("channel_create", channel, ctypes.byref(self._end))
-        if peer_descriptor >= 0:
-            end = ctypes.c_void_p(self._end.value)
-            self._watch = _Watch(peer_descriptor, lambda: cuda_library.call("channel_abort", end))
+        if watched:
+            self._watch = _Watch(watched, self._abort_of(ctypes.c_void_p(self._end.value)))
+
+    def _abort_of(self, end: ctypes.c_void_p) -> Callable[[], None]:
+        """What the watch calls. It keeps this object no longer than the call takes, and as long."""
+        this = weakref.ref(self)
+
+        def abort() -> None:
+            if (kept := this()) is not None:
+                cuda_library.call("channel_abort", end)
+            del kept  # which may be the last there is of it: __del__ runs here, in the watch's thread
+
+        return abort
 
     def check(self) -> None:
         """Raise what the device has found wrong by now, as a ChannelError; waits for nothing."""
@@ -103,7 +117,7 @@ class _DeviceEnd:
     def abort(self) -> None:
         """The peer has ended: end the waits for it, once all that it had published is received.
 
-        Called when the peer's process ends, if `peer_descriptor` tells of it, as on a link it does.
+        Called when the peer's process ends, if one of `watched` tells of it, as on a link they do.
         """
         cuda_library.call("channel_abort", self._open())
 
@@ -116,9 +130,14 @@ class _DeviceEnd:
         if self._end.value is None:
             return
         end, self._end = self._end, ctypes.c_void_p()
-        if self._watch is not None:
-            self._watch.stop()
-        cuda_library.call("channel_destroy", end)
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.stop()
+        try:
+            cuda_library.call("channel_destroy", end)
+        finally:
+            if watch is not None:  # the peer sees the ring closed before it sees the connection gone
+                watch.close()
 
     def __enter__(self) -> Self:
         return self
@@ -139,7 +158,7 @@ class _DeviceEnd:
     ) -> None:
         """A call that puts work on a stream, torch's current one if none is named."""
         end = self._open()
-        parts = [] if tensors is None else [buffers_of(tensors), len(tensors)]
+        parts = [] if tensors is None else [buffers_of(tensors, self.device), len(tensors)]
         with torch.cuda.device(self.device):
             on = torch.cuda.current_stream() if stream is None else stream
             cuda_library.call(f"channel_{name}", end, *parts, on.cuda_stream)
@@ -148,30 +167,40 @@ class _DeviceEnd:
 
 
 class _Watch:
-    """A thread that waits for the peer's process to end. A kernel that waits for it cannot see that."""
+    """A thread that waits for the peer to end, which a kernel that waits for it cannot see."""
 
-    def __init__(self, descriptor: int, ended: Callable[[], None]) -> None:
-        # A pidfd is readable when its process has ended, and a socket hangs up.
-        ending = select.POLLRDHUP if stat.S_ISSOCK(os.fstat(descriptor).st_mode) else select.POLLIN
-        self._peer, self._stop = os.dup(descriptor), os.eventfd(0, os.EFD_CLOEXEC)
-        self._thread = threading.Thread(
-            target=_watch, args=(self._peer, ending, self._stop, ended), name="lamina-fhbn-watch", daemon=True
-        )
-        self._thread.start()
+    def __init__(self, watched: Sequence[int], ended: Callable[[], None]) -> None:
+        with ExitStack() as opened:
+            self._running, stopping = (opened.enter_context(end) for end in socket.socketpair())
+            waiting = select.poll()
+            waiting.register(stopping, select.POLLIN)
+            for descriptor in watched:
+                kept = os.dup(descriptor)
+                opened.callback(os.close, kept)
+                # A pidfd is readable when its process has ended, and a socket hangs up.
+                is_socket = stat.S_ISSOCK(os.fstat(kept).st_mode)
+                waiting.register(kept, select.POLLRDHUP if is_socket else select.POLLIN)
+            self._thread = threading.Thread(
+                target=_watch, args=(waiting, stopping.fileno(), ended), name="lamina-fhbn-watch", daemon=True
+            )
+            self._thread.start()
+            self._opened = opened.pop_all()
 
     def stop(self) -> None:
         """It calls nobody after this."""
-        os.eventfd_write(self._stop, 1)
-        self._thread.join()
-        os.close(self._peer)
-        os.close(self._stop)
+        self._running.shutdown(socket.SHUT_WR)
+        # It may be that thread in which the end is collected as garbage. It then finds that it is to stop, or
+        # has called already.
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def close(self) -> None:
+        """Let go of what was watched."""
+        self._opened.close()
 
 
-def _watch(peer: int, ending: int, stop: int, ended: Callable[[], None]) -> None:
-    waiting = select.poll()
-    waiting.register(peer, ending)
-    waiting.register(stop, select.POLLIN)
-    if stop not in dict(waiting.poll()):
+def _watch(waiting: select.poll, stopping: int, ended: Callable[[], None]) -> None:
+    if stopping not in dict(waiting.poll()):
         ended()
 
 
@@ -182,12 +211,12 @@ class DeviceSender(_DeviceEnd):
         self,
         segment: ShmSegment,
         peer: str,
-        peer_descriptor: int = -1,
+        watched: Sequence[int] = (),
         *,
         timeout_s: float,
         device: torch.device | str = "cuda",
     ) -> None:
-        super().__init__(_SENDS, segment, peer, peer_descriptor, timeout_s, device)
+        super().__init__(_SENDS, segment, peer, watched, timeout_s, device)
 
     def send(self, *tensors: Tensor, stream: torch.cuda.Stream | None = None) -> None:
         """Send up to 14 contiguous CUDA tensors as the parts of one message, when there is a free slot."""
@@ -201,12 +230,12 @@ class DeviceReceiver(_DeviceEnd):
         self,
         segment: ShmSegment,
         peer: str,
-        peer_descriptor: int = -1,
+        watched: Sequence[int] = (),
         *,
         timeout_s: float,
         device: torch.device | str = "cuda",
     ) -> None:
-        super().__init__(_RECEIVES, segment, peer, peer_descriptor, timeout_s, device)
+        super().__init__(_RECEIVES, segment, peer, watched, timeout_s, device)
 
     def recv_into(self, *tensors: Tensor, stream: torch.cuda.Stream | None = None) -> None:
         """Wait for the next message, copy its parts into these tensors and give its slot back.
@@ -247,13 +276,15 @@ def sender(device: str, control: Control, terms: Terms, deadline: Deadline) -> D
         return DeviceSender(*ring, timeout_s=terms.timeout_s, device=device)
 
 
-def buffers_of(tensors: tuple[Tensor, ...]) -> ctypes.Array[_Buffer]:
+def buffers_of(tensors: tuple[Tensor, ...], device: torch.device) -> ctypes.Array[_Buffer]:
     """The tensors' memory, as the library is told of it; a sentence if one cannot be sent as it is."""
     if len(tensors) > MOST_PARTS:
         raise ValueError(f"a message has up to {MOST_PARTS} parts, not {len(tensors)}")
     for tensor in tensors:
         if not tensor.is_cuda:
             raise TypeError("a device's channel carries tensors in GPU memory")
+        if tensor.device != device:
+            raise ValueError(f"a tensor on {tensor.device} cannot go by a channel of {device}")
         if not tensor.is_contiguous():
             raise ValueError("a tensor in a message must be contiguous")
     return (_Buffer * len(tensors))(*[_Buffer(t.data_ptr(), t.nbytes) for t in tensors])

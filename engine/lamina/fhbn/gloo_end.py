@@ -13,22 +13,21 @@ from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import ChannelClosedError, ChannelError, ChannelTimeoutError, PeerLostError
 from lamina.fhbn.frame import Framing
+from lamina.fhbn.group_end import GroupEnd
 from lamina.fhbn.terms import Terms
-from lamina.fhbn.torch_distributed import RECEIVER, met, own_host, patience
+from lamina.fhbn.torch_distributed import met, own_host, patience
 
 FRAMES, PAYLOADS, GOODBYE = 0, 1, 2  # tags
 _GOODBYE_S = 1.0
 
-# Not an exception: its traceback would hold this end, and its connection open.
-Ending = tuple[type[ChannelError], str]
 
-
-class GlooEnd:
-    """A group of two with the state of one end. A wait that was cut short leaves it broken, as gloo does."""
+class GlooEnd(GroupEnd):
+    """A group of two with the state of one end."""
 
     engine = "gloo"
 
     def __init__(self, control: Control, terms: Terms, deadline: Deadline, rank: int) -> None:
+        super().__init__(control, terms, rank, Framing)
         host = own_host(control, deadline)
 
         def make(store: Any) -> Any:
@@ -39,28 +38,9 @@ class GlooEnd:
             return ProcessGroupGloo(store, rank, 2, options)
 
         self._group, self._store = met(control, deadline, make)
-        self.peer = f"{control.peer} (channel {terms.name})"
-        self._other = 1 - rank
-        self._direction = "from" if rank == RECEIVER else "to"
-        self._timeout_s = terms.timeout_s
-        self._framing = Framing(terms, self.peer)
-        self._ended: Ending | None = None  # what later calls raise too
         # Taken up by gloo at once, whatever else waits: what comes here is no part of the order of messages.
         self._goodbye = torch.zeros(1, dtype=torch.uint8)
         self._heard_goodbye = self._expect(self._goodbye, GOODBYE)
-
-    def _require_open(self) -> None:
-        if self._group is None:
-            raise ChannelClosedError(f"the channel {self._direction} {self.peer} was closed at this end")
-        if self._ended is not None:
-            kind, sentence = self._ended
-            raise kind(sentence)
-
-    def _deadline(self, timeout_s: float | None) -> Deadline:
-        seconds = self._timeout_s if timeout_s is None else timeout_s
-        if not seconds >= 0:
-            raise ValueError(f"a timeout of {seconds}: give a number of seconds, 0 or more")
-        return Deadline(seconds)
 
     def _expect(self, tensor: Any, tag: int) -> Any:
         """Let gloo write the next message of this tag into the tensor."""
@@ -71,25 +51,15 @@ class GlooEnd:
             work.wait(patience(deadline.left_s))
         except RuntimeError as error:
             raise self._lost(deadline, late) from error
-        except BaseException:  # a signal: whether it was done is not known
-            self._ended = self._broken("an interruption")
-            raise
 
     def _lost(self, deadline: Deadline, late: str) -> ChannelError:
         """What it means that gloo gave up. It says so in words for people; what counts is the time."""
         if self._was_heard():
-            self._ended = (ChannelClosedError, f"{self.peer} has closed the channel")
-        elif deadline.left_s == 0:
+            return self._end_with(ChannelClosedError, f"{self.peer} has closed the channel")
+        if deadline.left_s == 0:
             self._ended = self._broken("a timeout")
             return ChannelTimeoutError(late)
-        else:
-            self._ended = (PeerLostError, f"{self.peer} has ended without closing the channel")
-        kind, sentence = self._ended
-        return kind(sentence)
-
-    def _broken(self, by: str) -> Ending:
-        sentence = f"the channel {self._direction} {self.peer} did not survive {by}: over gloo, none does"
-        return ChannelError, sentence
+        return self._end_with(PeerLostError, f"{self.peer} has ended without closing the channel")
 
     def _was_heard(self) -> bool:
         with contextlib.suppress(RuntimeError):
@@ -115,5 +85,5 @@ class GlooEnd:
 
     def __del__(self) -> None:
         # At the very end torch may be gone already; the peer then sees the connection break.
-        if getattr(self, "_group", None) is not None and not sys.is_finalizing():
+        if self._group is not None and not sys.is_finalizing():
             self.close()

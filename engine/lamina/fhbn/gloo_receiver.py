@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,10 @@ from numpy.typing import NDArray
 
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
-from lamina.fhbn.errors import ChannelCorruptedError, ChannelError
+from lamina.fhbn.errors import ChannelError
 from lamina.fhbn.frame import HEADER, Spans, after, distance
 from lamina.fhbn.gloo_end import FRAMES, PAYLOADS, GlooEnd
+from lamina.fhbn.group_end import HeldMessage
 from lamina.fhbn.terms import Terms
 from lamina.fhbn.torch_distributed import RECEIVER
 
@@ -68,8 +68,9 @@ class GlooReceiver(GlooEnd):
             )
         deadline = self._deadline(timeout_s)
         late = f"nothing came from {self.peer} in time"
+        self._begin()
         frame = self._frames.taken(self, self._next, deadline, late)
-        spans = self._checked(frame)
+        spans = self._checked(frame.data, self._next)
         slot = self._next & self._mask
         self._has_payload[slot] = spans.total > self._framing.inline
         if self._has_payload[slot]:
@@ -81,14 +82,8 @@ class GlooReceiver(GlooEnd):
         seqno = self._next
         self._held[slot] = weakref.ref(message, lambda _: self._give_back(seqno))
         self._next = after(self._next)
+        self._finish()
         return message
-
-    def _checked(self, frame: Bytes) -> Spans:
-        try:
-            return self._framing.checked(frame.data, self._next)
-        except ChannelCorruptedError as error:
-            self._ended = (ChannelCorruptedError, str(error))
-            raise
 
     def _give_back(self, seqno: int) -> None:
         self._held[seqno & self._mask] = None
@@ -148,17 +143,15 @@ class _Part(np.ndarray[Any, Any]):
     message: GlooMessage
 
 
-class GlooMessage:
+class GlooMessage(HeldMessage):
     """A received message: memoryviews of its parts, where they arrived."""
 
-    __slots__ = ("__weakref__", "_body", "_receiver", "_released", "_spans", "seqno")
+    __slots__ = ("_body", "_spans")
 
     def __init__(self, receiver: GlooReceiver, seqno: int, body: Bytes, spans: Spans) -> None:
-        self._receiver = receiver
+        super().__init__(receiver._give_back, seqno)
         self._body = body
         self._spans = spans.parts
-        self._released = False
-        self.seqno = seqno
 
     def __len__(self) -> int:
         return len(self._spans)
@@ -170,20 +163,6 @@ class GlooMessage:
         part = self._body[start:end].view(_Part)
         part.message = self
         return part.data
-
-    def release(self) -> None:
-        """Give the slot back."""
-        if not self._released:
-            self._released = True
-            self._receiver._give_back(self.seqno)
-
-    def __enter__(self) -> GlooMessage:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
 
 
 def open_receiver(control: Control, terms: Terms, deadline: Deadline) -> GlooReceiver:

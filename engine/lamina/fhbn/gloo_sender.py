@@ -57,14 +57,16 @@ class GlooSender(GlooEnd):
         self._framing.write(self._frame_bytes, self._next, sizes)
         if spans.total <= self._framing.inline:
             _gather(self._frame_bytes[HEADER.size :], parts, spans)
-            works = [self._posted(self._frame[: HEADER.size + spans.total], FRAMES)]
+            tensors = [(self._frame[: HEADER.size + spans.total], FRAMES)]
         else:
             body = self._body(buffers, parts, spans)
-            works = [self._posted(self._frame[: HEADER.size], FRAMES), self._posted(body, PAYLOADS)]
+            tensors = [(self._frame[: HEADER.size], FRAMES), (body, PAYLOADS)]
         late = f"{self.peer} has not given back any of the channel's {self._slots} slots in time"
-        for work in works:
+        self._begin()
+        for work in [self._posted(*tensor) for tensor in tensors]:
             self._wait(work, deadline, late)
         self._next = after(self._next)
+        self._finish()
 
     def _posted(self, tensor: Any, tag: int) -> Any:
         # Of a group that was lost meanwhile: its fate is the wait's to tell, and that of the work is too.

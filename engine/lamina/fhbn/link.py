@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lamina.fhbn.channel import Receiver, Sender
 from lamina.fhbn.control import Control, RefusedError, field
-from lamina.fhbn.deadline import Deadline
-from lamina.fhbn.engines import best, engine, usable
+from lamina.fhbn.deadline import Deadline, seconds
+from lamina.fhbn.engines import best, engine, require_network, usable
 from lamina.fhbn.errors import ChannelError, ChannelTimeoutError, HandshakeError, PeerLostError
+from lamina.fhbn.names import sound_name
 from lamina.fhbn.place import Place
-from lamina.fhbn.terms import Terms, power_of_two
+from lamina.fhbn.terms import Terms
 
 if TYPE_CHECKING:
     from lamina.fhbn.device import DeviceReceiver, DeviceSender
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 TIMEOUT_S = 30.0
 # Longer than a peer takes to answer, shorter than anybody minds a core being busy.
 SPIN_S = 500e-6
-_MOST_NAME = 200
 
 
 class _Closable(Protocol):
@@ -46,7 +45,10 @@ class Link:
         self._here = Place.here()
         control.say({"name": name, "place": self._here.said()}, deadline)
         hello = control.hear(deadline)
-        self.peer = control.peer = sound_name(field(hello, "name", str, control.peer))
+        try:
+            self.peer = control.peer = sound_name(field(hello, "name", str, control.peer))
+        except ValueError as error:
+            raise HandshakeError(f"{control.peer} cannot be called so: {error}") from error
         self._there = Place.of(hello, self.peer)
 
     def receiver(
@@ -67,8 +69,7 @@ class Link:
         wants next. `timeout_s` is how long this call and later ones wait, `spin_s` how long they look before
         they sleep.
         """
-        slots, epoch = power_of_two(slots), secrets.randbits(32)
-        terms = Terms(name, message_bytes, slots, epoch, first_seqno, timeout_s, spin_s)
+        terms = Terms.new(name, message_bytes, slots, first_seqno, timeout_s, spin_s)
         return self._receiver(terms, network, lambda chosen: engine(chosen).receiver)
 
     def sender(
@@ -95,8 +96,7 @@ class Link:
         """The same on a GPU's stream, whatever the peer's end is on. Not verified on hardware."""
         from lamina.fhbn import device as ends  # noqa: PLC0415 - torch is slow to load
 
-        slots, epoch = power_of_two(slots), secrets.randbits(32)
-        terms = Terms(name, message_bytes, slots, epoch, first_seqno, timeout_s, 0.0)
+        terms = Terms.new(name, message_bytes, slots, first_seqno, timeout_s, 0.0)
         return self._receiver(terms, network, lambda _: partial(ends.receiver, device), on_stream=True)
 
     def device_sender(
@@ -112,6 +112,7 @@ class Link:
     def _receiver(
         self, terms: Terms, network: str, maker: Maker[AnyEnd], *, on_stream: bool = False
     ) -> AnyEnd:
+        require_network(network)
         deadline = Deadline(terms.timeout_s)
         with self._opening(deadline):
             engines = usable(network, self._here, self._there, on_stream=on_stream)
@@ -131,6 +132,9 @@ class Link:
         *,
         on_stream: bool = False,
     ) -> AnyEnd:
+        require_network(network)
+        sound_name(name, "a channel")
+        seconds(spin_s)
         deadline = Deadline(timeout_s)
         with self._opening(deadline):
             offer = self._control.hear(deadline)
@@ -138,9 +142,15 @@ class Link:
             terms = Terms.of(field(offer, "terms", dict, self.peer), self.peer, timeout_s, spin_s)
             if terms.name != name:
                 raise HandshakeError(f"this process opens channel {name!r} and {self.peer} {terms.name!r}")
-            chosen = best(engines, field(offer, "engines", list, self.peer))
+            chosen = best(engines, self._offered(offer))
             self._control.say({"use": chosen}, deadline)
             return self._both(maker(chosen)(self._control, terms, deadline), deadline)
+
+    def _offered(self, offer: dict[str, Any]) -> list[str]:
+        names: list[Any] = field(offer, "engines", list, self.peer)
+        if not all(isinstance(name, str) and name.isprintable() for name in names):
+            raise HandshakeError(f"{self.peer} has sent a message without sound 'engines'")
+        return names
 
     @contextlib.contextmanager
     def _opening(self, deadline: Deadline) -> Iterator[None]:
@@ -151,17 +161,18 @@ class Link:
         try:
             yield
         except BaseException as error:
-            with contextlib.suppress(ChannelError):
+            # ValueError: a reason that cannot be said is none.
+            with contextlib.closing(self), contextlib.suppress(ChannelError, ValueError):
                 if not isinstance(error, RefusedError | PeerLostError | ChannelTimeoutError):
                     self._control.refuse(str(error) or type(error).__name__, deadline)
-            self.close()
             raise
 
     def _both(self, end: AnyEnd, deadline: Deadline) -> AnyEnd:
         """The end, once the peer has its own: a channel has two or none."""
         try:
             self._control.say({"opened": True}, deadline)
-            field(self._control.hear(deadline), "opened", bool, self.peer)
+            if not field(self._control.hear(deadline), "opened", bool, self.peer):
+                raise HandshakeError(f"{self.peer} has not opened its end of the channel")
         except BaseException:
             end.close()
             raise
@@ -181,12 +192,3 @@ class Link:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def sound_name(name: str) -> str:
-    """A name that an error can carry."""
-    if not 0 < len(name) <= _MOST_NAME or not name.isprintable():
-        raise HandshakeError(
-            f"a process's name has 1 to {_MOST_NAME} printable characters, not {name[:40]!r}"
-        )
-    return name

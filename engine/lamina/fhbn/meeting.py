@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import socket
+from selectors import EVENT_READ, DefaultSelector
+from typing import NamedTuple
 
-from lamina.fhbn.control import Control, require_secret
+from lamina.fhbn.control import INTRODUCTION_BYTES, Control, greeting, require_secret
 from lamina.fhbn.deadline import Deadline
-from lamina.fhbn.errors import ChannelError, ChannelTimeoutError, HandshakeError
-from lamina.fhbn.link import TIMEOUT_S, Link, sound_name
+from lamina.fhbn.errors import ChannelClosedError, ChannelError, ChannelTimeoutError, HandshakeError
+from lamina.fhbn.link import TIMEOUT_S, Link
+from lamina.fhbn.names import sound_name
 
-# One that has connected and says nothing keeps others waiting no longer than this.
+# One that has connected and does not say who it is goes after this.
 _GREETING_S = 2.0
+_LAST_PORT = 65535
+
+
+class _Guest(NamedTuple):
+    """One that has connected and was greeted."""
+
+    connection: socket.socket
+    greeted: bytes
+    until: Deadline
 
 
 class Listener:
@@ -19,39 +31,89 @@ class Listener:
     def __init__(self, name: str, secret: bytes, *, host: str = "127.0.0.1", port: int = 0) -> None:
         self.name = sound_name(name)
         self._secret = require_secret(secret)
+        if not 0 <= port <= _LAST_PORT:
+            raise ValueError(f"cannot listen on port {port}: give 1 to {_LAST_PORT}, or 0 for any")
         try:
             self._socket = socket.create_server((host, port))
         except OSError as error:
             raise HandshakeError(
                 f"cannot listen on {host}:{port}: {error.strerror}; give another address, or port 0 for any"
             ) from error
-
-    @property
-    def address(self) -> str:
-        """host:port, for connect()."""
-        host, port = self._socket.getsockname()[:2]
-        return f"{host}:{port}"
+        self.address = "{}:{}".format(*self._socket.getsockname()[:2])  # for connect()
+        self._socket.setblocking(False)
+        self._guests: dict[int, _Guest] = {}
+        self._waiting = DefaultSelector()
+        self._waiting.register(self._socket, EVENT_READ)
 
     def accept(self, timeout_s: float = TIMEOUT_S) -> Link:
-        """The next process that connects and has the secret. Others are turned away."""
+        """The next process that connects and has the secret. Others are turned away.
+
+        Nobody waits for those who say nothing: they are greeted, and heard when they have said who they are.
+        """
         deadline = Deadline(timeout_s)
         refused: ChannelError | None = None
         while True:
-            self._socket.settimeout(deadline.left_s or 1e-6)
-            try:
-                connection, _ = self._socket.accept()
-            except TimeoutError:
+            ready = self._ready(deadline)
+            for number in self._guests.keys() - set(ready):
+                if not self._guests[number].until.left_s:
+                    self._dismissed(number).connection.close()
+                    refused = ChannelTimeoutError("the other process said nothing in time")
+            for number in ready:
+                if number == self._socket.fileno():
+                    self._greet()
+                    continue
+                try:
+                    return self._met(self._dismissed(number), deadline)
+                except ChannelError as error:
+                    refused = error
+            if not deadline.left_s:
                 why = f"; one that came was turned away: {refused}" if refused else ""
                 raise ChannelTimeoutError(f"nobody connected to {self.address} in time{why}") from refused
-            try:
-                return _linked(
-                    connection, self.name, self._secret, deadline.sooner(_GREETING_S), listening=True
-                )
-            except ChannelError as error:
-                refused = error
+
+    def _ready(self, deadline: Deadline) -> list[int]:
+        """Who has something to say, once somebody has or somebody's time is over."""
+        if self._socket.fileno() < 0:
+            raise ChannelClosedError(f"the listener {self.name} on {self.address} was closed")
+        until = min([deadline.wait_s, *(guest.until.wait_s for guest in self._guests.values())])
+        return [key.fd for key, _ in self._waiting.select(until)]
+
+    def _greet(self) -> None:
+        try:
+            connection, _ = self._socket.accept()
+        except (BlockingIOError, ConnectionError):  # it has gone again
+            return
+        except OSError as error:
+            raise HandshakeError(f"cannot accept a connection on {self.address}: {error.strerror}") from error
+        connection.setblocking(False)
+        # Ready when all is there that it says before it is answered, so that nobody is waited for.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, INTRODUCTION_BYTES)
+        guest = _Guest(connection, greeting(), Deadline(_GREETING_S))
+        try:
+            connection.send(guest.greeted)
+        except OSError:  # it has gone again
+            connection.close()
+            return
+        self._guests[connection.fileno()] = guest
+        self._waiting.register(connection, EVENT_READ)
+
+    def _dismissed(self, number: int) -> _Guest:
+        guest = self._guests.pop(number)
+        self._waiting.unregister(guest.connection)
+        return guest
+
+    def _met(self, guest: _Guest, deadline: Deadline) -> Link:
+        guest.connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+        until = deadline.sooner(_GREETING_S)
+        control = Control(
+            guest.connection, self._secret, listening=True, deadline=until, greeted=guest.greeted
+        )
+        return _linked(control, self.name, until)
 
     def close(self) -> None:
         """Stop listening. Links stay."""
+        for number in list(self._guests):
+            self._dismissed(number).connection.close()
+        self._waiting.close()
         self._socket.close()
 
     def __enter__(self) -> Listener:
@@ -69,17 +131,18 @@ def connect(address: str, *, name: str, secret: bytes, timeout_s: float = TIMEOU
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError(f"address '{address}' is not host:port")
+    if not 1 <= int(port) <= _LAST_PORT:
+        raise ValueError(f"address '{address}' has a port that cannot be: give one of 1 to {_LAST_PORT}")
     try:
-        connection = socket.create_connection((host, int(port)), timeout=deadline.left_s or 1e-6)
+        connection = socket.create_connection((host, int(port)), timeout=deadline.wait_s)
+    except TimeoutError as error:
+        raise ChannelTimeoutError(f"{address} did not answer in time") from error
     except OSError as error:
         raise HandshakeError(f"cannot connect to {address}: {error}") from error
-    return _linked(connection, name, secret, deadline, listening=False)
+    return _linked(Control(connection, secret, listening=False, deadline=deadline), name, deadline)
 
 
-def _linked(
-    connection: socket.socket, name: str, secret: bytes, deadline: Deadline, *, listening: bool
-) -> Link:
-    control = Control(connection, secret, listening=listening, deadline=deadline)
+def _linked(control: Control, name: str, deadline: Deadline) -> Link:
     try:
         return Link(control, name, deadline)
     except BaseException:

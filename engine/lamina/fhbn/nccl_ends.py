@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from types import TracebackType
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import ChannelClosedError, ChannelError, ChannelTimeoutError
 from lamina.fhbn.frame import HEADER, Framing, Spans, after, distance
+from lamina.fhbn.group_end import GroupEnd, HeldMessage
 from lamina.fhbn.terms import Terms
 from lamina.fhbn.torch_distributed import RECEIVER, SENDER, flat_bytes, met, patience
 
@@ -20,15 +21,11 @@ _MOST_INLINE = 4096
 _CLOSING_S = 1.0
 
 
-class _NcclEnd:
+class _NcclEnd(GroupEnd):
     engine = "nccl"
 
     def __init__(self, control: Control, terms: Terms, deadline: Deadline, rank: int) -> None:
-        self.peer = f"{control.peer} (channel {terms.name})"
-        self._other = 1 - rank
-        self._timeout_s = terms.timeout_s
-        self._broken = False
-        self._framing = Framing(terms, self.peer, _MOST_INLINE)
+        super().__init__(control, terms, rank, partial(Framing, most_inline=_MOST_INLINE))
         self._next = terms.first_seqno
         self._device = torch.device("cuda", torch.cuda.current_device())
         self._host = torch.zeros(HEADER.size, dtype=torch.uint8).pin_memory()
@@ -52,26 +49,12 @@ class _NcclEnd:
         """Of the next message."""
         return self._next
 
-    def _begin(self, timeout_s: float | None) -> Deadline:
-        if self._group is None:
-            raise ChannelClosedError(f"the channel with {self.peer} was closed at this end")
-        if self._broken:
-            raise ChannelError(
-                f"the channel with {self.peer} did not survive a failure: over NCCL, none does"
-            )
-        seconds = self._timeout_s if timeout_s is None else timeout_s
-        if not seconds >= 0:
-            raise ValueError(f"a timeout of {seconds}: give a number of seconds, 0 or more")
-        return Deadline(seconds)
-
     def _done(self, work: Any, deadline: Deadline) -> None:
         try:
             work.wait(patience(deadline.left_s))
-        except BaseException as error:
-            self._broken = True
-            if isinstance(error, RuntimeError):
-                raise ChannelTimeoutError(f"{self.peer} did not take part in a transfer in time") from error
-            raise
+        except RuntimeError as error:
+            self._ended = self._broken("a failure")
+            raise ChannelTimeoutError(f"{self.peer} did not take part in a transfer in time") from error
 
     def close(self) -> None:
         """Take part no more."""
@@ -96,10 +79,12 @@ class NcclSender(_NcclEnd):
 
     def send(self, *buffers: object, timeout_s: float | None = None) -> None:
         """Send CUDA tensors as the parts of one message, and wait until NCCL has sent them."""
-        deadline = self._begin(timeout_s)
+        self._require_open()
+        deadline = self._deadline(timeout_s)
         parts = [_device_bytes(buffer) for buffer in buffers]
         sizes = [part.numel() for part in parts]
         spans = self._framing.spans(sizes)
+        self._begin()
         self._framing.write(self._header, self._next, sizes)
         self._frame[: HEADER.size].copy_(self._host)
         if spans.total <= self._framing.inline:
@@ -111,13 +96,14 @@ class NcclSender(_NcclEnd):
             self._move(self._frame, deadline)
             self._move(body, deadline)
         self._next = after(self._next)
+        self._finish()
 
     def _move(self, tensor: Any, deadline: Deadline) -> None:
         self._done(self._group.send([tensor], self._other, 0), deadline)
 
     def close(self) -> None:
         """Tell the receiver, if it listens."""
-        if self._group is not None and not self._broken:
+        if self._group is not None and self._ended is None:
             self._framing.write_end(self._header, self._next)
             self._frame[: HEADER.size].copy_(self._host)
             with contextlib.suppress(ChannelError):
@@ -143,25 +129,28 @@ class NcclReceiver(_NcclEnd):
 
     def recv(self, timeout_s: float | None = None) -> NcclMessage:
         """Wait for the next message; its parts are there for every stream."""
-        deadline = self._begin(timeout_s)
+        self._require_open()
         if distance(self._consumed, self._next) >= self._slots:
             raise ChannelError(
                 f"all {self._slots} slots of the channel from {self.peer} hold messages that were "
                 "not released"
             )
+        deadline = self._deadline(timeout_s)
         slot = self._memory[self._next % self._slots]
         frame = slot[: self._framing.frame_bytes]
+        self._begin()
         self._done(self._group.recv([frame], self._other, 0), deadline)
         self._host.copy_(frame[: HEADER.size])
         if self._framing.is_end(self._header, self._next):
-            raise ChannelClosedError(f"{self.peer} has closed the channel")
-        spans = self._framing.checked(self._header, self._next)
+            raise self._end_with(ChannelClosedError, f"{self.peer} has closed the channel")
+        spans = self._checked(self._header, self._next)
         body = frame[HEADER.size :]
         if spans.total > self._framing.inline:
             body = slot[: spans.total]
             self._done(self._group.recv([body], self._other, 0), deadline)
         message = NcclMessage(self, self._next, [body[start:end] for start, end in spans.parts])
         self._next = after(self._next)
+        self._finish()
         return message
 
     def give_back(self, seqno: int) -> None:
@@ -172,34 +161,20 @@ class NcclReceiver(_NcclEnd):
             self._consumed = after(self._consumed)
 
 
-class NcclMessage:
+class NcclMessage(HeldMessage):
     """A received message: CUDA tensors of bytes, where they arrived. It holds its slot until release()."""
 
+    __slots__ = ("_parts",)
+
     def __init__(self, receiver: NcclReceiver, seqno: int, parts: list[Any]) -> None:
-        self._receiver = receiver
+        super().__init__(receiver.give_back, seqno)
         self._parts = parts
-        self._released = False
-        self.seqno = seqno
 
     def __len__(self) -> int:
         return len(self._parts)
 
     def __getitem__(self, index: int) -> Any:
         return self._parts[index]
-
-    def release(self) -> None:
-        """Give the slot back."""
-        if not self._released:
-            self._released = True
-            self._receiver.give_back(self.seqno)
-
-    def __enter__(self) -> NcclMessage:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
 
 
 def _device_bytes(buffer: Any) -> Any:

@@ -14,8 +14,9 @@ import os
 import secrets
 import socket
 import struct
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Generator, Iterator
+from selectors import EVENT_READ, DefaultSelector
+from typing import NamedTuple, NoReturn
 
 from lamina import host_memory
 from lamina._native import ShmReceiver, ShmSegment, ShmSender
@@ -43,7 +44,7 @@ class Handed(NamedTuple):
 
     segment: ShmSegment
     peer: str
-    watched: int  # a descriptor that tells of its end; to be copied
+    watched: tuple[int, ...]  # descriptors that tell of its end; to be copied
 
 
 def receiver(control: Control, terms: Terms, deadline: Deadline) -> ShmReceiver:
@@ -63,8 +64,13 @@ def made_ring(control: Control, terms: Terms, deadline: Deadline) -> Iterator[Ha
     """The receiver's half: make the ring and hand it over."""
     segment = _new_ring(terms)
     with _handing_over(control, deadline) as connection:
-        socket.send_fds(connection, [b"ring"], [segment.descriptor])
-        with _watched(connection, control) as watched:
+        try:
+            socket.send_fds(connection, [b"ring"], [segment.descriptor])
+        except ConnectionError:
+            _raise_its_end(control, deadline)
+        except OSError as error:
+            raise HandshakeError(f"cannot hand shared memory over to {control.peer}: {error}") from error
+        with _watched(connection) as watched:
             yield Handed(segment, _called(control, terms), watched)
 
 
@@ -74,17 +80,25 @@ def taken_ring(control: Control, terms: Terms, deadline: Deadline) -> Iterator[H
     offer = control.hear(deadline)
     name, token = (field(offer, key, bytes, control.peer) for key in ("socket", "token"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.settimeout(deadline.left_s or 1e-6)
+        connection.settimeout(deadline.wait_s)
         try:
             connection.connect(name)
             connection.send(token)
-            _, descriptors, _, _ = socket.recv_fds(connection, 16, 1)
+            said, descriptors, _, _ = socket.recv_fds(connection, 16, 1)
+        except TimeoutError as error:
+            raise ChannelTimeoutError(f"{control.peer} did not hand over its memory in time") from error
+        except ConnectionError:  # nobody is there any more: why not is heard below
+            said, descriptors = b"", []
         except OSError as error:
             raise HandshakeError(f"cannot take over the shared memory of {control.peer}: {error}") from error
-        with _closing(descriptors), _watched(connection, control) as watched:
+        with _closing(descriptors):
+            if not said:
+                _raise_its_end(control, deadline)
             if len(descriptors) != 1:
                 raise HandshakeError(f"{control.peer} has not handed over its shared memory")
-            yield Handed(_attach(descriptors[0], terms, control), _called(control, terms), watched)
+            segment = _attach(descriptors[0], terms, control)
+            with _watched(connection) as watched:
+                yield Handed(segment, _called(control, terms), watched)
 
 
 def _new_ring(terms: Terms) -> ShmSegment:
@@ -111,41 +125,73 @@ def _attach(descriptor: int, terms: Terms, control: Control) -> ShmSegment:
 
 @contextlib.contextmanager
 def _handing_over(control: Control, deadline: Deadline) -> Iterator[socket.socket]:
-    """A local connection to the process at the other end of `control`."""
+    """A local connection to the process at the other end of `control`. It tells of its end ever after."""
     token = secrets.token_bytes(_TOKEN_BYTES)
     name = b"\0lamina-" + secrets.token_hex(16).encode()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(name)
         listening.listen()
         control.say({"socket": name, "token": token}, deadline)
-        while True:
-            listening.settimeout(deadline.left_s or 1e-6)
-            try:
-                connection, _ = listening.accept()
-            except TimeoutError as error:
-                raise ChannelTimeoutError(f"{control.peer} did not come for its shared memory") from error
-            with connection:
-                connection.settimeout(deadline.left_s or 1e-6)
-                with contextlib.suppress(OSError):
-                    shown = connection.recv(_TOKEN_BYTES)
-                    if _user_of(connection) == os.getuid() and hmac.compare_digest(shown, token):
-                        yield connection
+        with contextlib.closing(_visitors(listening, control, deadline)) as visitors:
+            for visitor in visitors:
+                with visitor:
+                    if _shows(visitor, token):
+                        yield visitor
                         return
 
 
+def _visitors(
+    listening: socket.socket, control: Control, deadline: Deadline
+) -> Generator[socket.socket, None, None]:
+    """Those of our own user that come and say something. Nobody is waited for who has come and is silent."""
+    with contextlib.ExitStack() as opened, DefaultSelector() as waiting:
+        waiting.register(control, EVENT_READ)
+        waiting.register(listening, EVENT_READ)
+        while ready := waiting.select(deadline.wait_s):
+            for key, _ in ready:
+                if key.fileobj is control:
+                    _raise_its_end(control, deadline)
+                if key.fileobj is listening:
+                    visitor = opened.enter_context(listening.accept()[0])
+                    if _credentials(visitor)[1] == os.getuid():
+                        waiting.register(visitor, EVENT_READ, visitor)
+                    else:
+                        visitor.close()
+                else:
+                    waiting.unregister(key.data)
+                    yield key.data
+    raise ChannelTimeoutError(f"{control.peer} did not come for its shared memory")
+
+
+def _shows(visitor: socket.socket, token: bytes) -> bool:
+    with contextlib.suppress(OSError):
+        return hmac.compare_digest(visitor.recv(_TOKEN_BYTES, socket.MSG_DONTWAIT), token)
+    return False
+
+
+def _raise_its_end(control: Control, deadline: Deadline) -> NoReturn:
+    """Raise why the peer does not go on: it has refused or is gone, and neither is silent."""
+    control.hear(deadline)
+    raise HandshakeError(f"{control.peer} speaks of something else while memory is handed over")
+
+
 @contextlib.contextmanager
-def _watched(connection: socket.socket, control: Control) -> Iterator[int]:
-    """What tells of the other process's end: itself, or where it cannot be seen, the connection to it."""
+def _watched(connection: socket.socket) -> Iterator[tuple[int, ...]]:
+    """What tells of the other process's end: its connection and, where it can be seen, the process.
+
+    Either alone would miss some: a child that it has forked keeps a connection open, and a process of another
+    pid namespace cannot be seen: it has no number here.
+    """
     pid, _, _ = _credentials(connection)
     try:
-        descriptor = os.pidfd_open(pid)
-    except OSError:  # of another pid namespace, where it has no number here
-        yield control.fileno()
+        process = os.pidfd_open(pid)
+    except OSError:
+        yield (connection.fileno(),)
         return
     try:
-        yield descriptor
+        yield connection.fileno(), process
     finally:
-        os.close(descriptor)
+        os.close(process)
 
 
 def _credentials(connection: socket.socket) -> tuple[int, int, int]:
@@ -153,10 +199,6 @@ def _credentials(connection: socket.socket) -> tuple[int, int, int]:
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
     return pid, uid, gid
-
-
-def _user_of(connection: socket.socket) -> int:
-    return _credentials(connection)[1]
 
 
 @contextlib.contextmanager

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
 from lamina.fhbn.control import field
+from lamina.fhbn.deadline import seconds
 from lamina.fhbn.errors import HandshakeError
+from lamina.fhbn.names import sound_name
 
 MOST_SLOTS = 1 << 16
 _SHARED = {"name": str, "message_bytes": int, "slots": int, "epoch": int, "first_seqno": int}
@@ -25,12 +28,23 @@ class Terms:
     spin_s: float
 
     def __post_init__(self) -> None:
+        sound_name(self.name, "a channel")
+        for time_s in (self.timeout_s, self.spin_s):
+            seconds(time_s)
         if self.message_bytes < 1:
             raise ValueError(f"messages of {self.message_bytes} bytes: give 1 or more")
         if power_of_two(self.slots) != self.slots:
             raise ValueError(f"{self.slots:,} slots: their number is a power of two")
         if not 0 <= self.first_seqno < 1 << 64 or not 0 <= self.epoch < 1 << 32:
             raise ValueError(f"seqno {self.first_seqno}, epoch {self.epoch}: they have 64 and 32 bits")
+
+    @staticmethod
+    def new(
+        name: str, message_bytes: int, slots: int, first_seqno: int, timeout_s: float, spin_s: float
+    ) -> Terms:
+        """A receiver's, for one opening."""
+        epoch = secrets.randbits(32)
+        return Terms(name, message_bytes, power_of_two(slots), epoch, first_seqno, timeout_s, spin_s)
 
     @staticmethod
     def of(message: dict[str, Any], peer: str, timeout_s: float, spin_s: float) -> Terms:

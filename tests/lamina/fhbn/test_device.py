@@ -6,19 +6,19 @@ import ctypes
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from lamina import _native, cuda_library, fhbn
+from lamina import cuda_library
 from lamina._native import ShmSegment
 from lamina.cuda_library import CudaError
 from lamina.fhbn import device
 from lamina.fhbn.device import DeviceReceiver, DeviceSender
 
+GPU = torch.device("cuda", 0)
 CSRC = Path(__file__).parents[3] / "csrc"
 
 
@@ -28,9 +28,26 @@ def segment(slots: int = 2) -> ShmSegment:
 
 def test_tensors_of_the_host_and_too_many_are_refused() -> None:
     with pytest.raises(TypeError, match="tensors in GPU memory"):
-        device.buffers_of((torch.zeros(1),))
+        device.buffers_of((torch.zeros(1),), GPU)
     with pytest.raises(ValueError, match="up to 14 parts, not 15"):
-        device.buffers_of((torch.zeros(1),) * 15)
+        device.buffers_of((torch.zeros(1),) * 15, GPU)
+
+
+class FakeTensor:
+    """What is asked of a tensor in GPU memory."""
+
+    is_cuda = True
+
+    def __init__(self, index: int) -> None:
+        self.device = torch.device("cuda", index)
+
+    def is_contiguous(self) -> bool:
+        return True
+
+
+def test_tensors_of_another_gpu_are_refused() -> None:
+    with pytest.raises(ValueError, match="a tensor on cuda:1 cannot go by a channel of cuda:0"):
+        device.buffers_of((FakeTensor(1),), GPU)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -119,78 +136,6 @@ def test_structs_lie_as_the_header_has_them(tmp_path: Path) -> None:
     assert [int(line) for line in told.split()] == wanted
 
 
-class FakeLibrary:
-    """What the native library does, without a device: writes down what it is told."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls: list[str] = []
-        self.created: list[tuple[object, ...]] = []
-        self.found = 0, ""
-        monkeypatch.setattr(cuda_library, "ask", self.ask)
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
-
-    def ask(self, name: str, *arguments: object) -> tuple[int, str]:
-        self.calls.append(name)
-        if name == "channel_create":
-            channel, end = arguments
-            assert isinstance(channel, device._Channel)
-            self.created.append(tuple(getattr(channel, field) for field, _ in channel._fields_))
-            ctypes.cast(end, ctypes.POINTER(ctypes.c_void_p))[0] = 1  # type: ignore[arg-type]
-        return self.found if name == "channel_check" else (0, "")
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
-    return FakeLibrary(monkeypatch)
-
-
-def test_an_end_is_made_over_the_segment_and_closed_once(fake: FakeLibrary) -> None:
-    ring = segment()
-    with DeviceReceiver(ring, "worker 1", timeout_s=1.5) as receiver:
-        receiver.check()
-        receiver.abort()
-    receiver.close()
-    del receiver
-    DeviceSender(ring, "worker 1", timeout_s=float("inf")).close()
-    assert fake.created == [
-        (ring.address, ring.nbytes, 1, 1_500_000_000, b"worker 1"),
-        (ring.address, ring.nbytes, 0, 10**18, b"worker 1"),
-    ]
-    one = ["check_device", "channel_create", "channel_destroy"]
-    assert fake.calls == [*one[:2], "channel_check", "channel_abort", one[2], *one]
-
-
-def test_a_closed_end_says_so(fake: FakeLibrary) -> None:
-    sender = DeviceSender(segment(), "worker 1", timeout_s=1)
-    sender.close()
-    for call in (sender.check, sender.abort, sender.send):
-        with pytest.raises(_native.ChannelClosedError, match="with worker 1 was closed at this end"):
-            call()
-    assert fake.calls[-1] == "channel_destroy"
-
-
-@pytest.mark.parametrize(
-    ("status", "error"),
-    [
-        (4, _native.ChannelTimeoutError),
-        (5, _native.PeerLostError),
-        (6, _native.ChannelClosedError),
-        (7, _native.ChannelCorruptedError),
-        (8, _native.ChannelError),
-        (3, CudaError),
-    ],
-)
-def test_what_a_device_finds_wrong_is_an_error_of_its_own(
-    fake: FakeLibrary, status: int, error: type[Exception]
-) -> None:
-    with DeviceReceiver(segment(), "worker 1", timeout_s=1) as receiver:
-        fake.found = status, "so it is"
-        with pytest.raises(error, match="so it is") as raised:
-            receiver.check()
-        assert raised.type is error
-
-
 def test_the_segment_tells_where_it_is() -> None:
     ring = segment()
     assert ring.address % 4096 == 0
@@ -198,46 +143,3 @@ def test_the_segment_tells_where_it_is() -> None:
 
 
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
-
-
-def test_a_link_opens_ends_on_a_device(
-    fake: FakeLibrary, links: tuple[fhbn.Link, fhbn.Link], both: Both
-) -> None:
-    ours, theirs = links
-    sender, receiver = both(
-        lambda: ours.device_sender("qkv"),
-        lambda: theirs.device_receiver("qkv", message_bytes=100, slots=3, first_seqno=9),
-    )
-    assert (sender.engine, sender.first_seqno, receiver.first_seqno) == ("shm", 9, 9)
-    sides = {(side, peer, nbytes) for _, nbytes, side, _, peer in fake.created}
-    nbytes = ShmSegment.bytes_for(100, 4)
-    assert sides == {
-        (0, b"attention worker 0 (channel qkv)", nbytes),
-        (1, b"model worker 0 (channel qkv)", nbytes),
-    }
-    sender.close()
-    receiver.close()
-    assert "channel_abort" not in fake.calls
-    assert fake.calls.count("channel_destroy") == 2
-
-
-def test_the_end_of_the_peer_ends_waits_on_the_device(
-    fake: FakeLibrary, listener: fhbn.Listener, spawn: Callable[..., subprocess.Popen[str]]
-) -> None:
-    """Its kernels wait for a host end in another process, which is killed."""
-    child = spawn("producer", "shm")
-    with listener.accept() as link:
-        receiver = link.device_receiver("data", message_bytes=1 << 14)
-    assert "channel_abort" not in fake.calls
-    child.kill()
-    assert receiver._watch is not None
-    receiver._watch._thread.join(30)
-    assert fake.calls[-1] == "channel_abort"
-    receiver.close()
-
-
-def test_an_engine_without_device_ends_is_told(links: tuple[fhbn.Link, fhbn.Link]) -> None:
-    with pytest.raises(
-        fhbn.HandshakeError, match="gloo cannot be used because it has no ends on a GPU's stream"
-    ):
-        links[0].device_receiver("a", message_bytes=64, network="gloo")

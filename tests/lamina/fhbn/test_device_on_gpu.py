@@ -117,7 +117,7 @@ def test_a_message_that_does_not_fit_is_told() -> None:
 
 def test_tensors_that_cannot_be_sent_as_they_are_are_refused() -> None:
     with pytest.raises(ValueError, match="must be contiguous"):
-        device.buffers_of((torch.zeros((4, 4), device="cuda").T,))
+        device.buffers_of((torch.zeros((4, 4), device="cuda").T,), torch.device("cuda", 0))
     with (
         DeviceSender(segment(), "the host", timeout_s=1) as sender,
         pytest.raises(ValueError, match="open the channel with larger messages"),

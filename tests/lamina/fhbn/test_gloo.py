@@ -15,9 +15,8 @@ import torch
 
 from lamina import fhbn
 from lamina.fhbn import gloo
-from lamina.fhbn.frame import HEADER, MOST_INLINE, Framing, Spans
+from lamina.fhbn.frame import MOST_INLINE
 from lamina.fhbn.place import Place
-from lamina.fhbn.terms import Terms
 from lamina.fhbn.torch_distributed import ControlStore
 
 Links = tuple[fhbn.Link, fhbn.Link]
@@ -293,30 +292,3 @@ def test_without_torch_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     here = Place.here()
     assert gloo.missing(here, here) == "torch is not installed"
-
-
-def framing(epoch: int = 7) -> Framing:
-    return Framing(Terms("qkv", 200, 4, epoch, 0, 1.0, 0.0), "peer")
-
-
-@pytest.mark.parametrize(
-    ("header", "sentence"),
-    [
-        ((1, 7, 0), "another message where the next one belongs"),
-        ((0, 8, 0), "a message of another epoch"),
-        ((0, 7, 15), "impossibly many parts"),
-        ((0, 7, 1, 257), "larger than the channel's messages"),
-        ((0, 7, 2, 256, 1), "larger than the channel's messages"),
-        ((0, 7, 2, 2**64 - 1, 2**64 - 1), "larger than the channel's messages"),
-    ],
-)
-def test_a_senseless_header_is_refused(header: tuple[int, ...], sentence: str) -> None:
-    packed = HEADER.pack(*header, *(0,) * (17 - len(header)))
-    with pytest.raises(fhbn.ChannelCorruptedError, match=f"peer has sent|peer has put.*{sentence}"):
-        framing().checked(memoryview(packed), 0)
-
-
-def test_a_header_is_read_as_it_was_written() -> None:
-    frame = memoryview(bytearray(HEADER.size))
-    framing().write(frame, 2**64 - 1, [1, 64, 65])
-    assert framing().checked(frame, 2**64 - 1) == Spans(((0, 1), (64, 128), (128, 193)), 256)

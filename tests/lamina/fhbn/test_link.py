@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from lamina import fhbn, host_memory
-from lamina.fhbn import shm
-from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.engines import best, usable
 from lamina.fhbn.place import Place
 
@@ -194,46 +189,6 @@ def test_a_peer_that_does_not_open_is_waited_for_and_told(links: Links) -> None:
         links[1].sender("a", timeout_s=5)
 
 
-@pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
-def test_a_process_without_a_sound_name_is_refused(secret: bytes, name: str) -> None:
-    with pytest.raises(fhbn.HandshakeError, match="1 to 200 printable characters"):
-        fhbn.Listener(name, secret)
-
-
-@pytest.mark.parametrize("address", ["", "somewhere", "127.0.0.1:", "127.0.0.1:http"])
-def test_an_address_without_a_port_is_refused(secret: bytes, address: str) -> None:
-    with pytest.raises(ValueError, match="is not host:port"):
-        fhbn.connect(address, name="x", secret=secret)
-
-
-def test_nobody_listening_is_told(secret: bytes) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        host, port = free.getsockname()
-        with pytest.raises(fhbn.HandshakeError, match=rf"cannot connect to 127.0.0.1:{port}: .*refused"):
-            fhbn.connect(f"{host}:{port}", name="x", secret=secret)
-
-
-def test_a_port_in_use_is_told(listener: fhbn.Listener, secret: bytes) -> None:
-    port = int(listener.address.split(":")[1])
-    with pytest.raises(fhbn.HandshakeError, match=rf"cannot listen on 127.0.0.1:{port}: .* give another"):
-        fhbn.Listener("second", secret, port=port)
-
-
-def test_one_that_says_nothing_does_not_keep_others_out(
-    listener: fhbn.Listener, secret: bytes, both: Both, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lamina.fhbn.meeting._GREETING_S", 0.1)
-    host, port = listener.address.split(":")
-    with socket.create_connection((host, int(port))):
-        ours, theirs = both(
-            lambda: listener.accept(30),
-            lambda: fhbn.connect(listener.address, name="worker", secret=secret),
-        )
-        with ours, theirs:
-            assert ours.peer == "worker"
-
-
 def test_the_best_network_both_have_is_taken() -> None:
     here = Place.here()
     elsewhere = dataclasses.replace(here, machine="elsewhere")
@@ -247,70 +202,6 @@ def test_the_best_network_both_have_is_taken() -> None:
     stranger = dataclasses.replace(here, user=here.user + 1)
     with pytest.raises(fhbn.HandshakeError, match="belong to different users"):
         usable("shm", here, stranger)
-
-
-def test_only_who_shows_the_token_gets_the_memory(
-    links: Links, both: Both, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody else on this machine finds the local socket, and comes first."""
-    ours, theirs = links
-    field = shm.field
-    got: list[bytes] = []
-
-    def spied(message: dict[str, Any], name: str, kind: type, peer: str) -> Any:
-        found = field(message, name, kind, peer)
-        if name == "token":
-            for shown in (b"", bytes(32), found[:-1]):
-                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as thief:
-                    thief.connect(message["socket"])
-                    thief.send(shown)
-                    thief.settimeout(30)
-                    got.append(thief.recv(16))
-        return found
-
-    monkeypatch.setattr(shm, "field", spied)
-    both(lambda: ours.sender("a"), lambda: theirs.receiver("a", message_bytes=64))
-    assert got == [b"", b"", b""]
-
-
-offers = st.fixed_dictionaries(
-    {},
-    optional={
-        "engines": st.lists(st.sampled_from(["shm", "gloo", "x"]) | st.integers(0, 9), max_size=3)
-        | st.text(max_size=3),
-        "terms": st.fixed_dictionaries(
-            {},
-            optional={
-                "name": st.sampled_from(["a", "b"]) | st.none(),
-                "message_bytes": st.integers(-(2**63), 2**64 - 1),
-                "slots": st.integers(-1, 5) | st.integers(-(2**63), 2**64 - 1),
-                "epoch": st.integers(-(2**63), 2**64 - 1),
-                "first_seqno": st.integers(-(2**63), 2**64 - 1),
-            },
-        ),
-        "socket": st.binary(max_size=120),
-        "token": st.binary(max_size=40),
-        "use": st.text(max_size=5),
-    },
-)
-
-
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(said=st.lists(offers, max_size=3))
-def test_strange_offers_end_in_a_sentence(
-    listener: fhbn.Listener, secret: bytes, both: Both, said: list[dict[str, Any]]
-) -> None:
-    """From one who has the secret: whatever it says instead of opening a channel."""
-    ours, theirs = both(
-        lambda: listener.accept(30), lambda: fhbn.connect(listener.address, name="worker", secret=secret)
-    )
-    with ours, theirs:
-        for message in said:
-            theirs.control.say(message, Deadline(30))
-        theirs.close()
-        with pytest.raises((fhbn.ChannelError, OSError)) as refused:
-            ours.sender("a", network="shm", timeout_s=30)
-        assert "\n" not in str(refused.value)
 
 
 def test_nothing_in_the_handshake_can_be_code() -> None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
 from lamina import fhbn
 from lamina.fhbn import nccl
+from lamina.fhbn.frame import HEADER, Framing
+from lamina.fhbn.group_end import GroupEnd
+from lamina.fhbn.nccl_ends import NcclReceiver
 from lamina.fhbn.place import Place
+from lamina.fhbn.terms import Terms
+from lamina.fhbn.torch_distributed import RECEIVER
 
 HERE = Place.here()
 ELSEWHERE = Place("another machine", HERE.user)
@@ -42,3 +52,85 @@ def test_who_asks_for_it_is_told_why_not(links: tuple[fhbn.Link, fhbn.Link]) -> 
     ours, _ = links
     with pytest.raises(fhbn.HandshakeError, match="nccl cannot be used because this build of torch has no"):
         ours.receiver("qkv", message_bytes=64, network="nccl")
+
+
+class FakeGroup:
+    """Puts a header where the next message is wanted, or fails."""
+
+    def __init__(self, act: Callable[[memoryview], None]) -> None:
+        self.act = act
+        self.asked = 0
+
+    def recv(self, tensors: list[Any], _other: int, _tag: int) -> Any:
+        self.asked += 1
+        return SimpleNamespace(wait=lambda _: self.act(tensors[0].numpy().data))
+
+
+def receiver_over(group: FakeGroup) -> NcclReceiver:
+    """One in memory of the host: there is no GPU for it to be made on."""
+    terms = Terms("qkv", 64, 2, 7, 0, 1.0, 0.0)
+    receiver = NcclReceiver.__new__(NcclReceiver)
+    control: Any = SimpleNamespace(peer="worker 1")
+    GroupEnd.__init__(receiver, control, terms, RECEIVER, partial(Framing, most_inline=4096))
+    receiver._next = receiver._consumed = 0
+    receiver._slots, receiver._given_back = 2, [False] * 2
+    receiver._memory = torch.zeros((2, receiver._framing.frame_bytes), dtype=torch.uint8)
+    receiver._host = torch.zeros(HEADER.size, dtype=torch.uint8)
+    receiver._header = receiver._host.numpy().data
+    receiver._group = group
+    return receiver
+
+
+def header(*values: int) -> Callable[[memoryview], None]:
+    return lambda frame: HEADER.pack_into(frame, 0, *values, *(0,) * (17 - len(values)))
+
+
+def fail(error: BaseException) -> Callable[[memoryview], None]:
+    def act(_: memoryview) -> None:
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("act", "first", "later", "sentence"),
+    [
+        (
+            header(0, 7, 0xFFFFFFFF),
+            fhbn.ChannelClosedError,
+            fhbn.ChannelClosedError,
+            "has closed the channel",
+        ),
+        (header(0, 8, 1), fhbn.ChannelCorruptedError, fhbn.ChannelCorruptedError, "of another epoch"),
+        (
+            fail(RuntimeError("NCCL")),
+            fhbn.ChannelTimeoutError,
+            fhbn.ChannelError,
+            "survive a failure: over nccl",
+        ),
+        (
+            fail(KeyboardInterrupt()),
+            KeyboardInterrupt,
+            fhbn.ChannelError,
+            "survive an interruption: over nccl",
+        ),
+    ],
+)
+def test_the_end_of_a_channel_is_remembered(
+    act: Callable[[memoryview], None], first: type[BaseException], later: type[BaseException], sentence: str
+) -> None:
+    group = FakeGroup(act)
+    receiver = receiver_over(group)
+    with pytest.raises(first):
+        receiver.recv()
+    with pytest.raises(later, match=sentence):
+        receiver.recv()
+    assert group.asked == 1
+
+
+def test_a_message_is_held_until_it_is_released() -> None:
+    group = FakeGroup(header(0, 7, 1, 3))
+    receiver = receiver_over(group)
+    with receiver.recv() as message:
+        assert (len(message), message.seqno, message[0].numel(), receiver.consumed) == (1, 0, 3, 0)
+    assert receiver.consumed == 1

@@ -1,0 +1,36 @@
+"""Headers in what torch.distributed sends: nothing in them is believed."""
+
+from __future__ import annotations
+
+import pytest
+
+from lamina import fhbn
+from lamina.fhbn.frame import HEADER, Framing, Spans
+from lamina.fhbn.terms import Terms
+
+
+def framing(epoch: int = 7) -> Framing:
+    return Framing(Terms("qkv", 200, 4, epoch, 0, 1.0, 0.0), "peer")
+
+
+@pytest.mark.parametrize(
+    ("header", "sentence"),
+    [
+        ((1, 7, 0), "another message where the next one belongs"),
+        ((0, 8, 0), "a message of another epoch"),
+        ((0, 7, 15), "impossibly many parts"),
+        ((0, 7, 1, 257), "larger than the channel's messages"),
+        ((0, 7, 2, 256, 1), "larger than the channel's messages"),
+        ((0, 7, 2, 2**64 - 1, 2**64 - 1), "larger than the channel's messages"),
+    ],
+)
+def test_a_senseless_header_is_refused(header: tuple[int, ...], sentence: str) -> None:
+    packed = HEADER.pack(*header, *(0,) * (17 - len(header)))
+    with pytest.raises(fhbn.ChannelCorruptedError, match=f"peer has sent|peer has put.*{sentence}"):
+        framing().checked(memoryview(packed), 0)
+
+
+def test_a_header_is_read_as_it_was_written() -> None:
+    frame = memoryview(bytearray(HEADER.size))
+    framing().write(frame, 2**64 - 1, [1, 64, 65])
+    assert framing().checked(frame, 2**64 - 1) == Spans(((0, 1), (64, 128), (128, 193)), 256)

@@ -1,0 +1,167 @@
+"""Opening a channel when something is wrong: whose mistake it is, who is told, and what is left open."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina import fhbn
+from lamina.fhbn import shm
+from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.place import Place
+from lamina.fhbn.terms import Terms
+
+Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
+Links = tuple[fhbn.Link, fhbn.Link]
+TERMS = Terms("a", 64, 4, 7, 0, 30.0, 0.0)
+
+
+def soon() -> Deadline:
+    return Deadline(30)
+
+
+@pytest.mark.parametrize(
+    ("end", "mistake", "sentence"),
+    [
+        (end, mistake, sentence)
+        for end in ("sender", "receiver")
+        for mistake, sentence in [
+            ({"network": "pigeon"}, "network 'pigeon' is unknown"),
+            ({"name": ""}, "a channel's name has 1 to 200 printable characters"),
+            ({"name": "a\nb"}, "a channel's name has 1 to 200 printable characters"),
+            ({"timeout_s": float("nan")}, "a number of seconds, 0 or more"),
+            ({"timeout_s": -1}, "a number of seconds, 0 or more"),
+            ({"spin_s": float("nan")}, "a number of seconds, 0 or more"),
+        ]
+    ]
+    + [
+        ("receiver", {"slots": 0}, "0 slots: give 1 to 65,536"),
+        ("receiver", {"message_bytes": 0}, "messages of 0 bytes"),
+    ],
+)
+def test_an_own_mistake_leaves_the_link_as_it_was(
+    links: Links, both: Both, end: str, mistake: dict[str, Any], sentence: str
+) -> None:
+    ours, theirs = links
+    asked = {"name": "a"} | ({"message_bytes": 64} if end == "receiver" else {}) | mistake
+    with pytest.raises(ValueError, match=sentence):
+        getattr(ours, end)(**asked)
+    sender, receiver = both(lambda: ours.sender("a"), lambda: theirs.receiver("a", message_bytes=64))
+    sender.send(b"x")
+    assert bytes(receiver.recv()[0]) == b"x"
+
+
+def closed(link: fhbn.Link) -> bool:
+    return link.control.fileno() == -1
+
+
+def test_a_network_that_was_not_offered_cannot_be_chosen(links: Links, both: Both) -> None:
+    ours, theirs = links
+
+    def choose() -> None:
+        assert theirs.control.hear(soon())["engines"] == ["shm"]
+        theirs.control.say({"use": "gloo"}, soon())
+
+    with pytest.raises(fhbn.HandshakeError, match="has chosen a network that was not offered"):
+        both(lambda: ours.receiver("a", message_bytes=64, network="shm"), choose)
+    assert closed(ours)
+
+
+@pytest.mark.parametrize("engines", [[1], ["shm", None], [b"shm"], ["a\nb"]])
+def test_networks_that_are_no_names_are_refused(links: Links, engines: list[object]) -> None:
+    ours, theirs = links
+    theirs.control.say({"engines": engines, "terms": TERMS.said()}, soon())
+    with pytest.raises(fhbn.HandshakeError, match="has sent a message without sound 'engines'"):
+        ours.sender("a")
+    assert closed(ours)
+
+
+class FakeEnd:
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("says", [{"opened": False}, {"opened": 1}, {}, {"refused": "no room"}, None])
+def test_an_end_whose_peer_has_none_is_closed(links: Links, says: dict[str, Any] | None) -> None:
+    ours, theirs = links
+    if says is None:
+        theirs.close()
+    else:
+        theirs.control.say(says, soon())
+    end = FakeEnd()
+    with pytest.raises(fhbn.ChannelError):
+        ours._both(end, soon())
+    assert end.closed
+
+
+def test_an_end_is_given_when_both_have_one(links: Links) -> None:
+    ours, theirs = links
+    theirs.control.say({"opened": True}, soon())
+    end = FakeEnd()
+    assert ours._both(end, soon()) is end
+    assert not end.closed
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, fhbn.ChannelTimeoutError, ValueError])
+def test_a_refusal_that_fails_closes_the_link_too(
+    links: Links, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    ours, _ = links
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(ours.control, "refuse", fail)
+    monkeypatch.setattr(ours.control, "hear", lambda _: {"terms": 1})
+    own = (fhbn.HandshakeError, KeyboardInterrupt, MemoryError)
+    with pytest.raises(own) as raised:
+        ours.sender("a")
+    # What cannot be told does not hide what was wrong.
+    assert raised.type is (error if error in own else fhbn.HandshakeError)
+    assert closed(ours)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"name": ""}, "a channel's name has 1 to 200"),
+        ({"name": "a\n"}, "a channel's name has 1 to 200"),
+        ({"name": "x" * 201}, "a channel's name has 1 to 200"),
+        ({"message_bytes": 0}, "messages of 0 bytes"),
+        ({"slots": 3}, "3 slots: their number is a power of two"),
+        ({"slots": 1 << 17}, "131,072 slots: give 1 to 65,536"),
+        ({"epoch": -1}, "they have 64 and 32 bits"),
+        ({"epoch": 1 << 32}, "they have 64 and 32 bits"),
+        ({"first_seqno": -1}, "they have 64 and 32 bits"),
+        ({"first_seqno": 1 << 64}, "they have 64 and 32 bits"),
+    ],
+)
+def test_terms_that_cannot_be_are_somebodys_mistake(changed: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        dataclasses.replace(TERMS, **changed)
+    with pytest.raises(fhbn.HandshakeError, match=f"x offers a channel that cannot be: .*{sentence}"):
+        Terms.of(TERMS.said() | changed, "x", 1.0, 0.0)
+
+
+def test_terms_at_the_edge_are_taken() -> None:
+    edge = dataclasses.replace(
+        TERMS, name="x" * 200, slots=1 << 16, epoch=(1 << 32) - 1, first_seqno=(1 << 64) - 1
+    )
+    assert Terms.of(edge.said(), "x", edge.timeout_s, edge.spin_s) == edge
+
+
+def test_a_place_tells_kernels_and_network_namespaces_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Local sockets, over which memory is handed over, are those of a network namespace."""
+    here = Place.here()
+    monkeypatch.setattr(Path, "readlink", lambda _: Path("net:[1]"))
+    elsewhere = Place.here()
+    assert shm.missing(here, elsewhere) is not None
+    assert shm.missing(elsewhere, elsewhere) is None
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "another boot")
+    assert shm.missing(elsewhere, Place.here()) is not None
