@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lamina.fhbn.engines import NETWORKS, engine, usable
 from lamina.fhbn.errors import HandshakeError
@@ -11,19 +11,28 @@ from lamina.fhbn.place import Place
 from laminabench.errors import UserError
 
 LARGEST = 1 << 30
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @dataclass(frozen=True)
 class Engines:
-    """What is measured, and what is not and why; `auto` is what that word has come to, if it was given."""
+    """What is measured, and what is not and why; `auto` is what that word has come to, if it was given.
+
+    Where they were `named` by who asks, each must open its channels.
+    """
 
     names: tuple[str, ...]
     skipped: dict[str, str]
     auto: str | None
+    named: bool = True
+
+    def without(self, name: str, reason: str) -> Engines:
+        """The others."""
+        names = tuple(other for other in self.names if other != name)
+        return replace(self, names=names, skipped={**self.skipped, name: reason})
 
 
-def engines_of(text: str) -> Engines:
+def engines_of(text: str, *, named: bool = True) -> Engines:
     """Of a list such as "shm,gloo"; those that cannot be used here are skipped, unless none is left."""
     here = Place.here()
     asked = [word.strip() for word in text.split(",")]
@@ -43,7 +52,7 @@ def engines_of(text: str) -> Engines:
     if not names:
         why = "; ".join(f"{name} cannot be used because {reason}" for name, reason in skipped.items())
         raise UserError(f"--engines '{text}': {why}")
-    return Engines(names, skipped, auto)
+    return Engines(names, skipped, auto, named)
 
 
 def sizes_of(text: str) -> list[int]:
@@ -62,10 +71,10 @@ def sizes_of(text: str) -> list[int]:
 
 
 def _size(word: str, text: str) -> int:
-    found = re.fullmatch(r"(\d{1,12})([KMG]?)(?:i?B)?", word.strip(), re.ASCII | re.IGNORECASE)
+    found = re.fullmatch(r"(\d{1,12})(?:([KMG])i?)?B?", word.strip(), re.ASCII | re.IGNORECASE)
     if found is None:
         raise UserError(f"--sizes '{text}': give FIRST:LAST or a list such as 64,4K,1M")
-    size = int(found[1]) * _UNITS[found[2].upper()]
+    size = int(found[1]) * (_UNITS[found[2].upper()] if found[2] else 1)
     if not 1 <= size <= LARGEST:
         raise UserError(f"--sizes '{text}': a message here has 1 byte to 1G")
     return size

@@ -14,8 +14,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from lamina import fhbn
 from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.link import SPIN_S
 from laminabench.errors import UserError
 
 Ends = dict[str, tuple[fhbn.Sender, fhbn.Receiver]]
@@ -26,6 +29,15 @@ TIMEOUT_S = 60.0
 _ENDING_S = 5.0
 
 
+class NotOpenedError(UserError):
+    """The two processes have no channels over one engine, and with that no link."""
+
+    def __init__(self, engine: str, reason: str) -> None:
+        super().__init__(f"the two processes cannot open a channel over {engine}: {reason}")
+        self.engine = engine
+        self.reason = f"it could not be opened: {reason}"
+
+
 class Echo:
     """The other process, as the first one has it."""
 
@@ -34,9 +46,9 @@ class Echo:
         self.ends = ends
         self._link = link
 
-    def begin(self, engine: str, count: int, answer: int | None = None) -> None:
-        """Have it send back this many messages, whole or their first `answer` bytes."""
-        order = {"engine": engine, "count": count, "answer": answer}
+    def begin(self, engine: str, count: int, answer: int | None = None, *, read: bool = False) -> None:
+        """Have it send back this many messages: whole, or their first `answer` bytes, all `read` before."""
+        order = {"engine": engine, "count": count, "answer": answer, "read": read}
         self._link.control.say(order, Deadline(TIMEOUT_S))
 
 
@@ -45,40 +57,52 @@ def echoing(engines: Sequence[str], message_bytes: int, core: int | None) -> Ite
     """Start it on this core, with channels over each engine, and end it. What fails is a UserError."""
     secret = fhbn.new_secret()
     with fhbn.Listener("initiator", secret) as listener, _started() as child:
+        ends: Ends = {}
         try:
-            ends = None
             task = {
                 "address": listener.address, "secret": secret.hex(), "engines": list(engines),
                 "message_bytes": message_bytes, "core": core,
             }  # fmt: skip
             _hand_over(child, json.dumps(task))
             with listener.accept(TIMEOUT_S) as link:
-                ends = channels(link, engines, message_bytes, first=True)
+                for engine in engines:
+                    try:
+                        ends[engine] = channels(link, engine, message_bytes, core, first=True)
+                    except Exception as error:  # torch has errors of its own
+                        lost = isinstance(error, fhbn.PeerLostError)
+                        why = (lost and _last_words(child)) or str(error) or type(error).__name__
+                        raise NotOpenedError(engine, why.splitlines()[0]) from error
                 yield Echo(child, link, ends)
         except (fhbn.PeerLostError, fhbn.ChannelClosedError, fhbn.ChannelTimeoutError) as error:
             raise UserError(f"the echoing process is lost: {_last_words(child) or error}") from error
         except fhbn.HandshakeError as error:
-            raise UserError(f"the two processes cannot open a channel: {error}") from error
+            raise UserError(f"the two processes cannot meet: {error}") from error
         finally:
-            for pair in (ends or {}).values():
+            for pair in ends.values():
                 for end in pair:
                     end.close()
 
 
-def channels(link: fhbn.Link, engines: Sequence[str], message_bytes: int, *, first: bool) -> Ends:
-    """A channel there and one back over each engine, opened in the same order by both."""
-    ends: Ends = {}
-    for engine in engines:
-        there, back = f"{engine} out", f"{engine} back"
-        wanted: dict[str, Any] = {"message_bytes": message_bytes, "slots": SLOTS, "timeout_s": TIMEOUT_S}
-        if first:
-            sender = link.sender(there, network=engine, timeout_s=TIMEOUT_S)
-            receiver = link.receiver(back, network=engine, **wanted)
-        else:
-            receiver = link.receiver(there, network=engine, **wanted)
-            sender = link.sender(back, network=engine, timeout_s=TIMEOUT_S)
-        ends[engine] = (sender, receiver)
-    return ends
+def channels(
+    link: fhbn.Link, engine: str, message_bytes: int, core: int | None, *, first: bool
+) -> tuple[fhbn.Sender, fhbn.Receiver]:
+    """A channel there and one back, opened in this order by both."""
+    there, back = f"{engine} out", f"{engine} back"
+    # Who has no core to itself keeps the other one waiting by looking.
+    either: dict[str, Any] = {
+        "network": engine, "timeout_s": TIMEOUT_S, "spin_s": 0.0 if core is None else SPIN_S,
+    }  # fmt: skip
+    wanted: dict[str, Any] = {"message_bytes": message_bytes, "slots": SLOTS, **either}
+    if first:
+        sender = link.sender(there, **either)
+        return sender, link.receiver(back, **wanted)
+    if engine == "nccl":
+        import torch  # noqa: PLC0415 - shared memory needs none
+
+        # The first process has the first GPU. Not verified on hardware.
+        torch.cuda.set_device(1)
+    receiver = link.receiver(there, **wanted)
+    return link.sender(back, **either), receiver
 
 
 @contextlib.contextmanager
@@ -133,9 +157,10 @@ def main() -> int:
         print("begun", flush=True)
         secret = bytes.fromhex(task["secret"])
         with fhbn.connect(task["address"], name="echo", secret=secret, timeout_s=TIMEOUT_S) as link:
-            ends = channels(link, task["engines"], task["message_bytes"], first=False)
-            if task["core"] is not None:
-                os.sched_setaffinity(0, {task["core"]})
+            size, core = task["message_bytes"], task["core"]
+            ends = {name: channels(link, name, size, core, first=False) for name in task["engines"]}
+            if core is not None:
+                os.sched_setaffinity(0, {core})
             _serve(link, ends)
     except (fhbn.PeerLostError, fhbn.ChannelClosedError):
         return 0  # the first process is done, or gone
@@ -152,10 +177,12 @@ def _serve(link: fhbn.Link, ends: Ends) -> None:
         except fhbn.ChannelTimeoutError:
             continue
         sender, receiver = ends[order["engine"]]
-        _echo(sender, receiver, order["count"], order["answer"])
+        _echo(sender, receiver, order["count"], order["answer"], read=order["read"])
 
 
-def _echo(sender: fhbn.Sender, receiver: fhbn.Receiver, count: int, answer: int | None) -> None:
+def _echo(
+    sender: fhbn.Sender, receiver: fhbn.Receiver, count: int, answer: int | None, *, read: bool
+) -> None:
     """From where each message lies, and its slot is given back afterwards."""
     if answer is None:
         for _ in range(count):
@@ -165,8 +192,15 @@ def _echo(sender: fhbn.Sender, receiver: fhbn.Receiver, count: int, answer: int 
     else:
         for _ in range(count):
             message = receiver.recv()
+            if read:
+                _read(message[0])
             sender.send(message[0][:answer])
             message.release()
+
+
+def _read(part: Any) -> None:
+    """Every byte once, as fast as one thread does."""
+    int((np.frombuffer(part, np.uint8) if isinstance(part, memoryview) else part).max())
 
 
 if __name__ == "__main__":

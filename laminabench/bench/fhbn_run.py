@@ -14,9 +14,9 @@ import pyarrow.parquet
 from laminabench.bench.fhbn import Measured
 from laminabench.errors import UserError
 from laminabench.finite import finite
-from laminabench.runs.format import MANIFEST, sha256_of
+from laminabench.runs.format import MANIFEST, manifest_in, sha256_of
 from laminabench.runs.manifest import host
-from laminabench.runs.replace import replacing_directory
+from laminabench.runs.replace import replacing_directory, require_replaceable
 from laminabench.version import __version__, git_commit
 
 FORMAT, FORMAT_VERSION = "laminabench-pingpong", 1
@@ -32,7 +32,9 @@ SCHEMA = pa.schema(
         ("rtt_us_p50", pa.float64()),
         ("rtt_us_p99", pa.float64()),
         ("one_way_us_p50", pa.float64()),
+        ("read_us_p50", pa.float64()),
         ("memcpy_us_p50", pa.float64()),
+        ("channel_copy_us_p50", pa.float64()),
     ]
 )
 
@@ -60,24 +62,17 @@ def write(directory: Path, measured: Measured, command: Sequence[str]) -> None:
 
 def check_replaceable(directory: Path) -> None:
     """A UserError unless nothing is there, or an empty directory, or a ping-pong."""
-    try:
-        if not directory.exists() and not directory.is_symlink():
-            return
-        if directory.is_dir() and (not any(directory.iterdir()) or _manifest(directory) is not None):
-            return
-    except OSError as error:
-        raise UserError(f"cannot write {directory}: {error.strerror}") from error
-    raise UserError(f"{directory} exists and is no ping-pong's; it is left alone, name another directory")
+    require_replaceable(directory, lambda: manifest_in(directory, FORMAT) is not None, "a ping-pong")
 
 
 def read(directory: Path) -> dict[str, Any]:
     """run.json of such a directory, whose table is as it was written; else a UserError."""
-    manifest = _manifest(directory)
+    manifest = manifest_in(directory, FORMAT)
     if manifest is None:
         raise UserError(f"{directory} is not what 'laminabench bench fhbn --out' writes")
     if manifest.get("format_version") != FORMAT_VERSION:
         raise UserError(
-            f"{directory} was written in another format than this laminabench reads: upgrade laminabench"
+            f"{directory} was written in another format than this laminabench reads: measure it again"
         )
     table = directory / f"{TABLE}.parquet"
     try:
@@ -87,11 +82,3 @@ def read(directory: Path) -> dict[str, Any]:
     if not whole:
         raise UserError(f"{table} is missing, or not what {MANIFEST} tells of: measure it again")
     return manifest
-
-
-def _manifest(directory: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) and found.get("format") == FORMAT else None

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from laminabench.cli.output import Output, literal, reporting
 from laminabench.cli.verdict import seconds_option, verdict
+from laminabench.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     metavar="LIST",
     default="shm,gloo,nccl",
     show_default=True,
-    help="Some of auto, shm, gloo, nccl; those that cannot be used here are skipped.",
+    help="Some of auto, shm, gloo, nccl; those that cannot be used here are skipped. "
+    "nccl is not verified on hardware.",
 )
 @click.option(
     "--sizes",
@@ -39,17 +42,27 @@ if TYPE_CHECKING:
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw it into this .svg, .png or .pdf.")
 @click.option("--out", "directory", type=click.Path(path_type=Path), help="Write what was measured here.")
-@seconds_option("20")
+@seconds_option("20", "; each size takes at least three rounds")
 @reporting
-def fhbn(device: str, out: Output, **asked: Any) -> None:
+@click.pass_context
+def fhbn(context: click.Context, /, device: str, out: Output, **asked: Any) -> None:
     """Ping-pong between two processes over each network engine, beside what a copy of the bytes takes.
 
-    As figure 13 of the Lamina paper: round trips of a message, and the bandwidth of its way out.
+    As figure 13 of the Lamina paper: round trips of a message, and the bandwidth of its way out. At the end
+    of that the receiver has the message, and has not read it; "GB/s read" is with one that reads it once.
     """
-    if device == "cuda":
-        _on_a_gpu(out)
+    given = {
+        option.opts[0]
+        for option in context.command.params
+        if option.name in asked and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    }
+    if device == "cpu":
+        _between_processes(out, named="--engines" in given, **asked)
+    elif given:
+        options = ", ".join(sorted(given))
+        raise UserError(f"--device cuda measures in a way of its own: leave out {options}")
     else:
-        _between_processes(out, **asked)
+        _on_a_gpu(out)
 
 
 def _on_a_gpu(out: Output) -> None:
@@ -62,18 +75,25 @@ def _on_a_gpu(out: Output) -> None:
 
 
 def _between_processes(
-    out: Output, engines: str, sizes: str, plot: Path | None, directory: Path | None, seconds: float
+    out: Output,
+    engines: str,
+    sizes: str,
+    plot: Path | None,
+    directory: Path | None,
+    seconds: float,
+    *,
+    named: bool,
 ) -> None:
     from laminabench.cli.engine_extra import needed  # noqa: PLC0415 - reads what --help does without
-    from laminabench.figures.converted_layer import check_suffix  # noqa: PLC0415
+    from laminabench.figures.drawn import check_target  # noqa: PLC0415
 
     if plot is not None:
-        check_suffix(plot)
+        check_target(plot)
     with needed():
         from laminabench.bench.fhbn import run  # noqa: PLC0415
         from laminabench.bench.fhbn_asked import engines_of, sizes_of  # noqa: PLC0415
         from laminabench.bench.fhbn_run import check_replaceable, write  # noqa: PLC0415
-    asked, wanted = engines_of(engines), sizes_of(sizes)
+    asked, wanted = engines_of(engines, named=named), sizes_of(sizes)
     if directory is not None:
         check_replaceable(directory)
     if asked.auto:
@@ -82,10 +102,12 @@ def _between_processes(
     def started(pid: int, cores: tuple[int, int] | None) -> None:
         out.detail(f"the echoing process is {pid}")
         if cores is None:
-            out.note("this machine has one core, which the two processes share: times are of taking turns")
+            out.note("this process may use one core, which the two share: times are of taking turns")
 
     with out.progress("sizes", unit="sizes") as progress:
         measured = run(asked, wanted, seconds, progress, started)
+    # Said first: a file that cannot be written does not take it away.
+    out.result(measured.result, lambda console: _render(console, measured.result))
     if directory is not None:
         write(directory, measured, ["laminabench", *sys.argv[1:]])
         out.note(f"wrote {directory}")
@@ -94,40 +116,48 @@ def _between_processes(
 
         draw(measured.result, plot)
         out.note(f"drew {plot}")
-    out.result(measured.result, lambda console: _render(console, measured.result))
 
 
 def _render(console: Console, result: dict[str, Any]) -> None:
     from rich.table import Table  # noqa: PLC0415 - not for --json
 
     from laminabench.bench.fhbn_asked import size_text  # noqa: PLC0415
+    from laminabench.bench.fhbn_rows import SHARE_FROM  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False)
     table.add_column("engine")
-    for title in ("size", "round trip, p50", "p99", "GB/s one way", "of a copy", "target"):
+    for title in (
+        *("size", "round trip,\np50", "p99", "GB/s\none way", "GB/s\nread"),
+        *("of\nmemcpy", "of the\nfastest copy", "target"),
+    ):
         table.add_column(title, justify="right")
     table.add_column("")
     for row in result["rows"]:
+        large = row["bytes"] >= SHARE_FROM
         table.add_row(
-            row["engine"],
+            row["engine"] + ("" if row["verified"] else "*"),
             size_text(row["bytes"]),
             _us(row["rtt_us_p50"]),
             _us(row["rtt_us_p99"]),
             _three_digits(row["gb_per_s"]),
-            _share(row["share_of_limit"]),
+            _three_digits(row["read_gb_per_s"]) if large else "-",
+            *(_share(row[name] if large else None) for name in ("share_of_memcpy", "share_of_limit")),
             _target(row["target"]),
             verdict(row["met"]) if row["target"] else "",
         )
     console.print(table)
+    if not all(row["verified"] for row in result["rows"]):
+        console.print("* not verified on hardware")
     for name, reason in result["skipped"].items():
         console.print(f"{name} skipped: {literal(reason)}")
-    limits = result["limits"]
-    line = limits["cache_line_round_trip_us"]
-    largest = str(max(result["sizes"]))
-    console.print(
-        f"a copy of {size_text(int(largest))}: {limits['memcpy_gb_per_s'][largest]:.1f} GB/s"
-        + ("" if line is None else f"; a cache line there and back between the two cores: {line:.2f} us")
+    limits, largest = result["limits"], max(result["sizes"])
+    memcpy, copy = (
+        _three_digits(limits[f"{name}_gb_per_s"][str(largest)]) for name in ("memcpy", "channel_copy")
     )
+    line = limits["cache_line_round_trip_us"]
+    console.print(f"a copy of {size_text(largest)}: memcpy {memcpy} GB/s, as a channel copies {copy} GB/s")
+    if line is not None:
+        console.print(f"a cache line there and back between the two cores: {line:.2f} us")
 
 
 def _render_cuda(console: Console, result: dict[str, Any]) -> None:
@@ -135,7 +165,7 @@ def _render_cuda(console: Console, result: dict[str, Any]) -> None:
 
     from laminabench.bench.fhbn_asked import size_text  # noqa: PLC0415
 
-    console.print(f"{result['device']}; {result['path']}")
+    console.print(f"{literal(result['device'])}; {result['path']}; not verified on hardware")
     table = Table(box=None, pad_edge=False)
     for title in ("size", "what", "way", "median", "min to max"):
         table.add_column(title, justify="right" if title in ("median", "min to max") else "left")
@@ -150,10 +180,12 @@ def _render_cuda(console: Console, result: dict[str, Any]) -> None:
 
 
 def _three_digits(number: float) -> str:
-    return f"{number:#.3g}" if number < 100 else f"{number:,.0f}"
+    return f"{number:#.3g}" if number < 99.95 else f"{number:,.0f}"
 
 
-def _share(share: float) -> str:
+def _share(share: float | None) -> str:
+    if share is None:
+        return "-"
     return f"{share:.0%}" if share >= 0.01 else "< 1%"
 
 
@@ -166,4 +198,4 @@ def _target(target: dict[str, float] | None) -> str:
         return ""
     if "rtt_us_p50" in target:
         return f"p50 {target['rtt_us_p50']:g} us"
-    return f"{target['share_of_limit']:.0%} of a copy"
+    return f"{target['share_of_memcpy']:.0%} of memcpy"

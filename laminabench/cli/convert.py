@@ -79,10 +79,11 @@ def _one(
     from laminabench.cli.engine_extra import needed  # noqa: PLC0415
     from laminabench.conversion.asked import asked  # noqa: PLC0415 - reads TOML
     from laminabench.errors import CheckFailedError  # noqa: PLC0415
-    from laminabench.figures.converted_layer import check_suffix, draw_slice  # noqa: PLC0415
+    from laminabench.figures.converted_layer import draw_slice  # noqa: PLC0415
+    from laminabench.figures.drawn import check_target  # noqa: PLC0415
 
     if graph is not None:
-        check_suffix(graph)
+        check_target(graph)
     model = asked(name)
     layers = model.layers()
     if layers is not None and layers >= _LONG:

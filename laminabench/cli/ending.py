@@ -83,7 +83,7 @@ def sentence_of(error: Exception) -> tuple[str, int]:
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
         return f"error: {where}{error.strerror or error}", WRONG_USE
     if isinstance(error, MemoryError):
-        return "error: this needs more memory than there is; ask for fewer requests", WRONG_USE
+        return "error: this needs more memory than there is; ask for fewer or smaller requests", WRONG_USE
     return (
         f"internal error: {type(error).__name__}: {error}; this is a bug: "
         "please report it with what LAMINABENCH_DEBUG=1 shows",

@@ -17,13 +17,13 @@ def verdict(met: bool | None) -> str:
     return _WORDS[met]
 
 
-def seconds_option(default: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """--seconds of the benchmarks that measure for a time."""
+def seconds_option(default: str, least: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """--seconds of the benchmarks that measure for a time; `least` says what it takes in any case."""
     return click.option(
         "--seconds",
         metavar="X",
         callback=positive,
         default=default,
         show_default=True,
-        help="About how long to measure.",
+        help=f"About how long to measure{least}.",
     )

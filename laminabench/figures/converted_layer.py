@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from laminabench.atomic import replacing
-from laminabench.errors import UserError
+from laminabench.figures.drawn import drawn
 from laminabench.figures.fold import Edge, Folded, fold
 from laminabench.figures.layered import Layout, lay_out
 from laminabench.figures.pen import CUT, LANE, MARGIN, MOVED, PLAIN, Pen, box_width
@@ -19,8 +18,6 @@ from laminabench.figures.rows import Rows, rows_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-SUFFIXES = (".svg", ".png", ".pdf")
 
 _BANDS = {
     "query": ("1", "before q is sent"),
@@ -30,26 +27,9 @@ _BANDS = {
 }
 
 
-def check_suffix(target: FilePath) -> None:
-    """UserError for a kind of picture that is not drawn, before anything is computed for it."""
-    if target.suffix.lower() not in SUFFIXES:
-        raise UserError(f"cannot draw {target}: give it one of the suffixes {', '.join(SUFFIXES)}")
-
-
 def draw_slice(report: Mapping[str, Any], index: int, target: FilePath) -> None:
     """Draw slice `index` of a conversion's report into `target`, in the format that its suffix names."""
-    check_suffix(target)
-    import matplotlib as mpl  # noqa: PLC0415 - slow to import
-
-    # Text stays text, so that a picture can be searched; equal slices give equal files.
-    with mpl.rc_context(
-        {"svg.fonttype": "none", "svg.hashsalt": "laminabench", "font.family": "DejaVu Sans"}
-    ):
-        figure = picture(report, index)
-        kind = target.suffix.lower().removeprefix(".")
-        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
-        with replacing(target) as temporary:
-            figure.savefig(temporary, format=kind, dpi=130, metadata=undated)
+    drawn(lambda: picture(report, index), target)
 
 
 def picture(report: Mapping[str, Any], index: int) -> Figure:

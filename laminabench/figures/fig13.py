@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from laminabench.atomic import replacing
 from laminabench.bench.fhbn_asked import size_text
+from laminabench.bench.fhbn_rows import SHARE_FROM
 from laminabench.bench.fhbn_run import read
-from laminabench.figures.converted_layer import check_suffix
+from laminabench.figures.drawn import drawn
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,10 +22,12 @@ _GREY = "#777777"
 # for themselves: nothing here was measured on such a machine. NCCL's share is its 35.5 of 50 GB/s.
 PUBLISHED_RTT_US = {"FHBN": 33.0, "NCCL": 66.6}
 PUBLISHED_SHARE = {"FHBN": 0.914, "NCCL": 0.71}
-PUBLISHED_NOTE = (
-    "Grey, dotted: published values of another system on other hardware (GPUs of two machines, 400 Gb/s "
-    "RoCE): round trips of\nsmall messages, and the peak as a share of the line rate, which is another "
-    "measure than a share of a copy."
+_NOTE = (
+    "Right: the receiver has the message, and has not read it. "
+    "A copy is between private buffers, by memcpy or as a channel copies.\n"
+    "Grey, dotted: published values of another system on other hardware (GPUs of two machines, "
+    "400 Gb/s RoCE): round trips of small\n"
+    "messages, and the peak as a share of the line rate, which is another measure than a share of a copy."
 )
 
 __all__ = ["draw", "picture", "read"]
@@ -33,30 +35,21 @@ __all__ = ["draw", "picture", "read"]
 
 def draw(result: Mapping[str, Any], target: Path) -> None:
     """Draw what `bench fhbn` has found, or what `read` gives, into `target`, as its suffix names."""
-    check_suffix(target)
-    import matplotlib as mpl  # noqa: PLC0415 - slow to import
-
-    with mpl.rc_context(
-        {"svg.fonttype": "none", "svg.hashsalt": "laminabench", "font.family": "DejaVu Sans"}
-    ):
-        figure = picture(result)
-        kind = target.suffix.lower().removeprefix(".")
-        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
-        with replacing(target) as temporary:
-            figure.savefig(temporary, format=kind, dpi=130, metadata=undated)
+    drawn(lambda: picture(result), target)
 
 
 def picture(result: Mapping[str, Any]) -> Figure:
     """The figure, not yet written anywhere."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import
 
-    figure = Figure(figsize=(10.5, 4.6), facecolor="white")
+    figure = Figure(figsize=(10.5, 4.8), facecolor="white")
     trips, shares = figure.subplots(1, 2)
     for engine in result["engines"]:
         rows = [row for row in result["rows"] if row["engine"] == engine]
         sizes = [row["bytes"] for row in rows]
         colour, mark = _LOOKS[engine]
-        looks: dict[str, Any] = {"color": colour, "marker": mark, "markersize": 4, "lw": 1.6, "label": engine}
+        label = engine if all(row["verified"] for row in rows) else f"{engine} (not verified on hardware)"
+        looks: dict[str, Any] = {"color": colour, "marker": mark, "markersize": 4, "lw": 1.6, "label": label}
         trips.plot(sizes, [row["rtt_us_p50"] for row in rows], **looks)
         trips.fill_between(
             sizes,
@@ -66,17 +59,23 @@ def picture(result: Mapping[str, Any]) -> Figure:
             alpha=0.15,
             lw=0,
         )
-        shares.plot(sizes, [row["share_of_limit"] for row in rows], **looks)
+        told = [row for row in rows if row["bytes"] >= SHARE_FROM and row["share_of_limit"] is not None]
+        if told:
+            shares.plot([row["bytes"] for row in told], [row["share_of_limit"] for row in told], **looks)
     _limits(trips, shares, result["limits"])
     _published(trips, PUBLISHED_RTT_US, "published: {name}, {value:.1f} us")
     _published(shares, PUBLISHED_SHARE, "published: {name}, {value:.1%} of line rate")
     trips.set(title="Round trip: median, and p10 to p99", ylabel="us", yscale="log")
-    shares.set(title="Bandwidth of the way out, as a share of a copy", ylabel="share", ylim=(0, None))
-    for axes, legend in ((trips, "upper left"), (shares, "center right")):
-        _by_size(axes, result["sizes"])
+    shares.set(title="Bandwidth, as a share of the fastest copy", ylabel="share", ylim=(0, None))
+    large = [size for size in result["sizes"] if size >= SHARE_FROM]
+    for axes, sizes, legend in (
+        (trips, result["sizes"], "upper left"),
+        (shares, large or [SHARE_FROM], "center right"),
+    ):
+        _by_size(axes, sizes)
         axes.legend(fontsize=8, frameon=False, loc=legend)
-    figure.text(0.01, 0.015, PUBLISHED_NOTE, fontsize=7, color=_GREY)
-    figure.tight_layout(rect=(0, 0.07, 1, 1))
+    figure.text(0.01, 0.015, _NOTE, fontsize=7, color=_GREY)
+    figure.tight_layout(rect=(0, 0.1, 1, 1))
     return figure
 
 
@@ -84,7 +83,7 @@ def _limits(trips: Axes, shares: Axes, limits: Mapping[str, Any]) -> None:
     line = limits["cache_line_round_trip_us"]
     if line is not None:
         trips.axhline(line, color="black", lw=0.9, ls="--", label="a cache line there and back")
-    shares.axhline(1, color="black", lw=0.9, ls="--", label="a copy of as many bytes")
+    shares.axhline(1, color="black", lw=0.9, ls="--", label="the fastest copy of as many bytes")
 
 
 def _published(axes: Axes, values: Mapping[str, float], words: str) -> None:

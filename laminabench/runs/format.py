@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
+from typing import Any
 
 FORMAT = "laminabench-run"
 # A change that older readers would misread is a new version.
 FORMAT_VERSION = 1
 
 MANIFEST = "run.json"
+
+
+def manifest_in(directory: Path, format_: str) -> dict[str, Any] | None:
+    """run.json of a directory in this format, whatever its version; None of any other."""
+    try:
+        found = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("format") == format_ else None
 
 
 def sha256_of(path: Path) -> str:

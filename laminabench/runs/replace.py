@@ -8,13 +8,40 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from laminabench.errors import UserError
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+
+
+def require_replaceable(directory: Path, is_ours: Callable[[], bool], what: str) -> None:
+    """A UserError unless nothing is there, or an empty directory, or what this would replace."""
+    require_writable(directory)
+    try:
+        if not directory.exists() and not directory.is_symlink():
+            return
+        if directory.is_dir() and (not any(directory.iterdir()) or is_ours()):
+            return
+    except OSError as error:
+        raise UserError(f"cannot write {directory}: {error.strerror}") from error
+    raise UserError(f"{directory} exists and is not {what}; it is left alone, name another directory")
+
+
+def require_writable(target: Path) -> None:
+    """A UserError where `target` could not be put: before it is worked for. More than this can fail."""
+    parent = Path(os.path.realpath(target)).parent
+    try:
+        while not parent.exists():
+            parent = parent.parent
+    except OSError as error:
+        raise UserError(f"cannot write {target}: {error.strerror}") from error
+    if not parent.is_dir():
+        raise UserError(f"cannot write {target}: {parent} is not a directory")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write {target}: {parent} is not yours to write to")
 
 
 @contextlib.contextmanager

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from laminabench.errors import UserError
-from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, sha256_of
-from laminabench.runs.replace import replacing_directory
+from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, manifest_in, sha256_of
+from laminabench.runs.replace import replacing_directory, require_replaceable
 from laminabench.runs.schema import STATUS, TABLES, Column, schema
 from laminabench.runs.status import STATUSES, statuses
 from laminabench.sim.outcome import Columns, Outcome
@@ -64,22 +63,7 @@ def write_run(directory: Path, outcome: Outcome, trace: Trace, manifest: Mapping
 
 def check_replaceable(directory: Path) -> None:
     """A UserError unless nothing is there, or an empty directory, or a Run."""
-    try:
-        if not directory.exists() and not directory.is_symlink():
-            return
-        if directory.is_dir() and (not any(directory.iterdir()) or _is_run(directory)):
-            return
-    except OSError as error:
-        raise UserError(f"cannot write {directory}: {error.strerror}") from error
-    raise UserError(f"{directory} exists and is not a Run; it is left alone, name another directory")
-
-
-def _is_run(directory: Path) -> bool:
-    try:
-        found = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and found.get("format") == FORMAT
+    require_replaceable(directory, lambda: manifest_in(directory, FORMAT) is not None, "a Run")
 
 
 def _write_table(path: Path, columns: tuple[Column, ...], values: Columns) -> int:

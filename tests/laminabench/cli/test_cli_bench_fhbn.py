@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
+from laminabench.cli import bench_fhbn
 from laminabench.cli.main import run
+from laminabench.errors import UserError
 
 pytest.importorskip("msgpack")
 
@@ -24,18 +27,62 @@ SHORT = ("bench", "fhbn", "--seconds", "0.05", "--engines", "shm", "--sizes", "6
 def test_the_table_has_sizes_targets_and_limits(shell: Shell) -> None:
     code, out, err = shell(*SHORT)
     assert (code, err) == (0, "")
-    for words in ("engine", "64 B", "4 KiB", "p50 2 us", "of a copy", "a copy of 4 KiB: "):
+    for words in ("engine", "64 B", "4 KiB", "p50 2 us", "fastest copy", "a copy of 4 KiB: "):
         assert words in out
 
 
 def test_json_has_what_was_found(as_json: AsJson, tmp_path: Path) -> None:
     found = as_json(*SHORT, "--out", "run", "--plot", "fig.svg")
     assert [(row["engine"], row["bytes"]) for row in found["rows"]] == [("shm", 64), ("shm", 4096)]
-    assert {"rtt_us_p50", "rtt_us_p99", "gb_per_s", "share_of_limit"} <= found["rows"][0].keys()
+    expected = {"rtt_us_p50", "rtt_us_p99", "gb_per_s", "read_gb_per_s", "share_of_memcpy", "share_of_limit"}
+    assert expected <= found["rows"][0].keys()
     assert found["skipped"] == {}
     assert "published" in (tmp_path / "fig.svg").read_text()
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     assert manifest["rows"] == found["rows"]
+
+
+def test_a_picture_that_fails_does_not_take_the_result_away(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise UserError("cannot write fig.svg: No space left on device")
+
+    monkeypatch.setattr("laminabench.figures.fig13.draw", full)
+    code, out, err = shell(*SHORT, "--plot", "fig.svg", "--json")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "No space left" in err
+    assert len(json.loads(out)["rows"]) == 2
+
+
+def test_the_table_says_what_nobody_has_verified_and_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    told = {"rtt_us_p50": 1e4, "rtt_us_p99": 1e5, "gb_per_s": 99.97, "read_gb_per_s": 12.3}
+    row = told | {"verified": True, "share_of_memcpy": 1.0, "share_of_limit": 0.001, "bytes": 16 << 20}
+    target = {"target": {"share_of_memcpy": 0.9}, "met": False}
+    unverified = {"verified": False, "share_of_memcpy": None, "share_of_limit": None}
+    result = {
+        "rows": [
+            row | target | {"engine": "shm"},
+            row | {"engine": "gloo", "bytes": 4096, "target": None, "met": None},
+            row | unverified | {"engine": "nccl", "target": None, "met": None},
+        ],
+        "skipped": {},
+        "sizes": [4096, 16 << 20],
+        "limits": {
+            "memcpy_gb_per_s": {str(16 << 20): 0.0123},
+            "channel_copy_gb_per_s": {str(16 << 20): 123.4},
+            "cache_line_round_trip_us": None,
+        },
+    }
+    bench_fhbn._render(Console(width=100), result)
+    shm, gloo, nccl, note, copy = capsys.readouterr().out.splitlines()[2:]
+    assert shm.endswith("  100%          < 1%  90% of memcpy  missed")
+    assert shm.split()[-9:-7] == ["100", "12.3"]
+    assert gloo.split()[-3:] == ["-", "-", "-"]
+    assert nccl.split()[0] == "nccl*"
+    assert nccl.split()[-3:] == ["12.3", "-", "-"]
+    assert note == "* not verified on hardware"
+    assert copy == "a copy of 16 MiB: memcpy 0.0123 GB/s, as a channel copies 123 GB/s"
 
 
 def test_notes_say_what_was_written_and_what_auto_is(shell: Shell) -> None:
@@ -63,7 +110,7 @@ def test_one_core_is_a_note(shell: Shell) -> None:
     finally:
         os.sched_setaffinity(0, before)
     assert code == 0
-    assert "this machine has one core" in err
+    assert "this process may use one core" in err
     assert "cache line" not in out
 
 
@@ -73,12 +120,17 @@ def test_one_core_is_a_note(shell: Shell) -> None:
         (["--sizes", "64:16X"], "--sizes '64:16X': give FIRST:LAST or a list such as 64,4K,1M"),
         (["--engines", "pigeon"], "--engines 'pigeon': there is no 'pigeon', give some of auto, shm, gloo"),
         (["--plot", "figure.gif"], "cannot draw figure.gif: give it one of the suffixes"),
+        (["--plot", "/dev/null/figure.svg"], "cannot write /dev/null/figure.svg: /dev/null is not a dir"),
+        (["--plot", "drawer.svg"], "cannot write drawer.svg: it is there and not a file"),
+        (["--out", "something/run"], "/something is not a directory"),
+        (["--device", "cuda", "--out", "run", "--sizes", "64"], "leave out --out, --sizes"),
         (["--seconds", "0"], "is not above zero"),
-        (["--out", "."], ". exists and is no ping-pong's; it is left alone"),
+        (["--out", "."], ". exists and is not a ping-pong; it is left alone"),
     ],
 )
 def test_mistakes_are_one_sentence(shell: Shell, tmp_path: Path, arguments: list[str], sentence: str) -> None:
     (tmp_path / "something").write_text("")
+    (tmp_path / "drawer.svg").mkdir()
     code, out, err = shell("bench", "fhbn", *arguments)
     assert (code, out) == (2, "")
     assert sentence in err
@@ -113,5 +165,14 @@ def test_what_a_gpu_has_measured_is_a_table(shell: Shell, monkeypatch: pytest.Mo
     monkeypatch.setattr("laminabench.bench.fhbn_cuda.run", lambda progress: measured)
     code, out, _ = shell("bench", "fhbn", "--device", "cuda")
     assert code == 0
-    for words in ("some GPU", "4 KiB", "one way", "round trip", "graph_ahead", "8.00 us", "10,000 us"):
+    for words in (
+        "some GPU",
+        "not verified on hardware",
+        "4 KiB",
+        "one way",
+        "round trip",
+        "graph_ahead",
+        "8.00 us",
+        "10,000 us",
+    ):
         assert words in out

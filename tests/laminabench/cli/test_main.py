@@ -193,7 +193,7 @@ def test_every_command_that_reports_takes_json_quiet_and_verbose() -> None:
         (
             MemoryError(),
             2,
-            "laminabench: error: this needs more memory than there is; ask for fewer requests\n",
+            "laminabench: error: this needs more memory than there is; ask for fewer or smaller requests\n",
         ),
         (ValueError("oops"), 70, "internal error: ValueError: oops"),
     ],
