@@ -8,7 +8,7 @@ import click
 
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.traces.options import positive
-from laminabench.cli.verdict import seconds_option, verdict
+from laminabench.cli.verdict import device_option, seconds_option, verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,13 +24,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Keys and values of one call, in MiB: more than any cache holds, or the caches are measured.",
 )
-@click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    default="cpu",
-    show_default=True,
-    help="cuda measures the GPU kernel, over sizes of its own; not verified on hardware.",
-)
+@device_option("the GPU kernel")
 @reporting
 def attention(seconds: float, kv_mb: float, device: str, out: Output) -> None:
     """Decode attention's speed on this machine, as a share of what its memory can be read at."""

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from laminabench.cli.output import Output, literal, reporting
-from laminabench.cli.verdict import seconds_option, verdict
+from laminabench.cli.verdict import device_option, seconds_option, verdict
 from laminabench.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,13 +33,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Of messages: FIRST:LAST in steps of four, or a list such as 64,4K,1M.",
 )
-@click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda"]),
-    default="cpu",
-    show_default=True,
-    help="cuda measures operations on a GPU's stream, over sizes of its own; not verified on hardware.",
-)
+@device_option("operations on a GPU's stream")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw it into this .svg, .png or .pdf.")
 @click.option("--out", "directory", type=click.Path(path_type=Path), help="Write what was measured here.")
 @seconds_option("20", "; each size takes at least three rounds")

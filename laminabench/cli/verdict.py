@@ -1,4 +1,4 @@
-"""What benchmarks and their targets share on the command line: how long to measure, and the verdict."""
+"""What benchmarks share on the command line: how long to measure, on what, and the verdict on a target."""
 
 from __future__ import annotations
 
@@ -26,4 +26,15 @@ def seconds_option(default: str, least: str = "") -> Callable[[Callable[..., Any
         default=default,
         show_default=True,
         help=f"About how long to measure{least}.",
+    )
+
+
+def device_option(on_a_gpu: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """--device of the benchmarks that measure something else on a GPU."""
+    return click.option(
+        "--device",
+        type=click.Choice(["cpu", "cuda"]),
+        default="cpu",
+        show_default=True,
+        help=f"cuda measures {on_a_gpu}, over sizes of its own; not verified on hardware.",
     )

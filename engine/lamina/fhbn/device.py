@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -69,15 +69,16 @@ class _DeviceEnd:
     """
 
     engine = "shm"
+    _side: ClassVar[int]
 
     def __init__(
         self,
-        side: int,
         segment: ShmSegment,
         peer: str,
-        watched: Sequence[int],
+        watched: Sequence[int] = (),
+        *,
         timeout_s: float,
-        device: torch.device | str,
+        device: torch.device | str = "cuda",
     ) -> None:
         self._end = ctypes.c_void_p()
         self._watch: _Watch | None = None
@@ -91,7 +92,7 @@ class _DeviceEnd:
         self.first_seqno = segment.first_seqno  # of the first message: where one that takes over begins
         self._segment = segment  # stays mapped
         timeout_ns = int(seconds(timeout_s) * 1e9)
-        channel = _Channel(segment.address, segment.nbytes, side, timeout_ns, peer.encode())
+        channel = _Channel(segment.address, segment.nbytes, self._side, timeout_ns, peer.encode())
         with torch.cuda.device(self.device):
             cuda_library.call("channel_create", channel, ctypes.byref(self._end))
         if watched:
@@ -207,16 +208,7 @@ def _watch(waiting: select.poll, stopping: int, ended: Callable[[], None]) -> No
 class DeviceSender(_DeviceEnd):
     """The sending end, for the process whose peer has made the segment."""
 
-    def __init__(
-        self,
-        segment: ShmSegment,
-        peer: str,
-        watched: Sequence[int] = (),
-        *,
-        timeout_s: float,
-        device: torch.device | str = "cuda",
-    ) -> None:
-        super().__init__(_SENDS, segment, peer, watched, timeout_s, device)
+    _side = _SENDS
 
     def send(self, *tensors: Tensor, stream: torch.cuda.Stream | None = None) -> None:
         """Send up to 14 contiguous CUDA tensors as the parts of one message, when there is a free slot."""
@@ -226,16 +218,7 @@ class DeviceSender(_DeviceEnd):
 class DeviceReceiver(_DeviceEnd):
     """The receiving end, for the process that has made the segment."""
 
-    def __init__(
-        self,
-        segment: ShmSegment,
-        peer: str,
-        watched: Sequence[int] = (),
-        *,
-        timeout_s: float,
-        device: torch.device | str = "cuda",
-    ) -> None:
-        super().__init__(_RECEIVES, segment, peer, watched, timeout_s, device)
+    _side = _RECEIVES
 
     def recv_into(self, *tensors: Tensor, stream: torch.cuda.Stream | None = None) -> None:
         """Wait for the next message, copy its parts into these tensors and give its slot back.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 
 from lamina import fhbn
+from lamina.fhbn.control import Control
+from lamina.fhbn.deadline import Deadline
 
 CHILD = Path(__file__).with_name("child.py")
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
@@ -46,6 +49,21 @@ def both() -> Iterator[Both]:
             return mine, other.result(timeout=60)
 
         yield run
+
+
+@pytest.fixture
+def pair(both: Both, secret: bytes) -> Iterator[tuple[Control, Control]]:
+    """A control connection: the connector's end, and the listener's."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        first = socket.create_connection(server.getsockname())
+        second, _ = server.accept()
+    made: tuple[Control, Control] = both(
+        lambda: Control(first, secret, listening=False, deadline=Deadline(30)),
+        lambda: Control(second, secret, listening=True, deadline=Deadline(30)),
+    )
+    yield made
+    for control in made:
+        control.close()
 
 
 @pytest.fixture

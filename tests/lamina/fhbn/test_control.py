@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -29,19 +29,6 @@ def tcp_pair() -> tuple[socket.socket, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         first = socket.create_connection(server.getsockname())
         return first, server.accept()[0]
-
-
-@pytest.fixture
-def pair(both: Both, secret: bytes) -> Iterator[Pair]:
-    """The connector's and the listener's end."""
-    first, second = tcp_pair()
-    made: Pair = both(
-        lambda: Control(first, secret, listening=False, deadline=soon()),
-        lambda: Control(second, secret, listening=True, deadline=soon()),
-    )
-    yield made
-    for control in made:
-        control.close()
 
 
 def raw(control: Control, data: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,20 +19,6 @@ Pair = tuple[Control, Control]
 
 def soon() -> Deadline:
     return Deadline(30)
-
-
-@pytest.fixture
-def pair(both: Both, secret: bytes) -> Iterator[Pair]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        first = socket.create_connection(server.getsockname())
-        second, _ = server.accept()
-    made: Pair = both(
-        lambda: Control(first, secret, listening=False, deadline=soon()),
-        lambda: Control(second, secret, listening=True, deadline=soon()),
-    )
-    yield made
-    for control in made:
-        control.close()
 
 
 def interrupted_saying(control: Control) -> None:
