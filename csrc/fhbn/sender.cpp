@@ -10,15 +10,9 @@
 
 namespace lamina::fhbn {
 
-Sender::Sender(std::shared_ptr<Segment> segment, std::shared_ptr<const Peer> peer, Duration longest_spin)
-    : segment_(std::move(segment)),
-      peer_(std::move(peer)),
-      waiter_(longest_spin),
-      next_(segment_->geometry().first_seqno),
-      consumed_(next_) {}
+namespace {
 
-Sender::~Sender() { close(); }
-
+// Of all the parts together; more than any message has if they are too many.
 std::uint64_t message_bytes_of(Parts parts) {
   std::uint64_t total = 0;
   for (const auto part : parts) {
@@ -27,6 +21,17 @@ std::uint64_t message_bytes_of(Parts parts) {
   }
   return total;
 }
+
+}  // namespace
+
+Sender::Sender(std::shared_ptr<Segment> segment, std::shared_ptr<const Peer> peer, Duration longest_spin)
+    : segment_(std::move(segment)),
+      peer_(std::move(peer)),
+      waiter_(longest_spin),
+      next_(segment_->geometry().first_seqno),
+      consumed_(next_) {}
+
+Sender::~Sender() { close(); }
 
 bool Sender::send(Parts parts, const Patience& patience) {
   const Geometry& geometry = segment_->geometry();

@@ -60,7 +60,4 @@ private:
   Owner owner_;
 };
 
-// Of all the parts together; more than any message has if they are too many.
-std::uint64_t message_bytes_of(Parts parts);
-
 }  // namespace lamina::fhbn

@@ -38,6 +38,9 @@ def median(rounds: Sequence[Seconds]) -> float:
 def row(engine: str, size: int, samples: Samples, copies: Copies) -> dict[str, Any]:
     """What is told of one engine and size."""
     rtt, one_way_s = np.concatenate(samples.rtt), median(samples.one_way)
+    shares = _shares(samples, copies)
+    if engine == "nccl":  # whose bytes are in the memory of GPUs
+        shares = dict.fromkeys(shares)
     found: dict[str, Any] = {
         "engine": engine,
         "bytes": size,
@@ -47,14 +50,12 @@ def row(engine: str, size: int, samples: Samples, copies: Copies) -> dict[str, A
         "one_way_us_p50": one_way_s * 1e6,
         "gb_per_s": size / one_way_s / 1e9,
         "read_gb_per_s": size / median(samples.read) / 1e9,
-        **_shares(samples, copies),
+        **shares,
         "round_trips": len(rtt),
         "rounds": len(samples.rtt),
         "target": None,
         "met": None,
     }
-    if engine == "nccl":  # whose bytes are in the memory of GPUs
-        found |= dict.fromkeys(_shares(samples, copies))
     if engine == "shm" and size == SMALLEST:
         found["target"] = {"rtt_us_p50": TARGET_RTT_US}
         found["met"] = found["rtt_us_p50"] <= TARGET_RTT_US

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Protocol
 
+from lamina._native import _MOST_PARTS
+
 
 class Message(Protocol):
     """A received message: its parts, where they arrived.
@@ -77,7 +79,5 @@ class Receiver(End, Protocol):
         ...
 
 
-# What a message can have at most.
-MOST_PARTS = 14
-
-__all__ = ["MOST_PARTS", "End", "Message", "Receiver", "Sender"]
+# What a message can have at most, over every engine.
+MOST_PARTS = _MOST_PARTS

@@ -52,18 +52,29 @@ def both() -> Iterator[Both]:
 
 
 @pytest.fixture
-def pair(both: Both, secret: bytes) -> Iterator[tuple[Control, Control]]:
-    """A control connection: the connector's end, and the listener's."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        first = socket.create_connection(server.getsockname())
-        second, _ = server.accept()
-    made: tuple[Control, Control] = both(
-        lambda: Control(first, secret, listening=False, deadline=Deadline(30)),
-        lambda: Control(second, secret, listening=True, deadline=Deadline(30)),
-    )
-    yield made
-    for control in made:
-        control.close()
+def controls(both: Both, secret: bytes) -> Iterator[Callable[[str], tuple[Control, Control]]]:
+    """Make a control connection to an address of this machine: the connector's end, and the listener's."""
+    with ExitStack() as opened:
+
+        def make(host: str) -> tuple[Control, Control]:
+            with socket.create_server((host, 0)) as server:
+                first = socket.create_connection(server.getsockname())
+                second, _ = server.accept()
+            made: tuple[Control, Control] = both(
+                lambda: Control(first, secret, listening=False, deadline=Deadline(30)),
+                lambda: Control(second, secret, listening=True, deadline=Deadline(30)),
+            )
+            for control in made:
+                opened.callback(control.close)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def pair(controls: Callable[[str], tuple[Control, Control]]) -> tuple[Control, Control]:
+    """A control connection, as most are."""
+    return controls("127.0.0.1")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -103,35 +102,20 @@ def test_a_message_may_end_while_another_ones_slot_is_opened(ends: Ends) -> None
         assert bytes(receiver.recv()[0]) == bytes([number])
 
 
-@pytest.fixture
-def controls(both: Both, secret: bytes) -> Iterator[tuple[Control, Control]]:
-    """The two ends of a connection to an address of this machine which is not 127.0.0.1."""
-    with socket.create_server(("127.0.0.2", 0)) as server:
-        first = socket.create_connection(server.getsockname())
-        second, _ = server.accept()
-    made: tuple[Control, Control] = both(
-        lambda: Control(first, secret, listening=False, deadline=Deadline(30)),
-        lambda: Control(second, secret, listening=True, deadline=Deadline(30)),
-    )
-    yield made
-    for control in made:
-        control.close()
-
-
 def test_on_one_machine_gloo_is_not_reached_from_others(
-    controls: tuple[Control, Control], both: Both
+    controls: Callable[[str], tuple[Control, Control]], both: Both
 ) -> None:
     """Its connections are not authenticated."""
-    one, other = controls
+    one, other = controls("127.0.0.2")
     deadline = Deadline(30)
     hosts = both(lambda: own_host(one, deadline), lambda: own_host(other, deadline))
     assert hosts == ("127.0.0.1", "127.0.0.1")
 
 
 def test_across_machines_gloo_listens_where_the_peer_has_come(
-    controls: tuple[Control, Control], both: Both
+    controls: Callable[[str], tuple[Control, Control]], both: Both
 ) -> None:
-    one, other = controls
+    one, other = controls("127.0.0.2")
     deadline = Deadline(30)
 
     def elsewhere() -> None:
