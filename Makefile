@@ -1,13 +1,14 @@
 # What people do with a checkout. Everything below works on a bare machine with Python >= 3.11 and a C++
 # compiler: `make setup` builds .venv, and the other targets depend on it.
 VENV := .venv
+VLLM_VENV := .venv-vllm
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 NATIVE := $(shell find csrc CMakeLists.txt -type f)
 CXX_FILES := $(shell find csrc tests -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 PYTEST_WORKERS ?= 2
 
-.PHONY: setup test lint format sanitize cuda bench replay clean
+.PHONY: setup test lint format sanitize cuda vllm bench replay clean
 
 setup: $(STAMP)
 
@@ -37,6 +38,10 @@ sanitize: setup
 cuda: setup
 	@ci/check-cuda.sh $(VENV)
 
+# An environment of its own for the vLLM that Lamina is compared with (CPU build, 2.4 GB).
+vllm:
+	@baselines/vllm/setup.sh $(VLLM_VENV)
+
 bench: setup
 	$(BIN)/laminabench bench attention
 	$(BIN)/laminabench bench engine
@@ -51,4 +56,4 @@ replay: setup
 	$(BIN)/laminabench replay --trace azure-conv --system lamina
 
 clean:
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VLLM_VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
