@@ -5,13 +5,17 @@ from lamina.convert.classes import SliceClass
 from lamina.convert.conversion import AttentionOp, Conversion, convert
 from lamina.convert.describe import describe, drawing
 from lamina.convert.errors import ConversionError
+from lamina.convert.shard import Sharded
+from lamina.convert.shard_collective import Collective
 from lamina.convert.slices import Slice
 
 __all__ = [
     "AttentionOp",
     "BoundSlice",
+    "Collective",
     "Conversion",
     "ConversionError",
+    "Sharded",
     "Slice",
     "SliceClass",
     "convert",

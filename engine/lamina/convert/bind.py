@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from lamina.convert.classes import SliceClass
+from lamina.convert.errors import ConversionError, in_short
 
 Context = tuple[Tensor, ...]
 State = Any
@@ -45,8 +47,33 @@ def _absent(index: int, name: str) -> Callable[..., NoReturn]:
     return refuse
 
 
-def bind_python(kind: SliceClass, index: int, weights: Sequence[Tensor], device: torch.device) -> BoundSlice:
-    """The slice as generated Python functions."""
-    functions = kind.bind(device, *weights)
+def bind_python(
+    kind: SliceClass,
+    index: int,
+    weights: Sequence[Tensor],
+    device: torch.device,
+    bound: Sequence[object] = (),
+) -> BoundSlice:
+    """The slice as generated Python functions; `bound` is what its program is given beside weights."""
+    functions = kind.bind(device, *bound, *weights)
     names = [piece.name for piece in kind.program.pieces]
     return BoundSlice(index, kind.source, tuple(weights), dict(zip(names, functions, strict=True)))
+
+
+def tensors_by_name(tensors: Mapping[str, Tensor] | PreTrainedModel) -> Mapping[str, Tensor]:
+    """A model's tensors by their names; a mapping is taken as it is."""
+    if not isinstance(tensors, PreTrainedModel):
+        return tensors
+    return {**dict(tensors.named_parameters(remove_duplicate=False)), **dict(tensors.named_buffers())}
+
+
+def usable(device: torch.device | str) -> torch.device:
+    """The device, once it is known to hold numbers."""
+    try:
+        place = torch.device(device)
+        if place.type != "meta":
+            torch.empty(0, device=place)
+            return place
+    except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: a torch without CUDA
+        raise ConversionError(f"cannot use device {device!s}: {in_short(error)}") from error
+    raise ConversionError("device meta holds no numbers to compute with; choose cpu or cuda")

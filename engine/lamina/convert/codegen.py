@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from lamina.convert.program import Instruction, Name, Piece, Program
+from lamina.convert.shard_collective import Collective
 from lamina.convert.spec import Spec
 
 _aten = torch.ops.aten
@@ -41,6 +42,8 @@ _METHODS: dict[Any, str] = {
     _aten._unsafe_view.default: "view",
     _aten.reshape.default: "reshape",
     _aten.expand.default: "expand",
+    Collective.all_reduce: "all_reduce",
+    Collective.all_gather: "all_gather",
 }
 _OF_SIZES = frozenset({"view", "reshape", "expand", "permute"})
 _OPERATORS: dict[Any, str] = {
@@ -84,10 +87,13 @@ class Code:
 
 
 def slice_source(program: Program) -> Code:
-    """Source of `bind(device, weights...)`, which returns the functions of the slice's pieces."""
+    """Source of `bind(device, weights...)`, which returns the functions of the slice's pieces.
+
+    What else the program is given once stands between the two.
+    """
     writer = _Writer(program)
     weights = [value.name for value in program.weights]
-    lines = [f"def bind({', '.join(['device', *weights])}):"]
+    lines = [f"def bind({', '.join(['device', *program.bound, *weights])}):"]
     for value in program.weights:
         lines.append(f"    # {value.name}: {describe_spec(value.spec)}")
     for position, piece in enumerate(program.pieces):

@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, fx
 from transformers import PreTrainedModel
 
-from lamina.convert.bind import BoundSlice, bind_python
+from lamina.convert.bind import BoundSlice, bind_python, tensors_by_name, usable
 from lamina.convert.classes import SliceClass, classify
 from lamina.convert.constants import BoundConstants, Constant, constants_of
 from lamina.convert.cudagraph import bind_cudagraph
-from lamina.convert.errors import ConversionError, in_short
+from lamina.convert.errors import ConversionError
 from lamina.convert.fused import split_fused
 from lamina.convert.normalise import normalise
 from lamina.convert.partition import partition
@@ -24,6 +24,9 @@ from lamina.convert.slices import Slice, draft_slices
 from lamina.convert.source import Source, build_on_meta, open_source
 from lamina.convert.spec import BATCH, spec_of
 from lamina.convert.trace import trace
+
+if TYPE_CHECKING:
+    from lamina.convert.shard import Sharded
 
 BACKENDS = ("python", "aot", "cudagraph")
 
@@ -73,29 +76,19 @@ class Conversion:
         """
         if backend not in BACKENDS:
             raise ConversionError(f"there is no backend {backend!r}; choose {', '.join(BACKENDS)}")
-        if isinstance(tensors, PreTrainedModel):
-            tensors = {
-                **dict(tensors.named_parameters(remove_duplicate=False)),
-                **dict(tensors.named_buffers()),
-            }
-        place = _usable(device)
-        constants = BoundConstants(self.constants, tensors, place)
+        place = usable(device)
+        constants = BoundConstants(self.constants, tensors_by_name(tensors), place)
         bound: list[BoundSlice] = []
         for piece in self.slices:
             weights = [constants[name] for name in piece.weights]
             bound.append(_bind(backend, self.classes[piece.class_index], piece.index, weights, place))
         return bound
 
+    def sharded(self, degree: int) -> Sharded:
+        """The same slices for `degree` ranks that share every layer's work and weights."""
+        from lamina.convert.shard import shard  # noqa: PLC0415 - it is made of conversions
 
-def _usable(device: torch.device | str) -> torch.device:
-    try:
-        place = torch.device(device)
-        if place.type != "meta":
-            torch.empty(0, device=place)
-            return place
-    except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: a torch without CUDA
-        raise ConversionError(f"cannot use device {device!s}: {in_short(error)}") from error
-    raise ConversionError("device meta holds no numbers to compute with; choose cpu or cuda")
+        return shard(self, degree)
 
 
 def _bind(

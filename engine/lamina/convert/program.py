@@ -73,6 +73,7 @@ class Program:
     weights: tuple[Value, ...]
     pieces: tuple[Piece, ...]
     specs: dict[Name, Spec] = field(repr=False)  # of every tensor in it
+    bound: tuple[Name, ...] = ()  # what it is given once, before its weights, that is no tensor
 
     def inputs(self) -> tuple[Name, ...]:
         """What it is called with, in order."""

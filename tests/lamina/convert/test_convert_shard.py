@@ -1,0 +1,264 @@
+"""Slices split over ranks: threads that sum with each other decode what one rank decodes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lamina.convert import AttentionOp, BoundSlice, Conversion, ConversionError, Sharded, convert
+
+SMALL = Callable[..., PreTrainedModel]
+
+
+class Meeting:
+    """Ranks in one process; each has a collective of its own, which counts what it is asked for."""
+
+    def __init__(self, degree: int) -> None:
+        self.barrier = threading.Barrier(degree, timeout=20)
+        self.given: list[Any] = [None] * degree
+        self.ranks = [Rank(self, rank) for rank in range(degree)]
+
+
+class Rank:
+    def __init__(self, meeting: Meeting, rank: int) -> None:
+        self.meeting, self.rank, self.reduced, self.gathered = meeting, rank, 0, 0
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        """In place, which is what slices have most to fear from."""
+        self.reduced += 1
+        result = torch.stack(self._all(x)).sum(0)
+        self.meeting.barrier.wait()
+        return x.copy_(result)
+
+    def all_gather(self, x: Tensor) -> Tensor:
+        self.gathered += 1
+        result = torch.cat(self._all(x), -1)
+        self.meeting.barrier.wait()
+        return result
+
+    def _all(self, x: Tensor) -> list[Tensor]:
+        assert x.is_contiguous()
+        self.meeting.given[self.rank] = x
+        self.meeting.barrier.wait()
+        return list(self.meeting.given)
+
+
+def decode(
+    attentions: Sequence[AttentionOp], bound: Sequence[BoundSlice], tokens: Tensor, contexts: list[Any]
+) -> Tensor:
+    """Logits of every step for a batch; `tokens` is [steps, batch]. Contexts between slices are noted."""
+    keys: list[list[Tensor]] = [[] for _ in attentions]
+    values: list[list[Tensor]] = [[] for _ in attentions]
+    logits: list[Tensor] = []
+    for step, now in enumerate(tokens):
+        context: tuple[Tensor, ...] = (now, torch.full_like(now, step))
+        attended: Tensor | None = None
+        for op, piece in zip(attentions, bound, strict=False):
+            q, state = piece.query(context, attended)
+            k, v, state = piece.keyvalue(state)
+            context = piece.rest(state)
+            contexts.append(context)
+            assert q.shape == (len(now), op.heads, op.head_dim)
+            assert k.shape == v.shape == (len(now), op.kv_heads, op.head_dim)
+            keys[op.layer].append(k)
+            values[op.layer].append(v)
+            attended = attend(op, q, keys[op.layer], values[op.layer])
+        logits.append(bound[-1].logits(context, attended))
+    return torch.stack(logits)
+
+
+def attend(op: AttentionOp, q: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
+    group = op.heads // op.kv_heads
+    seen_keys = torch.stack(keys[-op.window :]).repeat_interleave(group, dim=2)
+    seen_values = torch.stack(values[-op.window :]).repeat_interleave(group, dim=2)
+    scores = torch.einsum("bhd,tbhd->bht", q, seen_keys) * op.scale
+    if op.softcap:
+        scores = torch.tanh(scores / op.softcap) * op.softcap
+    return torch.einsum("bht,tbhd->bhd", scores.softmax(-1), seen_values)
+
+
+def decode_on_ranks(sharded: Sharded, model: PreTrainedModel, tokens: Tensor) -> tuple[list[Tensor], Meeting]:
+    """Logits of each rank; what they hand on from slice to slice must be the same to the bit."""
+    meeting = Meeting(sharded.degree)
+    contexts: list[list[Any]] = [[] for _ in meeting.ranks]
+
+    def run(rank: int) -> Tensor:
+        bound = sharded.bind(model, rank, meeting.ranks[rank])
+        return decode(sharded.attentions, bound, tokens, contexts[rank])
+
+    with ThreadPoolExecutor(sharded.degree) as pool:
+        logits = list(pool.map(run, range(sharded.degree)))
+    for together in zip(*contexts, strict=True):
+        for values in zip(*together, strict=True):
+            assert all(torch.equal(value, values[0]) for value in values)
+    return logits, meeting
+
+
+def check(model: PreTrainedModel, degree: int, steps: int = 4) -> tuple[Sharded, Meeting]:
+    """Ranks decode what the unsplit slices do."""
+    conversion = convert(model)
+    tokens = torch.randint(3, 99, (steps, 3), generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        expected = decode(conversion.attentions, conversion.bind(model), tokens, [])
+        sharded = conversion.sharded(degree)
+        found, meeting = decode_on_ranks(sharded, model, tokens)
+    for logits in found:
+        torch.testing.assert_close(logits, expected, rtol=2e-5, atol=2e-5)
+        assert torch.equal(logits.argmax(-1), expected.argmax(-1))
+    return sharded, meeting
+
+
+def test_two_ranks_decode_what_one_does(family: str, small_model: SMALL) -> None:
+    model = small_model(family)
+    noise = torch.Generator().manual_seed(1)
+    with torch.no_grad():  # biases and norms start as zeros and ones, which would hide what happens to them
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn(parameter.shape, generator=noise) * 0.1)
+    sharded, meeting = check(model, 2)
+    layers, steps = len(sharded.attentions), 4
+    # GPT-NeoX adds attention and MLP before anything else; experts looked up by token are kept whole.
+    batched = family in {"mixtral", "qwen3-moe"}
+    a_layer = 1 if family == "gpt-neox" or batched else 2
+    # OPT-350M's embedding is projected, and its two last products need one sum instead of a gathering.
+    last = (1, 0) if family == "opt-350m" else (0, 1)
+    for rank in meeting.ranks:
+        assert (rank.reduced, rank.gathered) == (steps * (a_layer * layers + last[0]), steps * last[1])
+    kept = " ".join(sharded.describe()["weights"]["whole"])
+    assert batched or "_proj" not in kept
+    assert ("experts" in kept) == batched
+
+
+@pytest.mark.parametrize(("degree", "experts"), [(2, "split"), (4, "whole")])
+def test_grouped_experts_are_split_where_their_rows_stay_aligned(
+    degree: int, experts: str, seeded: Callable[..., PreTrainedModel], tiny: Callable[..., Any]
+) -> None:
+    model = seeded(tiny("Mixtral", num_local_experts=4, num_key_value_heads=4, intermediate_size=40))
+    sharded, meeting = check(model, degree)
+    said = sharded.describe()["weights"]
+    assert any("experts" in name for name in said["rows"]) == (experts == "split")
+    assert any("experts" in name for name in said["whole"]) == (experts == "whole")
+    assert meeting.ranks[0].reduced == 4 * 2 * (2 if experts == "split" else 1)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gpt-neox"])
+def test_four_ranks_decode_what_one_does(family: str, small_model: SMALL) -> None:
+    sharded, _ = check(small_model(family), 4)
+    op = sharded.attentions[0]
+    assert list(sharded.heads_of(3)) == list(range(3 * op.heads, 4 * op.heads))
+    assert list(sharded.kv_heads_of(1)) == list(range(op.kv_heads, 2 * op.kv_heads))
+
+
+def test_a_norm_over_all_heads_keeps_their_products_whole(
+    seeded: Callable[..., PreTrainedModel], tiny: Callable[..., Any]
+) -> None:
+    sharded, _ = check(seeded(tiny("Olmo2")), 2)
+    assert "own_part(" in sharded.classes[1].source
+    weights = sharded.describe()["weights"]
+    assert "model.layers.0.self_attn.q_proj.weight" in weights["whole"]
+    assert "model.layers.0.self_attn.v_proj.weight" in weights["columns"]
+
+
+def test_a_norm_over_what_attention_gives_gathers_it(
+    seeded: Callable[..., PreTrainedModel], tiny: Callable[..., Any]
+) -> None:
+    sharded, meeting = check(seeded(tiny("BitNet")), 2)
+    assert sharded.describe()["collectives"][1]["query"] == ["all_gather"]
+    assert meeting.ranks[1].gathered == 4 * 2  # not its 99 tokens, which two ranks cannot share evenly
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda up, x: up.cumsum(-1),
+        lambda up, x: up.softmax(-1) * x,
+        lambda up, x: up[..., :24].repeat(1, 1, 2).roll(1, -1) @ up.new_ones(48, 64),
+        lambda up, x: up.view(-1, 1, 2, 32).flip(2).flatten(2),
+        lambda up, x: up.max(-1, keepdim=True).values + x,
+    ],
+)
+def test_what_needs_all_columns_has_them(
+    compute: Callable[[Tensor, Tensor], Tensor], custom: Callable[..., PreTrainedModel]
+) -> None:
+    check(custom(compute), 2)
+
+
+def test_a_rank_holds_its_share_of_the_weights_only(small_model: SMALL) -> None:
+    model = small_model("llama")
+    sharded = convert(model).sharded(2)
+    bound = sharded.bind(model, 1, Meeting(2).ranks[1])
+    for number, name in enumerate(("o_proj", "norm", "gate_proj", "up_proj", "down_proj")):
+        weight = bound[1].weights[number]
+        layer: Any = model.get_submodule("model.layers.0")
+        modules = {**dict(layer.mlp.named_children()), "o_proj": layer.self_attn.o_proj}
+        whole = layer.post_attention_layernorm.weight if name == "norm" else modules[name].weight
+        share = 1 if name == "norm" else 2
+        assert weight.untyped_storage().nbytes() == whole.nbytes // share
+    said = sharded.describe()
+    tensors = {tensor.data_ptr(): tensor.untyped_storage().nbytes() for b in bound for tensor in b.weights}
+    assert sum(tensors.values()) == said["weight_bytes_of_a_rank"]
+    embedding: Any = model.get_input_embeddings().weight
+    rank, whole = (said[key] - embedding.nbytes for key in ("weight_bytes_of_a_rank", "weight_bytes"))
+    assert rank < whole * 0.52
+
+
+def test_a_tied_table_is_held_once(small_model: SMALL) -> None:
+    model = small_model("llama-tied")
+    sharded = convert(model).sharded(2)
+    first, *_, last = sharded.bind(model, 1, Meeting(2).ranks[1])
+    table, product = first.weights[0], last.weights[-1]
+    assert product.untyped_storage().data_ptr() == table.untyped_storage().data_ptr()
+    assert torch.equal(product, table[60:])
+
+
+def test_what_is_split_is_said_by_name(small_model: SMALL) -> None:
+    said = convert(small_model("gpt2")).sharded(2).describe()
+    weights = said["weights"]
+    assert "transformer.h.1.mlp.c_proj.weight" in weights["rows"]
+    assert "transformer.h.1.mlp.c_proj.bias" in weights["first"]
+    assert "transformer.h.1.mlp.c_fc.bias" in weights["columns"]
+    assert "transformer.h.0.attn.c_attn.weight[:, 0:64]" in weights["columns"]
+    assert "transformer.wpe.weight" in weights["whole"]
+    assert said["collectives"][1]["query"] == ["all_reduce", "all_reduce"]
+
+
+def test_slices_of_one_class_share_their_code(converted: Callable[..., Conversion]) -> None:
+    conversion = converted("Llama", num_hidden_layers=5)
+    sharded = conversion.sharded(2)
+    assert [kind.members for kind in sharded.classes] == [kind.members for kind in conversion.classes]
+    assert "collective.all_reduce(linear_1)" in sharded.classes[1].source
+
+
+def test_one_rank_is_the_model_itself(small_model: SMALL) -> None:
+    model = small_model("llama")
+    conversion = convert(model)
+    alone = conversion.sharded(1)
+    assert alone.attentions == conversion.attentions
+    for ours, theirs in zip(alone.bind(model, 0, None), conversion.bind(model), strict=True):
+        assert ours.source == theirs.source
+        assert all(a is b or torch.equal(a, b) for a, b in zip(ours.weights, theirs.weights, strict=True))
+    assert alone.describe()["weights"]["columns"] == []
+
+
+@pytest.mark.parametrize("degree", [0, 3, 4, 8])
+def test_heads_that_cannot_be_shared_are_refused(degree: int, converted: Callable[..., Conversion]) -> None:
+    with pytest.raises(ConversionError, match=f"{degree} ranks cannot share .* 2 KV heads .* 1 or 2 ranks"):
+        converted("Llama").sharded(degree)
+
+
+def test_what_cannot_be_bound_is_refused(converted: Callable[..., Conversion]) -> None:
+    sharded = converted("Llama").sharded(2)
+    collective = Meeting(2).ranks[0]
+    with pytest.raises(ConversionError, match="no rank 2 of 2"):
+        sharded.bind({}, 2, collective)
+    with pytest.raises(ConversionError, match="'cudagraph' cannot run slices split over 2 ranks"):
+        sharded.bind({}, 0, collective, backend="cudagraph")
+    with pytest.raises(ConversionError, match="need a collective"):
+        sharded.bind({}, 0, None)
