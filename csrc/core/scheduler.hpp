@@ -102,6 +102,9 @@ public:
            state == RequestState::kRunning;
   }
   RequestState state(Index request) const { return states_[request]; }
+  std::size_t requests() const { return states_.size(); }
+  // Where its KV is, if it was ever admitted.
+  int pool(Index request) const { return pool_[request]; }
   std::int32_t produced(Index request) const;
   const KvPools& pools() const { return pools_; }
 

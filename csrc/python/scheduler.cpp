@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/live_scheduler.hpp"
+#include "core/rotation.hpp"
 #include "python/arrays.hpp"
 #include "python/bindings.hpp"
 
@@ -29,9 +30,22 @@ Admission admission_of(const std::string& name) {
   throw std::invalid_argument("admission is 'reserve' or 'grow', not '" + name + "'");
 }
 
+Pipelining pipelining_of(const std::string& name) {
+  if (name == "serial") return Pipelining::kSerial;
+  if (name == "rotational") return Pipelining::kRotational;
+  if (name == "fixed") return Pipelining::kFixed;
+  throw std::invalid_argument("pipelining is 'serial', 'rotational' or 'fixed', not '" + name + "'");
+}
+
 void require_batch(const LiveScheduler& live, int batch) {
   if (batch < 0 || batch >= live.scheduler().batches()) throw std::out_of_range("no such batch");
 }
+
+constexpr const char* kRotationDoc =
+    R"(Which replica of the model runs which slice: the definition that the virtual cluster goes by too.)";
+
+constexpr const char* kReplicaDoc =
+    R"(The replica, from 0, of a batch's slice number `tick`, counted from the start of the cluster.)";
 
 constexpr const char* kSchedulerDoc =
     R"(Continuous batching over shared KV memory: who waits, who runs in which batch, who makes room.
@@ -53,6 +67,21 @@ Who made room waits again, and will join with the tokens it has made.)";
 }  // namespace
 
 void bind_scheduler(nb::module_& m) {
+  nb::class_<Rotation>(m, "Rotation", nb::is_final(), kRotationDoc)
+      .def(
+          "__init__",
+          [](Rotation* self, const std::string& pipelining, int batches) {
+            const Pipelining kind = pipelining_of(pipelining);
+            if (batches < 1 || (kind == Pipelining::kSerial && batches != 1))
+              throw std::invalid_argument("serial has one batch, the others one or more");
+            new (self) Rotation{kind, batches};
+          },
+          "pipelining"_a, "batches"_a)
+      .def("replica", &Rotation::replica, "batch"_a, "tick"_a, kReplicaDoc)
+      .def_prop_ro("replicas", &Rotation::replicas)
+      .def_prop_ro("migrates", &Rotation::migrates,
+                   "Whether a batch's next slice runs elsewhere, so that its context has to travel.");
+
   nb::class_<LiveScheduler>(m, "Scheduler", nb::is_final(), kSchedulerDoc)
       .def(
           "__init__",
@@ -82,6 +111,13 @@ void bind_scheduler(nb::module_& m) {
             return nb::make_tuple(rows_of(change.preempted), rows_of(change.joined));
           },
           "batch"_a = 0, kAdvanceDoc)
+      .def(
+          "pool",
+          [](const LiveScheduler& live, LiveScheduler::Index row) {
+            if (row >= live.scheduler().requests()) throw std::out_of_range("no such row");
+            return live.scheduler().pool(row);
+          },
+          "row"_a, "The pool that a row's KV is in, once it has joined: the one that had most free tokens.")
       .def(
           "size",
           [](const LiveScheduler& live, int batch) {

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lamina.cluster import Layout, Machine
     from lamina.serve import Engine, Sampling
 
-__all__ = ["Engine", "Sampling"]
+__all__ = ["Engine", "Layout", "Machine", "Sampling"]
 
 
 def __getattr__(name: str) -> Any:
     """The engine needs torch; parts of lamina, such as the slab, do not."""
     if name in __all__:
-        from lamina import serve  # noqa: PLC0415 - not before it is asked for
+        from lamina import cluster, serve  # noqa: PLC0415 - not before it is asked for
 
-        return getattr(serve, name)
+        return getattr(cluster if name in ("Layout", "Machine") else serve, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-import transformers
 
-# Small models gain nothing by threads, and several test processes share the cores.
-torch.set_num_threads(1)
+# Slow to load, and not wanted at all by the tests below that run under a sanitizer.
+if TYPE_CHECKING:
+    import torch
+    import transformers
 
 COMMON = {
     "hidden_size": 64,
@@ -37,55 +38,64 @@ GEMMA = GQA | {"head_dim": 16, "query_pre_attn_scalar": 16}
 MOE = GQA | {"num_experts_per_tok": 2, "experts_implementation": "batched_mm"}
 
 
-def _gpt2() -> transformers.PreTrainedConfig:
-    return transformers.GPT2Config(
-        n_embd=64, n_layer=3, n_head=4, vocab_size=120, n_positions=256, initializer_range=0.2,
-        bos_token_id=None, eos_token_id=None, pad_token_id=0,
-    )  # fmt: skip
-
-
-def _opt(**more: object) -> transformers.PreTrainedConfig:
-    shape = {name: value for name, value in COMMON.items() if name != "intermediate_size"}
-    shape |= {"ffn_dim": 96, "init_std": 0.2, "word_embed_proj_dim": 64}
-    return transformers.OPTConfig(**(shape | more))
-
-
-FAMILIES: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
-    "llama": lambda: transformers.LlamaConfig(**COMMON),
-    "llama-gqa": lambda: transformers.LlamaConfig(**GQA, rope_parameters=LLAMA3_ROPE),
-    "llama-tied": lambda: transformers.LlamaConfig(**GQA, tie_word_embeddings=True, attention_bias=True),
-    "opt": _opt,
-    "opt-350m": lambda: _opt(word_embed_proj_dim=32, do_layer_norm_before=False),
-    "mistral": lambda: transformers.MistralConfig(**GQA, sliding_window=12),
-    "qwen2": lambda: transformers.Qwen2Config(
-        **GQA, use_sliding_window=True, sliding_window=9, max_window_layers=1
-    ),
-    "qwen3": lambda: transformers.Qwen3Config(**GQA, head_dim=16),
-    "gemma": lambda: transformers.GemmaConfig(**GQA, head_dim=16),
-    "gemma2": lambda: transformers.Gemma2Config(
-        **GEMMA, sliding_window=11, attn_logit_softcapping=2.0, final_logit_softcapping=5.0
-    ),
-    "gemma3": lambda: transformers.Gemma3TextConfig(**GEMMA, sliding_window=10),
-    "phi3": lambda: transformers.Phi3Config(**GQA),
-    "gpt-neox": lambda: transformers.GPTNeoXConfig(**COMMON),
-    "gpt2": _gpt2,
-    "cohere": lambda: transformers.CohereConfig(**GQA),
-    "stablelm": lambda: transformers.StableLmConfig(**GQA),
-    "mixtral": lambda: transformers.MixtralConfig(**MOE, num_local_experts=4),
-    "qwen3-moe": lambda: transformers.Qwen3MoeConfig(
-        **MOE, head_dim=16, num_experts=4, moe_intermediate_size=32
-    ),
+OPT = {name: value for name, value in COMMON.items() if name != "intermediate_size"} | {
+    "ffn_dim": 96,
+    "init_std": 0.2,
+    "word_embed_proj_dim": 64,
+}
+GPT2 = {
+    "n_embd": 64,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": 256,
+    **{
+        name: COMMON[name]
+        for name in COMMON
+        if name.endswith("token_id") or name in ("vocab_size", "initializer_range")
+    },
 }
 
-SmallModel = Callable[..., transformers.PreTrainedModel]
+# By name: the class of its config, and what that is made with.
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", COMMON),
+    "llama-gqa": ("Llama", GQA | {"rope_parameters": LLAMA3_ROPE}),
+    "llama-tied": ("Llama", GQA | {"tie_word_embeddings": True, "attention_bias": True}),
+    "opt": ("OPT", OPT),
+    "opt-350m": ("OPT", OPT | {"word_embed_proj_dim": 32, "do_layer_norm_before": False}),
+    "mistral": ("Mistral", GQA | {"sliding_window": 12}),
+    "qwen2": ("Qwen2", GQA | {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
+    "qwen3": ("Qwen3", GQA | {"head_dim": 16}),
+    "gemma": ("Gemma", GQA | {"head_dim": 16}),
+    "gemma2": (
+        "Gemma2",
+        GEMMA | {"sliding_window": 11, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0},
+    ),
+    "gemma3": ("Gemma3Text", GEMMA | {"sliding_window": 10}),
+    "phi3": ("Phi3", GQA),
+    "gpt-neox": ("GPTNeoX", COMMON),
+    "gpt2": ("GPT2", GPT2),
+    "cohere": ("Cohere", GQA),
+    "stablelm": ("StableLm", GQA),
+    "mixtral": ("Mixtral", MOE | {"num_local_experts": 4}),
+    "qwen3-moe": ("Qwen3Moe", MOE | {"head_dim": 16, "num_experts": 4, "moe_intermediate_size": 32}),
+}
+
+SmallModel = Callable[..., "transformers.PreTrainedModel"]
 
 
 @pytest.fixture(scope="session")
 def small_model() -> SmallModel:
     """A family's small model with random weights, the same every time."""
 
+    import torch  # noqa: PLC0415
+    import transformers  # noqa: PLC0415
+
+    # Small models gain nothing by threads, and several test processes share the cores.
+    torch.set_num_threads(1)
+
     def make(family: str, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
-        config = FAMILIES[family]()
+        kind, shape = FAMILIES[family]
+        config = getattr(transformers, f"{kind}Config")(**shape)
         with torch.random.fork_rng():
             torch.manual_seed(len(family))
             model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)

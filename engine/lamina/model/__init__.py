@@ -1,4 +1,4 @@
-"""The model worker: weights, the slices between attention operators, and the original model for prompts."""
+"""The model worker: weights, the slices between attention operators for prompts, the choice of tokens."""
 
 from lamina.model.checkpoint import CheckpointError
 from lamina.model.load import load_original

@@ -1,50 +1,101 @@
-"""Prompts through the original model, and their K and V into the arena."""
+"""Prompts through the slices that decode: their K and V, some hundred tokens at a time."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
-import transformers
+from torch import Tensor
+
+from lamina.convert import AttentionOp, BoundSlice
+
+# Tokens that go through the slices together: enough for matrix products, few enough for a message.
+CHUNK = 512
+
+# From layer, first token, k and v [tokens, kv_heads, head_dim].
+Deliver = Callable[[int, int, Tensor, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What goes from one stage's slices to the next one's, for some tokens of a prompt."""
+
+    context: tuple[Tensor, ...]
+    attended: Tensor | None
 
 
 class Prefill:
-    """Computes K and V of a prompt as the model's authors wrote it, unsliced.
+    """Computes what a prompt leaves in the KV arena. The papers evaluate decoding; prompts are here so that
+    tokens are real.
 
-    The papers evaluate decoding; prompts are here so that tokens are real. One prompt at a time: what a
-    prompt gives does then not depend on which others came with it.
+    The slices are row by row, so a prompt's tokens go through them as a batch does; attention between them
+    is causal, in plain torch. One prompt at a time: what it gives does not depend on which others came.
     """
 
-    def __init__(self, model: transformers.PreTrainedModel) -> None:
-        # Without the head: nobody reads the logits of a prompt.
-        self._model = model.base_model
-        self._device = model.device
+    def __init__(self, slices: Sequence[BoundSlice], attentions: Sequence[AttentionOp]) -> None:
+        """Those of one stage: all, or some that follow one another, without the last one."""
+        self._layers = list(zip(slices, attentions, strict=True))
 
-    def layers(self, tokens: list[int]) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-        """For every layer its number, K and V: [tokens, kv_heads, head_dim]."""
-        # A cache that knows no config keeps every token, whatever window the model's own would cut it to.
-        cache = transformers.DynamicCache()
-        ids = torch.tensor([tokens], dtype=torch.int64, device=self._device)
-        with _inference(self._model):
-            self._model(input_ids=ids, past_key_values=cache, use_cache=True)
-        for number, layer in enumerate(cache.layers):
-            yield number, layer.keys[0].transpose(0, 1), layer.values[0].transpose(0, 1)
+    def run(self, tokens: Tensor, passed: Iterator[Passed] | None, deliver: Deliver) -> Iterator[Passed]:
+        """Go through a prompt chunk by chunk; yields what the next stage has to be given for each.
+
+        `passed` has the same from the stage before, None for the first one.
+        """
+        kept: list[tuple[Tensor, Tensor]] = []
+        for begin in range(0, len(tokens), CHUNK):
+            end = min(begin + CHUNK, len(tokens))
+            if passed is None:
+                positions = torch.arange(begin, end, device=tokens.device)
+                came = Passed((tokens[begin:end], positions), None)
+            else:
+                came = next(passed)
+            yield self._chunk(came, begin, end, len(tokens), kept, deliver)
+
+    def _chunk(
+        self,
+        came: Passed,
+        begin: int,
+        end: int,
+        tokens: int,
+        kept: list[tuple[Tensor, Tensor]],
+        deliver: Deliver,
+    ) -> Passed:
+        context, attended = came.context, came.attended
+        for number, (piece, op) in enumerate(self._layers):
+            q, state = piece.query(context, attended)
+            k, v, state = piece.keyvalue(state)
+            context = piece.rest(state)
+            if begin == 0:
+                kept.append((k.new_empty(tokens, *k.shape[1:]), v.new_empty(tokens, *v.shape[1:])))
+            keys, values = kept[number]
+            keys[begin:end], values[begin:end] = k, v
+            deliver(op.layer, begin, k, v)
+            attended = causal(q, keys[:end], values[:end], op)
+        return Passed(context, attended)
 
 
-@contextlib.contextmanager
-def _inference(model: torch.nn.Module) -> Iterator[None]:
-    """No dropout and no gradients, whatever the model is set to.
+def causal(q: Tensor, keys: Tensor, values: Tensor, op: AttentionOp) -> Tensor:
+    """Attention of a text's last tokens [n, heads, dim] over keys and values of all of it."""
+    whole, last = len(keys), len(q)
+    at = torch.arange(whole - last, whole, device=q.device)[:, None]
+    others = torch.arange(whole, device=q.device)[None]
+    seen = others <= at
+    if op.window:
+        seen &= others > at - op.window
+    queries, keys, values = (each.transpose(0, 1) for each in (q, keys, values))
+    if op.softcap:
+        out = _softcapped(queries, keys, values, op, seen)
+    else:
+        out = torch.nn.functional.scaled_dot_product_attention(
+            queries[None], keys[None], values[None], seen, scale=op.scale, enable_gqa=op.heads != op.kv_heads
+        )[0]
+    return out.transpose(0, 1).contiguous()
 
-    It may be the caller's own, who may call `train()` on it or a part of it between two prompts. So this is
-    looked up every time, and put back: neither a prompt's KV nor the caller's model may depend on the other.
-    """
-    training = [module for module in model.modules() if module.training]
-    for module in training:
-        module.training = False
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True
+
+def _softcapped(queries: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, seen: Tensor) -> Tensor:
+    group = op.heads // op.kv_heads
+    keys, values = keys.repeat_interleave(group, dim=0), values.repeat_interleave(group, dim=0)
+    scores = op.softcap * torch.tanh(queries @ keys.transpose(1, 2) * (op.scale / op.softcap))
+    shares = torch.softmax(scores.float().masked_fill(~seen, -torch.inf), dim=-1)
+    return shares.to(values.dtype) @ values

@@ -1,8 +1,8 @@
 """The front end: requests in, tokens out."""
 
+from lamina.pipeline import CoreOptions, EngineError
 from lamina.serve.engine import Engine
 from lamina.serve.logprobs import TokenLogprobs
-from lamina.serve.options import CoreOptions, EngineError
 from lamina.serve.requests import Completion, Piece, Result
 from lamina.serve.sampling import RequestError, Sampling
 from lamina.serve.step import Step

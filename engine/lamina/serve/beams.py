@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lamina.serve.sampling import Sampling
 
@@ -22,7 +24,7 @@ class Beam:
 
 
 class BeamSearch:
-    """The beams of one request. Each step takes the live beams' logits and says who continues whom.
+    """The beams of one request. Each step takes the live beams' likeliest tokens and says who continues whom.
 
     The rules are those of transformers' generate(num_beams=...), so that results can be held against it: with
     k end tokens, max(2, 1 + k) times as many candidates as beams are looked at; of those that end, only the
@@ -40,14 +42,20 @@ class BeamSearch:
         self._hopeful = True
         self.done = False
 
-    def step(self, logits: torch.Tensor) -> tuple[list[int], list[int]]:
-        """From logits [beams, vocab]: for each beam that lives on, its parent and its token."""
+    @property
+    def candidates(self) -> int:
+        """Continuations that are looked at; of one beam no more of them can count."""
+        return max(2, 1 + len(self._stops)) * self._sampling.beams
+
+    def step(self, logs: NDArray[np.float32], likeliest: NDArray[np.int64]) -> tuple[list[int], list[int]]:
+        """From each live beam's likeliest tokens, [beams, candidates] or all there are, and their
+        log-probabilities: for each beam that lives on, its parent and its token.
+        """
         beams = self._sampling.beams
-        total = torch.log_softmax(logits.float().cpu(), dim=-1) + self._scores[:, None]
-        candidates = max(2, 1 + len(self._stops)) * beams
-        scores, places = total.view(-1).topk(candidates)
-        parents = places // logits.shape[-1]
-        tokens = places % logits.shape[-1]
+        total = torch.from_numpy(logs) + self._scores[:, None]
+        scores, places = total.view(-1).topk(self.candidates)
+        parents = places // logs.shape[-1]
+        tokens = torch.from_numpy(likeliest).view(-1)[places]
         length = len(self.live[0]) + 1
         ends = torch.isin(tokens, self._stops) | (length >= self._sampling.max_tokens)
 

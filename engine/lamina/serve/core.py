@@ -1,121 +1,179 @@
-"""A model cut at its attention operators, its attention worker and its KV arena: all but the requests."""
+"""What decodes: a model cut at its attention operators, attention workers and KV arenas, without requests."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Any
+import time
+from time import perf_counter
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from lamina import host_memory
 from lamina.attention.cuda import CudaAttentionWorker, require_device
 from lamina.attention.worker import TensorWorker
 from lamina.convert import Conversion, convert
-from lamina.kv import Arena, ArenaShape
-from lamina.model import Prefill, load_original
-from lamina.pipeline import SerialPipeline, Spent
-from lamina.serve.options import CoreOptions, EngineError
+from lamina.kv import Arena
+from lamina.model import Prefill
+from lamina.pipeline import Change, CoreOptions, Keeper, Records, Roster, Schedule
+from lamina.pipeline.arenas import arena_shape, arena_tokens
+from lamina.pipeline.facts import ModelFacts
+from lamina.pipeline.keeper import Arrival
+from lamina.pipeline.landed import Landed, Spent
+from lamina.pipeline.original import original_of
 
-# Of the memory nobody uses, what an arena takes when its size is not said.
-SHARE_OF_FREE_MEMORY = 0.25
+
+class Core(Protocol):
+    """One or more batches, each of which is launched and lands in turn, iteration by iteration."""
+
+    facts: ModelFacts
+    batches: int
+    pools: int  # KV memories that a sequence can be in
+    pool_tokens: int  # of each
+    schedule: Schedule
+
+    def launch(self, batch: int, change: Change, size: int) -> None:
+        """Begin a batch's next iteration, of so many sequences; none if it has none."""
+
+    def land(self, batch: int) -> Landed:
+        """Wait for the iteration that was launched."""
+
+    def records(self) -> Records | None:
+        """What the workers did, where they keep records."""
+
+    def check_integrity(self) -> None:
+        """Recount; raise RuntimeError naming the first thing found wrong."""
+
+    def close(self) -> None:
+        """End the workers."""
 
 
-class Core:
-    """Runs prompts and iterations of a batch. Knows sequences by their names in the arena."""
+class LocalCore:
+    """All in this process: one batch, one set of slices, one attention worker."""
+
+    batches = pools = 1
 
     def __init__(self, model: Any, options: CoreOptions, *, max_sequences: int) -> None:
         if options.place.type != "cpu":
             require_device()
         self.conversion = convert(model, dtype=options.dtype, rope=options.rope)
-        self.arena = _arena(self.conversion, options, max_sequences * self.conversion.max_positions)
-        original = _original(model, self.conversion, options)
+        self.facts = ModelFacts.of(self.conversion)
+        shape = arena_shape(self.conversion)
+        most = max_sequences * self.conversion.max_positions
+        self.arena = Arena(
+            shape,
+            arena_tokens(shape, options, most),
+            overcommit=options.overcommit,
+            device=options.device,
+        )
+        original = original_of(model, self.conversion, options)
         self.slices = self.conversion.bind(original, backend=options.backend, device=options.device)
         self.attention = _attention(self.conversion, self.arena, options, max_sequences)
-        self._pipeline = SerialPipeline(self.slices, self.attention, overlap=options.overlap)
-        self._prefill = None if options.decode_only else Prefill(original)
+        self.pool_tokens = self.arena.capacity
+        self.schedule = Schedule("serial", 1, len(self.slices))
+        self._overlap = options.overlap
+        self._keeper = Keeper(self.arena, 1)
+        self._roster = Roster()
+        self._prefill: Prefill | None = None
         if options.decode_only:
             self.arena.fill()
-
-    def begin(self, name: int, tokens: NDArray[np.int64]) -> None:
-        """Give a new sequence the KV of all its tokens but the last, which its first iteration adds."""
-        self._prompt(name, tokens, shared=0)
-
-    def branch(self, parent: int, name: int, shared: int, tokens: NDArray[np.int64]) -> None:
-        """A new sequence that shares the first `shared` tokens of another; the rest is its own."""
-        self.arena.fork(parent, name, shared)
-        self._prompt(name, tokens, shared=shared)
-
-    def _prompt(self, name: int, tokens: NDArray[np.int64], shared: int) -> None:
-        slots = self.arena.allocate(name, len(tokens) - 1 - shared)
-        if self._prefill is None or not slots.size:
-            return
-        for layer, keys, values in self._prefill.layers(tokens[:-1].tolist()):
-            self.arena.write(layer, slots, keys[shared:], values[shared:])
-
-    def iterate(
-        self, names: NDArray[np.int64], tokens: NDArray[np.int64], positions: NDArray[np.int64], spent: Spent
-    ) -> torch.Tensor:
-        """One iteration of a batch: logits [B, vocab]."""
-        self.arena.extend(names)
-        if self.arena.pager:
-            lists = [self.arena.slab.indices(int(name)) for name in names]
-            offsets = np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)
-            self.attention.plan_lists(offsets, self.arena.pager.fetch(np.concatenate(lists)))
         else:
-            self.attention.plan(self.arena.slab, names)
+            # Compiled for a batch's size, slices would be compiled again for every prompt's length.
+            plain = self.slices
+            if options.backend != "python":
+                plain = self.conversion.bind(original, device=options.device)
+            self._prefill = Prefill(plain[:-1], self.conversion.attentions)
+        self._spent = Spent()
+        self._failed: dict[int, str] = {}
+
+    def launch(self, batch: int, change: Change, size: int) -> None:  # noqa: ARG002 - there is one batch
+        """Sequences come, with their prompts' KV, and go."""
+        self._spent, self._failed = Spent(), {}
+        self._roster.apply(change)
+        started = perf_counter()
+        for arrival in self._keeper.apply(0, change):
+            try:
+                self.prompt(arrival, change)
+            except Exception as error:
+                self._failed[arrival.name] = str(error)
+        self._spent.prefill_s = perf_counter() - started
+
+    def prompt(self, arrival: Arrival, change: Change) -> None:
+        """The KV of a sequence's text."""
+        if self._prefill is None or not arrival.slots.size:
+            return
+        tokens = torch.from_numpy(change.prompts[arrival.name][:-1].astype(np.int64))
+
+        def deliver(layer: int, begin: int, k: torch.Tensor, v: torch.Tensor) -> None:
+            known = max(arrival.shared - begin, 0)
+            first = begin + known - arrival.shared
+            slots = arrival.slots[first : begin + len(k) - arrival.shared]
+            self.arena.write(layer, slots, k[known:], v[known:])
+
+        for _ in self._prefill.run(tokens.to(self.arena.storage.device), None, deliver):
+            pass
+
+    def land(self, batch: int) -> Landed:  # noqa: ARG002 - there is one
+        """One iteration."""
+        spent, roster = self._spent, self._roster
+        self._plan()
         device = self.arena.storage.device
-        here = torch.from_numpy(tokens).to(device), torch.from_numpy(positions).to(device)
-        return self._pipeline.run(*here, spent)
+        here = torch.from_numpy(roster.tokens).to(device), torch.from_numpy(roster.positions).to(device)
+        logits = self._decode(*here, spent)
+        started = perf_counter()
+        choice = roster.choose(logits)
+        roster.advance(choice.tokens)
+        spent.sampling_s = perf_counter() - started
+        return Landed(choice, spent, time.monotonic(), self._failed)
 
+    def _plan(self) -> None:
+        names = self._keeper.extend(0)
+        if not self.arena.pager:
+            self.attention.plan(self.arena.slab, names)
+            return
+        lists = [self.arena.slab.indices(name) for name in names.tolist()]
+        offsets = np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)
+        self.attention.plan_lists(offsets, self.arena.pager.fetch(np.concatenate(lists)))
 
-def _arena(conversion: Conversion, options: CoreOptions, most_tokens: int) -> Arena:
-    attentions = conversion.attentions
-    first = attentions[0]
-    if any((op.kv_heads, op.head_dim) != (first.kv_heads, first.head_dim) for op in attentions):
-        raise EngineError(
-            "the model's layers have different KV heads or head dimensions, which one arena cannot hold"
-        )
-    shape = ArenaShape(len(attentions), first.kv_heads, first.head_dim, conversion.dtype)
-    tokens = _kv_tokens(shape, options, most_tokens)
-    return Arena(shape, tokens, overcommit=options.overcommit, device=options.device)
+    def _decode(self, tokens: torch.Tensor, positions: torch.Tensor, spent: Spent) -> torch.Tensor:
+        """Slice, attention, slice, attention, ..., logits [B, vocab].
 
+        With `overlap` the attention worker gets q before k and v are computed, and works on the earlier
+        tokens meanwhile; without, it is asked when k and v are there. What is computed is the same to the
+        last bit. It pays where attention has hardware of its own; on one machine's cores the two take time
+        from each other.
+        """
+        context: tuple[torch.Tensor, ...] = (tokens, positions)
+        attended: torch.Tensor | None = None
+        *between, last = self.slices
+        for layer, piece in enumerate(between):
+            started = perf_counter()
+            q, state = piece.query(context, attended)
+            if self._overlap:
+                self.attention.begin(layer, q)
+            k, v, state = piece.keyvalue(state)
+            context = piece.rest(state)
+            modelled = perf_counter()
+            if not self._overlap:
+                self.attention.begin(layer, q)
+            attended = self.attention.finish(layer, k, v)
+            spent.attention_s += perf_counter() - modelled
+            spent.model_s += modelled - started
+        started = perf_counter()
+        logits = last.logits(context, attended)
+        spent.model_s += perf_counter() - started
+        return logits
 
-def _kv_tokens(shape: ArenaShape, options: CoreOptions, most_tokens: int) -> int:
-    if options.kv_tokens is not None:
-        return options.kv_tokens
-    if options.kv_bytes is not None:
-        tokens = shape.tokens_in(options.kv_bytes)
-        if tokens < 1:
-            raise EngineError(
-                f"{options.kv_bytes:,} bytes of KV memory hold no token of {shape.token_bytes:,}: give more"
-            )
-        return tokens
-    return min(most_tokens, shape.tokens_in(int(_free_bytes(options.place) * SHARE_OF_FREE_MEMORY)))
+    def records(self) -> None:
+        """None are kept: a step's own times say it."""
 
+    def check_integrity(self) -> None:
+        """Recount the arena; raise RuntimeError naming the first thing found wrong."""
+        self.arena.check_integrity()
+        if not len(self._roster) and self.arena.used:
+            raise RuntimeError(f"nobody runs and {self.arena.used} slots are taken")
 
-def _free_bytes(place: torch.device) -> int:
-    return host_memory.free_bytes() if place.type == "cpu" else int(torch.cuda.mem_get_info(place)[0])
-
-
-def _original(model: Any, conversion: Conversion, options: CoreOptions) -> Any:
-    """The model object itself, or the one that the folder or config describes."""
-    if isinstance(model, torch.nn.Module):
-        if model.dtype != conversion.dtype:
-            raise EngineError(
-                f"the model is {model.dtype} and {conversion.dtype} was asked for: convert it first"
-            )
-        place = next(model.parameters()).device
-        if place.type != options.place.type:
-            raise EngineError(f"the model is on {place} and the engine on {options.device}: move one")
-        return model
-    folder = Path(model) if isinstance(model, str | os.PathLike) else None
-    if folder and not folder.is_dir():
-        folder = None
-    loaded = load_original(conversion.config, folder, conversion.dtype, options.load_format)
-    return loaded.to(options.device)
+    def close(self) -> None:
+        """Nothing to end."""
 
 
 def _attention(

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from time import perf_counter
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from lamina.pipeline import Spent
-from lamina.serve import sampler
+from lamina.pipeline import Change, Choice
+from lamina.pipeline.change import ALL, NOBODY, places_of
+from lamina.pipeline.landed import Landed
 from lamina.serve.beams import BeamSearch
-from lamina.serve.core import Core
 from lamina.serve.logprobs import LogprobTable
+from lamina.serve.pending import Pending
 from lamina.serve.requests import Completion, FinishReason, Request
 from lamina.serve.running import Running
 from lamina.serve.step import Step
@@ -23,61 +22,108 @@ SEEDS = 2**64
 
 
 class Decoder:
-    """Keeps for each running request its sequences' rows, their KV in the arena and their tokens."""
+    """Keeps for each running request its sequences' rows, the names of their KV and their tokens.
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._running = Running()
+    What workers must know of it is in the Change that a batch is launched with. Between launch and landing a
+    batch is in flight: who is in it stays in it.
+    """
+
+    def __init__(self, batches: int, *, decode_only: bool) -> None:
+        self._running = Running(batches)
+        self._decode_only = decode_only
+        self._pending = [Pending() for _ in range(batches)]
+        self._flying: list[NDArray[np.int64] | None] = [None] * batches
         self._by_number: dict[int, Request] = {}
-        self._searching: dict[int, Request] = {}  # those in the batch
+        self._doomed: dict[int, Request] = {}  # ended while in flight: their rows stay until it lands
+        self._searching: dict[int, Request] = {}  # those in a batch
         self._logprobs = LogprobTable()
         self._names = 0
 
-    def begin(self, request: Request) -> None:
-        """Give a request's sequences their KV and let them decode; again, after it had to make room."""
+    def flying(self, batch: int) -> bool:
+        """Whether an iteration of the batch has been launched and has not landed."""
+        return self._flying[batch] is not None
+
+    @property
+    def any_flying(self) -> bool:
+        """Whether any has."""
+        return any(rows is not None for rows in self._flying)
+
+    def begin(self, request: Request, batch: int, pool: int) -> None:
+        """Let a request's sequences decode, from the batch's next iteration on; again, after it had to make
+        room.
+        """
         if request.number not in self._by_number:
             self._open(request)
-        running, rows = self._running, request.rows
+        request.batch = batch
+        running, rows, pending = self._running, request.rows, self._pending[batch]
         running.kv[rows] = [self._name() for _ in rows]
         parent = int(running.kv[rows[0]])
-        shared = len(request.prompt) - 1
-        for i, row in enumerate(rows):
-            tokens = np.concatenate([request.prompt, self._made(request, row)])
+        for row in rows:
             name = int(running.kv[row])
-            if i == 0:
-                self._core.begin(name, tokens)
-            else:
-                self._core.branch(parent, name, shared, tokens)
-            running.last[row] = tokens[-1]
-            running.position[row] = len(tokens) - 1
-        running.join(rows)
+            whole = np.concatenate([request.prompt, self._made(request, row)])
+            first = name == parent
+            shared = 0 if first else len(request.prompt) - 1
+            pending.join(row, NOBODY if first else parent, shared, pool)
+            if not self._decode_only and len(whole) - 1 > shared:
+                pending.prompts[name] = whole.astype(np.int32)
+            running.last[row] = whole[-1]
+            running.position[row] = len(whole) - 1
+        running.join(batch, rows)
         if request.search:
             self._searching[request.number] = request
 
     def park(self, request: Request) -> None:
         """The request makes room: its KV goes, its tokens stay."""
-        self._release(request.rows)
-        self._running.leave(request.rows)
+        self._leave(request, request.rows)
         self._searching.pop(request.number, None)
         request.preemptions += 1
 
-    def iterate(self, step: Step) -> set[int]:
-        """One token more for every sequence; the requests that this ends."""
-        running, rows = self._running, self._running.batch
-        step.batch = len(rows)
-        if not step.batch:
-            return set()
-        step.kv_tokens = int(running.position[rows].sum()) + step.batch
-        spent = Spent()
-        logits = self._core.iterate(running.kv[rows], running.last[rows], running.position[rows], spent)
-        step.model_s, step.attention_s = spent.model_s, spent.attention_s
-        started = perf_counter()
-        ended = self._choose(rows, logits)
-        step.sampling_s = perf_counter() - started
-        return self._end_rows(ended) | self._end_searches()
+    def launch(self, batch: int) -> Change:
+        """What the batch's workers must be told now."""
+        pending, self._pending[batch] = self._pending[batch], Pending()
+        rows = self._running.batches[batch]
+        if rows.size:
+            self._flying[batch] = rows
+        return pending.change(self._running)
+
+    def settled(self, batch: int) -> bool:
+        """Whether workers know all there is to know of the batch."""
+        pending = self._pending[batch]
+        return not (pending.left or pending.released or pending.rows or pending.forks)
+
+    def size(self, batch: int, step: Step) -> None:
+        """Note what the batch's iteration will be."""
+        rows = self._running.batches[batch]
+        step.size = len(rows)
+        step.kv_tokens = int(self._running.position[rows].sum()) + step.size
+
+    def land(self, batch: int, landed: Landed) -> tuple[set[int], list[Request], dict[int, str]]:
+        """Every sequence has one token more: the numbers of the requests that this ends, those that had been
+        ended before and may go now, and why some have failed.
+        """
+        rows = self._flying[batch]
+        assert rows is not None
+        self._flying[batch] = None
+        failed = self._failed(rows, landed.failed)
+        doomed = [request for request in self._doomed.values() if request.batch == batch]
+        lost = {request.number for request in doomed} | failed.keys()
+        ended = self._take(batch, rows, landed.choice, lost)
+        for request in doomed:
+            del self._doomed[request.number]
+            self._leave(request, request.rows)
+            self._close(request, list(request.rows))
+        return self._end_rows(ended) | self._end_searches(batch), doomed, failed
+
+    def _failed(self, rows: NDArray[np.int64], failed: Mapping[int, str]) -> dict[int, str]:
+        """By request."""
+        by_number: dict[int, str] = {}
+        for name, why in failed.items():
+            row = rows[self._running.kv[rows] == name]
+            by_number.setdefault(int(self._running.request[row[0]]), why)
+        return by_number
 
     def end(self, request: Request, reason: FinishReason) -> None:
-        """Whatever of the request still runs ends as it is."""
+        """Whatever of the request still runs ends as it is. One in flight keeps its rows until it lands."""
         self._by_number.pop(request.number, None)
         self._searching.pop(request.number, None)
         if request.search:
@@ -86,9 +132,17 @@ class Decoder:
         else:
             for row in request.rows:
                 request.ended[request.samples[row]] = self._completion(request, row, reason)
-        held = [row for row in request.rows if int(self._running.kv[row]) in self._core.arena.slab]
-        self._release(held)
+        flying = self._flying[request.batch] if request.rows else None
+        if flying is not None and np.isin(request.rows, flying).any():
+            self._doomed[request.number] = request
+            return
+        joined = [row for row in request.rows if row in self._running.batches[request.batch]]
+        self._leave(request, joined)
         self._close(request, list(request.rows))
+
+    def doomed(self, request: Request) -> bool:
+        """Whether it has ended and is still in flight."""
+        return request.number in self._doomed
 
     def made_since(self, request: Request, told: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
         """By sample the tokens beyond those told already; of a beam search none before it ends."""
@@ -101,15 +155,16 @@ class Decoder:
     def _open(self, request: Request) -> None:
         self._by_number[request.number] = request
         sampling = request.sampling
+        if sampling.beams > 1:
+            request.search = BeamSearch(sampling, request.stops)
         for sample in range(sampling.width):
             seed = (request.seed + sample * SAMPLE_STRIDE) % SEEDS
-            row = self._running.open(request.number, sampling, seed, request.stops)
+            most = request.search.candidates if request.search else sampling.logprobs
+            row = self._running.open(request.number, sampling, seed, request.stops, most)
             request.rows.append(row)
             request.samples[row] = sample
             if sampling.logprobs is not None:
                 self._logprobs.open(row, sampling.max_tokens, sampling.logprobs)
-        if sampling.beams > 1:
-            request.search = BeamSearch(sampling, request.stops)
 
     def _name(self) -> int:
         self._names += 1
@@ -120,70 +175,70 @@ class Decoder:
             return np.array(request.search.live[request.samples[row]], np.int64)
         return self._running.tokens[row, : self._running.made[row]].astype(np.int64)
 
-    def _choose(self, rows: NDArray[np.int64], logits: torch.Tensor) -> NDArray[np.int64]:
-        """Each sequence's next token; the rows whose last one it is, beams aside."""
+    def _take(self, batch: int, rows: NDArray[np.int64], choice: Choice, lost: set[int]) -> NDArray[np.int64]:
+        """Give each sequence its token; the rows whose last one it is, beams aside."""
         running = self._running
         for request in self._searching.values():
-            self._search(request, rows, logits)
-        if self._searching:
-            drawing = np.flatnonzero(~running.searched[rows])
-            rows, logits = rows[drawing], logits[torch.from_numpy(drawing)]
-        if not rows.size:
-            return rows
-        tokens = sampler.choose(logits, running.wishes(rows))
-        asked = self._logprobs.asked(rows)
-        if asked.size:
-            places = torch.from_numpy(asked)
-            made = running.made[rows[asked]]
-            self._logprobs.record(rows[asked], made, logits[places], tokens[places])
-        ended = running.record(rows, tokens.cpu().numpy())
+            if request.batch == batch and request.number not in lost:
+                self._search(request, rows, choice)
+        # Whoever is lost or searched takes no part in what follows.
+        drawing = ~running.searched[rows]
+        if lost:
+            drawing &= ~np.isin(running.request[rows], list(lost))
+        places = np.flatnonzero(drawing)
+        if choice.revealed:
+            told = np.flatnonzero(drawing[choice.revealed.rows])
+            self._logprobs.record(rows, running.made, choice.revealed, told)
+        rows = rows[places]
+        ended = running.record(rows, choice.tokens[places])
         return rows[ended]
 
-    def _search(self, request: Request, rows: NDArray[np.int64], logits: torch.Tensor) -> None:
+    def _search(self, request: Request, rows: NDArray[np.int64], choice: Choice) -> None:
         """A step of a beam search: beams take over the KV of those they continue, without a copy."""
-        assert request.search is not None
+        search, revealed = request.search, choice.revealed
+        assert search is not None
+        assert revealed is not None
         mine = np.array(request.rows, np.int64)
-        order = np.argsort(rows)
-        places = order[np.searchsorted(rows, mine, sorter=order)]
-        parents, tokens = request.search.step(logits[torch.from_numpy(places)])
+        asked = places_of(places_of(mine, rows), revealed.rows)
+        parents, tokens = search.step(revealed.logs[asked], revealed.tokens[asked])
+        self._running.record(mine, np.array(tokens, np.int64))
+        if search.done:
+            return
+        pending = self._pending[request.batch]
         names = self._running.kv[mine].tolist()
         heirs: dict[int, int] = {}  # parent -> the beam that takes its KV as it is
         for beam, parent in enumerate(parents):
-            if heirs.setdefault(parent, beam) == beam:
-                self._running.kv[mine[beam]] = names[parent]
-            else:
-                child = self._name()
-                self._core.arena.fork(names[parent], child)
-                self._running.kv[mine[beam]] = child
-        barren = [name for parent, name in enumerate(names) if parent not in heirs]
-        self._core.arena.release(np.array(barren, np.int64))
-        self._running.record(mine, np.array(tokens, np.int64))
+            name = names[parent]
+            if heirs.setdefault(parent, beam) != beam:
+                name = self._name()
+                pending.forks.append((names[parent], name, ALL))
+            self._running.kv[mine[beam]] = name
+            pending.renamed.append((names[beam], name, tokens[beam]))
+        pending.released += [name for parent, name in enumerate(names) if parent not in heirs]
 
     def _end_rows(self, rows: NDArray[np.int64]) -> set[int]:
-        if not rows.size:
-            return set()
-        self._release(rows.tolist())
         over = set()
         for row in rows.tolist():
             request = self._by_number[int(self._running.request[row])]
             stopped = int(self._running.last[row]) in request.stops
             sample = request.samples[row]
             request.ended[sample] = self._completion(request, row, "stop" if stopped else "length")
+            self._leave(request, [row])
             self._close(request, [row])
             if not request.rows:
                 del self._by_number[request.number]
                 over.add(request.number)
         return over
 
-    def _end_searches(self) -> set[int]:
+    def _end_searches(self, batch: int) -> set[int]:
         over = set()
         for request in list(self._searching.values()):
-            if request.search and request.search.done:
+            if request.batch == batch and request.search and request.search.done:
                 for i, beam in enumerate(request.search.best(request.sampling.n)):
                     stopped = beam.tokens[-1] in request.stops
                     reason: FinishReason = "stop" if stopped else "length"
                     request.ended[i] = Completion(beam.tokens, reason, score=beam.score)
-                self._release(request.rows)
+                self._leave(request, request.rows)
                 self._close(request, list(request.rows))
                 del self._searching[request.number], self._by_number[request.number]
                 over.add(request.number)
@@ -193,8 +248,11 @@ class Decoder:
         tokens = tuple(self._made(request, row).tolist())
         return Completion(tokens, reason, self._logprobs.told(row, len(tokens)))
 
-    def _release(self, rows: list[int]) -> None:
-        self._core.arena.release(self._running.kv[rows])
+    def _leave(self, request: Request, rows: list[int]) -> None:
+        """Out of the batch, and their KV with them."""
+        if rows:
+            self._pending[request.batch].leave(self._running.kv[rows])
+            self._running.leave(request.batch, rows)
 
     def _close(self, request: Request, rows: list[int]) -> None:
         self._running.close(rows)

@@ -1,11 +1,13 @@
-"""The engine in one process: requests in, tokens out, one iteration of the batch at a time."""
+"""The engine: requests in, tokens out, one iteration of a batch at a time."""
 
 from __future__ import annotations
 
 import operator
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from time import perf_counter
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,11 @@ import torch
 from numpy.typing import NDArray
 
 from lamina._native import Scheduler
-from lamina.serve.core import Core
+from lamina.cluster import ClusterCore, Layout, Machine
+from lamina.pipeline import CoreOptions, EngineError, Records, Schedule
+from lamina.pipeline.options import require_count
+from lamina.serve.core import Core, LocalCore
 from lamina.serve.decoder import SEEDS, Decoder
-from lamina.serve.options import CoreOptions, EngineError, require_count
 from lamina.serve.prompts import Prompt, checked_prompt
 from lamina.serve.requests import Piece, Request, Result
 from lamina.serve.sampling import RequestError, Sampling
@@ -37,13 +41,18 @@ class Engine:
     """Decodes with continuous batching, attention apart from the model.
 
     `model` is a folder with a Hugging Face model, a config.json (with load_format="dummy") or a model object.
-    The other arguments are those of `CoreOptions`. One thread at a time may use an engine.
+    With a `layout` model workers and attention workers are processes of their own, and several batches are
+    under way at once; close() ends them, as `with` does. A `machine` serves several engines, one after the
+    other or side by side. The other arguments are those of `CoreOptions`. One thread at a time may use an
+    engine.
     """
 
     def __init__(
         self,
         model: Any,
         *,
+        layout: Layout | None = None,
+        machine: Machine | None = None,
         max_sequences: int = 256,
         admission: str = "reserve",
         policy: str | Policy = "fifo",
@@ -60,24 +69,70 @@ class Engine:
         options = CoreOptions(**core)
         self._decode_only = options.decode_only
         self._max_sequences = max_sequences
-        self._core = Core(model, options, max_sequences=max_sequences)
-        self._scheduler = Scheduler(self._core.arena.capacity, max_sequences, admission=admission)
-        self._decoder = Decoder(self._core)
+        self._core: Core
+        if layout is None:
+            self._core = LocalCore(model, options, max_sequences=max_sequences)
+        else:
+            self._core = ClusterCore(model, options, layout, machine, max_sequences=max_sequences)
+        self._scheduler = Scheduler(
+            self._core.pool_tokens,
+            max_sequences,
+            batches=self._core.batches,
+            pools=self._core.pools,
+            admission=admission,
+        )
+        self._decoder = Decoder(self._core.batches, decode_only=options.decode_only)
         self._requests: dict[int, Request] = {}
         self._by_place: dict[int, Request] = {}
         self._results: dict[int, Result] = {}
         self._numbers = 0
+        # Launches and landings so far: each batch has its turn at both, one after the other.
+        self._launched = self._landed = 0
+        self._steps = [Step(batch=batch) for batch in range(self._core.batches)]
+        self._iterations = [0] * self._core.batches
         self._broken = False
 
     @property
-    def core(self) -> Core:
-        """The model, its attention worker and the KV arena."""
+    def core(self) -> Any:
+        """What runs the iterations: a LocalCore, or a ClusterCore where there is a layout."""
         return self._core
+
+    @property
+    def schedule(self) -> Schedule:
+        """In what order the workers do their parts."""
+        return self._core.schedule
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV memory holds, all of it."""
+        return self._core.pool_tokens * self._core.pools
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have not begun, or had to make room."""
+        return self._scheduler.waiting
+
+    def records(self) -> Records | None:
+        """What the workers of a layout did and when; None in one process, where steps say it all."""
+        return self._core.records()
+
+    def close(self) -> None:
+        """End the workers, if there are any. What runs is lost."""
+        self._broken = True
+        self._core.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits or runs."""
-        return not self._requests
+        return not self._requests and not self._decoder.any_flying
 
     # Requests come and go.
 
@@ -93,13 +148,13 @@ class Engine:
         self, prompt: Prompt, sampling: Sampling
     ) -> tuple[NDArray[np.int64], Sampling, tuple[int, ...]]:
         """Prompt, sampling and end tokens, if they can be served; nothing has changed otherwise."""
-        conversion = self._core.conversion
-        sampling.require_sense(conversion.vocab_size)
-        tokens = checked_prompt(prompt, conversion.vocab_size, by_length=self._decode_only)
+        facts = self._core.facts
+        sampling.require_sense(facts.vocab_size)
+        tokens = checked_prompt(prompt, facts.vocab_size, by_length=self._decode_only)
         stops = set(sampling.stop_tokens)
         if not sampling.ignore_eos and not self._decode_only:
-            stops.update(conversion.eos_token_ids)
-        if sampling.beams > 1 and len(stops) >= conversion.vocab_size:
+            stops.update(facts.eos_token_ids)
+        if sampling.beams > 1 and len(stops) >= facts.vocab_size:
             raise RequestError("every token is an end token: a beam search needs one to go on with")
         if sampling.width > self._max_sequences:
             raise RequestError(
@@ -107,10 +162,10 @@ class Engine:
                 "engine decodes together (max_sequences)"
             )
         # The last token made is never read, so it needs no position.
-        if len(tokens) + sampling.max_tokens - 1 > conversion.max_positions:
+        if len(tokens) + sampling.max_tokens - 1 > facts.max_positions:
             raise RequestError(
                 f"a prompt of {len(tokens):,} tokens and {sampling.max_tokens:,} to make need more than the "
-                f"model's {conversion.max_positions:,} positions"
+                f"model's {facts.max_positions:,} positions"
             )
         return tokens, sampling, tuple(sorted(stops))
 
@@ -123,7 +178,7 @@ class Engine:
         if place is None:
             raise RequestError(
                 f"a prompt of {len(tokens):,} tokens and {sampling.width} x {sampling.max_tokens:,} to make "
-                f"do not fit in the KV memory of {self._core.arena.capacity:,} tokens, even alone"
+                f"do not fit in the KV memory of {self._core.pool_tokens:,} tokens, even alone"
             )
         request = Request(number, tokens, sampling, stops, seed, place)
         self._numbers += 1
@@ -143,9 +198,13 @@ class Engine:
         """Take a request out; what it has made is its result. One that has ended stays as it ended."""
         request = self._requests.get(number)
         if request is not None:
-            self._scheduler.remove(request.place)
             self._decoder.end(request, "cancelled")
+            # Its memory is free when the iteration it is in has landed.
+            if not self._decoder.doomed(request):
+                self._leave_scheduler(request)
             self._forget(request)
+            if self.idle:
+                self._settle()
         elif number not in self._results:
             raise _unknown(number)
 
@@ -160,14 +219,19 @@ class Engine:
     # Time passes.
 
     def step(self) -> Step:
-        """One iteration of the batch, with the prompts of those who join it. Does nothing when idle."""
+        """One iteration of one batch, the next in turn; others run meanwhile. Does nothing when idle.
+
+        Those who join a batch have their prompts computed first.
+        """
         if self._broken:
-            raise EngineError("an iteration was broken off, and its KV is half written: make a new engine")
+            raise EngineError("the engine was closed, or an iteration broken off: make a new engine")
         if self.idle:
             return Step()
         self._broken = True
         with torch.inference_mode():
-            step = self._iteration()
+            step = self._next()
+            if self.idle:
+                self._settle()
         self._broken = False
         return step
 
@@ -221,54 +285,88 @@ class Engine:
         completions = result.completions if result else ()
         return {i: done.tokens[told.get(i, 0) :] for i, done in enumerate(completions)}
 
-    def _iteration(self) -> Step:
-        started = perf_counter()
-        step = Step()
-        preempted, joined = self._scheduler.advance()
+    def _next(self) -> Step:
+        """Launch every batch whose turn has come, and land the one that was launched first."""
+        batches = self._core.batches
+        while True:
+            # At most every batch once: nobody can be launched before it has landed.
+            while self._launched < self._landed + batches:
+                self._launch(self._launched % batches)
+                self._launched += 1
+            batch = self._landed % batches
+            self._landed += 1
+            if self._decoder.flying(batch):
+                return self._land(batch)
+
+    def _launch(self, batch: int) -> None:
+        started, step = perf_counter(), Step(batch=batch, started_s=time.monotonic())
+        preempted, joined = self._scheduler.advance(batch)
         for place in preempted.tolist():
-            self._decoder.park(self._by_place[place])
-        before = perf_counter()
+            request = self._by_place[place]
+            step.preempted.append(request.number)
+            self._decoder.park(request)
         for place in joined.tolist():
-            self._begin(self._by_place[place], step)
-        step.prefill_s = perf_counter() - before
-        over = self._decoder.iterate(step)
-        done = set(self._scheduler.finish().tolist())
-        for number in sorted(over):
+            request = self._by_place[place]
+            step.joined.append(request.number)
+            self._decoder.begin(request, batch, self._scheduler.pool(place))
+        self._decoder.size(batch, step)
+        self._core.launch(batch, self._decoder.launch(batch), step.size)
+        step.host_s = perf_counter() - started
+        if step.size:
+            step.iteration = self._iterations[batch]
+            self._iterations[batch] += 1
+        self._steps[batch] = step
+
+    def _land(self, batch: int) -> Step:
+        started, step = perf_counter(), self._steps[batch]
+        landed = self._core.land(batch)
+        step.ended_s = landed.ended_s
+        over, doomed, failed = self._decoder.land(batch, landed)
+        done = set(self._scheduler.finish(batch).tolist())
+        for number, why in failed.items():
             request = self._requests[number]
-            # Those that made all their tokens the scheduler knows of; those that met a stop token it does
-            # not.
-            if request.place not in done:
-                self._scheduler.remove(request.place)
-            self._forget(request)
-            step.ended.append(number)
-        known = step.prefill_s + step.model_s + step.attention_s + step.sampling_s
-        step.host_s = perf_counter() - started - known
+            self._decoder.end(request, "failed")
+            self._end(request, done, step, error=f"its prompt could not be computed: {why}")
+        for number in sorted(over):
+            self._end(self._requests[number], done, step)
+        for request in doomed:
+            self._leave_scheduler(request, done)
+        for name in ("prefill_s", "model_s", "attention_s", "sampling_s", "waited_s"):
+            setattr(step, name, getattr(landed.spent, name))
+        step.host_s += perf_counter() - started - landed.spent.elsewhere_s
         return step
 
-    def _begin(self, request: Request, step: Step) -> None:
-        """Compute a request's prompt. Should that fail, for want of memory say, the others go on."""
-        try:
-            self._decoder.begin(request)
-        except Exception as error:
+    def _settle(self) -> None:
+        """Tell workers what nobody runs for any more: who has gone."""
+        batches = self._core.batches
+        while not all(self._decoder.settled(batch) for batch in range(batches)):
+            self._launch(self._launched % batches)
+            self._launched += 1
+            self._landed += 1
+
+    def _end(self, request: Request, done: set[int], step: Step, error: str | None = None) -> None:
+        self._leave_scheduler(request, done)
+        self._forget(request, error)
+        step.ended.append(request.number)
+
+    def _leave_scheduler(self, request: Request, done: set[int] | frozenset[int] = frozenset()) -> None:
+        """Those that made all their tokens it knows of; of those that met a stop token it does not."""
+        if request.place not in done:
             self._scheduler.remove(request.place)
-            self._decoder.end(request, "failed")
-            self._forget(request, error=f"its prompt could not be computed: {error}")
-            step.ended.append(request.number)
+        del self._by_place[request.place]
 
     def _forget(self, request: Request, error: str | None = None) -> None:
         """From request to result."""
-        del self._requests[request.number], self._by_place[request.place]
+        del self._requests[request.number]
         completions = tuple(done for _, done in sorted(request.ended.items()))
         self._results[request.number] = Result(
             request.number, completions, len(request.prompt), request.preemptions, error
         )
 
     def check_integrity(self) -> None:
-        """Recount scheduler and arena; raise RuntimeError naming the first thing found wrong."""
+        """Recount scheduler and arenas; raise RuntimeError naming the first thing found wrong."""
         self._scheduler.check_integrity()
-        self._core.arena.check_integrity()
-        if self.idle and self._core.arena.used:
-            raise RuntimeError(f"nobody runs and {self._core.arena.used} slots are taken")
+        self._core.check_integrity()
 
 
 def _unknown(number: int) -> KeyError:

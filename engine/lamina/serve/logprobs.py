@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+
+from lamina.pipeline import Revealed
 
 NONE = -1
 
@@ -45,23 +46,25 @@ class LogprobTable:
         self._place[row] = place = self._spare.pop()
         self._most[place] = most
 
-    def asked(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which of the rows, by their position, want log-probabilities."""
-        if len(self._spare) == self._most.size:
-            return np.empty(0, np.int64)
-        return np.flatnonzero(self._place[rows] != NONE)
-
     def record(
-        self, rows: NDArray[np.int64], made: NDArray[np.int64], logits: torch.Tensor, tokens: torch.Tensor
+        self,
+        rows: NDArray[np.int64],
+        made: NDArray[np.int64],
+        revealed: Revealed,
+        which: NDArray[np.intp],
     ) -> None:
-        """The rows' next tokens have been chosen from logits [rows, vocab]; `made` were before them."""
-        places = self._place[rows]
-        most = int(self._most[places].max())
-        logs = torch.log_softmax(logits.float(), dim=-1)
-        top = logs.topk(most, dim=-1)
-        self._chosen[places, made] = logs.gather(1, tokens[:, None])[:, 0].cpu().numpy()
-        self._top_tokens[places, made, :most] = top.indices.cpu().numpy()
-        self._top[places, made, :most] = top.values.cpu().numpy()
+        """The batch's rows have their next tokens; `made` is how many each row had before, by row.
+
+        `which` of those revealed are the ones to keep: a beam search asks for other reasons.
+        """
+        if not which.size:
+            return
+        mine = rows[revealed.rows[which]]
+        places, number = self._place[mine], made[mine]
+        most = min(int(self._most[places].max()), revealed.tokens.shape[1])
+        self._chosen[places, number] = revealed.chosen[which]
+        self._top_tokens[places, number, :most] = revealed.tokens[which, :most]
+        self._top[places, number, :most] = revealed.logs[which, :most]
 
     def told(self, row: int, tokens: int) -> tuple[TokenLogprobs, ...] | None:
         """What the first tokens of a row's sequence came with; None if it did not ask."""

@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.serve.sampler import Wishes
+from lamina.pipeline.change import NO_LOGPROBS
 from lamina.serve.sampling import Sampling
 
 FIRST_ROWS = 64
@@ -18,13 +18,13 @@ Integer = TypeVar("Integer", np.int32, np.int64)
 
 
 class Running:
-    """A row for every sequence that has begun and not ended; `batch` lists those that decode now.
+    """A row for every sequence that has begun and not ended; `batches` lists those of each that decode now.
 
     A row is a sequence's own from `open` to `close`, so that nothing is moved when others leave.
     """
 
-    def __init__(self) -> None:
-        self.batch: NDArray[np.int64] = np.empty(0, np.int64)
+    def __init__(self, batches: int = 1) -> None:
+        self.batches: list[NDArray[np.int64]] = [np.empty(0, np.int64) for _ in range(batches)]
         self.request = np.empty(0, np.int64)
         self.kv = np.empty(0, np.int64)  # the sequence's name in the arena
         self.last = np.empty(0, np.int64)  # the token that its next iteration begins with
@@ -34,13 +34,16 @@ class Running:
         self.searched = np.empty(0, np.bool_)  # a beam: chosen by its search
         self.temperature = np.empty(0, np.float32)
         self.top_k = np.empty(0, np.int64)
+        self.most = np.empty(0, np.int64)  # likeliest tokens it is told of, or NO_LOGPROBS
         self.top_p = np.empty(0, np.float32)
         self.seed = np.empty(0, np.uint64)
         self.stops = np.empty((0, 1), np.int64)
         self.tokens = np.empty((0, FIRST_TOKENS), np.int32)
         self._spare: list[int] = []
 
-    def open(self, request: int, sampling: Sampling, seed: int, stops: tuple[int, ...]) -> int:
+    def open(
+        self, request: int, sampling: Sampling, seed: int, stops: tuple[int, ...], most: int | None
+    ) -> int:
         """A row for a new sequence; where it begins is set by its join."""
         if not self._spare:
             self._add_rows()
@@ -53,28 +56,23 @@ class Running:
         self.searched[row] = sampling.beams > 1
         self.temperature[row] = sampling.temperature
         self.top_k[row] = sampling.top_k
+        self.most[row] = NO_LOGPROBS if most is None else most
         self.top_p[row] = sampling.top_p
         self.seed[row] = seed
         self.stops[row] = NO_TOKEN
         self.stops[row, : len(stops)] = stops
         return row
 
-    def join(self, rows: list[int]) -> None:
-        self.batch = np.concatenate([self.batch, np.array(rows, np.int64)])
+    def join(self, batch: int, rows: list[int]) -> None:
+        self.batches[batch] = np.concatenate([self.batches[batch], np.array(rows, np.int64)])
 
-    def leave(self, rows: list[int]) -> None:
+    def leave(self, batch: int, rows: list[int]) -> None:
         """Out of the batch; the rows stay."""
-        self.batch = self.batch[~np.isin(self.batch, rows)]
+        self.batches[batch] = self.batches[batch][~np.isin(self.batches[batch], rows)]
 
     def close(self, rows: list[int]) -> None:
         """The sequences are over: their rows may be others'."""
-        self.leave(rows)
         self._spare.extend(rows)
-
-    def wishes(self, rows: NDArray[np.int64]) -> Wishes:
-        return Wishes(
-            self.temperature[rows], self.top_k[rows], self.top_p[rows], self.seed[rows], self.made[rows]
-        )
 
     def record(self, rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
         """The rows' next tokens have been chosen; which of the sequences that ends."""
@@ -92,7 +90,7 @@ class Running:
         return made
 
     def _columns(self) -> list[str]:
-        return [name for name, value in vars(self).items() if name[0] != "_" and name != "batch"]
+        return [name for name, value in vars(self).items() if name[0] != "_" and name != "batches"]
 
     def _add_rows(self) -> None:
         rows = len(self.request)

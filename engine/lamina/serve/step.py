@@ -1,4 +1,4 @@
-"""What an iteration was: its size, and where its time went."""
+"""What an iteration was: of which batch, its size, and where its time went."""
 
 from __future__ import annotations
 
@@ -7,13 +7,21 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Step:
-    """One iteration of the batch. Times are in seconds, as the caller's thread saw them."""
+    """One iteration of one batch. Requests are told of by their numbers, times in seconds."""
 
-    ended: list[int] = field(default_factory=list)  # the numbers of requests
-    batch: int = 0  # sequences
+    batch: int = 0  # which one
+    iteration: int = 0  # of this batch, from 0
+    size: int = 0  # sequences; 0 if nothing ran
     kv_tokens: int = 0  # that attention read
+    joined: list[int] = field(default_factory=list)
+    preempted: list[int] = field(default_factory=list)  # made room before it
+    ended: list[int] = field(default_factory=list)
+    started_s: float = 0.0  # time.monotonic()
+    ended_s: float = 0.0  # when its tokens were there
+    # As the caller's thread saw them; of workers elsewhere, engine.records() has theirs.
     prefill_s: float = 0.0
     model_s: float = 0.0
     attention_s: float = 0.0
     sampling_s: float = 0.0
-    host_s: float = 0.0  # the rest: scheduling, slots, bookkeeping
+    waited_s: float = 0.0  # for workers elsewhere
+    host_s: float = 0.0  # the rest: scheduling, telling workers, bookkeeping

@@ -9,8 +9,8 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.serve import sampler
-from lamina.serve.sampler import Wishes
+from lamina.model import sampler
+from lamina.model.sampler import Wishes
 
 
 def wishes(

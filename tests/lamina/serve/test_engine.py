@@ -199,11 +199,11 @@ def test_decode_only_starts_with_the_prompts_length(model: Any) -> None:
 
 def test_a_step_says_where_its_time_went(model: Any) -> None:
     engine = Engine(model, kv_tokens=300)
-    assert engine.step().batch == 0
+    assert engine.step().size == 0
     engine.submit(PROMPT, Sampling(max_tokens=2))
     engine.submit(PROMPT, Sampling(max_tokens=3))
     step = engine.step()
-    assert (step.batch, step.kv_tokens, step.ended) == (2, 8, [])
+    assert (step.size, step.kv_tokens, step.ended) == (2, 8, [])
     assert min(step.prefill_s, step.model_s, step.attention_s, step.sampling_s, step.host_s) > 0
     assert engine.step().ended == [0]
 
@@ -268,15 +268,14 @@ def test_what_cannot_be_served_is_refused_and_the_others_go_on(
 
 def test_a_prompt_that_fails_takes_nobody_with_it(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(model, kv_tokens=200)
-    begin = engine.core.begin
+    prompt = engine.core.prompt
 
-    def unlucky(name: int, tokens: Any) -> None:
-        if len(tokens) == 9:
-            engine.core.arena.allocate(name, 3)
+    def unlucky(arrival: Any, change: Any) -> None:
+        if len(arrival.slots) == 8:
             raise MemoryError("no memory left")
-        begin(name, tokens)
+        prompt(arrival, change)
 
-    monkeypatch.setattr(engine.core, "begin", unlucky)
+    monkeypatch.setattr(engine.core, "prompt", unlucky)
     good = engine.submit(PROMPT, Sampling(max_tokens=6))
     bad = engine.submit([1] * 9, Sampling(max_tokens=6, n=2))
     assert engine.step().ended == [bad]
@@ -293,7 +292,7 @@ def test_a_stream_of_a_failed_request_says_so(model: Any, monkeypatch: pytest.Mo
     def unlucky(*_: object) -> None:
         raise ValueError("as luck would have it")
 
-    monkeypatch.setattr(engine.core, "begin", unlucky)
+    monkeypatch.setattr(engine.core, "prompt", unlucky)
     number = engine.submit(PROMPT)
     with pytest.raises(RequestError, match=f"request {number} failed: .* as luck would have it"):
         list(engine.stream(number))
@@ -388,10 +387,10 @@ def test_an_iteration_broken_off_is_not_gone_on_with(model: Any, monkeypatch: py
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine.core, "iterate", interrupted)
+    monkeypatch.setattr(engine.core, "land", interrupted)
     with pytest.raises(KeyboardInterrupt):
         engine.step()
-    with pytest.raises(EngineError, match="was broken off"):
+    with pytest.raises(EngineError, match="an iteration broken off"):
         engine.step()
 
 
@@ -458,7 +457,7 @@ def test_a_batch_beyond_its_memory_waits_and_is_served(model: Any) -> None:
     numbers = [engine.submit(PROMPT, Sampling(max_tokens=20)) for _ in range(9)]
     largest = 0
     while not engine.idle:
-        largest = max(largest, engine.step().batch)
+        largest = max(largest, engine.step().size)
         engine.check_integrity()
     assert largest == 2, "24 tokens each"
     results = [tokens_of(engine, number)[0] for number in numbers]

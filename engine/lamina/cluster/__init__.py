@@ -1,0 +1,7 @@
+"""Model workers and attention workers as processes: on this machine, each on a core of its own."""
+
+from lamina.cluster.core import ClusterCore
+from lamina.cluster.layout import Layout
+from lamina.cluster.machine import Machine
+
+__all__ = ["ClusterCore", "Layout", "Machine"]

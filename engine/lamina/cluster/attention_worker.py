@@ -1,0 +1,186 @@
+"""An attention worker: a KV arena and attention over it, no weights."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from lamina.attention.worker import TensorWorker
+from lamina.cluster.boot import Boot
+from lamina.cluster.meeting import Meeting
+from lamina.cluster.worker import Front, Plan
+from lamina.convert import Conversion
+from lamina.fhbn import Listener
+from lamina.fhbn.channel import Message, Receiver, Sender
+from lamina.kv import Arena
+from lamina.model.prefill import CHUNK
+from lamina.pipeline import Keeper, Recorder, Turn
+from lamina.pipeline.arenas import arena_shape
+from lamina.pipeline.keeper import Arrival
+from lamina.pipeline.partition import Piece
+
+
+class Unit(NamedTuple):
+    """One piece of a batch's attention: from which rank it comes, and what computes it."""
+
+    rank: int
+    piece: Piece
+    worker: TensorWorker
+
+
+class AttentionRole:
+    """Serves one batch at a time, layer by layer, in the schedule's order."""
+
+    def __init__(self, boot: Boot, conversion: Conversion, front: Front, recorder: Recorder) -> None:
+        self._boot, self._front, self._recorder = boot, front, recorder
+        front.check = self._check
+        self._schedule, self._partition = boot.schedule, boot.deal
+        self._ops = conversion.attentions
+        self._heads = self._partition.of_worker(boot.number)
+        self._arena = Arena(arena_shape(conversion, len(self._heads)), boot.arena_tokens)
+        if boot.decode_only:
+            self._arena.fill()
+        self._keeper = Keeper(self._arena, boot.batches)
+        self._units = [self._of_batch() for _ in range(boot.batches)]
+        self._running: list[list[Unit]] = [[] for _ in range(boot.batches)]
+        self._plans: list[Plan | None] = [None] * boot.batches
+        self._arrivals: list[list[Arrival]] = [[] for _ in range(boot.batches)]
+        # By model worker: what comes from it, and what goes to it.
+        self._receivers: list[Receiver] = []
+        self._senders: list[Sender] = []
+
+    def _of_batch(self) -> list[Unit]:
+        return [
+            Unit(rank, piece, self._worker(piece))
+            for rank in range(self._partition.ranks)
+            for piece in self._partition.pieces(rank, self._boot.number)
+        ]
+
+    def _worker(self, piece: Piece) -> TensorWorker:
+        arena, kv_heads = self._arena, len(piece.kv_heads)
+        heads = kv_heads * self._partition.group
+        worker = TensorWorker(arena.shape.dtype, heads, kv_heads, arena.shape.head_dim, threads=1)
+        mine = self._local(piece.kv_heads)
+        for op in self._ops:
+            keys, values = arena.keys(op.layer)[:, mine], arena.values(op.layer)[:, mine]
+            worker.add_layer(keys, values, scale=op.scale, window=op.window, softcap=op.softcap)
+        return worker
+
+    def _local(self, kv_heads: range) -> slice:
+        return slice(kv_heads.start - self._heads.start, kv_heads.stop - self._heads.start)
+
+    def meet(self, listener: Listener, addresses: dict[str, str]) -> None:
+        """Open the channels to all model workers."""
+        self._receivers, self._senders = Meeting(self._boot, listener, addresses).of_attention_worker(
+            self._arena.shape.dtype, self._ops[0].head_dim
+        )
+
+    def work(self) -> None:
+        """Turn by turn, until the front end wants no more."""
+        layers = len(self._ops)
+        for turn in self._schedule.turns():
+            if turn.slice == layers:
+                continue
+            if turn.slice == 0:
+                self._begin(turn)
+            if turn.slice == self._schedule.slices_of(turn.place).start or turn.slice == 0:
+                self._prompts(turn)
+            if self._running[turn.batch]:
+                self._attend(turn)
+
+    def _begin(self, turn: Turn) -> None:
+        """A batch's iteration: who comes and goes, room for the new tokens, and whose they are."""
+        batch = turn.batch
+        plan = self._plans[batch] = self._front.plan(batch, turn.cycle)
+        self._arrivals[batch] = self._keeper.apply(batch, plan.change)
+        self._running[batch] = []
+        if not plan.active:
+            return
+        names = self._keeper.extend(batch)
+        for unit in self._units[batch]:
+            rows = unit.piece.rows(len(names))
+            if rows.start < rows.stop:
+                unit.worker.plan(self._arena.slab, names[rows])
+                self._running[batch].append(unit)
+
+    def _prompts(self, turn: Turn) -> None:
+        """The KV of those who have joined, of the layers of the turn's place."""
+        plan = self._plans[turn.batch]
+        assert plan
+        slices = self._schedule.slices_of(turn.place)
+        layers = range(slices.start, min(slices.stop, len(self._ops)))
+        for arrival in self._arrivals[turn.batch]:
+            if arrival.name in plan.change.prompts:
+                self._prompt(turn.place, layers, arrival)
+
+    def _prompt(self, place: int, layers: range, arrival: Arrival) -> None:
+        tokens = arrival.shared + len(arrival.slots)
+        slots = torch.from_numpy(arrival.slots.astype(np.int64))
+        for begin in range(0, tokens, CHUNK):
+            first = max(arrival.shared - begin, 0)
+            last = min(begin + CHUNK, tokens) - begin
+            if first >= last:
+                continue
+            here = slots[begin + first - arrival.shared : begin + last - arrival.shared]
+            for layer in layers:
+                for rank in range(self._partition.ranks):
+                    self._keep(place, rank, layer, here)
+
+    def _keep(self, place: int, rank: int, layer: int, slots: torch.Tensor) -> None:
+        pieces = self._partition.pieces(rank, self._boot.number)
+        if not pieces:
+            return
+        heads = range(pieces[0].kv_heads.start, pieces[-1].kv_heads.stop)
+        with self._receivers[place * self._partition.ranks + rank].recv() as message:
+            for rows, part in ((self._arena.keys(layer), 0), (self._arena.values(layer), 1)):
+                rows[:, self._local(heads)].index_copy_(0, slots, self._read(message, part, len(heads)))
+
+    def _read(self, message: Message, part: int, heads: int) -> torch.Tensor:
+        shape = self._arena.shape
+        return torch.frombuffer(message[part], dtype=shape.dtype).view(-1, heads, shape.head_dim)
+
+    def _attend(self, turn: Turn) -> None:
+        batch, cycle, layer, place = turn
+        ranks = self._partition.ranks
+        to = self._schedule.place(batch, cycle, layer + 1)
+        started = 0
+        units = self._running[batch]
+        for number, unit in enumerate(units, 1):
+            receiver, sender = (
+                self._receivers[place * ranks + unit.rank],
+                self._senders[to * ranks + unit.rank],
+            )
+            heads = unit.worker.heads
+            with receiver.recv() as message:
+                started = started or time.monotonic_ns()
+                unit.worker.begin(layer, self._read(message, 0, heads))
+                if self._boot.streams:
+                    with receiver.recv() as later:
+                        out = self._finish(unit, layer, later, 0)
+                else:
+                    out = self._finish(unit, layer, message, 1)
+            if number == len(units):
+                self._note(turn, started)
+            sender.send(out)
+
+    def _finish(self, unit: Unit, layer: int, message: Message, first: int) -> torch.Tensor:
+        k, v = (self._read(message, part, unit.worker.kv_heads) for part in (first, first + 1))
+        return unit.worker.finish(layer, k, v)
+
+    def _note(self, turn: Turn, started_ns: int) -> None:
+        plan = self._plans[turn.batch]
+        assert plan
+        self._recorder.note(
+            turn.batch, plan.iteration, turn.cycle, turn.slice, started_ns, time.monotonic_ns()
+        )
+
+    def _check(self) -> dict[str, object]:
+        """What is taken, and what is wrong if anything is."""
+        try:
+            self._arena.check_integrity()
+        except RuntimeError as error:
+            return {"used": self._arena.used, "wrong": str(error)}
+        return {"used": self._arena.used, "wrong": ""}

@@ -1,0 +1,51 @@
+"""What a worker is told when it starts: plain data, so that it can be sent."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lamina.pipeline.partition import Partition
+from lamina.pipeline.schedule import Pipelining, Schedule
+
+
+@dataclass(frozen=True)
+class Boot:
+    """One worker's part."""
+
+    name: str
+    address: str  # of the front end
+    secret: bytes
+    core: int
+    kind: str  # "model" or "attention"
+    number: int  # among those of its kind
+    pipelining: Pipelining
+    batches: int
+    stages: int
+    slices: int
+    partition: dict[str, Any]
+    most_rows: int  # of a batch
+    arena_tokens: int  # of an attention worker
+    decode_only: bool
+    overlap: bool
+    backend: str
+    network: str
+    spin_s: float
+    timeout_s: float
+
+    def said(self) -> dict[str, Any]:
+        """As msgpack takes it."""
+        return asdict(self)
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(self.pipelining, self.batches, self.slices, self.stages)
+
+    @property
+    def deal(self) -> Partition:
+        return Partition(**self.partition)
+
+    @property
+    def streams(self) -> bool:
+        """Whether q leaves before k and v exist; mini-batches leave whole."""
+        return self.overlap and self.deal.chunks == 1

@@ -1,0 +1,131 @@
+"""How many workers of which kind, and how they share the work: checked before anything starts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from lamina.fhbn import NETWORKS
+from lamina.pipeline.options import EngineError, require_count
+from lamina.pipeline.partition import Along, Partition
+from lamina.pipeline.schedule import PIPELININGS, Pipelining, Schedule
+
+BATCHES = 2
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Model workers and attention workers, each a process on a core of its own.
+
+    `pipelining` is how `batches` take turns: `serial` (one batch), `fixed` (each has a replica of its own) or
+    `rotational` (n batches go round n - 1 replicas). The model workers divide into the replicas; those of a
+    replica are tensor-parallel, or with `pipeline_parallel` stages that follow each other. `batches` "auto"
+    measures slices and attention first. `partition` is what attention workers share out. `stream_chunks`
+    above 1 splits each message, along requests or heads, so that attention begins on the first part.
+    """
+
+    model_workers: int = 1
+    attention_workers: int = 1
+    pipelining: Pipelining | None = None
+    batches: int | Literal["auto"] | None = None
+    pipeline_parallel: int = 1
+    partition: Along = "heads"
+    stream_chunks: int = 1
+    stream_along: Along = "requests"
+    network: str = "auto"
+    oversubscribe: bool = False  # workers may share cores
+    timeout_s: float = 120.0  # that a worker may be silent in the middle of an iteration
+
+    def __post_init__(self) -> None:
+        for name in ("model_workers", "attention_workers", "pipeline_parallel", "stream_chunks"):
+            require_count(name, getattr(self, name))
+        if self.pipelining is not None and self.pipelining not in PIPELININGS:
+            raise EngineError(f"pipelining '{self.pipelining}': known are {', '.join(PIPELININGS)}")
+        for name in ("partition", "stream_along"):
+            if getattr(self, name) not in ("heads", "requests"):
+                raise EngineError(f"{name} '{getattr(self, name)}': known are heads, requests")
+        if self.network not in NETWORKS or self.network == "nccl":
+            known = ", ".join(name for name in NETWORKS if name != "nccl")
+            raise EngineError(f"network '{self.network}': known between workers on CPUs are {known}")
+        if self.batches != "auto":
+            self._settle()
+
+    def _settle(self) -> None:
+        """Fill in what was left open; an EngineError where the parts do not go together."""
+        stages, batches, pipelining = self.pipeline_parallel, self.batches, self.pipelining
+        if stages > 1:
+            if batches not in (None, stages) or pipelining not in (None, "fixed"):
+                raise EngineError(
+                    f"{stages} pipeline stages take {stages} batches, fixed: leave batches and pipelining out"
+                )
+            batches, pipelining = stages, "fixed"
+        if batches is None:
+            batches = 1 if pipelining == "serial" else BATCHES
+        require_count("batches", batches)
+        assert isinstance(batches, int)
+        pipelining = pipelining or ("serial" if batches == 1 else "rotational")
+        if pipelining == "serial" and batches != 1:
+            raise EngineError(
+                f"serial execution has one batch, not {batches}: choose rotational or fixed pipelining"
+            )
+        object.__setattr__(self, "batches", batches)
+        object.__setattr__(self, "pipelining", pipelining)
+        if self.model_workers % self.places:
+            what = "stages" if stages > 1 else f"replicas of {batches} batches"
+            raise EngineError(
+                f"{self.model_workers} model workers do not divide into the {self.places} {what}: give a "
+                f"multiple of {self.places}"
+            )
+
+    @property
+    def workers(self) -> int:
+        return self.model_workers + self.attention_workers
+
+    @property
+    def places(self) -> int:
+        """Replicas, or stages."""
+        return self.schedule(1).places
+
+    @property
+    def ranks(self) -> int:
+        """Model workers of a replica, or of a stage."""
+        return self.model_workers // self.places
+
+    def schedule(self, slices: int) -> Schedule:
+        """In what order the workers do their parts of a model of so many slices."""
+        assert isinstance(self.batches, int)
+        assert self.pipelining is not None
+        return Schedule(self.pipelining, self.batches, slices, self.pipeline_parallel)
+
+    def dealt(self, heads: int, kv_heads: int) -> Partition:
+        """Who has which heads; an EngineError if they cannot be dealt out so."""
+        try:
+            return Partition(
+                self.partition,
+                self.ranks,
+                self.attention_workers,
+                heads,
+                kv_heads,
+                self.stream_chunks,
+                self.stream_along,
+            )
+        except ValueError as error:
+            raise EngineError(str(error)) from error
+
+    def cores(self) -> list[int]:
+        """A core for each worker, model workers first; an EngineError if there are too few."""
+        usable = sorted(os.sched_getaffinity(0))
+        if self.workers > len(usable) and not self.oversubscribe:
+            raise EngineError(
+                f"{self.model_workers} model and {self.attention_workers} attention workers need "
+                f"{self.workers} cores, and {len(usable)} may be used: give fewer workers, or let them share "
+                "cores (oversubscribe)"
+            )
+        return [usable[number % len(usable)] for number in range(self.workers)]
+
+    @property
+    def names(self) -> list[str]:
+        """What workers are called, model workers first."""
+        model = [f"model {number}" for number in range(self.model_workers)]
+        return model + [f"attention {number}" for number in range(self.attention_workers)]

@@ -1,0 +1,137 @@
+"""The nursery as the front end has it: the process in which models are loaded and workers begin."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import msgpack
+
+from lamina.cluster.boot import Boot
+from lamina.pipeline.facts import ModelFacts
+from lamina.pipeline.options import EngineError
+
+END_S = 5.0
+_TAIL_BYTES = 4096
+
+
+class Machine:
+    """Starts workers on this machine.
+
+    Importing torch takes seconds and converting a model one: both are done once, in a process that workers
+    are forked from, and weights are in memory once however many replicas there are. It ends with this object,
+    and with this process however that ends; its workers with it.
+    """
+
+    def __init__(self) -> None:
+        # A file without a name: what a worker has to say when it dies, and nobody else.
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process that writes to it
+        self._process: subprocess.Popen[bytes] | None = None
+        self._heard = msgpack.Unpacker()
+
+    def convert(self, model: dict[str, Any]) -> ModelFacts:
+        """Cut the model at its attention operators; what is to be known of it."""
+        return ModelFacts.heard(self._ask({"convert": model}))
+
+    def load(self, model: dict[str, Any]) -> None:
+        """Its weights, for workers to come."""
+        self._ask({"load": model})
+
+    def start(self, model: dict[str, Any], boots: Sequence[Boot]) -> list[int]:
+        """Workers; their process numbers."""
+        answer = self._ask({"start": [boot.said() for boot in boots], "model": model})
+        pids: list[int] = answer["pids"]
+        return pids
+
+    def kill(self, pids: Sequence[int]) -> None:
+        """End these workers now, and wait until they are gone."""
+        if self._process is not None:
+            with contextlib.suppress(EngineError):
+                self._ask({"kill": list(pids)})
+
+    def ends(self, pids: Sequence[int]) -> dict[int, int]:
+        """How those of them that have ended did: as subprocess counts, below 0 is the signal that did it."""
+        answer = self._ask({"ends": list(pids)})
+        return {int(pid): status for pid, status in answer["ends"].items()}
+
+    def errors(self) -> str:
+        """The end of what has been written to standard error."""
+        self._errors.seek(0, 2)
+        self._errors.seek(max(0, self._errors.tell() - _TAIL_BYTES))
+        return self._errors.read().decode(errors="replace").strip()
+
+    def close(self) -> None:
+        """End the process and all workers."""
+        process, self._process = self._process, None
+        if process is not None:
+            assert process.stdin
+            assert process.stdout
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+            try:
+                process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()
+        self._errors.close()
+
+    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        process = self._running()
+        assert process.stdin
+        try:
+            process.stdin.write(msgpack.packb(message))
+            process.stdin.flush()
+            answer = self._hear(process)
+        except BaseException as error:
+            # Somebody else's answer would be taken for ours next time.
+            if not isinstance(error, EngineError):
+                process.kill()
+            if isinstance(error, OSError):
+                raise self._lost() from error
+            raise
+        if "refused" in answer:
+            raise EngineError(str(answer["refused"]))
+        return answer
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            if self._errors.closed:
+                raise EngineError("the machine was closed: make a new one")
+            # A session of its own: Ctrl-C is for the front end, which ends the workers.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "lamina.cluster.nursery"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,
+            )
+        return self._process
+
+    def _hear(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+        assert process.stdout
+        while True:
+            for message in self._heard:
+                answer: dict[str, Any] = message
+                return answer
+            piece = process.stdout.read1(1 << 16)  # type: ignore[attr-defined]
+            if not piece:
+                raise self._lost()
+            self._heard.feed(piece)
+
+    def _lost(self) -> EngineError:
+        last = self.errors().rpartition("\n")[2]
+        return EngineError(f"the process that workers start from has ended{': ' + last if last else ''}")
+
+    def __enter__(self) -> Machine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

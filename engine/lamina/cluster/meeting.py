@@ -1,0 +1,135 @@
+"""How the workers of an engine find each other and open their channels, in an order in which nobody waits for
+somebody who waits.
+
+Attention workers connect to the model workers one after the other; then model workers to each other, pair by
+pair in ascending order, the lower number listening.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+
+from lamina.cluster.boot import Boot
+from lamina.cluster.collective import MESSAGE_BYTES, Ranks
+from lamina.cluster.ring import Ring
+from lamina.cluster.wires import Wires
+from lamina.fhbn import Link, Listener, connect
+from lamina.fhbn.channel import Receiver, Sender
+from lamina.model.prefill import CHUNK
+
+# Not more messages than a batch has in flight: then nobody waits for room while others wait for him.
+_SPARE_SLOTS = 2
+
+
+class Channel(NamedTuple):
+    """One that two model workers have: from whom to whom, and what for."""
+
+    use: str  # "ranks" or "ring"
+    source: int
+    target: int
+
+
+class Meeting:
+    """One worker's view of it."""
+
+    def __init__(self, boot: Boot, listener: Listener, addresses: dict[str, str]) -> None:
+        self._boot, self._listener, self._addresses = boot, listener, addresses
+        self._partition, self._schedule = boot.deal, boot.schedule
+        self._came: dict[str, Link] = {}
+
+    def of_attention_worker(self, dtype: torch.dtype, head_dim: int) -> tuple[list[Receiver], list[Sender]]:
+        """What comes from each model worker, and what goes to it."""
+        receivers, senders = [], []
+        ranks = self._partition.ranks
+        row_bytes = head_dim * dtype.itemsize * (self._partition.heads + 2 * self._partition.kv_heads)
+        for number in range(self._schedule.places * ranks):
+            with self._connect(f"model {number}") as link:
+                most = row_bytes * max(self._boot.most_rows, CHUNK)
+                receivers.append(self._receiver(link, "qkv", most))
+                senders.append(self._sender(link, "out"))
+        return receivers, senders
+
+    def of_model_worker(self, wires: Wires, ranks: Ranks, ring: Ring) -> None:
+        """Open everything that a model worker has."""
+        partition, boot = self._partition, self._boot
+        found: dict[int, tuple[Sender, Receiver]] = {}
+        for _ in range(partition.workers):
+            with self._listener.accept(boot.timeout_s) as link:
+                worker = int(link.peer.removeprefix("attention "))
+                sender = self._sender(link, "qkv")
+                found[worker] = sender, self._receiver(link, "out", ring.attended_bytes * boot.most_rows)
+        for worker in sorted(found):
+            if partition.pieces(boot.number % partition.ranks, worker):
+                wires.add(worker, *found[worker])
+        for low, high in self._pairs():
+            if boot.number in (low, high):
+                with self._to(low, high) as link:
+                    self._open(link, self._channels(low, high), ranks, ring)
+
+    def _open(self, link: Link, channels: list[Channel], ranks: Ranks, ring: Ring) -> None:
+        own, each = self._boot.number, self._partition.ranks
+        for use, source, target in channels:
+            if source == own:
+                sender = self._sender(link, use)
+                if use == "ring":
+                    ring.sender = sender
+                else:
+                    ranks.senders[target % each] = sender
+            else:
+                most = ring.message_bytes if use == "ring" else MESSAGE_BYTES
+                receiver = self._receiver(link, use, most)
+                if use == "ring":
+                    ring.receiver = receiver
+                else:
+                    ranks.receivers[source % each] = receiver
+
+    def _pairs(self) -> Iterator[tuple[int, int]]:
+        count = self._schedule.places * self._partition.ranks
+        for low in range(count):
+            for high in range(low + 1, count):
+                if self._channels(low, high):
+                    yield low, high
+
+    def _channels(self, low: int, high: int) -> list[Channel]:
+        """What two model workers have to say to each other, the same for both."""
+        places, each = self._schedule.places, self._partition.ranks
+        (low_place, low_rank), (high_place, high_rank) = divmod(low, each), divmod(high, each)
+        both = [(low, high), (high, low)]
+        if low_place == high_place:
+            return [Channel("ranks", *ends) for ends in both]
+        if not self._schedule.migrates or low_rank != high_rank:
+            return []
+        after = {low: (low_place + 1) % places, high: (high_place + 1) % places}
+        return [Channel("ring", *ends) for ends in both if after[ends[0]] == ends[1] // each]
+
+    def _to(self, low: int, high: int) -> Link:
+        if self._boot.number == high:
+            return self._connect(f"model {low}")
+        # Whoever came before his turn has to wait for it.
+        while f"model {high}" not in self._came:
+            link = self._listener.accept(self._boot.timeout_s)
+            self._came[link.peer] = link
+        return self._came.pop(f"model {high}")
+
+    def _connect(self, name: str) -> Link:
+        boot = self._boot
+        return connect(self._addresses[name], name=boot.name, secret=boot.secret, timeout_s=boot.timeout_s)
+
+    def _sender(self, link: Link, use: str) -> Sender:
+        boot = self._boot
+        return link.sender(use, network=boot.network, timeout_s=boot.timeout_s, spin_s=boot.spin_s)
+
+    def _receiver(self, link: Link, use: str, message_bytes: int) -> Receiver:
+        boot = self._boot
+        messages = 2 if boot.streams else self._partition.chunks
+        return link.receiver(
+            use,
+            message_bytes=message_bytes,
+            slots=messages * boot.batches + _SPARE_SLOTS,
+            network=boot.network,
+            timeout_s=boot.timeout_s,
+            spin_s=boot.spin_s,
+        )

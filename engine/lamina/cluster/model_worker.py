@@ -1,0 +1,187 @@
+"""A model worker: the slices of a replica or a stage, or a rank's share of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lamina.cluster.boot import Boot
+from lamina.cluster.collective import Ranks
+from lamina.cluster.meeting import Meeting
+from lamina.cluster.ring import Ring
+from lamina.cluster.wires import Route, Wires
+from lamina.cluster.worker import Front, Plan
+from lamina.convert import Conversion
+from lamina.fhbn import Listener
+from lamina.model import Prefill
+from lamina.model.prefill import Passed
+from lamina.pipeline import Choice, Recorder, Roster, Turn
+from lamina.pipeline.change import NOBODY, Ints
+
+
+class Lane:
+    """One batch, as far as this worker has come with it."""
+
+    def __init__(self) -> None:
+        self.roster = Roster()
+        self.cycle = -1
+        self.plan: Plan | None = None
+        self.tokens: Ints | None = None  # chosen here, in this cycle
+        self.context: tuple[Tensor, ...] = ()
+        self.routes: list[Route] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether it runs an iteration in this cycle."""
+        return self.plan is not None and self.plan.active
+
+
+class ModelRole:
+    """Does the turns of its place: takes what attention gave, runs a slice, sends q, k and v."""
+
+    def __init__(
+        self, boot: Boot, conversion: Conversion, original: Any, front: Front, recorder: Recorder
+    ) -> None:
+        self._boot, self._front, self._recorder = boot, front, recorder
+        self._schedule, self._partition = boot.schedule, boot.deal
+        self._place, self._rank = divmod(boot.number, self._partition.ranks)
+        self._ranks = Ranks(self._rank, self._partition.ranks)
+        if self._partition.ranks == 1:
+            self._attentions = conversion.attentions
+            self._slices = conversion.bind(original, backend=boot.backend)
+        else:
+            sharded = conversion.sharded(self._partition.ranks)
+            self._attentions = sharded.attentions
+            self._slices = sharded.bind(original, self._rank, self._ranks, backend=boot.backend)
+        self._heads = (self._attentions[0].heads, self._attentions[0].head_dim)
+        self._dtype = conversion.dtype
+        mine = self._schedule.slices_of(self._place)
+        self._layers = range(mine.start, min(mine.stop, len(self._attentions)))
+        self._prefill = self._prefilling(conversion, original)
+        self._lanes = [Lane() for _ in range(boot.batches)]
+        self._wires = Wires(self._partition, self._rank)
+        self._ring = Ring(conversion, self._heads[0], boot.most_rows)
+
+    def _prefilling(self, conversion: Conversion, original: Any) -> Prefill | None:
+        if self._boot.decode_only:
+            return None
+        # Compiled for a batch's size, slices would be compiled again for every prompt's length.
+        plain = self._slices if self._boot.backend == "python" else conversion.bind(original)
+        part = slice(self._layers.start, self._layers.stop)
+        return Prefill(plain[part], self._attentions[part])
+
+    def meet(self, listener: Listener, addresses: dict[str, str]) -> None:
+        """Open the channels to attention workers, other ranks, and the places before and after."""
+        Meeting(self._boot, listener, addresses).of_model_worker(self._wires, self._ranks, self._ring)
+
+    def work(self) -> None:
+        """Turn by turn, until the front end wants no more."""
+        for turn in self._schedule.turns():
+            if turn.place == self._place:
+                lane = self._lanes[turn.batch]
+                self._catch_up(lane, turn)
+                if lane.active:
+                    self._run(lane, turn)
+
+    def _catch_up(self, lane: Lane, turn: Turn) -> None:
+        """Hear what is new in the turn's cycle, once."""
+        while lane.cycle < turn.cycle:
+            cycle = lane.cycle + 1
+            plan = self._front.plan(turn.batch, cycle)
+            if lane.active:
+                if self._elsewhere(turn.batch, cycle, -1) and not self._elsewhere(turn.batch, cycle, 0):
+                    lane.tokens = self._ring.tokens()
+                lane.roster.advance(lane.tokens)
+            lane.cycle, lane.plan, lane.tokens = cycle, plan, None
+            lane.roster.apply(plan.change)
+            lane.routes = self._wires.routes(lane.roster.pools)
+            if plan.change.prompts and (
+                self._schedule.stages > 1 or not self._elsewhere(turn.batch, cycle, 0)
+            ):
+                self._prompts(plan)
+
+    def _elsewhere(self, batch: int, cycle: int, slice_: int) -> bool:
+        """Whether a slice is somebody else's; slice -1 is the last one of the cycle before."""
+        if slice_ < 0:
+            cycle, slice_ = cycle - 1, self._schedule.slices - 1
+        return self._schedule.place(batch, cycle, slice_) != self._place
+
+    def _prompts(self, plan: Plan) -> None:
+        """The KV of those who join, for the layers that are here."""
+        assert self._prefill
+        joined = plan.change.joined
+        for name, parent, shared, pool in zip(
+            *(column.tolist() for column in (joined.name, joined.parent, joined.shared, joined.pool)),
+            strict=True,
+        ):
+            if name not in plan.change.prompts:
+                continue
+            known = 0 if parent == NOBODY else shared
+            text = torch.from_numpy(plan.change.prompts[name][:-1].astype(np.int64))
+
+            def deliver(  # what comes first says which layer it is
+                _: int, begin: int, k: Tensor, v: Tensor, known: int = known, pool: int = pool
+            ) -> None:
+                self._wires.prompt(pool, max(known - begin, 0), k, v)
+
+            before: Iterator[Passed] | None = None
+            if self._layers.start > 0:
+                before = self._ring.prompt(self._layers.start)
+            for passed in self._prefill.run(text, before, deliver):
+                if self._layers.stop < len(self._attentions):
+                    assert passed.attended is not None
+                    self._ring.send(*passed.context, passed.attended)
+
+    def _run(self, lane: Lane, turn: Turn) -> None:
+        batch, cycle, number, _ = turn
+        attended: Tensor | None = None
+        if number == 0:
+            lane.context = torch.from_numpy(lane.roster.tokens), torch.from_numpy(lane.roster.positions)
+        else:
+            if self._elsewhere(batch, cycle, number - 1):
+                lane.context = self._ring.context(number)
+            attended = self._wires.collect(lane.routes, (len(lane.roster), *self._heads), self._dtype)
+        started = time.monotonic_ns()
+        if number < len(self._attentions):
+            self._slice(lane, number, attended)
+            if self._elsewhere(batch, cycle, number + 1):
+                self._ring.send(*lane.context)
+            self._note(lane, turn, started)
+        else:
+            choice = lane.roster.choose(self._slices[number].logits(lane.context, attended))
+            self._note(lane, turn, started)
+            self._land(lane, turn, choice)
+
+    def _slice(self, lane: Lane, number: int, attended: Tensor | None) -> None:
+        piece = self._slices[number]
+        q, state = piece.query(lane.context, attended)
+        if self._boot.streams:
+            self._wires.send(lane.routes, q, None)
+        k, v, state = piece.keyvalue(state)
+        self._wires.send(lane.routes, None if self._boot.streams else q, (k, v))
+        lane.context = piece.rest(state)
+
+    def _land(self, lane: Lane, turn: Turn, choice: Choice) -> None:
+        """The tokens: kept for the next iteration or sent to where that begins, and told to the front end."""
+        lane.tokens = choice.tokens
+        if self._elsewhere(turn.batch, turn.cycle + 1, 0):
+            self._ring.send(torch.from_numpy(choice.tokens))
+        if self._rank > 0:
+            return  # all ranks have chosen the same
+        message: dict[str, Any] = {"landed": turn.batch, "tokens": choice.tokens.tobytes()}
+        if choice.revealed:
+            message["revealed"] = {
+                name: [list(column.shape), column.tobytes()] for name, column in vars(choice.revealed).items()
+            }
+        self._front.say(message)
+
+    def _note(self, lane: Lane, turn: Turn, started_ns: int) -> None:
+        assert lane.plan
+        self._recorder.note(
+            turn.batch, lane.plan.iteration, turn.cycle, turn.slice, started_ns, time.monotonic_ns()
+        )

@@ -1,0 +1,42 @@
+"""How large the KV arenas are: as told, or a share of what nobody uses."""
+
+from __future__ import annotations
+
+import torch
+
+from lamina import host_memory
+from lamina.convert import Conversion
+from lamina.kv import ArenaShape
+from lamina.pipeline.options import CoreOptions, EngineError
+
+# Of the memory nobody uses, what arenas take when their size is not said.
+SHARE_OF_FREE_MEMORY = 0.25
+
+
+def arena_shape(conversion: Conversion, kv_heads: int | None = None) -> ArenaShape:
+    """What a token takes, of all KV heads or so many of them."""
+    attentions = conversion.attentions
+    first = attentions[0]
+    if any((op.kv_heads, op.head_dim) != (first.kv_heads, first.head_dim) for op in attentions):
+        raise EngineError(
+            "the model's layers have different KV heads or head dimensions, which one arena cannot hold"
+        )
+    return ArenaShape(len(attentions), kv_heads or first.kv_heads, first.head_dim, conversion.dtype)
+
+
+def arena_tokens(shape: ArenaShape, options: CoreOptions, most_tokens: int) -> int:
+    """Tokens that all arenas hold together; `shape` is that of a token with all its heads."""
+    if options.kv_tokens is not None:
+        return options.kv_tokens
+    if options.kv_bytes is not None:
+        tokens = shape.tokens_in(options.kv_bytes)
+        if tokens < 1:
+            raise EngineError(
+                f"{options.kv_bytes:,} bytes of KV memory hold no token of {shape.token_bytes:,}: give more"
+            )
+        return tokens
+    return min(most_tokens, shape.tokens_in(int(_free_bytes(options.place) * SHARE_OF_FREE_MEMORY)))
+
+
+def _free_bytes(place: torch.device) -> int:
+    return host_memory.free_bytes() if place.type == "cpu" else int(torch.cuda.mem_get_info(place)[0])

@@ -1,0 +1,104 @@
+"""What is new since a batch's last iteration: all that its workers have to be told before the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ALL = -1  # of a fork: every token
+NOBODY = -1  # a sequence that joins and shares nothing
+NO_LOGPROBS = -1
+
+Ints = NDArray[np.int64]
+
+
+def _none() -> Ints:
+    return np.empty(0, np.int64)
+
+
+@dataclass
+class Joined:
+    """Sequences that join a batch, one row each."""
+
+    name: Ints = field(default_factory=_none)  # in the KV arena
+    token: Ints = field(default_factory=_none)  # that its first iteration begins with
+    position: Ints = field(default_factory=_none)  # of that token: as many come before it
+    parent: Ints = field(default_factory=_none)  # whose first tokens it shares, or NOBODY
+    shared: Ints = field(default_factory=_none)  # how many
+    pool: Ints = field(default_factory=_none)  # which attention worker has it, where each has whole requests
+    made: Ints = field(default_factory=_none)  # tokens it has made before
+    top_k: Ints = field(default_factory=_none)
+    most: Ints = field(default_factory=_none)  # likeliest tokens to tell of, or NO_LOGPROBS
+    seed: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    temperature: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+    top_p: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def where(self, rows: NDArray[Any]) -> Joined:
+        """Some of them."""
+        return Joined(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
+
+
+@dataclass
+class Change:
+    """In the order in which it is to be applied.
+
+    Where attention workers have whole requests, each is told of its own; model workers are told everything.
+    """
+
+    forks: Ints = field(default_factory=lambda: np.empty((0, 3), np.int64))  # parent, child, tokens or ALL
+    renamed: Ints = field(default_factory=lambda: np.empty((0, 3), np.int64))  # old, new name, next token
+    left: Ints = field(default_factory=_none)  # names that are not in the batch any more
+    released: Ints = field(default_factory=_none)  # names whose KV nobody needs
+    joined: Joined = field(default_factory=Joined)
+    # By name the whole text whose KV a joining sequence needs, but for its last token; none where KV is made
+    # up.
+    prompts: dict[int, NDArray[np.int32]] = field(default_factory=dict)
+
+    def said(self) -> dict[str, Any]:
+        """As msgpack takes it: what is not empty, in bytes."""
+        told: dict[str, Any] = {
+            name: getattr(self, name).tobytes()
+            for name in ("forks", "renamed", "left", "released")
+            if len(getattr(self, name))
+        }
+        if len(self.joined):
+            told["joined"] = {each.name: getattr(self.joined, each.name).tobytes() for each in fields(Joined)}
+        if self.prompts:
+            told["prompts"] = [(name, tokens.tobytes()) for name, tokens in self.prompts.items()]
+        return told
+
+    @staticmethod
+    def heard(told: Mapping[str, Any]) -> Change:
+        """What was said."""
+        change = Change()
+        for name in ("forks", "renamed"):
+            setattr(change, name, np.frombuffer(told.get(name, b""), np.int64).reshape(-1, 3))
+        for name in ("left", "released"):
+            setattr(change, name, np.frombuffer(told.get(name, b""), np.int64))
+        if "joined" in told:
+            empty = Joined()
+            columns = {
+                each.name: np.frombuffer(told["joined"][each.name], getattr(empty, each.name).dtype)
+                for each in fields(Joined)
+            }
+            change.joined = Joined(**columns)
+        change.prompts = {name: np.frombuffer(tokens, np.int32) for name, tokens in told.get("prompts", [])}
+        return change
+
+
+def names(values: Iterable[int]) -> Ints:
+    """As a column."""
+    return np.fromiter(values, np.int64)
+
+
+def places_of(wanted: Ints, among: Ints) -> NDArray[np.intp]:
+    """Where each of `wanted` is in `among`, which has it."""
+    order = np.argsort(among)
+    return order[np.searchsorted(among, wanted, sorter=order)]

@@ -1,0 +1,62 @@
+"""The KV of the sequences on one attention worker, and who of them is in which batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.kv import Arena
+from lamina.pipeline.change import ALL, NOBODY, Change, Ints, Joined, places_of
+
+
+class Arrival(NamedTuple):
+    """A sequence whose prompt's KV has to come: its slots are those of the tokens from `shared` on."""
+
+    name: int
+    shared: int
+    slots: NDArray[np.int32]
+
+
+class Keeper:
+    """Gives sequences their slots, iteration by iteration, as changes say."""
+
+    def __init__(self, arena: Arena, batches: int) -> None:
+        self.arena = arena
+        self._names: list[Ints] = [np.empty(0, np.int64) for _ in range(batches)]
+
+    def names(self, batch: int) -> Ints:
+        """The sequences of a batch that are here, in its order."""
+        return self._names[batch]
+
+    def apply(self, batch: int, change: Change) -> list[Arrival]:
+        """Some go, some come; those that come have their slots but no KV yet."""
+        for parent, child, tokens in change.forks.tolist():
+            self.arena.fork(parent, child, None if tokens == ALL else tokens)
+        here = self._names[batch]
+        if len(change.renamed):
+            here = here.copy()
+            here[places_of(change.renamed[:, 0], here)] = change.renamed[:, 1]
+        if change.left.size:
+            here = here[~np.isin(here, change.left)]
+        if change.released.size:
+            self.arena.release(change.released)
+        if len(change.joined):
+            here = np.concatenate([here, change.joined.name])
+        self._names[batch] = here
+        return list(self._arrivals(change.joined))
+
+    def _arrivals(self, joined: Joined) -> Iterator[Arrival]:
+        columns = (joined.name, joined.position, joined.parent, joined.shared)
+        for name, tokens, parent, shared in zip(*(column.tolist() for column in columns), strict=True):
+            if parent != NOBODY:
+                self.arena.fork(parent, name, shared)
+            yield Arrival(name, shared, self.arena.allocate(name, tokens - shared))
+
+    def extend(self, batch: int) -> Ints:
+        """Room for the tokens that the batch's next iteration adds; whose they are."""
+        names = self._names[batch]
+        self.arena.extend(names)
+        return names

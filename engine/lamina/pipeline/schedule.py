@@ -1,0 +1,81 @@
+"""In what order model workers and attention workers do the parts of their batches' iterations."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from lamina._native import Rotation
+
+Pipelining = Literal["serial", "rotational", "fixed"]
+PIPELININGS: tuple[Pipelining, ...] = ("serial", "rotational", "fixed")
+
+
+class Turn(NamedTuple):
+    """One slice of one batch, and the attention after it unless it is the last."""
+
+    batch: int
+    cycle: int  # in each, every batch runs one iteration or none
+    slice: int
+    place: int  # the replica, or the stage, that runs it
+
+
+class Schedule:
+    """The order of turns, the same for everybody: each worker does its own and leaves the others out.
+
+    On every replica, and on the attention workers together, work is done in the order of the clock and then
+    of the batch. A clock's tick is one slice of every batch; which replica runs it, csrc/core/rotation.hpp
+    says, for the virtual cluster too. With pipeline parallelism a place is a stage, which has a part of the
+    slices, and every batch is one stage behind the one before it.
+    """
+
+    def __init__(self, pipelining: Pipelining, batches: int, slices: int, stages: int = 1) -> None:
+        if stages > 1 and (pipelining != "fixed" or batches != stages):
+            raise ValueError(f"{stages} pipeline stages take as many batches, fixed")
+        self.pipelining = pipelining
+        self.batches, self.slices, self.stages = batches, slices, stages
+        self._rotation = Rotation(pipelining, batches)
+        self.places = stages if stages > 1 else self._rotation.replicas
+        # Slices of a stage; the last one may have fewer, and is idle for the rest of its time.
+        self._each = -(-slices // stages)
+
+    @property
+    def migrates(self) -> bool:
+        """Whether a batch's next slice may run elsewhere, at the next place, so that its context travels."""
+        return self.stages > 1 or self._rotation.migrates
+
+    def slices_of(self, place: int) -> range:
+        """The slices whose weights a place needs."""
+        if self.stages == 1:
+            return range(self.slices)
+        return range(place * self._each, min((place + 1) * self._each, self.slices))
+
+    def place(self, batch: int, cycle: int, slice_: int) -> int:
+        """Where a slice runs."""
+        if self.stages > 1:
+            return slice_ // self._each
+        return self._rotation.replica(batch, cycle * self.slices + slice_)
+
+    def clock(self, batch: int, cycle: int, slice_: int) -> int:
+        """When, in ticks from the cluster's start: order is by this and then by batch."""
+        if self.stages > 1:
+            return cycle * self._each * self.stages + batch * self._each + slice_
+        return cycle * self.slices + slice_
+
+    def turns(self) -> Iterator[Turn]:
+        """All turns in order, without end."""
+        if self.stages > 1:
+            yield from self._staged()
+        for cycle in itertools.count():
+            for slice_ in range(self.slices):
+                for batch in range(self.batches):
+                    yield Turn(batch, cycle, slice_, self.place(batch, cycle, slice_))
+
+    def _staged(self) -> Iterator[Turn]:
+        period = self._each * self.stages
+        for clock in itertools.count():
+            for batch in range(self.batches):
+                cycle, slice_ = divmod(clock - batch * self._each, period)
+                if cycle >= 0 and slice_ < self.slices:
+                    yield Turn(batch, cycle, slice_, slice_ // self._each)

@@ -1,0 +1,95 @@
+"""Prompts through the slices: the K and V that the original model computes, however they are cut up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import transformers
+
+from lamina.convert import Conversion, convert
+from lamina.model import Prefill, prefill
+from lamina.model.prefill import Passed
+
+KV = dict[int, tuple[torch.Tensor, torch.Tensor]]
+SmallModel = Callable[..., transformers.PreTrainedModel]
+LENGTH = 37
+
+
+@pytest.fixture
+def tokens() -> torch.Tensor:
+    return torch.randint(1, 120, (LENGTH,), generator=torch.Generator().manual_seed(3))
+
+
+def original(model: transformers.PreTrainedModel, tokens: torch.Tensor) -> KV:
+    cache = transformers.DynamicCache()
+    with torch.inference_mode():
+        model(input_ids=tokens[None], past_key_values=cache, use_cache=True)
+    layers = enumerate(cache.layers)
+    return {layer: (kv.keys[0].transpose(0, 1), kv.values[0].transpose(0, 1)) for layer, kv in layers}
+
+
+class Collected:
+    """What is delivered, put together."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+
+    def __call__(self, layer: int, begin: int, k: torch.Tensor, v: torch.Tensor) -> None:
+        parts = self._parts.setdefault(layer, [])
+        assert begin == sum(len(keys) for keys, _ in parts)
+        parts.append((k.clone(), v.clone()))
+
+    @property
+    def kv(self) -> KV:
+        return {
+            layer: (torch.cat([k for k, _ in parts]), torch.cat([v for _, v in parts]))
+            for layer, parts in self._parts.items()
+        }
+
+
+def run(conversion: Conversion, model: transformers.PreTrainedModel, tokens: torch.Tensor) -> KV:
+    collected = Collected()
+    with torch.inference_mode():
+        for _ in Prefill(conversion.bind(model)[:-1], conversion.attentions).run(tokens, None, collected):
+            pass
+    return collected.kv
+
+
+def assert_same(found: KV, expected: KV) -> None:
+    assert found.keys() == expected.keys()
+    for layer, pair in expected.items():
+        for ours, theirs in zip(found[layer], pair, strict=True):
+            torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("chunk", [512, 10])
+def test_every_family_has_the_kv_of_the_original(
+    family: str, chunk: int, small_model: SmallModel, tokens: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefill, "CHUNK", chunk)
+    model = small_model(family)
+    found = run(convert(model), model, tokens)
+    expected = original(model, tokens)
+    # A windowed layer's own cache keeps what the window sees; an arena keeps everything.
+    seen = {layer: len(keys) for layer, (keys, _) in expected.items()}
+    assert_same({layer: (k[-seen[layer] :], v[-seen[layer] :]) for layer, (k, v) in found.items()}, expected)
+
+
+def test_stages_pass_a_prompt_on(
+    small_model: SmallModel, tokens: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefill, "CHUNK", 8)
+    model = small_model("gemma2")
+    conversion = convert(model)
+    slices, collected = conversion.bind(model), Collected()
+    with torch.inference_mode():
+        passed: Iterator[Passed] | None = None
+        for stage in (slice(0, 1), slice(1, 3)):
+            passed = Prefill(slices[stage], conversion.attentions[stage]).run(tokens, passed, collected)
+        assert passed is not None
+        last = list(passed)
+    assert [len(each.context[0]) for each in last] == [8, 8, 8, 8, 5]
+    whole = run(conversion, model, tokens)
+    assert_same(collected.kv, whole)
