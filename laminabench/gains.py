@@ -103,8 +103,15 @@ def _cell(setups: dict[str, Setup], trace: Trace, longest: int) -> Cell:
         {name: summary["throughput_tokens_per_s"] for name, summary in summaries.items()},
         {name: summary["mean_batch"] for name, summary in summaries.items()},
         {name: summary["tbt_ms"]["p50"] for name, summary in summaries.items()},
-        {name: each.deployment.usd_per_hour for name, each in setups.items()},
+        {name: _usd_per_hour(each) for name, each in setups.items()},
     )
+
+
+def _usd_per_hour(setup: Setup) -> float:
+    """The papers' deployments are of devices that have a price."""
+    price = setup.deployment.usd_per_hour
+    assert price is not None
+    return price
 
 
 def _longest(setups: dict[str, Setup]) -> int:

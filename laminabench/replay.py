@@ -1,4 +1,4 @@
-"""One replay: from the user's choices to a simulated outcome with its summary and provenance."""
+"""One replay: from the user's choices to an outcome, simulated or live, with its summary and provenance."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from laminabench.errors import UserError
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Mode
+from laminabench.systems.live import LiveSetup, check, free_bytes, kv_tokens, opened
+from laminabench.systems.live_loop import Replay, order_of
+from laminabench.systems.live_records import Recorded, no_timeline, recorded
 from laminabench.systems.policy import priority_of
 from laminabench.systems.registry import system
 from laminabench.systems.setup import Modelled, Setup
@@ -62,6 +65,56 @@ def replay(
         shared_devices=modelled.spec.shared_devices,
     )
     return Replayed(outcome, modelled, summary, simulation_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedLive:
+    """What came out of this machine, and what the engine's workers recorded of it."""
+
+    outcome: Outcome
+    facts: dict[str, Any]
+    summary: dict[str, Any]
+    recorded: Recorded
+    why_rejected: str | None  # the first time
+
+
+def replay_live(
+    trace: Trace,
+    setup: LiveSetup,
+    workload: Workload,
+    *,
+    progress: Callable[[int, int], None] = lambda requests, tokens: None,
+) -> ReplayedLive:
+    """Replay on the reference engine, here and now. However it ends, its workers have ended too."""
+    check(setup)
+    offered = _offered(trace, workload)
+    order = order_of(workload.policy, offered.priority, len(trace))
+    tokens = kv_tokens(setup, trace, free_bytes())
+    with opened(setup, tokens, "fifo" if order.key is None else order.policy) as engine:
+        run = Replay.on(engine, trace, offered, order, setup.admission, progress)
+        tables = run.run()
+        found = recorded(engine, tables.began_s)
+        facts = setup.facts(engine)
+    outcome = Outcome(
+        requests=tables.requests(),
+        iterations=found.with_times(tables.iterations()),
+        stints=tables.stints(),
+        timeline=no_timeline(),
+        replica_busy_s=found.replica_busy_s(),
+        attention_busy_s=found.attention_busy_s(),
+        end_s=tables.end_s,
+        queue_empty_s=tables.end_s if tables.queue_empty_s is None else tables.queue_empty_s,
+        peak_kv_tokens=tables.peak_kv_tokens,
+        kv_capacity_tokens=facts["kv_capacity_tokens"],
+    )
+    summary = summarise(
+        outcome,
+        trace,
+        mode=workload.mode,
+        slo_tbt_ms=workload.slo_tbt_ms,
+        usd_per_hour=setup.deployment.usd_per_hour,
+    )
+    return ReplayedLive(outcome, facts, summary, found, run.why_rejected)
 
 
 def _offered(trace: Trace, workload: Workload) -> Offered:

@@ -24,7 +24,7 @@ def summarise(
     *,
     mode: Mode,
     slo_tbt_ms: float,
-    usd_per_hour: float,
+    usd_per_hour: float | None,
     shared_devices: bool = False,
 ) -> dict[str, Any]:
     """Everything of the steady window, and the main numbers of the whole run beside it; ready for JSON.

@@ -61,19 +61,22 @@ def time_shares(outcome: Outcome, window: Window) -> dict[str, float | None]:
     attention + network + host + waiting - overlapped = 1.
     """
     columns = outcome.iterations
-    sums = dict.fromkeys((*PARTS, "waiting", "overlapped"), 0)
+    # A live replay cannot see what its network took: that is in `waiting`, and not a part of 0.
+    measured = [part for part in PARTS if not np.isnan(columns[f"{part}_s"]).any()]
+    sums = dict.fromkeys((*measured, "waiting", "overlapped"), 0)
     all_time = 0
     for rows, start, end in _spans(outcome):
         inside = (end > window.start) & (end <= window.end)
         size, left = columns["size"][rows][inside], (end - start)[inside]
         all_time += dot(left, size)
-        for part in PARTS:
+        for part in measured:
             spent = ticks(columns[f"{part}_s"][rows][inside])
             sums[part] += dot(spent, size)
             left -= spent
         sums["waiting"] += dot(np.maximum(left, 0), size)
         sums["overlapped"] += dot(np.maximum(-left, 0), size)
-    return {part: some / all_time if all_time else None for part, some in sums.items()}
+    shares: dict[str, float | None] = dict.fromkeys((*PARTS, "waiting", "overlapped"), None)
+    return shares | {part: some / all_time if all_time else None for part, some in sums.items()}
 
 
 def utilisation(outcome: Outcome, window: Window) -> dict[str, float | None]:
@@ -137,8 +140,13 @@ def per_second(count: float, window: Window) -> float | None:
     return count * TICKS_PER_S / window.ticks if window.ticks else None
 
 
-def cost(throughput_tokens_per_s: float | None, usd_per_hour: float) -> dict[str, float | None]:
-    """What tokens cost at this rate, and how many a dollar buys; None where that is infinite."""
+def cost(throughput_tokens_per_s: float | None, usd_per_hour: float | None) -> dict[str, float | None]:
+    """What tokens cost at this rate, and how many a dollar buys.
+
+    None where that is infinite, and throughout where the devices have no price.
+    """
+    if usd_per_hour is None:
+        return dict.fromkeys(("usd_per_hour", "usd_per_million_tokens", "tokens_per_usd"), None)
     per_hour = (throughput_tokens_per_s or 0.0) * 3600
     return {
         "usd_per_hour": usd_per_hour,

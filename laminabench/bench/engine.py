@@ -11,27 +11,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
-import transformers
 
 from lamina.attention.worker import TensorWorker
 from lamina.serve import Engine, Sampling, Step
+from laminabench.bench.mini import mini_config
 from laminabench.bench.timing import spread
 
 TARGET_RATIO = 1.25
 TARGET_HOST_S = 1e-3
 TARGET_HOST_S_PER_REQUEST = 5e-6
 STEPS_PER_ROUND = 3
-
-# 246 million parameters, of LLaMA's shape.
-SHAPE = {
-    "hidden_size": 1024,
-    "intermediate_size": 2816,
-    "num_hidden_layers": 16,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "vocab_size": 32000,
-    "max_position_embeddings": 65536,
-}
 
 
 @dataclass
@@ -79,10 +68,9 @@ def run(
 
 
 def _engine(batch: int, context: int, rounds: int, options: dict[str, Any]) -> Engine:
-    config = transformers.LlamaConfig(**SHAPE, bos_token_id=None, eos_token_id=None)
     steps = 1 + STEPS_PER_ROUND * rounds
     engine = Engine(
-        config,
+        mini_config(),
         max_sequences=batch,
         dtype=torch.bfloat16,
         load_format="dummy",

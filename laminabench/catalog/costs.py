@@ -145,7 +145,8 @@ class CostSet:
             return ANY
         known = sorted(self.attention)
         raise UserError(
-            f"cost set {self.name} has no coefficients for {device.name}; it has {', '.join(known)}"
+            f"cost set {self.name} has no coefficients for {device.name}; it has {', '.join(known)}, "
+            "and --costs roofline has every device"
         )
 
     def provenance(self, device: Device, tp: int = 1, dtype: str = "bf16") -> list[dict[str, Any]]:

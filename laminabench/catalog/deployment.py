@@ -22,8 +22,9 @@ class Workers:
     count: int
 
     @property
-    def usd_per_hour(self) -> float:
-        return self.count * self.device.price_usd_per_hour
+    def usd_per_hour(self) -> float | None:
+        each = self.device.price_usd_per_hour
+        return None if each is None else self.count * each
 
     @property
     def memory_bytes(self) -> float:
@@ -50,16 +51,19 @@ class Deployment:
         return (self.model,) if self.attention is None else (self.model, self.attention)
 
     @property
-    def usd_per_hour(self) -> float:
-        return sum(part.usd_per_hour for part in self.parts)
+    def usd_per_hour(self) -> float | None:
+        """None where a part has no price: the others' alone would be too little."""
+        prices = [part.usd_per_hour for part in self.parts]
+        known = [price for price in prices if price is not None]
+        return sum(known) if len(known) == len(prices) else None
 
     @property
     def price_note(self) -> str:
         """A warning where rents and purchases are added up; empty when they are comparable."""
-        bases = {part.device.price.basis for part in self.parts} - {"override"}
-        if len(bases) < 2:
+        bases = {part.device.name: part.device.price.basis for part in self.parts if part.device.price}
+        if len(set(bases.values()) - {"override"}) < 2 or self.usd_per_hour is None:
             return ""
-        listed = ", ".join(f"{part.device.name} by {part.device.price.basis}" for part in self.parts)
+        listed = ", ".join(f"{name} by {basis}" for name, basis in bases.items())
         return f"prices of different kinds are added up ({listed}); give comparable ones with --price"
 
     def describe(self) -> dict[str, Any]:
@@ -68,7 +72,7 @@ class Deployment:
             "dop": list(self.dop),
             "usd_per_hour": self.usd_per_hour,
             "devices": [
-                {"device": part.device.name, "count": part.count, "price": part.device.price.describe()}
+                {"device": part.device.name, "count": part.count, "price": part.device.describe()["price"]}
                 for part in self.parts
             ],
             "price_note": self.price_note,

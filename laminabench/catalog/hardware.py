@@ -46,13 +46,16 @@ class Device:
         return self.flops[key]
 
     @property
-    def price(self) -> HourlyPrice:
-        """The price charged: an override, else the rent, else the purchase spread over its life."""
+    def price(self) -> HourlyPrice | None:
+        """The price charged: an override, else the rent, else the purchase spread over its life.
+
+        None where nobody has published any, as for the cores of the reader's own machine.
+        """
         if self.override_usd_per_hour is not None:
             return HourlyPrice(self.override_usd_per_hour, "override", "given by --price", "")
         if self.rent is not None:
             return HourlyPrice(self.rent.usd, "rent", self.rent.source, self.rent.date)
-        return self.purchase_price
+        return None if self.purchase is None else self.purchase_price
 
     @property
     def purchase_price(self) -> HourlyPrice:
@@ -64,8 +67,8 @@ class Device:
         return HourlyPrice(usd, "purchase", source, self.purchase.date)
 
     @property
-    def price_usd_per_hour(self) -> float:
-        return self.price.usd
+    def price_usd_per_hour(self) -> float | None:
+        return None if self.price is None else self.price.usd
 
     @property
     def purchase_usd_per_gb(self) -> float | None:
@@ -91,7 +94,7 @@ class Device:
             "power_w": self.power_w,
             "source": self.source,
             "notes": self.notes,
-            "price": self.price.describe(),
+            "price": None if self.price is None else self.price.describe(),
             "purchase_usd": None if self.purchase is None else self.purchase.usd,
             "purchase_usd_per_gb": self.purchase_usd_per_gb,
             "purchase_usd_per_gb_per_s": self.purchase_usd_per_gb_per_s,

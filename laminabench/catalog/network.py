@@ -27,7 +27,7 @@ class Network:
     rtt_s: float
     bandwidth_bytes_per_s: float
     line_rate_bytes_per_s: float  # of the NICs it was measured on
-    kind: str  # published, assumed or given
+    kind: str  # published, assumed, measured or given
     source: str
 
     def on(self, nic_bytes_per_s: float) -> Network:

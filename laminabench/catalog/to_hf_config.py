@@ -16,8 +16,12 @@ _OPT_OFFSET = 2
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
-def to_hf_config(name: str) -> dict[str, Any]:
-    """The config.json of a catalogue model: its sizes, and the family's defaults beyond them."""
+def to_hf_config(name: str, longest_text: int | None = None) -> dict[str, Any]:
+    """The config.json of a catalogue model: its sizes, and the family's defaults beyond them.
+
+    `longest_text` is for models with made-up weights: positions that rotate are no weights, so there can be
+    any number of them. No token is special then.
+    """
     shape, family = load_models()[name], packaged("models.toml")[name]["family"]
     config: dict[str, Any] = {
         "model_type": family,
@@ -28,6 +32,8 @@ def to_hf_config(name: str) -> dict[str, Any]:
         "tie_word_embeddings": shape.tied_embeddings,
         "dtype": _DTYPES.get(shape.dtype, "bfloat16"),
     }
+    if longest_text is not None:
+        config |= {"max_position_embeddings": longest_text, "bos_token_id": None, "eos_token_id": None}
     if family == "opt":
         return config | {
             "ffn_dim": shape.intermediate,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,15 +32,42 @@ if TYPE_CHECKING:
     help="How slices run; aot compiles for about a minute the first time.",
 )
 @click.option(
+    "--compare",
+    metavar="NAMES",
+    help="Let serial, rotational, one-process and vllm decode in turns instead, as serial,rotational.",
+)
+@click.option(
+    "--output-tokens", type=COUNT, default=64, show_default=True, help="With --compare: of each request."
+)
+@click.option(
+    "--vllm",
+    "vllm_python",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path(".venv-vllm/bin/python"),
+    show_default=True,
+    help="With --compare: the Python of the environment that `make vllm` builds.",
+)
+@click.option(
     "--overlap/--no-overlap", default=False, show_default=True, help="Start attention before k and v."
 )
 @reporting
 def engine(
-    batch: int, context: int, rounds: int, threads: int, backend: str, overlap: bool, out: Output
+    batch: int,
+    context: int,
+    rounds: int,
+    threads: int,
+    backend: str,
+    compare: str | None,
+    output_tokens: int,
+    vllm_python: Path,
+    overlap: bool,
+    out: Output,
 ) -> None:
     """Time iterations of a 246 M-parameter LLaMA in bfloat16 with made-up weights and KV.
 
-    Beside them, in turn: the same matrix products alone, and how fast the memory can be read at all.
+    Beside them, in turn: the same matrix products alone, and how fast the memory can be read at all. With
+    --compare model worker and attention worker have a core each, and layouts of them take turns, with vLLM
+    if that is wanted.
     """
     from laminabench.cli.engine_extra import needed  # noqa: PLC0415 - torch takes a second to import
 
@@ -51,6 +79,9 @@ def engine(
         from lamina.serve import EngineError, RequestError  # noqa: PLC0415
         from laminabench.bench.engine import run  # noqa: PLC0415
 
+    if compare:
+        _compare(compare, batch, context, output_tokens, rounds, vllm_python, out)
+        return
     options = {"threads": threads, "backend": backend, "overlap": overlap}
     try:
         with out.progress("rounds", unit="rounds") as progress:
@@ -58,6 +89,34 @@ def engine(
     except (ArenaError, EngineError, RequestError) as error:
         raise UserError(f"batch {batch:,}, context {context:,}, {rounds:,} rounds: {error}") from error
     out.result(result, lambda console: _render(console, result))
+
+
+def _compare(
+    names: str, batch: int, context: int, output_tokens: int, rounds: int, vllm_python: Path, out: Output
+) -> None:
+    from laminabench.cli.bench_engine_compare import CONTENDERS, render  # noqa: PLC0415
+
+    chosen = list(dict.fromkeys(name.strip() for name in names.split(",")))
+    if unknown := [name for name in chosen if name not in CONTENDERS]:
+        raise UserError(f"--compare {names}: '{unknown[0]}' is unknown; known are {', '.join(CONTENDERS)}")
+    from lamina.fhbn import ChannelError  # noqa: PLC0415
+    from lamina.kv import ArenaError  # noqa: PLC0415
+    from lamina.serve import EngineError, RequestError  # noqa: PLC0415
+    from laminabench.bench.engine_compare import compare  # noqa: PLC0415
+    from laminabench.bench.engine_contenders import Load  # noqa: PLC0415
+
+    try:
+        with out.progress("rounds", unit="rounds") as progress:
+            result = compare(
+                chosen,
+                Load(batch, context, output_tokens),
+                rounds=rounds,
+                vllm_python=vllm_python,
+                progress=progress,
+            )
+    except (ArenaError, ChannelError, EngineError, RequestError) as error:
+        raise UserError(f"--compare {names}, batch {batch:,}, context {context:,}: {error}") from error
+    out.result(result, lambda console: render(console, result))
 
 
 def _render(console: Console, result: dict[str, Any]) -> None:

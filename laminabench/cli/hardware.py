@@ -84,14 +84,14 @@ def _render(console: Console, rows: list[dict[str, Any]]) -> None:
     table.add_column("price is")
     table.add_column("what it is")
     for row in rows:
+        price, tflops = row["price"], row["tflops"].get("bf16", 0)
         table.add_row(
             f"[bold]{row['name']}[/bold]",
-            f"{row['tflops'].get('bf16', 0):,.0f}",
+            f"{tflops:,.3g}" if tflops < 1 else f"{tflops:,.0f}",
             f"{row['memory_gb']:,.0f}",
             f"{row['bandwidth_gb_per_s']:,.0f}",
             "-" if row["power_w"] is None else f"{row['power_w']:,.0f}",
-            f"{row['price']['usd']:.2f}",
-            f"{row['price']['basis']}, {row['price']['date']}",
+            *(("-", "-") if price is None else (f"{price['usd']:.2f}", f"{price['basis']}, {price['date']}")),
             row["title"],
         )
     console.print(table)

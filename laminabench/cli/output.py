@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -48,8 +49,27 @@ class Output:
     @contextlib.contextmanager
     def progress(self, what: str, unit: str = "bytes") -> Iterator[Callable[[int, int | None], None]]:
         """A progress bar on stderr while a person watches; nothing in a pipe or with -q."""
+        with self._bar(what, unit) as bar:
+            yield lambda done, total: None if bar is None else bar(done, total, what)
+
+    @contextlib.contextmanager
+    def rates(self, what: str, unit: str, rate: str) -> Iterator[Callable[[int, int, int], None]]:
+        """As `progress`, with how many of something else were made, shown as so many a second."""
+        began = time.monotonic()
+        with self._bar(what, unit) as bar:
+
+            def told(done: int, total: int, made: int) -> None:
+                if bar is not None:
+                    per_s = made / max(time.monotonic() - began, 1e-9)
+                    bar(done, total, f"{what}, {per_s:,.0f} {rate}")
+
+            yield told
+
+    @contextlib.contextmanager
+    def _bar(self, what: str, unit: str) -> Iterator[Callable[[int, int | None, str], None] | None]:
+        """A bar on stderr to be told of (done, total, description); None if nobody watches."""
         if self.quiet or not sys.stderr.isatty():
-            yield lambda done, total: None
+            yield None
             return
         from rich import progress as bars  # noqa: PLC0415 - only when there is something to watch
 
@@ -57,7 +77,7 @@ class Output:
         columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), size, bars.TimeRemainingColumn())
         with bars.Progress(*columns, console=_console(stderr=True), transient=True) as bar:
             task = bar.add_task(what, total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
+            yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
 
 
 def literal(text: object) -> str:

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from laminabench.cli.hardware import priced_devices
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.replay_options import replay_options
 from laminabench.cli.traces.options import TraceOptions, trace_options
 
 if TYPE_CHECKING:
-    from laminabench.replay import Replayed, Workload
-    from laminabench.systems.setup import Setup
+    from laminabench.cli.replay_live import LiveReplay
+    from laminabench.cli.replay_modelled import ModelledReplay
+    from laminabench.replay import Workload
     from laminabench.traces.table import Trace
 
 
@@ -28,45 +29,56 @@ if TYPE_CHECKING:
 @trace_options
 @reporting
 def replay(**flags: Any) -> None:
-    """Replay a trace against a system on modelled hardware, and say what it would do.
+    """Replay a trace against a system: on modelled hardware, or live on this machine's cores.
 
     \b
     laminabench replay --trace azure-conv --system lamina
     laminabench replay --trace azure-conv --system vllm --deployment 4xh100
+    laminabench replay --trace azure-code --backend live --scale-lengths 0.1 --num-requests 200
     """
-    Call(**flags).run()
+    source = click.get_current_context().get_parameter_source
+    given = {name for name in flags if source(name) not in (None, ParameterSource.DEFAULT)}
+    Call(given=given, **flags).run()
 
 
 class Call:
     """The flags of one call, and the steps from them to a printed summary."""
 
-    def __init__(self, *, out: Output, workload: TraceOptions, **flags: Any) -> None:
+    def __init__(self, *, out: Output, workload: TraceOptions, given: set[str], **flags: Any) -> None:
         self.out = out
         self.options = workload
         self.flags = flags
+        self.given = given
         self.started = time.perf_counter()
 
     def run(self) -> None:
-        """Resolve, simulate, keep, print."""
+        """Resolve, replay, keep, print."""
         from laminabench.cli.replay_summary import render  # noqa: PLC0415 - imports numpy, not for --help
         from laminabench.replay import Workload  # noqa: PLC0415
 
         if self.flags["no_out"] and self.flags["directory"]:
             raise click.UsageError("--out and --no-out contradict each other")
         self.check_targets()
-        setup = self.setup()
+        backend = self.backend()
         trace = self.options.load(self.flags["trace"], self.out)
-        if self.flags["prefix_sharing"] and trace.prefix_blocks is None:
-            self.out.note(f"{trace.meta.name} does not say which prompts share a prefix: nothing is shared")
         offered = Workload(*(self.flags[name] for name in ("mode", "concurrency", "policy", "slo_tbt_ms")))
-        replayed = self.replay(trace, setup, offered, (0.0, 0.0))
-        result = self.result(trace, setup, replayed)
-        if self.flags["timeline"]:
-            result["timeline"] = self.timeline(trace, setup, offered, replayed)
+        backend.replay(trace, offered)
+        result = self.result(trace, backend)
         if not self.flags["no_out"]:
-            self.write(trace, setup, offered, replayed, result)
+            result["run_dir"] = str(self.write(trace, offered, backend))
+        if self.flags["timeline"]:
+            result["timeline"] = self.timeline(trace, offered, backend)
         result["wall_s"] = time.perf_counter() - self.started
         self.out.result(result, lambda console: render(console, result))
+        backend.require_sound()
+
+    def backend(self) -> ModelledReplay | LiveReplay:
+        """What the replay runs on; a UserError if the flags ask for something else than it has."""
+        from laminabench.cli.replay_live import LiveReplay  # noqa: PLC0415 - one of them is enough
+        from laminabench.cli.replay_modelled import ModelledReplay  # noqa: PLC0415
+
+        chosen = LiveReplay if self.flags["backend"] == "live" else ModelledReplay
+        return chosen(self.flags, self.given, self.out)
 
     def check_targets(self) -> None:
         """Refuse what could not be written before spending time on it."""
@@ -78,77 +90,15 @@ class Call:
         if self.flags["directory"]:
             check_replaceable(self.flags["directory"])
 
-    def setup(self) -> Setup:
-        """The catalogue's entries behind the names."""
-        from laminabench.catalog.cost_file import load_costs  # noqa: PLC0415
-        from laminabench.catalog.deployment import parse_deployment  # noqa: PLC0415
-        from laminabench.catalog.find_model import model  # noqa: PLC0415
-        from laminabench.catalog.network import parse_network  # noqa: PLC0415
-        from laminabench.systems.registry import system  # noqa: PLC0415
-        from laminabench.systems.setup import Setup  # noqa: PLC0415
-
-        flags = self.flags
-        shape = model(flags["model_name"])
-        found = system(flags["system_name"])
-        text = flags["deployment"] or found.default_deployment(shape)
-        deployment = parse_deployment(text, priced_devices(flags["prices"], self.price_basis()))
-        if deployment.price_note:
-            self.out.note(deployment.price_note)
-        return Setup(
-            model=shape,
-            deployment=deployment,
-            costs=load_costs(flags["costs_name"]),
-            network=parse_network(flags["network_name"] or found.NETWORK),
-            batches=flags["batches"],
-            pipelining=flags["pipelining"],
-            overlap=flags["overlap"],
-            partition=flags["partition"],
-            stream_chunks=flags["stream_chunks"],
-            overcommit=flags["kv_overcommit"],
-            pipeline_parallel=flags["pipeline_parallel"],
-            stream_along=flags["stream_along"],
-            host_async=flags["host_async"],
-            admission=flags["admission"],
-            prefix_sharing=flags["prefix_sharing"],
-            max_num_seqs=flags["max_num_seqs"],
-            block_tokens=flags["block_size"],
-            memory_utilization=flags["gpu_memory_utilization"],
-        )
-
-    def price_basis(self) -> str | None:
-        """v1's cheap devices are not for rent: its systems are compared by what they cost to buy."""
-        chosen: str | None = self.flags["price_basis"]
-        return chosen or ("purchase" if self.flags["system_name"] == "lamina-v1" else None)
-
-    def replay(
-        self, trace: Trace, setup: Setup, offered: Workload, record_s: tuple[float, float]
-    ) -> Replayed:
-        from laminabench.replay import replay as run_replay  # noqa: PLC0415
-
-        with self.out.progress("replaying", unit="requests") as progress:
-            return run_replay(
-                trace,
-                self.flags["system_name"],
-                setup,
-                offered,
-                record_s=record_s,
-                progress=lambda done: progress(done, len(trace)),
-            )
-
-    def timeline(self, trace: Trace, setup: Setup, offered: Workload, replayed: Replayed) -> dict[str, Any]:
-        """Replay once more, keeping every piece of work of one window."""
-        from laminabench.sim.timeline import bubbles, two_iterations, write_timeline  # noqa: PLC0415
-
-        outcome = replayed.outcome
-        first, last = self.flags["timeline_window"] or two_iterations(outcome)
-        first, last = min(first, outcome.end_s), min(last, outcome.end_s)
-        again = self.replay(trace, setup, offered, (first, last))
-        write_timeline(self.flags["timeline"], again.outcome, again.modelled.spec)
-        idle = bubbles(again.outcome, again.modelled.spec)
-        self.out.note(
-            f"drew {first:.3f} to {last:.3f} s into {self.flags['timeline']}: open it in ui.perfetto.dev"
-        )
-        return {"path": str(self.flags["timeline"]), "window_s": [first, last], "bubbles": idle}
+    def timeline(
+        self, trace: Trace, offered: Workload, backend: ModelledReplay | LiveReplay
+    ) -> dict[str, Any]:
+        """Draw one window, and say where."""
+        drawn = backend.timeline(trace, offered)
+        first, last = drawn["window_s"]
+        path = self.flags["timeline"]
+        self.out.note(f"drew {first:.3f} to {last:.3f} s into {path}: open it in ui.perfetto.dev")
+        return {"path": str(path), **drawn}
 
     def choices(self) -> dict[str, Any]:
         """Every flag of the replay as it was in force, so that a Run can be repeated from its manifest."""
@@ -158,15 +108,14 @@ class Call:
             if name not in ("directory", "no_out")
         }
 
-    def result(self, trace: Trace, setup: Setup, replayed: Replayed) -> dict[str, Any]:
+    def result(self, trace: Trace, backend: ModelledReplay | LiveReplay) -> dict[str, Any]:
         """The documented keys of a replay."""
         meta = trace.meta
         return {
-            "backend": "modelled",
+            "backend": backend.name,
             "system": self.flags["system_name"],
-            "deployment": str(setup.deployment),
-            "model": setup.model.name,
-            "costs_set": setup.costs.name,
+            "deployment": str(backend.deployment),
+            "model": backend.model.name,
             "mode": self.flags["mode"],
             "trace": {
                 "name": meta.name,
@@ -174,21 +123,19 @@ class Call:
                 "sha256": meta.sha256,
                 "requests": len(trace),
             },
-            **replayed.summary,
-            "facts": replayed.modelled.facts,
-            "simulation_s": replayed.simulation_s,
+            **backend.summary,
+            "facts": backend.facts,
+            **backend.more(),
             "run_dir": None,
         }
 
-    def write(
-        self, trace: Trace, setup: Setup, offered: Workload, replayed: Replayed, result: dict[str, Any]
-    ) -> None:
-        """Keep the Run."""
+    def write(self, trace: Trace, offered: Workload, backend: ModelledReplay | LiveReplay) -> Path:
+        """Keep the Run; where it is."""
         from laminabench.runs.manifest import manifest  # noqa: PLC0415
         from laminabench.runs.write import write_run  # noqa: PLC0415
 
-        directory = self.flags["directory"] or _free_directory(
-            f"{trace.meta.name}-{self.flags['system_name']}-{setup.model.name}"
+        directory: Path = self.flags["directory"] or _free_directory(
+            f"{trace.meta.name}-{self.flags['system_name']}-{backend.model.name}"
         )
         facts = manifest(
             command=["laminabench", *sys.argv[1:]],
@@ -197,15 +144,15 @@ class Call:
             transforms=asdict(self.options.transforms),
             workload={**asdict(offered), "options": self.choices()},
             system=self.flags["system_name"],
-            deployment={**setup.deployment.describe(), "facts": replayed.modelled.facts},
-            model=setup.model.describe(),
-            backend="modelled",
-            coefficients=replayed.modelled.coefficients,
+            deployment={**backend.deployment.describe(), "facts": backend.facts},
+            model=backend.model.describe(),
+            backend=backend.name,
+            coefficients=backend.coefficients,
             wall_s=time.perf_counter() - self.started,
-            summary=replayed.summary,
+            summary={**backend.summary, **backend.kept()},
         )
-        write_run(directory, replayed.outcome, trace, facts)
-        result["run_dir"] = str(directory)
+        write_run(directory, backend.outcome, trace, facts)
+        return directory
 
 
 def _free_directory(name: str) -> Path:

@@ -21,6 +21,18 @@ def _choice(*names: str) -> click.Choice[str]:
     return click.Choice(names)
 
 
+class BatchCount(click.IntRange):
+    """A number of batches, or `auto`."""
+
+    name = "count or auto"
+
+    def __init__(self) -> None:
+        super().__init__(1, 64)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == "auto" else super().convert(value, param, ctx)
+
+
 _OPTIONS = (
     click.option("--trace", required=True, help="Catalogue name, imported name or file."),
     click.option(
@@ -37,11 +49,15 @@ _OPTIONS = (
     click.option(
         "--model",
         "model_name",
-        default="llama3-70b",
-        show_default=True,
-        help="Name, or path of a config.json.",
+        help="Name, or path of a config.json; llama3-70b, or live llama-mini.",
     ),
-    click.option("--backend", type=_choice("modelled"), default="modelled", show_default=True),
+    click.option(
+        "--backend",
+        type=_choice("modelled", "live"),
+        default="modelled",
+        show_default=True,
+        help="Hardware one need not have, or the engine on this machine.",
+    ),
     click.option(
         "--mode",
         type=_choice("saturate", "open", "closed"),
@@ -64,7 +80,7 @@ _OPTIONS = (
         help="Who goes first: fifo, sjf, deadline, module:Class.",
     ),
     click.option(
-        "--batches", type=click.IntRange(1, 64), help="lamina: batches in rotation, 1 is serial; 2."
+        "--batches", type=BatchCount(), help="lamina: batches in rotation, 1 is serial; 2. Live also auto."
     ),
     click.option(
         "--pipelining", type=_choice("serial", "rotational", "fixed"), help="lamina: how they take turns."
@@ -80,7 +96,10 @@ _OPTIONS = (
         "--partition", type=_choice("heads", "requests"), help="lamina: what attention workers share out."
     ),
     click.option(
-        "--overlap/--no-overlap", default=True, show_default=True, help="lamina: send q before k and v exist."
+        "--overlap/--no-overlap",
+        default=True,
+        show_default=True,
+        help="lamina: send q before k and v exist; live not unless asked for.",
     ),
     click.option(
         "--stream-chunks", type=click.IntRange(1, 64), help="lamina-v1: mini-batches of a transfer; 4."
@@ -108,6 +127,7 @@ _OPTIONS = (
     click.option(
         "--prefix-sharing", is_flag=True, help="Store prompt prefixes that the trace marks as equal once."
     ),
+    click.option("--kv-tokens", type=COUNT, help="KV memory, of all workers together; else what fits."),
     click.option("--max-num-seqs", type=click.IntRange(1, 1 << 20), help="Most requests running at once."),
     click.option(
         "--block-size", type=click.IntRange(1, 4096), help="KV tokens in a block: vllm 16, lamina 1."
@@ -126,10 +146,9 @@ _OPTIONS = (
     click.option(
         "--network",
         "network_name",
-        default="fhbn",
-        show_default=True,
-        help="fhbn, nccl, ..., or 40us,42GB/s.",
+        help="fhbn, nccl, shm, ..., or 40us,42GB/s; the paper's by default. Live: auto, shm, gloo.",
     ),
+    click.option("--oversubscribe", is_flag=True, help="Live: more workers than cores may share them."),
     price_options,
     click.option(
         "--out", "directory", type=_FOLDER, help="Where the Run goes; runs/NAME-AND-TIME by default."

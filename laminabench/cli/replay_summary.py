@@ -26,14 +26,23 @@ def render(console: Console, result: dict[str, Any]) -> None:
     console.print(
         f"[bold]{escape(trace['name'])}[/bold], {SOURCES[trace['source']]}, {trace['requests']:,} requests",
         f"on [bold]{result['system']}[/bold] {result['deployment']} with {escape(result['model'])}",
-        f"({result['mode']}, [bold]modelled[/bold], costs {escape(result['costs_set'])})",
+        f"({result['mode']}, {_how(result)})",
         soft_wrap=True,
     )
     for label, line in _lines(result):
         console.print(f"{label:15}{line}", soft_wrap=True)
     kept = f"; kept in {escape(result['run_dir'])}" if result["run_dir"] else ""
-    times = f"simulated in {result['simulation_s'] * 1000:.1f} ms, {result['wall_s']:.2f} s in all"
+    if result["backend"] == "live":
+        times = f"replayed in {result['duration_s']:,.1f} s, {result['wall_s']:,.1f} s in all"
+    else:
+        times = f"simulated in {result['simulation_s'] * 1000:.1f} ms, {result['wall_s']:.2f} s in all"
     console.print(f"[dim]{times}{kept}[/dim]", soft_wrap=True)
+
+
+def _how(result: dict[str, Any]) -> str:
+    if result["backend"] == "live":
+        return "[bold]live, measured[/bold]"
+    return f"[bold]modelled[/bold], costs {escape(result['costs_set'])}"
 
 
 def _lines(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -54,11 +63,7 @@ def _lines(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     goodput = f"goodput {_number(slo['goodput_tokens_per_s'])} tokens/s"
     yield f"within {slo['tbt_ms']:g} ms", f"{tokens} of tokens, {requests} of requests throughout; {goodput}"
     cost = result["cost"]
-    yield (
-        "cost",
-        f"${cost['usd_per_hour']:.2f} an hour, ${_number(cost['usd_per_million_tokens'])} a million tokens, "
-        f"{_number(cost['tokens_per_usd'])} tokens a dollar",
-    )
+    yield "cost", _price(cost)
     yield "a token's time", ", ".join(f"{part} {_share(result['time_shares'][part])}" for part in PARTS)
     idle = {name: value for name, value in result["bubbles"].items() if not isinstance(value, dict)}
     yield "idle (bubbles)", ", ".join(f"{name} {_share(value)}" for name, value in idle.items())
@@ -66,7 +71,26 @@ def _lines(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     preempted = f"; {result['preemptions']:,} preemptions" if result["preemptions"] else ""
     rejected = f"{counts['rejected']:,} rejected because they could never fit"
     waited = f"queueing p50 {_number(result['queueing_s']['p50'])} s"
+    if "schedule" in result:
+        yield "schedule", _schedule(result["schedule"])
     yield "requests", f"{counts['completed']:,} completed, {rejected}{preempted}; {waited}"
+
+
+def _price(cost: dict[str, Any]) -> str:
+    if cost["usd_per_hour"] is None:
+        return "-, for want of a price; --price DEVICE=USD_PER_HOUR gives one"
+    return (
+        f"${cost['usd_per_hour']:.2f} an hour, ${_number(cost['usd_per_million_tokens'])} a million tokens, "
+        f"{_number(cost['tokens_per_usd'])} tokens a dollar"
+    )
+
+
+def _schedule(schedule: dict[str, Any]) -> str:
+    idle = ", ".join(f"{escape(name)} {_share(share)}" for name, share in schedule["bubbles"].items())
+    pieces = f"{schedule['pieces']:,} pieces of work"
+    if schedule["violations"]:
+        return f"[bold]left[/bold] {len(schedule['violations'])} times in {pieces}; idle (bubbles): {idle}"
+    return f"as defined: {pieces} in order, no overlap; idle (bubbles): {idle}"
 
 
 def _number(value: float | None) -> str:

@@ -41,7 +41,7 @@ ITERATIONS = (
     Column("kv_tokens", NUMBER, "KV tokens read"),
     Column("model_s", SECONDS, "time of model slices, all layers"),
     Column("attention_s", SECONDS, "time of attention, all layers"),
-    Column("network_s", SECONDS, "time of transfers, all layers"),
+    Column("network_s", SECONDS, "time of transfers, all layers; unknown in a live run"),
     Column("host_s", SECONDS, "time of the host before the first slice"),
 )
 # Only there if a request was preempted: it ran in [first_iteration, last_iteration] of the batch without a

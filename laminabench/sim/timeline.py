@@ -1,4 +1,4 @@
-"""A recorded window of a simulation as a Perfetto (Chrome) trace, and how much of it each worker idled."""
+"""A recorded window of a replay as a Perfetto (Chrome) trace, and how much of it each worker idled."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,8 +31,33 @@ _DECIMALS = len(str(_TICKS_PER_US)) - 1
 _EVENTS_AT_A_TIME = 1 << 14
 
 
-def write_timeline(path: Path, outcome: Outcome, spec: Spec) -> None:
-    """A lane for each pool of workers that moves as one, and one for the host's work on each batch.
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Who is drawn, each in a lane of its own, and in which of them each recorded piece of work is."""
+
+    process: str
+    names: tuple[str, ...]
+    of: NDArray[np.int64]  # one number for each row of the outcome's timeline
+    batches: int
+
+
+def lanes_of(outcome: Outcome, spec: Spec) -> Lanes:
+    """The virtual cluster's: the replicas, and the attention workers, which move as one, at the end.
+
+    On shared devices attention is work of the (only) replica.
+    """
+    replicas = len(outcome.replica_busy_s)
+    names = spec.replica_names
+    if len(names) != replicas:
+        names = tuple(f"model replica {replica}" for replica in range(replicas))
+    worker = outcome.timeline["worker"].astype(np.int64)
+    worker[worker == ATTENTION] = 0 if spec.shared_devices else replicas
+    attention = () if spec.shared_devices else (spec.attention_name,)
+    return Lanes("virtual cluster", (*names, *attention), worker, spec.batches)
+
+
+def write_timeline(path: Path, outcome: Outcome, lanes: Lanes) -> None:
+    """A lane for each worker, or pool of them that moves as one, and one for the host's work on each batch.
 
     Each slice, each attention and each stretch of host time is a piece of work, coloured by its batch.
     """
@@ -42,9 +68,9 @@ def write_timeline(path: Path, outcome: Outcome, spec: Spec) -> None:
         if path.name.endswith(".gz"):
             # No name and no time inside: equal timelines are equal files.
             with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed:
-                _write(packed, outcome, spec)
+                _write(packed, outcome, lanes)
         else:
-            _write(file, outcome, spec)
+            _write(file, outcome, lanes)
 
 
 def check_suffix(path: Path) -> None:
@@ -53,9 +79,9 @@ def check_suffix(path: Path) -> None:
         raise UserError(f"cannot write the timeline {path}: the name must end in {' or '.join(SUFFIXES)}")
 
 
-def two_iterations(outcome: Outcome) -> tuple[float, float]:
-    """Seconds around the replay's middle, long enough to hold a whole iteration with both its ends."""
-    middle, rows = outcome.end_s / 2, outcome.iterations
+def two_iterations(outcome: Outcome, middle_s: float | None = None) -> tuple[float, float]:
+    """Seconds around the middle of the replay, or another moment, that hold a whole iteration."""
+    middle, rows = outcome.end_s / 2 if middle_s is None else middle_s, outcome.iterations
     if not len(rows["start_s"]):
         return middle, middle
     at = min(int(np.searchsorted(rows["start_s"], middle)), len(rows["start_s"]) - 1)
@@ -63,58 +89,39 @@ def two_iterations(outcome: Outcome) -> tuple[float, float]:
     return max(0.0, middle - lasts), middle + lasts
 
 
-def bubbles(outcome: Outcome, spec: Spec) -> dict[str, float | None]:
+def bubbles(outcome: Outcome, lanes: Lanes) -> dict[str, float | None]:
     """Share of the recorded time each worker idled; None where too little was recorded to tell.
 
     Only work that begins in the window is recorded. So the time looked at starts when every worker (that
     works at all) has begun a recorded piece, and ends when the first of them has ended its last.
     """
-    lanes = _lanes(outcome, spec)
-    lane_of, start, end = (
-        _lane_of(outcome, spec),
-        ticks(outcome.timeline["start_s"]),
-        ticks(outcome.timeline["end_s"]),
-    )
-    mine = [lane_of == lane for lane in range(len(lanes))]
+    start, end = ticks(outcome.timeline["start_s"]), ticks(outcome.timeline["end_s"])
+    mine = [lanes.of == lane for lane in range(len(lanes.names))]
     working = [rows for rows in mine if rows.any()]
     first = max((int(start[rows].min()) for rows in working), default=0)
     last = min((int(end[rows].max()) for rows in working), default=0)
     if last <= first:
-        return dict.fromkeys(lanes, None)
+        return dict.fromkeys(lanes.names, None)
     inside = np.maximum(np.minimum(end, last) - np.maximum(start, first), 0)
     return {
-        name: 1 - int(inside[rows].sum()) / (last - first) for name, rows in zip(lanes, mine, strict=True)
+        name: 1 - int(inside[rows].sum()) / (last - first)
+        for name, rows in zip(lanes.names, mine, strict=True)
     }
 
 
-def _lanes(outcome: Outcome, spec: Spec) -> list[str]:
-    replicas = len(outcome.replica_busy_s)
-    names = list(spec.replica_names)
-    if len(names) != replicas:
-        names = [f"model replica {replica}" for replica in range(replicas)]
-    return names if spec.shared_devices else [*names, spec.attention_name]
-
-
-def _lane_of(outcome: Outcome, spec: Spec) -> NDArray[np.int64]:
-    """The attention workers come last; on shared devices attention is work of the (only) replica."""
-    worker = outcome.timeline["worker"].astype(np.int64)
-    worker[worker == ATTENTION] = 0 if spec.shared_devices else len(outcome.replica_busy_s)
-    return worker
-
-
-def _write(file: IO[bytes] | gzip.GzipFile, outcome: Outcome, spec: Spec) -> None:
+def _write(file: IO[bytes] | gzip.GzipFile, outcome: Outcome, lanes: Lanes) -> None:
     file.write(b'{"displayTimeUnit":"ms","traceEvents":[\n')
-    file.write(",\n".join(json.dumps(event) for event in _names(outcome, spec)).encode())
-    for lines in itertools.chain(_events(outcome, spec), [_host_events(outcome, spec)]):
+    file.write(",\n".join(json.dumps(event) for event in _names(outcome, lanes)).encode())
+    for lines in itertools.chain(_events(outcome, lanes.of), [_host_events(outcome, len(lanes.names))]):
         if lines:
             file.write((",\n" + ",\n".join(lines)).encode())
     file.write(b"\n]}\n")
 
 
-def _names(outcome: Outcome, spec: Spec) -> Iterator[dict[str, Any]]:
-    yield {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "virtual cluster"}}
-    hosts = [f"host, batch {batch}" for batch in range(spec.batches)] if _host_rows(outcome).any() else []
-    for lane, name in enumerate([*_lanes(outcome, spec), *hosts]):
+def _names(outcome: Outcome, lanes: Lanes) -> Iterator[dict[str, Any]]:
+    yield {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": lanes.process}}
+    hosts = [f"host, batch {batch}" for batch in range(lanes.batches)] if _host_rows(outcome).any() else []
+    for lane, name in enumerate([*lanes.names, *hosts]):
         yield {"ph": "M", "pid": 1, "tid": lane + 1, "name": "thread_name", "args": {"name": name}}
         yield {
             "ph": "M",
@@ -125,9 +132,9 @@ def _names(outcome: Outcome, spec: Spec) -> Iterator[dict[str, Any]]:
         }
 
 
-def _events(outcome: Outcome, spec: Spec) -> Iterator[list[str]]:
+def _events(outcome: Outcome, lane_of: NDArray[np.int64]) -> Iterator[list[str]]:
     """Events as JSON, some thousands at a time, in the order they were recorded in."""
-    timeline, lane_of = outcome.timeline, _lane_of(outcome, spec)
+    timeline = outcome.timeline
     for first in range(0, len(lane_of), _EVENTS_AT_A_TIME):
         rows = slice(first, first + _EVENTS_AT_A_TIME)
         start = ticks(timeline["start_s"][rows])
@@ -154,9 +161,8 @@ def _host_rows(outcome: Outcome) -> NDArray[np.bool_]:
     return inside
 
 
-def _host_events(outcome: Outcome, spec: Spec) -> list[str]:
+def _host_events(outcome: Outcome, workers: int) -> list[str]:
     rows, inside = outcome.iterations, _host_rows(outcome)
-    workers = len(_lanes(outcome, spec))
     return [
         _piece("host", batch, workers + batch, start, length, iteration=iteration)
         for batch, iteration, start, length in zip(

@@ -129,7 +129,7 @@ def pool_tokens(setup: Setup, pools: int) -> int:
     assert attention is not None
     usable = setup.memory_utilization * attention.device.memory_bytes - ATTENTION_WORKING_BYTES
     share = attention.count if pools == 1 else 1
-    return kv_tokens(usable * share, setup.model.kv_bytes_per_token, setup, str(attention))
+    return kv_tokens(usable * share, setup.model.kv_bytes_per_token, setup, str(attention), pools)
 
 
 def timing_of(setup: Setup, tp: int, most: int, pools: int, chunks: int, device_tokens: int) -> Timing:

@@ -56,6 +56,7 @@ class Setup:
     max_num_seqs: int | None = None
     block_tokens: int | None = None
     memory_utilization: float = MEMORY_SHARE
+    kv_capacity: int | None = None  # tokens, of all workers together; what fits, if None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +138,21 @@ def check_weights(setup: Setup, workers: Workers, tp: int, usable: float) -> flo
     return weights
 
 
-def kv_tokens(bytes_free: float, bytes_per_token: float, setup: Setup, where: str) -> int:
-    """Tokens that fit; a UserError if not even one does."""
+def kv_tokens(bytes_free: float, bytes_per_token: float, setup: Setup, where: str, pools: int = 1) -> int:
+    """Tokens of one of so many pools: what fits, or was asked for; a UserError if there is no room."""
     tokens = int(bytes_free // bytes_per_token)
     if tokens < 1:
         raise UserError(
             f"no memory is left for the KV cache of {setup.model.name} on {where}; use more devices"
         )
-    return tokens
+    if setup.kv_capacity is None:
+        return tokens
+    if not pools <= setup.kv_capacity <= tokens * pools:
+        raise UserError(
+            f"--kv-tokens {setup.kv_capacity}: {where} holds {pools:,} to {tokens * pools:,} tokens of "
+            f"{setup.model.name}"
+        )
+    return setup.kv_capacity // pools
 
 
 def assumptions(setup: Setup) -> list[dict[str, Any]]:

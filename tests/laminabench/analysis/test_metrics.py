@@ -354,6 +354,7 @@ def test_cost_of_tokens() -> None:
         "tokens_per_usd": pytest.approx(1e6),
     }
     assert rates.cost(None, 3.6)["usd_per_million_tokens"] is None
+    assert set(rates.cost(1000, None).values()) == {None}
 
 
 # Distributions

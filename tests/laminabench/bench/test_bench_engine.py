@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 
 import pytest
+import transformers
 
 from laminabench.bench import engine
 from laminabench.cli.main import run
 
-SMALL = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 100,
-    "max_position_embeddings": 512,
-}
+
+def small() -> transformers.PreTrainedConfig:
+    return transformers.LlamaConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=100,
+        max_position_embeddings=512,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
 
 
 def test_it_reports_what_was_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(engine, "SHAPE", SMALL)
+    monkeypatch.setattr(engine, "mini_config", small)
     with pytest.raises(SystemExit) as exit_:
         run(["bench", "engine", "--batch", "3", "--context", "50", "--rounds", "2", "--threads", "1",
              "--overlap", "--json"])  # fmt: skip
@@ -42,7 +47,7 @@ def test_it_reports_what_was_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_the_table_has_the_targets(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(engine, "SHAPE", SMALL)
+    monkeypatch.setattr(engine, "mini_config", small)
     with pytest.raises(SystemExit):
         run(["bench", "engine", "--batch", "2", "--context", "40", "--rounds", "1"])
     shown = capsys.readouterr().out
@@ -61,7 +66,7 @@ def test_the_table_has_the_targets(
 def test_mistakes_are_the_users(
     arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(engine, "SHAPE", SMALL)
+    monkeypatch.setattr(engine, "mini_config", small)
     with pytest.raises(SystemExit) as exit_:
         run(["bench", "engine", *arguments])
     assert exit_.value.code == 2

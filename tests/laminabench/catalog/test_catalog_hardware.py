@@ -174,3 +174,19 @@ def test_a_deployment_reads_back_as_written(a, b, model_device, attention_device
 def test_an_unknown_dtype_is_refused():
     with pytest.raises(UserError, match="a100-40g has no peak rate for fp8"):
         device("a100-40g").flops_for("fp8")
+
+
+def test_a_core_of_this_machine_has_no_price_until_one_is_given():
+    core = device("cpu")
+    assert core.price is None
+    assert core.price_usd_per_hour is None
+    assert core.describe()["price"] is None
+    # The price of one part is not the price of both.
+    for text in ("1xcpu+1xcpu", "1xh100+1xcpu"):
+        found = parse_deployment(text)
+        assert found.usd_per_hour is None
+        assert found.price_note == ""
+        assert found.describe()["devices"][-1]["price"] is None
+    priced_devices = priced(load_devices(), {"cpu": 0.05})
+    assert parse_deployment("1xcpu+2xcpu", priced_devices).usd_per_hour == pytest.approx(0.15)
+    assert bought(load_devices(), Amortisation())["cpu"].price is None

@@ -10,6 +10,7 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.catalog.hf_config import from_config_json
 from laminabench.catalog.models import load_models
+from laminabench.catalog.to_hf_config import to_hf_config
 from laminabench.errors import UserError
 
 # Published with the checkpoints (model card or safetensors index); entered by hand.
@@ -219,3 +220,20 @@ def test_a_file_that_is_not_a_config_is_refused(tmp_path):
 def test_a_wrong_name_suggests_the_right_one_and_the_path():
     with pytest.raises(UserError, match=r"did you mean .*llama3-70b.*config.json"):
         model("lama3-70b")
+
+
+def test_the_small_models_for_live_replays():
+    mini, tiny = model("llama-mini"), model("llama-tiny")
+    assert mini.parameters == pytest.approx(246e6, rel=0.005)
+    assert tiny.parameters < 4e6
+    config = to_hf_config("llama-mini", 65536)
+    # What `bench engine` measures, and no token is special in it.
+    sizes = (1024, 2816, 16, 16, 4, 32000, 65536)
+    names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    names = (*names, "num_key_value_heads", "vocab_size", "max_position_embeddings")
+    assert tuple(config[name] for name in names) == sizes
+    assert not config["tie_word_embeddings"]
+    assert config["eos_token_id"] is None
+    assert "max_position_embeddings" not in to_hf_config("llama-mini")
+    # Learned positions are rows of a table: there are as many as there are.
+    assert to_hf_config("opt-30b", 65536)["max_position_embeddings"] == 2048

@@ -20,7 +20,8 @@ def test_v2_measured_fhbn_and_nccl():
 def test_every_engine_says_where_its_numbers_are_from():
     kinds = {name: network.kind for name, network in load_networks().items()}
     assert kinds["gloo"] == kinds["nccl-no-gdr"] == "assumed"
-    assert set(kinds.values()) == {"published", "assumed"}
+    assert kinds["shm"] == "measured"
+    assert set(kinds.values()) == {"published", "assumed", "measured"}
     assert all(network.source for network in load_networks().values())
 
 

@@ -18,7 +18,7 @@ from laminabench.errors import UserError
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Spec, Timing
-from laminabench.sim.timeline import bubbles, write_timeline
+from laminabench.sim.timeline import bubbles, lanes_of, write_timeline
 from laminabench.traces.table import Trace, TraceMeta
 
 LAYERS, MOST = 4, 12
@@ -62,7 +62,7 @@ def events_of(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", ["timeline.json", "timeline.json.gz"])
 def test_a_lane_does_one_thing_at_a_time(tmp_path: Path, batches: int, name: str) -> None:
     outcome, spec = recorded(batches)
-    write_timeline(tmp_path / name, outcome, spec)
+    write_timeline(tmp_path / name, outcome, lanes_of(outcome, spec))
     events = events_of(tmp_path / name)
     work = [event for event in events if event["ph"] == "X"]
     assert len(work) == len(outcome.timeline["batch"]) > 0
@@ -81,7 +81,7 @@ def test_a_lane_does_one_thing_at_a_time(tmp_path: Path, batches: int, name: str
 
 def test_the_hosts_work_on_each_batch_has_its_lane(tmp_path: Path) -> None:
     outcome, spec = recorded(3, host_us=50)
-    write_timeline(tmp_path / "t.json", outcome, spec)
+    write_timeline(tmp_path / "t.json", outcome, lanes_of(outcome, spec))
     events = events_of(tmp_path / "t.json")
     lanes = {event["args"]["name"]: event["tid"] for event in events if event["name"] == "thread_name"}
     host = [event for event in events if event.get("cat") == "host"]
@@ -98,7 +98,7 @@ def test_the_hosts_work_on_each_batch_has_its_lane(tmp_path: Path) -> None:
 
 def test_names_colours_and_arguments(tmp_path: Path) -> None:
     outcome, spec = recorded(3)
-    write_timeline(tmp_path / "t.json", outcome, spec)
+    write_timeline(tmp_path / "t.json", outcome, lanes_of(outcome, spec))
     work = [event for event in events_of(tmp_path / "t.json") if event["ph"] == "X"]
     colours, perfetto = defaultdict(set), defaultdict(set)
     for event, batch, place in zip(work, outcome.timeline["batch"], outcome.timeline["slice"], strict=True):
@@ -119,7 +119,7 @@ def test_names_colours_and_arguments(tmp_path: Path) -> None:
 
 def test_times_are_exact_microseconds(tmp_path: Path) -> None:
     outcome, spec = recorded(1, attention_us=33.3333)
-    write_timeline(tmp_path / "t.json", outcome, spec)
+    write_timeline(tmp_path / "t.json", outcome, lanes_of(outcome, spec))
     work = [event for event in events_of(tmp_path / "t.json") if event["ph"] == "X"]
     assert [event["dur"] for event in work[:4]] == [0, 33.3333, 100, 33.3333]
     assert [event["ts"] for event in work[:4]] == [0, 0, 33.3333, 133.3333]
@@ -127,42 +127,44 @@ def test_times_are_exact_microseconds(tmp_path: Path) -> None:
 
 def test_attention_on_the_models_devices_shares_their_lane(tmp_path: Path) -> None:
     outcome, spec = recorded(1, shared_devices=True)
-    write_timeline(tmp_path / "t.json", outcome, spec)
+    write_timeline(tmp_path / "t.json", outcome, lanes_of(outcome, spec))
     assert {event["tid"] for event in events_of(tmp_path / "t.json") if event["ph"] == "X"} == {1}
-    assert bubbles(outcome, spec) == {"replica 0": 0}
+    assert bubbles(outcome, lanes_of(outcome, spec)) == {"replica 0": 0}
 
 
 def test_equal_timelines_are_equal_files(tmp_path: Path) -> None:
     for name in ("one.json.gz", "two.json.gz"):
-        write_timeline(tmp_path / name, *recorded(2))
+        outcome, spec = recorded(2)
+        write_timeline(tmp_path / name, outcome, lanes_of(outcome, spec))
     assert (tmp_path / "one.json.gz").read_bytes() == (tmp_path / "two.json.gz").read_bytes()
 
 
 def test_a_window_without_work_is_refused(tmp_path: Path) -> None:
     outcome, spec = recorded(2, record_s=(0.0, 0.0))
     with pytest.raises(UserError, match=r"no work begins in the window of .*t\.json"):
-        write_timeline(tmp_path / "t.json", outcome, spec)
+        write_timeline(tmp_path / "t.json", outcome, lanes_of(outcome, spec))
     assert not list(tmp_path.iterdir())
-    assert bubbles(outcome, spec) == {"replica 0": None, "attention workers": None}
+    assert bubbles(outcome, lanes_of(outcome, spec)) == {"replica 0": None, "attention workers": None}
 
 
 @pytest.mark.parametrize("name", ["timeline.txt", "timeline.gz", "timeline"])
 def test_other_names_are_refused(tmp_path: Path, name: str) -> None:
+    outcome, spec = recorded(1)
     with pytest.raises(UserError, match=r"must end in \.json or \.json\.gz"):
-        write_timeline(tmp_path / name, *recorded(1))
+        write_timeline(tmp_path / name, outcome, lanes_of(outcome, spec))
     assert not list(tmp_path.iterdir())
 
 
 def test_bubbles_by_hand() -> None:
     # One batch: attention waits for the slice and the slice for attention, 100 us each.
     outcome, spec = recorded(1)
-    assert bubbles(outcome, spec) == {
+    assert bubbles(outcome, lanes_of(outcome, spec)) == {
         "replica 0": pytest.approx(0.5, abs=0.02),
         "attention workers": pytest.approx(0.5, abs=0.02),
     }
     # Attention of 50 us for slices of 100 us and two batches: attention is what waits.
     outcome, spec = recorded(2, attention_us=50)
-    found = bubbles(outcome, spec)
+    found = bubbles(outcome, lanes_of(outcome, spec))
     assert found["replica 0"] == pytest.approx(0, abs=0.07)
     assert found["attention workers"] == pytest.approx(0.5, abs=0.05)
 
@@ -178,14 +180,5 @@ def test_bubbles_do_not_count_what_began_before_the_window() -> None:
         "end_s": np.array([2.0, 2.5, 3.0, 3.5]),
     }
     outcome, spec = recorded(2)
-    assert bubbles(
-        Outcome(
-            outcome.requests,
-            outcome.iterations,
-            outcome.stints,
-            timeline,
-            outcome.replica_busy_s,
-            *(0.0, 0.0, 0.0, 0, 0),
-        ),
-        spec,
-    ) == {"replica 0": 0, "attention workers": 0}
+    cut = replace(outcome, timeline=timeline)
+    assert bubbles(cut, lanes_of(cut, spec)) == {"replica 0": 0, "attention workers": 0}

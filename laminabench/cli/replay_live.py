@@ -1,0 +1,134 @@
+"""`laminabench replay --backend live`: the flags as the reference engine on this machine, and what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from laminabench.cli.engine_extra import needed
+from laminabench.cli.hardware import priced_devices
+from laminabench.cli.output import Output
+from laminabench.errors import CheckFailedError, UserError
+
+if TYPE_CHECKING:
+    from laminabench.catalog.deployment import Deployment
+    from laminabench.catalog.models import ModelShape
+    from laminabench.replay import Workload
+    from laminabench.runs.manifest import Backend
+    from laminabench.sim.outcome import Outcome
+    from laminabench.traces.table import Trace
+
+# Flags of modelled replays only, and why they say nothing here.
+MODELLED_ONLY: Mapping[str, tuple[str, str]] = {
+    "costs_name": ("--costs", "a live replay takes its times from the clock"),
+    "host_async": ("--host-async", "the engine's host works as it does"),
+    "kv_overcommit": ("--kv-overcommit", "attention workers have no other memory to page to"),
+    "prefix_sharing": ("--prefix-sharing", "the engine stores every prompt by itself"),
+    "block_size": ("--block-size", "the engine's KV memory is handed out token by token"),
+    "gpu_memory_utilization": ("--gpu-memory-utilization", "give --kv-tokens instead"),
+}
+
+
+class LiveReplay:
+    """On this machine, by its clocks."""
+
+    name: Backend = "live"
+    coefficients: tuple[dict[str, Any], ...] = ()
+
+    def __init__(self, flags: dict[str, Any], given: set[str], out: Output) -> None:
+        from laminabench.catalog.deployment import parse_deployment  # noqa: PLC0415 - numpy and TOML
+        from laminabench.catalog.find_model import model  # noqa: PLC0415
+        from laminabench.systems import live  # noqa: PLC0415
+
+        if flags["system_name"] != live.SYSTEM:
+            raise UserError(
+                f"{flags['system_name']} is modelled only so far; --backend live goes with --system lamina"
+            )
+        for flag, (said, why) in MODELLED_ONLY.items():
+            if flag in given:
+                raise UserError(f"{said} is for --backend modelled: {why}")
+        self.flags, self.out = flags, out
+        # From here on the flags are those in force, as a Run keeps them.
+        for flag in MODELLED_ONLY:
+            flags[flag] = None
+        flags["model_name"] = flags["model_name"] or live.MODEL
+        flags["deployment"] = flags["deployment"] or live.DEPLOYMENT
+        flags["network_name"] = flags["network_name"] or "auto"
+        flags["overlap"] = flags["overlap"] and "overlap" in given
+        flags["partition"] = flags["partition"] or "heads"
+        flags["stream_chunks"] = flags["stream_chunks"] or 1
+        flags["stream_along"] = flags["stream_along"] or "requests"
+        flags["max_num_seqs"] = flags["max_num_seqs"] or live.MAX_SEQUENCES
+        names = ("batches", "pipelining", "pipeline_parallel", "partition", "stream_chunks", "stream_along")
+        same = {name: flags[name] for name in (*names, "overlap", "admission", "kv_tokens", "oversubscribe")}
+        self.setup = live.LiveSetup(
+            model=model(flags["model_name"]),
+            source=flags["model_name"],
+            deployment=parse_deployment(
+                flags["deployment"], priced_devices(flags["prices"], flags["price_basis"])
+            ),
+            network=flags["network_name"],
+            max_sequences=flags["max_num_seqs"],
+            **same,
+        )
+        live.check(self.setup)
+
+    def replay(self, trace: Trace, offered: Workload) -> None:
+        from laminabench.replay import replay_live  # noqa: PLC0415
+
+        with needed(), self.out.rates("replaying", "requests", "tokens/s") as progress:
+            self.replayed = replay_live(
+                trace,
+                self.setup,
+                offered,
+                progress=lambda requests, tokens: progress(requests, len(trace), tokens),
+            )
+        rejected = self.summary["requests"]["rejected"]
+        if rejected:
+            self.out.note(f"{rejected:,} requests were rejected; of the first: {self.replayed.why_rejected}")
+
+    def timeline(self, trace: Trace, offered: Workload) -> dict[str, Any]:  # noqa: ARG002 - as a modelled one
+        """Of the replay that has been: what the workers recorded of one window."""
+        from laminabench.sim.timeline import bubbles, write_timeline  # noqa: PLC0415
+
+        drawn, lanes, window_s = self.replayed.recorded.drawn(self.outcome, self.flags["timeline_window"])
+        write_timeline(self.flags["timeline"], drawn, lanes)
+        last = min(window_s[1], self.outcome.end_s)
+        return {"window_s": [window_s[0], last], "bubbles": bubbles(drawn, lanes)}
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.setup.deployment
+
+    @property
+    def model(self) -> ModelShape:
+        return self.setup.model
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.replayed.outcome
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return self.replayed.summary
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.replayed.facts
+
+    def more(self) -> dict[str, Any]:
+        """Keys of the result that only this backend has."""
+        return self.kept()
+
+    def kept(self) -> dict[str, Any]:
+        """What a Run's summary has beside the metrics."""
+        return {"schedule": self.replayed.recorded.schedule()}
+
+    def require_sound(self) -> None:
+        """The workers did what the schedule says, or the numbers are of something else."""
+        violations = self.replayed.recorded.violations
+        if violations:
+            raise CheckFailedError(
+                f"the workers left the schedule {len(violations)} times, first: {violations[0]}; "
+                "this is a bug of the engine"
+            )

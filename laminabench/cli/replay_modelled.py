@@ -1,0 +1,140 @@
+"""`laminabench replay --backend modelled`: the flags as a virtual cluster, and what it says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from laminabench.cli.hardware import priced_devices
+from laminabench.cli.output import Output
+from laminabench.errors import UserError
+
+if TYPE_CHECKING:
+    from laminabench.catalog.deployment import Deployment
+    from laminabench.catalog.models import ModelShape
+    from laminabench.replay import Replayed, Workload
+    from laminabench.runs.manifest import Backend
+    from laminabench.sim.outcome import Outcome
+    from laminabench.traces.table import Trace
+
+MODEL = "llama3-70b"
+
+
+class ModelledReplay:
+    """On hardware that need not be there."""
+
+    name: Backend = "modelled"
+
+    def __init__(self, flags: dict[str, Any], given: set[str], out: Output) -> None:
+        from laminabench.catalog.cost_file import load_costs  # noqa: PLC0415 - numpy and TOML, not for --help
+        from laminabench.catalog.deployment import parse_deployment  # noqa: PLC0415
+        from laminabench.catalog.find_model import model  # noqa: PLC0415
+        from laminabench.catalog.network import parse_network  # noqa: PLC0415
+        from laminabench.systems.registry import system  # noqa: PLC0415
+        from laminabench.systems.setup import Setup  # noqa: PLC0415
+
+        if "oversubscribe" in given:
+            raise UserError("--oversubscribe is about this machine's cores; it goes with --backend live")
+        if flags["batches"] == "auto":
+            raise UserError("--batches auto goes with --backend live; give a modelled replay a number")
+        self.flags, self.out = flags, out
+        flags["model_name"] = flags["model_name"] or MODEL
+        shape = model(flags["model_name"])
+        found = system(flags["system_name"])
+        flags["deployment"] = flags["deployment"] or found.default_deployment(shape)
+        flags["network_name"] = flags["network_name"] or found.NETWORK
+        deployment = parse_deployment(
+            flags["deployment"], priced_devices(flags["prices"], self.price_basis())
+        )
+        if deployment.price_note:
+            out.note(deployment.price_note)
+        self.setup = Setup(
+            model=shape,
+            deployment=deployment,
+            costs=load_costs(flags["costs_name"]),
+            network=parse_network(flags["network_name"]),
+            batches=flags["batches"],
+            pipelining=flags["pipelining"],
+            overlap=flags["overlap"],
+            partition=flags["partition"],
+            stream_chunks=flags["stream_chunks"],
+            overcommit=flags["kv_overcommit"],
+            pipeline_parallel=flags["pipeline_parallel"],
+            stream_along=flags["stream_along"],
+            host_async=flags["host_async"],
+            admission=flags["admission"],
+            prefix_sharing=flags["prefix_sharing"],
+            max_num_seqs=flags["max_num_seqs"],
+            block_tokens=flags["block_size"],
+            memory_utilization=flags["gpu_memory_utilization"],
+            kv_capacity=flags["kv_tokens"],
+        )
+
+    def price_basis(self) -> str | None:
+        """v1's cheap devices are not for rent: its systems are compared by what they cost to buy."""
+        chosen: str | None = self.flags["price_basis"]
+        return chosen or ("purchase" if self.flags["system_name"] == "lamina-v1" else None)
+
+    def replay(self, trace: Trace, offered: Workload) -> None:
+        if self.flags["prefix_sharing"] and trace.prefix_blocks is None:
+            self.out.note(f"{trace.meta.name} does not say which prompts share a prefix: nothing is shared")
+        self.replayed = self._replay(trace, offered, (0.0, 0.0))
+
+    def _replay(self, trace: Trace, offered: Workload, record_s: tuple[float, float]) -> Replayed:
+        from laminabench.replay import replay as run_replay  # noqa: PLC0415
+
+        with self.out.progress("replaying", unit="requests") as progress:
+            return run_replay(
+                trace,
+                self.flags["system_name"],
+                self.setup,
+                offered,
+                record_s=record_s,
+                progress=lambda done: progress(done, len(trace)),
+            )
+
+    def timeline(self, trace: Trace, offered: Workload) -> dict[str, Any]:
+        """Replay once more, keeping every piece of work of one window."""
+        from laminabench.sim.timeline import bubbles, lanes_of, two_iterations, write_timeline  # noqa: PLC0415
+
+        outcome = self.outcome
+        first, last = self.flags["timeline_window"] or two_iterations(outcome)
+        first, last = min(first, outcome.end_s), min(last, outcome.end_s)
+        again = self._replay(trace, offered, (first, last))
+        lanes = lanes_of(again.outcome, again.modelled.spec)
+        write_timeline(self.flags["timeline"], again.outcome, lanes)
+        return {"window_s": [first, last], "bubbles": bubbles(again.outcome, lanes)}
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.setup.deployment
+
+    @property
+    def model(self) -> ModelShape:
+        return self.setup.model
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.replayed.outcome
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return self.replayed.summary
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.replayed.modelled.facts
+
+    @property
+    def coefficients(self) -> list[dict[str, Any]]:
+        return self.replayed.modelled.coefficients
+
+    def more(self) -> dict[str, Any]:
+        """Keys of the result that only this backend has."""
+        return {"costs_set": self.setup.costs.name, "simulation_s": self.replayed.simulation_s}
+
+    def kept(self) -> dict[str, Any]:
+        """What a Run's summary has beside the metrics."""
+        return {}
+
+    def require_sound(self) -> None:
+        """Tests hold the simulator to its schedule; a replay does not check it again."""

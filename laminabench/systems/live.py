@@ -1,0 +1,214 @@
+"""The reference engine on this machine: from the user's choices to running workers, or a sentence why not."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from laminabench.catalog.deployment import Deployment
+from laminabench.catalog.models import ModelShape, load_models
+from laminabench.catalog.to_hf_config import to_hf_config
+from laminabench.errors import UserError
+from laminabench.sim.spec import Admission, Pipelining
+from laminabench.traces.table import Trace
+
+SYSTEM = "lamina"
+DEPLOYMENT = "1xcpu+1xcpu"
+MODEL = "llama-mini"
+# Sequences that decode together; the engine's own default.
+MAX_SEQUENCES = 256
+# Made-up weights have no longest text: positions rotate and are no rows of a table.
+LONGEST_TEXT = 1 << 20
+# Of the memory nobody uses, what the KV arenas take when their size is not said; as the engine's default.
+KV_SHARE = 0.25
+# With `grow`, admission leaves a hundredth of the memory free.
+KV_HEADROOM = 1.02
+# What a worker's process holds besides weights and KV: torch, buffers of channels. Assumed.
+PROCESS_BYTES = 0.4e9
+# What workers of this machine are; GPUs, once somebody has verified them.
+_DEVICES = ("cpu",)
+
+NETWORKS = ("auto", "shm", "gloo")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSetup:
+    """The user's choices, resolved."""
+
+    model: ModelShape
+    source: str  # a name of the catalogue, or the path of a config.json or of a model's folder
+    deployment: Deployment
+    network: str = "auto"
+    batches: int | Literal["auto"] | None = None
+    pipelining: Pipelining | None = None
+    pipeline_parallel: int = 1
+    partition: Literal["heads", "requests"] = "heads"
+    stream_chunks: int = 1
+    stream_along: Literal["requests", "heads"] = "requests"
+    overlap: bool = False
+    admission: Admission = "reserve"
+    max_sequences: int = MAX_SEQUENCES
+    kv_tokens: int | None = None
+    oversubscribe: bool = False
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        """Model workers and attention workers, each a process."""
+        return self.deployment.dop
+
+    def facts(self, engine: Any) -> dict[str, Any]:
+        """What a reader should know, under the names that modelled replays use."""
+        return {
+            "model_workers": self.workers[0],
+            "attention_workers": self.workers[1],
+            "replicas": 1 if self.pipeline_parallel > 1 else engine.schedule.places,
+            "pipeline_parallel": self.pipeline_parallel,
+            "batches": engine.schedule.batches,
+            "pipelining": engine.schedule.pipelining,
+            "attention_partition": self.partition,
+            "overlap": self.overlap,
+            "stream_chunks": self.stream_chunks,
+            "network": self.network,
+            "kv_capacity_tokens": engine.kv_tokens,
+            "admission": self.admission,
+            "max_num_seqs": self.max_sequences,
+            "oversubscribe": self.oversubscribe,
+        }
+
+    def layout(self) -> dict[str, Any]:
+        """The arguments of lamina.Layout."""
+        model, attention = self.workers
+        return {
+            "model_workers": model,
+            "attention_workers": attention,
+            "pipelining": self.pipelining,
+            "batches": self.batches,
+            "pipeline_parallel": self.pipeline_parallel,
+            "partition": self.partition,
+            "stream_chunks": self.stream_chunks,
+            "stream_along": self.stream_along,
+            "network": self.network,
+            "oversubscribe": self.oversubscribe,
+        }
+
+
+def check(setup: LiveSetup) -> None:
+    """A UserError if this machine cannot run it; nothing has started yet."""
+    deployment = setup.deployment
+    if deployment.attention is None:
+        raise UserError(
+            f"deployment {deployment} has no attention workers; lamina takes MODEL+ATTENTION workers, "
+            f"such as {DEPLOYMENT}"
+        )
+    for part in deployment.parts:
+        if part.device.name not in _DEVICES:
+            raise UserError(
+                f"a live replay runs on this machine's cores, not on {part.device.name} (GPUs are not "
+                f"verified on hardware); use --deployment {DEPLOYMENT}, or --backend modelled"
+            )
+    if setup.network not in NETWORKS:
+        raise UserError(f"--network {setup.network}: live workers are linked by {', '.join(NETWORKS)}")
+    if setup.max_sequences < 1:
+        raise UserError("--max-num-seqs is at least 1")
+    workers, cores = sum(setup.workers), len(os.sched_getaffinity(0))
+    if workers > cores and not setup.oversubscribe:
+        raise UserError(
+            f"{deployment} is {workers} workers and this process may use {cores} cores, one for each; "
+            "use fewer workers, or --oversubscribe to let them share cores (their times mean less then)"
+        )
+
+
+def kv_tokens(setup: LiveSetup, trace: Trace, free_bytes: float) -> int:
+    """Tokens of KV memory, of all attention workers together; a UserError if this machine has not so much.
+
+    By default a quarter of the free memory, and no more than the longest requests could fill at once.
+    """
+    # Replicas are forked from one process, and read the same copy of the weights.
+    weights = setup.model.weight_bytes + PROCESS_BYTES * sum(setup.workers)
+    each = setup.model.kv_bytes_per_token
+    room = free_bytes - weights
+    if room < each:
+        raise UserError(
+            f"{setup.model.name} does not fit: {weights / 1e9:.1f} GB for the weights and processes of "
+            f"{setup.deployment}, and {free_bytes / 1e9:.1f} GB of memory are free; use a smaller --model"
+        )
+    if setup.kv_tokens is not None:
+        if setup.kv_tokens * each > room:
+            raise UserError(
+                f"--kv-tokens {setup.kv_tokens} are {setup.kv_tokens * each / 1e9:.1f} GB and "
+                f"{room / 1e9:.1f} GB are free beside the weights; give at most {int(room // each)}"
+            )
+        return setup.kv_tokens
+    quarter = int(min(KV_SHARE * free_bytes, room) // each)
+    lengths = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
+    most = int(np.sort(lengths)[-setup.max_sequences :].sum() * KV_HEADROOM) + 1
+    # A worker that holds whole requests may get the longest of them all.
+    pools = 1 if setup.partition == "heads" else setup.workers[1]
+    return max(1, min(quarter, most * pools))
+
+
+def free_bytes() -> float:
+    """Memory that nobody uses."""
+    return float(importlib.import_module("lamina.host_memory").free_bytes())
+
+
+@contextlib.contextmanager
+def opened(setup: LiveSetup, tokens: int, policy: str | Callable[..., int]) -> Iterator[Any]:
+    """An engine with its workers running, ended with the block; what it refuses is a UserError."""
+    # Read when torch is loaded, by the workers too: its threads would go on spinning for a millisecond after
+    # each matrix product, on the cores that attention needs then.
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    lamina: Any = importlib.import_module("lamina")
+    model, load_format = _weights(setup)
+    with refused():
+        layout = lamina.Layout(**setup.layout())
+        engine = lamina.Engine(
+            model,
+            layout=layout,
+            max_sequences=setup.max_sequences,
+            admission=setup.admission,
+            policy=policy,
+            kv_tokens=tokens,
+            decode_only=True,
+            load_format=load_format,
+            overlap=setup.overlap,
+        )
+        with engine:
+            yield engine
+
+
+@contextlib.contextmanager
+def refused() -> Iterator[None]:
+    """What the engine says no to, as the sentence of a UserError."""
+    errors = (
+        ("lamina.serve", ("EngineError", "RequestError")),
+        ("lamina.convert", ("ConversionError",)),
+        ("lamina.model", ("CheckpointError",)),
+        ("lamina.fhbn", ("ChannelError",)),
+        ("lamina.kv", ("ArenaError",)),
+    )
+    known = tuple(
+        getattr(importlib.import_module(module), name) for module, names in errors for name in names
+    )
+    try:
+        yield
+    except known as error:
+        raise UserError(f"the engine: {error}") from error
+
+
+def _weights(setup: LiveSetup) -> tuple[Any, str]:
+    """The model as the engine takes it, and whether its weights are read or made up."""
+    path = Path(setup.source)
+    if setup.model.name in load_models() and setup.source.strip().lower() == setup.model.name:
+        transformers: Any = importlib.import_module("transformers")
+        return transformers.AutoConfig.for_model(**to_hf_config(setup.model.name, LONGEST_TEXT)), "dummy"
+    if path.is_dir() and any(path.glob("*.safetensors")):
+        return path, "safetensors"
+    return path / "config.json" if path.is_dir() else path, "dummy"

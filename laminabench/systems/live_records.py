@@ -1,0 +1,99 @@
+"""What an engine's workers recorded, as the parts of a replay's outcome, its timeline and its check."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laminabench.sim.outcome import ATTENTION, Columns, Outcome
+from laminabench.sim.timeline import Lanes, two_iterations
+
+PROCESS = "lamina on this machine"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run's records (lamina.pipeline.Records), and what is wrong with them if anything is."""
+
+    records: Any
+    violations: list[str]
+    began_s: float
+
+    @property
+    def pieces(self) -> int:
+        return len(self.records)
+
+    def idle(self) -> dict[str, float | None]:
+        """Share of the recorded time in which each worker had nothing to do."""
+        found: dict[str, float | None] = self.records.idle()
+        return found
+
+    def schedule(self) -> dict[str, Any]:
+        """For --json."""
+        return {"pieces": self.pieces, "violations": self.violations, "bubbles": self.idle()}
+
+    def replica_busy_s(self) -> NDArray[np.float64]:
+        """Of each replica or stage, as its longest worker: they wait for each other."""
+        of = np.array(self.records.replica_of, np.int64)
+        return np.array([self.records.busy_s[of == each].max() for each in np.unique(of[of >= 0])])
+
+    def attention_busy_s(self) -> float:
+        return float(np.max(self.records.busy_s[np.array(self.records.replica_of) < 0], initial=0.0))
+
+    def with_times(self, iterations: Columns) -> Columns:
+        """The iterations with the workers' own times of model and attention."""
+        known = self.records.of_iterations
+        at = {
+            pair: row
+            for row, pair in enumerate(zip(known.batch.tolist(), known.iteration.tolist(), strict=True))
+        }
+        rows = [
+            at[pair]
+            for pair in zip(iterations["batch"].tolist(), iterations["iteration"].tolist(), strict=True)
+        ]
+        return iterations | {"model_s": known.model_s[rows], "attention_s": known.attention_s[rows]}
+
+    def drawn(
+        self, outcome: Outcome, window_s: tuple[float, float] | None
+    ) -> tuple[Outcome, Lanes, tuple[float, float]]:
+        """The outcome with the work that begins in the window, and its lanes: one for each worker.
+
+        By default two iterations from the middle of what is on record.
+        """
+        records = self.records
+        start_s, end_s = records.start_ns / 1e9 - self.began_s, records.end_ns / 1e9 - self.began_s
+        if window_s is None:
+            first, last = (start_s.min(), end_s.max()) if self.pieces else (0.0, 0.0)
+            window_s = two_iterations(outcome, float(first + last) / 2)
+        inside = (start_s >= window_s[0]) & (start_s < window_s[1])
+        order = np.flatnonzero(inside)[np.argsort(start_s[inside], kind="stable")]
+        lane = records.worker[order]
+        replica = np.array(records.replica_of, np.int64)[lane]
+        timeline: Columns = {
+            "batch": records.batch[order],
+            "worker": np.where(replica < 0, ATTENTION, replica),
+            "iteration": records.iteration[order],
+            "cycle": records.cycle[order],
+            "slice": records.slice[order],
+            "start_s": start_s[order],
+            "end_s": end_s[order],
+        }
+        batches = int(outcome.iterations["batch"].max(initial=0)) + 1
+        lanes = Lanes(PROCESS, tuple(records.workers), lane, batches)
+        return replace(outcome, timeline=timeline), lanes, window_s
+
+
+def recorded(engine: Any, began_s: float) -> Recorded:
+    """Ask the workers, and hold what they say against the schedule; before the engine is closed."""
+    pipeline: Any = importlib.import_module("lamina.pipeline")
+    records = engine.records()
+    return Recorded(records, list(pipeline.check_schedule(records, engine.schedule)), began_s)
+
+
+def no_timeline() -> Columns:
+    integers = {name: np.zeros(0, np.int64) for name in ("batch", "worker", "iteration", "cycle", "slice")}
+    return {**integers, "start_s": np.zeros(0), "end_s": np.zeros(0)}
