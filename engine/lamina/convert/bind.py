@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from lamina.convert.classes import SliceClass
 from lamina.convert.errors import ConversionError, in_short
+from lamina.convert.packed import packed
 
 Context = tuple[Tensor, ...]
 State = Any
@@ -55,9 +56,11 @@ def bind_python(
     bound: Sequence[object] = (),
 ) -> BoundSlice:
     """The slice as generated Python functions; `bound` is what its program is given beside weights."""
-    functions = kind.bind(device, *bound, *weights)
-    names = [piece.name for piece in kind.program.pieces]
-    return BoundSlice(index, kind.source, tuple(weights), dict(zip(names, functions, strict=True)))
+    program = kind.program
+    ready = [packed(program, value.name, each) for value, each in zip(program.weights, weights, strict=True)]
+    functions = kind.bind(device, *bound, *ready)
+    names = [piece.name for piece in program.pieces]
+    return BoundSlice(index, kind.source, tuple(ready), dict(zip(names, functions, strict=True)))
 
 
 def tensors_by_name(tensors: Mapping[str, Tensor] | PreTrainedModel) -> Mapping[str, Tensor]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from lamina.convert.packed import linear
 from lamina.convert.program import Instruction, Name, Piece, Program
 from lamina.convert.shard_collective import Collective
 from lamina.convert.spec import Spec
@@ -54,7 +55,7 @@ _OPERATORS: dict[Any, str] = {
     _aten.pow.Tensor_Scalar: "**",
 }
 _BUILTINS: dict[Any, Callable[..., Any]] = {
-    _aten.linear.default: _nn.linear,
+    _aten.linear.default: linear,
     _aten.silu.default: _nn.silu,
     _aten.gelu.default: _nn.gelu,
     _aten.relu.default: torch.relu,
