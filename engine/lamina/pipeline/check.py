@@ -36,9 +36,7 @@ def _overlaps(mine: Records, number: int, _: Schedule) -> Iterator[str]:
 
 
 def _out_of_order(mine: Records, number: int, schedule: Schedule) -> Iterator[str]:
-    # More than any batch number: one number for clock and batch.
-    order = _clocks(mine, schedule) * schedule.batches + mine.batch
-    for row in np.flatnonzero(np.diff(order) <= 0) + 1:
+    for row in np.flatnonzero(np.diff(_order(mine, schedule)) <= 0) + 1:
         yield f"{mine.workers[number]} did {_piece(mine, row)} after {_piece(mine, row - 1)}"
 
 
@@ -53,7 +51,7 @@ def _misplaced(mine: Records, number: int, schedule: Schedule) -> Iterator[str]:
 
 
 def _too_early(records: Records, schedule: Schedule) -> Iterator[str]:
-    """Attention needs q, the next slice what attention gave."""
+    """Attention needs q, the next slice what attention gave, the next iteration the tokens."""
     attention = np.array(records.replica_of, np.int64)[records.worker] < 0
     keys = (records.batch * (records.cycle.max(initial=0) + 1) + records.cycle) * schedule.slices
     keys = keys + records.slice
@@ -68,6 +66,13 @@ def _too_early(records: Records, schedule: Schedule) -> Iterator[str]:
     for row, start in _matched(attention_keys + 1, latest):
         if attentions.end_ns[row] > start:
             yield f"what comes after it began before the attention of {_piece(attentions, row)} had ended"
+    # More than any iteration's number, so that one batch's last is not another's first.
+    width = records.iteration.max(initial=0) + 2
+    first, last = slices.where(slices.slice == 0), slices.where(slices.slice == schedule.slices - 1)
+    ended = _of_each(last.batch * width + last.iteration + 1, last.end_ns, np.minimum)
+    for row, end in _matched(first.batch * width + first.iteration, ended):
+        if first.start_ns[row] < end:
+            yield f"{_piece(first, row)} began before the batch's last iteration had ended"
 
 
 def _incomplete(records: Records, schedule: Schedule) -> Iterator[str]:
@@ -76,29 +81,36 @@ def _incomplete(records: Records, schedule: Schedule) -> Iterator[str]:
         return
     of_attention = np.array(records.replica_of, np.int64)[records.worker] < 0
     ranks = sum(replica >= 0 for replica in records.replica_of) // schedule.places
-    # A worker that has forgotten has forgotten everything before a moment.
-    since = max(int(records.start_ns[records.worker == number].min()) for number in np.unique(records.worker))
+    # A worker that has forgotten has forgotten everything before one of its turns.
+    order = _order(records, schedule)
+    since = max(int(order[records.worker == number].min()) for number in np.unique(records.worker))
+    newest = dict(
+        zip(*(each.tolist() for each in _of_each(records.batch, records.cycle, np.maximum)), strict=True)
+    )
     ends = records.where((records.slice == schedule.slices - 1) & ~of_attention)
-    whole = {(int(batch), int(cycle)) for batch, cycle in zip(ends.batch, ends.cycle, strict=True)}
+    ended = set(zip(ends.batch.tolist(), ends.cycle.tolist(), strict=True))
     # One kind of key for all model workers together, and one for each attention worker.
     kind = np.where(of_attention, records.worker, -1)
-    keys, place, counts = np.unique(
-        np.column_stack([records.batch, records.cycle, kind]), axis=0, return_inverse=True, return_counts=True
+    keys, counts = np.unique(
+        np.column_stack([records.batch, records.cycle, kind]), axis=0, return_counts=True
     )
-    begun = np.full(len(keys), np.iinfo(np.int64).max)
-    np.minimum.at(begun, place.reshape(-1), records.start_ns)
-    for (batch, cycle, who), count, start in zip(keys.tolist(), counts.tolist(), begun.tolist(), strict=True):
+    for (batch, cycle, who), count in zip(keys.tolist(), counts.tolist(), strict=True):
+        begins = schedule.clock(batch, cycle, 0) * schedule.batches + batch
+        if begins < since or (cycle == newest[batch] and (batch, cycle) not in ended):
+            continue
         wanted = schedule.slices * ranks if who < 0 else schedule.slices - 1
-        if count != wanted and start > since and (batch, cycle) in whole:
+        if count != wanted:
             whose = "model workers" if who < 0 else records.workers[who]
             yield f"in cycle {cycle} the {whose} did {count} pieces of work for batch {batch}, not {wanted}"
 
 
-def _clocks(mine: Records, schedule: Schedule) -> NDArray[np.int64]:
-    zero, batch = schedule.clock(0, 0, 0), schedule.clock(1, 0, 0) if schedule.batches > 1 else 0
-    cycle = schedule.clock(0, 1, 0)
-    clocks: NDArray[np.int64] = zero + mine.cycle * cycle + mine.batch * batch + mine.slice
-    return clocks
+def _order(mine: Records, schedule: Schedule) -> NDArray[np.int64]:
+    """Clock and batch as one number: what has a smaller one comes first."""
+    ticks = np.array([schedule.clock(0, 0, slice_) for slice_ in range(schedule.slices)], np.int64)
+    cycle, batch = (schedule.clock(*one, 0) - ticks[0] for one in ((0, 1), (1, 0)))
+    clocks = mine.cycle * cycle + mine.batch * batch + ticks[mine.slice]
+    order: NDArray[np.int64] = clocks * schedule.batches + mine.batch
+    return order
 
 
 def _of_each(

@@ -37,8 +37,17 @@ class Schedule:
         self.batches, self.slices, self.stages = batches, slices, stages
         self._rotation = Rotation(pipelining, batches)
         self.places = stages if stages > 1 else self._rotation.replicas
-        # Slices of a stage; the last one may have fewer, and is idle for the rest of its time.
+        # Where the slices of each stage begin: shares that differ by one at most.
+        self._firsts = [slices * stage // stages for stage in range(stages + 1)]
+        self._stage_of = [stage for stage in range(stages) for _ in self.slices_of(stage)]
+        # A stage's ticks; one that has fewer slices is idle for the first of them: what it gives is wanted as
+        # soon as it is there, and overtakes nothing on its way to the next stage.
         self._each = -(-slices // stages)
+        ticks = [
+            (stage + 1) * self._each + slice_ - self._firsts[stage + 1]
+            for slice_, stage in enumerate(self._stage_of)
+        ]
+        self._ticks = [tick - ticks[0] for tick in ticks]
 
     @property
     def migrates(self) -> bool:
@@ -49,18 +58,18 @@ class Schedule:
         """The slices whose weights a place needs."""
         if self.stages == 1:
             return range(self.slices)
-        return range(place * self._each, min((place + 1) * self._each, self.slices))
+        return range(self._firsts[place], self._firsts[place + 1])
 
     def place(self, batch: int, cycle: int, slice_: int) -> int:
         """Where a slice runs."""
         if self.stages > 1:
-            return slice_ // self._each
+            return self._stage_of[slice_]
         return self._rotation.replica(batch, cycle * self.slices + slice_)
 
     def clock(self, batch: int, cycle: int, slice_: int) -> int:
         """When, in ticks from the cluster's start: order is by this and then by batch."""
         if self.stages > 1:
-            return cycle * self._each * self.stages + batch * self._each + slice_
+            return (cycle * self.stages + batch) * self._each + self._ticks[slice_]
         return cycle * self.slices + slice_
 
     def turns(self) -> Iterator[Turn]:
@@ -74,8 +83,9 @@ class Schedule:
 
     def _staged(self) -> Iterator[Turn]:
         period = self._each * self.stages
+        slices = {tick: slice_ for slice_, tick in enumerate(self._ticks)}
         for clock in itertools.count():
             for batch in range(self.batches):
-                cycle, slice_ = divmod(clock - batch * self._each, period)
-                if cycle >= 0 and slice_ < self.slices:
-                    yield Turn(batch, cycle, slice_, slice_ // self._each)
+                cycle, tick = divmod(clock - batch * self._each, period)
+                if cycle >= 0 and tick in slices:
+                    yield Turn(batch, cycle, slices[tick], self._stage_of[slices[tick]])

@@ -104,8 +104,8 @@ class Decoder:
         rows = self._flying[batch]
         assert rows is not None
         self._flying[batch] = None
-        failed = self._failed(rows, landed.failed)
         doomed = [request for request in self._doomed.values() if request.batch == batch]
+        failed = self._failed(rows, landed.failed)
         lost = {request.number for request in doomed} | failed.keys()
         ended = self._take(batch, rows, landed.choice, lost)
         for request in doomed:
@@ -115,11 +115,13 @@ class Decoder:
         return self._end_rows(ended) | self._end_searches(batch), doomed, failed
 
     def _failed(self, rows: NDArray[np.int64], failed: Mapping[int, str]) -> dict[int, str]:
-        """By request."""
+        """By request; of those that had been ended before nobody asks any more."""
         by_number: dict[int, str] = {}
         for name, why in failed.items():
             row = rows[self._running.kv[rows] == name]
-            by_number.setdefault(int(self._running.request[row[0]]), why)
+            number = int(self._running.request[row[0]])
+            if number not in self._doomed:
+                by_number.setdefault(number, why)
         return by_number
 
     def end(self, request: Request, reason: FinishReason) -> None:

@@ -113,7 +113,12 @@ class Engine:
         return self._scheduler.waiting
 
     def records(self) -> Records | None:
-        """What the workers of a layout did and when; None in one process, where steps say it all."""
+        """What the workers of a layout did and when; None in one process, where steps say it all.
+
+        For when nothing waits or runs: workers in the middle of something do not answer.
+        """
+        if not self.idle:
+            raise EngineError("records are told when nothing is under way: run() first")
         return self._core.records()
 
     def close(self) -> None:
@@ -203,7 +208,7 @@ class Engine:
             if not self._decoder.doomed(request):
                 self._leave_scheduler(request)
             self._forget(request)
-            if self.idle:
+            if self.idle and not self._broken:
                 self._settle()
         elif number not in self._results:
             raise _unknown(number)
@@ -288,6 +293,7 @@ class Engine:
     def _next(self) -> Step:
         """Launch every batch whose turn has come, and land the one that was launched first."""
         batches = self._core.batches
+        untold: list[int] = []  # who has left a batch empty
         while True:
             # At most every batch once: nobody can be launched before it has landed.
             while self._launched < self._landed + batches:
@@ -296,7 +302,10 @@ class Engine:
             batch = self._landed % batches
             self._landed += 1
             if self._decoder.flying(batch):
-                return self._land(batch)
+                step = self._land(batch)
+                step.preempted[:0] = untold
+                return step
+            untold += self._steps[batch].preempted
 
     def _launch(self, batch: int) -> None:
         started, step = perf_counter(), Step(batch=batch, started_s=time.monotonic())

@@ -154,3 +154,39 @@ def test_wrong_use_is_refused() -> None:
         Scheduler(1, 1).advance(1)
     with pytest.raises(ValueError, match="at least one token of prompt"):
         Scheduler(1, 1).add(0, 1, key=0)
+
+
+def test_a_row_is_in_the_pool_that_had_most_room_when_it_joined() -> None:
+    scheduler = Scheduler(100, 8, pools=2)
+    rows = [scheduler.add(prompt, 10, key=key) for key, prompt in enumerate((50, 20, 20, 20))]
+    scheduler.advance()
+    pools = [scheduler.pool(row) for row in rows if row is not None]
+    # 100 free tokens against 100, 40 against 100, 40 against 70, 40 against 40: of equals the first.
+    assert pools == [0, 1, 1, 0]
+    with pytest.raises(IndexError, match="no such row"):
+        scheduler.pool(99)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.integers(1, 10)), min_size=1, max_size=25), st.integers(1, 4)
+)
+def test_no_pool_holds_more_than_fits(requests: list[tuple[int, int]], pools: int) -> None:
+    scheduler = Scheduler(60, 20, pools=pools)
+    charged = {
+        row: sum(request)
+        for key, request in enumerate(requests)
+        if (row := scheduler.add(*request, key=key)) is not None
+    }
+    running: set[int] = set()
+    for _ in range(300):
+        joined = scheduler.advance()[1].tolist()
+        free = [60 - sum(charged[row] for row in running if scheduler.pool(row) == p) for p in range(pools)]
+        for row in joined:
+            best = scheduler.pool(row)
+            assert free[best] == max(free), "into the one with most room"
+            free[best] -= charged[row]
+        assert min(free) >= 0
+        running |= set(joined)
+        running -= set(scheduler.finish().tolist())
+        scheduler.check_integrity()
+    assert not running

@@ -1,0 +1,243 @@
+"""Who is in a batch: rosters and keepers told of changes, beside lists that any reader trusts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgpack
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from lamina import Sampling
+from lamina.kv import Arena, ArenaShape
+from lamina.pipeline import Change, Keeper, Roster
+from lamina.pipeline.change import ALL, NO_LOGPROBS, NOBODY
+from lamina.serve.pending import Pending
+from lamina.serve.running import Running
+
+BATCHES, CAPACITY = 2, 4000
+
+
+@dataclass
+class Sequence:
+    """One as the model has it. What its KV is, is told by cells: a number for every token ever computed."""
+
+    name: int
+    row: int
+    family: int
+    token: int
+    cells: list[int]
+    made: int = 0
+    pool: int = 0
+
+
+@dataclass
+class World:
+    """Engine's side, workers' side, and the model, batch by batch."""
+
+    data: st.DataObject
+    running: Running = field(default_factory=lambda: Running(BATCHES))
+    rosters: list[Roster] = field(default_factory=lambda: [Roster() for _ in range(BATCHES)])
+    batches: list[list[Sequence]] = field(default_factory=lambda: [[] for _ in range(BATCHES)])
+    made_up: int = 0
+
+    def __post_init__(self) -> None:
+        self.arena = Arena(ArenaShape(1, 1, 1, torch.float32), CAPACITY)
+        self.keeper = Keeper(self.arena, BATCHES)
+        self.pending = [Pending() for _ in range(BATCHES)]
+
+    def number(self) -> int:
+        """One that nobody has had."""
+        self.made_up += 1
+        return self.made_up
+
+    def swap(self, batch: int) -> None:
+        """The beams of one family go on with each other's KV, as a search decides."""
+        families = sorted({each.family for each in self.batches[batch]})
+        if not families:
+            return
+        family = self.data.draw(st.sampled_from(families))
+        beams = [each for each in self.batches[batch] if each.family == family]
+        parents = self.data.draw(st.lists(st.sampled_from(beams), min_size=len(beams), max_size=len(beams)))
+        pending, inherited = self.pending[batch], {parent.name: list(parent.cells) for parent in beams}
+        new: list[tuple[int, list[int], int]] = []
+        taken: set[int] = set()
+        for beam, parent in zip(beams, parents, strict=True):
+            name = parent.name if parent.name not in taken else self.number()
+            taken.add(parent.name)
+            if name != parent.name:
+                pending.forks.append((parent.name, name, ALL))
+            token = self.number()
+            pending.renamed.append((beam.name, name, token))
+            new.append((name, list(inherited[parent.name]), token))
+        pending.released += [beam.name for beam in beams if beam.name not in taken]
+        for beam, (name, cells, token) in zip(beams, new, strict=True):
+            beam.name, beam.cells, beam.token = name, cells, token
+            self.running.kv[beam.row], self.running.last[beam.row] = name, token
+
+    def leave(self, batch: int, share: float) -> None:
+        gone = [each for each in self.batches[batch] if self.data.draw(st.floats(0, 1)) < share]
+        rows = [each.row for each in gone]
+        self.pending[batch].leave(self.running.kv[rows])
+        self.running.leave(batch, rows)
+        self.running.close(rows)
+        self.batches[batch] = [each for each in self.batches[batch] if each not in gone]
+
+    def join(self, batch: int) -> list[tuple[int, int]]:
+        """A family: the first brings its text, the others share some of it. (name, tokens shared) of each."""
+        tokens, width = self.data.draw(st.integers(0, 9)), self.data.draw(st.integers(1, 4))
+        shared, pool, family = self.data.draw(st.integers(0, tokens)), self.number() % 3, self.number()
+        wish, rows, told = Sampling(max_tokens=5, temperature=0.5, top_k=family, n=width), [], []
+        parent: Sequence | None = None
+        for sample in range(width):
+            row = self.running.open(family, wish, seed=2**64 - 1 - sample, stops=(1, 2), most=None)
+            name, known = self.number(), shared if parent else 0
+            cells = [
+                *(parent.cells[:known] if parent else []),
+                *(self.number() for _ in range(tokens - known)),
+            ]
+            new = Sequence(name, row, family, self.number(), cells, pool=pool)
+            self.running.kv[row], self.running.last[row], self.running.position[row] = name, new.token, tokens
+            self.pending[batch].join(row, parent.name if parent else NOBODY, known, pool)
+            parent = parent or new
+            rows.append(row)
+            told.append((name, known))
+            self.batches[batch].append(new)
+        self.running.join(batch, rows)
+        return told
+
+    def launch(self, batch: int, arriving: list[tuple[int, int]]) -> None:
+        """The change on its way: workers must know what the model knows."""
+        change = self.pending[batch].change(self.running)
+        self.pending[batch] = Pending()
+        change = Change.heard(msgpack.unpackb(msgpack.packb(change.said())))
+        arrivals = self.keeper.apply(batch, change)
+        self.rosters[batch].apply(change)
+        assert [(each.name, each.shared) for each in arrivals] == arriving
+        for each in arrivals:
+            assert each.slots.tolist() == self.arena.slab.indices(each.name).tolist()[each.shared :]
+        self.check(batch)
+        assert self.keeper.extend(batch).tolist() == self.column(batch, "name")
+        for one in self.batches[batch]:
+            one.cells.append(self.number())
+        self.check_slots()
+
+    def land(self, batch: int) -> None:
+        """Everybody has one token more."""
+        tokens = np.array([self.number() for _ in self.batches[batch]], np.int64)
+        self.rosters[batch].advance(tokens)
+        rows = self.running.batches[batch]
+        self.running.record(rows, tokens)
+        for one, token in zip(self.batches[batch], tokens.tolist(), strict=True):
+            one.token, one.made = token, one.made + 1
+        self.check(batch)
+
+    def column(self, batch: int, name: str) -> list[int]:
+        return [getattr(each, name) for each in self.batches[batch]]
+
+    def check(self, batch: int) -> None:
+        roster, model = self.rosters[batch], self.batches[batch]
+        assert len(roster) == len(model)
+        assert roster.names.tolist() == self.keeper.names(batch).tolist() == self.column(batch, "name")
+        assert roster.tokens.tolist() == self.column(batch, "token")
+        assert roster.pools.tolist() == self.column(batch, "pool")
+        assert roster.positions.tolist() == [len(each.cells) for each in model]
+        assert self.running.batches[batch].tolist() == self.column(batch, "row")
+
+    def check_slots(self) -> None:
+        """Slots are shared where cells are, and nowhere else; whoever has gone has none."""
+        self.arena.check_integrity()
+        live = [each for batch in self.batches for each in batch]
+        assert sorted(self.arena.slab.requests().tolist()) == sorted(each.name for each in live)
+        slot_of: dict[int, int] = {}
+        for each in live:
+            slots = self.arena.slab.indices(each.name).tolist()
+            assert len(slots) == len(each.cells)
+            for cell, slot in zip(each.cells, slots, strict=True):
+                assert slot_of.setdefault(cell, slot) == slot
+        assert len(set(slot_of.values())) == len(slot_of) == self.arena.used
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_workers_know_who_is_in_a_batch_and_whose_kv_is_whose(data: st.DataObject) -> None:
+    world = World(data)
+    for _ in range(data.draw(st.integers(1, 8))):
+        batch = data.draw(st.integers(0, BATCHES - 1))
+        if data.draw(st.booleans()):
+            world.swap(batch)
+        world.leave(batch, data.draw(st.sampled_from([0.0, 0.3, 1.0])))
+        arriving = [told for _ in range(data.draw(st.integers(0, 2))) for told in world.join(batch)]
+        world.launch(batch, arriving)
+        world.land(batch)
+    for batch in range(BATCHES):
+        world.leave(batch, 2.0)
+        world.launch(batch, [])
+    assert world.arena.used == 0
+
+
+def test_two_beams_that_swap_do_not_lose_each_other() -> None:
+    keeper, roster = Keeper(Arena(ArenaShape(1, 1, 1, torch.float32), 20), 1), Roster()
+    running, pending = Running(), Pending()
+    for name in (1, 2):
+        row = running.open(0, Sampling(beams=2), 0, (), 4)
+        running.kv[row] = name
+        running.position[row] = 2 + name
+        pending.join(row, NOBODY, 0, 0)
+    change = pending.change(running)
+    keeper.apply(0, change)
+    roster.apply(change)
+    kept = {name: keeper.arena.slab.indices(name).tolist() for name in (1, 2)}
+    swapped = Change(renamed=np.array([[1, 2, 70], [2, 1, 80]], np.int64))
+    keeper.apply(0, swapped)
+    roster.apply(swapped)
+    assert roster.names.tolist() == keeper.names(0).tolist() == [2, 1]
+    assert roster.tokens.tolist() == [70, 80]
+    assert {name: keeper.arena.slab.indices(name).tolist() for name in (1, 2)} == kept
+
+
+def test_a_change_is_not_undone_by_the_next_one() -> None:
+    """What was heard may lie in a message that cannot be written to."""
+    roster = Roster()
+    running, pending = Running(), Pending()
+    pending.join(running.open(0, Sampling(), 0, (), None), NOBODY, 0, 2)
+    said = msgpack.packb(pending.change(running).said())
+    roster.apply(Change.heard(msgpack.unpackb(said)))
+    roster.advance(np.frombuffer(np.array([5], np.int64).tobytes(), np.int64))
+    roster.apply(Change(renamed=np.array([[0, 9, 6]], np.int64)))
+    assert (roster.names.tolist(), roster.tokens.tolist(), roster.pools.tolist()) == ([9], [6], [2])
+
+
+def chosen_with(most: list[int], vocab: int = 7) -> tuple[NDArray[np.float32], Roster]:
+    roster, running, pending = Roster(), Running(), Pending()
+    for name, each in enumerate(most):
+        row = running.open(0, Sampling(), 0, (), None if each == NO_LOGPROBS else each)
+        running.kv[row] = name
+        pending.join(row, NOBODY, 0, 0)
+    roster.apply(pending.change(running))
+    return np.random.default_rng(0).normal(size=(len(most), vocab)).astype(np.float32), roster
+
+
+def test_those_who_ask_are_told_of_the_likeliest() -> None:
+    logits, roster = chosen_with([NO_LOGPROBS, 2, NO_LOGPROBS, 0])
+    choice = roster.choose(torch.from_numpy(logits))
+    assert choice.tokens.tolist() == logits.argmax(1).tolist()
+    told = choice.revealed
+    assert told is not None
+    assert told.rows.tolist() == [1, 3]
+    asked = torch.log_softmax(torch.from_numpy(logits[[1, 3]]), -1)
+    assert told.tokens.tolist() == asked.topk(2).indices.tolist(), "as many as the one who asks for most"
+    np.testing.assert_allclose(told.logs, asked.topk(2).values)
+    np.testing.assert_allclose(told.chosen, asked.max(1).values)
+
+
+def test_nobody_asks_and_somebody_asks_for_more_than_there_are() -> None:
+    logits, roster = chosen_with([NO_LOGPROBS, NO_LOGPROBS])
+    assert roster.choose(torch.from_numpy(logits)).revealed is None
+    logits, roster = chosen_with([50])
+    told = roster.choose(torch.from_numpy(logits)).revealed
+    assert told is not None
+    assert told.tokens.shape == (1, 7)

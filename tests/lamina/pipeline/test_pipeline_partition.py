@@ -1,0 +1,89 @@
+"""How attention is dealt out: every head of every request once, whoever has it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from lamina.pipeline import Partition
+from lamina.pipeline.partition import Along, Piece
+
+ALONG: list[Along] = ["heads", "requests"]
+
+
+def divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> Partition:
+    kv_heads = draw(st.integers(1, 12))
+    along = draw(st.sampled_from(ALONG))
+    ranks = draw(st.sampled_from(divisors(kv_heads)))
+    workers = draw(st.sampled_from(divisors(kv_heads)) if along == "heads" else st.integers(1, 5))
+    heads = kv_heads * draw(st.integers(1, 4))
+    chunks_along = draw(st.sampled_from(ALONG))
+    return Partition(along, ranks, workers, heads, kv_heads, draw(st.integers(1, 5)), chunks_along)
+
+
+@given(partitions(), st.lists(st.integers(0, 4), max_size=9))
+def test_pieces_cover_every_head_of_every_request_once(partition: Partition, drawn: list[int]) -> None:
+    """Heads x rows of a batch whose requests are in any of the pools, also in none of some worker's."""
+    pools = np.array(drawn, np.int64) % partition.pools
+    times: NDArray[np.int64] = np.zeros((partition.kv_heads, len(pools)), np.int64)
+    for rank in range(partition.ranks):
+        for worker in range(partition.workers):
+            mine = np.flatnonzero(pools == worker) if partition.pools > 1 else np.arange(len(pools))
+            pieces = partition.pieces(rank, worker)
+            for piece in pieces:
+                assert set(piece.kv_heads) <= set(partition.of_rank(rank))
+                assert set(piece.kv_heads) <= set(partition.of_worker(worker))
+                times[piece.kv_heads.start : piece.kv_heads.stop, mine[piece.rows(len(mine))]] += 1
+            assert len(pieces) <= partition.chunks
+            assert all(len(piece.kv_heads) for piece in pieces)
+    assert (times == 1).all()
+
+
+@given(partitions())
+def test_heads_belong_to_one_rank_and_with_whole_requests_to_every_worker(partition: Partition) -> None:
+    everything = list(range(partition.kv_heads))
+    assert [head for rank in range(partition.ranks) for head in partition.of_rank(rank)] == everything
+    by_worker = [list(partition.of_worker(worker)) for worker in range(partition.workers)]
+    if partition.along == "heads":
+        assert [head for heads in by_worker for head in heads] == everything
+        assert partition.pools == 1
+    else:
+        assert by_worker == [everything] * partition.workers
+        assert partition.pools == partition.workers
+    assert partition.group * partition.kv_heads == partition.heads
+
+
+@given(st.integers(0, 50), st.integers(1, 9))
+def test_parts_of_a_batch_are_as_equal_as_can_be(count: int, parts: int) -> None:
+    rows = [Piece(range(1), part, parts).rows(count) for part in range(parts)]
+    sizes = [len(range(*each.indices(count))) for each in rows]
+    assert sum(sizes) == count
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_chunks_by_hand() -> None:
+    along_heads = Partition("heads", 2, 1, 16, 8, chunks=3, chunks_along="heads")
+    assert [piece.kv_heads for piece in along_heads.pieces(1, 0)] == [range(4, 5), range(5, 6), range(6, 8)]
+    assert all((piece.part, piece.parts) == (0, 1) for piece in along_heads.pieces(1, 0))
+    along_requests = Partition("heads", 1, 2, 16, 8, chunks=2)
+    assert along_requests.pieces(0, 1) == [Piece(range(4, 8), 0, 2), Piece(range(4, 8), 1, 2)]
+    apart = Partition("heads", 4, 4, 16, 8)
+    assert [len(apart.pieces(1, worker)) for worker in range(4)] == [0, 1, 0, 0]
+
+
+def test_refusals_say_what_is_possible() -> None:
+    with pytest.raises(ValueError, match="12 KV heads do not split over 5 model workers of a replica") as why:
+        Partition("requests", 5, 1, 12, 12)
+    assert str(why.value).endswith("possible are 1, 2, 3, 4, 6, 12")
+    with pytest.raises(ValueError, match="2 KV heads do not split over 3 attention workers") as why:
+        Partition("heads", 1, 3, 8, 2)
+    assert str(why.value).endswith("possible are 1, 2, or partition by requests")
+    assert Partition("requests", 1, 3, 8, 2).pools == 3
