@@ -47,7 +47,6 @@ class AttentionRole:
         self._units = [self._of_batch() for _ in range(boot.batches)]
         self._running: list[list[Unit]] = [[] for _ in range(boot.batches)]
         self._plans: list[Plan | None] = [None] * boot.batches
-        self._arrivals: list[list[Arrival]] = [[] for _ in range(boot.batches)]
         # By model worker: what comes from it, and what goes to it.
         self._receivers: list[Receiver] = []
         self._senders: list[Sender] = []
@@ -86,8 +85,6 @@ class AttentionRole:
                 continue
             if turn.slice == 0:
                 self._begin(turn)
-            if turn.slice == self._schedule.slices_of(turn.place).start or turn.slice == 0:
-                self._prompts(turn)
             if self._running[turn.batch]:
                 self._attend(turn)
 
@@ -95,7 +92,9 @@ class AttentionRole:
         """A batch's iteration: who comes and goes, room for the new tokens, and whose they are."""
         batch = turn.batch
         plan = self._plans[batch] = self._front.plan(batch, turn.cycle)
-        self._arrivals[batch] = self._keeper.apply(batch, plan.change)
+        for arrival in self._keeper.apply(batch, plan.change):
+            if arrival.name in plan.change.prompts:
+                self._prompt(turn, arrival)
         self._running[batch] = []
         if not plan.active:
             return
@@ -106,17 +105,8 @@ class AttentionRole:
                 unit.worker.plan(self._arena.slab, names[rows])
                 self._running[batch].append(unit)
 
-    def _prompts(self, turn: Turn) -> None:
-        """The KV of those who have joined, of the layers of the turn's place."""
-        plan = self._plans[turn.batch]
-        assert plan
-        slices = self._schedule.slices_of(turn.place)
-        layers = range(slices.start, min(slices.stop, len(self._ops)))
-        for arrival in self._arrivals[turn.batch]:
-            if arrival.name in plan.change.prompts:
-                self._prompt(turn.place, layers, arrival)
-
-    def _prompt(self, place: int, layers: range, arrival: Arrival) -> None:
+    def _prompt(self, turn: Turn, arrival: Arrival) -> None:
+        """The KV of one who has joined, in the order in which it is computed."""
         tokens = arrival.shared + len(arrival.slots)
         slots = torch.from_numpy(arrival.slots.astype(np.int64))
         for begin in range(0, tokens, CHUNK):
@@ -125,7 +115,9 @@ class AttentionRole:
             if first >= last:
                 continue
             here = slots[begin + first - arrival.shared : begin + last - arrival.shared]
-            for layer in layers:
+            for layer in range(len(self._ops)):
+                # Stages have their own layers; a replica has them all.
+                place = self._schedule.place(*turn[:2], layer if self._schedule.stages > 1 else 0)
                 for rank in range(self._partition.ranks):
                     self._keep(place, rank, layer, here)
 

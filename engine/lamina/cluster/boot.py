@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from transformers import PreTrainedModel
+
+from lamina.convert import BoundSlice
 from lamina.pipeline.partition import Partition
 from lamina.pipeline.schedule import Pipelining, Schedule
+
+# What workers are forked with: slices that they share, or the model that each takes its part of.
+Weights = list[BoundSlice] | PreTrainedModel
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+import weakref
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import msgpack
 
@@ -29,10 +32,13 @@ class Machine:
     """
 
     def __init__(self) -> None:
-        # A file without a name: what a worker has to say when it dies, and nobody else.
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process that writes to it
         self._process: subprocess.Popen[bytes] | None = None
+        # A file without a name: what a worker has to say when it dies, and nobody else.
+        self._errors: IO[bytes] | None = None
         self._heard = msgpack.Unpacker()
+        self._asking = threading.Lock()
+        self._finish: Callable[[], object] | None = None
+        self._closed = False
 
     def convert(self, model: dict[str, Any]) -> ModelFacts:
         """Cut the model at its attention operators; what is to be known of it."""
@@ -61,48 +67,41 @@ class Machine:
 
     def errors(self) -> str:
         """The end of what has been written to standard error."""
+        if self._errors is None or self._errors.closed:
+            return ""
         self._errors.seek(0, 2)
         self._errors.seek(max(0, self._errors.tell() - _TAIL_BYTES))
         return self._errors.read().decode(errors="replace").strip()
 
     def close(self) -> None:
         """End the process and all workers."""
-        process, self._process = self._process, None
-        if process is not None:
-            assert process.stdin
-            assert process.stdout
-            with contextlib.suppress(OSError):
-                process.stdin.close()
-            try:
-                process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            process.stdout.close()
-        self._errors.close()
+        self._closed = True
+        if self._finish:
+            self._finish()
 
     def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        process = self._running()
-        assert process.stdin
-        try:
-            process.stdin.write(msgpack.packb(message))
-            process.stdin.flush()
-            answer = self._hear(process)
-        except BaseException as error:
-            # Somebody else's answer would be taken for ours next time.
-            if not isinstance(error, EngineError):
+        with self._asking:
+            process = self._running()
+            assert process.stdin
+            try:
+                process.stdin.write(msgpack.packb(message))
+                process.stdin.flush()
+                answer = self._hear(process)
+            except BaseException as error:
+                # Somebody else's answer would be taken for ours next time.
                 process.kill()
-            if isinstance(error, OSError):
-                raise self._lost() from error
-            raise
+                if isinstance(error, OSError):
+                    raise self._lost(process) from error
+                raise
         if "refused" in answer:
             raise EngineError(str(answer["refused"]))
         return answer
 
     def _running(self) -> subprocess.Popen[bytes]:
+        if self._closed:
+            raise EngineError("the machine was closed: make a new one")
         if self._process is None:
-            if self._errors.closed:
-                raise EngineError("the machine was closed: make a new one")
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process that writes to it
             # A session of its own: Ctrl-C is for the front end, which ends the workers.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "lamina.cluster.nursery"],
@@ -111,6 +110,8 @@ class Machine:
                 stderr=self._errors,
                 start_new_session=True,
             )
+            # It ends too when this object is forgotten.
+            self._finish = weakref.finalize(self, _end, self._process, self._errors)
         return self._process
 
     def _hear(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
@@ -121,12 +122,13 @@ class Machine:
                 return answer
             piece = process.stdout.read1(1 << 16)  # type: ignore[attr-defined]
             if not piece:
-                raise self._lost()
+                raise self._lost(process)
             self._heard.feed(piece)
 
-    def _lost(self) -> EngineError:
-        last = self.errors().rpartition("\n")[2]
-        return EngineError(f"the process that workers start from has ended{': ' + last if last else ''}")
+    def _lost(self, process: subprocess.Popen[bytes]) -> EngineError:
+        status, last = process.wait(), self.errors().rpartition("\n")[2]
+        how = f"it was killed by {signal.Signals(-status).name}" if status < 0 else last or f"with {status}"
+        return EngineError(f"the process that workers start from has ended: {how}; make a new machine")
 
     def __enter__(self) -> Machine:
         return self
@@ -135,3 +137,17 @@ class Machine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
+    assert process.stdin
+    assert process.stdout
+    with contextlib.suppress(OSError):
+        process.stdin.close()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    process.stdout.close()
+    errors.close()

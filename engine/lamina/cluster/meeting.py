@@ -27,7 +27,7 @@ _SPARE_SLOTS = 2
 class Channel(NamedTuple):
     """One that two model workers have: from whom to whom, and what for."""
 
-    use: str  # "ranks" or "ring"
+    use: str  # "ranks", "ring" or "prompts"
     source: int
     target: int
 
@@ -74,17 +74,17 @@ class Meeting:
         for use, source, target in channels:
             if source == own:
                 sender = self._sender(link, use)
-                if use == "ring":
-                    ring.sender = sender
-                else:
+                if use == "ranks":
                     ranks.senders[target % each] = sender
-            else:
-                most = ring.message_bytes if use == "ring" else MESSAGE_BYTES
-                receiver = self._receiver(link, use, most)
-                if use == "ring":
-                    ring.receiver = receiver
                 else:
+                    ring.senders[use] = sender
+            else:
+                most = MESSAGE_BYTES if use == "ranks" else ring.message_bytes
+                receiver = self._receiver(link, use, most)
+                if use == "ranks":
                     ranks.receivers[source % each] = receiver
+                else:
+                    ring.receivers[use] = receiver
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
         count = self._schedule.places * self._partition.ranks
@@ -103,7 +103,10 @@ class Meeting:
         if not self._schedule.migrates or low_rank != high_rank:
             return []
         after = {low: (low_place + 1) % places, high: (high_place + 1) % places}
-        return [Channel("ring", *ends) for ends in both if after[ends[0]] == ends[1] // each]
+        found = [Channel("ring", *ends) for ends in both if after[ends[0]] == ends[1] // each]
+        if self._schedule.stages > 1 and after[low] == high_place:
+            found.append(Channel("prompts", low, high))
+        return found
 
     def _to(self, low: int, high: int) -> Link:
         if self._boot.number == high:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lamina.cluster.boot import Boot
+from lamina.cluster.boot import Boot, Weights
 from lamina.cluster.collective import Ranks
 from lamina.cluster.meeting import Meeting
 from lamina.cluster.ring import Ring
@@ -45,33 +45,35 @@ class ModelRole:
     """Does the turns of its place: takes what attention gave, runs a slice, sends q, k and v."""
 
     def __init__(
-        self, boot: Boot, conversion: Conversion, original: Any, front: Front, recorder: Recorder
+        self, boot: Boot, conversion: Conversion, weights: Weights, front: Front, recorder: Recorder
     ) -> None:
         self._boot, self._front, self._recorder = boot, front, recorder
         self._schedule, self._partition = boot.schedule, boot.deal
         self._place, self._rank = divmod(boot.number, self._partition.ranks)
         self._ranks = Ranks(self._rank, self._partition.ranks)
-        if self._partition.ranks == 1:
-            self._attentions = conversion.attentions
-            self._slices = conversion.bind(original, backend=boot.backend)
+        sharded = conversion.sharded(self._partition.ranks)
+        self._attentions = sharded.attentions
+        if isinstance(weights, list):
+            self._slices = weights
         else:
-            sharded = conversion.sharded(self._partition.ranks)
-            self._attentions = sharded.attentions
-            self._slices = sharded.bind(original, self._rank, self._ranks, backend=boot.backend)
+            self._slices = sharded.bind(weights, self._rank, self._ranks, backend=boot.backend)
         self._heads = (self._attentions[0].heads, self._attentions[0].head_dim)
         self._dtype = conversion.dtype
         mine = self._schedule.slices_of(self._place)
         self._layers = range(mine.start, min(mine.stop, len(self._attentions)))
-        self._prefill = self._prefilling(conversion, original)
+        self._prefill = self._prefilling(conversion, weights)
         self._lanes = [Lane() for _ in range(boot.batches)]
         self._wires = Wires(self._partition, self._rank)
         self._ring = Ring(conversion, self._heads[0], boot.most_rows)
 
-    def _prefilling(self, conversion: Conversion, original: Any) -> Prefill | None:
+    def _prefilling(self, conversion: Conversion, weights: Weights) -> Prefill | None:
         if self._boot.decode_only:
             return None
         # Compiled for a batch's size, slices would be compiled again for every prompt's length.
-        plain = self._slices if self._boot.backend == "python" else conversion.bind(original)
+        plain = self._slices
+        if self._boot.backend != "python":
+            assert not isinstance(weights, list)
+            plain = conversion.bind(weights)
         part = slice(self._layers.start, self._layers.stop)
         return Prefill(plain[part], self._attentions[part])
 
@@ -81,12 +83,15 @@ class ModelRole:
 
     def work(self) -> None:
         """Turn by turn, until the front end wants no more."""
+        # All stages compute an iteration's prompts before its first slice: one that came to them later would
+        # keep attention workers waiting, and with them the stages it waits for.
+        together = self._schedule.stages > 1
         for turn in self._schedule.turns():
-            if turn.place == self._place:
-                lane = self._lanes[turn.batch]
+            mine, lane = turn.place == self._place, self._lanes[turn.batch]
+            if mine or (together and turn.slice == 0):
                 self._catch_up(lane, turn)
-                if lane.active:
-                    self._run(lane, turn)
+            if mine and lane.active:
+                self._run(lane, turn)
 
     def _catch_up(self, lane: Lane, turn: Turn) -> None:
         """Hear what is new in the turn's cycle, once."""
@@ -134,8 +139,7 @@ class ModelRole:
                 before = self._ring.prompt(self._layers.start)
             for passed in self._prefill.run(text, before, deliver):
                 if self._layers.stop < len(self._attentions):
-                    assert passed.attended is not None
-                    self._ring.send(*passed.context, passed.attended)
+                    self._ring.pass_on(passed)
 
     def _run(self, lane: Lane, turn: Turn) -> None:
         batch, cycle, number, _ = turn

@@ -17,7 +17,9 @@ from lamina.pipeline.change import Ints
 
 
 class Ring:
-    """The channel from the place before and the one to the place after."""
+    """The channels from the place before and those to the place after: prompts have their own, because stages
+    compute them in another order than they run slices.
+    """
 
     def __init__(self, conversion: Conversion, heads: int, most_rows: int) -> None:
         self._contexts = [piece.program.context for piece in conversion.slices]
@@ -26,31 +28,33 @@ class Ring:
         widest = max(sum(value.spec.bytes for value in context) for context in self._contexts)
         self.attended_bytes = heads * self._head_dim * self._dtype.itemsize  # of a row
         self.message_bytes = (widest + self.attended_bytes) * max(most_rows, CHUNK)
-        self.sender: Sender | None = None
-        self.receiver: Receiver | None = None
+        # By use: "ring" or "prompts".
+        self.senders: dict[str, Sender] = {}
+        self.receivers: dict[str, Receiver] = {}
 
     def send(self, *tensors: Tensor) -> None:
         """To the next place."""
-        assert self.sender
-        self.sender.send(*(tensor.contiguous() for tensor in tensors))
+        self.senders["ring"].send(*(tensor.contiguous() for tensor in tensors))
+
+    def pass_on(self, passed: Passed) -> None:
+        """A prompt's chunk, to the next stage."""
+        assert passed.attended is not None
+        self.senders["prompts"].send(*(each.contiguous() for each in (*passed.context, passed.attended)))
 
     def context(self, slice_: int) -> tuple[Tensor, ...]:
         """What a slice begins with."""
-        assert self.receiver
-        with self.receiver.recv() as message:
+        with self.receivers["ring"].recv() as message:
             return self._read(message, self._contexts[slice_])
 
     def tokens(self) -> Ints:
         """What was chosen at the place before."""
-        assert self.receiver
-        with self.receiver.recv() as message:
+        with self.receivers["ring"].recv() as message:
             return np.frombuffer(message[0], np.int64).copy()
 
     def prompt(self, slice_: int) -> Iterator[Passed]:
         """A prompt's chunks, as the stage before passes them on."""
-        assert self.receiver
         while True:
-            with self.receiver.recv() as message:
+            with self.receivers["prompts"].recv() as message:
                 context = self._read(message, self._contexts[slice_])
                 attended = torch.frombuffer(message[len(context)], dtype=self._dtype).clone()
             yield Passed(context, attended.view(-1, self._heads, self._head_dim))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 import traceback
 from typing import Any, NamedTuple
 
 import torch
 
-from lamina.cluster.boot import Boot
+from lamina.cluster import told
+from lamina.cluster.boot import Boot, Weights
 from lamina.convert import Conversion
 from lamina.fhbn import ChannelError, ChannelTimeoutError, Link, Listener, PeerLostError, connect
 from lamina.fhbn.control import Control
@@ -52,7 +52,7 @@ class Front:
 
     def _hear(self) -> None:
         try:
-            message = self._control.hear(Deadline(_FOREVER_S))
+            message = told.hear(self._control, Deadline(_FOREVER_S))
         except PeerLostError as error:
             raise EndedError from error
         if "end" in message:
@@ -70,17 +70,17 @@ class Front:
 
     def say(self, message: dict[str, Any]) -> None:
         """To the front end."""
-        self._control.say(message, Deadline(MEETING_S))
+        told.say(self._control, message, Deadline(MEETING_S))
 
 
-def run(boot: Boot, conversion: Conversion, original: Any) -> int:
+def run(boot: Boot, conversion: Conversion, weights: Weights) -> int:
     """A worker's life; the status it ends with."""
     os.sched_setaffinity(0, {boot.core})
     torch.set_num_threads(1)
     with connect(boot.address, name=boot.name, secret=boot.secret, timeout_s=MEETING_S) as link:
         try:
             with torch.inference_mode():
-                _work(boot, conversion, original, link)
+                _work(boot, conversion, weights, link)
         except EndedError:
             return 0
         except BaseException as error:
@@ -90,7 +90,7 @@ def run(boot: Boot, conversion: Conversion, original: Any) -> int:
     return 0
 
 
-def _work(boot: Boot, conversion: Conversion, original: Any, link: Link) -> None:
+def _work(boot: Boot, conversion: Conversion, weights: Weights, link: Link) -> None:
     from lamina.cluster.attention_worker import AttentionRole  # noqa: PLC0415 - they import this module
     from lamina.cluster.model_worker import ModelRole  # noqa: PLC0415
 
@@ -98,7 +98,7 @@ def _work(boot: Boot, conversion: Conversion, original: Any, link: Link) -> None
     front = Front(link.control, recorder)
     role: ModelRole | AttentionRole
     if boot.kind == "model":
-        role = ModelRole(boot, conversion, original, front, recorder)
+        role = ModelRole(boot, conversion, weights, front, recorder)
     else:
         role = AttentionRole(boot, conversion, front, recorder)
     with Listener(boot.name, boot.secret) as listener:
@@ -119,6 +119,5 @@ def _tell(link: Link, error: BaseException) -> None:
     lost = isinstance(error, PeerLostError | ChannelTimeoutError)
     try:
         link.control.say({"failed": sentence, "lost": lost}, Deadline(1.0))
-        time.sleep(0)
     except ChannelError:
         return

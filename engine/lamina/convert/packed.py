@@ -40,7 +40,8 @@ def packed(program: Program, name: Name, weight: Tensor) -> Tensor:
 @cache
 def _supported() -> bool:
     """Whether torch's own products of bfloat16 use these kernels here."""
-    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return bool(there and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _only_multiplied(program: Program, name: Name) -> bool:

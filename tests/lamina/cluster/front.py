@@ -1,0 +1,37 @@
+"""A front end of its own for tests: starts an engine, says who its processes are, and does as it is told.
+
+front.py FOLDER wait|raise|forget|exit
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from lamina import Engine, Sampling
+from lamina.cluster import Layout
+
+
+def main(folder: str, deed: str) -> None:
+    layout = Layout(2, 2, batches=3, partition="requests", oversubscribe=True)
+    engine = Engine(folder, layout=layout, kv_tokens=1000)
+    for length in range(1, 8):
+        engine.submit(list(range(1, 1 + length)), Sampling(max_tokens=200))
+    engine.step()
+    crew = engine.core._crew
+    print(engine.core._machine._process.pid, *crew._pids, flush=True)
+    if deed == "wait":
+        with engine:
+            while True:
+                engine.step() if not engine.idle else time.sleep(0.01)
+    if deed == "raise":
+        with engine:
+            raise ZeroDivisionError
+    if deed == "forget":
+        del engine, crew
+        print("forgotten", flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

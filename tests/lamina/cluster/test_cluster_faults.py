@@ -1,0 +1,269 @@
+"""Processes killed, interrupted and forgotten: the engine says who it was, and nobody is left."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina import Engine, Sampling
+from lamina.cluster import Layout, Machine, told
+from lamina.fhbn import Listener, connect, new_secret
+from lamina.fhbn.deadline import Deadline
+from lamina.serve import EngineError
+
+FRONT = Path(__file__).with_name("front.py")
+LAYOUT = Layout(2, 2, batches=3, partition="requests", oversubscribe=True)
+LIMIT_S = 30.0  # what takes well under two seconds where nobody else works
+
+Saved = Callable[..., Path]
+Eventually = Callable[..., None]
+Pids = Callable[..., list[int]]
+
+
+@pytest.fixture
+def busy(saved: Saved, machine: Machine) -> Iterator[Engine]:
+    """An engine in the midst of things."""
+    with Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=1000) as engine:
+        for length in range(1, 8):
+            engine.submit(list(range(1, 1 + length)), Sampling(max_tokens=200))
+        for _ in range(4):
+            engine.step()
+        yield engine
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def trouble(engine: Engine) -> str:
+    """What running on says, soon."""
+    began = time.monotonic()
+    with pytest.raises(EngineError) as told_:
+        engine.run()
+    assert time.monotonic() - began < LIMIT_S
+    return str(told_.value)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_worker_killed_at_work(busy: Engine, machine: Machine, workers_of: Pids, number: int) -> None:
+    pids = list(busy.core._crew._pids)
+    os.kill(pids[number], signal.SIGKILL)
+    assert trouble(busy) == f"{LAYOUT.names[number]} has ended: it was killed by SIGKILL"
+    with pytest.raises(
+        EngineError, match="the engine was closed, or an iteration broken off: make a new engine"
+    ):
+        busy.step()
+    busy.close()
+    assert not any(map(alive, pids))
+    assert not workers_of(machine), "all were waited for"
+
+
+def test_the_nursery_killed_at_work(saved: Saved, eventually: Eventually, children_of: Pids) -> None:
+    with Engine(saved("llama-gqa"), layout=LAYOUT, kv_tokens=1000) as engine:
+        engine.submit([1, 2, 3], Sampling(max_tokens=50))
+        engine.step()
+        process, pids = engine.core._machine._process, list(engine.core._crew._pids)
+        os.kill(process.pid, signal.SIGKILL)
+        sentence = (
+            "the process that workers start from has ended: it was killed by SIGKILL; make a new machine"
+        )
+        assert trouble(engine) == sentence
+        eventually(lambda: not any(map(alive, pids)))
+    assert process.pid not in children_of(os.getpid()), "it was waited for"
+
+
+def test_a_machine_closed_under_an_engine(saved: Saved) -> None:
+    machine = Machine()
+    with Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=1000) as engine:
+        engine.submit([1, 2, 3], Sampling(max_tokens=50))
+        engine.step()
+        pids = list(engine.core._crew._pids)
+        machine.close()
+        assert not any(map(alive, pids))
+        assert trouble(engine) == "the machine was closed: make a new one"
+    with pytest.raises(EngineError, match="the machine was closed: make a new one"):
+        Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine)
+    machine.close()
+
+
+def test_one_engines_trouble_is_not_anothers(saved: Saved, machine: Machine, workers_of: Pids) -> None:
+    folder = saved("llama-gqa")
+    with (
+        Engine(folder, layout=LAYOUT, machine=machine, kv_tokens=500) as first,
+        Engine(folder, layout=LAYOUT, machine=machine, kv_tokens=500) as second,
+    ):
+        first.submit([1, 2], Sampling(max_tokens=30))
+        second.submit([1, 2], Sampling(max_tokens=30))
+        first.step()
+        second.step()
+        os.kill(first.core._crew._pids[0], signal.SIGKILL)
+        assert trouble(first).startswith("model 0 has ended")
+        second.run()
+        first.close()
+        assert len(second.generate([[5]])[0].completions[0].tokens) == 16
+    assert not workers_of(machine)
+
+
+def test_a_worker_that_hangs(saved: Saved, machine: Machine, workers_of: Pids) -> None:
+    layout = Layout(1, 2, oversubscribe=True, timeout_s=3.0)
+    with Engine(saved("llama-gqa"), layout=layout, machine=machine, kv_tokens=500) as engine:
+        engine.submit([1, 2], Sampling(max_tokens=30))
+        engine.step()
+        os.kill(engine.core._crew._pids[2], signal.SIGSTOP)
+        assert trouble(engine).endswith("attention 1 may hang, or timeout_s be too short")
+    assert not workers_of(machine)
+
+
+def test_closing_twice_and_using_it_afterwards(saved: Saved, machine: Machine, workers_of: Pids) -> None:
+    engine = Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=500)
+    number = engine.submit([1, 2], Sampling(max_tokens=30))
+    engine.step()
+    engine.close()
+    assert not workers_of(machine)
+    engine.close()
+    for use in (engine.step, engine.run, engine.core.records, engine.check_integrity, engine.core.kv_used):
+        with pytest.raises(EngineError, match="was closed"):
+            use()
+    engine.cancel(number)
+    assert engine.result(number).completions[0].finish_reason == "cancelled"
+
+
+def test_an_engine_forgotten_without_being_closed(
+    saved: Saved, machine: Machine, workers_of: Pids, eventually: Eventually
+) -> None:
+    engine: Any = Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=500)
+    engine.submit([1, 2], Sampling(max_tokens=200))
+    engine.step()
+    pids = list(engine.core._crew._pids)
+    assert all(map(alive, pids))
+    del engine
+    gc.collect()
+    eventually(lambda: not any(map(alive, pids)))
+    eventually(lambda: not workers_of(machine), "zombies are left")
+
+
+def test_engines_leave_no_file_open(saved: Saved, machine: Machine) -> None:
+    def opened() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    with Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=500) as engine:
+        engine.generate([[1, 2]])
+    before, nursery = opened(), Path(f"/proc/{machine._process.pid}/fd")  # type: ignore[union-attr]
+    there = len(list(nursery.iterdir()))
+    for _ in range(3):
+        with Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=500) as engine:
+            engine.generate([[1, 2]])
+    with pytest.raises(ZeroDivisionError), Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine):
+        raise ZeroDivisionError
+    with Engine(saved("llama-gqa"), layout=LAYOUT, kv_tokens=500) as engine:
+        engine.generate([[1, 2]])
+    assert opened() == before
+    assert len(list(nursery.iterdir())) == there
+
+
+def test_a_worker_that_cannot_begin(
+    saved: Saved, machine: Machine, workers_of: Pids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it has found the front end, and after."""
+    monkeypatch.setattr(Layout, "cores", lambda layout: [4095] * layout.workers)
+    with pytest.raises(
+        EngineError, match=r"^(model|attention) \d did not start: OSError: .*Invalid argument"
+    ):
+        Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=500)
+    assert not workers_of(machine)
+    monkeypatch.undo()
+    with pytest.raises(EngineError, match=r"^(model|attention) . cannot go on: "):
+        Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=500, backend="no such backend")
+    assert not workers_of(machine)
+
+
+@pytest.fixture
+def front(saved: Saved) -> Iterator[Callable[[str], tuple[subprocess.Popen[str], list[int]]]]:
+    """Start a front end in a process of its own; who it started."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def start(deed: str) -> tuple[subprocess.Popen[str], list[int]]:
+        child = subprocess.Popen(
+            [sys.executable, "-Walways::ResourceWarning", FRONT, saved("llama-gqa"), deed],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        begun.append(child)
+        assert child.stdout
+        pids = [int(word) for word in child.stdout.readline().split()]
+        assert len(pids) == 1 + LAYOUT.workers
+        return child, pids
+
+    yield start
+    for child in begun:
+        child.kill()
+        child.communicate()
+
+
+def test_a_front_end_that_is_killed(front: Any, eventually: Eventually) -> None:
+    child, pids = front("wait")
+    assert all(map(alive, pids))
+    child.kill()
+    eventually(lambda: not any(map(alive, pids)), "workers outlive their front end")
+
+
+@pytest.mark.parametrize(("deed", "error"), [("raise", "ZeroDivisionError"), ("exit", "")])
+def test_a_front_end_that_ends(front: Any, deed: str, error: str) -> None:
+    """By an exception inside `with`, or without having closed anything."""
+    child, pids = front(deed)
+    _, errors = child.communicate(timeout=60)
+    assert errors.strip().rpartition("\n")[2] == error
+    assert child.returncode == bool(error)
+    assert not any(map(alive, pids)), "nobody is left when it has ended"
+
+
+def test_a_front_end_that_is_interrupted(front: Any) -> None:
+    child, pids = front("wait")
+    os.killpg(child.pid, signal.SIGINT)
+    _, errors = child.communicate(timeout=60)
+    assert errors.strip().rpartition("\n")[2] == "KeyboardInterrupt"
+    assert not any(map(alive, pids))
+
+
+def test_a_front_end_that_forgets_its_engine(front: Any, eventually: Eventually) -> None:
+    """And its machine with it."""
+    child, pids = front("forget")
+    assert child.stdout.readline() == "forgotten\n"
+    eventually(lambda: not any(map(alive, pids)))
+    _, errors = child.communicate(timeout=60)
+    assert (errors, child.returncode) == ("", 0)
+
+
+def test_messages_of_any_size() -> None:
+    secret, heard = new_secret(), []
+    long = {"text": b"x" * (3 * told.PART_BYTES + 5), "number": 7}
+
+    def other(address: str) -> None:
+        with connect(address, name="worker", secret=secret) as link:
+            for message in ({"short": 1}, long, {"short": 2}):
+                told.say(link.control, message, Deadline(60))
+
+    with Listener("front end", secret) as listener:
+        thread = threading.Thread(target=other, args=(listener.address,))
+        thread.start()
+        with listener.accept() as link:
+            heard += [told.hear(link.control, Deadline(60)) for _ in range(3)]
+        thread.join()
+    assert heard == [{"short": 1}, long, {"short": 2}]

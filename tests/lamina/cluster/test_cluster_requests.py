@@ -1,0 +1,273 @@
+"""Everything a request may ask, through workers; requests that come and go at any moment."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from lamina import Engine, Sampling
+from lamina.cluster import ClusterCore, Layout, Machine, told
+from lamina.serve.requests import Result
+
+Start = Callable[..., Engine]
+Sound = Callable[[Engine], None]
+Prompts = Callable[..., list[list[int]]]
+Reference = Callable[..., list[int]]
+Tokens = Callable[[Result], list[list[int]]]
+Saved = Callable[..., Path]
+
+LAYOUTS = {
+    "rotational-2": Layout(1, 1, oversubscribe=True),
+    "rotational-3-by-requests": Layout(2, 2, batches=3, partition="requests", oversubscribe=True),
+    "fixed-in-2-ranks": Layout(4, 2, pipelining="fixed", oversubscribe=True),
+    "stages": Layout(2, 1, pipeline_parallel=2, oversubscribe=True),
+}
+anywhere = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+
+
+@anywhere
+@pytest.mark.parametrize(
+    "wish",
+    [
+        Sampling(max_tokens=18, n=3, temperature=1.2, top_k=40, top_p=0.9, seed=5, logprobs=2),
+        Sampling(max_tokens=18, beams=4, n=4),
+        Sampling(max_tokens=18, beams=3, length_penalty=2.0, stop_tokens=(7, 11, 19)),
+        Sampling(max_tokens=18, beams=2, early_stopping=True, stop_tokens=tuple(range(0, 120, 9))),
+        Sampling(max_tokens=30, n=4, temperature=2.0, seed=3, stop_tokens=tuple(range(0, 120, 9))),
+    ],
+    ids=["samples", "4-beams", "3-beams", "2-beams", "stops"],
+)
+def test_wishes_are_fulfilled_as_in_one_process(
+    start: Start, sound: Sound, prompts: Prompts, saved: Saved, layout: Layout, wish: Sampling
+) -> None:
+    texts = prompts(12, 3, 25, 7, 1)
+    local = Engine(saved("llama-gqa"), kv_tokens=2000).generate(texts, wish)
+    engine = start(layout)
+    made = engine.generate(texts, wish)
+    sound(engine)
+    for mine, theirs in zip(made, local, strict=True):
+        for one, other in zip(mine.completions, theirs.completions, strict=True):
+            assert (one.tokens, one.finish_reason) == (other.tokens, other.finish_reason)
+            # Ranks add up in another order.
+            assert other.score is None or one.score == pytest.approx(other.score, rel=1e-4)
+            for a, b in zip(one.logprobs or (), other.logprobs or (), strict=True):
+                assert a.chosen == pytest.approx(b.chosen, abs=1e-4)
+                assert [token for token, _ in a.top] == [token for token, _ in b.top]
+
+
+@pytest.mark.parametrize(
+    ("layout", "kv_tokens"),
+    [
+        (Layout(1, 1, oversubscribe=True), 120),
+        (Layout(1, 2, partition="requests", oversubscribe=True), 240),
+        (Layout(2, 2, batches=3, partition="requests", oversubscribe=True), 240),
+        (Layout(2, 1, pipeline_parallel=2, oversubscribe=True), 120),
+    ],
+    ids=["rotational-2", "2-pools", "rotational-3-2-pools", "stages"],
+)
+@pytest.mark.parametrize(
+    "wish",
+    [
+        Sampling(max_tokens=40),
+        Sampling(max_tokens=25, n=3, temperature=0.9, seed=5),
+        Sampling(max_tokens=25, beams=3, n=3),
+    ],
+    ids=["greedy", "samples", "beams"],
+)
+def test_those_that_make_room_make_the_same_tokens(
+    start: Start,
+    sound: Sound,
+    prompts: Prompts,
+    saved: Saved,
+    tokens_of: Tokens,
+    layout: Layout,
+    kv_tokens: int,
+    wish: Sampling,
+) -> None:
+    texts = prompts(20, 25, 18, 30, 12, 16, 22, 9)
+    roomy = Engine(saved("llama-gqa"), kv_tokens=4000).generate(texts, wish)
+    engine = start(layout, kv_tokens=kv_tokens, admission="grow")
+    numbers = [engine.submit(text, wish) for text in texts]
+    while not engine.idle:
+        engine.step()
+        engine.check_integrity()
+    tight = [engine.result(number) for number in numbers]
+    assert sum(result.preemptions for result in tight) > 0
+    assert [tokens_of(result) for result in tight] == [tokens_of(result) for result in roomy]
+    sound(engine)
+
+
+@anywhere
+def test_decode_only(start: Start, sound: Sound, layout: Layout) -> None:
+    """Prompts by length, KV made up: as many tokens as were asked for, the same each time."""
+    seen = []
+    for _ in range(2):
+        engine = start(layout, decode_only=True)
+        made = engine.generate([200, 17, 1, 50, 240], Sampling(max_tokens=11))
+        assert [len(result.completions[0].tokens) for result in made] == [11] * 5
+        sound(engine)
+        seen.append([result.completions[0].tokens for result in made])
+    assert seen[0] == seen[1]
+
+
+@anywhere
+def test_streams_give_every_token_once(
+    start: Start, sound: Sound, prompts: Prompts, tokens_of: Tokens, layout: Layout
+) -> None:
+    engine = start(layout)
+    texts = prompts(6, 13)
+    other = engine.submit(texts[0], Sampling(max_tokens=5))
+    number = engine.submit(texts[1], Sampling(max_tokens=9, n=2, temperature=1.0, seed=0))
+    seen: dict[int, list[int]] = {0: [], 1: []}
+    for piece in engine.stream(number):
+        seen[piece.sample] += piece.tokens
+    assert tokens_of(engine.result(number)) == [seen[0], seen[1]]
+    engine.run()
+    assert len(tokens_of(engine.result(other))[0]) == 5
+    sound(engine)
+
+
+@anywhere
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 7])
+def test_cancelling_at_every_stage(
+    start: Start,
+    sound: Sound,
+    prompts: Prompts,
+    reference: Reference,
+    tokens_of: Tokens,
+    layout: Layout,
+    steps: int,
+) -> None:
+    """In flight, just joined, waiting: whoever stays makes the same tokens, and all memory comes back."""
+    engine = start(layout, kv_tokens=200 * (2 if layout.partition == "requests" else 1))
+    texts = prompts(10, 20, 30, 11, 21, 31, 12, 22, 32)
+    wishes = [Sampling(max_tokens=20), Sampling(max_tokens=20, n=2, temperature=1.0, seed=1)]
+    wishes.append(Sampling(max_tokens=20, beams=2))
+    numbers = [engine.submit(text, wishes[i % 3]) for i, text in enumerate(texts)]
+    for _ in range(steps):
+        engine.step()
+    stays = [0, 3]
+    for i in (4, 1, 2, 8, 7, 6, 5):
+        engine.cancel(numbers[i])
+        engine.check_integrity()
+        engine.cancel(numbers[i])
+        ended = engine.result(numbers[i])
+        assert {done.finish_reason for done in ended.completions} <= {"cancelled"}
+    # What the cancelled have had is others'.
+    late = [engine.submit(text, Sampling(max_tokens=8)) for text in texts[:4]]
+    engine.run()
+    for i in stays:
+        assert tokens_of(engine.result(numbers[i])) == [reference("llama-gqa", tuple(texts[i]), 20)]
+    for number, text in zip(late, texts, strict=False):
+        assert tokens_of(engine.result(number)) == [reference("llama-gqa", tuple(text), 8)]
+    sound(engine)
+
+
+def test_the_last_one_cancelled_leaves_nothing(start: Start, sound: Sound, prompts: Prompts) -> None:
+    engine = start(LAYOUTS["rotational-3-by-requests"])
+    for steps in range(5):
+        numbers = [engine.submit(text, Sampling(max_tokens=20)) for text in prompts(5, 9, 2, 7)]
+        for _ in range(steps):
+            engine.step()
+        for number in numbers:
+            engine.cancel(number)
+        engine.run()
+        assert not any(engine.core.kv_used())
+    engine.generate(prompts(5, 9), Sampling(max_tokens=3))
+    sound(engine)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("admission", ["reserve", "grow"])
+def test_coming_and_going_at_random(
+    start: Start, sound: Sound, reference: Reference, prompts: Prompts, seed: int, admission: str
+) -> None:
+    layout = LAYOUTS["rotational-3-by-requests"]
+    engine = start(layout, kv_tokens=260, max_sequences=12, admission=admission)
+    draws = random.Random(seed)
+    lengths = (3, 8, 15, 24, 40)
+    texts = prompts(*lengths)
+    here: dict[int, tuple[int, Sampling]] = {}
+    checked = 0
+
+    def wish() -> Sampling:
+        kind = draws.randrange(6)
+        tokens = draws.randint(1, 14)
+        if kind == 0:
+            return Sampling(max_tokens=tokens, beams=draws.randint(2, 3))
+        if kind == 1:
+            return Sampling(max_tokens=tokens, n=draws.randint(1, 3), temperature=1.0, logprobs=1)
+        return Sampling(max_tokens=tokens)
+
+    for step in range(100):
+        for _ in range(draws.choice([0, 0, 1, 2])):
+            which, asked = draws.randrange(len(texts)), wish()
+            here[engine.submit(texts[which], asked)] = (which, asked)
+        if here and draws.random() < 0.3:
+            gone = draws.choice(list(here))
+            del here[gone]
+            engine.cancel(gone)
+            engine.result(gone)
+        for number in engine.step().ended:
+            which, asked = here.pop(number)
+            made = engine.result(number).completions
+            if asked == Sampling(max_tokens=asked.max_tokens):
+                expected = reference("llama-gqa", tuple(texts[which]), asked.max_tokens)
+                assert list(made[0].tokens) == expected
+                checked += 1
+        if step % 10 == 9:
+            engine.check_integrity()
+    engine.run()
+    assert checked > 5
+    sound(engine)
+
+
+def test_requests_are_dealt_out_by_length_and_not_by_number(start: Start) -> None:
+    """One long request takes as much of an attention worker as many short ones."""
+    layout = Layout(1, 2, partition="requests", oversubscribe=True)
+    engine = start(layout, decode_only=True, kv_tokens=4000)
+    engine.submit(240, Sampling(max_tokens=10))
+    for _ in range(8):
+        engine.submit(30, Sampling(max_tokens=10))
+    for _ in range(4):
+        engine.step()
+    assert isinstance(engine.core, ClusterCore)
+    one, other = engine.core.kv_used()
+    assert abs(one - other) < 60
+    assert min(one, other) > 200
+    engine.run()
+
+
+def test_records_may_be_asked_for_at_any_moment(start: Start, sound: Sound, prompts: Prompts) -> None:
+    engine = start(LAYOUTS["rotational-3-by-requests"])
+    for text in prompts(5, 9, 2, 7):
+        engine.submit(text, Sampling(max_tokens=12))
+    seen = [0]
+    while not engine.idle:
+        engine.step()
+        records = engine.core.records()
+        seen.append(len(records))
+    assert seen == sorted(seen)
+    assert seen[1] > 0
+    sound(engine)
+
+
+def test_more_than_a_control_message_holds(saved: Saved, machine: Machine, sound: Sound) -> None:
+    """Log-probabilities of a large vocabulary for many, told in parts."""
+    config = transformers.AutoConfig.from_pretrained(saved("llama-gqa"))
+    config.vocab_size = 30_000
+    rows = 30
+    assert rows * config.vocab_size * 12 > told.PART_BYTES
+    options: dict[str, Any] = {"load_format": "dummy", "kv_tokens": 1000, "machine": machine}
+    with Engine(config, layout=Layout(pipelining="serial", oversubscribe=True), **options) as engine:
+        made = engine.generate([[5]] * rows, Sampling(max_tokens=1, logprobs=config.vocab_size))
+        sound(engine)
+    first, *others = (result.completions[0].logprobs for result in made)
+    assert first is not None
+    assert len({token for token, _ in first[0].top}) == config.vocab_size
+    assert others == [first] * (rows - 1)
