@@ -27,6 +27,8 @@ LAYOUTS: dict[str, Layout | None] = {
     "rotational": Layout(pipelining="rotational", batches=2),
     "one-process": None,
 }
+# Of the requests whose bookkeeping is measured; as long as an answer of the Azure trace on average.
+PROMPT, OUTPUT = 200, 200
 RUNNER = Path("baselines/vllm/decode_steps.py")
 
 
@@ -196,8 +198,11 @@ class VllmContender:
 
 
 def bookkeeping(requests: int, iterations: int) -> Callable[[], float]:
-    """What scheduler, slots and bookkeeping take in an iteration of so many requests, some of which come and
-    go at each: the host's time of an engine whose model is next to nothing.
+    """What scheduler, slots and bookkeeping take in an iteration of so many requests: the host's time of an
+    engine whose model is next to nothing.
+
+    Requests make OUTPUT tokens and began at different times, so that in each iteration some come and some go,
+    as many as in a steady state.
     """
     config = transformers.LlamaConfig(
         hidden_size=64,
@@ -210,21 +215,18 @@ def bookkeeping(requests: int, iterations: int) -> Callable[[], float]:
         bos_token_id=None,
         eos_token_id=None,
     )
-    prompt = 200
     engine = Engine(
         config,
         max_sequences=requests,
-        kv_tokens=requests * (prompt + 2 * iterations),
+        kv_tokens=requests * (PROMPT + OUTPUT),
         load_format="dummy",
         decode_only=True,
     )
 
     def measure() -> float:
-        numbers = [
-            engine.submit(prompt, Sampling(max_tokens=iterations + number % iterations, ignore_eos=True))
-            for number in range(2 * requests)
-        ]
-        steps = [engine.step() for _ in range(2 * iterations)]
+        tokens = [1 + OUTPUT * number // requests for number in range(requests)] + [OUTPUT] * requests
+        numbers = [engine.submit(PROMPT, Sampling(max_tokens=count, ignore_eos=True)) for count in tokens]
+        steps = [engine.step() for _ in range(iterations + 1)]
         full = [step.host_s for step in steps[1:] if step.size == requests]
         for number in numbers:
             engine.cancel(number)

@@ -74,7 +74,7 @@ class Decoder:
 
     def park(self, request: Request) -> None:
         """The request makes room: its KV goes, its tokens stay."""
-        self._leave(request, request.rows)
+        self._leave(request.batch, request.rows)
         self._searching.pop(request.number, None)
         request.preemptions += 1
 
@@ -110,9 +110,9 @@ class Decoder:
         ended = self._take(batch, rows, landed.choice, lost)
         for request in doomed:
             del self._doomed[request.number]
-            self._leave(request, request.rows)
+            self._leave(request.batch, request.rows)
             self._close(request, list(request.rows))
-        return self._end_rows(ended) | self._end_searches(batch), doomed, failed
+        return self._end_rows(batch, ended) | self._end_searches(batch), doomed, failed
 
     def _failed(self, rows: NDArray[np.int64], failed: Mapping[int, str]) -> dict[int, str]:
         """By request; of those that had been ended before nobody asks any more."""
@@ -139,7 +139,7 @@ class Decoder:
             self._doomed[request.number] = request
             return
         joined = [row for row in request.rows if row in self._running.batches[request.batch]]
-        self._leave(request, joined)
+        self._leave(request.batch, joined)
         self._close(request, list(request.rows))
 
     def doomed(self, request: Request) -> bool:
@@ -218,14 +218,15 @@ class Decoder:
             pending.renamed.append((names[beam], name, tokens[beam]))
         pending.released += [name for parent, name in enumerate(names) if parent not in heirs]
 
-    def _end_rows(self, rows: NDArray[np.int64]) -> set[int]:
+    def _end_rows(self, batch: int, rows: NDArray[np.int64]) -> set[int]:
         over = set()
+        if rows.size:
+            self._leave(batch, rows.tolist())
         for row in rows.tolist():
             request = self._by_number[int(self._running.request[row])]
             stopped = int(self._running.last[row]) in request.stops
             sample = request.samples[row]
             request.ended[sample] = self._completion(request, row, "stop" if stopped else "length")
-            self._leave(request, [row])
             self._close(request, [row])
             if not request.rows:
                 del self._by_number[request.number]
@@ -240,7 +241,7 @@ class Decoder:
                     stopped = beam.tokens[-1] in request.stops
                     reason: FinishReason = "stop" if stopped else "length"
                     request.ended[i] = Completion(beam.tokens, reason, score=beam.score)
-                self._leave(request, request.rows)
+                self._leave(request.batch, request.rows)
                 self._close(request, list(request.rows))
                 del self._searching[request.number], self._by_number[request.number]
                 over.add(request.number)
@@ -250,11 +251,11 @@ class Decoder:
         tokens = tuple(self._made(request, row).tolist())
         return Completion(tokens, reason, self._logprobs.told(row, len(tokens)))
 
-    def _leave(self, request: Request, rows: list[int]) -> None:
+    def _leave(self, batch: int, rows: list[int]) -> None:
         """Out of the batch, and their KV with them."""
         if rows:
-            self._pending[request.batch].leave(self._running.kv[rows])
-            self._running.leave(request.batch, rows)
+            self._pending[batch].leave(self._running.kv[rows])
+            self._running.leave(batch, rows)
 
     def _close(self, request: Request, rows: list[int]) -> None:
         self._running.close(rows)
