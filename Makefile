@@ -45,6 +45,7 @@ vllm:
 bench: setup
 	$(BIN)/laminabench bench attention
 	$(BIN)/laminabench bench engine
+	$(BIN)/laminabench bench engine --compare serial,rotational
 	$(BIN)/laminabench bench fhbn
 	$(BIN)/laminabench bench slab
 	$(BIN)/laminabench bench traces

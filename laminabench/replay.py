@@ -91,9 +91,10 @@ def replay_live(
     order = order_of(workload.policy, offered.priority, len(trace))
     tokens = kv_tokens(setup, trace, free_bytes())
     with opened(setup, tokens, "fifo" if order.key is None else order.policy) as engine:
-        run = Replay.on(engine, trace, offered, order, setup.admission, progress)
+        run = Replay.on(engine, trace, offered, order, progress)
         tables = run.run()
         found = recorded(engine, tables.began_s)
+        peak = int(engine.peak_kv_tokens)
         facts = setup.facts(engine)
     outcome = Outcome(
         requests=tables.requests(),
@@ -104,7 +105,7 @@ def replay_live(
         attention_busy_s=found.attention_busy_s(),
         end_s=tables.end_s,
         queue_empty_s=tables.end_s if tables.queue_empty_s is None else tables.queue_empty_s,
-        peak_kv_tokens=tables.peak_kv_tokens,
+        peak_kv_tokens=peak,
         kv_capacity_tokens=facts["kv_capacity_tokens"],
     )
     summary = summarise(

@@ -36,7 +36,7 @@ def render(console: Console, result: dict[str, Any]) -> None:
     console.print(table)
     console.print("[dim]slices, attention and host are of one batch's iteration[/dim]")
     for line in _judged(result):
-        console.print(*line, soft_wrap=True)
+        console.print(": ".join(line), soft_wrap=True)
 
 
 def _judged(result: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -49,9 +49,9 @@ def _judged(result: dict[str, Any]) -> list[tuple[str, ...]]:
             f"({found['min']:.2f} to {found['max']:.2f}){target}"
         )
         if "model_over_attention" in ratio:
-            text += f" where slices take {ratio['model_over_attention']:.2f} times attention's"
+            text += f"; slices take {ratio['model_over_attention']:.2f} times attention's"
             if not ratio["judged"]:
-                text += ", beyond the factor of 2 up to which it is judged"
+                text += ", and it is judged up to a factor of 2"
         lines.append((text, verdict(ratio["met"])))
     if result["boundary_s"]:
         lines.append(

@@ -16,6 +16,7 @@ from click.core import ParameterSource
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.replay_options import replay_options
 from laminabench.cli.traces.options import TraceOptions, trace_options
+from laminabench.errors import UserError
 
 if TYPE_CHECKING:
     from laminabench.cli.replay_live import LiveReplay
@@ -66,10 +67,16 @@ class Call:
         result = self.result(trace, backend)
         if not self.flags["no_out"]:
             result["run_dir"] = str(self.write(trace, offered, backend))
+        undrawn: UserError | None = None
         if self.flags["timeline"]:
-            result["timeline"] = self.timeline(trace, offered, backend)
+            try:
+                result["timeline"] = self.timeline(trace, offered, backend)
+            except UserError as error:  # told after what the replay has come to
+                undrawn = error
         result["wall_s"] = time.perf_counter() - self.started
         self.out.result(result, lambda console: render(console, result))
+        if undrawn:
+            raise undrawn
         backend.require_sound()
 
     def backend(self) -> ModelledReplay | LiveReplay:

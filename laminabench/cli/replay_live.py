@@ -76,6 +76,8 @@ class LiveReplay:
     def replay(self, trace: Trace, offered: Workload) -> None:
         from laminabench.replay import replay_live  # noqa: PLC0415
 
+        workers = sum(self.setup.workers)
+        self.out.note(f"starting {workers} workers; loading torch and weights takes some seconds")
         with needed(), self.out.rates("replaying", "requests", "tokens/s") as progress:
             self.replayed = replay_live(
                 trace,

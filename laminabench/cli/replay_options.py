@@ -44,12 +44,13 @@ _OPTIONS = (
         help="What to replay against.",
     ),
     click.option(
-        "--deployment", help="4xh100, or model+attention workers: 2xh100+4xh20; v2 Table 5's by default."
+        "--deployment",
+        help="4xh100, or model+attention workers: 2xh100+4xh20; v2 Table 5's or 1xcpu+1xcpu.",
     ),
     click.option(
         "--model",
         "model_name",
-        help="Name, or path of a config.json; llama3-70b, or live llama-mini.",
+        help="Name, config.json or folder; llama3-70b, or live llama-mini.",
     ),
     click.option(
         "--backend",
@@ -80,7 +81,7 @@ _OPTIONS = (
         help="Who goes first: fifo, sjf, deadline, module:Class.",
     ),
     click.option(
-        "--batches", type=BatchCount(), help="lamina: batches in rotation, 1 is serial; 2. Live also auto."
+        "--batches", type=BatchCount(), help="lamina: how many take turns, 1 is serial; 2. Live: or auto."
     ),
     click.option(
         "--pipelining", type=_choice("serial", "rotational", "fixed"), help="lamina: how they take turns."
@@ -102,11 +103,11 @@ _OPTIONS = (
         help="lamina: send q before k and v exist; live not unless asked for.",
     ),
     click.option(
-        "--stream-chunks", type=click.IntRange(1, 64), help="lamina-v1: mini-batches of a transfer; 4."
+        "--stream-chunks",
+        type=click.IntRange(1, 64),
+        help="Mini-batches of a transfer: v1 4, lamina 1.",
     ),
-    click.option(
-        "--stream-along", type=_choice("requests", "heads"), help="lamina-v1: what a mini-batch is a part of."
-    ),
+    click.option("--stream-along", type=_choice("requests", "heads"), help="What a mini-batch is a part of."),
     click.option(
         "--kv-overcommit",
         type=click.FloatRange(1, 100),
@@ -128,7 +129,7 @@ _OPTIONS = (
         "--prefix-sharing", is_flag=True, help="Store prompt prefixes that the trace marks as equal once."
     ),
     click.option("--kv-tokens", type=COUNT, help="KV memory, of all workers together; else what fits."),
-    click.option("--max-num-seqs", type=click.IntRange(1, 1 << 20), help="Most requests running at once."),
+    click.option("--max-num-seqs", type=click.IntRange(1, 1 << 20), help="Most running at once; live 256."),
     click.option(
         "--block-size", type=click.IntRange(1, 4096), help="KV tokens in a block: vllm 16, lamina 1."
     ),

@@ -88,9 +88,11 @@ def _price(cost: dict[str, Any]) -> str:
 def _schedule(schedule: dict[str, Any]) -> str:
     idle = ", ".join(f"{escape(name)} {_share(share)}" for name, share in schedule["bubbles"].items())
     pieces = f"{schedule['pieces']:,} pieces of work"
+    # Of each worker, from the first to the last piece; the line above is of pools, in the window.
+    each = f"idle, each worker, from first to last piece: {idle}"
     if schedule["violations"]:
-        return f"[bold]left[/bold] {len(schedule['violations'])} times in {pieces}; idle (bubbles): {idle}"
-    return f"as defined: {pieces} in order, no overlap; idle (bubbles): {idle}"
+        return f"[bold]left[/bold] {len(schedule['violations'])} times in {pieces}; {each}"
+    return f"as defined: {pieces} in order, no overlap; {each}"
 
 
 def _number(value: float | None) -> str:

@@ -17,6 +17,7 @@ from laminabench.catalog.models import ModelShape, load_models
 from laminabench.catalog.to_hf_config import to_hf_config
 from laminabench.errors import UserError
 from laminabench.sim.spec import Admission, Pipelining
+from laminabench.systems.lamina import check_heads
 from laminabench.traces.table import Trace
 
 SYSTEM = "lamina"
@@ -75,7 +76,7 @@ class LiveSetup:
             "attention_partition": self.partition,
             "overlap": self.overlap,
             "stream_chunks": self.stream_chunks,
-            "network": self.network,
+            "network": engine.core.network,
             "kv_capacity_tokens": engine.kv_tokens,
             "admission": self.admission,
             "max_num_seqs": self.max_sequences,
@@ -117,6 +118,8 @@ def check(setup: LiveSetup) -> None:
         raise UserError(f"--network {setup.network}: live workers are linked by {', '.join(NETWORKS)}")
     if setup.max_sequences < 1:
         raise UserError("--max-num-seqs is at least 1")
+    if setup.partition == "heads":
+        check_heads(setup.model, deployment.attention.count)
     workers, cores = sum(setup.workers), len(os.sched_getaffinity(0))
     if workers > cores and not setup.oversubscribe:
         raise UserError(
@@ -130,8 +133,9 @@ def kv_tokens(setup: LiveSetup, trace: Trace, free_bytes: float) -> int:
 
     By default a quarter of the free memory, and no more than the longest requests could fill at once.
     """
-    # Replicas are forked from one process, and read the same copy of the weights.
-    weights = setup.model.weight_bytes + PROCESS_BYTES * sum(setup.workers)
+    # Replicas are forked from one process, and read the same copy of the weights: as loaded, and as slices
+    # have them.
+    weights = 2 * setup.model.weight_bytes + PROCESS_BYTES * sum(setup.workers)
     each = setup.model.kv_bytes_per_token
     room = free_bytes - weights
     if room < each:
@@ -162,9 +166,6 @@ def free_bytes() -> float:
 @contextlib.contextmanager
 def opened(setup: LiveSetup, tokens: int, policy: str | Callable[..., int]) -> Iterator[Any]:
     """An engine with its workers running, ended with the block; what it refuses is a UserError."""
-    # Read when torch is loaded, by the workers too: its threads would go on spinning for a millisecond after
-    # each matrix product, on the cores that attention needs then.
-    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     lamina: Any = importlib.import_module("lamina")
     model, load_format = _weights(setup)
     with refused():

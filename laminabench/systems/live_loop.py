@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from laminabench.sim.simulate import Offered, Priority
-from laminabench.sim.spec import Admission
 from laminabench.systems.live_tables import Tables
 from laminabench.traces.table import Trace
 
@@ -104,7 +103,6 @@ class Replay:
     submit: Callable[[int, int], int]  # prompt and output tokens to a request's number
     refusal: type[Exception]  # what `submit` raises for a request that can never be served
     order: Order
-    admission: Admission
     clock: Clock
     progress: Callable[[int, int], None] = lambda done, tokens: None
     why_rejected: str | None = None
@@ -114,7 +112,7 @@ class Replay:
     _arrivals: list[float] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        self.tables = Tables(self.trace, self.admission)
+        self.tables = Tables(self.trace)
         self._arrivals = self.trace.arrival_s.tolist() if self.offered.mode == "open" else []
 
     @classmethod
@@ -124,7 +122,6 @@ class Replay:
         trace: Trace,
         offered: Offered,
         order: Order,
-        admission: Admission,
         progress: Callable[[int, int], None],
     ) -> Replay:
         """On a lamina.Engine: requests give a length, and make as many tokens as the trace says."""
@@ -135,7 +132,7 @@ class Replay:
             return number
 
         refusal: type[Exception] = serve.RequestError
-        return cls(engine, trace, offered, submit, refusal, order, admission, Clock(), progress)
+        return cls(engine, trace, offered, submit, refusal, order, Clock(), progress)
 
     def run(self) -> Tables:
         """Until every request has been served or refused."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from laminabench.sim.outcome import Columns
-from laminabench.sim.spec import Admission
 from laminabench.traces.table import Trace
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class Stint(NamedTuple):
 class Tables:
     """What is known so far. Times are seconds since `began_s`, on the engine's clock."""
 
-    def __init__(self, trace: Trace, admission: Admission) -> None:
+    def __init__(self, trace: Trace) -> None:
         rows = len(trace)
         self.began_s = 0.0
         self.waiting = 0
@@ -43,11 +42,7 @@ class Tables:
         self.tokens = 0
         self.end_s = 0.0
         self.queue_empty_s: float | None = None
-        self.peak_kv_tokens = 0
-        self._prompt: list[int] = trace.prompt_tokens.tolist()
         self._output: list[int] = trace.output_tokens.tolist()
-        self._reserve = admission == "reserve"
-        self._charged = 0
         self._requests: Columns = {
             name: np.full(rows, np.nan) for name in ("arrival_s", "admitted_s", "first_token_s", "finished_s")
         }
@@ -78,10 +73,6 @@ class Tables:
             self._join(row, step, start_s, end_s)
         if joined and not self.waiting and self.queue_empty_s is None:
             self.queue_empty_s = start_s
-        if not self._reserve:
-            # Each of those who stayed needs room for one token more; who joined has been charged for it.
-            self._charged += step.size - len(joined)
-        self.peak_kv_tokens = max(self.peak_kv_tokens, self._charged)
         self.tokens += step.size
         self.end_s = max(self.end_s, end_s)
         rows = self._iterations
@@ -98,7 +89,6 @@ class Tables:
             table["first_iteration"][row] = step.iteration
         table["batch"][row] = step.batch
         self._running[row] = Stint(step.batch, step.iteration, made)
-        self._charged += self._prompt[row] + (self._output[row] if self._reserve else made + 1)
         self.waiting -= 1
 
     def _preempt(self, row: int, step: StepLike) -> None:
@@ -106,7 +96,6 @@ class Tables:
         stint = self._running.pop(row)
         last = step.iteration - 1
         self._made[row] = stint.made + last - stint.first_iteration + 1
-        self._charged -= self._prompt[row] + self._made[row]
         self._requests["preemptions"][row] += 1
         self._stints.append((row, stint.batch, stint.first_iteration, last))
         self.waiting += 1
@@ -115,7 +104,6 @@ class Tables:
         stint, table = self._running.pop(row), self._requests
         table["finished_s"][row] = step.ended_s - self.began_s
         table["last_iteration"][row] = step.iteration
-        self._charged -= self._prompt[row] + self._output[row]
         self.finished += 1
         if table["preemptions"][row]:
             self._stints.append((row, stint.batch, stint.first_iteration, step.iteration))

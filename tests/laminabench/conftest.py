@@ -33,6 +33,7 @@ class MadeUpEngine:
     _charge: dict[int, int] = field(default_factory=dict)
     _running: list[int] = field(default_factory=list)
     _iteration: int = 0
+    peak_kv_tokens: int = 0
 
     def __post_init__(self) -> None:
         # lamina.pipeline brings torch along, which tests of the modelled systems do without.
@@ -51,6 +52,10 @@ class MadeUpEngine:
     @property
     def kv_tokens(self) -> int:
         return self.capacity
+
+    @property
+    def core(self) -> Any:
+        return SimpleNamespace(network="none")
 
     def submit(self, prompt: int, asked: Any) -> int:
         output = getattr(asked, "max_tokens", asked)
@@ -73,6 +78,8 @@ class MadeUpEngine:
                 break
             heapq.heappop(self._waiting)
             self._running.append(number)
+            charged = sum(self._charge[one] for one in self._running)
+            self.peak_kv_tokens = max(self.peak_kv_tokens, charged)
             joined.append(number)
         size = len(self._running)
         for place in range(SLICES):

@@ -77,6 +77,11 @@ class AttentionRole:
             self._arena.shape.dtype, self._ops[0].head_dim
         )
 
+    @property
+    def network(self) -> str:
+        """What moves the messages."""
+        return self._receivers[0].engine
+
     def work(self) -> None:
         """Turn by turn, until the front end wants no more."""
         layers = len(self._ops)

@@ -95,7 +95,7 @@ class ClusterCore:
     def _require_memory(self, shape: ArenaShape) -> None:
         """A model that does not fit is refused before it is loaded."""
         # As they are loaded, and as slices have them: packed, or each rank's share for itself.
-        copies = self.schedule.places if self._partition.ranks > 1 and self.schedule.stages == 1 else 1
+        copies = self.schedule.places if self._partition.ranks > 1 else 1
         weights = self.facts.weight_bytes * (1 + copies)
         arenas = shape.token_bytes * self.pool_tokens * self.pools
         free = host_memory.free_bytes()
@@ -195,6 +195,11 @@ class ClusterCore:
             }
             revealed = Revealed(**columns)
         return Landed(Choice(tokens, revealed), spent, time.monotonic())
+
+    @property
+    def network(self) -> str:
+        """What moves the messages between workers: what "auto" has become."""
+        return self._crew.network
 
     def records(self) -> Records:
         """What the workers did and when; iterations that are under way end first."""

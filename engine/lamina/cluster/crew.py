@@ -67,8 +67,8 @@ class Crew:
         addresses = {self.names[i]: self.hear(i, "address", deadline)["address"] for i in everybody}
         for number in everybody:
             self.say(number, {"peers": addresses}, deadline)
-        for number in everybody:
-            self.hear(number, "ready", deadline)
+        ready = [self.hear(number, "ready", deadline) for number in everybody]
+        self.network: str = ready[0]["network"]
 
     @contextlib.contextmanager
     def _patience(self) -> Iterator[None]:

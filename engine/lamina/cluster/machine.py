@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -69,9 +70,11 @@ class Machine:
         """The end of what has been written to standard error."""
         if self._errors is None or self._errors.closed:
             return ""
-        self._errors.seek(0, 2)
-        self._errors.seek(max(0, self._errors.tell() - _TAIL_BYTES))
-        return self._errors.read().decode(errors="replace").strip()
+        # Not by seek: whoever writes has the same position.
+        file = self._errors.fileno()
+        size = os.fstat(file).st_size
+        tail = os.pread(file, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+        return tail.decode(errors="replace").strip()
 
     def close(self) -> None:
         """End the process and all workers."""

@@ -81,6 +81,11 @@ class ModelRole:
         """Open the channels to attention workers, other ranks, and the places before and after."""
         Meeting(self._boot, listener, addresses).of_model_worker(self._wires, self._ranks, self._ring)
 
+    @property
+    def network(self) -> str:
+        """What moves the messages."""
+        return self._wires.network
+
     def work(self) -> None:
         """Turn by turn, until the front end wants no more."""
         # All stages compute an iteration's prompts before its first slice: one that came to them later would

@@ -72,6 +72,8 @@ def settle(
 def _run(core: ClusterCore, rows: int) -> Trial:
     """Some iterations of as many sequences as there may be, as long as the memory has room for."""
     schedule, batches = core.schedule, core.batches
+    # Everybody's first tokens have to fit, and those that iterations add.
+    rows = max(batches, min(rows, core.pools * (core.pool_tokens // (1 + ITERATIONS))))
     most = core.pool_tokens // -(-rows // core.pools) - ITERATIONS
     tokens = max(1, min(most, core.facts.max_positions - ITERATIONS))
     for batch in range(batches):

@@ -40,6 +40,11 @@ class Wires:
         """The channels to one attention worker."""
         self._senders[worker], self._receivers[worker] = sender, receiver
 
+    @property
+    def network(self) -> str:
+        """What moves the messages."""
+        return next(iter(self._senders.values())).engine
+
     def routes(self, pools: Ints) -> list[Route]:
         """The pieces of a batch whose requests are in these pools, in the order in which they are sent."""
         found: list[Route] = []

@@ -105,7 +105,7 @@ def _work(boot: Boot, conversion: Conversion, weights: Weights, link: Link) -> N
         front.say({"address": listener.address})
         addresses: dict[str, str] = link.control.hear(Deadline(MEETING_S))["peers"]
         role.meet(listener, addresses)
-    front.say({"ready": True})
+    front.say({"ready": True, "network": role.network})
     role.work()
 
 

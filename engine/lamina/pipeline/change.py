@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 ALL = -1  # of a fork: every token
 NOBODY = -1  # a sequence that joins and shares nothing
 NO_LOGPROBS = -1
+_FEW = 32  # up to as many it is faster to look for one after the other
 
 Ints = NDArray[np.int64]
 
@@ -96,6 +97,16 @@ class Change:
 def names(values: Iterable[int]) -> Ints:
     """As a column."""
     return np.fromiter(values, np.int64)
+
+
+def staying(among: Ints, gone: Ints) -> NDArray[np.intp]:
+    """Where those are in `among` that are not in `gone`, which is short: a few leave at a time."""
+    if gone.size > _FEW:
+        return np.flatnonzero(~np.isin(among, gone))
+    stay = np.ones(among.size, np.bool_)
+    for one in gone.tolist():
+        stay &= among != one
+    return np.flatnonzero(stay)
 
 
 def places_of(wanted: Ints, among: Ints) -> NDArray[np.intp]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.kv import Arena
-from lamina.pipeline.change import ALL, NOBODY, Change, Ints, Joined, places_of
+from lamina.pipeline.change import ALL, NOBODY, Change, Ints, Joined, places_of, staying
 
 
 class Arrival(NamedTuple):
@@ -40,7 +40,7 @@ class Keeper:
             here = here.copy()
             here[places_of(change.renamed[:, 0], here)] = change.renamed[:, 1]
         if change.left.size:
-            here = here[~np.isin(here, change.left)]
+            here = here[staying(here, change.left)]
         if change.released.size:
             self.arena.release(change.released)
         if len(change.joined):

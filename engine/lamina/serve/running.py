@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.pipeline.change import NO_LOGPROBS
+from lamina.pipeline.change import NO_LOGPROBS, staying
 from lamina.serve.sampling import Sampling
 
 FIRST_ROWS = 64
@@ -68,7 +68,8 @@ class Running:
 
     def leave(self, batch: int, rows: list[int]) -> None:
         """Out of the batch; the rows stay."""
-        self.batches[batch] = self.batches[batch][~np.isin(self.batches[batch], rows)]
+        here = self.batches[batch]
+        self.batches[batch] = here[staying(here, np.array(rows, np.int64))]
 
     def close(self, rows: list[int]) -> None:
         """The sequences are over: their rows may be others'."""

@@ -217,6 +217,17 @@ def test_what_does_not_fit_in_memory(
     assert not loaded
 
 
+def test_stages_in_ranks_have_their_shares_of_all_slices(
+    saved: Saved, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As loaded, and once more for each stage."""
+    folder = saved("llama-gqa")
+    weights = (folder / "model.safetensors").stat().st_size
+    monkeypatch.setattr(host_memory, "free_bytes", lambda: int(2.5 * weights))
+    layout = Layout(4, 1, pipeline_parallel=2, oversubscribe=True)
+    assert "more than" in refused(folder, layout, machine, kv_tokens=2)
+
+
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [

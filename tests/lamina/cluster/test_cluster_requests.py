@@ -115,6 +115,18 @@ def test_decode_only(start: Start, sound: Sound, layout: Layout) -> None:
     assert seen[0] == seen[1]
 
 
+@pytest.mark.parametrize("partition", ["heads", "requests"])
+def test_batches_are_counted_in_a_memory_of_few_tokens(start: Start, sound: Sound, partition: str) -> None:
+    """What is run to find their number needs no more than there is."""
+    layout = Layout(1, 2, batches="auto", partition=partition, oversubscribe=True)  # type: ignore[arg-type]
+    engine = start(layout, kv_tokens=100, max_sequences=64)
+    assert isinstance(engine.core, ClusterCore)
+    assert [trial.batches for trial in engine.core.trials] == [1, 2]
+    assert engine.core.batches in (1, 2)
+    engine.generate([[5, 17, 99]], Sampling(max_tokens=4))
+    sound(engine)
+
+
 @anywhere
 def test_streams_give_every_token_once(
     start: Start, sound: Sound, prompts: Prompts, tokens_of: Tokens, layout: Layout

@@ -23,6 +23,7 @@ from lamina.cluster import Layout
 from lamina.kv import Arena, ArenaShape
 from lamina.pipeline import Change, Choice, Keeper, Roster, Schedule
 from lamina.pipeline.facts import ModelFacts
+from lamina.pipeline.keeper import Arrival
 from lamina.pipeline.landed import Landed, Spent
 from lamina.serve import EngineError, RequestError
 from lamina.serve.step import Step
@@ -280,6 +281,41 @@ def test_an_engine_that_was_closed_goes_on_with_nothing() -> None:
     assert core.closed
     with pytest.raises(EngineError, match="the engine was closed"):
         engine.step()
+
+
+def test_an_engine_whose_cancellation_broke_off_goes_on_with_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some workers may have been told and others not."""
+    engine, core = made_up(1, 100)
+    number = engine.submit(PROMPT, Sampling(max_tokens=9))
+    engine.step()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(core, "launch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.cancel(number)
+    monkeypatch.undo()
+    engine.submit(PROMPT)
+    with pytest.raises(EngineError, match="an iteration broken off"):
+        engine.step()
+
+
+def test_slots_are_handed_out_on_the_hosts_time(
+    small_model: SmallModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What scheduling and bookkeeping take is read from host_s: KV bookkeeping is no computing of prompts."""
+    engine = Engine(small_model("llama-gqa"), kv_tokens=100, decode_only=True)
+    apply = Keeper.apply
+
+    def slow(keeper: Keeper, batch: int, change: Change) -> list[Arrival]:
+        time.sleep(0.05)
+        return apply(keeper, batch, change)
+
+    monkeypatch.setattr(Keeper, "apply", slow)
+    engine.submit(PROMPT, Sampling(max_tokens=1))
+    step = engine.step()
+    assert step.host_s >= 0.05
 
 
 def test_a_step_in_one_process_has_its_own_times(small_model: SmallModel) -> None:

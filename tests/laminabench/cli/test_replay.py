@@ -123,7 +123,8 @@ def test_an_empty_timeline_window_is_refused(shell: Shell) -> None:
         code, out, err = shell(
             "replay", *SMALL, "--no-out", "--timeline", "t.json", "--timeline-window", window
         )
-        assert (code, out) == (2, "")
+        assert code == 2
+        assert "throughput" in out, "what the replay has come to is told all the same"
         assert "no work begins in the window" in err
     assert not Path("t.json").exists()
 

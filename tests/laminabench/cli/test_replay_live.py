@@ -84,7 +84,10 @@ def test_the_summary_says_measured_and_how_the_schedule_went(shell: Shell) -> No
     assert code == 0
     assert "(saturate, live, measured)" in out.splitlines()[0]
     assert "schedule       as defined: " in out
-    assert re.search(r"no overlap; idle \(bubbles\): model 0 5\d\.\d%, attention 0 4\d\.\d%", out)
+    assert re.search(
+        r"no overlap; idle, each worker, from first to last piece: model 0 5\d\.\d%, attention 0 4\d\.\d%",
+        out,
+    )
     assert "network -" in out
     assert "$0.10 an hour" in out
     assert len(out.splitlines()) <= 14
@@ -150,7 +153,7 @@ def test_an_interrupt_closes_the_engine_and_leaves_no_run(
         (["--block-size", "16"], "--block-size is for --backend modelled"),
         (["--gpu-memory-utilization", "0.5"], "give --kv-tokens instead"),
         (["--network", "fhbn"], "auto, shm, gloo"),
-        (["--deployment", "64xcpu+64xcpu"], "--oversubscribe"),
+        (["--deployment", "64xcpu+2xcpu"], "--oversubscribe"),
         (["--deployment", "1xh100+1xh20"], "not verified on hardware"),
         (["--batches", "many"], "--batches"),
         (["--mode", "closed"], "needs --concurrency"),

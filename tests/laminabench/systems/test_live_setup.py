@@ -47,14 +47,18 @@ def test_deployments_that_this_machine_is_not(deployment: str, said: str) -> Non
 
 def test_what_it_is() -> None:
     check(a_setup())
-    check(a_setup("2xcpu+3xcpu", oversubscribe=True, network="gloo"))
+    check(a_setup("2xcpu+2xcpu", oversubscribe=True, network="gloo"))
+    with pytest.raises(
+        UserError, match=r"4 KV heads of llama-mini do not split over 3 .*--partition requests"
+    ):
+        check(a_setup("1xcpu+3xcpu", oversubscribe=True))
     with pytest.raises(UserError, match="auto, shm, gloo"):
         check(a_setup(network="fhbn"))
 
 
 def test_a_model_that_does_not_fit() -> None:
     with pytest.raises(
-        UserError, match=r"llama3-70b does not fit: 14\d\.\d GB .* 20\.0 GB .*smaller --model"
+        UserError, match=r"llama3-70b does not fit: 28\d\.\d GB .* 20\.0 GB .*smaller --model"
     ):
         kv_tokens(a_setup(name="llama3-70b"), a_trace([5]), 20 * GB)
 
@@ -71,7 +75,7 @@ def test_kv_memory_by_default_is_a_quarter_of_what_is_free_or_what_can_be_used()
 def test_kv_memory_as_asked_for() -> None:
     assert kv_tokens(a_setup(kv_tokens=1000), a_trace([5]), 8 * GB) == 1000
     with pytest.raises(
-        UserError, match=r"--kv-tokens 1000000 are 16\.4 GB and 6\.7 GB are free .* at most 4"
+        UserError, match=r"--kv-tokens 1000000 are 16\.4 GB and 6\.2 GB are free .* at most 37"
     ):
         kv_tokens(a_setup(kv_tokens=10**6), a_trace([5]), 8 * GB)
 

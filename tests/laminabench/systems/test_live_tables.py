@@ -25,12 +25,12 @@ def step(batch: int, iteration: int, size: int, start_s: float, end_s: float, **
     )  # fmt: skip
 
 
-def tables(admission: Any, prompts: list[int], outputs: list[int]) -> Tables:
+def tables(prompts: list[int], outputs: list[int]) -> Tables:
     rows = len(prompts)
     trace = Trace(
         np.zeros(rows), np.array(prompts, np.int32), np.array(outputs, np.int32), TraceMeta("by hand")
     )
-    found = Tables(trace, admission)
+    found = Tables(trace)
     found.began_s = 100.0
     for row in range(rows):
         found.arrived(row, 0.0)
@@ -39,7 +39,7 @@ def tables(admission: Any, prompts: list[int], outputs: list[int]) -> Tables:
 
 
 def test_overlapping_batches_are_listed_by_their_starts() -> None:
-    found = tables("reserve", [5, 7], [2, 2])
+    found = tables([5, 7], [2, 2])
     numbers = {20: 0, 21: 1}
     # Told of in the order of their ends: batch 1 was short.
     found.add(step(1, 0, 1, 101, 102, joined=[21]), numbers)
@@ -52,15 +52,13 @@ def test_overlapping_batches_are_listed_by_their_starts() -> None:
     assert rows["iteration"].tolist() == [0, 0, 1, 1]
     assert found.requests()["batch"].tolist() == [0, 1]
     assert found.requests()["finished_s"].tolist() == [5, 4]
-    assert found.peak_kv_tokens == 7 + 9
     assert (found.end_s, found.tokens, found.finished) == (5, 4, 2)
 
 
 def test_preempted_requests_have_stints_and_their_gaps_count() -> None:
-    found = tables("grow", [10, 10], [3, 3])
+    found = tables([10, 10], [3, 3])
     numbers = {0: 0, 1: 1}
     found.add(step(0, 0, 2, 100, 101, joined=[0, 1]), numbers)
-    assert found.peak_kv_tokens == 22
     found.add(step(0, 1, 1, 101, 102, preempted=[1]), numbers)
     assert found.waiting == 1
     found.add(step(0, 2, 1, 102, 103, ended=[0]), numbers)
@@ -74,7 +72,6 @@ def test_preempted_requests_have_stints_and_their_gaps_count() -> None:
     assert {name: column.tolist() for name, column in stints.items()} == {
         "request": [1, 1], "batch": [0, 0], "first_iteration": [0, 3], "last_iteration": [0, 4],
     }  # fmt: skip
-    assert found.peak_kv_tokens == 22
     outcome = Outcome(rows, found.iterations(), stints, no_timeline(), np.ones(1), 1.0, 5.0, 5.0, 22, 22)
     assert statuses(outcome).tolist() == [0, 0]
     # Gaps of 1 s: two of request 0, one of request 1; and of 3 s, while it made room.
@@ -83,7 +80,7 @@ def test_preempted_requests_have_stints_and_their_gaps_count() -> None:
 
 
 def test_a_step_in_which_nothing_ran_is_no_iteration() -> None:
-    found = tables("reserve", [5], [1])
+    found = tables([5], [1])
     found.add(step(1, 0, 0, 100, 100), {})
     assert len(found.iterations()["start_s"]) == 0
     assert found.queue_empty_s is None

@@ -1,0 +1,70 @@
+"""Whether a request can be served at all, and its place among those that wait."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.pipeline import EngineError
+from lamina.pipeline.facts import ModelFacts
+from lamina.serve.prompts import Prompt, checked_prompt
+from lamina.serve.sampling import RequestError, Sampling
+
+# From what a request asks and its prompt's length to its place in the queue: smaller first, then who came
+# first.
+Policy = Callable[[Sampling, int], int]
+POLICIES: dict[str, Policy] = {
+    "fifo": lambda sampling, prompt_tokens: 0,
+    "sjf": lambda sampling, prompt_tokens: sampling.max_tokens,
+}
+ADMISSIONS = ("reserve", "grow")
+LARGEST_PRIORITY = 2**30
+
+# Prompt, sampling and end tokens of a request that can be served.
+Checked = tuple[NDArray[np.int64], Sampling, tuple[int, ...]]
+
+
+def policy_of(policy: str | Policy) -> Policy:
+    """The function that decides who is next."""
+    if isinstance(policy, str) and policy not in POLICIES:
+        raise EngineError(f"policy '{policy}': known are {', '.join(POLICIES)}, or a function of your own")
+    return POLICIES[policy] if isinstance(policy, str) else policy
+
+
+def priority(policy: Policy, sampling: Sampling, prompt_tokens: int) -> int:
+    """What the policy says of a request."""
+    found = policy(sampling, prompt_tokens)
+    if not hasattr(found, "__index__") or abs(found) > LARGEST_PRIORITY:
+        raise EngineError(
+            f"the policy gave {found!r}: a priority is a whole number, at most {LARGEST_PRIORITY:,} either "
+            "side of 0"
+        )
+    return operator.index(found)
+
+
+def checked(
+    facts: ModelFacts, prompt: Prompt, sampling: Sampling, *, decode_only: bool, max_sequences: int
+) -> Checked:
+    """The request, if it can be served; a RequestError says why not."""
+    sampling.require_sense(facts.vocab_size)
+    tokens = checked_prompt(prompt, facts.vocab_size, by_length=decode_only)
+    stops = set(sampling.stop_tokens)
+    if not sampling.ignore_eos and not decode_only:
+        stops.update(facts.eos_token_ids)
+    if sampling.beams > 1 and len(stops) >= facts.vocab_size:
+        raise RequestError("every token is an end token: a beam search needs one to go on with")
+    if sampling.width > max_sequences:
+        raise RequestError(
+            f"{sampling.width} sequences side by side are more than the {max_sequences} that this engine "
+            "decodes together (max_sequences)"
+        )
+    # The last token made is never read, so it needs no position.
+    if len(tokens) + sampling.max_tokens - 1 > facts.max_positions:
+        raise RequestError(
+            f"a prompt of {len(tokens):,} tokens and {sampling.max_tokens:,} to make need more than the "
+            f"model's {facts.max_positions:,} positions"
+        )
+    return tokens, sampling, tuple(sorted(stops))
