@@ -18,7 +18,7 @@ from lamina.fhbn.channel import Message, Receiver, Sender
 from lamina.kv import Arena
 from lamina.model.prefill import CHUNK
 from lamina.pipeline import Keeper, Recorder, Turn
-from lamina.pipeline.arenas import arena_shape
+from lamina.pipeline.arenas import arena_shape, attend_over
 from lamina.pipeline.keeper import Arrival
 from lamina.pipeline.partition import Piece
 
@@ -62,10 +62,7 @@ class AttentionRole:
         arena, kv_heads = self._arena, len(piece.kv_heads)
         heads = kv_heads * self._partition.group
         worker = TensorWorker(arena.shape.dtype, heads, kv_heads, arena.shape.head_dim, threads=1)
-        mine = self._local(piece.kv_heads)
-        for op in self._ops:
-            keys, values = arena.keys(op.layer)[:, mine], arena.values(op.layer)[:, mine]
-            worker.add_layer(keys, values, scale=op.scale, window=op.window, softcap=op.softcap)
+        attend_over(worker, arena, self._ops, self._local(piece.kv_heads))
         return worker
 
     def _local(self, kv_heads: range) -> slice:
@@ -113,13 +110,10 @@ class AttentionRole:
     def _prompt(self, turn: Turn, arrival: Arrival) -> None:
         """The KV of one who has joined, in the order in which it is computed."""
         tokens = arrival.shared + len(arrival.slots)
-        slots = torch.from_numpy(arrival.slots.astype(np.int64))
         for begin in range(0, tokens, CHUNK):
-            first = max(arrival.shared - begin, 0)
-            last = min(begin + CHUNK, tokens) - begin
-            if first >= last:
+            here = torch.from_numpy(arrival.within(begin, begin + CHUNK).astype(np.int64))
+            if not len(here):
                 continue
-            here = slots[begin + first - arrival.shared : begin + last - arrival.shared]
             for layer in range(len(self._ops)):
                 # Stages have their own layers; a replica has them all.
                 place = self._schedule.place(*turn[:2], layer if self._schedule.stages > 1 else 0)

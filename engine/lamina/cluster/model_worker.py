@@ -21,7 +21,7 @@ from lamina.fhbn import Listener
 from lamina.model import Prefill
 from lamina.model.prefill import Passed
 from lamina.pipeline import Choice, Recorder, Roster, Turn
-from lamina.pipeline.change import NOBODY, Ints
+from lamina.pipeline.change import Ints
 
 
 class Lane:
@@ -125,13 +125,10 @@ class ModelRole:
         """The KV of those who join, for the layers that are here."""
         assert self._prefill
         joined = plan.change.joined
-        for name, parent, shared, pool in zip(
-            *(column.tolist() for column in (joined.name, joined.parent, joined.shared, joined.pool)),
-            strict=True,
-        ):
+        columns = (joined.name, joined.shared, joined.pool)
+        for name, known, pool in zip(*(column.tolist() for column in columns), strict=True):
             if name not in plan.change.prompts:
                 continue
-            known = 0 if parent == NOBODY else shared
             text = torch.from_numpy(plan.change.prompts[name][:-1].astype(np.int64))
 
             def deliver(  # what comes first says which layer it is

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from lamina import host_memory
-from lamina.convert import Conversion
-from lamina.kv import ArenaShape
+from lamina.attention.cuda import CudaAttentionWorker
+from lamina.attention.worker import TensorWorker
+from lamina.convert import AttentionOp, Conversion
+from lamina.kv import Arena, ArenaShape
 from lamina.pipeline.options import CoreOptions, EngineError
 
 # Of the memory nobody uses, what arenas take when their size is not said.
 SHARE_OF_FREE_MEMORY = 0.25
+ALL_HEADS = slice(None)
 
 
 def arena_shape(conversion: Conversion, kv_heads: int | None = None) -> ArenaShape:
@@ -36,6 +41,18 @@ def arena_tokens(shape: ArenaShape, options: CoreOptions, most_tokens: int) -> i
             )
         return tokens
     return min(most_tokens, shape.tokens_in(int(_free_bytes(options.place) * SHARE_OF_FREE_MEMORY)))
+
+
+def attend_over(
+    worker: TensorWorker | CudaAttentionWorker,
+    arena: Arena,
+    attentions: Iterable[AttentionOp],
+    kv_heads: slice = ALL_HEADS,
+) -> None:
+    """Give a worker every layer of the arena, or some KV heads of it."""
+    for op in attentions:
+        keys, values = arena.keys(op.layer)[:, kv_heads], arena.values(op.layer)[:, kv_heads]
+        worker.add_layer(keys, values, scale=op.scale, window=op.window, softcap=op.softcap)
 
 
 def _free_bytes(place: torch.device) -> int:

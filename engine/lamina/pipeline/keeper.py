@@ -19,6 +19,10 @@ class Arrival(NamedTuple):
     shared: int
     slots: NDArray[np.int32]
 
+    def within(self, begin: int, end: int) -> NDArray[np.int32]:
+        """The slots of those of its tokens begin to end that are not shared."""
+        return self.slots[max(begin - self.shared, 0) : max(end - self.shared, 0)]
+
 
 class Keeper:
     """Gives sequences their slots, iteration by iteration, as changes say."""

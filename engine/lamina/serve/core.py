@@ -15,7 +15,7 @@ from lamina.convert import Conversion, convert
 from lamina.kv import Arena
 from lamina.model import Prefill
 from lamina.pipeline import Change, CoreOptions, Keeper, Records, Roster, Schedule
-from lamina.pipeline.arenas import arena_shape, arena_tokens
+from lamina.pipeline.arenas import arena_shape, arena_tokens, attend_over
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.keeper import Arrival
 from lamina.pipeline.landed import Landed, Spent
@@ -106,9 +106,8 @@ class LocalCore:
         tokens = torch.from_numpy(change.prompts[arrival.name][:-1].astype(np.int64))
 
         def deliver(layer: int, begin: int, k: torch.Tensor, v: torch.Tensor) -> None:
-            known = max(arrival.shared - begin, 0)
-            first = begin + known - arrival.shared
-            slots = arrival.slots[first : begin + len(k) - arrival.shared]
+            slots = arrival.within(begin, begin + len(k))
+            known = len(k) - len(slots)
             self.arena.write(layer, slots, k[known:], v[known:])
 
         for _ in self._prefill.run(tokens.to(self.arena.storage.device), None, deliver):
@@ -192,8 +191,5 @@ def _attention(
         worker = CudaAttentionWorker(
             *heads, max_batch=max_sequences, max_tokens=listed, device=options.device
         )
-    for op in conversion.attentions:
-        worker.add_layer(
-            arena.keys(op.layer), arena.values(op.layer), scale=op.scale, window=op.window, softcap=op.softcap
-        )
+    attend_over(worker, arena, conversion.attentions)
     return worker

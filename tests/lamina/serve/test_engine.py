@@ -14,7 +14,7 @@ import transformers
 from lamina import Engine, Sampling
 from lamina.convert import ConversionError
 from lamina.cuda_library import CudaError
-from lamina.model import CheckpointError
+from lamina.model import CheckpointError, prefill
 from lamina.serve import EngineError, RequestError
 
 SmallModel = Callable[..., transformers.PreTrainedModel]
@@ -69,6 +69,21 @@ def test_samples_share_their_prompt_and_differ(model: Any) -> None:
     alone = engine.generate([long_prompt], Sampling(max_tokens=10, temperature=1.5, seed=1))[0].completions[0]
     assert four[0] == alone.tokens, "the first of n samples is the sample of that seed"
     engine.check_integrity()
+
+
+def test_samples_begin_again_where_their_prompt_is_longer_than_what_goes_through_at_once(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefill, "CHUNK", 3)
+    wish, seen = Sampling(max_tokens=12, n=3, temperature=1.0, seed=3), []
+    for tokens, admission in ((500, "reserve"), (60, "grow")):
+        engine = Engine(model, kv_tokens=tokens, admission=admission)
+        results = engine.generate([list(range(10, 21))] * 2, wish)
+        assert [result.error for result in results] == [None, None]
+        assert any(result.preemptions for result in results) == (admission == "grow")
+        seen.append([result.completions for result in results])
+        engine.check_integrity()
+    assert seen[0] == seen[1]
 
 
 def test_a_seed_decides_whoever_else_runs(model: Any) -> None:
