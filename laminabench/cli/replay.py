@@ -121,8 +121,8 @@ class Call:
         return {
             "backend": backend.name,
             "system": self.flags["system_name"],
-            "deployment": str(backend.deployment),
-            "model": backend.model.name,
+            "deployment": str(backend.setup.deployment),
+            "model": backend.setup.model.name,
             "mode": self.flags["mode"],
             "trace": {
                 "name": meta.name,
@@ -130,7 +130,7 @@ class Call:
                 "sha256": meta.sha256,
                 "requests": len(trace),
             },
-            **backend.summary,
+            **backend.replayed.summary,
             "facts": backend.facts,
             **backend.more(),
             "run_dir": None,
@@ -142,7 +142,7 @@ class Call:
         from laminabench.runs.write import write_run  # noqa: PLC0415
 
         directory: Path = self.flags["directory"] or _free_directory(
-            f"{trace.meta.name}-{self.flags['system_name']}-{backend.model.name}"
+            f"{trace.meta.name}-{self.flags['system_name']}-{backend.setup.model.name}"
         )
         facts = manifest(
             command=["laminabench", *sys.argv[1:]],
@@ -151,14 +151,14 @@ class Call:
             transforms=asdict(self.options.transforms),
             workload={**asdict(offered), "options": self.choices()},
             system=self.flags["system_name"],
-            deployment={**backend.deployment.describe(), "facts": backend.facts},
-            model=backend.model.describe(),
+            deployment={**backend.setup.deployment.describe(), "facts": backend.facts},
+            model=backend.setup.model.describe(),
             backend=backend.name,
             coefficients=backend.coefficients,
             wall_s=time.perf_counter() - self.started,
-            summary={**backend.summary, **backend.kept()},
+            summary={**backend.replayed.summary, **backend.kept()},
         )
-        write_run(directory, backend.outcome, trace, facts)
+        write_run(directory, backend.replayed.outcome, trace, facts)
         return directory
 
 

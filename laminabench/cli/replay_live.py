@@ -11,11 +11,8 @@ from laminabench.cli.output import Output
 from laminabench.errors import CheckFailedError, UserError
 
 if TYPE_CHECKING:
-    from laminabench.catalog.deployment import Deployment
-    from laminabench.catalog.models import ModelShape
     from laminabench.replay import Workload
     from laminabench.runs.manifest import Backend
-    from laminabench.sim.outcome import Outcome
     from laminabench.traces.table import Trace
 
 # Flags of modelled replays only, and why they say nothing here.
@@ -85,7 +82,7 @@ class LiveReplay:
                 offered,
                 progress=lambda requests, tokens: progress(requests, len(trace), tokens),
             )
-        rejected = self.summary["requests"]["rejected"]
+        rejected = self.replayed.summary["requests"]["rejected"]
         if rejected:
             self.out.note(f"{rejected:,} requests were rejected; of the first: {self.replayed.why_rejected}")
 
@@ -93,26 +90,12 @@ class LiveReplay:
         """Of the replay that has been: what the workers recorded of one window."""
         from laminabench.sim.timeline import bubbles, write_timeline  # noqa: PLC0415
 
-        drawn, lanes, window_s = self.replayed.recorded.drawn(self.outcome, self.flags["timeline_window"])
+        drawn, lanes, window_s = self.replayed.recorded.drawn(
+            self.replayed.outcome, self.flags["timeline_window"]
+        )
         write_timeline(self.flags["timeline"], drawn, lanes)
-        last = min(window_s[1], self.outcome.end_s)
+        last = min(window_s[1], self.replayed.outcome.end_s)
         return {"window_s": [window_s[0], last], "bubbles": bubbles(drawn, lanes)}
-
-    @property
-    def deployment(self) -> Deployment:
-        return self.setup.deployment
-
-    @property
-    def model(self) -> ModelShape:
-        return self.setup.model
-
-    @property
-    def outcome(self) -> Outcome:
-        return self.replayed.outcome
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        return self.replayed.summary
 
     @property
     def facts(self) -> dict[str, Any]:

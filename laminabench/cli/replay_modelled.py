@@ -9,11 +9,8 @@ from laminabench.cli.output import Output
 from laminabench.errors import UserError
 
 if TYPE_CHECKING:
-    from laminabench.catalog.deployment import Deployment
-    from laminabench.catalog.models import ModelShape
     from laminabench.replay import Replayed, Workload
     from laminabench.runs.manifest import Backend
-    from laminabench.sim.outcome import Outcome
     from laminabench.traces.table import Trace
 
 MODEL = "llama3-70b"
@@ -96,29 +93,13 @@ class ModelledReplay:
         """Replay once more, keeping every piece of work of one window."""
         from laminabench.sim.timeline import bubbles, lanes_of, two_iterations, write_timeline  # noqa: PLC0415
 
-        outcome = self.outcome
+        outcome = self.replayed.outcome
         first, last = self.flags["timeline_window"] or two_iterations(outcome)
         first, last = min(first, outcome.end_s), min(last, outcome.end_s)
         again = self._replay(trace, offered, (first, last))
         lanes = lanes_of(again.outcome, again.modelled.spec)
         write_timeline(self.flags["timeline"], again.outcome, lanes)
         return {"window_s": [first, last], "bubbles": bubbles(again.outcome, lanes)}
-
-    @property
-    def deployment(self) -> Deployment:
-        return self.setup.deployment
-
-    @property
-    def model(self) -> ModelShape:
-        return self.setup.model
-
-    @property
-    def outcome(self) -> Outcome:
-        return self.replayed.outcome
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        return self.replayed.summary
 
     @property
     def facts(self) -> dict[str, Any]:

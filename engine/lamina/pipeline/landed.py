@@ -20,7 +20,7 @@ class Spent:
     @property
     def elsewhere_s(self) -> float:
         """What the caller's thread did not spend on its own work."""
-        return self.waited_s or self.prefill_s + self.model_s + self.attention_s + self.sampling_s
+        return self.prefill_s + self.model_s + self.attention_s + self.sampling_s + self.waited_s
 
 
 @dataclass
