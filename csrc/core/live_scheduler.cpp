@@ -43,6 +43,11 @@ void LiveScheduler::remove(Index row) {
   spare_.push_back(row);
 }
 
+void LiveScheduler::ready(Index row) {
+  if (row >= prompt_.size()) throw std::out_of_range("no request has this row");
+  scheduler_.ready(row);
+}
+
 const std::vector<LiveScheduler::Index>& LiveScheduler::finish(int batch) {
   const std::vector<Index>& done = scheduler_.finish(batch);
   spare_.insert(spare_.end(), done.begin(), done.end());

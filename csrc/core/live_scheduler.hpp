@@ -25,6 +25,7 @@ public:
 
   // From here on the row may be another request's.
   void remove(Index row);
+  void ready(Index row);
   const std::vector<Index>& finish(int batch);
   const Scheduler::Change& advance(int batch) { return scheduler_.advance(batch); }
 

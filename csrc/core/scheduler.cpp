@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <stdexcept>
-#include <string>
-#include <unordered_map>
 #include <utility>
 
 namespace lamina {
@@ -90,7 +88,7 @@ void Scheduler::remove(Index request) {
       break;
     case RequestState::kAdmitted:
       // It holds what it was charged, as one that has just joined does.
-      std::erase(lane.admitted, request);
+      std::erase(lane.joining, request);
       lane.arriving -= requests_.width_of(request);
       give_back(request, charge(request));
       break;
@@ -107,6 +105,7 @@ void Scheduler::remove(Index request) {
 const Scheduler::Change& Scheduler::advance(int batch) {
   change_.preempted.clear();
   change_.joined.clear();
+  change_.admitted.clear();
   change_.recomputed_tokens = 0;
   Lane& lane = lanes_[static_cast<std::size_t>(batch)];
   if (grows() && lane.size > 0) make_room(lane);
@@ -114,6 +113,14 @@ const Scheduler::Change& Scheduler::advance(int batch) {
   join(lane);
   lane.midway = true;
   return change_;
+}
+
+void Scheduler::ready(Index request) {
+  std::vector<Index>& joining = lanes_[batch_[request]].joining;
+  if (!limits_.staged || states_[request] != RequestState::kAdmitted ||
+      std::ranges::find(joining, request) != joining.end())
+    throw std::invalid_argument("only a request that was admitted can get ready, and once");
+  joining.push_back(request);
 }
 
 std::int64_t Scheduler::largest_kv(int batch) const { return std::ranges::max(lane(batch).kv); }
@@ -213,17 +220,18 @@ bool Scheduler::try_admit(Index request) {
   pool_[request] = static_cast<std::uint16_t>(pool);
   batch_[request] = static_cast<std::uint16_t>(batch);
   states_[request] = RequestState::kAdmitted;
-  lanes_[batch].admitted.push_back(request);
+  (limits_.staged ? change_.admitted : lanes_[batch].joining).push_back(request);
   lanes_[batch].arriving += width;
   running_ += width;
   return true;
 }
 
 void Scheduler::join(Lane& lane) {
-  for (const Index request : lane.admitted) {
+  for (const Index request : lane.joining) {
     const std::size_t pool = pool_[request];
     const std::int64_t width = requests_.width_of(request);
     const std::int64_t tokens = requests_.prompt[request] + width * produced(request);
+    lane.arriving -= width;
     lane.size += width;
     lane.members[pool] += width;
     lane.kv[pool] += tokens;
@@ -239,8 +247,7 @@ void Scheduler::join(Lane& lane) {
     if (produced(request) > 0) change_.recomputed_tokens += tokens;
     change_.joined.push_back(request);
   }
-  lane.admitted.clear();
-  lane.arriving = 0;
+  lane.joining.clear();
   sweep(lane);
 }
 
@@ -291,52 +298,6 @@ Scheduler::Index Scheduler::youngest_of(Lane& lane, int pool) {
 std::size_t Scheduler::phase_of(Index request) const {
   const auto block = static_cast<std::int64_t>(limits_.block_tokens);
   return static_cast<std::size_t>(((own_tokens(request) - joined_[request]) % block + block) % block);
-}
-
-void Scheduler::check_integrity() const {
-  const auto expect = [](bool holds, const char* what) {
-    if (!holds) throw std::logic_error(std::string("scheduler: ") + what);
-  };
-  std::vector<std::int64_t> used(static_cast<std::size_t>(limits_.pools));
-  std::vector<std::int64_t> size(lanes_.size());
-  std::vector<std::int64_t> arriving(lanes_.size());
-  std::vector<std::vector<std::int64_t>> kv(lanes_.size(), std::vector<std::int64_t>(used.size()));
-  std::vector<std::unordered_map<std::int64_t, std::int64_t>> prefixes(used.size());
-  std::int64_t running = 0;
-  for (std::size_t row = 0; row < states_.size(); ++row) {
-    const auto request = static_cast<Index>(row);
-    const RequestState state = states_[row];
-    if (state != RequestState::kRunning && state != RequestState::kAdmitted) continue;
-    const std::size_t pool = pool_[row];
-    const Lane& lane = lanes_[batch_[row]];
-    const std::int64_t width = requests_.width_of(row);
-    running += width;
-    const std::int64_t made = state == RequestState::kRunning ? lane.iteration - joined_[row] : 0;
-    expect(produced(request) + made < requests_.output[row], "a request runs beyond its last token");
-    // In an iteration a growing request holds room for the tokens being made.
-    const std::int64_t ahead = state == RequestState::kAdmitted || lane.midway ? 1 : 0;
-    const std::int64_t grown = own_tokens(request) + width * (made + ahead);
-    used[pool] += grows() ? pools_.rounded(grown) : charge(request);
-    for (const std::int64_t id : requests_.prefix(row)) ++prefixes[pool][id];
-    if (state == RequestState::kRunning) {
-      size[batch_[row]] += width;
-      kv[batch_[row]][pool] += requests_.prompt[row] + width * (produced(request) + made);
-    } else {
-      arriving[batch_[row]] += width;
-    }
-  }
-  expect(running == running_, "the number of running requests is wrong");
-  for (std::size_t j = 0; j < lanes_.size(); ++j) {
-    expect(size[j] == lanes_[j].size, "a batch's size is wrong");
-    expect(arriving[j] == lanes_[j].arriving, "the number of arriving requests is wrong");
-    expect(kv[j] == lanes_[j].kv, "a batch's KV tokens are wrong");
-  }
-  for (std::size_t pool = 0; pool < used.size(); ++pool) {
-    const std::int64_t taken = pools_.capacity() - pools_.free(static_cast<int>(pool));
-    expect(pools_.free(static_cast<int>(pool)) >= 0, "a KV pool is overfull");
-    expect(taken == used[pool] + pools_.prefix_tokens(static_cast<int>(pool)), "a KV pool's books are wrong");
-    expect(pools_.holds(static_cast<int>(pool), prefixes[pool]), "a shared prefix is counted wrong");
-  }
 }
 
 }  // namespace lamina

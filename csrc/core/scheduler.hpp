@@ -46,6 +46,7 @@ struct SchedulerLimits {
   int block_tokens = 1;
   Admission admission = Admission::kReserve;
   std::int64_t max_requests = 0;  // sequences running at once, all batches together
+  bool staged = false;  // who is admitted joins its batch only after ready(): its KV comes meanwhile
 };
 
 // Continuous batching over shared KV memory: who waits, who runs in which batch, who makes room. One
@@ -61,6 +62,7 @@ public:
   struct Change {
     std::vector<Index> preempted;
     std::vector<Index> joined;
+    std::vector<Index> admitted;         // staged: those let in now, whichever batch they will join
     std::int64_t recomputed_tokens = 0;  // KV that joining requests had lost when they were preempted
   };
 
@@ -79,6 +81,10 @@ public:
   // The batch is about to run its next iteration: its requests get room for their next token, waiting ones
   // are admitted to the emptiest batches, and those meant for this one join it.
   const Change& advance(int batch);
+  const Change& change() const { return change_; }  // the last one
+
+  // Staged: the request, which was admitted, has its KV, and joins when its batch goes on next.
+  void ready(Index request);
 
   // The request goes at once, wherever it is: it was cancelled, or has ended before its last token. What is
   // not here stays so.
@@ -123,14 +129,14 @@ private:
   // One batch. Requests that leave at the same iteration form a chain that starts in `leaving`.
   struct Lane {
     std::int64_t size = 0;      // sequences
-    std::int64_t arriving = 0;  // sequences of those admitted
+    std::int64_t arriving = 0;  // sequences of those admitted, ready or not
     std::int64_t iteration = 0;
     bool midway = false;           // between advance() and finish(): there is room for the tokens being made
     std::vector<std::int64_t> kv;  // per pool: tokens its requests have now
     std::vector<std::int64_t> members;              // per pool
     std::vector<std::vector<std::int64_t>> phases;  // per pool: members by (own tokens - iteration) mod block
     std::vector<Index> leaving;                     // ring over iterations
-    std::vector<Index> admitted;                    // join at the next boundary
+    std::vector<Index> joining;                     // those admitted that join at the next boundary
     std::vector<Stay> youngest;                     // in order of joining; those who left are skipped
   };
 

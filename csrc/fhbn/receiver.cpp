@@ -21,42 +21,47 @@ Receiver::Receiver(std::shared_ptr<Segment> segment, std::shared_ptr<const Peer>
 Receiver::~Receiver() { close(); }
 
 std::optional<Arrived> Receiver::receive(const Patience& patience) {
-  if (!owner_.is_here()) throw ChannelError("the channel from " + peer_->name() + kNotOurs);
-  if (closed_) throw ChannelClosed("the channel from " + peer_->name() + " was closed at this end");
+  switch (await(patience)) {
+    case Woken::kLate:
+      throw DeadlinePassed("nothing came from " + peer_->name() + " in time");
+    case Woken::kAsked:
+      return std::nullopt;
+    default:
+      break;
+  }
   const std::uint64_t next = next_;
-  if (load_acquire(segment_->ring().published.seqno) == next && !wait_for_message(patience))
-    return std::nullopt;
   const Arrived message = checked(next);
   next_.store(next + 1, std::memory_order_relaxed);  // only this thread writes it
   return message;
 }
+
+Woken Receiver::await(const Patience& patience) {
+  if (!owner_.is_here()) throw ChannelError("the channel from " + peer_->name() + kNotOurs);
+  if (closed_) throw ChannelClosed("the channel from " + peer_->name() + " was closed at this end");
+  return has_message() ? Woken::kReady : wait_for_message(patience);
+}
+
+bool Receiver::has_message() const { return load_acquire(segment_->ring().published.seqno) != next_; }
 
 bool Receiver::is_ready() const {
   const Side& line = segment_->ring().published;
   return load_acquire(line.seqno) != next_ || load_acquire(line.state) != State::kOpen;
 }
 
-bool Receiver::wait_for_message(const Patience& patience) {
+Woken Receiver::wait_for_message(const Patience& patience) {
   Ring& ring = segment_->ring();
   // The sender would wait for us as we for it.
   if (next_ - consumed_ >= segment_->geometry().slots) {
     throw ChannelError("all " + std::to_string(segment_->geometry().slots) + " slots of the channel from " +
                        peer_->name() + " hold messages that were not released");
   }
-  switch (
-      waiter_.wait(ring.published, next_, ring.receiver, *peer_, patience.timeout, patience.interrupted)) {
-    case Woken::kReady:
-      break;
-    case Woken::kLate:
-      throw DeadlinePassed("nothing came from " + peer_->name() + " in time");
-    case Woken::kAlone:
-      throw PeerLost(peer_->name() + " has ended and all its messages were received");
-    case Woken::kAsked:
-      return false;
-  }
+  const Woken woken =
+      waiter_.wait(ring.published, next_, ring.receiver, *peer_, patience.timeout, patience.interrupted);
+  if (woken == Woken::kAlone) throw PeerLost(peer_->name() + " has ended and all its messages were received");
+  if (woken != Woken::kReady) return woken;
   // The state first: what was published before it was closed is seen by the look after that.
   const bool closed = load_acquire(ring.published.state) != State::kOpen;
-  if (load_acquire(ring.published.seqno) != next_) return true;
+  if (has_message()) return Woken::kReady;
   if (closed)
     throw ChannelClosed(peer_->name() + " has closed the channel and all its messages were received");
   // To wait again would give it a way to keep us beyond the deadline.

@@ -30,6 +30,13 @@ public:
   // The next message, in the order in which they were sent; nothing if `patience` was asked to end the wait.
   std::optional<Arrived> receive(const Patience& patience);
 
+  // Waits for a message, which is there if this gives kReady, or for `patience` to be over. Throws if none
+  // can come.
+  Woken await(const Patience& patience);
+
+  // Whether a message is there.
+  bool has_message() const;
+
   // Whether receive() would not wait for a message. It may still throw.
   bool is_ready() const;
 
@@ -47,7 +54,7 @@ public:
   const Peer& peer() const { return *peer_; }
 
 private:
-  bool wait_for_message(const Patience& patience);
+  Woken wait_for_message(const Patience& patience);
   Arrived checked(std::uint64_t seqno) const;
   [[noreturn]] void corrupted(const char* how) const;
 

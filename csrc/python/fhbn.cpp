@@ -56,6 +56,11 @@ constexpr const char* kReceiverDoc =
 constexpr const char* kRecvDoc =
     R"(Wait for the next message. It lies in the ring and holds its slot until it is released.)";
 
+constexpr const char* kReadyDoc =
+    R"(Whether a message is there, or comes in this time.
+
+Only one that has to wait notices the peer's end, and raises it as recv() does.)";
+
 constexpr const char* kMessageDoc =
     R"(A received message: a sequence of memoryviews of its parts, where they lie in the ring.
 
@@ -208,6 +213,20 @@ Message recv(nb::handle_t<ReceiverEnd> receiver, std::optional<double> timeout_s
   return Message(nb::borrow(receiver), *arrived);
 }
 
+bool ready(ReceiverEnd& self, double timeout_s) {
+  const Duration timeout = seconds(timeout_s);
+  if (self.end.has_message()) return true;
+  if (timeout == Duration::zero()) return false;
+  const Busy<fhbn::Receiver> busy(self);
+  fhbn::Woken woken;
+  {
+    nb::gil_scoped_release nogil;
+    woken = self.end.await({timeout, kSignalled});
+  }
+  if (woken == fhbn::Woken::kAsked) throw nb::python_error();
+  return woken == fhbn::Woken::kReady;
+}
+
 nb::object part_of(nb::handle_t<Message> message, Py_ssize_t index) {
   const fhbn::Arrived& arrived = made(message).arrived();
   const auto count = static_cast<Py_ssize_t>(arrived.count);
@@ -268,7 +287,8 @@ void bind_fhbn(nb::module_& m) {
   bind_end<fhbn::Sender>(m, "ShmSender", kSenderDoc)
       .def("send", &send, "buffers"_a, "timeout_s"_a = nb::none(), kSendDoc);
   bind_end<fhbn::Receiver>(m, "ShmReceiver", kReceiverDoc)
-      .def("recv", &recv, "timeout_s"_a = nb::none(), kRecvDoc);
+      .def("recv", &recv, "timeout_s"_a = nb::none(), kRecvDoc)
+      .def("ready", &ready, "timeout_s"_a = 0.0, kReadyDoc);
 
   // Seen by nobody: a memoryview is what one gets.
   nb::class_<Part>(m, "_ShmPart", nb::is_final(), nb::type_slots(kPartSlots));

@@ -62,7 +62,14 @@ Waiting requests are served by smaller `key` first.)";
 constexpr const char* kAdvanceDoc =
     R"(The batch is about to run an iteration: (rows that had to make room, rows that joined).
 
-Who made room waits again, and will join with the tokens it has made.)";
+Who made room waits again, and will join with the tokens it has made. Where the scheduler is `staged`, those
+join for whom ready() was called; `admitted` tells who has been given memory.)";
+
+constexpr const char* kAdmittedDoc =
+    R"(Staged: the rows that the last advance() has promised memory to, whichever batch they will join.)";
+
+constexpr const char* kReadyDoc =
+    R"(Staged: the KV of a row that was admitted is there. It joins its batch when that advances next.)";
 
 }  // namespace
 
@@ -86,13 +93,14 @@ void bind_scheduler(nb::module_& m) {
       .def(
           "__init__",
           [](LiveScheduler* self, std::int64_t tokens, std::int64_t max_sequences, int batches, int pools,
-             const std::string& admission) {
+             const std::string& admission, bool staged) {
             if (tokens < 1 || max_sequences < 1 || batches < 1 || pools < 1)
               throw std::invalid_argument("tokens, max_sequences, batches and pools are at least 1");
-            new (self) LiveScheduler({batches, pools, tokens, 1, admission_of(admission), max_sequences});
+            new (self)
+                LiveScheduler({batches, pools, tokens, 1, admission_of(admission), max_sequences, staged});
           },
           "tokens"_a, "max_sequences"_a, nb::kw_only(), "batches"_a = 1, "pools"_a = 1,
-          "admission"_a = "reserve")
+          "admission"_a = "reserve", "staged"_a = false)
       .def("add", &LiveScheduler::add, "prompt"_a, "output"_a, nb::kw_only(), "width"_a = 1, "key"_a, kAddDoc)
       .def("remove", &LiveScheduler::remove, "row"_a,
            "The request goes now, wherever it is: cancelled, or ended before its last token.")
@@ -111,13 +119,17 @@ void bind_scheduler(nb::module_& m) {
             return nb::make_tuple(rows_of(change.preempted), rows_of(change.joined));
           },
           "batch"_a = 0, kAdvanceDoc)
+      .def("ready", &LiveScheduler::ready, "row"_a, kReadyDoc)
+      .def_prop_ro(
+          "admitted", [](const LiveScheduler& live) { return rows_of(live.scheduler().change().admitted); },
+          nb::rv_policy::automatic, kAdmittedDoc)
       .def(
           "pool",
           [](const LiveScheduler& live, LiveScheduler::Index row) {
             if (row >= live.scheduler().requests()) throw std::out_of_range("no such row");
             return live.scheduler().pool(row);
           },
-          "row"_a, "The pool that a row's KV is in, once it has joined: the one that had most free tokens.")
+          "row"_a, "The pool that a row's KV is in, once it was admitted: the one that had most free tokens.")
       .def(
           "size",
           [](const LiveScheduler& live, int batch) {

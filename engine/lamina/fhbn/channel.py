@@ -78,6 +78,13 @@ class Receiver(End, Protocol):
         """Wait for the next message."""
         ...
 
+    def ready(self, timeout_s: float = 0.0) -> bool:
+        """Whether a message is there, or comes in this time. Asking without waiting costs next to nothing.
+
+        The peer's end is no answer: shared memory raises it from a wait, as recv does, gloo from recv only.
+        """
+        ...
+
 
 # What a message can have at most, over every engine.
 MOST_PARTS = _MOST_PARTS

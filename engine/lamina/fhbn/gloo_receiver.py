@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import weakref
 from typing import Any
 
@@ -20,6 +21,9 @@ from lamina.fhbn.terms import Terms
 from lamina.fhbn.torch_distributed import RECEIVER
 
 Bytes = NDArray[np.uint8]
+_SEQNO = np.dtype("<u8")  # what a frame's header begins with
+_NOT = (1 << 64) - 1  # the seqno with all its bits turned: no byte of it is left as it was
+_LOOK_EVERY_S = 50e-6
 
 
 class GlooReceiver(GlooEnd):
@@ -85,6 +89,24 @@ class GlooReceiver(GlooEnd):
         self._finish()
         return message
 
+    def ready(self, timeout_s: float = 0.0) -> bool:
+        """Whether the next message has begun to arrive, now or in this time.
+
+        gloo knows of a wait that ends with a message or with the channel, and of no question: so it is looked
+        at what lies where gloo writes.
+        """
+        deadline = Deadline(timeout_s)
+        while not self._begun:
+            if deadline.left_s == 0:
+                return False
+            time.sleep(min(deadline.left_s, _LOOK_EVERY_S))
+        return True
+
+    @property
+    def _begun(self) -> bool:
+        # Where all slots are held, the next one's has a message that was received already.
+        return distance(self._consumed, self._next) <= self._mask and self._frames.touched(self._next)
+
     def _give_back(self, seqno: int) -> None:
         self._held[seqno & self._mask] = None
         self._given_back[seqno & self._mask] = True
@@ -117,6 +139,7 @@ class _Open:
         # Not touched before something is written there: large slots that are never used cost nothing.
         self._tensors = [torch.empty(size, dtype=torch.uint8) for _ in range(count)]
         self._arrays: list[Bytes] = [tensor.numpy() for tensor in self._tensors]
+        self._seqnos = [array[: _SEQNO.itemsize].view(_SEQNO) for array in self._arrays]
         self.works: list[Any] = [None] * count
         self._last = first
 
@@ -124,9 +147,19 @@ class _Open:
         at = self._last & self._mask
         # Of a group that was lost: recv() tells, when it comes to this buffer.
         self.works[at] = None
+        self._untouched(at)
         with contextlib.suppress(RuntimeError):
             self.works[at] = end._expect(self._tensors[at], self._tag)
         self._last = after(self._last)
+
+    def _untouched(self, at: int) -> None:
+        """Put what no message begins with where one will begin."""
+        if self._tag == FRAMES:
+            self._seqnos[at][:] = self._last ^ _NOT
+
+    def touched(self, number: int) -> bool:
+        """Whether something of frame `number` has been written."""
+        return int(self._seqnos[number & self._mask][0]) != number ^ _NOT
 
     def taken(self, end: GlooReceiver, number: int, deadline: Deadline, late: str) -> Bytes:
         at = number & self._mask

@@ -70,6 +70,12 @@ class Listener:
                 why = f"; one that came was turned away: {refused}" if refused else ""
                 raise ChannelTimeoutError(f"nobody connected to {self.address} in time{why}") from refused
 
+    def visited(self, timeout_s: float) -> bool:
+        """Whether somebody has come in this time, so that accept() has something to do."""
+        if self._socket.fileno() < 0:
+            raise ChannelClosedError(f"the listener {self.name} on {self.address} was closed")
+        return bool(self._waiting.select(timeout_s))
+
     def _ready(self, deadline: Deadline) -> list[int]:
         """Who has something to say, once somebody has or somebody's time is over."""
         if self._socket.fileno() < 0:

@@ -153,6 +153,10 @@ class NcclReceiver(_NcclEnd):
         self._finish()
         return message
 
+    def ready(self, timeout_s: float = 0.0) -> bool:  # noqa: ARG002 - it has no answer
+        """Over NCCL nobody knows: it waits as soon as it is told where to put a message."""
+        raise ChannelError(f"whether {self.peer} has sent something, NCCL does not tell: call recv()")
+
     def give_back(self, seqno: int) -> None:
         """A message was released; slots are used again in order."""
         self._given_back[seqno % self._slots] = True

@@ -54,6 +54,13 @@ def test_who_asks_for_it_is_told_why_not(links: tuple[fhbn.Link, fhbn.Link]) -> 
         ours.receiver("qkv", message_bytes=64, network="nccl")
 
 
+def test_it_does_not_tell_what_is_there() -> None:
+    receiver = object.__new__(NcclReceiver)
+    receiver.peer = "model worker 0"
+    with pytest.raises(fhbn.ChannelError, match="whether model worker 0 has sent something, NCCL does not"):
+        receiver.ready()
+
+
 class FakeGroup:
     """Puts a header where the next message is wanted, or fails."""
 

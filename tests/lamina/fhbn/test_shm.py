@@ -153,7 +153,12 @@ def test_a_deadline_leaves_the_channel_as_it_was() -> None:
 @pytest.mark.parametrize("timeout_s", [-1.0, float("nan")])
 def test_a_senseless_timeout_is_refused(timeout_s: float) -> None:
     sender, receiver = ends()
-    for call in (lambda: sender.send(b"", timeout_s=timeout_s), lambda: receiver.recv(timeout_s=timeout_s)):
+    calls: list[Callable[[], object]] = [
+        lambda: sender.send(b"", timeout_s=timeout_s),
+        lambda: receiver.recv(timeout_s=timeout_s),
+        lambda: receiver.ready(timeout_s),
+    ]
+    for call in calls:
         with pytest.raises(ValueError, match="a number of seconds, 0 or more"):
             call()
 
@@ -227,6 +232,8 @@ def test_ctrl_c_ends_a_wait(alarm: Callable[[float], None]) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         interrupted(receiver.recv)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(lambda: receiver.ready(30))
     sender.send(b"1")
     with pytest.raises(KeyboardInterrupt):
         interrupted(lambda: sender.send(b"2"))

@@ -1,0 +1,160 @@
+"""A prefill worker: all slices, and prompts to compute while others decode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lamina.cluster.boot import Boot, Weights
+from lamina.cluster.pulling import CALLED_OFF, Head, piece_tokens
+from lamina.convert import Conversion
+from lamina.fhbn import ChannelError
+from lamina.fhbn.channel import Sender
+from lamina.model import Prefill
+
+# Attention workers take what is sent when they have nothing else to do, and nobody knows when that is.
+_FOREVER_S = 1e9
+
+
+class Desk(Protocol):
+    """The front end, as this worker needs it."""
+
+    def hear(self, *, wait: bool) -> dict[str, Any] | None:
+        """What is said to prefill workers next; without waiting None if nothing has been said."""
+        ...
+
+    def say(self, message: dict[str, Any]) -> None:
+        """To the front end."""
+        ...
+
+
+@dataclass
+class Order:
+    """A sequence whose KV is to be computed: of the tokens from `shared` on, for some attention workers."""
+
+    name: int
+    text: Tensor
+    shared: int
+    to: list[int]
+    left: int  # tokens of layers that each of them has to be sent
+    wanted: bool = True
+
+
+@dataclass
+class Orders:
+    """What the front end has asked for, in that order; also of what it has given up, others must hear."""
+
+    desk: Desk
+    layers: int
+    _waiting: dict[int, Order] = field(default_factory=dict)
+    _current: Order | None = None
+
+    def next(self) -> Order:
+        """Wait for one."""
+        while not self._waiting:
+            self._take(self.desk.hear(wait=True))
+        self._current = self._waiting.pop(next(iter(self._waiting)))
+        self.listen()
+        return self._current
+
+    def listen(self) -> None:
+        """Hear what has been said."""
+        while message := self.desk.hear(wait=False):
+            self._take(message)
+
+    def clear(self) -> None:
+        """Forget all of it: nobody is there any more to be sent it."""
+        self._waiting.clear()
+        self._current = None
+
+    def _take(self, message: dict[str, Any] | None) -> None:
+        assert message
+        if "compute" in message:
+            text = torch.from_numpy(np.frombuffer(message["text"], np.int32).astype(np.int64))
+            name, shared = message["compute"], message["shared"]
+            left = self.layers * (len(text) - shared)
+            self._waiting[name] = Order(name, text, shared, message["to"], left)
+        else:
+            name = message["forget"]
+            for order in (self._current, self._waiting.get(name)):
+                if order and order.name == name:
+                    order.wanted = False
+
+
+class PrefillRole:
+    """Computes one prompt at a time and sends K and V, layer by layer, to the attention workers that want it.
+
+    They take it when they have nothing else to do; until then a send waits, and the prompt with it.
+    """
+
+    def __init__(self, boot: Boot, conversion: Conversion, weights: Weights, desk: Desk) -> None:
+        self._desk, self._partition = desk, boot.deal
+        slices = weights if isinstance(weights, list) else conversion.bind(weights)
+        self._prefill = Prefill(slices[:-1], conversion.attentions)
+        self._orders = Orders(desk, len(conversion.attentions))
+        self._senders: dict[int, Sender] = {}
+
+    def add(self, worker: int, sender: Sender) -> None:
+        """The channel to an attention worker."""
+        self._senders[worker] = sender
+
+    @property
+    def network(self) -> str:
+        """What moves the messages."""
+        return next(iter(self._senders.values())).engine
+
+    def part(self) -> None:
+        """Close all channels."""
+        for sender in self._senders.values():
+            sender.close()
+        self._senders.clear()
+
+    def regroup(self) -> None:
+        """Be ready to begin again, with what is asked for from now on."""
+        self._orders.clear()
+
+    def work(self) -> None:
+        """Prompt by prompt, until the front end wants no more."""
+        while True:
+            self._compute(self._orders.next())
+
+    def _compute(self, order: Order) -> None:
+        chunks = self._prefill.run(order.text, None, partial(self._deliver, order))
+        while order.wanted and order.left:
+            try:
+                next(chunks)
+            except ChannelError:
+                raise
+            except Exception as error:
+                # Nothing is lost but this prompt, as when it is computed in one process.
+                if order.left:
+                    self._desk.say({"failed_prompt": order.name, "why": str(error)})
+                break
+            self._orders.listen()
+        if order.left:
+            for worker in order.to:
+                self._send(worker, Head(order.name, CALLED_OFF, 0))
+
+    def _deliver(self, order: Order, layer: int, begin: int, k: Tensor, v: Tensor) -> None:
+        """What of a chunk and layer is not shared, in pieces, to all in turns."""
+        first = max(order.shared - begin, 0)
+        heads = {worker: self._heads(worker) for worker in order.to}
+        most = piece_tokens(2 * k[0, heads[order.to[0]]].nbytes)
+        for start in range(first, len(k), most):
+            rows = slice(start, start + most)
+            for worker in order.to:
+                parts = (each[rows, heads[worker]].contiguous() for each in (k, v))
+                self._send(worker, Head(order.name, layer, begin + start), *parts)
+        order.left -= max(len(k) - first, 0)
+
+    def _heads(self, worker: int) -> slice:
+        mine = self._partition.of_worker(worker)
+        return slice(mine.start, mine.stop)
+
+    def _send(self, worker: int, head: Head, *parts: Tensor) -> None:
+        self._senders[worker].send(head.said(), *parts, timeout_s=_FOREVER_S)

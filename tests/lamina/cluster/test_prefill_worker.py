@@ -1,0 +1,291 @@
+"""A prefill worker's prompts: the KV that the original computes, in order, until nobody wants it any more."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from lamina._native import ShmReceiver, ShmSegment, ShmSender
+from lamina.attention.worker import TensorWorker
+from lamina.cluster.boot import Boot
+from lamina.cluster.prefill_worker import Orders, PrefillRole
+from lamina.cluster.pulling import CALLED_OFF, PIECE_SLOTS, Head, Pull, piece_bytes
+from lamina.convert import Conversion, convert
+from lamina.kv import Arena
+from lamina.model import prefill
+from lamina.pipeline.arenas import arena_shape, attend_over
+from lamina.pipeline.keeper import Arrival
+from lamina.pipeline.partition import Along, Partition
+
+SmallModel = Callable[..., transformers.PreTrainedModel]
+Served = tuple[transformers.PreTrainedModel, Conversion]
+WORKERS = 2
+CHUNK = 16
+
+
+class OverError(Exception):
+    """The front end has ended."""
+
+
+class FrontEnd:
+    """Says what was put into its queue, and then that it has ended."""
+
+    def __init__(self) -> None:
+        self.orders: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.heard: list[dict[str, Any]] = []
+
+    def hear(self, *, wait: bool) -> dict[str, Any] | None:
+        try:
+            message = self.orders.get(block=wait, timeout=30)
+        except queue.Empty:
+            return None
+        if "end" in message:
+            raise OverError
+        return message
+
+    def say(self, message: dict[str, Any]) -> None:
+        self.heard.append(message)
+
+    def compute(self, name: int, text: list[int], *, shared: int = 0, to: tuple[int, ...] = (0, 1)) -> None:
+        told = np.array(text, np.int32).tobytes()
+        self.orders.put({"compute": name, "text": told, "shared": shared, "to": list(to)})
+
+    def forget(self, name: int) -> None:
+        self.orders.put({"forget": name})
+
+    def end(self) -> None:
+        self.orders.put({"end": True})
+
+
+class Attention:
+    """One attention worker."""
+
+    def __init__(self, conversion: Conversion, heads: range, receiver: ShmReceiver) -> None:
+        first = conversion.attentions[0]
+        self.arena = Arena(arena_shape(conversion, len(heads)), 500)
+        group = first.heads // first.kv_heads
+        store = TensorWorker(conversion.dtype, group * len(heads), len(heads), first.head_dim, threads=1)
+        attend_over(store, self.arena, conversion.attentions)
+        self.heads = slice(heads.start, heads.stop)
+        self.had: list[int] = []
+        self.receiver = receiver
+        self.pull = Pull(store, len(conversion.attentions), self.had.append, lambda: None)
+        self.pull.add(receiver)
+
+    def expect(self, name: int, tokens: int, shared: int = 0) -> None:
+        self.pull.expect(Arrival(name, shared, self.arena.allocate(name, tokens - shared)))
+
+    def matches(self, name: int, kv: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        for layer, wanted in enumerate(kv):
+            for found, whole in zip(self.arena.read(layer, name), wanted, strict=True):
+                torch.testing.assert_close(found, whole[:, self.heads], rtol=1e-4, atol=1e-5)
+
+
+class Cast:
+    """A prefill worker in a thread of its own, two attention workers, and the model that they serve."""
+
+    def __init__(self, served: Served, along: Along, slots: int) -> None:
+        self.model, self.conversion = served
+        first = self.conversion.attentions[0]
+        partition = Partition(along, 1, WORKERS, first.heads, first.kv_heads)
+        self.front = FrontEnd()
+        self.role = PrefillRole(
+            cast(Boot, SimpleNamespace(deal=partition)), self.conversion, self.model, self.front
+        )
+        self.attention: list[Attention] = []
+        for worker in range(WORKERS):
+            heads = partition.of_worker(worker)
+            most = piece_bytes(2 * len(heads) * first.head_dim * self.conversion.dtype.itemsize)
+            segment = ShmSegment.create(most, slots, epoch=7, first_seqno=0)
+            sender = ShmSender(
+                ShmSegment.attach(segment.descriptor), f"attention {worker}", timeout_s=30, spin_s=0
+            )
+            self.role.add(worker, sender)
+            receiver = ShmReceiver(segment, "prefill 0", timeout_s=30, spin_s=0)
+            self.attention.append(Attention(self.conversion, heads, receiver))
+        self._thread = threading.Thread(target=self._work)
+        self.error: BaseException | None = None
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            with torch.inference_mode():
+                self.role.work()
+        except BaseException as error:
+            self.error = error
+
+    def pull_until(self, done: Callable[[], bool]) -> None:
+        while not done():
+            assert self.error is None
+            if not any(attention.pull.pull() for attention in self.attention):
+                time.sleep(1e-4)  # the other thread's turn
+
+    def original(self, text: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        cache = transformers.DynamicCache()
+        with torch.inference_mode():
+            self.model(input_ids=torch.tensor([text]), past_key_values=cache, use_cache=True)
+        return [(kv.keys[0].transpose(0, 1), kv.values[0].transpose(0, 1)) for kv in cache.layers]
+
+    def end(self) -> None:
+        """Let it hear of the end, whatever it has to send before that."""
+        self.front.end()
+        while self._thread.is_alive():
+            for attention in self.attention:
+                if attention.receiver.ready(0.001):
+                    attention.receiver.recv().release()
+        assert isinstance(self.error, OverError)
+
+
+@pytest.fixture(scope="module")
+def served(small_model: SmallModel) -> Served:
+    model = small_model("llama-gqa")
+    return model, convert(model)
+
+
+@pytest.fixture
+def start(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Cast]]:
+    monkeypatch.setattr(prefill, "CHUNK", CHUNK)
+    started: list[Cast] = []
+
+    def make(along: Along = "heads", slots: int = PIECE_SLOTS) -> Cast:
+        started.append(Cast(served, along, slots))
+        return started[-1]
+
+    yield make
+    for each in started:
+        each.end()
+
+
+def text_of(tokens: int, seed: int = 0) -> list[int]:
+    return torch.randint(1, 120, (tokens,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def headlines(attention: Attention) -> list[Head]:
+    found = []
+    while attention.receiver.ready(0.2):
+        with attention.receiver.recv() as message:
+            found.append(Head.heard(message))
+    return found
+
+
+@pytest.mark.parametrize("small_pieces", [False, True])
+def test_attention_workers_get_their_heads_of_each_prompt(
+    start: Callable[..., Cast], small_pieces: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if small_pieces:
+        monkeypatch.setattr("lamina.cluster.pulling.PIECE_BYTES", 300)
+    cast = start(slots=2)
+    texts = {1: text_of(1), 2: text_of(CHUNK, 2), 3: text_of(2 * CHUNK + 5, 3)}
+    for name, text in texts.items():
+        for attention in cast.attention:
+            attention.expect(name, len(text))
+        cast.front.compute(name, text)
+    cast.pull_until(lambda: all(len(attention.had) == len(texts) for attention in cast.attention))
+    for attention in cast.attention:
+        assert attention.had == [1, 2, 3], "in the order in which they were asked for"
+        for name, text in texts.items():
+            attention.matches(name, cast.original(text))
+    assert cast.front.heard == []
+
+
+def test_whole_requests_go_to_one_attention_worker(start: Callable[..., Cast]) -> None:
+    cast = start("requests")
+    first, second = cast.attention
+    text = text_of(CHUNK + 3)
+    for name, attention in ((1, second), (2, first)):
+        attention.expect(name, len(text))
+        cast.front.compute(name, text, to=(cast.attention.index(attention),))
+    cast.pull_until(lambda: first.had == [2] and second.had == [1])
+    first.matches(2, cast.original(text))
+    second.matches(1, cast.original(text))
+
+
+@pytest.mark.parametrize("shared", [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK])
+def test_of_shared_tokens_nothing_is_sent(start: Callable[..., Cast], shared: int) -> None:
+    cast = start()
+    text = text_of(2 * CHUNK + 5)
+    for attention in cast.attention:
+        attention.expect(1, len(text))
+    cast.front.compute(1, text)
+    cast.pull_until(lambda: all(attention.had == [1] for attention in cast.attention))
+    other = text[:shared] + text_of(2 * CHUNK + 5 - shared, 9)
+    for attention in cast.attention:
+        attention.arena.fork(1, 2, shared)
+        attention.expect(2, len(other), shared)
+    cast.front.compute(2, other, shared=shared)
+    cast.pull_until(lambda: all(attention.had == [1, 2] for attention in cast.attention))
+    for attention in cast.attention:
+        attention.matches(2, cast.original(other))
+
+
+def test_a_prompt_that_nobody_wants_any_more_stops_at_the_next_chunk(start: Callable[..., Cast]) -> None:
+    cast = start(slots=2)  # so few that it waits in the middle of the first chunk
+    text = text_of(5 * CHUNK)
+    cast.front.compute(1, text, to=(0,))
+    cast.front.compute(2, text, to=(0,))
+    cast.front.compute(3, text_of(CHUNK), to=(0,))
+    cast.attention[0].receiver.ready(30)
+    cast.front.forget(1)
+    cast.front.forget(2)  # which has not begun
+    cast.front.forget(77)  # of whom it has never heard
+    heads = headlines(cast.attention[0])
+    layers = len(cast.conversion.attentions)
+    assert heads == [
+        *(Head(1, layer, 0) for layer in range(layers)), Head(1, CALLED_OFF, 0),
+        Head(2, CALLED_OFF, 0),
+        *(Head(3, layer, 0) for layer in range(layers)),
+    ]  # fmt: skip
+
+
+def test_one_that_is_forgotten_when_all_was_sent_is_not_called_off(start: Callable[..., Cast]) -> None:
+    cast = start(slots=2)
+    cast.front.compute(1, text_of(CHUNK), to=(0,))
+    cast.attention[0].receiver.ready(30)
+    cast.front.forget(1)
+    assert [head.layer for head in headlines(cast.attention[0])] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("chunks", [0, 1])
+def test_a_prompt_that_cannot_be_computed_is_told_and_called_off(
+    start: Callable[..., Cast], chunks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cast = start(slots=64)
+    causal, calls = prefill.causal, 0
+
+    def fail(*arguments: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 3 * chunks + 2:
+            raise MemoryError("no more")
+        return causal(*arguments)
+
+    monkeypatch.setattr(prefill, "causal", fail)
+    cast.front.compute(1, text_of(3 * CHUNK), to=(0,))
+    cast.front.compute(2, text_of(3), to=(1,))
+    assert cast.attention[1].receiver.ready(30)
+    assert cast.front.heard == [{"failed_prompt": 1, "why": "no more"}]
+    heads = headlines(cast.attention[0])
+    assert heads[-1] == Head(1, CALLED_OFF, 0)
+    assert len(heads) == 3 * chunks + 2 + 1
+    assert [head.name for head in headlines(cast.attention[1])] == [2, 2, 2], "others are computed"
+
+
+def test_what_was_asked_for_before_a_loss_is_not_computed_after_it() -> None:
+    front = FrontEnd()
+    orders = Orders(front, 3)
+    for name in (1, 2):
+        front.compute(name, [7, 8])
+    assert orders.next().name == 1
+    orders.clear()
+    front.forget(2)
+    front.compute(3, [7, 8])
+    assert orders.next().name == 3
