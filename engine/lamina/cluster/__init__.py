@@ -2,6 +2,7 @@
 
 from lamina.cluster.core import ClusterCore
 from lamina.cluster.layout import Layout
+from lamina.cluster.lost import LostError, Replaced
 from lamina.cluster.machine import Machine
 
-__all__ = ["ClusterCore", "Layout", "Machine"]
+__all__ = ["ClusterCore", "Layout", "LostError", "Machine", "Replaced"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from lamina.attention.worker import TensorWorker
 from lamina.cluster.boot import Boot
 from lamina.cluster.meeting import Meeting
+from lamina.cluster.pulse import Pulse
 from lamina.cluster.worker import Front, Plan
 from lamina.convert import Conversion
 from lamina.fhbn import Listener
@@ -34,8 +36,10 @@ class Unit(NamedTuple):
 class AttentionRole:
     """Serves one batch at a time, layer by layer, in the schedule's order."""
 
-    def __init__(self, boot: Boot, conversion: Conversion, front: Front, recorder: Recorder) -> None:
-        self._boot, self._front, self._recorder = boot, front, recorder
+    def __init__(
+        self, boot: Boot, conversion: Conversion, front: Front, recorder: Recorder, pulse: Pulse
+    ) -> None:
+        self._boot, self._front, self._recorder, self._pulse = boot, front, recorder, pulse
         front.check = self._check
         self._schedule, self._partition = boot.schedule, boot.deal
         self._ops = conversion.attentions
@@ -47,6 +51,10 @@ class AttentionRole:
         self._units = [self._of_batch() for _ in range(boot.batches)]
         self._running: list[list[Unit]] = [[] for _ in range(boot.batches)]
         self._plans: list[Plan | None] = [None] * boot.batches
+        # Whether the sequences have room for the tokens of the iteration that was begun last, and whether
+        # that iteration was broken off and will be begun again.
+        self._extended = [False] * boot.batches
+        self._again = [False] * boot.batches
         # By model worker: what comes from it, and what goes to it.
         self._receivers: list[Receiver] = []
         self._senders: list[Sender] = []
@@ -70,9 +78,29 @@ class AttentionRole:
 
     def meet(self, listener: Listener, addresses: dict[str, str]) -> None:
         """Open the channels to all model workers."""
-        self._receivers, self._senders = Meeting(self._boot, listener, addresses).of_attention_worker(
-            self._arena.shape.dtype, self._ops[0].head_dim
-        )
+        with closing(Meeting(self._boot, self._front, listener, addresses)) as meeting:
+            meeting.of_attention_worker(
+                self._receivers, self._senders, self._arena.shape.dtype, self._ops[0].head_dim
+            )
+
+    def part(self) -> None:
+        """Close them all."""
+        for end in (*self._receivers, *self._senders):
+            end.close()
+        self._receivers.clear()
+        self._senders.clear()
+
+    def regroup(self) -> None:
+        """Catch up with what the front end has said, so that it knows what is here: the KV stays."""
+        for batch, plan in self._front.left_over():
+            self._apply(batch, plan)
+        for batch in range(self._boot.batches):
+            broken_off = batch in self._front.call.flying
+            self._again[batch] = broken_off and (self._again[batch] or self._extended[batch])
+            self._running[batch] = []
+        # Some of them may be in the middle of a layer.
+        self._units = [self._of_batch() for _ in range(self._boot.batches)]
+        self._pulse.stop()
 
     @property
     def network(self) -> str:
@@ -82,7 +110,7 @@ class AttentionRole:
     def work(self) -> None:
         """Turn by turn, until the front end wants no more."""
         layers = len(self._ops)
-        for turn in self._schedule.turns():
+        for turn in self._schedule.turns(self._front.call.cycle):
             if turn.slice == layers:
                 continue
             if turn.slice == 0:
@@ -90,17 +118,26 @@ class AttentionRole:
             if self._running[turn.batch]:
                 self._attend(turn)
 
+    def _apply(self, batch: int, plan: Plan) -> list[Arrival]:
+        """Who goes and who comes."""
+        if plan.afresh:
+            self._keeper.forget(batch)
+        if plan.active:
+            self._extended[batch] = False
+        return self._keeper.apply(batch, plan.change)
+
     def _begin(self, turn: Turn) -> None:
         """A batch's iteration: who comes and goes, room for the new tokens, and whose they are."""
         batch = turn.batch
         plan = self._plans[batch] = self._front.plan(batch, turn.cycle)
-        for arrival in self._keeper.apply(batch, plan.change):
+        for arrival in self._apply(batch, plan):
             if arrival.name in plan.change.prompts:
                 self._prompt(turn, arrival)
         self._running[batch] = []
         if not plan.active:
             return
-        names = self._keeper.extend(batch)
+        names = self._keeper.extend(batch, plan.change.joined.name if self._again[batch] else None)
+        self._extended[batch], self._again[batch] = True, False
         for unit in self._units[batch]:
             rows = unit.piece.rows(len(names))
             if rows.start < rows.stop:
@@ -146,13 +183,17 @@ class AttentionRole:
             )
             heads = unit.worker.heads
             with receiver.recv() as message:
+                self._pulse.start("attention")
                 started = started or time.monotonic_ns()
                 unit.worker.begin(layer, self._read(message, 0, heads))
                 if self._boot.streams:
+                    self._pulse.stop()
                     with receiver.recv() as later:
+                        self._pulse.start("attention")
                         out = self._finish(unit, layer, later, 0)
                 else:
                     out = self._finish(unit, layer, message, 1)
+            self._pulse.stop()
             if number == len(units):
                 self._note(turn, started)
             sender.send(out)

@@ -20,6 +20,7 @@ class Boot:
     """One worker's part."""
 
     name: str
+    host: str  # where it listens for others
     address: str  # of the front end
     secret: bytes
     core: int
@@ -38,6 +39,9 @@ class Boot:
     network: str
     spin_s: float
     timeout_s: float
+    # One that takes over from another: how often the others had met before, and where they begin again.
+    epoch: int = 0
+    cycle: int = 0
 
     def said(self) -> dict[str, Any]:
         """As msgpack takes it."""

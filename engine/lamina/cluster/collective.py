@@ -24,6 +24,13 @@ class Ranks:
         self.senders: dict[int, Sender] = {}
         self.receivers: dict[int, Receiver] = {}
 
+    def close(self) -> None:
+        """All channels."""
+        for end in (*self.senders.values(), *self.receivers.values()):
+            end.close()
+        self.senders.clear()
+        self.receivers.clear()
+
     def all_reduce(self, x: Tensor) -> Tensor:
         """The sum over ranks."""
         first, *others = self._all(x)

@@ -19,18 +19,21 @@ from lamina import host_memory
 from lamina.cluster.boot import Boot
 from lamina.cluster.crew import Crew
 from lamina.cluster.layout import Layout
+from lamina.cluster.lost import LostError, Replaced
 from lamina.cluster.machine import Machine
 from lamina.cluster.trial import Trial, settle
 from lamina.fhbn import Listener, new_secret
 from lamina.fhbn.deadline import Deadline
 from lamina.kv import ArenaShape
-from lamina.pipeline import Change, Choice, CoreOptions, EngineError, Records, Revealed
+from lamina.pipeline import Change, Choice, CoreOptions, EngineError, Records, Revealed, State
 from lamina.pipeline.arenas import arena_tokens
 from lamina.pipeline.change import Ints, Joined
 from lamina.pipeline.landed import Landed, Spent
 from lamina.pipeline.records import gather
 
 SPIN_S = 500e-6
+# Times in a row that workers are replaced without an iteration in between that ends.
+MOST_SETBACKS = 8
 _REVEALED = {"rows": np.int64, "chosen": np.float32, "tokens": np.int64, "logs": np.float32}
 
 
@@ -88,8 +91,18 @@ class ClusterCore:
                 f"{tokens} KV tokens do not divide into {self.pools} attention workers: give more"
             )
         self._require_memory(shape)
+        self.workers = layout.names
         self._launched = [-1] * self.batches  # cycles
         self._cycles = [-1] * self.batches
+        self._iterations = [0] * self.batches
+        self._sizes = [0] * self.batches  # of what was launched and has not landed
+        self._landed: dict[int, dict[str, Any]] = {}  # what came before it was asked for
+        # Attention workers that took over from others, until they have the KV of the batch's sequences.
+        self._lacking: list[set[int]] = [set() for _ in range(self.batches)]
+        self._setbacks = 0
+        # Since when workers have been there, in cycles; and the cycles of batches that came to nothing.
+        self._since = [0] * layout.workers
+        self._broken_off: set[tuple[int, int]] = set()
         self._pool_of: dict[int, int] = {}
 
     def _require_memory(self, shape: ArenaShape) -> None:
@@ -110,54 +123,103 @@ class ClusterCore:
         self, source: dict[str, Any], options: CoreOptions, cores: list[int], max_sequences: int
     ) -> None:
         layout, secret = self.layout, new_secret()
-        with Listener("front end", secret) as listener:
-            shared = Boot(
-                name="",
-                address=listener.address,
-                secret=secret,
-                core=0,
-                kind="model",
-                number=0,
-                pipelining=self.schedule.pipelining,
-                batches=self.batches,
-                stages=self.schedule.stages,
-                slices=self.schedule.slices,
-                partition=asdict(self._partition),
-                most_rows=max_sequences,
-                arena_tokens=self.pool_tokens,
-                decode_only=options.decode_only,
-                overlap=options.overlap,
-                backend=options.backend,
-                network=layout.network,
-                # Where workers share a core, one that looks keeps another one from working.
-                spin_s=SPIN_S if len(set(cores)) == len(cores) else 0.0,
-                timeout_s=layout.timeout_s,
-            )
-            boots = [_part(shared, name, core) for name, core in zip(layout.names, cores, strict=True)]
-            self._crew = Crew(self._machine, source, boots, listener, layout.timeout_s)
+        # It stays open for those who take over from others.
+        listener = Listener("front end", secret, host=self._machine.host)
+        shared = Boot(
+            name="",
+            host=self._machine.host,
+            address=listener.address,
+            secret=secret,
+            core=0,
+            kind="model",
+            number=0,
+            pipelining=self.schedule.pipelining,
+            batches=self.batches,
+            stages=self.schedule.stages,
+            slices=self.schedule.slices,
+            partition=asdict(self._partition),
+            most_rows=max_sequences,
+            arena_tokens=self.pool_tokens,
+            decode_only=options.decode_only,
+            overlap=options.overlap,
+            backend=options.backend,
+            network=layout.network,
+            # Where workers share a core, one that looks keeps another one from working.
+            spin_s=SPIN_S if len(set(cores)) == len(cores) else 0.0,
+            timeout_s=layout.timeout_s,
+        )
+        boots = [_part(shared, name, core) for name, core in zip(layout.names, cores, strict=True)]
+        self._crew = Crew(self._machine, source, boots, listener, layout.timeout_s)
         self._own.callback(self._crew.close)
 
-    def launch(self, batch: int, change: Change, size: int) -> None:
-        """Begin a batch's next iteration, of so many sequences; none if it has none."""
+    def launch(self, batch: int, change: Change, size: int, state: State | None = None) -> None:
+        """Begin a batch's next iteration, of so many sequences; none if it has none.
+
+        Workers may have been lost since the last one: then `state` is what those that take over must know,
+        and `change` what is new to the others.
+        """
         self._cycles[batch] += 1
-        head = {"batch": batch, "cycle": self._cycles[batch], "active": size > 0}
+        head = {
+            "batch": batch,
+            "cycle": self._cycles[batch],
+            "iteration": self._iterations[batch],
+            "active": size > 0,
+        }
         if size:
-            self._launched[batch] = self._cycles[batch]
-        whole = {**head, **change.said()}
-        parts = [whole] * self.layout.attention_workers
-        if self.pools > 1:
-            parts = [{**head, **self._of_pool(change, pool).said()} for pool in range(self.pools)]
-            for name in change.released.tolist():
-                del self._pool_of[name]
-        # The texts are for those who compute with them.
-        parts = [{**part, "prompts": [(name, b"") for name, _ in part.get("prompts", ())]} for part in parts]
-        deadline = Deadline(self.layout.timeout_s)
+            self._launched[batch], self._sizes[batch] = self._cycles[batch], size
+        parts = self._parts(batch, change, state)
+        whole = {**head, **self._whole(batch, change, state)}
         own = self.schedule.pipelining == "fixed" and self.schedule.stages == 1
+        lost: LostError | None = None
+        deadline = Deadline(self.layout.timeout_s)
         for number in range(self.layout.workers):
+            message = whole
             if number >= self.layout.model_workers:
-                self._crew.say(number, parts[number - self.layout.model_workers], deadline)
-            elif not own or number // self.layout.ranks == batch:
-                self._crew.say(number, whole, deadline)
+                message = {**head, **parts[number - self.layout.model_workers]}
+            elif own and number // self.layout.ranks != batch:
+                continue
+            try:
+                self._crew.say(number, message, deadline)
+            except LostError as error:  # the others must know all the same, wherever they begin again
+                lost = lost or error
+        if lost:
+            raise lost
+
+    def _parts(self, batch: int, change: Change, state: State | None) -> list[dict[str, Any]]:
+        """What each attention worker is told."""
+        parts = []
+        for number in range(self.layout.attention_workers):
+            afresh = state is not None and number in self._lacking[batch]
+            mine = state.whole if state and afresh else change
+            if self.pools > 1:
+                mine = self._of_pool(mine, number)
+            # The texts are for those who compute with them.
+            names_only = [(name, b"") for name in mine.prompts]
+            parts.append({**mine.said(), "prompts": names_only, "afresh": afresh})
+        for name in change.released.tolist():
+            self._pool_of.pop(name, None)
+        joined = change.joined
+        self._pool_of.update(zip(joined.name.tolist(), joined.pool.tolist(), strict=True))
+        return parts
+
+    def _whole(self, batch: int, change: Change, state: State | None) -> dict[str, Any]:
+        """What model workers are told."""
+        if state is None:
+            return change.said()
+        lacking = self._lacking[batch]
+        everybody = state.whole.joined
+        wanted = np.isin(everybody.name, state.new)
+        if self._partition.along == "requests":
+            wanted |= np.isin(everybody.pool, list(lacking))
+        elif lacking:
+            wanted[:] = True
+        asked = set(everybody.name[wanted].tolist())
+        prompts = {name: text for name, text in state.whole.prompts.items() if name in asked}
+        return {
+            **replace(state.whole, prompts=prompts).said(),
+            "lacking": list(lacking),
+            "partial": list(asked - set(state.new.tolist())),
+        }
 
     def _of_pool(self, change: Change, pool: int) -> Change:
         """What an attention worker that has whole requests must know."""
@@ -179,22 +241,81 @@ class ClusterCore:
     def _lie(self, names: Ints, pool: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         return np.fromiter((self._pool_of[name] == pool for name in names.tolist()), np.bool_, len(names))
 
+    def regroup(self, lost: LostError) -> Replaced:
+        """Replace who is lost, and let all begin again.
+
+        What was launched and has not landed has to be launched once more, with its state. Raises LostError
+        if more are lost meanwhile, and EngineError when that goes on and on.
+        """
+        self._setbacks += 1
+        if self._setbacks > MOST_SETBACKS:
+            raise EngineError(f"{lost}; {MOST_SETBACKS} attempts to go on have failed before: giving up")
+        cycle = max(self._cycles) + 1
+        flying = [batch for batch, size in enumerate(self._sizes) if size]
+        self._broken_off |= {(batch, self._launched[batch]) for batch in flying}
+        self._cycles = [cycle - 1] * self.batches
+        self._landed.clear()
+        self._crew.regroup(lost.workers, cycle, flying)
+        replaced = self._crew.replaced()
+        for number in replaced:
+            self._since[number] = cycle
+        model = self.layout.model_workers
+        attention = {number - model for number in replaced if number >= model}
+        for batch in range(self.batches):
+            self._lacking[batch] |= attention
+        pools = {min(number, self.pools - 1) for number in attention}
+        return Replaced(frozenset(self.layout.names[number] for number in replaced), frozenset(pools))
+
+    def strike(self, name: str, how: str) -> None:
+        """Do a worker harm: "kill" or "stop" it."""
+        self._crew.strike(self.layout.names.index(name), how)
+
     def land(self, batch: int) -> Landed:
         """Wait for the iteration that was launched."""
         started = time.perf_counter()
         place = self.schedule.place(batch, self._launched[batch], self.schedule.slices - 1)
-        message = self._crew.hear(place * self.layout.ranks, "landed", Deadline(self.layout.timeout_s))
-        assert message["landed"] == batch
-        spent = Spent(waited_s=time.perf_counter() - started)
+        number = place * self.layout.ranks
+        deadline = Deadline(self.layout.timeout_s)
+        # After workers have been replaced, batches may land in another order than they are asked for.
+        while batch not in self._landed:
+            message = self._crew.hear(number, "landed", deadline)
+            with self._making_sense(number):
+                self._landed[self._of_flying(message["landed"])] = message
+        with self._making_sense(number):
+            choice = self._choice(self._landed.pop(batch), self._sizes[batch])
+        self._sizes[batch], self._setbacks = 0, 0
+        self._lacking[batch].clear()
+        self._iterations[batch] += 1
+        return Landed(choice, Spent(waited_s=time.perf_counter() - started), time.monotonic())
+
+    @contextlib.contextmanager
+    def _making_sense(self, number: int) -> Iterator[None]:
+        """A worker that says what cannot be is not one to go on with."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError) as error:
+            name = self.layout.names[number]
+            raise LostError({number}, f"{name} has sent tokens that make no sense: {error}") from error
+
+    def _of_flying(self, batch: Any) -> int:
+        if batch not in range(self.batches) or not self._sizes[batch]:
+            raise ValueError(f"they are said to be of batch {batch}")
+        return int(batch)
+
+    def _choice(self, message: dict[str, Any], size: int) -> Choice:
+        """The tokens, if that is what they are; else a ValueError or the like."""
         tokens = np.frombuffer(message["tokens"], np.int64)
-        revealed = None
-        if "revealed" in message:
-            columns = {
-                name: np.frombuffer(data, _REVEALED[name]).reshape(shape)
-                for name, (shape, data) in message["revealed"].items()
-            }
-            revealed = Revealed(**columns)
-        return Landed(Choice(tokens, revealed), spent, time.monotonic())
+        if len(tokens) != size:
+            raise ValueError(f"{len(tokens)} of {size} sequences")
+        if not 0 <= tokens.min() <= tokens.max() < self.facts.vocab_size:
+            raise ValueError(f"{tokens.min()} to {tokens.max()} of {self.facts.vocab_size:,}")
+        if "revealed" not in message:
+            return Choice(tokens, None)
+        columns = {
+            name: np.frombuffer(data, _REVEALED[name]).reshape(shape)
+            for name, (shape, data) in message["revealed"].items()
+        }
+        return Choice(tokens, Revealed(**columns))
 
     @property
     def network(self) -> str:
@@ -208,7 +329,9 @@ class ClusterCore:
             self._crew.say(number, {"report": True}, deadline)
         reports = [list(self._report(number, deadline)) for number in range(layout.workers)]
         places = [number // layout.ranks for number in range(layout.model_workers)]
-        return gather(layout.names, [*places, *[-1] * layout.attention_workers], reports)
+        records = gather(layout.names, [*places, *[-1] * layout.attention_workers], reports, self._since)
+        turns = zip(records.batch.tolist(), records.cycle.tolist(), strict=True)
+        return records.where(np.array([turn not in self._broken_off for turn in turns], np.bool_))
 
     def _report(self, number: int, deadline: Deadline) -> Iterator[dict[str, Any]]:
         more = True

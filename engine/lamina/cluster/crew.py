@@ -1,4 +1,4 @@
-"""The workers of an engine as the front end has them: started, told, heard, and ended."""
+"""The workers of an engine as the front end has them: started, told, heard, replaced, and ended."""
 
 from __future__ import annotations
 
@@ -6,22 +6,31 @@ import contextlib
 import signal
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from selectors import EVENT_READ, BaseSelector, DefaultSelector
 from typing import Any
 
 from lamina.cluster import told
 from lamina.cluster.boot import Boot
+from lamina.cluster.lost import LostError
 from lamina.cluster.machine import Machine
-from lamina.fhbn import ChannelError, Link, Listener
+from lamina.cluster.pulse import PULSE, Pulses
+from lamina.fhbn import ChannelError, ChannelTimeoutError, Link, Listener
 from lamina.fhbn.deadline import Deadline
 from lamina.pipeline import EngineError
 
 # Loading, binding and meeting: some seconds each on a busy machine.
 START_S = 300.0
+# The first word of a process that has begun.
+COME_S = 30.0
 END_S = 5.0
 # From the first sign that something is wrong to knowing what.
 FAILURE_S = 1.0
+# How often workers that say nothing are asked whether they still work.
+LOOK_S = 0.1
+# Who has come says at once who he is.
+GREETING_S = 5.0
 
 
 class Crew:
@@ -36,61 +45,133 @@ class Crew:
         timeout_s: float,
     ) -> None:
         self.names = [boot.name for boot in boots]
-        self._machine, self._timeout_s = machine, timeout_s
-        self._pids: list[int] = []
-        self._links: list[Link] = []
+        self._machine, self._source, self._timeout_s = machine, source, timeout_s
+        self._boots, self._listener = list(boots), listener
+        self._pids: dict[int, int] = {}
+        self._links: dict[int, Link] = {}
+        self._pulses = Pulses(timeout_s)
         self._waiting = DefaultSelector()
         self._said: list[deque[dict[str, Any]]] = [deque() for _ in boots]
+        self._epoch = 0
+        self._replaced: set[int] = set()
         # It has no reference to this object, and asks nobody: it may run at any moment.
-        self._hang_up = weakref.finalize(self, _hang_up, self._links, self._waiting)
+        self._hang_up = weakref.finalize(self, _hang_up, self._links, self._pulses, self._waiting, listener)
         try:
-            self._pids += machine.start(source, boots)
-            self._meet(listener, Deadline(START_S))
+            self._gather(range(len(boots)))
         except BaseException:
             self.close()
             raise
 
-    def _meet(self, listener: Listener, deadline: Deadline) -> None:
-        came: dict[str, Link] = {}
-        try:
-            while len(came) < len(self.names):
-                with self._patience():
-                    link = listener.accept(min(1.0, deadline.left_s))
-                    came[link.peer] = link
-                if deadline.left_s == 0:
-                    raise EngineError(f"{len(self.names) - len(came)} workers did not come in {START_S:g} s")
-        finally:
-            self._links += [came[name] for name in self.names if name in came]
-        for number, link in enumerate(self._links):
-            self._waiting.register(link.control, EVENT_READ, number)
+    @property
+    def pids(self) -> list[int]:
+        """The workers' processes, in the order of their names."""
+        return [self._pids[number] for number in range(len(self.names))]
+
+    def regroup(self, lost: Collection[int], cycle: int, flying: Collection[int]) -> None:
+        """Replace these workers, and let all meet again. Raises LostError if more are lost meanwhile."""
+        self._epoch += 1
+        self._dismiss(lost)
+        message = {"regroup": self._epoch, "cycle": cycle, "flying": list(flying)}
+        silent = set()
+        for number in self._links:
+            try:
+                told.say(self._links[number].control, message, Deadline(self._timeout_s))
+            except ChannelError:
+                silent.add(number)
+        self._dismiss(silent)
+        gone = [number for number in range(len(self.names)) if number not in self._links]
+        for number in gone:
+            self._boots[number] = replace(self._boots[number], epoch=self._epoch, cycle=cycle)
+        self._gather(gone)
+
+    def replaced(self) -> list[int]:
+        """Who was, since this was asked last."""
+        found, self._replaced = sorted(self._replaced), set()
+        return found
+
+    def _dismiss(self, numbers: Collection[int]) -> None:
+        """They are no more, whatever they were doing."""
+        pids = [self._pids.pop(number) for number in numbers if number in self._pids]
+        if pids:
+            self._machine.kill(pids)
+        self._replaced |= set(numbers)
+        for number in numbers:
+            self._pulses.remove(number)
+            self._said[number].clear()
+            if link := self._links.pop(number, None):
+                self._forget(link)
+                link.close()
+
+    def _forget(self, link: Link) -> None:
+        with contextlib.suppress(KeyError, ValueError):  # it has hung up, and is not waited for any more
+            self._waiting.unregister(link.control)
+
+    def _gather(self, new: Sequence[int]) -> None:
+        """Start those that are new; everybody says where he is, hears where others are, and is ready."""
+        deadline = Deadline(START_S)
+        if new:
+            pids = self._machine.start(self._source, [self._boots[number] for number in new])
+            self._pids.update(zip(new, pids, strict=True))
+            self._accept(new, Deadline(COME_S))
         everybody = range(len(self.names))
-        addresses = {self.names[i]: self.hear(i, "address", deadline)["address"] for i in everybody}
+        addresses = {}
+        for number in everybody:
+            addresses[self.names[number]] = self._hear_now(number, "address", deadline)["address"]
+            self._said[number].clear()  # what it had said before
         for number in everybody:
             self.say(number, {"peers": addresses}, deadline)
-        ready = [self.hear(number, "ready", deadline) for number in everybody]
+        ready = [self._hear_now(number, "ready", deadline) for number in everybody]
         self.network: str = ready[0]["network"]
 
+    def _hear_now(self, number: int, what: str, deadline: Deadline) -> dict[str, Any]:
+        """Of this meeting: what was said at one that did not come off is nobody's concern."""
+        while True:
+            message = self.hear(number, what, deadline)
+            if message["epoch"] == self._epoch:
+                return message
+
+    def _accept(self, new: Sequence[int], deadline: Deadline) -> None:
+        wanted = {self.names[number]: number for number in new}
+        wanted |= {name + PULSE: number for name, number in list(wanted.items())}
+        while wanted:
+            with self._patience(new):
+                if not self._listener.visited(min(LOOK_S, deadline.left_s)):
+                    raise ChannelTimeoutError("nobody has come")
+                link = self._listener.accept(min(GREETING_S, deadline.left_s))
+                # Of somebody who was dismissed before he came.
+                if (number := wanted.pop(link.peer, None)) is None:
+                    link.close()
+                elif link.peer.endswith(PULSE):
+                    self._pulses.add(number, link.control)
+                else:
+                    self._links[number] = link
+                    self._waiting.register(link.control, EVENT_READ, number)
+            if deadline.left_s == 0:
+                raise EngineError(f"{', '.join(wanted)} did not come in {COME_S:g} s")
+
     @contextlib.contextmanager
-    def _patience(self) -> Iterator[None]:
+    def _patience(self, new: Sequence[int]) -> Iterator[None]:
         """Nobody comes any more if somebody has ended."""
         try:
             yield
         except ChannelError as error:
             for number, status in self._ends().items():
-                why = self._machine.errors().rpartition("\n")[2] or f"it ended with {status}"
-                raise EngineError(f"{self.names[number]} did not start: {why}") from error
+                if number in new:
+                    why = self._machine.errors().rpartition("\n")[2] or f"it ended with {status}"
+                    raise LostError({number}, f"{self.names[number]} did not start: {why}") from error
 
     def say(self, number: int, message: dict[str, Any], deadline: Deadline) -> None:
         """To one of them."""
         self._require_open()
-        link = self._links[number]
+        if number not in self._links:
+            raise LostError({number}, f"{self.names[number]} has ended")
         try:
-            told.say(link.control, message, deadline)
+            told.say(self._links[number].control, message, deadline)
         except ChannelError as error:
-            raise self._failure(link.peer, str(error)) from error
+            raise self._failure(number, str(error)) from error
 
     def hear(self, wanted: int, what: str, deadline: Deadline) -> dict[str, Any]:
-        """What a worker has to say next of this kind; an EngineError as soon as any worker cannot go on."""
+        """What a worker has to say next of this kind; a LostError as soon as any worker cannot go on."""
         self._require_open()
         said = self._said[wanted]
         while True:
@@ -98,80 +179,97 @@ class Crew:
                 if what in message:
                     del said[place]
                     return message
-            ready = [key.data for key, _ in self._waiting.select(deadline.wait_s)]
+            ready = [key.data for key, _ in self._waiting.select(min(LOOK_S, deadline.wait_s))]
             for number in ready:
                 self._said[number].append(self._heard(number, deadline))
-            if not ready and deadline.left_s == 0:
-                raise self._failure(self.names[wanted], f"nothing came of it in {self._timeout_s:g} s")
+            if not ready:
+                self._look()
+                if deadline.left_s == 0:
+                    raise self._failure(wanted, f"nothing came of it in {self._timeout_s:g} s")
+
+    def _look(self) -> None:
+        """Raise LostError if somebody is there and does not work."""
+        if found := self._pulses.look():
+            number, why = next(iter(found.items()))
+            raise LostError(set(found), f"{self.names[number]} hangs: {why}")
 
     def _require_open(self) -> None:
-        if not self._links:
+        if not self._hang_up.alive:
             raise EngineError("the engine was closed: make a new one")
 
     def _heard(self, number: int, deadline: Deadline) -> dict[str, Any]:
-        name = self.names[number]
         try:
             message = told.hear(self._links[number].control, deadline)
         except ChannelError as error:
-            raise self._failure(name, str(error)) from error
+            raise self._failure(number, str(error)) from error
+        if message.get("lost") and message["epoch"] == self._epoch:  # by somebody else's fault
+            raise self._failure(number, message["lost"], complains=True)
         if "failed" in message:
-            if message["lost"]:  # by somebody else's fault
-                raise self._failure(name, message["failed"])
-            raise EngineError(f"{name} cannot go on: {message['failed']}")
+            raise LostError({number}, f"{self.names[number]} cannot go on: {message['failed']}")
         return message
 
-    def _failure(self, name: str, why: str) -> EngineError:
+    def _failure(self, number: int, why: str, *, complains: bool = False) -> LostError:
         """One worker's trouble is noticed by all others: look for the one that was first."""
-        deadline, known = Deadline(FAILURE_S), {name}
+        lost = set() if complains else {number}
+        sentence = f"{self.names[number]} cannot go on: {why}"
+        deadline = Deadline(FAILURE_S)
         while True:
             try:
                 ends = self._ends()
             except EngineError as error:  # what they all come from has gone, and they with it
-                return error
-            for number, status in ends.items():
-                if status < 0:
-                    by = signal.Signals(-status).name
-                    return EngineError(f"{self.names[number]} has ended: it was killed by {by}")
-            for number in [key.data for key, _ in self._waiting.select(0.05)]:
-                control = self._links[number].control
-                known.add(self.names[number])
+                return LostError(set(range(len(self.names))), str(error))
+            if ends:
+                number, status = next(iter(ends.items()))
+                how = f"it was killed by {signal.Signals(-status).name}" if status < 0 else f"with {status}"
+                return LostError(lost | set(ends), f"{self.names[number]} has ended: {how}")
+            for other in [key.data for key, _ in self._waiting.select(0.01)]:
+                link = self._links[other]
                 try:
-                    message = told.hear(control, deadline)
+                    message = told.hear(link.control, deadline)
                 except ChannelError:
-                    self._waiting.unregister(control)
+                    self._forget(link)
+                    lost.add(other)
                     continue
-                if "failed" in message and not message["lost"]:
-                    return EngineError(f"{self.names[number]} cannot go on: {message['failed']}")
+                if "failed" in message:
+                    cause = f"{self.names[other]} cannot go on: {message['failed']}"
+                    return LostError(lost | {other}, cause)
+            if found := self._pulses.look():
+                number, cause = next(iter(found.items()))
+                return LostError(lost | set(found), f"{self.names[number]} hangs: {cause}")
             if deadline.left_s == 0:
-                silent = [each for each in self.names if each not in known]
-                hangs = f"; {', '.join(silent)} may hang, or timeout_s be too short" if silent else ""
-                return EngineError(f"{name} cannot go on: {why}{hangs}")
+                return LostError(lost, sentence)
 
     def _ends(self) -> dict[int, int]:
         """How workers have ended, those that have."""
-        ends = self._machine.ends(self._pids)
-        return {self._pids.index(pid): status for pid, status in ends.items()}
+        numbers = {pid: number for number, pid in self._pids.items()}
+        return {numbers[pid]: status for pid, status in self._machine.ends(list(numbers)).items()}
+
+    def strike(self, number: int, how: str) -> None:
+        """Do a worker harm, to see what comes of it."""
+        self._machine.strike(self._pids[number], how)
 
     def close(self) -> None:
         """End the workers. None is left when this returns."""
-        for link in self._links:
+        for link in self._links.values():
             with contextlib.suppress(ChannelError):
                 link.control.say({"end": True}, Deadline(END_S))
         deadline = Deadline(END_S)
-        for link in self._links:
+        for link in self._links.values():
             # It hangs up when it has ended; what it said before is of no interest any more.
             with contextlib.suppress(ChannelError):
                 while True:
                     link.control.hear(deadline)
         self._hang_up()
         if self._pids:
-            self._machine.kill(self._pids)
+            self._machine.kill(list(self._pids.values()))
             self._pids.clear()
 
 
-def _hang_up(links: list[Link], waiting: BaseSelector) -> None:
+def _hang_up(links: dict[int, Link], pulses: Pulses, waiting: BaseSelector, listener: Listener) -> None:
     """A worker whose front end is gone ends."""
-    for link in links:
+    for link in links.values():
         link.close()
     links.clear()
+    pulses.close()
     waiting.close()
+    listener.close()

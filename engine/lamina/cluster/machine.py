@@ -29,8 +29,12 @@ class Machine:
 
     Importing torch takes seconds and converting a model one: both are done once, in a process that workers
     are forked from, and weights are in memory once however many replicas there are. It ends with this object,
-    and with this process however that ends; its workers with it.
+    and with this process however that ends; its workers with it. Should it be lost, another one takes its
+    place when something is asked for.
     """
+
+    host = "127.0.0.1"  # where front end and workers listen for each other
+    program = ("-m", "lamina.cluster.nursery")
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -65,6 +69,10 @@ class Machine:
         """How those of them that have ended did: as subprocess counts, below 0 is the signal that did it."""
         answer = self._ask({"ends": list(pids)})
         return {int(pid): status for pid, status in answer["ends"].items()}
+
+    def strike(self, pid: int, how: str) -> None:
+        """Do a worker harm, to see what comes of it: "kill" it, or "stop" it, so that it hangs."""
+        os.kill(pid, {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[how])
 
     def errors(self) -> str:
         """The end of what has been written to standard error."""
@@ -104,10 +112,11 @@ class Machine:
         if self._closed:
             raise EngineError("the machine was closed: make a new one")
         if self._process is None:
+            self._heard = msgpack.Unpacker()
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process that writes to it
             # A session of its own: Ctrl-C is for the front end, which ends the workers.
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "lamina.cluster.nursery"],
+                [sys.executable, *self.program],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -131,7 +140,10 @@ class Machine:
     def _lost(self, process: subprocess.Popen[bytes]) -> EngineError:
         status, last = process.wait(), self.errors().rpartition("\n")[2]
         how = f"it was killed by {signal.Signals(-status).name}" if status < 0 else last or f"with {status}"
-        return EngineError(f"the process that workers start from has ended: {how}; make a new machine")
+        assert self._finish
+        self._finish()
+        self._process = None
+        return EngineError(f"the process that workers start from has ended: {how}")
 
     def __enter__(self) -> Machine:
         return self

@@ -16,12 +16,18 @@ from lamina.cluster.boot import Boot
 from lamina.cluster.collective import MESSAGE_BYTES, Ranks
 from lamina.cluster.ring import Ring
 from lamina.cluster.wires import Wires
+from lamina.cluster.worker import Front
 from lamina.fhbn import Link, Listener, connect
 from lamina.fhbn.channel import Receiver, Sender
+from lamina.fhbn.deadline import Deadline
 from lamina.model.prefill import CHUNK
 
 # Not more messages than a batch has in flight: then nobody waits for room while others wait for him.
 _SPARE_SLOTS = 2
+# How often one who waits for others looks whether the front end has something to say.
+_LOOK_S = 0.05
+# Who has come says at once who he is, unless he is stopped.
+_GREETING_S = 5.0
 
 
 class Channel(NamedTuple):
@@ -35,14 +41,16 @@ class Channel(NamedTuple):
 class Meeting:
     """One worker's view of it."""
 
-    def __init__(self, boot: Boot, listener: Listener, addresses: dict[str, str]) -> None:
-        self._boot, self._listener, self._addresses = boot, listener, addresses
+    def __init__(self, boot: Boot, front: Front, listener: Listener, addresses: dict[str, str]) -> None:
+        self._boot, self._front = boot, front
+        self._listener, self._addresses = listener, addresses
         self._partition, self._schedule = boot.deal, boot.schedule
         self._came: dict[str, Link] = {}
 
-    def of_attention_worker(self, dtype: torch.dtype, head_dim: int) -> tuple[list[Receiver], list[Sender]]:
-        """What comes from each model worker, and what goes to it."""
-        receivers, senders = [], []
+    def of_attention_worker(
+        self, receivers: list[Receiver], senders: list[Sender], dtype: torch.dtype, head_dim: int
+    ) -> None:
+        """Open what comes from each model worker, and what goes to it."""
         ranks = self._partition.ranks
         row_bytes = head_dim * dtype.itemsize * (self._partition.heads + 2 * self._partition.kv_heads)
         for number in range(self._schedule.places * ranks):
@@ -50,14 +58,13 @@ class Meeting:
                 most = row_bytes * max(self._boot.most_rows, CHUNK)
                 receivers.append(self._receiver(link, "qkv", most))
                 senders.append(self._sender(link, "out"))
-        return receivers, senders
 
     def of_model_worker(self, wires: Wires, ranks: Ranks, ring: Ring) -> None:
         """Open everything that a model worker has."""
         partition, boot = self._partition, self._boot
         found: dict[int, tuple[Sender, Receiver]] = {}
         for _ in range(partition.workers):
-            with self._listener.accept(boot.timeout_s) as link:
+            with self._accept() as link:
                 worker = int(link.peer.removeprefix("attention "))
                 sender = self._sender(link, "qkv")
                 found[worker] = sender, self._receiver(link, "out", ring.attended_bytes * boot.most_rows)
@@ -113,9 +120,21 @@ class Meeting:
             return self._connect(f"model {low}")
         # Whoever came before his turn has to wait for it.
         while f"model {high}" not in self._came:
-            link = self._listener.accept(self._boot.timeout_s)
+            link = self._accept()
             self._came[link.peer] = link
         return self._came.pop(f"model {high}")
+
+    def _accept(self) -> Link:
+        """Somebody who comes; unless the front end wants something else meanwhile."""
+        deadline = Deadline(self._boot.timeout_s)
+        while not self._listener.visited(min(_LOOK_S, deadline.left_s)) and deadline.left_s:
+            self._front.look()
+        return self._listener.accept(min(_GREETING_S, deadline.left_s))
+
+    def close(self) -> None:
+        """Send away whoever came and was not seen."""
+        for link in self._came.values():
+            link.close()
 
     def _connect(self, name: str) -> Link:
         boot = self._boot

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 from lamina.cluster.boot import Boot, Weights
 from lamina.cluster.collective import Ranks
 from lamina.cluster.meeting import Meeting
+from lamina.cluster.pulse import Pulse
 from lamina.cluster.ring import Ring
 from lamina.cluster.wires import Route, Wires
 from lamina.cluster.worker import Front, Plan
@@ -27,9 +29,9 @@ from lamina.pipeline.change import Ints
 class Lane:
     """One batch, as far as this worker has come with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, cycle: int) -> None:
         self.roster = Roster()
-        self.cycle = -1
+        self.cycle = cycle
         self.plan: Plan | None = None
         self.tokens: Ints | None = None  # chosen here, in this cycle
         self.context: tuple[Tensor, ...] = ()
@@ -45,9 +47,15 @@ class ModelRole:
     """Does the turns of its place: takes what attention gave, runs a slice, sends q, k and v."""
 
     def __init__(
-        self, boot: Boot, conversion: Conversion, weights: Weights, front: Front, recorder: Recorder
+        self,
+        boot: Boot,
+        conversion: Conversion,
+        weights: Weights,
+        front: Front,
+        recorder: Recorder,
+        pulse: Pulse,
     ) -> None:
-        self._boot, self._front, self._recorder = boot, front, recorder
+        self._boot, self._front, self._recorder, self._pulse = boot, front, recorder, pulse
         self._schedule, self._partition = boot.schedule, boot.deal
         self._place, self._rank = divmod(boot.number, self._partition.ranks)
         self._ranks = Ranks(self._rank, self._partition.ranks)
@@ -62,9 +70,12 @@ class ModelRole:
         mine = self._schedule.slices_of(self._place)
         self._layers = range(mine.start, min(mine.stop, len(self._attentions)))
         self._prefill = self._prefilling(conversion, weights)
-        self._lanes = [Lane() for _ in range(boot.batches)]
+        self._lanes = self._begun()
         self._wires = Wires(self._partition, self._rank)
         self._ring = Ring(conversion, self._heads[0], boot.most_rows)
+
+    def _begun(self) -> list[Lane]:
+        return [Lane(self._front.call.cycle - 1) for _ in range(self._boot.batches)]
 
     def _prefilling(self, conversion: Conversion, weights: Weights) -> Prefill | None:
         if self._boot.decode_only:
@@ -79,7 +90,19 @@ class ModelRole:
 
     def meet(self, listener: Listener, addresses: dict[str, str]) -> None:
         """Open the channels to attention workers, other ranks, and the places before and after."""
-        Meeting(self._boot, listener, addresses).of_model_worker(self._wires, self._ranks, self._ring)
+        with closing(Meeting(self._boot, self._front, listener, addresses)) as meeting:
+            meeting.of_model_worker(self._wires, self._ranks, self._ring)
+
+    def part(self) -> None:
+        """Close them all."""
+        for channels in (self._wires, self._ranks, self._ring):
+            channels.close()
+
+    def regroup(self) -> None:
+        """Forget the batches: the front end tells of everybody in them."""
+        self._front.left_over()
+        self._lanes = self._begun()
+        self._pulse.stop()
 
     @property
     def network(self) -> str:
@@ -91,7 +114,7 @@ class ModelRole:
         # All stages compute an iteration's prompts before its first slice: one that came to them later would
         # keep attention workers waiting, and with them the stages it waits for.
         together = self._schedule.stages > 1
-        for turn in self._schedule.turns():
+        for turn in self._schedule.turns(self._front.call.cycle):
             mine, lane = turn.place == self._place, self._lanes[turn.batch]
             if mine or (together and turn.slice == 0):
                 self._catch_up(lane, turn)
@@ -126,22 +149,32 @@ class ModelRole:
         assert self._prefill
         joined = plan.change.joined
         columns = (joined.name, joined.shared, joined.pool)
+        everybody = frozenset(range(self._partition.workers))
         for name, known, pool in zip(*(column.tolist() for column in columns), strict=True):
             if name not in plan.change.prompts:
                 continue
             text = torch.from_numpy(plan.change.prompts[name][:-1].astype(np.int64))
+            to = everybody if self._partition.along == "heads" else frozenset({pool})
+            if name in plan.partial:
+                to &= plan.lacking
+            self._pulse.start("prompt")
 
             def deliver(  # what comes first says which layer it is
-                _: int, begin: int, k: Tensor, v: Tensor, known: int = known, pool: int = pool
+                _: int, begin: int, k: Tensor, v: Tensor, known: int = known, to: frozenset[int] = to
             ) -> None:
-                self._wires.prompt(pool, max(known - begin, 0), k, v)
+                self._pulse.stop()
+                self._wires.prompt(to, max(known - begin, 0), k, v)
+                self._pulse.start("prompt")
 
             before: Iterator[Passed] | None = None
             if self._layers.start > 0:
                 before = self._ring.prompt(self._layers.start)
             for passed in self._prefill.run(text, before, deliver):
+                self._pulse.stop()
                 if self._layers.stop < len(self._attentions):
                     self._ring.pass_on(passed)
+                self._pulse.start("prompt")
+            self._pulse.stop()
 
     def _run(self, lane: Lane, turn: Turn) -> None:
         batch, cycle, number, _ = turn
@@ -152,6 +185,7 @@ class ModelRole:
             if self._elsewhere(batch, cycle, number - 1):
                 lane.context = self._ring.context(number)
             attended = self._wires.collect(lane.routes, (len(lane.roster), *self._heads), self._dtype)
+        self._pulse.start("slice")
         started = time.monotonic_ns()
         if number < len(self._attentions):
             self._slice(lane, number, attended)
@@ -188,6 +222,7 @@ class ModelRole:
 
     def _note(self, lane: Lane, turn: Turn, started_ns: int) -> None:
         assert lane.plan
+        self._pulse.stop()
         self._recorder.note(
             turn.batch, lane.plan.iteration, turn.cycle, turn.slice, started_ns, time.monotonic_ns()
         )

@@ -32,6 +32,13 @@ class Ring:
         self.senders: dict[str, Sender] = {}
         self.receivers: dict[str, Receiver] = {}
 
+    def close(self) -> None:
+        """All of them."""
+        for end in (*self.senders.values(), *self.receivers.values()):
+            end.close()
+        self.senders.clear()
+        self.receivers.clear()
+
     def send(self, *tensors: Tensor) -> None:
         """To the next place."""
         self.senders["ring"].send(*(tensor.contiguous() for tensor in tensors))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -79,6 +79,13 @@ class Wires:
     def _part(self, tensor: Tensor, rows: Rows, heads: slice) -> Tensor:
         return tensor if self._whole else tensor[rows, heads].contiguous()
 
+    def close(self) -> None:
+        """Both ends of all channels."""
+        for end in (*self._senders.values(), *self._receivers.values()):
+            end.close()
+        self._senders.clear()
+        self._receivers.clear()
+
     def collect(self, routes: Sequence[Route], like: tuple[int, int, int], dtype: torch.dtype) -> Tensor:
         """What attention gave for the batch: [rows, heads, head_dim] of this model worker's heads."""
         if self._whole:
@@ -93,13 +100,13 @@ class Wires:
                 out[route.rows, route.heads] = part.view(-1, heads, like[2])
         return out
 
-    def prompt(self, pool: int, known: int, k: Tensor, v: Tensor) -> None:
-        """Some tokens of a prompt, for whoever has them; of the first `known` it has the KV already."""
+    def prompt(self, to: Collection[int], known: int, k: Tensor, v: Tensor) -> None:
+        """Some tokens of a prompt, for these attention workers; of the first `known` they have the KV."""
         if known >= len(k):
             return
         rows = slice(known, None)
         for worker, sender in self._senders.items():
-            if self._partition.along == "requests" and worker != pool:
+            if worker not in to:
                 continue
             pieces = self._partition.pieces(self._rank, worker)
             heads = range(pieces[0].kv_heads.start, pieces[-1].kv_heads.stop)

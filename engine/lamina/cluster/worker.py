@@ -1,29 +1,40 @@
-"""What model workers and attention workers have in common: how they begin, hear of plans, and end."""
+"""What model workers and attention workers have in common: how they begin, meet, hear of plans, lose each
+other and meet again, and end.
+"""
 
 from __future__ import annotations
 
 import os
+import select
 import sys
 import traceback
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from lamina.cluster import told
 from lamina.cluster.boot import Boot, Weights
+from lamina.cluster.pulse import Pulse
 from lamina.convert import Conversion
-from lamina.fhbn import ChannelError, ChannelTimeoutError, Link, Listener, PeerLostError, connect
+from lamina.fhbn import ChannelError, Link, Listener, connect
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.errors import ChannelClosedError, ChannelTimeoutError, HandshakeError, PeerLostError
 from lamina.pipeline import Change, Recorder
 
 # Nobody says anything while nobody wants anything.
 _FOREVER_S = 1e9
 MEETING_S = 60.0
+# What somebody else's end looks like to those who work with him.
+LOST = (PeerLostError, ChannelClosedError, ChannelTimeoutError, HandshakeError)
 
 
 class EndedError(Exception):
     """The front end wants no more."""
+
+
+class RegroupError(Exception):
+    """The front end wants all workers to meet anew."""
 
 
 class Plan(NamedTuple):
@@ -32,6 +43,30 @@ class Plan(NamedTuple):
     change: Change
     iteration: int  # of the batch; of a cycle that it sits out, the one to come
     active: bool
+    afresh: bool  # what was known of the batch is forgotten first
+    # Model workers: of names in `partial` only the attention workers in `lacking` want the KV again.
+    lacking: frozenset[int]
+    partial: frozenset[int]
+
+    @staticmethod
+    def heard(message: dict[str, Any]) -> Plan:
+        """As the front end has said it."""
+        return Plan(
+            Change.heard(message),
+            message["iteration"],
+            message["active"],
+            message.get("afresh", False),
+            frozenset(message.get("lacking", ())),
+            frozenset(message.get("partial", ())),
+        )
+
+
+class Call(NamedTuple):
+    """The front end's wish that workers meet."""
+
+    epoch: int  # how often they have met before
+    cycle: int  # the first one afterwards
+    flying: frozenset[int]  # batches whose last iteration has not landed
 
 
 class Front:
@@ -41,7 +76,8 @@ class Front:
         self._control = control
         self._recorder = recorder
         self._plans: dict[tuple[int, int], Plan] = {}
-        self._iterations: dict[int, int] = {}
+        self._peers: dict[str, str] | None = None
+        self.call = Call(0, 0, frozenset())
         self.check: Any = None  # what an attention worker answers when asked whether all is well
 
     def plan(self, batch: int, cycle: int) -> Plan:
@@ -50,6 +86,31 @@ class Front:
             self._hear()
         return self._plans.pop((batch, cycle))
 
+    def peers(self) -> dict[str, str]:
+        """Wait for everybody's address."""
+        while self._peers is None:
+            self._hear()
+        peers, self._peers = self._peers, None
+        return peers
+
+    def called(self) -> None:
+        """Wait until all are to meet again, whatever else is said."""
+        try:
+            while True:
+                self._hear()
+        except RegroupError:
+            return
+
+    def look(self) -> None:
+        """Hear what has been said, if anything: whoever waits for others does not want to wait in vain."""
+        while select.select([self._control], [], [], 0)[0]:
+            self._hear()
+
+    def left_over(self) -> list[tuple[int, Plan]]:
+        """Plans that were heard and not begun, with their batches, in the order in which they were made."""
+        plans, self._plans = sorted(self._plans.items(), key=lambda item: item[0][1]), {}
+        return [(batch, plan) for (batch, _), plan in plans]
+
     def _hear(self) -> None:
         try:
             message = told.hear(self._control, Deadline(_FOREVER_S))
@@ -57,20 +118,43 @@ class Front:
             raise EndedError from error
         if "end" in message:
             raise EndedError
-        if "report" in message:
+        if "regroup" in message:
+            self._peers = None
+            self.call = Call(message["regroup"], message["cycle"], frozenset(message["flying"]))
+            raise RegroupError
+        if "peers" in message:
+            self._peers = message["peers"]
+        elif "report" in message:
             for part in self._recorder.messages():
                 self.say(part)
         elif "check" in message:
             self.say({"checked": self.check()})
         else:
-            batch, active = message["batch"], message["active"]
-            iteration = self._iterations.get(batch, 0)
-            self._plans[batch, message["cycle"]] = Plan(Change.heard(message), iteration, active)
-            self._iterations[batch] = iteration + active
+            self._plans[message["batch"], message["cycle"]] = Plan.heard(message)
 
     def say(self, message: dict[str, Any]) -> None:
         """To the front end."""
         told.say(self._control, message, Deadline(MEETING_S))
+
+
+class Role(Protocol):
+    """What a worker does."""
+
+    @property
+    def network(self) -> str:
+        """What moves its messages."""
+
+    def meet(self, listener: Listener, addresses: dict[str, str]) -> None:
+        """Open the channels to others."""
+
+    def part(self) -> None:
+        """Close them: whoever waits at their other ends hears of it."""
+
+    def regroup(self) -> None:
+        """Be ready to begin again at the call's cycle, after some have been lost."""
+
+    def work(self) -> None:
+        """Turn by turn, until the front end wants no more."""
 
 
 def run(boot: Boot, conversion: Conversion, weights: Weights) -> int:
@@ -91,33 +175,51 @@ def run(boot: Boot, conversion: Conversion, weights: Weights) -> int:
 
 
 def _work(boot: Boot, conversion: Conversion, weights: Weights, link: Link) -> None:
+    recorder = Recorder()
+    front = Front(link.control, recorder)
+    front.call = Call(boot.epoch, boot.cycle, frozenset())
+    with Pulse(boot) as pulse:
+        role = _role(boot, conversion, weights, front, recorder, pulse)
+        while True:
+            try:
+                _meet(boot, front, role)
+                role.work()
+            except RegroupError:
+                role.part()
+            except LOST as error:
+                role.part()  # before anything else: others may wait for this worker
+                front.say({"lost": _sentence(error), "epoch": front.call.epoch})
+                front.called()
+            role.regroup()
+
+
+def _role(
+    boot: Boot, conversion: Conversion, weights: Weights, front: Front, recorder: Recorder, pulse: Pulse
+) -> Role:
     from lamina.cluster.attention_worker import AttentionRole  # noqa: PLC0415 - they import this module
     from lamina.cluster.model_worker import ModelRole  # noqa: PLC0415
 
-    recorder = Recorder()
-    front = Front(link.control, recorder)
-    role: ModelRole | AttentionRole
     if boot.kind == "model":
-        role = ModelRole(boot, conversion, weights, front, recorder)
-    else:
-        role = AttentionRole(boot, conversion, front, recorder)
-    with Listener(boot.name, boot.secret) as listener:
-        front.say({"address": listener.address})
-        addresses: dict[str, str] = link.control.hear(Deadline(MEETING_S))["peers"]
-        role.meet(listener, addresses)
-    front.say({"ready": True, "network": role.network})
-    role.work()
+        return ModelRole(boot, conversion, weights, front, recorder, pulse)
+    return AttentionRole(boot, conversion, front, recorder, pulse)
+
+
+def _meet(boot: Boot, front: Front, role: Role) -> None:
+    with Listener(boot.name, boot.secret, host=boot.host) as listener:
+        epoch = front.call.epoch
+        front.say({"address": listener.address, "epoch": epoch})
+        role.meet(listener, front.peers())
+    front.say({"ready": True, "epoch": epoch, "network": role.network})
 
 
 def _tell(link: Link, error: BaseException) -> None:
     """The front end, if it still hears: why this worker cannot go on."""
-    why = str(error).strip().split("\n", 1)[0]
-    sentence = (
-        why if isinstance(error, ChannelError | ValueError) and why else f"{type(error).__name__}: {why}"
-    )
-    # Whoever lost somebody is not whose fault it is.
-    lost = isinstance(error, PeerLostError | ChannelTimeoutError)
     try:
-        link.control.say({"failed": sentence, "lost": lost}, Deadline(1.0))
+        link.control.say({"failed": _sentence(error)}, Deadline(1.0))
     except ChannelError:
         return
+
+
+def _sentence(error: BaseException) -> str:
+    why = str(error).strip().split("\n", 1)[0]
+    return why if isinstance(error, ChannelError | ValueError) and why else f"{type(error).__name__}: {why}"

@@ -1,6 +1,6 @@
 """Batches on their way through workers: what they are told, in what order they work, what they recorded."""
 
-from lamina.pipeline.change import Change, Joined
+from lamina.pipeline.change import Change, Joined, State
 from lamina.pipeline.check import check_schedule
 from lamina.pipeline.keeper import Keeper
 from lamina.pipeline.options import CoreOptions, EngineError
@@ -22,6 +22,7 @@ __all__ = [
     "Revealed",
     "Roster",
     "Schedule",
+    "State",
     "Turn",
     "check_schedule",
 ]

@@ -94,6 +94,14 @@ class Change:
         return change
 
 
+@dataclass
+class State:
+    """A batch as it is once it has changed: for workers that know nothing of it."""
+
+    whole: Change  # everybody joins, with everybody's prompt
+    new: Ints  # those of them whose KV no worker has yet
+
+
 def names(values: Iterable[int]) -> Ints:
     """As a column."""
     return np.fromiter(values, np.int64)

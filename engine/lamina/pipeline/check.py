@@ -52,6 +52,8 @@ def _misplaced(mine: Records, number: int, schedule: Schedule) -> Iterator[str]:
 
 def _too_early(records: Records, schedule: Schedule) -> Iterator[str]:
     """Attention needs q, the next slice what attention gave, the next iteration the tokens."""
+    # Of earlier ones the records of workers that were lost are lacking.
+    records = records.where(records.cycle >= max(records.since, default=0))
     attention = np.array(records.replica_of, np.int64)[records.worker] < 0
     keys = (records.batch * (records.cycle.max(initial=0) + 1) + records.cycle) * schedule.slices
     keys = keys + records.slice
@@ -84,6 +86,7 @@ def _incomplete(records: Records, schedule: Schedule) -> Iterator[str]:
     # A worker that has forgotten has forgotten everything before one of its turns.
     order = _order(records, schedule)
     since = max(int(order[records.worker == number].min()) for number in np.unique(records.worker))
+    since = max(since, schedule.clock(0, max(records.since, default=0), 0) * schedule.batches)
     newest = dict(
         zip(*(each.tolist() for each in _of_each(records.batch, records.cycle, np.maximum)), strict=True)
     )

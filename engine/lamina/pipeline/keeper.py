@@ -59,8 +59,14 @@ class Keeper:
                 self.arena.fork(parent, name, shared)
             yield Arrival(name, shared, self.arena.allocate(name, tokens - shared))
 
-    def extend(self, batch: int) -> Ints:
-        """Room for the tokens that the batch's next iteration adds; whose they are."""
-        names = self._names[batch]
-        self.arena.extend(names)
-        return names
+    def forget(self, batch: int) -> None:
+        """Everybody of the batch goes."""
+        self.arena.release(self._names[batch])
+        self._names[batch] = np.empty(0, np.int64)
+
+    def extend(self, batch: int, only: Ints | None = None) -> Ints:
+        """Room for the tokens that the batch's next iteration adds, or for those of some: others have it from
+        when the iteration was begun the first time. Whose the batch's tokens are.
+        """
+        self.arena.extend(self._names[batch] if only is None else only)
+        return self._names[batch]

@@ -72,6 +72,7 @@ class Records:
 
     workers: tuple[str, ...]
     replica_of: tuple[int, ...]  # of model workers the replica or stage, of attention workers -1
+    since: tuple[int, ...]  # the cycle that each began with: later than 0 if it has taken over from another
     busy_s: NDArray[np.float64]  # by worker, since the start
     of_iterations: Iterations
     worker: Ints = field(repr=False)
@@ -109,7 +110,10 @@ class Records:
 
 
 def gather(
-    workers: Iterable[str], replica_of: Iterable[int], reports: Iterable[Iterable[Mapping[str, Any]]]
+    workers: Iterable[str],
+    replica_of: Iterable[int],
+    reports: Iterable[Iterable[Mapping[str, Any]]],
+    since: Iterable[int] = (),
 ) -> Records:
     """From every worker's messages."""
     rows: list[Ints] = []
@@ -121,12 +125,15 @@ def gather(
             busy[-1] = message["busy_ns"]
             mine = np.frombuffer(message["rows"], np.int64).reshape(-1, len(_COLUMNS))
             rows.append(np.column_stack([np.full(len(mine), number), mine]))
-            of_iterations = np.frombuffer(message["sums"], np.int64).reshape(-1, 3)
-            sums.append(np.column_stack([np.full(len(of_iterations), number), of_iterations]))
+            ours = np.frombuffer(message["sums"], np.int64).reshape(-1, 3)
+            sums.append(np.column_stack([np.full(len(ours), number), ours]))
     table = np.concatenate(rows) if rows else np.empty((0, 1 + len(_COLUMNS)), np.int64)
     columns = dict(zip(("worker", *_COLUMNS), table.T, strict=True))
     replicas = tuple(replica_of)
-    return Records(tuple(workers), replicas, np.array(busy) / 1e9, _iterations(sums, replicas), **columns)
+    begun = tuple(since) or (0,) * len(replicas)
+    return Records(
+        tuple(workers), replicas, begun, np.array(busy) / 1e9, _iterations(sums, replicas), **columns
+    )
 
 
 def _iterations(sums: list[Ints], replica_of: tuple[int, ...]) -> Iterations:

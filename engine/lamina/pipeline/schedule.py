@@ -72,20 +72,20 @@ class Schedule:
             return (cycle * self.stages + batch) * self._each + self._ticks[slice_]
         return cycle * self.slices + slice_
 
-    def turns(self) -> Iterator[Turn]:
-        """All turns in order, without end."""
+    def turns(self, first: int = 0) -> Iterator[Turn]:
+        """All turns in order from this cycle on, without end."""
         if self.stages > 1:
-            yield from self._staged()
-        for cycle in itertools.count():
+            yield from self._staged(first)
+        for cycle in itertools.count(first):
             for slice_ in range(self.slices):
                 for batch in range(self.batches):
                     yield Turn(batch, cycle, slice_, self.place(batch, cycle, slice_))
 
-    def _staged(self) -> Iterator[Turn]:
+    def _staged(self, first: int) -> Iterator[Turn]:
         period = self._each * self.stages
         slices = {tick: slice_ for slice_, tick in enumerate(self._ticks)}
-        for clock in itertools.count():
+        for clock in itertools.count(first * period):
             for batch in range(self.batches):
                 cycle, tick = divmod(clock - batch * self._each, period)
-                if cycle >= 0 and tick in slices:
+                if cycle >= first and tick in slices:
                     yield Turn(batch, cycle, slices[tick], self._stage_of[slices[tick]])

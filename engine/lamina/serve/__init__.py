@@ -2,6 +2,7 @@
 
 from lamina.pipeline import CoreOptions, EngineError
 from lamina.serve.engine import Engine
+from lamina.serve.fault import Fault
 from lamina.serve.logprobs import TokenLogprobs
 from lamina.serve.requests import Completion, Piece, Result
 from lamina.serve.sampling import RequestError, Sampling
@@ -12,6 +13,7 @@ __all__ = [
     "CoreOptions",
     "Engine",
     "EngineError",
+    "Fault",
     "Piece",
     "RequestError",
     "Result",

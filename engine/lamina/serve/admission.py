@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,3 +68,17 @@ def checked(
             f"model's {facts.max_positions:,} positions"
         )
     return tokens, sampling, tuple(sorted(stops))
+
+
+def require_goes_on(made: Sequence[int], sampling: Sampling, facts: ModelFacts) -> tuple[int, ...]:
+    """Tokens that a request has made before, if it can go on after them."""
+    tokens = tuple(map(operator.index, made))
+    if tokens and (sampling.width > 1 or sampling.logprobs is not None):
+        raise RequestError("a request goes on after its tokens with one sample and without logprobs")
+    if len(tokens) >= sampling.max_tokens:
+        raise RequestError(
+            f"{len(tokens):,} tokens are made and {sampling.max_tokens:,} are wanted: none is left to make"
+        )
+    if wrong := [token for token in tokens if not 0 <= token < facts.vocab_size]:
+        raise RequestError(f"token {wrong[0]} was never made: the model has {facts.vocab_size:,}")
+    return tokens

@@ -11,10 +11,11 @@ import torch
 
 from lamina.attention.cuda import CudaAttentionWorker, require_device
 from lamina.attention.worker import TensorWorker
+from lamina.cluster import LostError, Replaced
 from lamina.convert import Conversion, convert
 from lamina.kv import Arena
 from lamina.model import Prefill
-from lamina.pipeline import Change, CoreOptions, Keeper, Records, Roster, Schedule
+from lamina.pipeline import Change, CoreOptions, Keeper, Records, Roster, Schedule, State
 from lamina.pipeline.arenas import arena_shape, arena_tokens, attend_over
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.keeper import Arrival
@@ -30,12 +31,21 @@ class Core(Protocol):
     pools: int  # KV memories that a sequence can be in
     pool_tokens: int  # of each
     schedule: Schedule
+    workers: list[str]  # by name; none in this process
 
-    def launch(self, batch: int, change: Change, size: int) -> None:
-        """Begin a batch's next iteration, of so many sequences; none if it has none."""
+    def launch(self, batch: int, change: Change, size: int, state: State | None = None) -> None:
+        """Begin a batch's next iteration, of so many sequences; none if it has none. Where workers have been
+        replaced, `state` is what those know nothing of.
+        """
 
     def land(self, batch: int) -> Landed:
         """Wait for the iteration that was launched."""
+
+    def regroup(self, lost: LostError) -> Replaced:
+        """Replace workers that are lost; what is under way is to be launched once more."""
+
+    def strike(self, name: str, how: str) -> None:
+        """Do a worker harm."""
 
     def records(self) -> Records | None:
         """What the workers did, where they keep records."""
@@ -51,6 +61,7 @@ class LocalCore:
     """All in this process: one batch, one set of slices, one attention worker."""
 
     batches = pools = 1
+    workers: list[str] = []  # noqa: RUF012 - nobody adds to it
 
     def __init__(self, model: Any, options: CoreOptions, *, max_sequences: int) -> None:
         if options.place.type != "cpu":
@@ -85,7 +96,7 @@ class LocalCore:
         self._spent = Spent()
         self._failed: dict[int, str] = {}
 
-    def launch(self, batch: int, change: Change, size: int) -> None:  # noqa: ARG002 - there is one batch
+    def launch(self, batch: int, change: Change, size: int, state: State | None = None) -> None:  # noqa: ARG002 - there is one batch
         """Sequences come, with their prompts' KV, and go."""
         self._spent, self._failed = Spent(), {}
         self._roster.apply(change)
@@ -163,6 +174,13 @@ class LocalCore:
         logits = last.logits(context, attended)
         spent.model_s += perf_counter() - started
         return logits
+
+    def regroup(self, lost: LostError) -> Replaced:
+        """Nobody can be lost here."""
+        raise lost
+
+    def strike(self, name: str, how: str) -> None:
+        """There is no worker here."""
 
     def records(self) -> None:
         """None are kept: a step's own times say it."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.pipeline import Change, Choice
+from lamina.pipeline import Change, Choice, Joined, State
 from lamina.pipeline.change import ALL, NOBODY, places_of
 from lamina.pipeline.landed import Landed
 from lamina.serve.beams import BeamSearch
@@ -33,6 +33,8 @@ class Decoder:
         self._decode_only = decode_only
         self._pending = [Pending() for _ in range(batches)]
         self._flying: list[NDArray[np.int64] | None] = [None] * batches
+        # What joined with the iteration that was launched last, until it has landed.
+        self._joining = [Joined() for _ in range(batches)]
         self._by_number: dict[int, Request] = {}
         self._doomed: dict[int, Request] = {}  # ended while in flight: their rows stay until it lands
         self._searching: dict[int, Request] = {}  # those in a batch
@@ -54,23 +56,27 @@ class Decoder:
         """
         if request.number not in self._by_number:
             self._open(request)
-        request.batch = batch
+        request.batch, request.pool = batch, pool
         running, rows, pending = self._running, request.rows, self._pending[batch]
         running.kv[rows] = [self._name() for _ in rows]
-        parent = int(running.kv[rows[0]])
         for row in rows:
-            name = int(running.kv[row])
-            whole = np.concatenate([request.prompt, self._made(request, row)])
-            first = name == parent
-            shared = 0 if first else len(request.prompt) - 1
-            pending.join(row, NOBODY if first else parent, shared, pool)
-            if not self._decode_only and len(whole) - 1 > shared:
-                pending.prompts[name] = whole.astype(np.int32)
+            whole = self._join(pending, request, row)
             running.last[row] = whole[-1]
             running.position[row] = len(whole) - 1
         running.join(batch, rows)
         if request.search:
             self._searching[request.number] = request
+
+    def _join(self, pending: Pending, request: Request, row: int) -> NDArray[np.int64]:
+        """A sequence comes, with a prompt's KV to compute unless it shares all of it; its text so far."""
+        name, parent = self._running.kv[[row, request.rows[0]]].tolist()
+        whole = np.concatenate([request.prompt, self._made(request, row)])
+        first = name == parent
+        shared = 0 if first else len(request.prompt) - 1
+        pending.join(row, NOBODY if first else parent, shared, request.pool)
+        if not self._decode_only and len(whole) - 1 > shared:
+            pending.prompts[name] = whole.astype(np.int32)
+        return whole
 
     def park(self, request: Request) -> None:
         """The request makes room: its KV goes, its tokens stay."""
@@ -84,7 +90,46 @@ class Decoder:
         rows = self._running.batches[batch]
         if rows.size:
             self._flying[batch] = rows
+        change = pending.change(self._running)
+        self._joining[batch] = change.joined
+        return change
+
+    def state(self, batch: int) -> State:
+        """What workers must be told that know nothing of the batch as it was launched last."""
+        pending = Pending()
+        for row in self._running.batches[batch].tolist():
+            self._join(pending, self._request_of(row), row)
+        return State(pending.change(self._running), self._joining[batch].name)
+
+    def again(self, batch: int) -> Change:
+        """For those that know the batch as it was launched last, when it has to be launched once more: who
+        joined it joins again, since nobody knows how much of their KV there is.
+        """
+        pending = Pending()
+        joining = self._joining[batch].name
+        for row in self._running.batches[batch].tolist():
+            if self._running.kv[row] in joining:
+                self._join(pending, self._request_of(row), row)
+        pending.leave(joining)
         return pending.change(self._running)
+
+    def kept_in(self, pools: Collection[int]) -> tuple[int, int]:
+        """Requests whose KV is in these memories, and how many tokens of it have been computed."""
+        if self._decode_only or not pools:
+            return 0, 0
+        running = self._running
+        rows = np.concatenate(running.batches)
+        here = {
+            number
+            for number, row in zip(running.request[rows].tolist(), rows.tolist(), strict=True)
+            if self._request_of(row).pool in pools
+        }
+        rows = rows[np.isin(running.request[rows], list(here))]
+        return len(here), int(running.position[rows].sum())
+
+    def _request_of(self, row: int) -> Request:
+        number = int(self._running.request[row])
+        return self._doomed.get(number) or self._by_number[number]
 
     def settled(self, batch: int) -> bool:
         """Whether workers know all there is to know of the batch."""
@@ -97,22 +142,27 @@ class Decoder:
         step.size = len(rows)
         step.kv_tokens = int(self._running.position[rows].sum()) + step.size
 
-    def land(self, batch: int, landed: Landed) -> tuple[set[int], list[Request], dict[int, str]]:
-        """Every sequence has one token more: the numbers of the requests that this ends, those that had been
-        ended before and may go now, and why some have failed.
+    def land(
+        self, batch: int, landed: Landed
+    ) -> tuple[list[Request], list[Request], list[tuple[Request, str]]]:
+        """Every sequence has one token more: the requests that this ends, those that had been ended before
+        and may go now, and why some have failed.
         """
         rows = self._flying[batch]
         assert rows is not None
         self._flying[batch] = None
+        self._joining[batch] = Joined()
         doomed = [request for request in self._doomed.values() if request.batch == batch]
         failed = self._failed(rows, landed.failed)
         lost = {request.number for request in doomed} | failed.keys()
+        why = [(self._by_number[number], sentence) for number, sentence in failed.items()]
         ended = self._take(batch, rows, landed.choice, lost)
         for request in doomed:
             del self._doomed[request.number]
             self._leave(request.batch, request.rows)
             self._close(request, list(request.rows))
-        return self._end_rows(batch, ended) | self._end_searches(batch), doomed, failed
+        over = [*self._end_rows(batch, ended), *self._end_searches(batch)]
+        return sorted(over, key=lambda request: request.number), doomed, why
 
     def _failed(self, rows: NDArray[np.int64], failed: Mapping[int, str]) -> dict[int, str]:
         """By request; of those that had been ended before nobody asks any more."""
@@ -165,6 +215,7 @@ class Decoder:
             row = self._running.open(request.number, sampling, seed, request.stops, most)
             request.rows.append(row)
             request.samples[row] = sample
+            self._running.made_before(row, request.made)
             if sampling.logprobs is not None:
                 self._logprobs.open(row, sampling.max_tokens, sampling.logprobs)
 
@@ -218,8 +269,8 @@ class Decoder:
             pending.renamed.append((names[beam], name, tokens[beam]))
         pending.released += [name for parent, name in enumerate(names) if parent not in heirs]
 
-    def _end_rows(self, batch: int, rows: NDArray[np.int64]) -> set[int]:
-        over = set()
+    def _end_rows(self, batch: int, rows: NDArray[np.int64]) -> list[Request]:
+        over = []
         if rows.size:
             self._leave(batch, rows.tolist())
         for row in rows.tolist():
@@ -230,11 +281,11 @@ class Decoder:
             self._close(request, [row])
             if not request.rows:
                 del self._by_number[request.number]
-                over.add(request.number)
+                over.append(request)
         return over
 
-    def _end_searches(self, batch: int) -> set[int]:
-        over = set()
+    def _end_searches(self, batch: int) -> list[Request]:
+        over = []
         for request in list(self._searching.values()):
             if request.batch == batch and request.search and request.search.done:
                 for i, beam in enumerate(request.search.best(request.sampling.n)):
@@ -244,7 +295,7 @@ class Decoder:
                 self._leave(request.batch, request.rows)
                 self._close(request, list(request.rows))
                 del self._searching[request.number], self._by_number[request.number]
-                over.add(request.number)
+                over.append(request)
         return over
 
     def _completion(self, request: Request, row: int, reason: FinishReason) -> Completion:

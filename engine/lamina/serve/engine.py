@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Iterator, Sequence
-from time import perf_counter
 from types import TracebackType
 from typing import Any
 
@@ -17,14 +15,17 @@ from lamina._native import Scheduler
 from lamina.cluster import ClusterCore, Layout, Machine
 from lamina.pipeline import CoreOptions, EngineError, Records, Schedule
 from lamina.pipeline.options import require_count
-from lamina.serve.admission import ADMISSIONS, Checked, Policy, checked, policy_of, priority
+from lamina.serve.admission import ADMISSIONS, Checked, Policy, checked, policy_of, priority, require_goes_on
 from lamina.serve.core import Core, LocalCore
-from lamina.serve.decoder import SEEDS, Decoder
+from lamina.serve.decoder import SEEDS
+from lamina.serve.fault import Fault
 from lamina.serve.prompts import Prompt
 from lamina.serve.requests import Piece, Request, Result
 from lamina.serve.sampling import RequestError, Sampling
 from lamina.serve.step import Step
+from lamina.serve.turns import Turns
 
+HARMS = ("kill", "stop")
 NUMBERS = 2**32  # request numbers that come before a priority's next value
 
 
@@ -68,17 +69,12 @@ class Engine:
             pools=self._core.pools,
             admission=admission,
         )
-        self._decoder = Decoder(self._core.batches, decode_only=options.decode_only)
+        self._turns = Turns(self._core, self._scheduler, decode_only=options.decode_only)
+        self._decoder = self._turns.decoder
         self._requests: dict[int, Request] = {}
-        self._by_place: dict[int, Request] = {}
         self._results: dict[int, Result] = {}
         self._numbers = 0
-        # Launches and landings so far: each batch has its turn at both, one after the other.
-        self._launched = self._landed = 0
-        self._steps = [Step(batch=batch) for batch in range(self._core.batches)]
-        self._iterations = [0] * self._core.batches
         self._broken = False
-        self.peak_kv_tokens = 0  # most that requests were promised at once
 
     @property
     def core(self) -> Any:
@@ -107,7 +103,31 @@ class Engine:
         """
         if not self.idle:
             raise EngineError("records are told when nothing is under way: run() first")
-        return self._core.records()
+        return self._turns.surviving(self._core.records)
+
+    @property
+    def peak_kv_tokens(self) -> int:
+        """Most that requests were promised at once."""
+        return self._turns.peak_kv_tokens
+
+    @property
+    def workers(self) -> list[str]:
+        """What the workers of a layout are called, none in one process."""
+        return self._core.workers
+
+    @property
+    def faults(self) -> list[Fault]:
+        """Workers that were lost and replaced, so far."""
+        return self._turns.faults
+
+    def strike(self, worker: str, how: str = "kill") -> None:
+        """Do one of them harm, to see what comes of it: "kill" or "stop" it."""
+        if worker not in self.workers:
+            there = ", ".join(self.workers) or "none"
+            raise EngineError(f"no worker is called '{worker}': there are {there}")
+        if how not in HARMS:
+            raise EngineError(f"workers are not harmed by '{how}': known are {', '.join(HARMS)}")
+        self._core.strike(worker, how)
 
     def close(self) -> None:
         """End the workers, if there are any. What runs is lost."""
@@ -129,13 +149,15 @@ class Engine:
 
     # Requests come and go.
 
-    def submit(self, prompt: Prompt, sampling: Sampling | None = None) -> int:
+    def submit(self, prompt: Prompt, sampling: Sampling | None = None, *, made: Sequence[int] = ()) -> int:
         """Let a request wait for its turn; its number. Raises RequestError when it can never be served.
 
         `prompt` is token ids, or for a decode-only engine how many there are meant to be: such requests start
-        with made-up KV, their tokens mean nothing, and no end token ends them.
+        with made-up KV, their tokens mean nothing, and no end token ends them. `made` are tokens that it has
+        made already, in an engine that is no more: it goes on after them.
         """
-        return self._enqueue(*self._checked(prompt, sampling or Sampling()))
+        checked = self._checked(prompt, sampling or Sampling())
+        return self._enqueue(*checked, require_goes_on(made, checked[1], self._core.facts))
 
     def _checked(self, prompt: Prompt, sampling: Sampling) -> Checked:
         return checked(
@@ -146,20 +168,27 @@ class Engine:
             max_sequences=self._max_sequences,
         )
 
-    def _enqueue(self, tokens: NDArray[np.int64], sampling: Sampling, stops: tuple[int, ...]) -> int:
+    def _enqueue(
+        self,
+        tokens: NDArray[np.int64],
+        sampling: Sampling,
+        stops: tuple[int, ...],
+        made: tuple[int, ...] = (),
+    ) -> int:
         number = self._numbers
         seed = secrets.randbits(64) if sampling.seed is None else sampling.seed % SEEDS
         key = priority(self._policy, sampling, len(tokens)) * NUMBERS + number % NUMBERS
         # The last thing that may fail: what the scheduler has taken in, somebody must own.
-        place = self._scheduler.add(len(tokens), sampling.max_tokens, width=sampling.width, key=key)
+        begun, to_make = len(tokens) + len(made), sampling.max_tokens - len(made)
+        place = self._scheduler.add(begun, to_make, width=sampling.width, key=key)
         if place is None:
             raise RequestError(
                 f"a prompt of {len(tokens):,} tokens and {sampling.width} x {sampling.max_tokens:,} to make "
                 f"do not fit in the KV memory of {self._core.pool_tokens:,} tokens, even alone"
             )
-        request = Request(number, tokens, sampling, stops, seed, place)
+        request = Request(number, tokens, sampling, stops, seed, place, made)
         self._numbers += 1
-        self._requests[number] = self._by_place[place] = request
+        self._requests[number] = self._turns.by_place[place] = request
         return number
 
     def cancel(self, number: int) -> None:
@@ -169,11 +198,11 @@ class Engine:
             self._decoder.end(request, "cancelled")
             # Its memory is free when the iteration it is in has landed.
             if not self._decoder.doomed(request):
-                self._leave_scheduler(request)
+                self._turns.leave(request)
             self._forget(request)
             if self.idle and not self._broken:
                 self._broken = True
-                self._settle()
+                self._turns.settle()
                 self._broken = False
         elif number not in self._results:
             raise _unknown(number)
@@ -199,9 +228,11 @@ class Engine:
             return Step()
         self._broken = True
         with torch.inference_mode():
-            step = self._next()
+            step, over = self._turns.next()
+            for request, error in over:
+                self._forget(request, error)
             if self.idle:
-                self._settle()
+                self._turns.settle()
         self._broken = False
         return step
 
@@ -255,81 +286,6 @@ class Engine:
         completions = result.completions if result else ()
         return {i: done.tokens[told.get(i, 0) :] for i, done in enumerate(completions)}
 
-    def _next(self) -> Step:
-        """Launch every batch whose turn has come, and land the one that was launched first."""
-        batches = self._core.batches
-        untold: list[int] = []  # who has left a batch empty
-        while True:
-            # At most every batch once: nobody can be launched before it has landed.
-            while self._launched < self._landed + batches:
-                self._launch(self._launched % batches)
-                self._launched += 1
-            batch = self._landed % batches
-            self._landed += 1
-            if self._decoder.flying(batch):
-                step = self._land(batch)
-                step.preempted[:0] = untold
-                return step
-            untold += self._steps[batch].preempted
-
-    def _launch(self, batch: int) -> None:
-        started, step = perf_counter(), Step(batch=batch, started_s=time.monotonic())
-        preempted, joined = self._scheduler.advance(batch)
-        self.peak_kv_tokens = max(self.peak_kv_tokens, self.kv_tokens - self._scheduler.free_tokens)
-        for place in preempted.tolist():
-            request = self._by_place[place]
-            step.preempted.append(request.number)
-            self._decoder.park(request)
-        for place in joined.tolist():
-            request = self._by_place[place]
-            step.joined.append(request.number)
-            self._decoder.begin(request, batch, self._scheduler.pool(place))
-        self._decoder.size(batch, step)
-        self._core.launch(batch, self._decoder.launch(batch), step.size)
-        step.host_s = perf_counter() - started
-        if step.size:
-            step.iteration = self._iterations[batch]
-            self._iterations[batch] += 1
-        self._steps[batch] = step
-
-    def _land(self, batch: int) -> Step:
-        started, step = perf_counter(), self._steps[batch]
-        landed = self._core.land(batch)
-        step.ended_s = landed.ended_s
-        over, doomed, failed = self._decoder.land(batch, landed)
-        done = set(self._scheduler.finish(batch).tolist())
-        for number, why in failed.items():
-            request = self._requests[number]
-            self._decoder.end(request, "failed")
-            self._end(request, done, step, error=f"its prompt could not be computed: {why}")
-        for number in sorted(over):
-            self._end(self._requests[number], done, step)
-        for request in doomed:
-            self._leave_scheduler(request, done)
-        for name in ("prefill_s", "model_s", "attention_s", "sampling_s", "waited_s"):
-            setattr(step, name, getattr(landed.spent, name))
-        step.host_s += perf_counter() - started - landed.spent.elsewhere_s
-        return step
-
-    def _settle(self) -> None:
-        """Tell workers what nobody runs for any more: who has gone."""
-        batches = self._core.batches
-        while not all(self._decoder.settled(batch) for batch in range(batches)):
-            self._launch(self._launched % batches)
-            self._launched += 1
-            self._landed += 1
-
-    def _end(self, request: Request, done: set[int], step: Step, error: str | None = None) -> None:
-        self._leave_scheduler(request, done)
-        self._forget(request, error)
-        step.ended.append(request.number)
-
-    def _leave_scheduler(self, request: Request, done: set[int] | frozenset[int] = frozenset()) -> None:
-        """Those that made all their tokens it knows of; of those that met a stop token it does not."""
-        if request.place not in done:
-            self._scheduler.remove(request.place)
-        del self._by_place[request.place]
-
     def _forget(self, request: Request, error: str | None = None) -> None:
         """From request to result."""
         del self._requests[request.number]
@@ -341,7 +297,7 @@ class Engine:
     def check_integrity(self) -> None:
         """Recount scheduler and arenas; raise RuntimeError naming the first thing found wrong."""
         self._scheduler.check_integrity()
-        self._core.check_integrity()
+        self._turns.surviving(self._core.check_integrity)
 
 
 def _unknown(number: int) -> KeyError:

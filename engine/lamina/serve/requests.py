@@ -54,7 +54,9 @@ class Request:
     stops: tuple[int, ...]
     seed: int
     place: int  # its row in the scheduler
+    made: tuple[int, ...] = ()  # tokens that it had made before it came here
     batch: int = 0  # that it is in, or was in last
+    pool: int = 0  # the KV memory that it is in, or was in last
     rows: list[int] = field(default_factory=list)  # its live sequences' rows; none before it has begun
     samples: dict[int, int] = field(default_factory=dict)  # row -> which sample it is
     ended: dict[int, Completion] = field(default_factory=dict)  # by sample

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -62,6 +63,11 @@ class Running:
         self.stops[row] = NO_TOKEN
         self.stops[row, : len(stops)] = stops
         return row
+
+    def made_before(self, row: int, tokens: Sequence[int]) -> None:
+        """The sequence goes on after these."""
+        self.made[row] = len(tokens)
+        self.tokens[row, : len(tokens)] = tokens
 
     def join(self, batch: int, rows: list[int]) -> None:
         self.batches[batch] = np.concatenate([self.batches[batch], np.array(rows, np.int64)])

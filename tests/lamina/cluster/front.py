@@ -19,7 +19,7 @@ def main(folder: str, deed: str) -> None:
         engine.submit(list(range(1, 1 + length)), Sampling(max_tokens=200))
     engine.step()
     crew = engine.core._crew
-    print(engine.core._machine._process.pid, *crew._pids, flush=True)
+    print(engine.core._machine._process.pid, *crew.pids, flush=True)
     if deed == "wait":
         with engine:
             while True:

@@ -1,0 +1,23 @@
+"""Workers that are lost: the one error of an engine that it can do something about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from lamina.pipeline import EngineError
+
+
+class LostError(EngineError):
+    """Some workers cannot go on. Nobody in `workers`: all can, and yet they have lost each other."""
+
+    def __init__(self, workers: Collection[int], why: str) -> None:
+        super().__init__(why)
+        self.workers = frozenset(workers)
+
+
+class Replaced(NamedTuple):
+    """Who was."""
+
+    workers: frozenset[str]  # by name
+    pools: frozenset[int]  # KV memories that were lost with them, wholly or in part

@@ -1,0 +1,128 @@
+"""Whether a worker that says nothing still works: asked on a link of its own, answered by a thread."""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections import defaultdict
+from typing import Any, Self
+
+from lamina.cluster.boot import Boot
+from lamina.fhbn import ChannelError, connect
+from lamina.fhbn.control import Control
+from lamina.fhbn.deadline import Deadline
+
+# What the link is called, after its worker.
+PULSE = " pulse"
+_FOREVER_S = 1e9
+_MEETING_S = 60.0
+# A worker that runs answers at once, however busy its machine is.
+ANSWER_S = 0.75
+# A piece of work that takes so much longer than any before it, and than this, will not come to an end.
+SLOW_S = 0.75
+SLOWER = 50
+# Of the first ones nothing is known: memory is touched, kernels are compiled.
+FIRST_PIECES = 10
+
+
+class Pulse:
+    """The worker's side: its main thread tells what it does, another one answers the front end."""
+
+    def __init__(self, boot: Boot) -> None:
+        self._since: tuple[str, float] | None = None
+        self._pieces: defaultdict[str, int] = defaultdict(int)
+        self._longest: defaultdict[str, float] = defaultdict(float)
+        self._link = connect(boot.address, name=boot.name + PULSE, secret=boot.secret, timeout_s=_MEETING_S)
+        # Torch lets other threads run while it computes, and nobody waits for this one at the end.
+        threading.Thread(target=self._answer, daemon=True).start()
+
+    def start(self, kind: str) -> None:
+        """A piece of work begins."""
+        self._since = kind, time.monotonic()
+
+    def stop(self) -> None:
+        """It has ended; from now on the worker waits for others."""
+        if self._since is None:
+            return
+        (kind, since), self._since = self._since, None
+        self._pieces[kind] += 1
+        self._longest[kind] = max(self._longest[kind], time.monotonic() - since)
+
+    def _answer(self) -> None:
+        try:
+            while True:
+                self._link.control.hear(Deadline(_FOREVER_S))
+                self._link.control.say(self._state(), Deadline(_MEETING_S))
+        except ChannelError:
+            return
+
+    def _state(self) -> dict[str, Any]:
+        if (since := self._since) is None:
+            return {"busy_s": 0.0, "pieces": 0, "longest_s": 0.0}
+        kind, began = since
+        busy_s = time.monotonic() - began
+        return {"busy_s": busy_s, "pieces": self._pieces[kind], "longest_s": self._longest[kind]}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._link.close()
+
+
+class Pulses:
+    """The front end's side: whom to ask, and who does not answer or does not come to an end."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._asked: dict[int, float] = {}
+        self._controls: dict[int, Control] = {}
+
+    def add(self, number: int, control: Control) -> None:
+        """A worker's link."""
+        self._controls[number] = control
+
+    def remove(self, number: int) -> None:
+        """The worker is gone."""
+        self._asked.pop(number, None)
+        if control := self._controls.pop(number, None):
+            control.close()
+
+    def look(self) -> dict[int, str]:
+        """Ask everybody who is not asked already; of those that cannot go on, why. It waits for nobody."""
+        found: dict[int, str] = {}
+        now = time.monotonic()
+        for number, control in list(self._controls.items()):
+            try:
+                why = self._trouble(number, control, now)
+            except ChannelError:
+                self.remove(number)  # it has ended: others tell of it
+                continue
+            if why:
+                found[number] = why
+        return found
+
+    def _trouble(self, number: int, control: Control, now: float) -> str | None:
+        if number in self._asked:
+            if select.select([control], [], [], 0)[0]:
+                state = control.hear(Deadline(ANSWER_S))
+                del self._asked[number]
+                return self._slow(state)
+            silent_s = now - self._asked[number]
+            return f"it has not answered for {silent_s:.1f} s" if silent_s > ANSWER_S else None
+        control.say({"ping": True}, Deadline(ANSWER_S))
+        self._asked[number] = now
+        return None
+
+    def _slow(self, state: dict[str, Any]) -> str | None:
+        limit_s = self._timeout_s
+        if state["pieces"] >= FIRST_PIECES:
+            limit_s = min(limit_s, max(SLOW_S, SLOWER * state["longest_s"]))
+        busy_s = float(state["busy_s"])
+        return f"it has worked at one thing for {busy_s:.1f} s" if busy_s > limit_s else None
+
+    def close(self) -> None:
+        """Hang up."""
+        for number in list(self._controls):
+            self.remove(number)

@@ -1,0 +1,183 @@
+"""The batches' turns: launched and landed one after the other, whatever becomes of the workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TypeVar
+
+from lamina._native import Scheduler
+from lamina.cluster import LostError
+from lamina.serve.core import Core
+from lamina.serve.decoder import Decoder
+from lamina.serve.fault import Fault
+from lamina.serve.requests import Request
+from lamina.serve.step import Step
+
+T = TypeVar("T")
+# Requests that have ended, and what kept those that failed from being served.
+Over = list[tuple[Request, str | None]]
+
+
+@dataclass
+class _Trouble:
+    """A fault that is not over."""
+
+    why: str
+    noticed_s: float
+    workers: set[str] = field(default_factory=set)
+    pools: set[int] = field(default_factory=set)
+
+
+class Turns:
+    """Scheduler, decoder and core, and how far each batch has come with them."""
+
+    def __init__(self, core: Core, scheduler: Scheduler, *, decode_only: bool) -> None:
+        self.core, self.scheduler = core, scheduler
+        self.decoder = Decoder(core.batches, decode_only=decode_only)
+        self.by_place: dict[int, Request] = {}  # requests that wait or run, by their row in the scheduler
+        self.faults: list[Fault] = []
+        self.peak_kv_tokens = 0
+        # Launches and landings so far: each batch has its turn at both, one after the other.
+        self._launched = self._landed = 0
+        self._steps = [Step(batch=batch) for batch in range(core.batches)]
+        self._iterations = [0] * core.batches
+        # Since workers were lost: batches that some know nothing of, and iterations to be begun once more.
+        self._stale: set[int] = set()
+        self._broken_off: set[int] = set()
+        self._trouble: _Trouble | None = None
+
+    def next(self) -> tuple[Step, Over]:
+        """Launch every batch whose turn has come, and land the one that was launched first."""
+        batches = self.core.batches
+        untold: list[int] = []  # who has left a batch empty
+        while True:
+            batch = self._landed % batches
+            try:
+                # At most every batch once: nobody can be launched before it has landed.
+                while self._launched < self._landed + batches:
+                    self._launch()
+                if self.decoder.flying(batch):
+                    step, over = self._land(batch)
+                    step.preempted[:0] = untold
+                    return step, over
+            except LostError as lost:
+                self._recover(lost)
+                continue
+            self._landed += 1
+            untold += self._steps[batch].preempted
+
+    def settle(self) -> None:
+        """Tell workers what nobody runs for any more: who has gone."""
+        while not all(self.decoder.settled(batch) for batch in range(self.core.batches)):
+            try:
+                self._launch()
+                self._landed += 1
+            except LostError as lost:
+                self._recover(lost)
+
+    def leave(self, request: Request, done: set[int] | frozenset[int] = frozenset()) -> None:
+        """Those that made all their tokens the scheduler knows of; of those that met a stop token it does
+        not.
+        """
+        if request.place not in done:
+            self.scheduler.remove(request.place)
+        del self.by_place[request.place]
+
+    def surviving(self, deed: Callable[[], T]) -> T:
+        """What comes of it, once no worker is lost while it is done."""
+        while True:
+            try:
+                return deed()
+            except LostError as lost:
+                self._recover(lost)
+
+    def _launch(self) -> None:
+        batch = self._launched % self.core.batches
+        started = perf_counter()
+        if batch in self._broken_off:
+            step, change = self._steps[batch], self.decoder.again(batch)
+        else:
+            step = self._steps[batch] = self._begin(batch)
+            change = self.decoder.launch(batch)
+        self._launched += 1
+        if batch in self._stale:
+            self.core.launch(batch, change, step.size, self.decoder.state(batch))
+        else:
+            self.core.launch(batch, change, step.size)
+        self._stale.discard(batch)
+        self._broken_off.discard(batch)
+        if self._trouble and not self._broken_off:
+            self._resumed(self._trouble)
+        step.host_s += perf_counter() - started
+
+    def _begin(self, batch: int) -> Step:
+        """A batch's next iteration, with those who make room and those who join."""
+        step = Step(batch=batch, started_s=time.monotonic())
+        preempted, joined = self.scheduler.advance(batch)
+        capacity = self.core.pool_tokens * self.core.pools
+        self.peak_kv_tokens = max(self.peak_kv_tokens, capacity - self.scheduler.free_tokens)
+        for place in preempted.tolist():
+            request = self.by_place[place]
+            step.preempted.append(request.number)
+            self.decoder.park(request)
+        for place in joined.tolist():
+            request = self.by_place[place]
+            step.joined.append(request.number)
+            self.decoder.begin(request, batch, self.scheduler.pool(place))
+        self.decoder.size(batch, step)
+        if step.size:
+            step.iteration = self._iterations[batch]
+            self._iterations[batch] += 1
+        return step
+
+    def _land(self, batch: int) -> tuple[Step, Over]:
+        landed = self.core.land(batch)
+        self._landed += 1
+        started, step = perf_counter(), self._steps[batch]
+        step.ended_s = landed.ended_s
+        over, doomed, failed = self.decoder.land(batch, landed)
+        done = set(self.scheduler.finish(batch).tolist())
+        ended: Over = []
+        for request, why in failed:
+            self.decoder.end(request, "failed")
+            ended.append((request, f"its prompt could not be computed: {why}"))
+        ended += [(request, None) for request in over]
+        for request in doomed:
+            self.leave(request, done)
+        for request, _ in ended:
+            self.leave(request, done)
+            step.ended.append(request.number)
+        for name in ("prefill_s", "model_s", "attention_s", "sampling_s", "waited_s"):
+            setattr(step, name, getattr(landed.spent, name))
+        step.host_s += perf_counter() - started
+        return step, ended
+
+    def _recover(self, lost: LostError) -> None:
+        """Replace who is lost; what was under way is launched once more, as everybody's turn comes."""
+        trouble = self._trouble or _Trouble(str(lost), time.monotonic())
+        # The order of batches begins anew, for workers too.
+        batches = self.core.batches
+        self._broken_off |= {launched % batches for launched in range(self._landed, self._launched)}
+        self._landed = self._launched = 0
+        self._stale = set(range(batches))
+        self._trouble = trouble
+        while True:
+            try:
+                replaced = self.core.regroup(lost)
+                break
+            except LostError as more:
+                lost = more
+        trouble.workers |= replaced.workers
+        trouble.pools |= replaced.pools
+        if not self._broken_off:
+            self._resumed(trouble)
+
+    def _resumed(self, trouble: _Trouble) -> None:
+        """Everything that was under way is under way again."""
+        requests, tokens = self.decoder.kept_in(trouble.pools)
+        workers, now = tuple(sorted(trouble.workers)), time.monotonic()
+        self.faults.append(Fault(workers, trouble.why, trouble.noticed_s, now, requests, tokens))
+        self._trouble = None

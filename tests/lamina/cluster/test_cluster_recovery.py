@@ -1,0 +1,313 @@
+"""Workers lost at any moment are replaced, and every token is the one it would have been."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lamina import Engine, Sampling
+from lamina.cluster import Layout, Machine, pulse
+from lamina.cluster.core import MOST_SETBACKS
+from lamina.serve import EngineError, RequestError, Result
+
+SPOILED = Path(__file__).with_name("spoiled.py")
+LAYOUTS = {
+    "rotational": Layout(1, 1, oversubscribe=True),
+    "heads": Layout(2, 2, batches=3, oversubscribe=True),
+    "requests": Layout(2, 2, batches=3, partition="requests", oversubscribe=True),
+    "ranks": Layout(2, 1, pipelining="serial", oversubscribe=True),
+    "stages": Layout(2, 2, pipeline_parallel=2, oversubscribe=True),
+    "streamed": Layout(1, 2, stream_chunks=2, oversubscribe=True),
+}
+KINDS = (
+    {},
+    {"temperature": 1.0, "seed": 3},
+    {"n": 3, "temperature": 0.8, "seed": 4},
+    {"beams": 3},
+    {"logprobs": 2},
+)
+Start = Callable[..., Engine]
+Prompts = Callable[..., list[list[int]]]
+
+
+@pytest.fixture(scope="module")
+def load(prompts: Prompts) -> list[tuple[list[int], Sampling]]:
+    """Requests of all kinds, of all lengths."""
+    draw = random.Random(1)
+    texts = prompts(*(draw.randrange(1, 50) for _ in range(20)))
+    return [
+        (text, Sampling(max_tokens=draw.randrange(3, 20), ignore_eos=True, **KINDS[i % len(KINDS)]))
+        for i, text in enumerate(texts)
+    ]
+
+
+def tokens_of(result: Result) -> list[tuple[int, ...]]:
+    return [done.tokens for done in result.completions]
+
+
+def play(
+    engine: Engine,
+    load: list[tuple[list[int], Sampling]],
+    between: Callable[[int], None] = lambda step: None,
+) -> list[list[tuple[int, ...]]]:
+    """Serve all; what comes between two steps, and the tokens."""
+    numbers = [engine.submit(*request) for request in load]
+    step = 0
+    while not engine.idle:
+        between(step)
+        engine.step()
+        step += 1
+    return [tokens_of(engine.result(number)) for number in numbers]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_workers_killed_between_steps(
+    layout: str,
+    load: list[tuple[list[int], Sampling]],
+    start: Start,
+    sound: Callable[[Engine], None],
+) -> None:
+    """Each of them in turn, again and again."""
+    wanted = play(start(LAYOUTS[layout]), load)
+    engine = start(LAYOUTS[layout])
+
+    def strike(step: int) -> None:
+        if step % 5 == 3:
+            engine.strike(engine.workers[step // 5 % len(engine.workers)])
+
+    assert play(engine, load, strike) == wanted
+    sound(engine)
+    assert len(engine.faults) >= len(engine.workers)
+    for fault in engine.faults:
+        assert fault.noticed_s < fault.resumed_s
+        assert fault.why == f"{fault.workers[0]} has ended: it was killed by SIGKILL"
+        assert bool(fault.requests) == bool(fault.kv_tokens)
+        assert bool(fault.kv_tokens) <= fault.workers[0].startswith("attention")
+    assert any(fault.kv_tokens for fault in engine.faults)
+
+
+def test_workers_killed_and_stopped_at_any_moment(
+    load: list[tuple[list[int], Sampling]], start: Start, sound: Callable[[Engine], None]
+) -> None:
+    """By somebody who looks at nothing: also while they recover."""
+    layout = LAYOUTS["requests"]
+    wanted = play(start(layout), load * 2)
+    engine, draw, enough = start(layout), random.Random(7), threading.Event()
+
+    def strike() -> None:
+        for _ in range(6):
+            if enough.wait(draw.uniform(0.1, 0.6)):
+                return
+            pids = list(engine.core._crew._pids.values())
+            if pids:
+                os.kill(draw.choice(pids), draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP]))
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    try:
+        found = play(engine, load * 2)
+    finally:
+        enough.set()
+        thread.join()
+    assert found == wanted
+    sound(engine)
+
+
+def test_an_idle_engines_workers_killed(
+    load: list[tuple[list[int], Sampling]], start: Start, sound: Callable[[Engine], None]
+) -> None:
+    """They are replaced when they are needed."""
+    engine = start(LAYOUTS["heads"])
+    wanted = play(engine, load)
+    for name in engine.workers:
+        engine.strike(name)
+    assert play(engine, load) == wanted
+    for name in engine.workers:
+        engine.strike(name)
+    engine.check_integrity()
+    assert {name for fault in engine.faults for name in fault.workers} == set(engine.workers)
+    assert play(engine, load) == wanted
+    sound(engine)
+
+
+def test_a_worker_that_is_stopped(load: list[tuple[list[int], Sampling]], start: Start) -> None:
+    engine = start(LAYOUTS["requests"])
+    wanted = play(engine, load)
+    struck = []
+
+    def strike(step: int) -> None:
+        if step == 5:
+            engine.strike("attention 1", "stop")
+            struck.append(time.monotonic())
+
+    assert play(engine, load, strike) == wanted
+    (fault,) = engine.faults
+    assert "attention 1" in fault.workers
+    assert fault.why.startswith("attention 1 hangs: it has not answered for ")
+
+
+def test_a_nursery_that_is_killed(
+    saved: Callable[..., Path],
+    load: list[tuple[list[int], Sampling]],
+    children_of: Callable[[int], list[int]],
+) -> None:
+    """Everything there was has gone; the engine loads its model again, and goes on."""
+    with Engine(saved("llama-gqa"), layout=LAYOUTS["heads"], kv_tokens=2000) as engine:
+        wanted = play(engine, load)
+        killed = []
+
+        def strike(step: int) -> None:
+            if step == 5:
+                killed.append(engine.core._machine._process)
+                killed[0].kill()
+
+        assert play(engine, load, strike) == wanted
+        assert set(engine.faults[0].workers) == set(engine.workers)
+        assert killed[0].pid not in children_of(os.getpid()), "it was waited for"
+
+
+class SpoiledMachine(Machine):
+    """Its workers do once what a file says."""
+
+    def __init__(self, order: Path) -> None:
+        super().__init__()
+        self.order = order
+        self.program = (str(SPOILED), str(order))
+
+
+@pytest.fixture(scope="module")
+def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpoiledMachine]:
+    with SpoiledMachine(tmp_path_factory.mktemp("order") / "order") as machine:
+        yield machine
+
+
+@pytest.mark.parametrize(
+    ("order", "why"),
+    [
+        ("few", "model 0 has sent tokens that make no sense: 4 of 5 sequences"),
+        ("many", "model 0 has sent tokens that make no sense: "),
+        ("nonsense", "model 0 has sent tokens that make no sense: they are said to be of batch soon"),
+        ("nobody's", "model 0 has sent tokens that make no sense: they are said to be of batch 1048576"),
+        ("hang up", "model 0 "),
+        ("fail", "model 0 "),
+        ("sleep", "model 0 hangs: it has worked at one thing for "),
+    ],
+)
+def test_a_worker_that_misbehaves(
+    order: str, why: str, saved: Callable[..., Path], spoiled: SpoiledMachine, prompts: Prompts
+) -> None:
+    requests = [(text, Sampling(max_tokens=20, ignore_eos=True)) for text in prompts(1, 2, 3, 4, 5)]
+    layout = Layout(1, 1, pipelining="serial", oversubscribe=True)
+    with Engine(saved("llama-gqa"), layout=layout, machine=spoiled, kv_tokens=500) as engine:
+        wanted = play(engine, requests)
+        told: list[float] = []
+
+        def spoil(step: int) -> None:
+            if step == 5:
+                spoiled.order.write_text(order)
+                told.append(time.monotonic())
+
+        assert play(engine, requests, spoil) == wanted
+        (fault,) = engine.faults
+        assert fault.workers == ("model 0",)
+        assert fault.why.startswith(why)
+
+
+def test_one_that_misbehaves_for_ever(saved: Callable[..., Path], spoiled: SpoiledMachine) -> None:
+    """Replacing it over and over helps nobody."""
+    layout = Layout(1, 1, pipelining="serial", oversubscribe=True)
+    with Engine(saved("llama-gqa"), layout=layout, machine=spoiled, kv_tokens=500) as engine:
+        engine.submit([1, 2, 3], Sampling(max_tokens=20))
+        regroup, tries = engine.core.regroup, []
+
+        def spoil(lost: object) -> object:
+            tries.append(lost)
+            spoiled.order.write_text("fail")
+            return regroup(lost)
+
+        engine.core.regroup = spoil  # type: ignore[method-assign]
+        spoiled.order.write_text("fail")
+        with pytest.raises(EngineError, match="8 attempts to go on have failed before: giving up"):
+            engine.run()
+        assert len(tries) == MOST_SETBACKS + 1
+        with pytest.raises(EngineError, match="make a new engine"):
+            engine.step()
+        spoiled.order.unlink(missing_ok=True)
+
+
+def test_requests_cancelled_while_workers_are_lost(
+    load: list[tuple[list[int], Sampling]], start: Start, sound: Callable[[Engine], None]
+) -> None:
+    engine = start(LAYOUTS["requests"])
+    numbers = [engine.submit(*request) for request in load]
+    for step in range(8):
+        engine.strike(engine.workers[step % len(engine.workers)])
+        engine.cancel(numbers[2 * step])
+        engine.step()
+    engine.run()
+    kept = {number: tokens_of(engine.result(number)) for number in numbers[1::2]}
+    wanted = play(engine, load)
+    assert list(kept.values()) == wanted[1::2]
+    sound(engine)
+
+
+def test_going_on_after_tokens_that_were_made(
+    load: list[tuple[list[int], Sampling]], start: Start, sound: Callable[[Engine], None]
+) -> None:
+    """By an engine that is no more."""
+    engine = start(LAYOUTS["heads"])
+    single = [
+        (text, sampling) for text, sampling in load if sampling.width == 1 and sampling.logprobs is None
+    ]
+    wanted = play(engine, single)
+    for part in (1, 2):
+        numbers = [
+            engine.submit(text, sampling, made=tokens[0][: len(tokens[0]) * part // 3])
+            for (text, sampling), tokens in zip(single, wanted, strict=True)
+        ]
+        engine.run()
+        assert [tokens_of(engine.result(number)) for number in numbers] == wanted
+    sound(engine)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "made", "why"),
+    [
+        (Sampling(max_tokens=2), [1, 2], "2 tokens are made and 2 are wanted: none is left to make"),
+        (Sampling(max_tokens=4), [1, 200], "token 200 was never made: the model has 120"),
+        (Sampling(max_tokens=4, n=2), [1], "with one sample and without logprobs"),
+        (Sampling(max_tokens=4, logprobs=1), [1], "with one sample and without logprobs"),
+    ],
+)
+def test_tokens_that_nobody_goes_on_after(
+    sampling: Sampling, made: list[int], why: str, saved: Callable[..., Path]
+) -> None:
+    engine = Engine(saved("llama-gqa"), kv_tokens=100)
+    with pytest.raises(RequestError, match=why):
+        engine.submit([1, 2], sampling, made=made)
+    assert engine.idle
+
+
+def test_harm_that_cannot_be_done(start: Start, saved: Callable[..., Path]) -> None:
+    engine = start(Layout(1, 1, oversubscribe=True))
+    with pytest.raises(EngineError, match="no worker is called 'model 7': there are model 0, attention 0"):
+        engine.strike("model 7")
+    with pytest.raises(EngineError, match="workers are not harmed by 'insult': known are kill, stop"):
+        engine.strike("model 0", "insult")
+    with pytest.raises(EngineError, match="there are none"):
+        Engine(saved("llama-gqa"), kv_tokens=100).strike("model 0")
+
+
+def test_the_limits_are_within_a_second() -> None:
+    """What is said of detection in docs/workers.md."""
+    assert pulse.ANSWER_S < 1
+    assert pulse.SLOW_S < 1
+    assert sys.getswitchinterval() < pulse.ANSWER_S
