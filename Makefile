@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml ci/constraints.txt ci/setup.sh $(NATIVE)
 	@touch $@
 
 test: setup
-	$(BIN)/pytest -n $(PYTEST_WORKERS)
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup
 
 lint: setup
 	$(BIN)/ruff check

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from lamina import host_memory
 from lamina.cluster.boot import Boot
 from lamina.cluster.crew import Crew
 from lamina.cluster.layout import Layout
 from lamina.cluster.lost import LostError, Replaced
 from lamina.cluster.machine import Machine
 from lamina.cluster.trial import Trial, settle
+from lamina.cluster.workplace import Workplace
 from lamina.fhbn import Listener, new_secret
 from lamina.fhbn.deadline import Deadline
 from lamina.kv import ArenaShape
@@ -45,16 +45,16 @@ class ClusterCore:
         model: Any,
         options: CoreOptions,
         layout: Layout,
-        machine: Machine | None,
+        machine: Workplace | None,
         *,
         max_sequences: int,
     ) -> None:
-        cores = layout.cores()
         source = _source(model, options)
         self._own = contextlib.ExitStack()
-        self._machine = machine or self._own.enter_context(Machine())
+        self._machine: Workplace = machine or self._own.enter_context(Machine())
         self.trials: tuple[Trial, ...] = ()
         try:
+            cores = self._machine.cores(layout)
             if layout.batches == "auto":
                 layout, self.trials = settle(
                     layout, partial(self._trial, model, options, max_sequences), max_sequences
@@ -111,7 +111,7 @@ class ClusterCore:
         copies = self.schedule.places if self._partition.ranks > 1 else 1
         weights = self.facts.weight_bytes * (1 + copies)
         arenas = shape.token_bytes * self.pool_tokens * self.pools
-        free = host_memory.free_bytes()
+        free = self._machine.free_bytes()
         if weights + arenas > free:
             raise EngineError(
                 f"{weights / 1e9:,.1f} GB of weights and {arenas / 1e9:,.1f} GB of KV are "

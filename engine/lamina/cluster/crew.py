@@ -14,8 +14,8 @@ from typing import Any
 from lamina.cluster import told
 from lamina.cluster.boot import Boot
 from lamina.cluster.lost import LostError
-from lamina.cluster.machine import Machine
 from lamina.cluster.pulse import PULSE, Pulses
+from lamina.cluster.workplace import Workplace
 from lamina.fhbn import ChannelError, ChannelTimeoutError, Link, Listener
 from lamina.fhbn.deadline import Deadline
 from lamina.pipeline import EngineError
@@ -38,7 +38,7 @@ class Crew:
 
     def __init__(
         self,
-        machine: Machine,
+        machine: Workplace,
         source: dict[str, Any],
         boots: Sequence[Boot],
         listener: Listener,

@@ -16,7 +16,9 @@ from typing import IO, Any
 
 import msgpack
 
+from lamina import host_memory
 from lamina.cluster.boot import Boot
+from lamina.cluster.layout import Layout
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.options import EngineError
 
@@ -44,6 +46,14 @@ class Machine:
         self._asking = threading.Lock()
         self._finish: Callable[[], object] | None = None
         self._closed = False
+
+    def cores(self, layout: Layout) -> list[int]:
+        """One for each worker; an EngineError if there are too few."""
+        return layout.cores()
+
+    def free_bytes(self) -> int:
+        """Memory for weights and KV."""
+        return host_memory.free_bytes()
 
     def convert(self, model: dict[str, Any]) -> ModelFacts:
         """Cut the model at its attention operators; what is to be known of it."""

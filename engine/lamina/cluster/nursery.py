@@ -6,26 +6,21 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import select
 import signal
 import sys
 import traceback
-from pathlib import Path
 from typing import Any, NoReturn
 
 import msgpack
 import torch
-import transformers
 
 from lamina.cluster import worker
 from lamina.cluster.boot import Boot, Weights
-from lamina.convert import Conversion, convert
-from lamina.pipeline.arenas import arena_shape
+from lamina.cluster.models import Models
+from lamina.convert import Conversion
 from lamina.pipeline.facts import ModelFacts
-from lamina.pipeline.options import CoreOptions
-from lamina.pipeline.original import original_of
 
 _PR_SET_PDEATHSIG = 1
 LOOK_S = 1.0
@@ -35,8 +30,7 @@ class Nursery:
     """Models by what was asked for, and the workers that have begun."""
 
     def __init__(self) -> None:
-        self._conversions: dict[str, Conversion] = {}
-        self._weights: dict[str, Weights] = {}
+        self._models = Models()
         self._ended: dict[int, int] = {}
         self.alive: set[int] = set()
 
@@ -44,9 +38,9 @@ class Nursery:
         """What is asked for, or why not."""
         try:
             if "convert" in message:
-                return ModelFacts.of(self._conversion(message["convert"])).said()
+                return ModelFacts.of(self._models.conversion(message["convert"])).said()
             if "load" in message:
-                self._loaded(message["load"])
+                self._models.weights(message["load"])
                 return {}
             if "start" in message:
                 return {"pids": [self._fork(boot, message["model"]) for boot in message["start"]]}
@@ -60,30 +54,9 @@ class Nursery:
             # Other engines' workers come from here too: one model's trouble is not theirs.
             return {"refused": f"{type(error).__name__}: {error}"}
 
-    def _conversion(self, model: dict[str, Any]) -> Conversion:
-        key = _key(model, "source", "dtype", "rope")
-        if key not in self._conversions:
-            dtype = model["dtype"] and getattr(torch, model["dtype"])
-            conversion = convert(_source(model["source"]), dtype=dtype, rope=model["rope"])
-            arena_shape(conversion)
-            self._conversions[key] = conversion
-        return self._conversions[key]
-
-    def _loaded(self, model: dict[str, Any]) -> Weights:
-        key = _key(model, "source", "dtype", "rope", "load_format", "whole")
-        if key not in self._weights:
-            # One at a time: a front end that serves another model has no use for the last one's weights.
-            self._weights.clear()
-            conversion = self._conversion(model)
-            options = CoreOptions(load_format=model["load_format"])
-            original = original_of(_source(model["source"]), conversion, options)
-            # Slices that all workers have alike are bound once, and in memory once.
-            self._weights[key] = conversion.bind(original) if model["whole"] else original
-        return self._weights[key]
-
     def _fork(self, said: dict[str, Any], model: dict[str, Any]) -> int:
         boot = Boot(**said)
-        conversion, weights = self._conversion(model), self._loaded(model)
+        conversion, weights = self._models.conversion(model), self._models.weights(model)
         nursery = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -126,23 +99,6 @@ def _become(nursery: int, boot: Boot, conversion: Conversion, weights: Weights) 
     with contextlib.suppress(BaseException):
         sys.stderr.flush()
     os._exit(status)
-
-
-def _source(source: str | dict[str, Any]) -> Any:
-    """A path, or a config as it was sent."""
-    if isinstance(source, dict):
-        return transformers.AutoConfig.for_model(**source)
-    return Path(source)
-
-
-def _key(model: dict[str, Any], *names: str) -> str:
-    """What was asked for, and of files the state they are in: they may be others' next time."""
-    files: list[Path] = []
-    if isinstance(model["source"], str):
-        path = Path(model["source"])
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
-    states = [(each.name, each.stat().st_mtime_ns, each.stat().st_size) for each in files if each.is_file()]
-    return json.dumps([states, *(model[name] for name in names)], sort_keys=True)
 
 
 def main() -> None:

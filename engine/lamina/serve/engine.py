@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from lamina._native import Scheduler
-from lamina.cluster import ClusterCore, Layout, Machine
+from lamina.cluster import ClusterCore, Layout, Workplace
 from lamina.pipeline import CoreOptions, EngineError, Records, Schedule
 from lamina.pipeline.options import require_count
 from lamina.serve.admission import ADMISSIONS, Checked, Policy, checked, policy_of, priority, require_goes_on
@@ -44,7 +44,7 @@ class Engine:
         model: Any,
         *,
         layout: Layout | None = None,
-        machine: Machine | None = None,
+        machine: Workplace | None = None,
         max_sequences: int = 256,
         admission: str = "reserve",
         policy: str | Policy = "fifo",

@@ -1,0 +1,218 @@
+"""Workers as actors of a real Ray cluster of two nodes, both on this machine's loopback address.
+
+Not verified on several machines: here all nodes share a kernel, so that "auto" finds shared memory, and gloo
+stands for what two machines use.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina import Engine, Sampling
+from lamina.cluster import Layout, ray_slots
+from lamina.cluster.ray_machine import RayMachine
+from lamina.pipeline import check_schedule
+from lamina.serve import EngineError
+
+FRONT = Path(__file__).with_name("ray_front.py")
+PROMPT, TOKENS = (5, 17, 99, 3), 12
+STORE_BYTES = 80 << 20  # the least that Ray takes
+KINDS = ("compute_gpu", "memory_gpu")
+DEVICES = 2  # of each: one for another front end
+
+# One cluster serves them all, if the runner keeps them together (pytest-xdist's --dist loadgroup).
+pytestmark = pytest.mark.xdist_group("ray")
+
+Saved = Callable[..., Path]
+Reference = Callable[..., list[int]]
+Eventually = Callable[..., None]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes: model workers belong on the one, attention workers on the other."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Ray would look for an address of this machine that others reach, and listen there.
+        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
+        from ray.cluster_utils import Cluster  # noqa: PLC0415 - Ray is slow to load
+
+        # Not where Ray notes which cluster "auto" is; and the paths of sockets have to be short.
+        folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+        patch.setenv("RAY_TMPDIR", folder)
+        Path(folder, "ray").mkdir()
+        made = Cluster()
+        try:
+            for kind in KINDS:
+                made.add_node(
+                    num_cpus=1,
+                    resources={kind: DEVICES},
+                    node_ip_address="127.0.0.1",
+                    include_dashboard=False,
+                    object_store_memory=STORE_BYTES,
+                    temp_dir=folder,
+                )
+            yield made
+        finally:
+            made.shutdown()
+            shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def ray_machine(cluster: Any) -> Iterator[RayMachine]:
+    """Its actors serve one engine after another: torch is imported there once."""
+    with RayMachine(cluster.address) as made:
+        yield made
+
+
+def generated(engine: Engine) -> list[int]:
+    return list(engine.generate([list(PROMPT)], Sampling(max_tokens=TOKENS))[0].completions[0].tokens)
+
+
+def handles_of(engine: Engine) -> list[int]:
+    return list(engine.core._crew.pids)
+
+
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def nodes_with(resource: str) -> set[str]:
+    import ray  # noqa: PLC0415
+
+    return {node["NodeID"] for node in ray.nodes() if resource in node["Resources"]}
+
+
+def groups() -> list[dict[str, Any]]:
+    """Placement groups that are there."""
+    import ray  # noqa: PLC0415
+
+    return [each for each in ray.util.placement_group_table().values() if each["state"] != "REMOVED"]
+
+
+@pytest.mark.parametrize(("network", "became"), [("auto", "shm"), ("gloo", "gloo")])
+def test_tokens_and_places(
+    ray_machine: RayMachine, saved: Saved, reference: Reference, network: str, became: str
+) -> None:
+    layout = Layout(network=network, oversubscribe=True)
+    with Engine(saved("llama-gqa"), layout=layout, machine=ray_machine, kv_tokens=500) as engine:
+        assert generated(engine) == reference("llama-gqa", PROMPT, TOKENS)
+        assert engine.core.network == became
+        assert check_schedule(engine.records(), engine.schedule) == []
+        engine.check_integrity()
+        spots = ray_machine.where(handles_of(engine))
+        assert [{spot.node} for spot in spots] == [nodes_with(kind) for kind in KINDS]
+        assert len({spot.pid for spot in spots}) == 2
+        assert all(map(alive, [spot.pid for spot in spots]))
+    assert ray_machine.ends(range(1, 3)) == {1: 0, 2: 0}, "they have ended well"
+
+
+def test_an_actor_serves_the_next_engine(ray_machine: RayMachine, saved: Saved) -> None:
+    seen = []
+    for family in ("llama-gqa", "qwen3"):
+        with Engine(saved(family), layout=Layout(), machine=ray_machine, kv_tokens=500) as engine:
+            assert len(generated(engine)) == TOKENS
+            seen.append([spot.pid for spot in ray_machine.where(handles_of(engine))])
+    assert seen[0] == seen[1]
+
+
+def test_more_than_there_is(ray_machine: RayMachine, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = Layout(3, 1, batches=4, oversubscribe=True)
+    with pytest.raises(
+        EngineError,
+        match=r"^the Ray cluster is too small: wanted are 3 compute_gpu and 1 memory_gpu, there are 2 "
+        r"compute_gpu and 2 memory_gpu on 2 nodes: take fewer workers, or add nodes$",
+    ):
+        ray_machine.cores(layout)
+    before = len(groups())
+    with pytest.raises(EngineError, match=r"^the Ray cluster is too small"):
+        Engine(saved("llama-gqa"), layout=layout, machine=ray_machine)
+    assert len(groups()) == before
+    monkeypatch.setattr(ray_slots, "RESOURCES", {"model": "no_such", "attention": "no_such"})
+    with pytest.raises(EngineError, match=r"wanted are 3 CPU, there are 2 CPU on 2 nodes: .* neither"):
+        ray_machine.cores(Layout(2, 1, batches=3))
+
+
+def test_more_than_is_free(
+    ray_machine: RayMachine, saved: Saved, cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_slots, "_ROOM_S", 1)
+    with (
+        Engine(saved("llama-gqa"), layout=Layout(), machine=ray_machine, kv_tokens=500),
+        RayMachine(cluster.address) as other,
+    ):
+        before = len(groups())
+        with pytest.raises(
+            EngineError,
+            match=r"^the Ray cluster has no room now: wanted are 2 compute_gpu and 1 ",
+        ):
+            Engine(saved("llama-gqa"), layout=Layout(2, 1, batches=3, oversubscribe=True), machine=other)
+        assert len(groups()) == before
+
+
+def test_workers_on_cores(
+    cluster: Any,
+    ray_machine: RayMachine,
+    saved: Saved,
+    reference: Reference,
+    eventually: Eventually,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where nodes offer nothing else; one is killed, another comes into its bundle, and nobody is left."""
+    monkeypatch.setattr(ray_slots, "RESOURCES", {"model": "no_such", "attention": "no_such"})
+    assert ray_machine.host == "127.0.0.1"
+    before, tokens = len(groups()), 60
+    with (
+        RayMachine(cluster.address) as machine,
+        Engine(saved("llama-gqa"), layout=Layout(), machine=machine, kv_tokens=500) as engine,
+    ):
+        model, attention = machine.where(handles_of(engine))
+        assert {model.node, attention.node} == nodes_with("CPU")
+        killed = handles_of(engine)[1]
+        number = engine.submit(list(PROMPT), Sampling(max_tokens=tokens))
+        for _ in range(5):
+            engine.step()
+        machine.strike(killed, "kill")
+        engine.run()
+        assert machine.ends([killed]) == {killed: -9}
+        assert "killed" in machine.errors()
+        assert list(engine.result(number).completions[0].tokens) == reference("llama-gqa", PROMPT, tokens)
+        kept, fresh = machine.where(handles_of(engine))
+        assert (kept.pid, fresh.node) == (model.pid, attention.node)
+        assert fresh.pid != attention.pid
+        assert len(groups()) == before + 1
+    assert len(groups()) == before
+    eventually(lambda: not any(map(alive, (model.pid, attention.pid, fresh.pid))))
+    with pytest.raises(EngineError, match="the machine was closed: make a new one"):
+        machine.cores(Layout())
+
+
+def test_a_front_end_that_is_killed(
+    cluster: Any, ray_machine: RayMachine, saved: Saved, eventually: Eventually
+) -> None:
+    before = len(groups())
+    assert ray_machine.host == "127.0.0.1"
+    child = subprocess.Popen(
+        [sys.executable, FRONT, saved("llama-gqa"), cluster.address], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout
+        pids = [int(word) for word in child.stdout.readline().split()]
+        assert len(pids) == 2
+        assert all(map(alive, pids))
+        assert len(groups()) == before + 1
+    finally:
+        child.kill()
+        child.communicate()
+    eventually(lambda: not any(map(alive, pids)), "workers outlive their front end")
+    eventually(lambda: len(groups()) == before, "what was reserved was not given back")

@@ -1,0 +1,208 @@
+"""What a Ray machine says without a cluster: why it cannot be, and who goes where."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina.cluster import ray_session, ray_slots
+from lamina.cluster.boot import Boot
+from lamina.cluster.ray_homes import at_home, require_memory, require_version
+from lamina.cluster.ray_machine import RayMachine
+from lamina.cluster.ray_worker import RayWorker, Spot, installed_version
+from lamina.pipeline import EngineError
+from lamina.pipeline.facts import ModelFacts
+
+SPOT = Spot(
+    version="1.0", host="10.0.0.1", node="a", pid=1, kernel="one", cores=(2, 3), free_bytes=100, loaded=False
+)
+BOOT = Boot(
+    name="model 0",
+    host="127.0.0.1",
+    address="127.0.0.1:1",
+    secret=b"secret",
+    core=0,
+    kind="model",
+    number=0,
+    pipelining="serial",
+    batches=1,
+    stages=1,
+    slices=3,
+    partition={"along": "heads", "ranks": 1, "workers": 1, "heads": 8, "kv_heads": 2},
+    most_rows=8,
+    arena_tokens=10,
+    decode_only=False,
+    overlap=False,
+    backend="python",
+    network="auto",
+    spin_s=0.5,
+    timeout_s=1.0,
+)
+ATTENTION = replace(BOOT, name="attention 0", kind="attention")
+FACTS = ModelFacts(120, 256, (), 2, 8, 2, 8, "float32", 4, weight_bytes=40)
+
+
+@pytest.fixture
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process has not joined a cluster."""
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", lambda **_: pytest.fail("Ray was asked"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+@pytest.mark.usefixtures("no_ray")
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        (
+            "local",
+            r"there is no Ray cluster to join: start one with `ray start --head` ",
+        ),
+        ("", r"there is no Ray cluster to join"),
+        (
+            "ray://there:10001",
+            r"'ray://there:10001' is for Ray's client, and the front end has to be on a",
+        ),
+        ("there", r"'there' is no address of a Ray cluster: give host:port, or auto"),
+        ("there:0", r"'there:0' is no address"),
+        ("there:99999", r"'there:99999' is no address"),
+    ],
+)
+def test_addresses_that_cannot_be(address: str, sentence: str) -> None:
+    with pytest.raises(EngineError, match=f"^{sentence}"):
+        RayMachine(address)
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(EngineError, match=rf"^there is no Ray cluster at 127\.0\.0\.1:{port} \(.*refused"):
+        RayMachine(f"127.0.0.1:{port}")
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+    with pytest.raises(EngineError, match=rf"^there is no Ray cluster at 127\.0\.0\.1:{port} "):
+        RayMachine()
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_what_ray_says_of_a_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise ConnectionError("Could not find any running Ray instance.\nAnd more.")
+
+    monkeypatch.setattr("ray.init", refuse)
+    with pytest.raises(
+        EngineError, match=r"^cannot join the Ray cluster at 'auto': Could not find any running Ray instance"
+    ):
+        RayMachine("auto")
+
+
+@pytest.mark.parametrize("initialised", [True, False])
+def test_ray_is_left_by_those_who_have_joined(initialised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the last machine; somebody else's stays."""
+    done: list[str] = []
+    monkeypatch.setattr("ray.is_initialized", lambda: initialised or "init" in done)
+    monkeypatch.setattr("ray.init", lambda **_: done.append("init"))
+    monkeypatch.setattr("ray.shutdown", lambda: done.append("shutdown"))
+    session = ray_session.Session()
+    session.join("auto")
+    session.join("auto")
+    session.leave()
+    assert "shutdown" not in done
+    session.leave()
+    assert done == ([] if initialised else ["init", "shutdown"])
+
+
+def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(EngineError, match=r"^Ray is not installed, or not whole: pip install 'laminabench\["):
+        RayMachine("127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "own"), [(["10.0.0.1"], "127.0.0.1"), (["10.0.0.1", "10.0.0.2"], "10.0.0.1")]
+)
+def test_where_the_front_end_listens(hosts: list[str], own: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On loopback while nobody is elsewhere; a node that has gone does not count."""
+    nodes = [{"NodeManagerAddress": host, "Alive": True} for host in hosts]
+    nodes.append({"NodeManagerAddress": "10.0.0.9", "Alive": False})
+    monkeypatch.setattr("ray.nodes", lambda: nodes)
+    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "10.0.0.1")
+    assert ray_session.own_host() == own
+
+
+def offering(monkeypatch: pytest.MonkeyPatch, *nodes: dict[str, float]) -> None:
+    monkeypatch.setattr(ray_slots, "alive_nodes", lambda: [{"Resources": each} for each in nodes])
+
+
+def test_what_each_kind_of_worker_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    offering(monkeypatch, {"CPU": 4.0, "memory_gpu": 1.5}, {"CPU": 2.0, "memory_gpu": 0.5})
+    slots = ray_slots.Slots()
+    assert [slots.resource_of(kind) for kind in ("model", "prefill", "attention")] == [
+        "CPU",
+        "CPU",
+        "memory_gpu",
+    ]
+    slots.slots.append(ray_slots.Slot(None, 0, "compute_gpu"))
+    assert slots.resource_of("model") == "compute_gpu", "whose node has just gone"
+    ray_slots.require_room(["CPU"] * 6 + ["memory_gpu"])
+    with pytest.raises(
+        EngineError, match="wanted are 2 memory_gpu, there are 1 memory_gpu on 2 nodes: take fewer workers"
+    ):
+        ray_slots.require_room(["memory_gpu"] * 2)
+    with pytest.raises(EngineError, match=r"wanted are 7 CPU, there are 6 CPU on 2 nodes: .* neither"):
+        ray_slots.require_room(["CPU"] * 7)
+
+
+def test_cores_of_nodes() -> None:
+    """Workers on one machine take different ones, and spin no more once they must share them."""
+    elsewhere = replace(SPOT, kernel="other", host="10.0.0.2", cores=(0,))
+    used: Counter[tuple[str, int]] = Counter()
+    placed = at_home([BOOT, ATTENTION, ATTENTION], [SPOT, SPOT, elsewhere], used, spans=True)
+    assert [(boot.core, boot.host, boot.spin_s) for boot in placed] == [
+        (2, "10.0.0.1", 0.5),
+        (3, "10.0.0.1", 0.5),
+        (0, "10.0.0.2", 0.5),
+    ]
+    more = at_home([ATTENTION], [SPOT], used, spans=False)
+    assert [(boot.core, boot.host, boot.spin_s) for boot in more] == [(2, "127.0.0.1", 0.0)]
+
+
+def test_the_same_package_on_every_node() -> None:
+    require_version(["model 0"], [replace(SPOT, version=installed_version())])
+    with pytest.raises(
+        EngineError,
+        match=r"^model 0 did not start: 10\.0\.0\.1 has laminabench 1\.0 and the front end .*: install",
+    ):
+        require_version(["model 0"], [SPOT])
+
+
+def test_what_does_not_fit_on_a_node() -> None:
+    """Weights as they are loaded and packed, and KV: 80 and 2 x 2 x 2 x 8 x 4 = 256 bytes a token."""
+    require_memory(FACTS, [BOOT], [SPOT])
+    require_memory(FACTS, [BOOT, ATTENTION], [SPOT, replace(SPOT, kernel="other", free_bytes=2560)])
+    with pytest.raises(EngineError, match=r"^model 0, model 1 need 0\.0 GB on 10\.0\.0\.1, and 0\.0 GB"):
+        require_memory(FACTS, [BOOT, replace(BOOT, name="model 1")], [SPOT, SPOT])
+    require_memory(FACTS, [BOOT, BOOT], [SPOT, replace(SPOT, loaded=True)])
+    with pytest.raises(EngineError, match=r"^attention 0 need"):
+        require_memory(FACTS, [ATTENTION], [replace(SPOT, free_bytes=2559)])
+
+
+def test_a_model_that_a_node_has_not(tmp_path: Path) -> None:
+    model: dict[str, Any] = {
+        "source": str(tmp_path / "nowhere"),
+        "dtype": None,
+        "rope": "carry",
+        "load_format": "safetensors",
+        "whole": True,
+    }
+    actor = RayWorker()
+    assert "nowhere" in str(actor.prepare(model, "model"))
+    status, text = actor.run(BOOT.said(), model)
+    assert status == 1
+    assert "nowhere" in text.rpartition("\n")[2]
