@@ -20,6 +20,7 @@ from lamina.cluster.crew import Crew
 from lamina.cluster.layout import Layout
 from lamina.cluster.lost import LostError, Replaced
 from lamina.cluster.machine import Machine
+from lamina.cluster.scaling import Scaled
 from lamina.cluster.trial import Trial, settle
 from lamina.cluster.workplace import Workplace
 from lamina.fhbn import Listener, new_secret
@@ -148,9 +149,12 @@ class ClusterCore:
             spin_s=SPIN_S if len(set(cores)) == len(cores) else 0.0,
             timeout_s=layout.timeout_s,
         )
-        boots = [_part(shared, name, core) for name, core in zip(layout.names, cores, strict=True)]
-        self._crew = Crew(self._machine, source, boots, listener, layout.timeout_s)
+        self._shared = shared
+        self._crew = Crew(self._machine, source, self._boots(cores), listener, layout.timeout_s)
         self._own.callback(self._crew.close)
+
+    def _boots(self, cores: list[int]) -> list[Boot]:
+        return [_part(self._shared, name, core) for name, core in zip(self.workers, cores, strict=True)]
 
     def launch(self, batch: int, change: Change, size: int, state: State | None = None) -> None:
         """Begin a batch's next iteration, of so many sequences; none if it has none.
@@ -265,6 +269,29 @@ class ClusterCore:
             self._lacking[batch] |= attention
         pools = {min(number, self.pools - 1) for number in attention}
         return Replaced(frozenset(self.layout.names[number] for number in replaced), frozenset(pools))
+
+    def scaled(self, attention_workers: int) -> Scaled:
+        """What it would be with so many; an EngineError if it cannot be."""
+        free = self._machine.free_bytes()
+        return Scaled.of(self.layout, self.facts, self.pool_tokens, attention_workers, free)
+
+    def scale(self, to: Scaled) -> None:
+        """Deal attention out anew, while nothing is under way. The KV memory is empty then: everybody is to
+        be launched with his state. Raises LostError if workers are lost meanwhile, for regroup() to mend.
+        """
+        cores = self._machine.cores(to.layout)
+        self.layout, self._partition = to.layout, to.partition
+        self.pools, self.pool_tokens, self.workers = to.pools, to.pool_tokens, to.layout.names
+        self._shared = replace(
+            self._shared,
+            partition=asdict(to.partition),
+            arena_tokens=to.pool_tokens,
+            spin_s=SPIN_S if len(set(cores)) == len(cores) else 0.0,
+        )
+        self._pool_of.clear()
+        self._since = [*self._since[: to.layout.model_workers], *[0] * to.layout.workers][: to.layout.workers]
+        self._crew.become(self._boots(cores))
+        self.regroup(LostError((), "attention is dealt out anew"))
 
     def strike(self, name: str, how: str) -> None:
         """Do a worker harm: "kill" or "stop" it."""

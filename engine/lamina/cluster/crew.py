@@ -71,7 +71,14 @@ class Crew:
         """Replace these workers, and let all meet again. Raises LostError if more are lost meanwhile."""
         self._epoch += 1
         self._dismiss(lost)
-        message = {"regroup": self._epoch, "cycle": cycle, "flying": list(flying)}
+        # All have the same.
+        partition = self._boots[0].partition
+        message = {
+            "regroup": self._epoch,
+            "cycle": cycle,
+            "flying": list(flying),
+            "partition": partition,
+        }
         silent = set()
         for number in self._links:
             try:
@@ -83,6 +90,14 @@ class Crew:
         for number in gone:
             self._boots[number] = replace(self._boots[number], epoch=self._epoch, cycle=cycle)
         self._gather(gone)
+
+    def become(self, boots: Sequence[Boot]) -> None:
+        """Others from the next meeting on; model workers go on as they are."""
+        stay = [number for number, boot in enumerate(boots) if boot.kind == "model"]
+        self._dismiss([number for number in range(len(self.names)) if number not in stay])
+        self._boots, self.names = list(boots), [boot.name for boot in boots]
+        self._said = [deque() for _ in boots]
+        self._replaced = set(range(len(boots))) - set(stay)
 
     def replaced(self) -> list[int]:
         """Who was, since this was asked last."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,10 @@ class ModelRole:
     def regroup(self) -> None:
         """Forget the batches: the front end tells of everybody in them."""
         self._front.left_over()
+        # There may be more attention workers than before.
+        self._boot = replace(self._boot, partition=self._front.call.partition)
+        self._partition = self._boot.deal
+        self._wires = Wires(self._partition, self._rank)
         self._lanes = self._begun()
         self._pulse.stop()
 

@@ -67,6 +67,7 @@ class Call(NamedTuple):
     epoch: int  # how often they have met before
     cycle: int  # the first one afterwards
     flying: frozenset[int]  # batches whose last iteration has not landed
+    partition: dict[str, Any]  # how attention is dealt out from now on
 
 
 class Front:
@@ -77,7 +78,7 @@ class Front:
         self._recorder = recorder
         self._plans: dict[tuple[int, int], Plan] = {}
         self._peers: dict[str, str] | None = None
-        self.call = Call(0, 0, frozenset())
+        self.call = Call(0, 0, frozenset(), {})
         self.check: Any = None  # what an attention worker answers when asked whether all is well
 
     def plan(self, batch: int, cycle: int) -> Plan:
@@ -120,7 +121,8 @@ class Front:
             raise EndedError
         if "regroup" in message:
             self._peers = None
-            self.call = Call(message["regroup"], message["cycle"], frozenset(message["flying"]))
+            flying = frozenset(message["flying"])
+            self.call = Call(message["regroup"], message["cycle"], flying, message["partition"])
             raise RegroupError
         if "peers" in message:
             self._peers = message["peers"]
@@ -177,7 +179,7 @@ def run(boot: Boot, conversion: Conversion, weights: Weights) -> int:
 def _work(boot: Boot, conversion: Conversion, weights: Weights, link: Link) -> None:
     recorder = Recorder()
     front = Front(link.control, recorder)
-    front.call = Call(boot.epoch, boot.cycle, frozenset())
+    front.call = Call(boot.epoch, boot.cycle, frozenset(), boot.partition)
     with Pulse(boot) as pulse:
         role = _role(boot, conversion, weights, front, recorder, pulse)
         while True:

@@ -11,11 +11,11 @@ import torch
 
 from lamina.attention.cuda import CudaAttentionWorker, require_device
 from lamina.attention.worker import TensorWorker
-from lamina.cluster import LostError, Replaced
+from lamina.cluster import LostError, Replaced, Scaled
 from lamina.convert import Conversion, convert
 from lamina.kv import Arena
 from lamina.model import Prefill
-from lamina.pipeline import Change, CoreOptions, Keeper, Records, Roster, Schedule, State
+from lamina.pipeline import Change, CoreOptions, EngineError, Keeper, Records, Roster, Schedule, State
 from lamina.pipeline.arenas import arena_shape, arena_tokens, attend_over
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.keeper import Arrival
@@ -43,6 +43,12 @@ class Core(Protocol):
 
     def regroup(self, lost: LostError) -> Replaced:
         """Replace workers that are lost; what is under way is to be launched once more."""
+
+    def scaled(self, attention_workers: int) -> Scaled:
+        """What it would be with so many attention workers; an EngineError if it cannot be."""
+
+    def scale(self, to: Scaled) -> None:
+        """Deal attention out anew. The KV memory is empty then."""
 
     def strike(self, name: str, how: str) -> None:
         """Do a worker harm."""
@@ -178,6 +184,13 @@ class LocalCore:
     def regroup(self, lost: LostError) -> Replaced:
         """Nobody can be lost here."""
         raise lost
+
+    def scaled(self, attention_workers: int) -> Scaled:  # noqa: ARG002
+        """There is one, and it is no process."""
+        raise EngineError("an engine in one process has no workers to add: give it a layout")
+
+    def scale(self, to: Scaled) -> None:
+        """Never asked for."""
 
     def strike(self, name: str, how: str) -> None:
         """There is no worker here."""

@@ -84,6 +84,18 @@ class Decoder:
         self._searching.pop(request.number, None)
         request.preemptions += 1
 
+    def made(self, request: Request) -> int:
+        """Tokens that each of its sequences has."""
+        return int(self._running.made[request.rows[0]]) if request.rows else len(request.made)
+
+    def runs(self, request: Request) -> bool:
+        """Whether it is in a batch, and does not wait for room."""
+        return bool(np.isin(request.rows, self._running.batches[request.batch]).any())
+
+    def forget(self) -> None:
+        """All workers have lost everything: there is nothing to tell them of those who have gone."""
+        self._pending = [Pending() for _ in self._pending]
+
     def launch(self, batch: int) -> Change:
         """What the batch's workers must be told now."""
         pending, self._pending[batch] = self._pending[batch], Pending()

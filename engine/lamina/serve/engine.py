@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import deque
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
@@ -26,6 +27,7 @@ from lamina.serve.step import Step
 from lamina.serve.turns import Turns
 
 HARMS = ("kill", "stop")
+FIRST_KEY = -(2**63)  # before everybody's
 NUMBERS = 2**32  # request numbers that come before a priority's next value
 
 
@@ -62,18 +64,14 @@ class Engine:
             self._core = LocalCore(model, options, max_sequences=max_sequences)
         else:
             self._core = ClusterCore(model, options, layout, machine, max_sequences=max_sequences)
-        self._scheduler = Scheduler(
-            self._core.pool_tokens,
-            max_sequences,
-            batches=self._core.batches,
-            pools=self._core.pools,
-            admission=admission,
-        )
-        self._turns = Turns(self._core, self._scheduler, decode_only=options.decode_only)
+        self._admission = admission
+        scheduler = self._scheduler_of(self._core.pools, self._core.pool_tokens)
+        self._turns = Turns(self._core, scheduler, decode_only=options.decode_only)
         self._decoder = self._turns.decoder
         self._requests: dict[int, Request] = {}
         self._results: dict[int, Result] = {}
         self._numbers = 0
+        self._drained: deque[Step] = deque()  # that nobody has been told of
         self._broken = False
 
     @property
@@ -94,7 +92,7 @@ class Engine:
     @property
     def waiting(self) -> int:
         """Requests that have not begun, or had to make room."""
-        return self._scheduler.waiting
+        return self._turns.scheduler.waiting
 
     def records(self) -> Records | None:
         """What the workers of a layout did and when; None in one process, where steps say it all.
@@ -129,6 +127,52 @@ class Engine:
             raise EngineError(f"workers are not harmed by '{how}': known are {', '.join(HARMS)}")
         self._core.strike(worker, how)
 
+    def scale(self, *, attention_workers: int) -> None:
+        """Go on with another number of attention workers, each with as much memory as one had before.
+
+        What is under way ends first. Then everybody who runs makes room once, and begins again where most
+        memory is free: his KV is computed again from his prompt and tokens. No token is lost.
+        """
+        if self._broken:
+            raise EngineError("the engine was closed, or an iteration broken off: make a new engine")
+        to = self._core.scaled(attention_workers)
+        self._broken = True
+        with torch.inference_mode():
+            for step, over in self._turns.drain():
+                self._drained.append(step)
+                for request, error in over:
+                    self._forget(request, error)
+            scheduler = self._scheduler_of(to.pools, to.pool_tokens)
+            try:
+                places = self._waiting_in(scheduler)
+            except EngineError:
+                self._broken = False
+                raise
+            self._turns.scale(to, scheduler, places)
+        self._broken = False
+
+    def _scheduler_of(self, pools: int, tokens: int) -> Scheduler:
+        return Scheduler(
+            tokens, self._max_sequences, batches=self._core.batches, pools=pools, admission=self._admission
+        )
+
+    def _waiting_in(self, scheduler: Scheduler) -> dict[int, Request]:
+        """Everybody, by the place that he gets there: those who run come first, as they came."""
+        found: dict[int, Request] = {}
+        for number, request in sorted(self._requests.items()):
+            made = self._decoder.made(request)
+            key = FIRST_KEY + number if self._decoder.runs(request) else request.key
+            place = scheduler.add(
+                len(request.prompt) + request.sampling.width * made,
+                request.sampling.max_tokens - made,
+                width=request.sampling.width,
+                key=key,
+            )
+            if place is None:
+                raise EngineError(f"request {number} would not fit any more: keep more attention workers")
+            found[place] = request
+        return found
+
     def close(self) -> None:
         """End the workers, if there are any. What runs is lost."""
         self._broken = True
@@ -145,7 +189,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether nothing waits or runs."""
-        return not self._requests and not self._decoder.any_flying
+        return not (self._requests or self._decoder.any_flying or self._drained)
 
     # Requests come and go.
 
@@ -180,13 +224,13 @@ class Engine:
         key = priority(self._policy, sampling, len(tokens)) * NUMBERS + number % NUMBERS
         # The last thing that may fail: what the scheduler has taken in, somebody must own.
         begun, to_make = len(tokens) + len(made), sampling.max_tokens - len(made)
-        place = self._scheduler.add(begun, to_make, width=sampling.width, key=key)
+        place = self._turns.scheduler.add(begun, to_make, width=sampling.width, key=key)
         if place is None:
             raise RequestError(
                 f"a prompt of {len(tokens):,} tokens and {sampling.width} x {sampling.max_tokens:,} to make "
                 f"do not fit in the KV memory of {self._core.pool_tokens:,} tokens, even alone"
             )
-        request = Request(number, tokens, sampling, stops, seed, place, made)
+        request = Request(number, tokens, sampling, stops, seed, place, key, made)
         self._numbers += 1
         self._requests[number] = self._turns.by_place[place] = request
         return number
@@ -224,6 +268,8 @@ class Engine:
         """
         if self._broken:
             raise EngineError("the engine was closed, or an iteration broken off: make a new engine")
+        if self._drained:
+            return self._drained.popleft()
         if self.idle:
             return Step()
         self._broken = True
@@ -296,7 +342,7 @@ class Engine:
 
     def check_integrity(self) -> None:
         """Recount scheduler and arenas; raise RuntimeError naming the first thing found wrong."""
-        self._scheduler.check_integrity()
+        self._turns.scheduler.check_integrity()
         self._turns.surviving(self._core.check_integrity)
 
 

@@ -54,6 +54,7 @@ class Request:
     stops: tuple[int, ...]
     seed: int
     place: int  # its row in the scheduler
+    key: int = 0  # its place among those that wait: smaller ones go first
     made: tuple[int, ...] = ()  # tokens that it had made before it came here
     batch: int = 0  # that it is in, or was in last
     pool: int = 0  # the KV memory that it is in, or was in last

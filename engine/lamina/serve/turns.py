@@ -9,7 +9,8 @@ from time import perf_counter
 from typing import TypeVar
 
 from lamina._native import Scheduler
-from lamina.cluster import LostError
+from lamina.cluster import LostError, Scaled
+from lamina.pipeline import Change
 from lamina.serve.core import Core
 from lamina.serve.decoder import Decoder
 from lamina.serve.fault import Fault
@@ -44,6 +45,7 @@ class Turns:
         self._launched = self._landed = 0
         self._steps = [Step(batch=batch) for batch in range(core.batches)]
         self._iterations = [0] * core.batches
+        self._untold: list[int] = []  # who had to make room, and left no step to tell of it
         # Since workers were lost: batches that some know nothing of, and iterations to be begun once more.
         self._stale: set[int] = set()
         self._broken_off: set[int] = set()
@@ -52,7 +54,6 @@ class Turns:
     def next(self) -> tuple[Step, Over]:
         """Launch every batch whose turn has come, and land the one that was launched first."""
         batches = self.core.batches
-        untold: list[int] = []  # who has left a batch empty
         while True:
             batch = self._landed % batches
             try:
@@ -61,13 +62,13 @@ class Turns:
                     self._launch()
                 if self.decoder.flying(batch):
                     step, over = self._land(batch)
-                    step.preempted[:0] = untold
+                    step.preempted[:0], self._untold = self._untold, []
                     return step, over
             except LostError as lost:
                 self._recover(lost)
                 continue
             self._landed += 1
-            untold += self._steps[batch].preempted
+            self._untold += self._steps[batch].preempted
 
     def settle(self) -> None:
         """Tell workers what nobody runs for any more: who has gone."""
@@ -77,6 +78,40 @@ class Turns:
                 self._landed += 1
             except LostError as lost:
                 self._recover(lost)
+
+    def drain(self) -> list[tuple[Step, Over]]:
+        """Land what is under way, and begin nothing new."""
+        found = []
+        while self.decoder.any_flying:
+            batch = self._landed % self.core.batches
+            try:
+                # Everybody has his turn, or workers wait for it.
+                while self._launched < self._landed + self.core.batches:
+                    self._launch(idle=True)
+                if self.decoder.flying(batch):
+                    found.append(self._land(batch))
+                else:
+                    self._landed += 1
+            except LostError as lost:
+                self._recover(lost)
+        return found
+
+    def scale(self, to: Scaled, scheduler: Scheduler, places: dict[int, Request]) -> None:
+        """Go on with other attention workers, and a scheduler that has everybody waiting for them."""
+        for request in self.by_place.values():
+            if request.rows and self.decoder.runs(request):
+                self._untold.append(request.number)
+                self.decoder.park(request)
+        for place, request in places.items():
+            request.place = place
+        self.scheduler, self.by_place = scheduler, places
+        self._landed = self._launched = 0
+        self._stale = set(range(self.core.batches))
+        self.decoder.forget()
+        try:
+            self.core.scale(to)
+        except LostError as lost:
+            self._recover(lost)
 
     def leave(self, request: Request, done: set[int] | frozenset[int] = frozenset()) -> None:
         """Those that made all their tokens the scheduler knows of; of those that met a stop token it does
@@ -94,9 +129,14 @@ class Turns:
             except LostError as lost:
                 self._recover(lost)
 
-    def _launch(self) -> None:
+    def _launch(self, *, idle: bool = False) -> None:
+        """The next batch's next iteration; if all are to be idle, only one that was broken off."""
         batch = self._launched % self.core.batches
         started = perf_counter()
+        if idle and batch not in self._broken_off:
+            self._launched += 1
+            self.core.launch(batch, Change(), 0)
+            return
         if batch in self._broken_off:
             step, change = self._steps[batch], self.decoder.again(batch)
         else:

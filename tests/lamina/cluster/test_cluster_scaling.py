@@ -1,0 +1,146 @@
+"""Other numbers of attention workers on an engine that runs: every token is the one it would have been."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lamina import Engine, Sampling
+from lamina.cluster import Layout
+from lamina.serve import EngineError, Result
+
+LAYOUTS = {
+    "heads": Layout(1, 1, oversubscribe=True),
+    "requests": Layout(2, 1, batches=3, partition="requests", oversubscribe=True),
+    "stages": Layout(2, 1, pipeline_parallel=2, oversubscribe=True),
+    "ranks": Layout(2, 1, pipelining="serial", oversubscribe=True),
+}
+KV_TOKENS = 700
+Start = Callable[..., Engine]
+Prompts = Callable[..., list[list[int]]]
+Load = list[tuple[list[int], Sampling]]
+
+
+@pytest.fixture(scope="module")
+def load(prompts: Prompts) -> Load:
+    """More than has room at once."""
+    kinds = ({}, {"temperature": 1.0, "seed": 3}, {"n": 3, "temperature": 0.8, "seed": 4}, {"beams": 2})
+    texts = prompts(*(7 + 11 * number % 43 for number in range(16)))
+    return [
+        (text, Sampling(max_tokens=8 + number % 13, ignore_eos=True, **kinds[number % 4]))
+        for number, text in enumerate(texts)
+    ]
+
+
+def tokens_of(result: Result) -> list[tuple[int, ...]]:
+    return [done.tokens for done in result.completions]
+
+
+def play(engine: Engine, load: Load, before: Callable[[int], None] = lambda step: None) -> list[object]:
+    """Serve all. Every request that joined and did not have to make room is told to end once."""
+    numbers = [engine.submit(*request) for request in load]
+    step, running = 0, set()
+    while not engine.idle:
+        before(step)
+        told = engine.step()
+        assert running.issuperset(told.preempted)
+        running -= set(told.preempted)
+        assert running.isdisjoint(told.joined)
+        running |= set(told.joined)
+        assert running.issuperset(told.ended)
+        running -= set(told.ended)
+        step += 1
+    assert not running
+    return [tokens_of(engine.result(number)) for number in numbers]
+
+
+@pytest.mark.parametrize("admission", ["reserve", "grow"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_out_and_in_again(
+    layout: str, admission: str, load: Load, start: Start, sound: Callable[[Engine], None]
+) -> None:
+    wanted = play(start(LAYOUTS[layout], kv_tokens=KV_TOKENS, admission=admission), load)
+    engine = start(LAYOUTS[layout], kv_tokens=KV_TOKENS, admission=admission)
+    wishes = {4: 2, 11: 1, 17: 2}
+
+    def scale(step: int) -> None:
+        if step in wishes:
+            engine.scale(attention_workers=wishes[step])
+            assert sum(name.startswith("attention") for name in engine.workers) == wishes[step]
+            assert engine.kv_tokens == wishes[step] * KV_TOKENS
+            engine.check_integrity()
+
+    assert play(engine, load, scale) == wanted
+    assert engine.core.layout.attention_workers == 2
+    assert engine.faults == []
+    sound(engine)
+
+
+def test_requests_are_spread_over_all(load: Load, start: Start) -> None:
+    engine = start(LAYOUTS["requests"], kv_tokens=KV_TOKENS)
+
+    def scale(step: int) -> None:
+        if step == 4:
+            engine.scale(attention_workers=2)
+        if step == 8:
+            assert all(engine.core.kv_used())
+
+    play(engine, load, scale)
+
+
+def test_workers_killed_before_and_after(load: Load, start: Start, sound: Callable[[Engine], None]) -> None:
+    """So that some are found lost while the last iterations end, or while all meet."""
+    wanted = play(start(LAYOUTS["requests"], kv_tokens=KV_TOKENS), load)
+    engine = start(LAYOUTS["requests"], kv_tokens=KV_TOKENS)
+    wishes = {4: (2, "attention 0"), 8: (1, "model 1"), 12: (2, "model 0")}
+
+    def scale(step: int) -> None:
+        if step in wishes:
+            engine.strike(wishes[step][1])
+            engine.scale(attention_workers=wishes[step][0])
+            engine.strike(engine.workers[-1])
+
+    assert play(engine, load, scale) == wanted
+    assert len(engine.faults) >= len(wishes)
+    sound(engine)
+
+
+def test_an_idle_engine(load: Load, start: Start, sound: Callable[[Engine], None]) -> None:
+    engine = start(LAYOUTS["heads"], kv_tokens=KV_TOKENS)
+    engine.scale(attention_workers=2)
+    assert engine.idle
+    first = play(engine, load)
+    engine.scale(attention_workers=1)
+    assert play(engine, load) == first
+    sound(engine)
+
+
+def test_what_cannot_be(saved: Callable[..., Path], start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what runs goes on."""
+    engine = start(LAYOUTS["heads"], kv_tokens=100)
+    engine.scale(attention_workers=2)
+    number = engine.submit([1, 2, 3], Sampling(max_tokens=150, ignore_eos=True))
+    engine.step()
+    for wish, why in {
+        3: "2 KV heads do not split over 3 attention workers: possible are 1, 2",
+        0: "attention_workers is 0: give a whole number from 1",
+        1: f"request {number} would not fit any more: keep more attention workers",
+    }.items():
+        with pytest.raises(EngineError, match=why):
+            engine.scale(attention_workers=wish)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.core._machine, "free_bytes", lambda: 0)
+        patch.setattr(engine.core, "layout", LAYOUTS["heads"])
+        with pytest.raises(
+            EngineError, match=r"1 more attention workers need .* GB for KV and 0\.0 GB are free"
+        ):
+            engine.scale(attention_workers=2)
+    engine.run()
+    assert len(engine.result(number).completions[0].tokens) == 150
+    with pytest.raises(EngineError, match="an engine in one process has no workers to add"):
+        Engine(saved("llama-gqa"), kv_tokens=100).scale(attention_workers=2)
+    engine.close()
+    with pytest.raises(EngineError, match="was closed"):
+        engine.scale(attention_workers=2)
