@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
+import numpy as np
+
+from laminabench.analysis.faults import faults_of, in_all
 from laminabench.analysis.metrics import summarise
 from laminabench.errors import UserError
+from laminabench.runs.journal import Journal
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
-from laminabench.sim.spec import Mode
+from laminabench.sim.spec import Mode, Pipelining
+from laminabench.systems.chaos import Wish, plan
 from laminabench.systems.live import LiveSetup, check, free_bytes, kv_tokens, opened
-from laminabench.systems.live_loop import Replay, order_of
+from laminabench.systems.live_loop import Replay
+from laminabench.systems.live_order import order_of
 from laminabench.systems.live_records import Recorded, no_timeline, recorded
+from laminabench.systems.live_story import Begun, Event, Resumed, Story, tell
 from laminabench.systems.policy import priority_of
+from laminabench.systems.prompts import Prompts
 from laminabench.systems.registry import system
 from laminabench.systems.setup import Modelled, Setup
 from laminabench.traces.table import Trace
@@ -75,6 +83,10 @@ class ReplayedLive:
     facts: dict[str, Any]
     summary: dict[str, Any]
     recorded: Recorded
+    faults: list[dict[str, Any]]
+    faults_in_all: dict[str, Any]
+    resumed_s: list[float]  # when it was gone on with after an interruption, by its own clock
+    tokens: list[list[int]] | None  # of each row, where prompts were computed
     why_rejected: str | None  # the first time
 
 
@@ -83,29 +95,48 @@ def replay_live(
     setup: LiveSetup,
     workload: Workload,
     *,
+    seed: int = 0,
+    chaos: Sequence[Wish] = (),
+    journal: Callable[[], Journal] | None = None,
+    past: Sequence[Event] = (),
     progress: Callable[[int, int], None] = lambda requests, tokens: None,
 ) -> ReplayedLive:
-    """Replay on the reference engine, here and now. However it ends, its workers have ended too."""
+    """Replay on the reference engine, here and now. However it ends, its workers have ended too.
+
+    `past` is what a journal has of a replay that was interrupted: it is gone on with.
+    """
     check(setup)
+    blows = plan(chaos, setup.names(), int(trace.output_tokens.sum(dtype=np.int64)), seed)
     offered = _offered(trace, workload)
     order = order_of(workload.policy, offered.priority, len(trace))
+    story = Story(trace)
+    for event in past:
+        story.hear(event)
+    if past:
+        setup = _as_begun(setup, story)
     tokens = kv_tokens(setup, trace, free_bytes())
+    prompts = None if setup.prefill == "off" else Prompts(trace, seed, setup.model.vocab)
     with opened(setup, tokens, "fifo" if order.key is None else order.policy) as engine:
-        run = Replay.on(engine, trace, offered, order, progress)
+        # From here on there is something to go on with.
+        written = journal() if journal else None
+        now = Begun(engine.schedule.batches, engine.schedule.pipelining, tokens)
+        tell(Resumed(story.at_s) if story.begun else now, story, written)
+        run = Replay.on(
+            engine, offered, order, story, prompts=prompts, blows=blows, journal=written, progress=progress
+        )
         tables = run.run()
-        found = recorded(engine, tables.began_s)
-        peak = int(engine.peak_kv_tokens)
+        found = recorded(engine, run.clock.began, story.before)
         facts = setup.facts(engine)
     outcome = Outcome(
         requests=tables.requests(),
-        iterations=found.with_times(tables.iterations()),
+        iterations=found.with_times(tables.iterations(), story.faults),
         stints=tables.stints(),
         timeline=no_timeline(),
         replica_busy_s=found.replica_busy_s(),
         attention_busy_s=found.attention_busy_s(),
         end_s=tables.end_s,
         queue_empty_s=tables.end_s if tables.queue_empty_s is None else tables.queue_empty_s,
-        peak_kv_tokens=peak,
+        peak_kv_tokens=story.peak_kv_tokens,
         kv_capacity_tokens=facts["kv_capacity_tokens"],
     )
     summary = summarise(
@@ -115,7 +146,27 @@ def replay_live(
         slo_tbt_ms=workload.slo_tbt_ms,
         usd_per_hour=setup.deployment.usd_per_hour,
     )
-    return ReplayedLive(outcome, facts, summary, found, run.why_rejected)
+    faults = faults_of(outcome, story.faults, story.strikes, workload.slo_tbt_ms)
+    return ReplayedLive(
+        outcome,
+        facts,
+        summary,
+        found,
+        faults,
+        in_all(faults, story.strikes, len(blows)),
+        story.resumed_s,
+        None if prompts is None else [story.tokens.get(row, []) for row in range(len(trace))],
+        story.why_refused,
+    )
+
+
+def _as_begun(setup: LiveSetup, story: Story) -> LiveSetup:
+    """With what the engine settled on when the replay began, so that the same requests fit."""
+    begun = story.begun
+    if begun is None:
+        return setup
+    pipelining = cast(Pipelining, begun.pipelining)
+    return replace(setup, batches=begun.batches, pipelining=pipelining, kv_tokens=begun.kv_tokens)
 
 
 def _offered(trace: Trace, workload: Workload) -> Offered:

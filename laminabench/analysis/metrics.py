@@ -83,11 +83,17 @@ def _rates(outcome: Outcome, tokens: Tokens, of: Window, slo_tbt_ms: float, limi
 
 def _utilisation(outcome: Outcome, steady: Window) -> dict[str, Any]:
     """Of the pools in the window; of each worker over the whole run, as its busy time is known for that."""
+    # Who is gone took its sum along.
+    whole = rates.unknown_until_s(outcome) == 0
+
+    def share(busy: float) -> float | None:
+        return rates.share_of_run(outcome, busy) if whole else None
+
     return {
         **rates.utilisation(outcome, steady),
         "whole_run": {
-            "replicas": [rates.share_of_run(outcome, float(busy)) for busy in outcome.replica_busy_s],
-            "attention": rates.share_of_run(outcome, outcome.attention_busy_s),
+            "replicas": [share(float(busy)) for busy in outcome.replica_busy_s],
+            "attention": share(outcome.attention_busy_s),
         },
     }
 

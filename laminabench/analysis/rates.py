@@ -7,6 +7,7 @@ end and a request by when it finished (for queueing: by when it was admitted).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -61,12 +62,15 @@ def time_shares(outcome: Outcome, window: Window) -> dict[str, float | None]:
     attention + network + host + waiting - overlapped = 1.
     """
     columns = outcome.iterations
-    # A live replay cannot see what its network took: that is in `waiting`, and not a part of 0.
-    measured = [part for part in PARTS if not np.isnan(columns[f"{part}_s"]).any()]
+    # A live replay cannot see what its network took: that is in `waiting`, and not a part of 0. Of iterations
+    # whose workers are gone (a fault, a resumption) not even the rest is known: they are left out.
+    measured = [part for part in PARTS if not np.isnan(columns[f"{part}_s"]).all()]
     sums = dict.fromkeys((*measured, "waiting", "overlapped"), 0)
     all_time = 0
     for rows, start, end in _spans(outcome):
         inside = (end > window.start) & (end <= window.end)
+        for part in measured:
+            inside &= np.isfinite(columns[f"{part}_s"][rows])
         size, left = columns["size"][rows][inside], (end - start)[inside]
         all_time += dot(left, size)
         for part in measured:
@@ -75,6 +79,9 @@ def time_shares(outcome: Outcome, window: Window) -> dict[str, float | None]:
             left -= spent
         sums["waiting"] += dot(np.maximum(left, 0), size)
         sums["overlapped"] += dot(np.maximum(-left, 0), size)
+    if not {"model", "attention"} <= sums.keys():
+        # Nobody can tell what was waiting and what was work.
+        sums = {part: some for part, some in sums.items() if part in measured}
     shares: dict[str, float | None] = dict.fromkeys((*PARTS, "waiting", "overlapped"), None)
     return shares | {part: some / all_time if all_time else None for part, some in sums.items()}
 
@@ -83,22 +90,35 @@ def utilisation(outcome: Outcome, window: Window) -> dict[str, float | None]:
     """Busy share of the model replicas (their mean) and of the attention workers within the window.
 
     From the iterations; of one that is cut by the window's edge, the part that its time inside is of its
-    duration, as if the work were spread evenly over it.
+    duration, as if the work were spread evenly over it. Where workers are gone (a fault, a resumption), of
+    the time since.
     """
     columns = outcome.iterations
+    window = replace(window, start_s=max(window.start_s, unknown_until_s(outcome)))
     busy = dict.fromkeys(("model", "attention"), 0.0)
     for rows, start, end in _spans(outcome):
         inside = _overlap(start, end, window)
         whole = inside == end - start
         cut = np.flatnonzero(~whole & (inside > 0))
         for part in busy:
-            spent = ticks(columns[f"{part}_s"][rows])
+            spent = ticks(np.nan_to_num(columns[f"{part}_s"][rows]))
             busy[part] += total(spent[whole])
             busy[part] += sum(int(spent[i]) * int(inside[i]) / int(end[i] - start[i]) for i in cut)
     workers = {"model": len(outcome.replica_busy_s), "attention": 1}
-    return {
-        part: min(1.0, busy[part] / (workers[part] * window.ticks)) if window.ticks else None for part in busy
-    }
+    if window.ticks <= 0:
+        return dict.fromkeys(busy)
+    return {part: min(1.0, busy[part] / (workers[part] * window.ticks)) for part in busy}
+
+
+def unknown_until_s(outcome: Outcome) -> float:
+    """When the last iteration ended whose workers are gone, and what they did with them; 0 without any."""
+    columns, until = outcome.iterations, 0.0
+    for rows in chunks(len(columns["start_s"])):
+        lost = np.isnan(columns["model_s"][rows]) | np.isnan(columns["attention_s"][rows])
+        if lost.any():
+            ends = columns["start_s"][rows][lost] + columns["duration_s"][rows][lost]
+            until = max(until, float(ends.max()))
+    return until
 
 
 def share_of_run(outcome: Outcome, busy_s: float) -> float | None:

@@ -22,6 +22,10 @@ class Terminated(BaseException):
     """SIGTERM, as an exception like the KeyboardInterrupt of SIGINT: what is half done is cleaned up."""
 
 
+class Interrupted(BaseException):
+    """Ctrl-C where there is more to say: click makes an Abort of a KeyboardInterrupt, whatever it says."""
+
+
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
     """SIGTERM raises Terminated in here, unless someone has already decided otherwise."""

@@ -122,8 +122,10 @@ def _outcome(arguments: list[str] | None) -> tuple[str, int]:
         return f"laminabench: error: {_usage_sentence(error)}", ending.WRONG_USE
     except (KeyboardInterrupt, click.exceptions.Abort):
         return "laminabench: interrupted", ending.INTERRUPTED
-    except ending.Terminated:
-        return "laminabench: terminated", ending.TERMINATED
+    except ending.Interrupted as error:
+        return f"laminabench: interrupted; {error}", ending.INTERRUPTED
+    except ending.Terminated as error:
+        return "; ".join(["laminabench: terminated", *map(str, error.args)]), ending.TERMINATED
     except BrokenPipeError:
         # The reader left (`| head`): it has what it wanted.
         return "", ending.DONE

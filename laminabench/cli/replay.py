@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ from laminabench.errors import UserError
 if TYPE_CHECKING:
     from laminabench.cli.replay_live import LiveReplay
     from laminabench.cli.replay_modelled import ModelledReplay
+    from laminabench.cli.replay_resume import Kept
     from laminabench.replay import Workload
     from laminabench.traces.table import Trace
 
@@ -36,20 +39,51 @@ def replay(**flags: Any) -> None:
     laminabench replay --trace azure-conv --system lamina
     laminabench replay --trace azure-conv --system vllm --deployment 4xh100
     laminabench replay --trace azure-code --backend live --scale-lengths 0.1 --num-requests 200
+    laminabench replay --resume runs/azure-code-lamina-llama-mini-20260101-120000
     """
-    source = click.get_current_context().get_parameter_source
-    given = {name for name in flags if source(name) not in (None, ParameterSource.DEFAULT)}
-    Call(given=given, **flags).run()
+    context = click.get_current_context()
+    source = context.get_parameter_source
+    given = {name for name in context.params if source(name) not in (None, ParameterSource.DEFAULT)}
+    if flags["resume"]:
+        _resume(given, **flags)
+    elif flags["trace"] is None:
+        raise click.UsageError("Missing option '--trace'.")
+    else:
+        Call(given=given, parameters=context.params, **flags).run()
+
+
+def _resume(given: set[str], *, out: Output, workload: TraceOptions, **flags: Any) -> None:
+    """The call that was interrupted again, with what its journal has."""
+    from laminabench.cli.replay_resume import in_force, reopened  # noqa: PLC0415 - not for --help
+
+    del workload  # the interrupted one's is in force
+    kept = reopened(flags["resume"])
+    with contextlib.closing(kept):
+        found, was_given = in_force(kept, click.get_current_context().params, given)
+        flags = {name: found[name] for name in flags}
+        options = TraceOptions.of(found)
+        Call(out=out, workload=options, given=was_given, parameters=found, kept=kept, **flags).run()
 
 
 class Call:
     """The flags of one call, and the steps from them to a printed summary."""
 
-    def __init__(self, *, out: Output, workload: TraceOptions, given: set[str], **flags: Any) -> None:
+    def __init__(
+        self,
+        *,
+        out: Output,
+        workload: TraceOptions,
+        given: set[str],
+        parameters: Mapping[str, Any],
+        kept: Kept | None = None,
+        **flags: Any,
+    ) -> None:
         self.out = out
         self.options = workload
         self.flags = flags
         self.given = given
+        self.parameters = dict(parameters)
+        self.kept = kept
         self.started = time.perf_counter()
 
     def run(self) -> None:
@@ -63,21 +97,41 @@ class Call:
         backend = self.backend()
         trace = self.options.load(self.flags["trace"], self.out)
         offered = Workload(*(self.flags[name] for name in ("mode", "concurrency", "policy", "slo_tbt_ms")))
-        backend.replay(trace, offered)
-        result = self.result(trace, backend)
-        if not self.flags["no_out"]:
-            result["run_dir"] = str(self.write(trace, offered, backend))
+        directory = None if self.flags["no_out"] else self.directory(trace, backend)
+        with self.keeping(trace, backend, directory):
+            backend.replay(trace, offered)
+            result = self.result(trace, backend)
+            if directory:
+                self.write(directory, trace, offered, backend)
+                result["run_dir"] = str(directory)
         undrawn: UserError | None = None
-        if self.flags["timeline"]:
-            try:
+        try:
+            if self.flags["timeline"]:
                 result["timeline"] = self.timeline(trace, offered, backend)
-            except UserError as error:  # told after what the replay has come to
-                undrawn = error
+            if self.flags["plot"]:
+                result["plot"] = self.plot(trace, backend)
+        except UserError as error:  # told after what the replay has come to
+            undrawn = error
         result["wall_s"] = time.perf_counter() - self.started
         self.out.result(result, lambda console: render(console, result))
         if undrawn:
             raise undrawn
         backend.require_sound()
+
+    def keeping(
+        self, trace: Trace, backend: ModelledReplay | LiveReplay, directory: Path | None
+    ) -> contextlib.AbstractContextManager[None]:
+        """A live replay has a journal until its Run is written."""
+        from laminabench.cli.replay_live import LiveReplay  # noqa: PLC0415 - as in `backend`
+        from laminabench.cli.replay_resume import begun, require_same  # noqa: PLC0415
+
+        if directory is None or not isinstance(backend, LiveReplay):
+            return contextlib.nullcontext()
+        if self.kept:
+            require_same(self.kept, trace)
+        kept = self.kept or begun(directory, self.parameters, self.given, trace)
+        backend.keeper = kept
+        return kept.until_written(self.out)
 
     def backend(self) -> ModelledReplay | LiveReplay:
         """What the replay runs on; a UserError if the flags ask for something else than it has."""
@@ -85,15 +139,18 @@ class Call:
         from laminabench.cli.replay_modelled import ModelledReplay  # noqa: PLC0415
 
         chosen = LiveReplay if self.flags["backend"] == "live" else ModelledReplay
-        return chosen(self.flags, self.given, self.out)
+        return chosen(self.flags, self.given, self.out, self.options.transforms.seed)
 
     def check_targets(self) -> None:
         """Refuse what could not be written before spending time on it."""
+        from laminabench.figures.drawn import check_target  # noqa: PLC0415
         from laminabench.runs.write import check_replaceable  # noqa: PLC0415
         from laminabench.sim.timeline import check_suffix  # noqa: PLC0415
 
         if self.flags["timeline"]:
             check_suffix(self.flags["timeline"])
+        if self.flags["plot"]:
+            check_target(self.flags["plot"])
         if self.flags["directory"]:
             check_replaceable(self.flags["directory"])
 
@@ -107,12 +164,29 @@ class Call:
         self.out.note(f"drew {first:.3f} to {last:.3f} s into {path}: open it in ui.perfetto.dev")
         return {"path": str(path), **drawn}
 
+    def plot(self, trace: Trace, backend: ModelledReplay | LiveReplay) -> str:
+        """Draw the replay over time; where."""
+        from laminabench.figures.replay_over_time import draw  # noqa: PLC0415 - slow to import
+
+        path: Path = self.flags["plot"]
+        how = "live, measured" if backend.name == "live" else "modelled"
+        what = f"{trace.meta.name} on {self.flags['system_name']} {backend.setup.deployment}"
+        draw(
+            backend.replayed.outcome,
+            path,
+            title=f"{what} with {backend.setup.model.name}, {how}",
+            slo_tbt_ms=self.flags["slo_tbt_ms"],
+            **backend.disturbed(),
+        )
+        self.out.note(f"drew {path}")
+        return str(path)
+
     def choices(self) -> dict[str, Any]:
         """Every flag of the replay as it was in force, so that a Run can be repeated from its manifest."""
         return {
             name: str(value) if isinstance(value, Path) else value
             for name, value in self.flags.items()
-            if name not in ("directory", "no_out")
+            if name not in ("directory", "no_out", "resume")
         }
 
     def result(self, trace: Trace, backend: ModelledReplay | LiveReplay) -> dict[str, Any]:
@@ -136,16 +210,23 @@ class Call:
             "run_dir": None,
         }
 
-    def write(self, trace: Trace, offered: Workload, backend: ModelledReplay | LiveReplay) -> Path:
-        """Keep the Run; where it is."""
+    def directory(self, trace: Trace, backend: ModelledReplay | LiveReplay) -> Path:
+        """Where the Run goes."""
+        chosen: Path | None = self.flags["directory"]
+        return chosen or _free_directory(
+            f"{trace.meta.name}-{self.flags['system_name']}-{backend.setup.model.name}"
+        )
+
+    def write(
+        self, directory: Path, trace: Trace, offered: Workload, backend: ModelledReplay | LiveReplay
+    ) -> None:
+        """Keep the Run."""
         from laminabench.runs.manifest import manifest  # noqa: PLC0415
         from laminabench.runs.write import write_run  # noqa: PLC0415
 
-        directory: Path = self.flags["directory"] or _free_directory(
-            f"{trace.meta.name}-{self.flags['system_name']}-{backend.setup.model.name}"
-        )
         facts = manifest(
-            command=["laminabench", *sys.argv[1:]],
+            # Of one that was resumed the command that it began with: that repeats it.
+            command=self.kept.header["command"] if self.kept else ["laminabench", *sys.argv[1:]],
             seed=self.options.transforms.seed,
             trace=trace,
             transforms=asdict(self.options.transforms),
@@ -159,12 +240,14 @@ class Call:
             summary={**backend.replayed.summary, **backend.kept()},
         )
         write_run(directory, backend.replayed.outcome, trace, facts)
-        return directory
 
 
 def _free_directory(name: str) -> Path:
-    """runs/NAME-TIME, with a number if that exists: a Run is never replaced unasked."""
+    """runs/NAME-TIME, with a number if that exists or is being made: a Run is never replaced unasked."""
+    from laminabench.runs.journal import beside  # noqa: PLC0415 - not for --help
+
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
     stamped = Path("runs") / f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}"
     numbered = (stamped.with_name(f"{stamped.name}-{number}") for number in itertools.count(2))
-    return next(path for path in itertools.chain([stamped], numbered) if not path.exists())
+    paths = itertools.chain([stamped], numbered)
+    return next(path for path in paths if not path.exists() and not beside(path).exists())

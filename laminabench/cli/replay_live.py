@@ -11,6 +11,7 @@ from laminabench.cli.output import Output
 from laminabench.errors import CheckFailedError, UserError
 
 if TYPE_CHECKING:
+    from laminabench.cli.replay_resume import Kept
     from laminabench.replay import Workload
     from laminabench.runs.manifest import Backend
     from laminabench.traces.table import Trace
@@ -32,10 +33,11 @@ class LiveReplay:
     name: Backend = "live"
     coefficients: tuple[dict[str, Any], ...] = ()
 
-    def __init__(self, flags: dict[str, Any], given: set[str], out: Output) -> None:
+    def __init__(self, flags: dict[str, Any], given: set[str], out: Output, seed: int) -> None:
         from laminabench.catalog.deployment import parse_deployment  # noqa: PLC0415 - numpy and TOML
         from laminabench.catalog.find_model import model  # noqa: PLC0415
         from laminabench.systems import live  # noqa: PLC0415
+        from laminabench.systems.chaos import parse, plan  # noqa: PLC0415
 
         if flags["system_name"] != live.SYSTEM:
             raise UserError(
@@ -44,7 +46,9 @@ class LiveReplay:
         for flag, (said, why) in MODELLED_ONLY.items():
             if flag in given:
                 raise UserError(f"{said} is for --backend modelled: {why}")
-        self.flags, self.out = flags, out
+        self.flags, self.out, self.seed = flags, out, seed
+        self.keeper: Kept | None = None  # the journal, where there is one
+        self.chaos = [parse(spec) for spec in flags["chaos"]]
         # From here on the flags are those in force, as a Run keeps them.
         for flag in MODELLED_ONLY:
             flags[flag] = None
@@ -57,7 +61,8 @@ class LiveReplay:
         flags["stream_along"] = flags["stream_along"] or "requests"
         flags["max_num_seqs"] = flags["max_num_seqs"] or live.MAX_SEQUENCES
         names = ("batches", "pipelining", "pipeline_parallel", "partition", "stream_chunks", "stream_along")
-        same = {name: flags[name] for name in (*names, "overlap", "admission", "kv_tokens", "oversubscribe")}
+        others = ("overlap", "admission", "kv_tokens", "oversubscribe", "prefill")
+        same = {name: flags[name] for name in (*names, *others)}
         self.setup = live.LiveSetup(
             model=model(flags["model_name"]),
             source=flags["model_name"],
@@ -69,18 +74,29 @@ class LiveReplay:
             **same,
         )
         live.check(self.setup)
+        plan(self.chaos, self.setup.names(), 0, 0)  # to refuse it before anything is loaded
 
     def replay(self, trace: Trace, offered: Workload) -> None:
         from laminabench.replay import replay_live  # noqa: PLC0415
 
-        workers = sum(self.setup.workers)
+        workers, keeper = self.setup.processes, self.keeper
         self.out.note(f"starting {workers} workers; loading torch and weights takes some seconds")
         with needed(), self.out.rates("replaying", "requests", "tokens/s") as progress:
             self.replayed = replay_live(
                 trace,
                 self.setup,
                 offered,
+                seed=self.seed,
+                chaos=self.chaos,
+                journal=keeper.open if keeper else None,
+                past=keeper.past if keeper else (),
                 progress=lambda requests, tokens: progress(requests, len(trace), tokens),
+            )
+        blows = self.replayed.faults_in_all
+        missed = blows["strikes_planned"] - blows["strikes"]
+        if missed:
+            self.out.note(
+                f"{missed} of the {blows['strikes_planned']} blows of --chaos were not due before the end"
             )
         rejected = self.replayed.summary["requests"]["rejected"]
         if rejected:
@@ -107,7 +123,20 @@ class LiveReplay:
 
     def kept(self) -> dict[str, Any]:
         """What a Run's summary has beside the metrics."""
-        return {"schedule": self.replayed.recorded.schedule()}
+        from laminabench.analysis.checksum import tokens_sha256  # noqa: PLC0415 - numpy
+
+        done = self.replayed
+        return {
+            "schedule": done.recorded.schedule(),
+            "faults": done.faults,
+            "faults_in_all": done.faults_in_all,
+            "resumed": {"times": len(done.resumed_s), "at_s": done.resumed_s},
+            "tokens_sha256": None if done.tokens is None else tokens_sha256(done.tokens),
+        }
+
+    def disturbed(self) -> dict[str, Any]:
+        """What a picture over time marks."""
+        return {"faults": self.replayed.faults, "resumed_s": self.replayed.resumed_s}
 
     def require_sound(self) -> None:
         """The workers did what the schedule says, or the numbers are of something else."""

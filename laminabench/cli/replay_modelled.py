@@ -21,7 +21,7 @@ class ModelledReplay:
 
     name: Backend = "modelled"
 
-    def __init__(self, flags: dict[str, Any], given: set[str], out: Output) -> None:
+    def __init__(self, flags: dict[str, Any], given: set[str], out: Output, _: int) -> None:
         from laminabench.catalog.cost_file import load_costs  # noqa: PLC0415 - numpy and TOML, not for --help
         from laminabench.catalog.deployment import parse_deployment  # noqa: PLC0415
         from laminabench.catalog.find_model import model  # noqa: PLC0415
@@ -29,6 +29,9 @@ class ModelledReplay:
         from laminabench.systems.registry import system  # noqa: PLC0415
         from laminabench.systems.setup import Setup  # noqa: PLC0415
 
+        for flag in ("prefill", "chaos"):
+            if flag in given:
+                raise UserError(f"--{flag} is about workers that run; it goes with --backend live")
         if "oversubscribe" in given:
             raise UserError("--oversubscribe is about this machine's cores; it goes with --backend live")
         if flags["batches"] == "auto":
@@ -115,6 +118,10 @@ class ModelledReplay:
 
     def kept(self) -> dict[str, Any]:
         """What a Run's summary has beside the metrics."""
+        return {}
+
+    def disturbed(self) -> dict[str, Any]:
+        """What a picture over time marks: nothing happens to a virtual cluster."""
         return {}
 
     def require_sound(self) -> None:

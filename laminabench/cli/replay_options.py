@@ -33,8 +33,20 @@ class BatchCount(click.IntRange):
         return value if value == "auto" else super().convert(value, param, ctx)
 
 
+class PrefillBy(click.IntRange):
+    """Who computes prompts: nobody, the model workers, or a number of workers of their own."""
+
+    name = "off, model or count"
+
+    def __init__(self) -> None:
+        super().__init__(1, 64)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value in ("off", "model") else super().convert(value, param, ctx)
+
+
 _OPTIONS = (
-    click.option("--trace", required=True, help="Catalogue name, imported name or file."),
+    click.option("--trace", help="Catalogue name, imported name or file; needed but to resume."),
     click.option(
         "--system",
         "system_name",
@@ -150,11 +162,31 @@ _OPTIONS = (
         help="fhbn, nccl, shm, ..., or 40us,42GB/s; the paper's by default. Live: auto, shm, gloo.",
     ),
     click.option("--oversubscribe", is_flag=True, help="Live: more workers than cores may share them."),
+    click.option(
+        "--prefill",
+        type=PrefillBy(),
+        default="off",
+        show_default=True,
+        help="Live: prompts made up (off), computed by the model workers (model), or by N others.",
+    ),
+    click.option(
+        "--chaos",
+        multiple=True,
+        metavar="WHO@WHEN",
+        help="Live, repeatable: kill a worker, as attention:1@t=3s, random@tokens=500, random*50.",
+    ),
+    click.option(
+        "--resume",
+        metavar="RUN",
+        type=click.Path(path_type=Path),
+        help="Go on with an interrupted live replay, from its journal.",
+    ),
     price_options,
     click.option(
         "--out", "directory", type=_FOLDER, help="Where the Run goes; runs/NAME-AND-TIME by default."
     ),
     click.option("--no-out", is_flag=True, help="Print only, keep no Run."),
+    click.option("--plot", type=_FILE, help="Draw TBT and tokens/s over time: .png, .svg or .pdf."),
     click.option("--timeline", type=_FILE, help="Perfetto trace of one window: .json or .json.gz."),
     click.option(
         "--timeline-window",

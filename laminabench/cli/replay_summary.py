@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 
+from laminabench.cli.replay_faults import disturbances, fault_table
+from laminabench.cli.replay_numbers import number, share
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -31,6 +34,8 @@ def render(console: Console, result: dict[str, Any]) -> None:
     )
     for label, line in _lines(result):
         console.print(f"{label:15}{line}", soft_wrap=True)
+    if result.get("faults"):
+        console.print(fault_table(result["faults"]))
     kept = f"; kept in {escape(result['run_dir'])}" if result["run_dir"] else ""
     if result["backend"] == "live":
         times = f"replayed in {result['duration_s']:,.1f} s, {result['wall_s']:,.1f} s in all"
@@ -48,31 +53,33 @@ def _how(result: dict[str, Any]) -> str:
 def _lines(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     steady, whole, facts, kv = (result[key] for key in ("window", "whole_run", "facts", "kv"))
     length = f"{steady['end_s'] - steady['start_s']:,.1f} s {WINDOWS[steady['kind']]}"
-    rest = f"whole run {_number(whole['throughput_tokens_per_s'])} over {result['duration_s']:,.1f} s"
+    rest = f"whole run {number(whole['throughput_tokens_per_s'])} over {result['duration_s']:,.1f} s"
     yield (
         "throughput",
-        f"[bold]{_number(result['throughput_tokens_per_s'])} tokens/s[/bold] over {length}; {rest}",
+        f"[bold]{number(result['throughput_tokens_per_s'])} tokens/s[/bold] over {length}; {rest}",
     )
     batches = f" in {facts['batches']} batches" if facts.get("batches", 1) > 1 else ""
-    filled = f"KV cache up to {_share(kv['peak_share'])} of {kv['capacity_tokens']:,} tokens"
-    yield "mean batch", f"[bold]{_number(result['mean_batch'])}[/bold] requests{batches}; {filled}"
-    times = (f"{name} {_number(value)}" for name, value in result["tbt_ms"].items())
+    filled = f"KV cache up to {share(kv['peak_share'])} of {kv['capacity_tokens']:,} tokens"
+    yield "mean batch", f"[bold]{number(result['mean_batch'])}[/bold] requests{batches}; {filled}"
+    times = (f"{name} {number(value)}" for name, value in result["tbt_ms"].items())
     yield "TBT in ms", ", ".join(times)
     slo = result["slo"]
-    tokens, requests = _share(slo["token_attainment"]), _share(slo["request_attainment"])
-    goodput = f"goodput {_number(slo['goodput_tokens_per_s'])} tokens/s"
+    tokens, requests = share(slo["token_attainment"]), share(slo["request_attainment"])
+    goodput = f"goodput {number(slo['goodput_tokens_per_s'])} tokens/s"
     yield f"within {slo['tbt_ms']:g} ms", f"{tokens} of tokens, {requests} of requests throughout; {goodput}"
     cost = result["cost"]
     yield "cost", _price(cost)
-    yield "a token's time", ", ".join(f"{part} {_share(result['time_shares'][part])}" for part in PARTS)
+    yield "a token's time", ", ".join(f"{part} {share(result['time_shares'][part])}" for part in PARTS)
     idle = {name: value for name, value in result["bubbles"].items() if not isinstance(value, dict)}
-    yield "idle (bubbles)", ", ".join(f"{name} {_share(value)}" for name, value in idle.items())
+    yield "idle (bubbles)", ", ".join(f"{name} {share(value)}" for name, value in idle.items())
     counts = result["requests"]
     preempted = f"; {result['preemptions']:,} preemptions" if result["preemptions"] else ""
     rejected = f"{counts['rejected']:,} rejected because they could never fit"
-    waited = f"queueing p50 {_number(result['queueing_s']['p50'])} s"
+    waited = f"queueing p50 {number(result['queueing_s']['p50'])} s"
     if "schedule" in result:
         yield "schedule", _schedule(result["schedule"])
+    if "faults" in result:
+        yield from disturbances(result)
     yield "requests", f"{counts['completed']:,} completed, {rejected}{preempted}; {waited}"
 
 
@@ -80,26 +87,16 @@ def _price(cost: dict[str, Any]) -> str:
     if cost["usd_per_hour"] is None:
         return "-, for want of a price; --price DEVICE=USD_PER_HOUR gives one"
     return (
-        f"${cost['usd_per_hour']:.2f} an hour, ${_number(cost['usd_per_million_tokens'])} a million tokens, "
-        f"{_number(cost['tokens_per_usd'])} tokens a dollar"
+        f"${cost['usd_per_hour']:.2f} an hour, ${number(cost['usd_per_million_tokens'])} a million tokens, "
+        f"{number(cost['tokens_per_usd'])} tokens a dollar"
     )
 
 
 def _schedule(schedule: dict[str, Any]) -> str:
-    idle = ", ".join(f"{escape(name)} {_share(share)}" for name, share in schedule["bubbles"].items())
+    idle = ", ".join(f"{escape(name)} {share(busy)}" for name, busy in schedule["bubbles"].items())
     pieces = f"{schedule['pieces']:,} pieces of work"
     # Of each worker, from the first to the last piece; the line above is of pools, in the window.
     each = f"idle, each worker, from first to last piece: {idle}"
     if schedule["violations"]:
         return f"[bold]left[/bold] {len(schedule['violations'])} times in {pieces}; {each}"
     return f"as defined: {pieces} in order, no overlap; {each}"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"

@@ -39,13 +39,13 @@ ITERATIONS = (
     Column("size", COUNT, "requests in it, each makes one token"),
     Column("joined", COUNT, "of these, the ones that were not in the iteration before"),
     Column("kv_tokens", NUMBER, "KV tokens read"),
-    Column("model_s", SECONDS, "time of model slices, all layers"),
-    Column("attention_s", SECONDS, "time of attention, all layers"),
+    Column("model_s", SECONDS, "time of model slices, all layers; null where the workers are gone"),
+    Column("attention_s", SECONDS, "time of attention, all layers; null where the workers are gone"),
     Column("network_s", SECONDS, "time of transfers, all layers; unknown in a live run"),
     Column("host_s", SECONDS, "time of the host before the first slice"),
 )
-# Only there if a request was preempted: it ran in [first_iteration, last_iteration] of the batch without a
-# break. A request's stints are in their order.
+# Only there if a request was preempted, or a live replay interrupted and resumed: it ran in [first_iteration,
+# last_iteration] of the batch without a break. A request's stints are in their order.
 STINTS = (
     Column("request", NUMBER, "row of the request in requests.parquet"),
     Column("batch", COUNT, "the batch it was in"),

@@ -23,7 +23,7 @@ class Outcome:
     requests: Columns
     # batch iteration start_s duration_s size joined kv_tokens model_s attention_s network_s host_s
     iterations: Columns
-    # request batch first_iteration last_iteration: uninterrupted stretches of requests that were preempted.
+    # request batch first_iteration last_iteration: uninterrupted stretches of requests that ran in several.
     stints: Columns
     # batch worker iteration cycle slice start_s end_s: recorded work, if any was asked for.
     timeline: Columns

@@ -58,11 +58,27 @@ class LiveSetup:
     max_sequences: int = MAX_SEQUENCES
     kv_tokens: int | None = None
     oversubscribe: bool = False
+    # Who computes prompts: nobody (their KV is made up), the model workers, or so many workers of their own.
+    prefill: Literal["off", "model"] | int = "off"
 
     @property
     def workers(self) -> tuple[int, int]:
         """Model workers and attention workers, each a process."""
         return self.deployment.dop
+
+    @property
+    def prefill_workers(self) -> int:
+        return self.prefill if isinstance(self.prefill, int) else 0
+
+    @property
+    def processes(self) -> int:
+        """Workers of all kinds."""
+        return sum(self.workers) + self.prefill_workers
+
+    def names(self) -> list[str]:
+        """What the engine calls its workers."""
+        counts = zip(("model", "attention", "prefill"), (*self.workers, self.prefill_workers), strict=True)
+        return [f"{kind} {number}" for kind, count in counts for number in range(count)]
 
     def facts(self, engine: Any) -> dict[str, Any]:
         """What a reader should know, under the names that modelled replays use."""
@@ -81,12 +97,15 @@ class LiveSetup:
             "admission": self.admission,
             "max_num_seqs": self.max_sequences,
             "oversubscribe": self.oversubscribe,
+            "prefill": self.prefill,
         }
 
     def layout(self) -> dict[str, Any]:
         """The arguments of lamina.Layout."""
         model, attention = self.workers
+        more = {"prefill_workers": self.prefill_workers} if self.prefill_workers else {}
         return {
+            **more,
             "model_workers": model,
             "attention_workers": attention,
             "pipelining": self.pipelining,
@@ -120,11 +139,13 @@ def check(setup: LiveSetup) -> None:
         raise UserError("--max-num-seqs is at least 1")
     if setup.partition == "heads":
         check_heads(setup.model, deployment.attention.count)
-    workers, cores = sum(setup.workers), len(os.sched_getaffinity(0))
+    workers, cores = setup.processes, len(os.sched_getaffinity(0))
     if workers > cores and not setup.oversubscribe:
+        prefill = f" with {setup.prefill_workers} for prompts" if setup.prefill_workers else ""
         raise UserError(
-            f"{deployment} is {workers} workers and this process may use {cores} cores, one for each; "
-            "use fewer workers, or --oversubscribe to let them share cores (their times mean less then)"
+            f"{deployment}{prefill} is {workers} workers and this process may use {cores} cores, "
+            "one for each; use fewer workers, or --oversubscribe to let them share cores "
+            "(their times mean less then)"
         )
 
 
@@ -135,7 +156,7 @@ def kv_tokens(setup: LiveSetup, trace: Trace, free_bytes: float) -> int:
     """
     # Replicas are forked from one process, and read the same copy of the weights: as loaded, and as slices
     # have them.
-    weights = 2 * setup.model.weight_bytes + PROCESS_BYTES * sum(setup.workers)
+    weights = 2 * setup.model.weight_bytes + PROCESS_BYTES * setup.processes
     each = setup.model.kv_bytes_per_token
     room = free_bytes - weights
     if room < each:
@@ -177,7 +198,7 @@ def opened(setup: LiveSetup, tokens: int, policy: str | Callable[..., int]) -> I
             admission=setup.admission,
             policy=policy,
             kv_tokens=tokens,
-            decode_only=True,
+            decode_only=setup.prefill == "off",
             load_format=load_format,
             overlap=setup.overlap,
         )

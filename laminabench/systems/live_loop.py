@@ -8,10 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-
-from laminabench.sim.simulate import Offered, Priority
-from laminabench.systems.live_tables import Tables
+from laminabench.errors import UserError
+from laminabench.runs.faults import Fault, Strike
+from laminabench.runs.journal import Journal
+from laminabench.sim.simulate import Offered
+from laminabench.systems.chaos import Blow, due
+from laminabench.systems.live_order import Order
+from laminabench.systems.live_story import Arrived, Event, Story, tell
+from laminabench.systems.live_tables import Iteration, Tables
+from laminabench.systems.prompts import Prompts
 from laminabench.traces.table import Trace
 
 
@@ -36,11 +41,16 @@ class EngineLike(Protocol):
     """What of an engine a replay uses."""
 
     @property
-    def idle(self) -> bool: ...
+    def faults(self) -> Sequence[Any]: ...
+
+    @property
+    def peak_kv_tokens(self) -> int: ...
 
     def step(self) -> StepLike: ...
 
     def result(self, number: int) -> Any: ...
+
+    def strike(self, name: str, how: str = "kill") -> None: ...
 
 
 @dataclass(slots=True)
@@ -51,135 +61,213 @@ class Clock:
     sleep: Callable[[float], None] = time.sleep
     began: float = 0.0
 
-    def start(self) -> None:
-        self.began = self.now()
+    def start(self, at_s: float = 0.0) -> None:
+        """Now it is so many seconds since the replay began."""
+        self.began = self.now() - at_s
 
     def elapsed(self) -> float:
         return self.now() - self.began
 
 
 @dataclass(slots=True)
-class Order:
-    """The queue's order for the engine, whose policies see a request and not its row in the trace.
-
-    The row that is being submitted is noted here, and `policy` answers for it.
-    """
-
-    key: Callable[[int], int] | None
-    row: int = 0
-
-    def policy(self, *_: object) -> int:
-        assert self.key is not None
-        return self.key(self.row)
-
-
-def order_of(name: str, priority: Priority | None, rows: int) -> Order:
-    """The order of a policy's name; its keys are made small enough for the engine.
-
-    Where all keys are known beforehand their ranks say as much. A policy of the user's own is asked when a
-    request enters, so its numbers keep about seven digits.
-    """
-    if priority is None:
-        return Order(None)
-    if ":" in name:
-        return Order(lambda row: squeezed(priority(row)))
-    ranks = np.unique([priority(row) for row in range(rows)], return_inverse=True)[1].reshape(-1).tolist()
-    return Order(ranks.__getitem__)
-
-
-def squeezed(key: int) -> int:
-    """A number in the same order, below the engine's 2**30: a float's bits, which sort as the float does."""
-    bits = int(np.float32(abs(key)).view(np.int32)) >> 1
-    return bits if key >= 0 else -bits
-
-
-@dataclass(slots=True)
 class Replay:
-    """A trace on its way through an engine. `run` is the whole of it."""
+    """A trace on its way through an engine. `run` is the whole of it, or what is left of it."""
 
     engine: EngineLike
     trace: Trace
     offered: Offered
-    submit: Callable[[int, int], int]  # prompt and output tokens to a request's number
+    submit: Callable[[int, list[int]], int]  # a row, and tokens it has made before, to a request's number
     refusal: type[Exception]  # what `submit` raises for a request that can never be served
     order: Order
     clock: Clock
+    story: Story
     progress: Callable[[int, int], None] = lambda done, tokens: None
-    why_rejected: str | None = None
-    tables: Tables = field(init=False)
+    blows: Sequence[Blow] = ()
+    # The tokens of a request beyond so many; None where they mean nothing.
+    made_since: Callable[[int, int], Sequence[int]] | None = None
+    journal: Journal | None = None
     _rows: dict[int, int] = field(init=False, default_factory=dict)  # of requests in the system, by number
-    _next: int = field(init=False, default=0)
+    _numbers: dict[int, int] = field(init=False, default_factory=dict)  # and the other way round
     _arrivals: list[float] = field(init=False, default_factory=list)
+    _faults: int = field(init=False, default=0)  # of this engine that the story knows
 
     def __post_init__(self) -> None:
-        self.tables = Tables(self.trace)
         self._arrivals = self.trace.arrival_s.tolist() if self.offered.mode == "open" else []
 
     @classmethod
     def on(
         cls,
         engine: Any,
-        trace: Trace,
         offered: Offered,
         order: Order,
-        progress: Callable[[int, int], None],
+        story: Story,
+        *,
+        prompts: Prompts | None = None,
+        **more: Any,
     ) -> Replay:
-        """On a lamina.Engine: requests give a length, and make as many tokens as the trace says."""
+        """On a lamina.Engine: requests make as many tokens as the trace says, from prompts or made-up KV."""
         serve: Any = importlib.import_module("lamina.serve")
+        lengths, output = story.trace.prompt_tokens, story.trace.output_tokens
 
-        def submit(prompt: int, output: int) -> int:
-            number: int = engine.submit(prompt, serve.Sampling(max_tokens=output, ignore_eos=True))
+        def submit(row: int, made: list[int]) -> int:
+            prompt = int(lengths[row]) if prompts is None else prompts.of(row)
+            asked = serve.Sampling(max_tokens=int(output[row]), ignore_eos=True)
+            number: int = engine.submit(prompt, asked, made=made) if made else engine.submit(prompt, asked)
             return number
 
-        refusal: type[Exception] = serve.RequestError
-        return cls(engine, trace, offered, submit, refusal, order, Clock(), progress)
+        def made_since(number: int, since: int) -> Sequence[int]:
+            tokens: Sequence[int] = engine.made(number, since)
+            return tokens
+
+        return cls(
+            engine,
+            story.trace,
+            offered,
+            submit,
+            serve.RequestError,
+            order,
+            Clock(),
+            story,
+            made_since=None if prompts is None else made_since,
+            **more,
+        )
 
     def run(self) -> Tables:
         """Until every request has been served or refused."""
-        self.clock.start()
-        self.tables.began_s = self.clock.began
+        story = self.story
+        self.clock.start(story.at_s)
+        self._go_on()
         self._offer()
-        while self._rows or self._next < len(self.trace):
-            if not self._rows:
-                # Only an open replay has nobody in the system and somebody to come.
-                self.clock.sleep(max(0.0, self._arrivals[self._next] - self.clock.elapsed()))
-            else:
+        while self._rows or story.next < len(self.trace):
+            self._strike()
+            if self._rows:
                 self._step()
+            else:
+                self._sleep()
             self._offer()
-        return self.tables
+        return story.tables
+
+    def _tell(self, event: Event) -> None:
+        tell(event, self.story, self.journal)
+
+    def _flush(self) -> None:
+        if self.journal:
+            self.journal.flush()
+
+    def _go_on(self) -> None:
+        """Where a replay was interrupted: submit again who had not ended, with what they had made."""
+        waiting = self.story.to_go_on_with()
+        first = set(self.story.cut_off())
+        for row in waiting:
+            self.order.first = row in first
+            number = self._submit(row)
+            self._rows[number], self._numbers[row] = row, number
+        self.order.first = False
 
     def _offer(self) -> None:
         """Submit everybody whose time has come."""
-        mode, most = self.offered.mode, self.offered.concurrency
-        while self._next < len(self.trace):
+        mode, most, story = self.offered.mode, self.offered.concurrency, self.story
+        while story.next < len(self.trace):
             arrived = 0.0
             if mode == "open":
-                arrived = self._arrivals[self._next]
+                arrived = self._arrivals[story.next]
                 if arrived > self.clock.elapsed():
-                    return
+                    break
             elif mode == "closed":
                 if len(self._rows) >= most:
-                    return
+                    break
                 arrived = self.clock.elapsed()
-            self._submit(self._next, arrived)
-            self._next += 1
+            self._arrive(story.next, arrived)
+        self._flush()
 
-    def _submit(self, row: int, arrived: float) -> None:
-        self.tables.arrived(row, arrived)
-        self.order.row = row
+    def _arrive(self, row: int, arrived: float) -> None:
         try:
-            number = self.submit(int(self.trace.prompt_tokens[row]), int(self.trace.output_tokens[row]))
+            number = self._submit(row)
         except self.refusal as error:
-            self.why_rejected = self.why_rejected or str(error)
+            self._tell(Arrived(row, arrived, str(error)))
             return
-        self._rows[number] = row
-        self.tables.waiting += 1
+        self._rows[number], self._numbers[row] = row, number
+        self._tell(Arrived(row, arrived))
+
+    def _submit(self, row: int) -> int:
+        self.order.row = row
+        return self.submit(row, self.story.made(row))
+
+    def _strike(self) -> None:
+        """Kill and stop whom it is time for."""
+        if not self.blows:
+            return
+        for blow in due(self.blows, self.story, self.clock.elapsed()):
+            self.engine.strike(blow.worker, blow.how)
+            self._tell(Strike(blow.number, blow.worker, blow.how, self.clock.elapsed()))
+        self._flush()
+
+    def _sleep(self) -> None:
+        """Only an open replay has nobody in the system and somebody to come."""
+        elapsed_s = self.clock.elapsed()
+        blows = [blow.at_s for blow in self.blows if blow.at_s is not None and blow.at_s > elapsed_s]
+        self.clock.sleep(max(0.0, min([self._arrivals[self.story.next], *blows]) - elapsed_s))
 
     def _step(self) -> None:
         step = self.engine.step()
-        self.tables.add(step, self._rows)
+        for fault in self.engine.faults[self._faults :]:
+            self._tell(self._fault(fault))
+            self._faults += 1
+        # A result is kept until it is asked for.
+        results = {number: self.engine.result(number) for number in step.ended}
+        self._tell(self._iteration(step, results))
+        self._flush()
         for number in step.ended:
-            # A result is kept until it is asked for.
-            self.engine.result(number)
-            del self._rows[number]
-        self.progress(self.tables.finished, self.tables.tokens)
+            del self._numbers[self._rows.pop(number)]
+        self.progress(self.story.tables.finished, self.story.tables.tokens)
+
+    def _fault(self, fault: Any) -> Fault:
+        began = self.clock.began
+        times = (fault.noticed_s - began, fault.resumed_s - began)
+        return Fault(list(fault.workers), str(fault.why), *times, int(fault.requests), int(fault.kv_tokens))
+
+    def _iteration(self, step: StepLike, results: dict[int, Any]) -> Iteration:
+        rows, began = self._rows, self.clock.began
+        token_rows, tokens = self._tokens(step, results)
+        return Iteration(
+            step.batch,
+            step.iteration + self.story.before.get(step.batch, 0) if step.size else 0,
+            step.size,
+            step.kv_tokens,
+            step.started_s - began,
+            step.ended_s - began,
+            [rows[number] for number in step.joined],
+            [rows[number] for number in step.preempted],
+            [rows[number] for number in step.ended],
+            # Workers elsewhere tell their times at the end; 0 is what this side saw of them.
+            step.model_s or float("nan"),
+            step.attention_s or float("nan"),
+            step.host_s,
+            int(self.engine.peak_kv_tokens),
+            token_rows,
+            tokens,
+        )
+
+    def _tokens(self, step: StepLike, results: dict[int, Any]) -> tuple[list[int], list[int]]:
+        """What the batch has made since it was last asked."""
+        if self.made_since is None:
+            return [], []
+        running = self.story.tables.running
+        mine = [row for row, stint in running.items() if stint.batch == step.batch]
+        of_row, tokens = [], []
+        for row in dict.fromkeys([*mine, *(self._rows[number] for number in step.joined)]):
+            number, had = self._numbers[row], len(self.story.tokens.get(row, ()))
+            new = self._made(number, had, results)
+            of_row += [row] * len(new)
+            tokens += [int(token) for token in new]
+        return of_row, tokens
+
+    def _made(self, number: int, had: int, results: dict[int, Any]) -> Sequence[int]:
+        result = results.get(number)
+        if result is None:
+            assert self.made_since is not None
+            return self.made_since(number, had)
+        if result.error:
+            raise UserError(f"the engine could not serve request {self._rows[number]}: {result.error}")
+        made: Sequence[int] = result.completions[0].tokens[had:]
+        return made

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from laminabench.runs.faults import Fault
 from laminabench.sim.outcome import ATTENTION, Columns, Outcome
 from laminabench.sim.timeline import Lanes, two_iterations
 
@@ -22,6 +24,8 @@ class Recorded:
     records: Any
     violations: list[str]
     began_s: float
+    # Iterations of each batch before this engine's first, of a replay that was resumed.
+    before: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def pieces(self) -> int:
@@ -44,18 +48,30 @@ class Recorded:
     def attention_busy_s(self) -> float:
         return float(np.max(self.records.busy_s[np.array(self.records.replica_of) < 0], initial=0.0))
 
-    def with_times(self, iterations: Columns) -> Columns:
-        """The iterations with the workers' own times of model and attention."""
+    def with_times(self, iterations: Columns, faults: Sequence[Fault] = ()) -> Columns:
+        """The iterations with the workers' own times of model and attention.
+
+        Of those before the replay was last resumed, what the journal had, which may be NaN: unknown. A worker
+        that was replaced took what it knew along, so of a fault's kind of workers all before it is unknown.
+        """
         known = self.records.of_iterations
+        first = np.array([self.before.get(batch, 0) for batch in known.batch.tolist()], np.int64)
         at = {
             pair: row
-            for row, pair in enumerate(zip(known.batch.tolist(), known.iteration.tolist(), strict=True))
+            for row, pair in enumerate(
+                zip(known.batch.tolist(), (known.iteration + first).tolist(), strict=True)
+            )
         }
-        rows = [
-            at[pair]
-            for pair in zip(iterations["batch"].tolist(), iterations["iteration"].tolist(), strict=True)
-        ]
-        return iterations | {"model_s": known.model_s[rows], "attention_s": known.attention_s[rows]}
+        pairs = zip(iterations["batch"].tolist(), iterations["iteration"].tolist(), strict=True)
+        rows = np.array([at.get(pair, -1) for pair in pairs], np.int64)
+        times = {}
+        for kind in ("model", "attention"):
+            lost_s = max((fault.resumed_s for fault in faults if _hits(fault, kind)), default=-np.inf)
+            told = (rows >= 0) & (iterations["start_s"] >= lost_s)
+            column = np.where(iterations["start_s"] < lost_s, np.nan, iterations[f"{kind}_s"])
+            column[told] = getattr(known, f"{kind}_s")[rows[told]]
+            times[f"{kind}_s"] = column
+        return iterations | times
 
     def drawn(
         self, outcome: Outcome, window_s: tuple[float, float] | None
@@ -76,7 +92,8 @@ class Recorded:
         timeline: Columns = {
             "batch": records.batch[order],
             "worker": np.where(replica < 0, ATTENTION, replica),
-            "iteration": records.iteration[order],
+            "iteration": records.iteration[order]
+            + np.array([self.before.get(batch, 0) for batch in records.batch[order].tolist()], np.int64),
             "cycle": records.cycle[order],
             "slice": records.slice[order],
             "start_s": start_s[order],
@@ -87,11 +104,15 @@ class Recorded:
         return replace(outcome, timeline=timeline), lanes, window_s
 
 
-def recorded(engine: Any, began_s: float) -> Recorded:
+def recorded(engine: Any, began_s: float, before: Mapping[int, int] | None = None) -> Recorded:
     """Ask the workers, and hold what they say against the schedule; before the engine is closed."""
     pipeline: Any = importlib.import_module("lamina.pipeline")
     records = engine.records()
-    return Recorded(records, list(pipeline.check_schedule(records, engine.schedule)), began_s)
+    return Recorded(records, list(pipeline.check_schedule(records, engine.schedule)), began_s, before or {})
+
+
+def _hits(fault: Fault, kind: str) -> bool:
+    return any(worker.partition(" ")[0] == kind for worker in fault.workers)
 
 
 def no_timeline() -> Columns:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from laminabench.sim.outcome import Columns
 from laminabench.traces.table import Trace
-
-if TYPE_CHECKING:
-    from laminabench.systems.live_loop import StepLike
 
 _INTEGERS = {
     "batch": np.int32,
@@ -20,7 +17,31 @@ _INTEGERS = {
     "iteration": np.int64,
     "kv_tokens": np.int64,
 }
+_COUNTED = ("batch", "iteration", "size", "kv_tokens")
 _ITERATIONS = (*_INTEGERS, "start_s", "duration_s", "model_s", "attention_s", "host_s")
+
+
+class Iteration(NamedTuple):
+    """One iteration of one batch, with those who joined it, made room before it, or ended with it, as rows of
+    the trace. Times are seconds since the replay began.
+    """
+
+    batch: int
+    iteration: int  # of this batch; of a replay that was resumed, counted through
+    size: int  # 0 if nothing ran
+    kv_tokens: int
+    start_s: float
+    end_s: float
+    joined: Sequence[int] = ()
+    preempted: Sequence[int] = ()
+    ended: Sequence[int] = ()
+    model_s: float = float("nan")  # NaN: only the workers know
+    attention_s: float = float("nan")
+    host_s: float = 0.0
+    peak_kv_tokens: int = 0
+    # Where prompts are computed, each token that was made, and whose it is.
+    token_rows: Sequence[int] = ()
+    tokens: Sequence[int] = ()
 
 
 class Stint(NamedTuple):
@@ -32,17 +53,17 @@ class Stint(NamedTuple):
 
 
 class Tables:
-    """What is known so far. Times are seconds since `began_s`, on the engine's clock."""
+    """What is known so far."""
 
     def __init__(self, trace: Trace) -> None:
         rows = len(trace)
-        self.began_s = 0.0
         self.waiting = 0
         self.finished = 0
         self.tokens = 0
         self.end_s = 0.0
         self.queue_empty_s: float | None = None
-        self._output: list[int] = trace.output_tokens.tolist()
+        self.running: dict[int, Stint] = {}  # by row
+        self.iterations_of: dict[int, int] = {}  # how many, by batch
         self._requests: Columns = {
             name: np.full(rows, np.nan) for name in ("arrival_s", "admitted_s", "first_token_s", "finished_s")
         }
@@ -52,61 +73,78 @@ class Tables:
         self._requests |= {"batch": np.full(rows, -1, np.int32), "preemptions": np.zeros(rows, np.int32)}
         self._iterations: dict[str, list[Any]] = {name: [] for name in _ITERATIONS}
         self._stints: list[tuple[int, int, int, int]] = []
-        self._running: dict[int, Stint] = {}  # by row
-        self._made: dict[int, int] = {}  # tokens of those who had to make room, by row
+        self._in_parts: set[int] = set()  # rows that have stints
+        self._made: dict[int, int] = {}  # tokens of those who ran and wait, by row
 
-    def arrived(self, row: int, at_s: float) -> None:
+    def arrived(self, row: int, at_s: float, *, waits: bool = True) -> None:
         self._requests["arrival_s"][row] = at_s
+        self.waiting += waits
 
-    def add(self, step: StepLike, row_of: Mapping[int, int]) -> None:
-        """An iteration, with those who joined it, made room before it, or ended with it."""
-        for number in step.preempted:
-            self._preempt(row_of[number], step)
-        if step.size:
-            self._ran(step, [row_of[number] for number in step.joined])
-        for number in step.ended:
-            self._end(row_of[number], step)
+    def made(self, row: int) -> int:
+        """Tokens of a request that runs or waits."""
+        stint = self.running.get(row)
+        if stint is None:
+            return self._made.get(row, 0)
+        return stint.made + self.iterations_of[stint.batch] - stint.first_iteration
 
-    def _ran(self, step: StepLike, joined: list[int]) -> None:
-        start_s, end_s = step.started_s - self.began_s, step.ended_s - self.began_s
-        for row in joined:
-            self._join(row, step, start_s, end_s)
-        if joined and not self.waiting and self.queue_empty_s is None:
-            self.queue_empty_s = start_s
-        self.tokens += step.size
-        self.end_s = max(self.end_s, end_s)
+    def add(self, event: Iteration) -> None:
+        """An iteration of a batch whose earlier ones have been told of."""
+        for row in event.preempted:
+            self._requests["preemptions"][row] += 1
+            self._pause(row)
+        if event.size:
+            self._ran(event)
+        for row in event.ended:
+            self._end(row, event)
+
+    def interrupted(self) -> None:
+        """Who runs has to wait: the engine is another one from here on."""
+        for row in list(self.running):
+            self._pause(row)
+
+    def _ran(self, event: Iteration) -> None:
+        assert event.iteration == self.iterations_of.get(event.batch, 0)
+        for row in event.joined:
+            self._join(row, event)
+        if event.joined and not self.waiting and self.queue_empty_s is None:
+            self.queue_empty_s = event.start_s
+        self.iterations_of[event.batch] = event.iteration + 1
+        self.tokens += event.size
+        self.end_s = max(self.end_s, event.end_s)
         rows = self._iterations
-        for name in ("batch", "iteration", "size", "kv_tokens", "model_s", "attention_s", "host_s"):
-            rows[name].append(getattr(step, name))
-        rows["joined"].append(len(joined))
-        rows["start_s"].append(start_s)
-        rows["duration_s"].append(end_s - start_s)
+        for name in (*_COUNTED, "start_s", "model_s", "attention_s", "host_s"):
+            rows[name].append(getattr(event, name))
+        rows["joined"].append(len(event.joined))
+        rows["duration_s"].append(event.end_s - event.start_s)
 
-    def _join(self, row: int, step: StepLike, start_s: float, end_s: float) -> None:
+    def _join(self, row: int, event: Iteration) -> None:
         table, made = self._requests, self._made.pop(row, 0)
         if not np.isfinite(table["admitted_s"][row]):
-            table["admitted_s"][row], table["first_token_s"][row] = start_s, end_s
-            table["first_iteration"][row] = step.iteration
-        table["batch"][row] = step.batch
-        self._running[row] = Stint(step.batch, step.iteration, made)
+            table["admitted_s"][row], table["first_token_s"][row] = event.start_s, event.end_s
+            table["first_iteration"][row] = event.iteration
+        table["batch"][row] = event.batch
+        self.running[row] = Stint(event.batch, event.iteration, made)
         self.waiting -= 1
 
-    def _preempt(self, row: int, step: StepLike) -> None:
-        """It ran in its batch's iterations up to the one before this."""
-        stint = self._running.pop(row)
-        last = step.iteration - 1
-        self._made[row] = stint.made + last - stint.first_iteration + 1
-        self._requests["preemptions"][row] += 1
-        self._stints.append((row, stint.batch, stint.first_iteration, last))
+    def _pause(self, row: int) -> None:
+        """It ran up to the last iteration of its batch."""
+        made, stint = self.made(row), self.running.pop(row)
+        self._made[row] = made
+        self._stint(row, stint)
         self.waiting += 1
 
-    def _end(self, row: int, step: StepLike) -> None:
-        stint, table = self._running.pop(row), self._requests
-        table["finished_s"][row] = step.ended_s - self.began_s
-        table["last_iteration"][row] = step.iteration
+    def _end(self, row: int, event: Iteration) -> None:
+        stint, table = self.running.pop(row), self._requests
+        table["finished_s"][row] = event.end_s
+        table["last_iteration"][row] = event.iteration
         self.finished += 1
-        if table["preemptions"][row]:
-            self._stints.append((row, stint.batch, stint.first_iteration, step.iteration))
+        if row in self._in_parts:
+            self._stint(row, stint)
+
+    def _stint(self, row: int, stint: Stint) -> None:
+        self._in_parts.add(row)
+        last = self.iterations_of[stint.batch] - 1
+        self._stints.append((row, stint.batch, stint.first_iteration, last))
 
     def requests(self) -> Columns:
         return self._requests

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from lamina.pipeline import Records
 
 SLICES = 3
+# Until a worker that was struck is noticed, and until the iteration goes on.
+NOTICED_NS, RECOVERED_NS = {"kill": 200_000_000, "stop": 1_000_000_000}, 300_000_000
 # Milliseconds of one piece of work; the clock starts at no special moment.
 SLICE_NS, ATTENTION_NS, BEGAN_NS = 1_000_000, 2_000_000, 7_000_000_000
 
@@ -33,6 +35,12 @@ class MadeUpEngine:
     _charge: dict[int, int] = field(default_factory=dict)
     _running: list[int] = field(default_factory=list)
     _iteration: int = 0
+    workers: list[str] = field(default_factory=lambda: ["model 0", "attention 0"])
+    faults: list[Any] = field(default_factory=list)
+    given: dict[int, int] = field(default_factory=dict)  # tokens that requests came with, by number
+    _prompts: dict[int, int] = field(default_factory=dict)
+    _lengths: dict[int, int] = field(default_factory=dict)
+    _struck: dict[str, str] = field(default_factory=dict)
     peak_kv_tokens: int = 0
 
     def __post_init__(self) -> None:
@@ -40,7 +48,7 @@ class MadeUpEngine:
         from lamina.pipeline import Recorder, Schedule  # noqa: PLC0415
 
         self.schedule = Schedule("serial", 1, SLICES)
-        self._workers = (Recorder(), Recorder())
+        self._workers = [Recorder(), Recorder()]
 
     def now(self) -> float:
         return self.now_ns / 1e9
@@ -57,18 +65,55 @@ class MadeUpEngine:
     def core(self) -> Any:
         return SimpleNamespace(network="none")
 
-    def submit(self, prompt: int, asked: Any) -> int:
+    def submit(self, prompt: int | list[int], asked: Any, made: Sequence[int] = ()) -> int:
         output = getattr(asked, "max_tokens", asked)
-        if prompt + output > self.capacity:
-            raise ValueError(f"{prompt + output} tokens never fit")
+        length = prompt if isinstance(prompt, int) else len(prompt)
+        if length + output > self.capacity:
+            raise ValueError(f"{length + output} tokens never fit")
         number = len(self._left)
-        self._left[number], self._charge[number] = output, prompt + output
+        self._prompts[number] = sum(
+            i * token for i, token in enumerate([length] if isinstance(prompt, int) else prompt)
+        )
+        self._left[number], self._charge[number] = output - len(made), length + output
+        self._lengths[number] = output
+        self.given[number] = len(made)
+        assert isinstance(prompt, int) or list(made) == self._tokens(number)
         heapq.heappush(self._waiting, (self.priority(), number))
         return number
 
     @property
     def idle(self) -> bool:
         return not (self._waiting or self._running)
+
+    def strike(self, name: str, how: str = "kill") -> None:
+        assert name in self.workers
+        assert name not in self._struck, "who is dead cannot be killed"
+        self._struck[name] = how
+
+    def _recover(self) -> None:
+        """A new worker knows nothing of what its predecessor did."""
+        from lamina.pipeline import Recorder  # noqa: PLC0415
+
+        if not self._struck:
+            return
+        noticed_ns = self.now_ns + max(NOTICED_NS[how] for how in self._struck.values())
+        self.now_ns = noticed_ns + RECOVERED_NS
+        for name in self._struck:
+            self._workers[self.workers.index(name)] = Recorder()
+        self.faults.append(
+            SimpleNamespace(
+                workers=tuple(self._struck), why="it was struck", noticed_s=noticed_ns / 1e9,
+                resumed_s=self.now(), requests=len(self._running), kv_tokens=10 * len(self._running),
+            )
+        )  # fmt: skip
+        self._struck.clear()
+
+    def _tokens(self, number: int) -> list[int]:
+        made = self._lengths[number] - self._left[number]
+        return [(self._prompts[number] + 7 * place) % 1000 for place in range(made)]
+
+    def made(self, number: int, since: int = 0) -> tuple[int, ...]:
+        return tuple(self._tokens(number)[since:])
 
     def step(self) -> Any:
         started, joined = self.now(), []
@@ -81,6 +126,7 @@ class MadeUpEngine:
             charged = sum(self._charge[one] for one in self._running)
             self.peak_kv_tokens = max(self.peak_kv_tokens, charged)
             joined.append(number)
+        self._recover()
         size = len(self._running)
         for place in range(SLICES):
             self._work(0, place, SLICE_NS)
@@ -102,8 +148,9 @@ class MadeUpEngine:
         self.now_ns += took_ns
         self._workers[worker].note(0, self._iteration, self._iteration, place, began, self.now_ns)
 
-    def result(self, number: int) -> None:
+    def result(self, number: int) -> Any:
         self.asked.append(number)
+        return SimpleNamespace(completions=[SimpleNamespace(tokens=tuple(self._tokens(number)))], error=None)
 
     def records(self) -> Records:
         from lamina.pipeline.records import gather  # noqa: PLC0415

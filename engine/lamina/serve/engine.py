@@ -302,6 +302,14 @@ class Engine:
         self.run()
         return [self.result(number) for number in numbers]
 
+    def made(self, number: int, since: int = 0) -> tuple[int, ...]:
+        """The tokens of a request's first sample so far, from one of them on. Of a beam search none before it
+        ends.
+        """
+        if number not in self._requests and number not in self._results:
+            raise _unknown(number)
+        return self._made_since(number, {0: since}).get(0, ())
+
     def stream(self, number: int) -> Iterator[Piece]:
         """A request's tokens as they come; others are served meanwhile. Beam search speaks at its end.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,12 @@ class TraceOptions:
 
     offline: bool
     transforms: Transforms
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any]) -> TraceOptions:
+        """From the values of all these options, by name."""
+        transforms = Transforms(**{field.name: parameters[field.name] for field in fields(Transforms)})
+        return cls(parameters["offline"], transforms)
 
     def load(self, name: str, out: Output) -> Trace:
         """Resolve, transform, and tell on stderr what was done."""

@@ -1,15 +1,18 @@
-"""A command line in this process."""
+"""A command line in this process, and an engine that is none behind it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import laminabench.replay
 from laminabench.cli.main import run
+from laminabench.systems import live_loop
 
 Shell = Callable[..., tuple[int, str, str]]
 AsJson = Callable[..., dict[str, Any]]
@@ -45,3 +48,38 @@ def as_json(shell: Shell) -> AsJson:
         return facts
 
     return call
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch, made_up_engine: Any) -> dict[str, Any]:
+    """No process starts: an engine by a made-up clock does the work."""
+    seen: dict[str, Any] = {}
+
+    @contextlib.contextmanager
+    def opened(setup: Any, tokens: int, policy: Any) -> Iterator[Any]:
+        engine = seen["engine"] = made_up_engine(capacity=tokens, most=setup.max_sequences)
+        seen["setup"] = setup
+        if callable(policy):
+            engine.priority = lambda: policy(None, 0)
+        try:
+            yield engine
+        finally:
+            seen["closed"] = True
+
+    monkeypatch.setattr(laminabench.replay, "opened", opened)
+    monkeypatch.setattr(laminabench.replay, "free_bytes", lambda: 8e9)
+    clock = live_loop.Clock
+    monkeypatch.setattr(live_loop, "Clock", lambda: clock(seen["engine"].now, seen["engine"].sleep))
+    return seen
+
+
+@pytest.fixture
+def exact_model() -> dict[str, Any]:
+    """A config.json in float32: what is computed again in another batch is the same there. bfloat16 rounds
+    to another token here and there.
+    """
+    return {
+        "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 1000,
+        "max_position_embeddings": 65536, "dtype": "float32", "bos_token_id": None, "eos_token_id": None,
+    }  # fmt: skip

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import laminabench.replay
 from laminabench.runs.read import read_run
-from laminabench.systems import live_loop
 
 # Before the shell's fixture hides it.
 TRACES = os.environ.get("LAMINABENCH_TRACES")
@@ -30,36 +27,13 @@ SMALL = (
 LIVE = ("replay", *SMALL, "--backend", "live", "--max-num-seqs", "16")
 
 
-@pytest.fixture
-def pretended(monkeypatch: pytest.MonkeyPatch, made_up_engine: Any) -> dict[str, Any]:
-    """No process starts: an engine by a made-up clock does the work."""
-    seen: dict[str, Any] = {}
-
-    @contextlib.contextmanager
-    def opened(setup: Any, tokens: int, policy: Any) -> Iterator[Any]:
-        engine = seen["engine"] = made_up_engine(capacity=tokens, most=setup.max_sequences)
-        seen["setup"] = setup
-        if callable(policy):
-            engine.priority = lambda: policy(None, 0)
-        try:
-            yield engine
-        finally:
-            seen["closed"] = True
-
-    monkeypatch.setattr(laminabench.replay, "opened", opened)
-    monkeypatch.setattr(laminabench.replay, "free_bytes", lambda: 8e9)
-    clock = live_loop.Clock
-    monkeypatch.setattr(live_loop, "Clock", lambda: clock(seen["engine"].now, seen["engine"].sleep))
-    return seen
-
-
 def test_it_has_the_keys_of_a_modelled_replay_and_says_live(
     as_json: AsJson, pretended: dict[str, Any]
 ) -> None:
     facts = as_json(*LIVE)
     modelled = as_json("replay", *SMALL, "--deployment", "1xcpu+1xcpu", "--costs", "roofline", "--no-out")
     assert set(modelled) - set(facts) == {"costs_set", "simulation_s"}
-    assert set(facts) - set(modelled) == {"schedule"}
+    assert set(facts) - set(modelled) == {"schedule", "faults", "faults_in_all", "resumed", "tokens_sha256"}
     assert (facts["backend"], facts["deployment"]) == ("live", "1xcpu+1xcpu")
     assert facts["requests"] == modelled["requests"] == {"completed": 60, "rejected": 0, "unfinished": 0}
     assert facts["tokens_generated"] == modelled["tokens_generated"]
@@ -136,9 +110,13 @@ def test_an_interrupt_closes_the_engine_and_leaves_no_run(
 
     monkeypatch.setattr(made_up_engine, "step", interrupted)
     code, out, err = shell(*LIVE, "--out", "kept", "--timeline", "t.json")
-    assert (code, out, err) == (130, "", "\nlaminabench: interrupted\n")
+    sentence = "laminabench: interrupted; go on with: laminabench replay --resume kept\n"
+    assert (code, out, err) == (130, "", sentence)
     assert pretended["closed"]
-    assert list(Path().iterdir()) == []
+    assert list(Path().iterdir()) == [Path("kept.journal")]
+    # Without a Run to come there is nothing to go on with.
+    code, out, err = shell(*LIVE, "--no-out")
+    assert (code, out, err) == (130, "", "\nlaminabench: interrupted\n")
 
 
 @pytest.mark.parametrize(

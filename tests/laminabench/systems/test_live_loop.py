@@ -15,8 +15,10 @@ from laminabench.analysis.metrics import summarise
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
 from laminabench.sim.timeline import bubbles, write_timeline
-from laminabench.systems.live_loop import Clock, Order, Replay, order_of, squeezed
+from laminabench.systems.live_loop import Clock, Replay
+from laminabench.systems.live_order import Order, order_of, squeezed
 from laminabench.systems.live_records import no_timeline, recorded
+from laminabench.systems.live_story import Story
 from laminabench.traces.table import Trace, TraceMeta
 
 # 3 slices of 1 ms and 2 attentions of 2 ms between them.
@@ -39,13 +41,18 @@ def play(engine: Any, trace: Trace, offered: Offered, order: Order | None = None
     if order.key is not None:
         engine.priority = order.policy
     clock = Clock(engine.now, engine.sleep)
-    replay = Replay(engine, trace, offered, engine.submit, ValueError, order, clock)
+
+    def submit(row: int, made: list[int]) -> int:
+        number: int = engine.submit(int(trace.prompt_tokens[row]), int(trace.output_tokens[row]), made)
+        return number
+
+    replay = Replay(engine, trace, offered, submit, ValueError, order, clock, Story(trace))
     replay.run()
     return replay
 
 
 def outcome_of(engine: Any, replay: Replay) -> Outcome:
-    tables, found = replay.tables, recorded(engine, replay.tables.began_s)
+    tables, found = replay.story.tables, recorded(engine, replay.clock.began)
     assert found.violations == []
     return Outcome(
         tables.requests(), found.with_times(tables.iterations()), tables.stints(), no_timeline(),
@@ -57,7 +64,7 @@ def outcome_of(engine: Any, replay: Replay) -> Outcome:
 def test_saturate_submits_all_at_once_and_serves_in_order(made_up_engine: Any) -> None:
     engine = made_up_engine(most=2)
     replay = play(engine, a_trace([3, 1, 2, 2]), Offered())
-    rows = replay.tables.requests()
+    rows = replay.story.tables.requests()
     assert rows["arrival_s"].tolist() == [0, 0, 0, 0]
     # 0 and 1 first; 2 takes 1's place, 3 comes when both 0 and 2 have ended.
     assert rows["first_iteration"].tolist() == [0, 0, 1, 3]
@@ -66,8 +73,8 @@ def test_saturate_submits_all_at_once_and_serves_in_order(made_up_engine: Any) -
         [3 * ITERATION_S, ITERATION_S, 3 * ITERATION_S, 5 * ITERATION_S]
     )
     assert rows["first_token_s"] - rows["admitted_s"] == pytest.approx([ITERATION_S] * 4)
-    assert replay.tables.iterations()["joined"].tolist() == [2, 1, 0, 1, 0]
-    assert replay.tables.queue_empty_s == pytest.approx(3 * ITERATION_S)
+    assert replay.story.tables.iterations()["joined"].tolist() == [2, 1, 0, 1, 0]
+    assert replay.story.tables.queue_empty_s == pytest.approx(3 * ITERATION_S)
     assert sorted(engine.asked) == [0, 1, 2, 3]  # so that the engine forgets them
     assert engine.slept == []
 
@@ -75,7 +82,7 @@ def test_saturate_submits_all_at_once_and_serves_in_order(made_up_engine: Any) -
 def test_open_waits_for_the_next_arrival_asleep(made_up_engine: Any) -> None:
     engine = made_up_engine()
     replay = play(engine, a_trace([1, 2, 1], [0.0, 0.003, 1.0]), Offered("open"))
-    rows = replay.tables.requests()
+    rows = replay.story.tables.requests()
     # When it was due, not when there was time to submit it.
     assert rows["arrival_s"].tolist() == [0.0, 0.003, 1.0]
     assert rows["admitted_s"] == pytest.approx([0.0, ITERATION_S, 1.0], abs=1e-6)
@@ -85,9 +92,9 @@ def test_open_waits_for_the_next_arrival_asleep(made_up_engine: Any) -> None:
 
 def test_closed_keeps_so_many_in_the_system(made_up_engine: Any) -> None:
     replay = play(made_up_engine(most=10), a_trace([2, 4, 2, 2, 1]), Offered("closed", concurrency=2))
-    sizes = replay.tables.iterations()["size"].tolist()
+    sizes = replay.story.tables.iterations()["size"].tolist()
     assert max(sizes) == 2
-    assert replay.tables.requests()["arrival_s"] == pytest.approx(
+    assert replay.story.tables.requests()["arrival_s"] == pytest.approx(
         [0, 0, 2 * ITERATION_S, 4 * ITERATION_S, 4 * ITERATION_S]
     )
 
@@ -100,7 +107,7 @@ def test_what_never_fits_is_rejected_and_the_rest_goes_on(made_up_engine: Any) -
     )
     assert summary["requests"] == {"completed": 3, "rejected": 1, "unfinished": 0}
     assert summary["tokens_generated"] == 30
-    assert replay.why_rejected == "31 tokens never fit"
+    assert replay.story.why_refused == "31 tokens never fit"
 
 
 def test_the_summary_is_the_simulators(made_up_engine: Any) -> None:
@@ -126,7 +133,7 @@ def test_the_summary_is_the_simulators(made_up_engine: Any) -> None:
 def test_the_timeline_has_a_lane_for_each_worker(made_up_engine: Any, tmp_path: Path) -> None:
     engine = made_up_engine()
     replay = play(engine, a_trace([10]), Offered())
-    outcome, found = outcome_of(engine, replay), recorded(engine, replay.tables.began_s)
+    outcome, found = outcome_of(engine, replay), recorded(engine, replay.clock.began)
     _, _, window_s = found.drawn(outcome, None)
     assert window_s == pytest.approx((4 * ITERATION_S, 6 * ITERATION_S))
     # A moment early, so that no iteration begins right on the edge.
@@ -148,7 +155,7 @@ def test_the_policys_keys_reach_the_engine(made_up_engine: Any) -> None:
     outputs = [5, 2, 9, 1]
     for name, key in (("sjf", outputs.__getitem__), ("mine:Own", lambda row: outputs[row] * 10**6)):
         replay = play(made_up_engine(most=1), a_trace(outputs), Offered(), order_of(name, key, 4))
-        admitted = replay.tables.requests()["admitted_s"]
+        admitted = replay.story.tables.requests()["admitted_s"]
         assert np.argsort(admitted).tolist() == [3, 1, 0, 2]
 
 

@@ -1,0 +1,16 @@
+"""What a replay said, as one number: to hold a run with faults against one without."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+
+def tokens_sha256(tokens: Iterable[Sequence[int]]) -> str:
+    """Of all requests in the trace's order: how many tokens each has and which, as 64-bit numbers."""
+    digest = hashlib.sha256()
+    for row in tokens:
+        digest.update(np.array([len(row), *row], "<i8").tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,154 @@
+"""What each fault of a live replay cost: how fast it was noticed and mended, the dip, the goodput lost.
+
+A fault *began* when one of its workers was struck, or, where nobody struck, when it was noticed. What was
+normal *before* it is told by the last iterations that ended before it began, up to BEFORE of them since the
+fault before it was over: the median of their tokens' gaps, and tokens within the limit a second. It is *over*
+with the first iteration that begins after the engine went on and whose tokens' gap is at most BACK times that
+median; where none is, with the end of the replay or the beginning of the next fault. Goodput lost is what
+would have been made within the limit from the beginning to then, at the rate before, less what was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laminabench.analysis.distribution import distribution
+from laminabench.analysis.slo import limit_ticks
+from laminabench.runs.faults import Fault, Strike
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.spec import TICKS_PER_S, Ticks, ticks
+
+# Iterations that tell what was normal.
+BEFORE = 100
+# A gap of so many times the median is normal again.
+BACK = 1.5
+_PER_MS = 1000.0
+
+
+class _Gaps:
+    """Every iteration that has a gap or not, in the order of their ends, all batches together."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        rows = outcome.iterations
+        start = ticks(rows["start_s"])
+        end = start + ticks(rows["duration_s"])
+        last = np.full(len(end), -1, np.int64)  # when the batch's iteration before it ended
+        for batch in np.unique(rows["batch"]).tolist():
+            mine = np.flatnonzero(rows["batch"] == batch)
+            last[mine[1:]] = end[mine[:-1]]
+        order = np.argsort(end, kind="stable")
+        self.start: Ticks = start[order]
+        self.end: Ticks = end[order]
+        self.last: Ticks = last[order]
+        self.size: NDArray[np.int64] = rows["size"][order].astype(np.int64)
+        stayed = (rows["size"] - rows["joined"])[order].astype(np.int64)
+        self.stayed: NDArray[np.int64] = np.where(self.last < 0, 0, stayed)
+        self.gap: Ticks = self.end - self.last
+
+    def median(self, rows: NDArray[np.int64]) -> int | None:
+        """Of the gaps of all tokens of these iterations."""
+        some = rows[self.stayed[rows] > 0]
+        return distribution(self.gap[some], self.stayed[some]).percentile(500)
+
+    def good(self, rows: NDArray[np.int64], limit: int) -> int:
+        """Tokens that were not late; first tokens have no gap to be late by."""
+        late = self.stayed[rows][self.gap[rows] > limit]
+        return int(self.size[rows].sum() - late.sum())
+
+
+def faults_of(
+    outcome: Outcome, faults: Sequence[Fault], strikes: Sequence[Strike], slo_tbt_ms: float
+) -> list[dict[str, Any]]:
+    """A row for each fault, as they were noticed; ready for JSON, None where there is no telling."""
+    gaps, limit = _Gaps(outcome), limit_ticks(slo_tbt_ms)
+    causes = _causes(faults, strikes)
+    began = [
+        min([int(ticks(strike.at_s)) for strike in cause], default=int(ticks(fault.noticed_s)))
+        for fault, cause in zip(faults, causes, strict=True)
+    ]
+    rows, over = [], 0
+    for place, fault in enumerate(faults):
+        until = began[place + 1] if place + 1 < len(faults) else int(ticks(outcome.end_s))
+        row, over = _cost(gaps, fault, began[place], over, max(until, began[place]), limit)
+        cause = causes[place]
+        detection_s = fault.noticed_s - min(each.at_s for each in cause) if cause else None
+        rows.append(
+            {
+                "workers": list(fault.workers),
+                "why": fault.why,
+                "struck": [{"worker": each.worker, "how": each.how, "at_s": each.at_s} for each in cause],
+                "noticed_s": fault.noticed_s,
+                "detection_s": detection_s,
+                "recovery_s": fault.resumed_s - fault.noticed_s,
+                **row,
+                "requests": fault.requests,
+                "kv_tokens": fault.kv_tokens,
+            }
+        )
+    return rows
+
+
+def in_all(rows: Sequence[dict[str, Any]], strikes: Sequence[Strike], planned: int) -> dict[str, Any]:
+    """The worst and the sum of all faults."""
+
+    def worst(name: str) -> float | None:
+        return max((row[name] for row in rows if row[name] is not None), default=None)
+
+    return {
+        "faults": len(rows),
+        "strikes": len(strikes),
+        "strikes_planned": planned,
+        "detection_s": worst("detection_s"),
+        "recovery_s": worst("recovery_s"),
+        "normal_again_s": worst("normal_again_s"),
+        "tbt_worst_ms": worst("tbt_worst_ms"),
+        "goodput_lost_tokens": sum(row["goodput_lost_tokens"] or 0.0 for row in rows),
+        "kv_tokens": sum(row["kv_tokens"] for row in rows),
+    }
+
+
+def _causes(faults: Sequence[Fault], strikes: Sequence[Strike]) -> list[list[Strike]]:
+    """The strikes behind each fault: at its workers, before it was noticed, and not an earlier one's."""
+    left, found = sorted(strikes, key=lambda strike: strike.at_s), []
+    for fault in faults:
+        mine = [each for each in left if each.worker in fault.workers and each.at_s <= fault.noticed_s]
+        left = [each for each in left if each not in mine]
+        found.append(mine)
+    return found
+
+
+def _cost(
+    gaps: _Gaps, fault: Fault, began: int, over: int, until: int, limit: int
+) -> tuple[dict[str, Any], int]:
+    """The dip and what it cost, and when it was over; `over` is when the fault before it was."""
+    noticed, resumed = int(ticks(fault.noticed_s)), int(ticks(fault.resumed_s))
+    before = np.flatnonzero((gaps.end <= began) & (gaps.start >= over))[-BEFORE:]
+    median = gaps.median(before)
+    spans = (gaps.stayed > 0) & (gaps.last < resumed) & (gaps.end > began)
+    worst = int(gaps.gap[spans].max()) if spans.any() else None
+    row: dict[str, Any] = {
+        "normal_again_s": None,
+        "tbt_before_ms": _ms(median),
+        "tbt_worst_ms": _ms(worst),
+        "goodput_lost_tokens": None,
+    }
+    if median is None:
+        return row, max(over, resumed)
+    normal = np.flatnonzero((gaps.start >= resumed) & (gaps.stayed > 0) & (gaps.gap <= BACK * median))
+    end = max(until, resumed)
+    if len(normal) and int(gaps.end[normal[0]]) <= end:
+        end = int(gaps.end[normal[0]])
+        row["normal_again_s"] = (end - noticed) / TICKS_PER_S
+    during = np.flatnonzero((gaps.end > began) & (gaps.end <= end))
+    span = int(gaps.end[before[-1]] - gaps.start[before[0]])
+    rate = gaps.good(before, limit) / span if span else 0.0
+    row["goodput_lost_tokens"] = max(0.0, rate * (end - began) - gaps.good(during, limit))
+    return row, end
+
+
+def _ms(time: int | None) -> float | None:
+    return None if time is None else time * _PER_MS / TICKS_PER_S

@@ -1,0 +1,65 @@
+"""A replay in slices of time: tokens a second, and the gaps between tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laminabench.analysis.distribution import distribution
+from laminabench.analysis.tbt import tokens_of
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.spec import TICKS_PER_S, Float64, ticks
+
+# As many as a picture can show, and not many fewer tokens in one than a percentile is of.
+MOST_SLICES, FEWEST_SLICES = 120, 20
+_ITERATIONS_A_SLICE = 5
+_PER_MS = 1000.0 / TICKS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class OverTime:
+    """One value a slice; NaN where no token has a gap."""
+
+    edges_s: Float64
+    tokens_per_s: Float64
+    tbt_p50_ms: Float64
+    tbt_p99_ms: Float64
+
+
+def over_time(outcome: Outcome, slices: int | None = None) -> OverTime:
+    """Equal slices from the beginning to the end; a token is in the slice in which it came."""
+    if slices is None:
+        wanted = len(outcome.iterations["start_s"]) // _ITERATIONS_A_SLICE
+        slices = min(MOST_SLICES, max(FEWEST_SLICES, wanted))
+    edges_s = np.linspace(0.0, outcome.end_s, slices + 1)
+    edges = ticks(edges_s)
+    rows, tokens = outcome.iterations, tokens_of(outcome)
+    ends = ticks(rows["start_s"]) + ticks(rows["duration_s"])
+    made = np.bincount(_slice_of(ends, edges), weights=rows["size"], minlength=slices)
+    gaps = [np.diff(lane.end) for lane in tokens.lanes] + [tokens.resumed.gap]
+    came = [lane.end[1:] for lane in tokens.lanes] + [tokens.resumed.end]
+    counts = [lane.stayed[1:] for lane in tokens.lanes] + [np.ones(len(tokens.resumed.gap), np.int32)]
+    gap, at, count = (np.concatenate(each) for each in (gaps, came, counts))
+    some = count > 0
+    gap, place, count = gap[some], _slice_of(at[some], edges), count[some]
+    order = np.argsort(place, kind="stable")
+    gap, count, place = gap[order], count[order], place[order]
+    p50, p99 = np.full(slices, np.nan), np.full(slices, np.nan)
+    first = np.searchsorted(place, np.arange(slices + 1))
+    for each in range(slices):
+        mine = slice(first[each], first[each + 1])
+        if first[each] < first[each + 1]:
+            found = distribution(gap[mine], count[mine])
+            p50[each] = (found.percentile(500) or 0) * _PER_MS
+            p99[each] = (found.percentile(990) or 0) * _PER_MS
+    width_s = outcome.end_s / slices
+    per_s = made / width_s if width_s else np.zeros(slices)
+    return OverTime(edges_s, per_s, p50, p99)
+
+
+def _slice_of(at: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.int64]:
+    """After one edge and up to and including the next."""
+    found: NDArray[np.int64] = np.clip(np.searchsorted(edges, at, side="left") - 1, 0, len(edges) - 2)
+    return found

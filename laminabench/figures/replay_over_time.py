@@ -1,0 +1,89 @@
+"""A replay over time: tokens a second and the time between tokens, with its faults marked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from laminabench.analysis.over_time import OverTime, over_time
+from laminabench.figures.drawn import drawn
+from laminabench.sim.outcome import Outcome
+from laminabench.traces.formats.wording import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Told apart by people who see no red or green (after Okabe and Ito).
+_RATE, _P50, _P99, _FAULT, _RESUMED = "#009e73", "#0072b2", "#d55e00", "#777777", "#cc79a7"
+
+
+def draw(
+    outcome: Outcome,
+    target: Path,
+    *,
+    title: str,
+    slo_tbt_ms: float,
+    faults: Sequence[dict[str, Any]] = (),
+    resumed_s: Sequence[float] = (),
+) -> None:
+    """Draw it into `target`, as its suffix names; faults as `analysis.faults` has them."""
+    drawn(lambda: picture(outcome, title, slo_tbt_ms, faults, resumed_s), target)
+
+
+def picture(
+    outcome: Outcome,
+    title: str,
+    slo_tbt_ms: float,
+    faults: Sequence[dict[str, Any]],
+    resumed_s: Sequence[float],
+) -> Figure:
+    """The figure, not yet written anywhere."""
+    import seaborn  # noqa: PLC0415 - slow to import
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    found = over_time(outcome)
+    with seaborn.axes_style("whitegrid"):
+        figure = Figure(figsize=(10.5, 6.0), facecolor="white", layout="constrained")
+        rates, gaps = figure.subplots(2, 1, sharex=True)
+    # A name is the user's: nothing in it is mathematics.
+    figure.suptitle(printable(title), parse_math=False)
+    rates.stairs(found.tokens_per_s, found.edges_s, fill=True, color=_RATE, alpha=0.6)
+    rates.set(ylabel="tokens/s", ylim=(0, None), xlim=(0, max(outcome.end_s, 1e-9)))
+    _gaps(gaps, found, slo_tbt_ms)
+    for axes in (rates, gaps):
+        _marks(axes, faults, resumed_s)
+    # Beside the axes: within them it would hide what is worst.
+    figure.legend(*gaps.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
+    return figure
+
+
+def _gaps(axes: Axes, found: OverTime, slo_tbt_ms: float) -> None:
+    middle = (found.edges_s[:-1] + found.edges_s[1:]) / 2
+    for name, values, colour in (("p50", found.tbt_p50_ms, _P50), ("p99", found.tbt_p99_ms, _P99)):
+        axes.plot(middle, values, color=colour, lw=1.4, marker=".", markersize=3, label=f"TBT {name}")
+    axes.axhline(slo_tbt_ms, color="black", lw=0.8, ls=":", label=f"limit, {slo_tbt_ms:g} ms")
+    axes.set(xlabel="seconds", ylabel="time between tokens in ms")
+    known = np.concatenate([found.tbt_p50_ms, found.tbt_p99_ms, [slo_tbt_ms]])
+    known = known[np.isfinite(known) & (known > 0)]
+    # A dip is a hundred times what is normal: both can be seen on a logarithmic axis only.
+    if known.max() > 20 * known.min():
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+    else:
+        axes.set_ylim(0, None)
+
+
+def _marks(axes: Axes, faults: Sequence[dict[str, Any]], resumed_s: Sequence[float]) -> None:
+    """From when each fault began to when the engine went on, and where the replay was interrupted."""
+    for number, fault in enumerate(faults):
+        began_s = min([each["at_s"] for each in fault["struck"]], default=fault["noticed_s"])
+        until_s = fault["noticed_s"] + fault["recovery_s"]
+        label = None if number else "fault, until iterations go on"
+        axes.axvspan(began_s, until_s, alpha=0.35, lw=0, color=_FAULT, label=label)
+        axes.axvline(began_s, color=_FAULT, lw=0.8)
+    for number, at_s in enumerate(resumed_s):
+        axes.axvline(at_s, color=_RESUMED, lw=1.2, ls="--", label="resumed" if not number else None)

@@ -1,0 +1,65 @@
+"""The picture of a replay over time says what happened to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from laminabench.errors import UserError
+from laminabench.figures.replay_over_time import draw
+from laminabench.sim.outcome import Outcome
+
+
+def outcome(iterations: int) -> Outcome:
+    """One batch of ten, 10 ms each, and one of half a second."""
+    lasts = np.full(iterations, 0.01)
+    lasts[iterations // 2 : iterations // 2 + 1] = 0.5
+    columns = {
+        "batch": np.zeros(iterations, np.int32), "iteration": np.arange(iterations),
+        "start_s": np.cumsum(lasts) - lasts, "duration_s": lasts,
+        "size": np.full(iterations, 10, np.int32), "joined": np.zeros(iterations, np.int32),
+    }  # fmt: skip
+    names = ("request", "batch", "first_iteration", "last_iteration")
+    stints = {name: np.zeros(0, np.int64) for name in names}
+    return Outcome({}, columns, stints, {}, np.zeros(1), 0.0, float(lasts.sum()), 0.0, 0, 0)
+
+
+def test_it_marks_faults_and_interruptions(tmp_path: Path) -> None:
+    fault = {
+        "struck": [{"worker": "model 0", "how": "kill", "at_s": 0.5}],
+        "noticed_s": 0.6,
+        "recovery_s": 0.3,
+    }
+    unstruck = {"struck": [], "noticed_s": 1.2, "recovery_s": 0.1}
+    target = tmp_path / "one.svg"
+    draw(
+        outcome(100),
+        target,
+        title="a $name$ [of] somebody's",
+        slo_tbt_ms=100,
+        faults=[fault, unstruck],
+        resumed_s=[0.3],
+    )
+    text = target.read_text()
+    for label in (
+        "a $name$ [of] somebody's",
+        "TBT p99",
+        "limit, 100 ms",
+        "fault, until iterations go on",
+        "resumed",
+    ):
+        assert text.count(label) == 1
+    draw(outcome(100), tmp_path / "two.svg", title="calm", slo_tbt_ms=100)
+    assert "fault" not in (tmp_path / "two.svg").read_text()
+
+
+def test_of_nothing_there_is_a_picture_too(tmp_path: Path) -> None:
+    draw(outcome(0), tmp_path / "none.png", title="nothing", slo_tbt_ms=100)
+    assert (tmp_path / "none.png").stat().st_size > 1000
+
+
+def test_a_kind_of_picture_that_there_is_not(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="suffixes"):
+        draw(outcome(3), tmp_path / "one.txt", title="one", slo_tbt_ms=100)
