@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml ci/constraints.txt ci/setup.sh $(NATIVE)
 	@touch $@
 
 test: setup
-	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup
+	$(BIN)/pytest -n $(PYTEST_WORKERS)
 
 lint: setup
 	$(BIN)/ruff check

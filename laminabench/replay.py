@@ -114,7 +114,7 @@ def replay_live(
         story.hear(event)
     if past:
         setup = _as_begun(setup, story)
-    tokens = kv_tokens(setup, trace, free_bytes())
+    tokens = kv_tokens(setup, trace, free_bytes(setup))
     prompts = None if setup.prefill == "off" else Prompts(trace, seed, setup.model.vocab)
     with opened(setup, tokens, "fifo" if order.key is None else order.policy) as engine:
         # From here on there is something to go on with.

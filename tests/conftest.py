@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,6 +21,10 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
 )
 settings.load_profile("laminabench")
+
+RAY_STORE_BYTES = 80 << 20  # the least that Ray takes
+RAY_KINDS = ("compute_gpu", "memory_gpu")
+RAY_DEVICES = 2  # of each: one for another front end
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +43,35 @@ def real_profiles() -> Path:
     if not folder:
         pytest.skip("set LAMINABENCH_PROFILES to a folder of the measurement files to run this")
     return Path(folder)
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[Any]:
+    """Two nodes: model workers belong on the one, attention workers on the other."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Ray would look for an address of this machine that others reach, and listen there.
+        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
+        from ray.cluster_utils import Cluster  # noqa: PLC0415 - Ray is slow to load
+
+        # Not where Ray notes which cluster "auto" is; and the paths of sockets have to be short.
+        folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+        patch.setenv("RAY_TMPDIR", folder)
+        Path(folder, "ray").mkdir()
+        made = Cluster()
+        try:
+            for kind in RAY_KINDS:
+                made.add_node(
+                    num_cpus=1,
+                    resources={kind: RAY_DEVICES},
+                    node_ip_address="127.0.0.1",
+                    include_dashboard=False,
+                    object_store_memory=RAY_STORE_BYTES,
+                    temp_dir=folder,
+                )
+            yield made
+        finally:
+            made.shutdown()
+            shutil.rmtree(folder)

@@ -61,10 +61,10 @@ class LiveReplay:
         flags["stream_along"] = flags["stream_along"] or "requests"
         flags["max_num_seqs"] = flags["max_num_seqs"] or live.MAX_SEQUENCES
         names = ("batches", "pipelining", "pipeline_parallel", "partition", "stream_chunks", "stream_along")
-        others = ("overlap", "admission", "kv_tokens", "oversubscribe", "prefill")
+        others = ("overlap", "admission", "kv_tokens", "oversubscribe", "prefill", "ray")
         same = {name: flags[name] for name in (*names, *others)}
         self.setup = live.LiveSetup(
-            model=model(flags["model_name"]),
+            model=live.in_dtype(model(flags["model_name"]), flags["dtype"]),
             source=flags["model_name"],
             deployment=parse_deployment(
                 flags["deployment"], priced_devices(flags["prices"], flags["price_basis"])
@@ -80,7 +80,8 @@ class LiveReplay:
         from laminabench.replay import replay_live  # noqa: PLC0415
 
         workers, keeper = self.setup.processes, self.keeper
-        self.out.note(f"starting {workers} workers; loading torch and weights takes some seconds")
+        where = f" in the Ray cluster at {self.setup.ray}" if self.setup.ray else ""
+        self.out.note(f"starting {workers} workers{where}; loading torch and weights takes some seconds")
         with needed(), self.out.rates("replaying", "requests", "tokens/s") as progress:
             self.replayed = replay_live(
                 trace,

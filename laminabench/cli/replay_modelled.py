@@ -29,7 +29,7 @@ class ModelledReplay:
         from laminabench.systems.registry import system  # noqa: PLC0415
         from laminabench.systems.setup import Setup  # noqa: PLC0415
 
-        for flag in ("prefill", "chaos"):
+        for flag in ("prefill", "chaos", "ray", "dtype"):
             if flag in given:
                 raise UserError(f"--{flag} is about workers that run; it goes with --backend live")
         if "oversubscribe" in given:

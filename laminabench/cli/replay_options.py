@@ -176,6 +176,12 @@ _OPTIONS = (
         help="Live, repeatable: kill a worker, as attention:1@t=3s, random@tokens=500, random*50.",
     ),
     click.option(
+        "--dtype", type=_choice("bf16", "fp16", "fp32"), help="Live: of weights and KV; else the model's."
+    ),
+    click.option(
+        "--ray", metavar="ADDRESS", help="Live: workers as actors of this Ray cluster, auto or host:port."
+    ),
+    click.option(
         "--resume",
         metavar="RUN",
         type=click.Path(path_type=Path),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +34,7 @@ KV_SHARE = 0.25
 KV_HEADROOM = 1.02
 # What a worker's process holds besides weights and KV: torch, buffers of channels. Assumed.
 PROCESS_BYTES = 0.4e9
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 # What workers of this machine are; GPUs, once somebody has verified them.
 _DEVICES = ("cpu",)
 
@@ -60,6 +62,7 @@ class LiveSetup:
     oversubscribe: bool = False
     # Who computes prompts: nobody (their KV is made up), the model workers, or so many workers of their own.
     prefill: Literal["off", "model"] | int = "off"
+    ray: str | None = None  # the address of the cluster whose actors the workers are; None: this machine's
 
     @property
     def workers(self) -> tuple[int, int]:
@@ -98,6 +101,8 @@ class LiveSetup:
             "max_num_seqs": self.max_sequences,
             "oversubscribe": self.oversubscribe,
             "prefill": self.prefill,
+            "dtype": self.model.dtype,
+            "ray": self.ray,
         }
 
     def layout(self) -> dict[str, Any]:
@@ -117,6 +122,11 @@ class LiveSetup:
             "network": self.network,
             "oversubscribe": self.oversubscribe,
         }
+
+
+def in_dtype(model: ModelShape, dtype: str | None) -> ModelShape:
+    """The model with its weights and KV so, if that was asked for."""
+    return model if dtype is None else replace(model, dtype=dtype, kv_dtype=dtype)
 
 
 def check(setup: LiveSetup) -> None:
@@ -140,7 +150,8 @@ def check(setup: LiveSetup) -> None:
     if setup.partition == "heads":
         check_heads(setup.model, deployment.attention.count)
     workers, cores = setup.processes, len(os.sched_getaffinity(0))
-    if workers > cores and not setup.oversubscribe:
+    # What a Ray cluster has, it says itself.
+    if workers > cores and not setup.oversubscribe and setup.ray is None:
         prefill = f" with {setup.prefill_workers} for prompts" if setup.prefill_workers else ""
         raise UserError(
             f"{deployment}{prefill} is {workers} workers and this process may use {cores} cores, "
@@ -179,9 +190,21 @@ def kv_tokens(setup: LiveSetup, trace: Trace, free_bytes: float) -> int:
     return max(1, min(quarter, most * pools))
 
 
-def free_bytes() -> float:
-    """Memory that nobody uses."""
+def free_bytes(setup: LiveSetup) -> float:
+    """Memory that nobody uses; of a cluster's nodes each is looked at when workers start there."""
+    if setup.ray is not None:
+        return float(sys.maxsize)
     return float(importlib.import_module("lamina.host_memory").free_bytes())
+
+
+@contextlib.contextmanager
+def _machine(setup: LiveSetup) -> Iterator[Any]:
+    """Where workers run; None is the engine's own choice."""
+    if setup.ray is None:
+        yield None
+        return
+    with importlib.import_module("lamina.cluster.ray_machine").RayMachine(setup.ray) as machine:
+        yield machine
 
 
 @contextlib.contextmanager
@@ -189,11 +212,13 @@ def opened(setup: LiveSetup, tokens: int, policy: str | Callable[..., int]) -> I
     """An engine with its workers running, ended with the block; what it refuses is a UserError."""
     lamina: Any = importlib.import_module("lamina")
     model, load_format = _weights(setup)
-    with refused():
+    with refused(), _machine(setup) as machine:
         layout = lamina.Layout(**setup.layout())
         engine = lamina.Engine(
             model,
             layout=layout,
+            machine=machine,
+            dtype=_dtype(setup.model),
             max_sequences=setup.max_sequences,
             admission=setup.admission,
             policy=policy,
@@ -223,6 +248,11 @@ def refused() -> Iterator[None]:
         yield
     except known as error:
         raise UserError(f"the engine: {error}") from error
+
+
+def _dtype(model: ModelShape) -> Any:
+    """As torch calls it; None, which leaves it to the model, for what is no dtype of activations."""
+    return getattr(importlib.import_module("torch"), DTYPES[model.dtype]) if model.dtype in DTYPES else None
 
 
 def _weights(setup: LiveSetup) -> tuple[Any, str]:

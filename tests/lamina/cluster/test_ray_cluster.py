@@ -6,10 +6,8 @@ stands for what two machines use.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,12 +22,7 @@ from lamina.serve import EngineError
 
 FRONT = Path(__file__).with_name("ray_front.py")
 PROMPT, TOKENS = (5, 17, 99, 3), 12
-STORE_BYTES = 80 << 20  # the least that Ray takes
 KINDS = ("compute_gpu", "memory_gpu")
-DEVICES = 2  # of each: one for another front end
-
-# One cluster serves them all, if the runner keeps them together (pytest-xdist's --dist loadgroup).
-pytestmark = pytest.mark.xdist_group("ray")
 
 Saved = Callable[..., Path]
 Reference = Callable[..., list[int]]
@@ -37,41 +30,9 @@ Eventually = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """Two nodes: model workers belong on the one, attention workers on the other."""
-    with pytest.MonkeyPatch.context() as patch:
-        # Ray would look for an address of this machine that others reach, and listen there.
-        patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.delenv("RAY_ADDRESS", raising=False)
-        patch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
-        from ray.cluster_utils import Cluster  # noqa: PLC0415 - Ray is slow to load
-
-        # Not where Ray notes which cluster "auto" is; and the paths of sockets have to be short.
-        folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-        patch.setenv("RAY_TMPDIR", folder)
-        Path(folder, "ray").mkdir()
-        made = Cluster()
-        try:
-            for kind in KINDS:
-                made.add_node(
-                    num_cpus=1,
-                    resources={kind: DEVICES},
-                    node_ip_address="127.0.0.1",
-                    include_dashboard=False,
-                    object_store_memory=STORE_BYTES,
-                    temp_dir=folder,
-                )
-            yield made
-        finally:
-            made.shutdown()
-            shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="module")
-def ray_machine(cluster: Any) -> Iterator[RayMachine]:
+def ray_machine(ray_cluster: Any) -> Iterator[RayMachine]:
     """Its actors serve one engine after another: torch is imported there once."""
-    with RayMachine(cluster.address) as made:
+    with RayMachine(ray_cluster.address) as made:
         yield made
 
 
@@ -144,12 +105,12 @@ def test_more_than_there_is(ray_machine: RayMachine, saved: Saved, monkeypatch: 
 
 
 def test_more_than_is_free(
-    ray_machine: RayMachine, saved: Saved, cluster: Any, monkeypatch: pytest.MonkeyPatch
+    ray_machine: RayMachine, saved: Saved, ray_cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_slots, "_ROOM_S", 1)
     with (
         Engine(saved("llama-gqa"), layout=Layout(), machine=ray_machine, kv_tokens=500),
-        RayMachine(cluster.address) as other,
+        RayMachine(ray_cluster.address) as other,
     ):
         before = len(groups())
         with pytest.raises(
@@ -161,7 +122,7 @@ def test_more_than_is_free(
 
 
 def test_workers_on_cores(
-    cluster: Any,
+    ray_cluster: Any,
     ray_machine: RayMachine,
     saved: Saved,
     reference: Reference,
@@ -173,7 +134,7 @@ def test_workers_on_cores(
     assert ray_machine.host == "127.0.0.1"
     before, tokens = len(groups()), 60
     with (
-        RayMachine(cluster.address) as machine,
+        RayMachine(ray_cluster.address) as machine,
         Engine(saved("llama-gqa"), layout=Layout(), machine=machine, kv_tokens=500) as engine,
     ):
         model, attention = machine.where(handles_of(engine))
@@ -198,12 +159,12 @@ def test_workers_on_cores(
 
 
 def test_a_front_end_that_is_killed(
-    cluster: Any, ray_machine: RayMachine, saved: Saved, eventually: Eventually
+    ray_cluster: Any, ray_machine: RayMachine, saved: Saved, eventually: Eventually
 ) -> None:
     before = len(groups())
     assert ray_machine.host == "127.0.0.1"
     child = subprocess.Popen(
-        [sys.executable, FRONT, saved("llama-gqa"), cluster.address], stdout=subprocess.PIPE, text=True
+        [sys.executable, FRONT, saved("llama-gqa"), ray_cluster.address], stdout=subprocess.PIPE, text=True
     )
     try:
         assert child.stdout

@@ -67,7 +67,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch, made_up_engine: Any) -> dict[str,
             seen["closed"] = True
 
     monkeypatch.setattr(laminabench.replay, "opened", opened)
-    monkeypatch.setattr(laminabench.replay, "free_bytes", lambda: 8e9)
+    monkeypatch.setattr(laminabench.replay, "free_bytes", lambda setup: 8e9)
     clock = live_loop.Clock
     monkeypatch.setattr(live_loop, "Clock", lambda: clock(seen["engine"].now, seen["engine"].sleep))
     return seen

@@ -58,7 +58,7 @@ def play(
         order,
         Clock(engine.now, engine.sleep),
         story,
-        made_since=lambda number, since: engine.made(number, since),
+        made_since=engine.made,
         journal=journal,
     )
     replay.run()
