@@ -126,6 +126,7 @@ def replay_live(
         )
         tables = run.run()
         found = recorded(engine, run.clock.began, story.before)
+        run.note_faults()  # found when workers were asked for their records
         facts = setup.facts(engine)
     outcome = Outcome(
         requests=tables.requests(),

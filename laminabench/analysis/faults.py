@@ -5,7 +5,8 @@ normal *before* it is told by the last iterations that ended before it began, up
 fault before it was over: the median of their tokens' gaps, and tokens within the limit a second. It is *over*
 with the first iteration that begins after the engine went on and whose tokens' gap is at most BACK times that
 median; where none is, with the end of the replay or the beginning of the next fault. Goodput lost is what
-would have been made within the limit from the beginning to then, at the rate before, less what was.
+would have been made within the limit from the beginning to then, at the rate before but not more than was
+left to be made, less what was.
 """
 
 from __future__ import annotations
@@ -146,7 +147,9 @@ def _cost(
     during = np.flatnonzero((gaps.end > began) & (gaps.end <= end))
     span = int(gaps.end[before[-1]] - gaps.start[before[0]])
     rate = gaps.good(before, limit) / span if span else 0.0
-    row["goodput_lost_tokens"] = max(0.0, rate * (end - began) - gaps.good(during, limit))
+    # Not more than was left to be made, whatever a burst before it promised.
+    would = min(rate * (end - began), float(gaps.size[gaps.end > began].sum()))
+    row["goodput_lost_tokens"] = max(0.0, would - gaps.good(during, limit))
     return row, end
 
 

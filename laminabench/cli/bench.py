@@ -26,6 +26,12 @@ COMMANDS = (
         example="laminabench bench fhbn --plot fig13.svg",
     ),
     Lazy(
+        "prefill",
+        "laminabench.cli.bench_prefill:prefill",
+        "Time between tokens while prompts come.",
+        example="laminabench bench prefill",
+    ),
+    Lazy(
         "sim",
         "laminabench.cli.bench_sim:sim",
         "Replays per second of the virtual cluster.",

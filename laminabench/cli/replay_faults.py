@@ -45,13 +45,17 @@ def fault_table(faults: list[dict[str, Any]]) -> Table:
             milliseconds(fault["detection_s"]),
             milliseconds(fault["recovery_s"]),
             milliseconds(fault["normal_again_s"]),
-            f"{number(fault['tbt_before_ms'])} ms",
-            f"{number(fault['tbt_worst_ms'])} ms",
-            f"{number(fault['goodput_lost_tokens'])} tokens",
+            _with(fault["tbt_before_ms"], "ms"),
+            _with(fault["tbt_worst_ms"], "ms"),
+            _with(fault["goodput_lost_tokens"], "tokens"),
         )
     if len(faults) > MOST:
         table.add_row(f"and {len(faults) - MOST} more")
     return table
+
+
+def _with(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{number(value)} {unit}"
 
 
 def _in_all(total: dict[str, Any]) -> str:

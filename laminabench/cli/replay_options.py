@@ -172,7 +172,7 @@ _OPTIONS = (
     click.option(
         "--chaos",
         multiple=True,
-        metavar="WHO@WHEN",
+        metavar="WHO[=HOW]@WHEN",
         help="Live, repeatable: kill a worker, as attention:1@t=3s, random@tokens=500, random*50.",
     ),
     click.option(

@@ -145,7 +145,7 @@ def in_force(kept: Kept, parameters: Mapping[str, Any], given: set[str]) -> tupl
         value = plain(name, parameters[name])
         if value != (str(kept.directory.absolute()) if name == "directory" else was[name]):
             raise UserError(
-                f"{_flag(name)} {value} contradicts the interrupted replay, which has {was[name]}: leave it "
+                f"{_flag(name)} contradicts the interrupted replay, which has {_said(was[name])}: leave it "
                 f"out, the flags in {kept.path} are in force"
             )
     anew = FREE & given | FREE - _PATHS - {"timeline_window"}
@@ -196,6 +196,13 @@ def _there(directory: Path) -> str | None:
     if path.is_file():
         return sha256_of(path)
     return "" if os.path.lexists(directory) else None
+
+
+def _said(value: Any) -> str:
+    """A flag's value as a sentence has it."""
+    if value is None or value == [] or isinstance(value, bool):
+        return "it" if value is True else "none"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _flag(name: str) -> str:

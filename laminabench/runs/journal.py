@@ -7,6 +7,7 @@ end of the machine.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import importlib
 import os
@@ -95,13 +96,28 @@ class Journal:
     def append(self, record: Any) -> None:
         """Add a record; `flush` hands it to the operating system."""
         body = self._pack(record)
-        self._file.write(_FRAME.pack(len(body), _crc(body)) + body)
+        with self._writing():
+            self._file.write(_FRAME.pack(len(body), _crc(body)) + body)
 
     def flush(self) -> None:
-        self._file.flush()
+        """What was added is kept, however this process ends."""
+        with self._writing():
+            self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
+        """Somebody else may take it up."""
+        with contextlib.suppress(OSError):  # what flush could not write, this cannot either
+            self._file.close()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"cannot write {self.path}: {error.strerror}; make room, then go on with: laminabench replay "
+                f"--resume {self.path}"
+            ) from error
 
     def remove(self) -> None:
         """It has done its service. Removed before it is let go: nobody can take it up in between."""

@@ -210,9 +210,7 @@ class Replay:
 
     def _step(self) -> None:
         step = self.engine.step()
-        for fault in self.engine.faults[self._faults :]:
-            self._tell(self._fault(fault))
-            self._faults += 1
+        self.note_faults()
         # A result is kept until it is asked for.
         results = {number: self.engine.result(number) for number in step.ended}
         self._tell(self._iteration(step, results))
@@ -220,6 +218,12 @@ class Replay:
         for number in step.ended:
             del self._numbers[self._rows.pop(number)]
         self.progress(self.story.tables.finished, self.story.tables.tokens)
+
+    def note_faults(self) -> None:
+        """Those that nobody has told of."""
+        for fault in self.engine.faults[self._faults :]:
+            self._tell(self._fault(fault))
+            self._faults += 1
 
     def _fault(self, fault: Any) -> Fault:
         began = self.clock.began

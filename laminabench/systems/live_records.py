@@ -78,13 +78,13 @@ class Recorded:
     ) -> tuple[Outcome, Lanes, tuple[float, float]]:
         """The outcome with the work that begins in the window, and its lanes: one for each worker.
 
-        By default two iterations from the middle of what is on record.
+        By default two iterations from the middle of what is on record, which may have holes.
         """
         records = self.records
         start_s, end_s = records.start_ns / 1e9 - self.began_s, records.end_ns / 1e9 - self.began_s
         if window_s is None:
-            first, last = (start_s.min(), end_s.max()) if self.pieces else (0.0, 0.0)
-            window_s = two_iterations(outcome, float(first + last) / 2)
+            middle = np.sort(start_s)[self.pieces // 2] if self.pieces else 0.0
+            window_s = two_iterations(outcome, float(middle))
         inside = (start_s >= window_s[0]) & (start_s < window_s[1])
         order = np.flatnonzero(inside)[np.argsort(start_s[inside], kind="stable")]
         lane = records.worker[order]

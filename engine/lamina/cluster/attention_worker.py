@@ -12,6 +12,7 @@ import torch
 from lamina.attention.worker import TensorWorker
 from lamina.cluster.boot import Boot
 from lamina.cluster.meeting import Meeting
+from lamina.cluster.pulling import Pull
 from lamina.cluster.pulse import Pulse
 from lamina.cluster.worker import Front, Plan
 from lamina.convert import Conversion
@@ -58,6 +59,9 @@ class AttentionRole:
         # By model worker: what comes from it, and what goes to it.
         self._receivers: list[Receiver] = []
         self._senders: list[Sender] = []
+        # And from prefill workers, whose KV is for all heads that are here.
+        store = self._worker(Piece(self._heads))
+        self._pull = Pull(store, len(self._ops), lambda name: front.say({"have": name}), front.look)
 
     def _of_batch(self) -> list[Unit]:
         return [
@@ -77,14 +81,19 @@ class AttentionRole:
         return slice(kv_heads.start - self._heads.start, kv_heads.stop - self._heads.start)
 
     def meet(self, listener: Listener, addresses: dict[str, str]) -> None:
-        """Open the channels to all model workers."""
+        """Open the channels to all model workers, and from all prefill workers."""
         with closing(Meeting(self._boot, self._front, listener, addresses)) as meeting:
             meeting.of_attention_worker(
-                self._receivers, self._senders, self._arena.shape.dtype, self._ops[0].head_dim
+                self._receivers,
+                self._senders,
+                self._pull.add,
+                self._arena.shape.dtype,
+                self._ops[0].head_dim,
             )
 
     def part(self) -> None:
         """Close them all."""
+        self._pull.part()
         for end in (*self._receivers, *self._senders):
             end.close()
         self._receivers.clear()
@@ -94,6 +103,8 @@ class AttentionRole:
         """Catch up with what the front end has said, so that it knows what is here: the KV stays."""
         for batch, plan in self._front.left_over():
             self._apply(batch, plan)
+            self._keeper.expect(plan.change)
+        self._keeper.expect_nobody()  # model workers compute their KV when they join
         for batch in range(self._boot.batches):
             broken_off = batch in self._front.call.flying
             self._again[batch] = broken_off and (self._again[batch] or self._extended[batch])
@@ -129,8 +140,14 @@ class AttentionRole:
     def _begin(self, turn: Turn) -> None:
         """A batch's iteration: who comes and goes, room for the new tokens, and whose they are."""
         batch = turn.batch
+        self._pull.until(lambda wait_s: self._front.has_plan(batch, turn.cycle, wait_s))
         plan = self._plans[batch] = self._front.plan(batch, turn.cycle)
-        for arrival in self._apply(batch, plan):
+        arrivals = self._apply(batch, plan)
+        self._pull.forget(plan.change.dropped[:, 0].tolist())
+        for arrival in self._keeper.expect(plan.change):
+            if len(arrival.slots):
+                self._pull.expect(arrival)
+        for arrival in arrivals:
             if arrival.name in plan.change.prompts:
                 self._prompt(turn, arrival)
         self._running[batch] = []
@@ -162,7 +179,8 @@ class AttentionRole:
         if not pieces:
             return
         heads = range(pieces[0].kv_heads.start, pieces[-1].kv_heads.stop)
-        with self._receivers[place * self._partition.ranks + rank].recv() as message:
+        receiver = self._receivers[place * self._partition.ranks + rank]
+        with self._pull.recv(receiver, self._boot.timeout_s) as message:
             for rows, part in ((self._arena.keys(layer), 0), (self._arena.values(layer), 1)):
                 rows[:, self._local(heads)].index_copy_(0, slots, self._read(message, part, len(heads)))
 
@@ -182,7 +200,7 @@ class AttentionRole:
                 self._senders[to * ranks + unit.rank],
             )
             heads = unit.worker.heads
-            with receiver.recv() as message:
+            with self._pull.recv(receiver, self._boot.timeout_s) as message:
                 self._pulse.start("attention")
                 started = started or time.monotonic_ns()
                 unit.worker.begin(layer, self._read(message, 0, heads))

@@ -24,7 +24,7 @@ class Boot:
     address: str  # of the front end
     secret: bytes
     core: int
-    kind: str  # "model" or "attention"
+    kind: str  # "model", "attention" or "prefill"
     number: int  # among those of its kind
     pipelining: Pipelining
     batches: int
@@ -39,6 +39,7 @@ class Boot:
     network: str
     spin_s: float
     timeout_s: float
+    prefill_workers: int = 0  # that others have to do with
     # One that takes over from another: how often the others had met before, and where they begin again.
     epoch: int = 0
     cycle: int = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lamina.cluster.pulse import Pulse
 from lamina.fhbn.channel import Receiver, Sender
 
 MESSAGE_BYTES = 1 << 20
@@ -18,8 +19,8 @@ class Ranks:
     less.
     """
 
-    def __init__(self, rank: int, ranks: int) -> None:
-        self._rank, self._ranks = rank, ranks
+    def __init__(self, rank: int, ranks: int, pulse: Pulse) -> None:
+        self._rank, self._ranks, self._pulse = rank, ranks, pulse
         # To and from each other rank.
         self.senders: dict[int, Sender] = {}
         self.receivers: dict[int, Receiver] = {}
@@ -52,6 +53,8 @@ class Ranks:
             for sender in self.senders.values():
                 sender.send(flat[self._rank][part])
             for rank, receiver in self.receivers.items():
-                with receiver.recv() as message:
+                with self._pulse.waiting():
+                    message = receiver.recv()
+                with message:
                     flat[rank][part] = torch.frombuffer(message[0], dtype=torch.uint8)
         return found

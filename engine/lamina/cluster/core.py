@@ -20,6 +20,7 @@ from lamina.cluster.crew import Crew
 from lamina.cluster.layout import Layout
 from lamina.cluster.lost import LostError, Replaced
 from lamina.cluster.machine import Machine
+from lamina.cluster.prefilling import Prefilling
 from lamina.cluster.scaling import Scaled
 from lamina.cluster.trial import Trial, settle
 from lamina.cluster.workplace import Workplace
@@ -70,11 +71,14 @@ class ClusterCore:
             raise
 
     def _trial(self, model: Any, options: CoreOptions, max_sequences: int, layout: Layout) -> ClusterCore:
+        layout = replace(layout, prefill_workers=0)  # it has no prompts
         return ClusterCore(model, options, layout, self._machine, max_sequences=max_sequences)
 
     def _prepare(self, options: CoreOptions, layout: Layout, max_sequences: int) -> None:
         """All that can be refused before anything big is loaded."""
         facts, self.layout = self.facts, layout
+        if layout.prefill_workers and options.decode_only:
+            raise EngineError("a decode-only engine has no prompts to compute: leave prefill_workers out")
         self.schedule = layout.schedule(facts.layers + 1)
         if self.schedule.stages > facts.layers:
             raise EngineError(
@@ -109,7 +113,7 @@ class ClusterCore:
     def _require_memory(self, shape: ArenaShape) -> None:
         """A model that does not fit is refused before it is loaded."""
         # As they are loaded, and as slices have them: packed, or each rank's share for itself.
-        copies = self.schedule.places if self._partition.ranks > 1 else 1
+        copies = self.schedule.places + self.layout.prefill_workers if self._partition.ranks > 1 else 1
         weights = self.facts.weight_bytes * (1 + copies)
         arenas = shape.token_bytes * self.pool_tokens * self.pools
         free = self._machine.free_bytes()
@@ -148,10 +152,12 @@ class ClusterCore:
             # Where workers share a core, one that looks keeps another one from working.
             spin_s=SPIN_S if len(set(cores)) == len(cores) else 0.0,
             timeout_s=layout.timeout_s,
+            prefill_workers=layout.prefill_workers,
         )
         self._shared = shared
         self._crew = Crew(self._machine, source, self._boots(cores), listener, layout.timeout_s)
         self._own.callback(self._crew.close)
+        self.prefill = Prefilling(self._crew, layout) if layout.prefill_workers else None
 
     def _boots(self, cores: list[int]) -> list[Boot]:
         return [_part(self._shared, name, core) for name, core in zip(self.workers, cores, strict=True)]
@@ -176,9 +182,9 @@ class ClusterCore:
         own = self.schedule.pipelining == "fixed" and self.schedule.stages == 1
         lost: LostError | None = None
         deadline = Deadline(self.layout.timeout_s)
-        for number in range(self.layout.workers):
+        for number in range(self.layout.attending.stop):
             message = whole
-            if number >= self.layout.model_workers:
+            if number in self.layout.attending:
                 message = {**head, **parts[number - self.layout.model_workers]}
             elif own and number // self.layout.ranks != batch:
                 continue
@@ -193,8 +199,9 @@ class ClusterCore:
         """What each attention worker is told."""
         parts = []
         for number in range(self.layout.attention_workers):
-            afresh = state is not None and number in self._lacking[batch]
-            mine = state.whole if state and afresh else change
+            afresh, mine = state is not None and number in self._lacking[batch], change
+            if state and afresh:
+                mine = replace(state.whole, expected=change.expected, dropped=change.dropped)
             if self.pools > 1:
                 mine = self._of_pool(mine, number)
             # The texts are for those who compute with them.
@@ -239,6 +246,8 @@ class ClusterCore:
             left=change.left[self._lie(change.left, pool)],
             released=change.released[self._lie(change.released, pool)],
             joined=mine,
+            expected=change.expected[change.expected[:, -1] == pool],
+            dropped=change.dropped[change.dropped[:, -1] == pool],
             prompts={name: text for name, text in change.prompts.items() if name in here},
         )
 
@@ -259,12 +268,14 @@ class ClusterCore:
         self._broken_off |= {(batch, self._launched[batch]) for batch in flying}
         self._cycles = [cycle - 1] * self.batches
         self._landed.clear()
+        if self.prefill:
+            self.prefill.clear(self.layout)
         self._crew.regroup(lost.workers, cycle, flying)
         replaced = self._crew.replaced()
         for number in replaced:
             self._since[number] = cycle
-        model = self.layout.model_workers
-        attention = {number - model for number in replaced if number >= model}
+        attending = self.layout.attending
+        attention = {attending.index(number) for number in replaced if number in attending}
         for batch in range(self.batches):
             self._lacking[batch] |= attention
         pools = {min(number, self.pools - 1) for number in attention}
@@ -272,8 +283,11 @@ class ClusterCore:
 
     def scaled(self, attention_workers: int) -> Scaled:
         """What it would be with so many; an EngineError if it cannot be."""
-        free = self._machine.free_bytes()
-        return Scaled.of(self.layout, self.facts, self.pool_tokens, attention_workers, free)
+        scaled = Scaled.of(
+            self.layout, self.facts, self.pool_tokens, attention_workers, self._machine.free_bytes()
+        )
+        self._machine.cores(scaled.layout)
+        return scaled
 
     def scale(self, to: Scaled) -> None:
         """Deal attention out anew, while nothing is under way. The KV memory is empty then: everybody is to
@@ -352,11 +366,15 @@ class ClusterCore:
     def records(self) -> Records:
         """What the workers did and when; iterations that are under way end first."""
         layout, deadline = self.layout, Deadline(self.layout.timeout_s)
-        for number in range(layout.workers):
+        # Prefill workers keep to no schedule.
+        workers = range(layout.attending.stop)
+        for number in workers:
             self._crew.say(number, {"report": True}, deadline)
-        reports = [list(self._report(number, deadline)) for number in range(layout.workers)]
+        reports = [list(self._report(number, deadline)) for number in workers]
         places = [number // layout.ranks for number in range(layout.model_workers)]
-        records = gather(layout.names, [*places, *[-1] * layout.attention_workers], reports, self._since)
+        replicas = [*places, *[-1] * layout.attention_workers]
+        count = len(workers)
+        records = gather(layout.names[:count], replicas, reports, self._since[:count])
         turns = zip(records.batch.tolist(), records.cycle.tolist(), strict=True)
         return records.where(np.array([turn not in self._broken_off for turn in turns], np.bool_))
 
@@ -379,7 +397,7 @@ class ClusterCore:
 
     def _checked(self) -> Iterator[tuple[str, dict[str, Any]]]:
         deadline = Deadline(self.layout.timeout_s)
-        for number in range(self.layout.model_workers, self.layout.workers):
+        for number in self.layout.attending:
             self._crew.say(number, {"check": True}, deadline)
             yield self.layout.names[number], self._crew.hear(number, "checked", deadline)["checked"]
 

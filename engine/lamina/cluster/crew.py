@@ -13,7 +13,7 @@ from typing import Any
 
 from lamina.cluster import told
 from lamina.cluster.boot import Boot
-from lamina.cluster.lost import LostError
+from lamina.cluster.lost import LostError, WorkplaceLostError
 from lamina.cluster.pulse import PULSE, Pulses
 from lamina.cluster.workplace import Workplace
 from lamina.fhbn import ChannelError, ChannelTimeoutError, Link, Listener
@@ -24,7 +24,7 @@ from lamina.pipeline import EngineError
 START_S = 300.0
 # The first word of a process that has begun.
 COME_S = 30.0
-END_S = 5.0
+END_S = 1.0
 # From the first sign that something is wrong to knowing what.
 FAILURE_S = 1.0
 # How often workers that say nothing are asked whether they still work.
@@ -125,9 +125,12 @@ class Crew:
         """Start those that are new; everybody says where he is, hears where others are, and is ready."""
         deadline = Deadline(START_S)
         if new:
-            pids = self._machine.start(self._source, [self._boots[number] for number in new])
-            self._pids.update(zip(new, pids, strict=True))
-            self._accept(new, Deadline(COME_S))
+            try:
+                pids = self._machine.start(self._source, [self._boots[number] for number in new])
+                self._pids.update(zip(new, pids, strict=True))
+                self._accept(new, Deadline(COME_S))
+            except WorkplaceLostError as error:
+                raise LostError(range(len(self.names)), str(error)) from error
         everybody = range(len(self.names))
         addresses = {}
         for number in everybody:
@@ -162,7 +165,8 @@ class Crew:
                     self._links[number] = link
                     self._waiting.register(link.control, EVENT_READ, number)
             if deadline.left_s == 0:
-                raise EngineError(f"{', '.join(wanted)} did not come in {COME_S:g} s")
+                late = f"{', '.join(wanted)} did not come in {COME_S:g} s"
+                raise LostError(set(wanted.values()), late)
 
     @contextlib.contextmanager
     def _patience(self, new: Sequence[int]) -> Iterator[None]:
@@ -181,9 +185,11 @@ class Crew:
         if number not in self._links:
             raise LostError({number}, f"{self.names[number]} has ended")
         try:
-            told.say(self._links[number].control, message, deadline)
+            told.say(self._links[number].control, message, deadline, self._look)
         except ChannelError as error:
             raise self._failure(number, str(error)) from error
+        except LostError as error:  # half a message may be out: this one is to be replaced too
+            raise LostError(error.workers | {number}, str(error)) from error
 
     def hear(self, wanted: int, what: str, deadline: Deadline) -> dict[str, Any]:
         """What a worker has to say next of this kind; a LostError as soon as any worker cannot go on."""
@@ -194,13 +200,35 @@ class Crew:
                 if what in message:
                     del said[place]
                     return message
-            ready = [key.data for key, _ in self._waiting.select(min(LOOK_S, deadline.wait_s))]
-            for number in ready:
-                self._said[number].append(self._heard(number, deadline))
-            if not ready:
-                self._look()
-                if deadline.left_s == 0:
-                    raise self._failure(wanted, f"nothing came of it in {self._timeout_s:g} s")
+            self.wait(wanted, deadline)
+
+    def wait(self, whom: int, deadline: Deadline) -> None:
+        """Take in what workers have said, or look for a moment why they say nothing; by the deadline it is
+        `whom` that cannot go on.
+        """
+        if not self._take_in(min(LOOK_S, deadline.wait_s), deadline):
+            self._look()
+            if deadline.left_s == 0:
+                raise self._failure(whom, f"nothing came of it in {self._timeout_s:g} s")
+
+    def said(self, *kinds: str) -> list[tuple[int, dict[str, Any]]]:
+        """All that workers have said of these kinds, and who of them; it waits for nobody."""
+        self._require_open()
+        while self._take_in(0.0, Deadline(self._timeout_s)):
+            pass
+        found = []
+        for number, said in enumerate(self._said):
+            found += [(number, message) for message in said if any(kind in message for kind in kinds)]
+            self._said[number] = deque(
+                message for message in said if all(kind not in message for kind in kinds)
+            )
+        return found
+
+    def _take_in(self, wait_s: float, deadline: Deadline) -> bool:
+        ready = [key.data for key, _ in self._waiting.select(wait_s)]
+        for number in ready:
+            self._said[number].append(self._heard(number, deadline))
+        return bool(ready)
 
     def _look(self) -> None:
         """Raise LostError if somebody is there and does not work."""
@@ -232,7 +260,7 @@ class Crew:
             try:
                 ends = self._ends()
             except EngineError as error:  # what they all come from has gone, and they with it
-                return LostError(set(range(len(self.names))), str(error))
+                return LostError(range(len(self.names)), str(error))
             if ends:
                 number, status = next(iter(ends.items()))
                 how = f"it was killed by {signal.Signals(-status).name}" if status < 0 else f"with {status}"
@@ -261,6 +289,7 @@ class Crew:
 
     def strike(self, number: int, how: str) -> None:
         """Do a worker harm, to see what comes of it."""
+        self._require_open()
         self._machine.strike(self._pids[number], how)
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ BATCHES = 2
 class Layout:
     """Model workers and attention workers, each a process on a core of its own.
 
+    `prefill_workers` compute prompts while others decode; without them model workers do, in a batch's turn.
     `pipelining` is how `batches` take turns: `serial` (one batch), `fixed` (each has a replica of its own) or
     `rotational` (n batches go round n - 1 replicas). The model workers divide into the replicas; those of a
     replica are tensor-parallel, or with `pipeline_parallel` stages that follow each other. `batches` "auto"
@@ -27,6 +28,7 @@ class Layout:
 
     model_workers: int = 1
     attention_workers: int = 1
+    prefill_workers: int = 0
     pipelining: Pipelining | None = None
     batches: int | Literal["auto"] | None = None
     pipeline_parallel: int = 1
@@ -40,6 +42,7 @@ class Layout:
     def __post_init__(self) -> None:
         for name in ("model_workers", "attention_workers", "pipeline_parallel", "stream_chunks"):
             require_count(name, getattr(self, name))
+        require_count("prefill_workers", self.prefill_workers, least=0)
         if self.pipelining is not None and self.pipelining not in PIPELININGS:
             raise EngineError(f"pipelining '{self.pipelining}': known are {', '.join(PIPELININGS)}")
         for name in ("partition", "stream_along"):
@@ -80,7 +83,17 @@ class Layout:
 
     @property
     def workers(self) -> int:
-        return self.model_workers + self.attention_workers
+        return self.model_workers + self.attention_workers + self.prefill_workers
+
+    @property
+    def attending(self) -> range:
+        """The attention workers, as `names` has them."""
+        return range(self.model_workers, self.model_workers + self.attention_workers)
+
+    @property
+    def prefilling(self) -> range:
+        """The prefill workers."""
+        return range(self.attending.stop, self.workers)
 
     @property
     def places(self) -> int:
@@ -114,11 +127,12 @@ class Layout:
             raise EngineError(str(error)) from error
 
     def cores(self) -> list[int]:
-        """A core for each worker, model workers first; an EngineError if there are too few."""
+        """A core for each worker, in the order of `names`; an EngineError if there are too few."""
         usable = sorted(os.sched_getaffinity(0))
         if self.workers > len(usable) and not self.oversubscribe:
+            prefill = f", {self.prefill_workers} prefill" if self.prefill_workers else ""
             raise EngineError(
-                f"{self.model_workers} model and {self.attention_workers} attention workers need "
+                f"{self.model_workers} model{prefill} and {self.attention_workers} attention workers need "
                 f"{self.workers} cores, and {len(usable)} may be used: give fewer workers, or let them share "
                 "cores (oversubscribe)"
             )
@@ -126,6 +140,10 @@ class Layout:
 
     @property
     def names(self) -> list[str]:
-        """What workers are called, model workers first."""
-        model = [f"model {number}" for number in range(self.model_workers)]
-        return model + [f"attention {number}" for number in range(self.attention_workers)]
+        """What workers are called: model workers, attention workers, prefill workers."""
+        kinds = {
+            "model": self.model_workers,
+            "attention": self.attention_workers,
+            "prefill": self.prefill_workers,
+        }
+        return [f"{kind} {number}" for kind, count in kinds.items() for number in range(count)]

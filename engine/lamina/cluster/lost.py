@@ -16,6 +16,10 @@ class LostError(EngineError):
         self.workers = frozenset(workers)
 
 
+class WorkplaceLostError(EngineError):
+    """What workers come from has ended, and they with it: another one takes its place when it is asked."""
+
+
 class Replaced(NamedTuple):
     """Who was."""
 

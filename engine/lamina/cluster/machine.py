@@ -19,6 +19,7 @@ import msgpack
 from lamina import host_memory
 from lamina.cluster.boot import Boot
 from lamina.cluster.layout import Layout
+from lamina.cluster.lost import WorkplaceLostError
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.options import EngineError
 
@@ -36,7 +37,7 @@ class Machine:
     """
 
     host = "127.0.0.1"  # where front end and workers listen for each other
-    program = ("-m", "lamina.cluster.nursery")
+    program: tuple[str, ...] = ("-m", "lamina.cluster.nursery")
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -153,7 +154,7 @@ class Machine:
         assert self._finish
         self._finish()
         self._process = None
-        return EngineError(f"the process that workers start from has ended: {how}")
+        return WorkplaceLostError(f"the process that workers start from has ended: {how}")
 
     def __enter__(self) -> Machine:
         return self

@@ -1,19 +1,20 @@
 """How the workers of an engine find each other and open their channels, in an order in which nobody waits for
 somebody who waits.
 
-Attention workers connect to the model workers one after the other; then model workers to each other, pair by
-pair in ascending order, the lower number listening.
+Attention workers connect to the model workers one after the other, and to the prefill workers likewise; then
+model workers to each other, pair by pair in ascending order, the lower number listening.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
 
 from lamina.cluster.boot import Boot
 from lamina.cluster.collective import MESSAGE_BYTES, Ranks
+from lamina.cluster.pulling import PIECE_SLOTS, piece_bytes
 from lamina.cluster.ring import Ring
 from lamina.cluster.wires import Wires
 from lamina.cluster.worker import Front
@@ -48,9 +49,14 @@ class Meeting:
         self._came: dict[str, Link] = {}
 
     def of_attention_worker(
-        self, receivers: list[Receiver], senders: list[Sender], dtype: torch.dtype, head_dim: int
+        self,
+        receivers: list[Receiver],
+        senders: list[Sender],
+        pulled: Callable[[Receiver], None],
+        dtype: torch.dtype,
+        head_dim: int,
     ) -> None:
-        """Open what comes from each model worker, and what goes to it."""
+        """Open what comes from each model worker, what goes to it, and what prefill workers have."""
         ranks = self._partition.ranks
         row_bytes = head_dim * dtype.itemsize * (self._partition.heads + 2 * self._partition.kv_heads)
         for number in range(self._schedule.places * ranks):
@@ -58,6 +64,17 @@ class Meeting:
                 most = row_bytes * max(self._boot.most_rows, CHUNK)
                 receivers.append(self._receiver(link, "qkv", most))
                 senders.append(self._sender(link, "out"))
+        kv_heads = len(self._partition.of_worker(self._boot.number))
+        most = piece_bytes(2 * kv_heads * head_dim * dtype.itemsize)
+        for number in range(self._boot.prefill_workers):
+            with self._connect(f"prefill {number}") as link:
+                pulled(self._receiver(link, "kv", most, PIECE_SLOTS))
+
+    def of_prefill_worker(self, add: Callable[[int, Sender], None]) -> None:
+        """Open what goes to each attention worker."""
+        for _ in range(self._partition.workers):
+            with self._accept() as link:
+                add(int(link.peer.removeprefix("attention ")), self._sender(link, "kv"))
 
     def of_model_worker(self, wires: Wires, ranks: Ranks, ring: Ring) -> None:
         """Open everything that a model worker has."""
@@ -144,13 +161,13 @@ class Meeting:
         boot = self._boot
         return link.sender(use, network=boot.network, timeout_s=boot.timeout_s, spin_s=boot.spin_s)
 
-    def _receiver(self, link: Link, use: str, message_bytes: int) -> Receiver:
+    def _receiver(self, link: Link, use: str, message_bytes: int, slots: int | None = None) -> Receiver:
         boot = self._boot
         messages = 2 if boot.streams else self._partition.chunks
         return link.receiver(
             use,
             message_bytes=message_bytes,
-            slots=messages * boot.batches + _SPARE_SLOTS,
+            slots=slots or messages * boot.batches + _SPARE_SLOTS,
             network=boot.network,
             timeout_s=boot.timeout_s,
             spin_s=boot.spin_s,

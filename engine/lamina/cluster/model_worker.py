@@ -22,7 +22,7 @@ from lamina.cluster.worker import Front, Plan
 from lamina.convert import Conversion
 from lamina.fhbn import Listener
 from lamina.model import Prefill
-from lamina.model.prefill import Passed
+from lamina.model.prefill import CHUNK, Passed
 from lamina.pipeline import Choice, Recorder, Roster, Turn
 from lamina.pipeline.change import Ints
 
@@ -59,7 +59,7 @@ class ModelRole:
         self._boot, self._front, self._recorder, self._pulse = boot, front, recorder, pulse
         self._schedule, self._partition = boot.schedule, boot.deal
         self._place, self._rank = divmod(boot.number, self._partition.ranks)
-        self._ranks = Ranks(self._rank, self._partition.ranks)
+        self._ranks = Ranks(self._rank, self._partition.ranks, pulse)
         sharded = conversion.sharded(self._partition.ranks)
         self._attentions = sharded.attentions
         if isinstance(weights, list):
@@ -162,14 +162,15 @@ class ModelRole:
             to = everybody if self._partition.along == "heads" else frozenset({pool})
             if name in plan.partial:
                 to &= plan.lacking
-            self._pulse.start("prompt")
+            tokens = min(CHUNK, len(text))
+            self._pulse.start("prompt", tokens)
 
             def deliver(  # what comes first says which layer it is
                 _: int, begin: int, k: Tensor, v: Tensor, known: int = known, to: frozenset[int] = to
             ) -> None:
                 self._pulse.stop()
                 self._wires.prompt(to, max(known - begin, 0), k, v)
-                self._pulse.start("prompt")
+                self._pulse.start("prompt", len(k))
 
             before: Iterator[Passed] | None = None
             if self._layers.start > 0:
@@ -178,7 +179,7 @@ class ModelRole:
                 self._pulse.stop()
                 if self._layers.stop < len(self._attentions):
                     self._ring.pass_on(passed)
-                self._pulse.start("prompt")
+                self._pulse.start("prompt", tokens)
             self._pulse.stop()
 
     def _run(self, lane: Lane, turn: Turn) -> None:
@@ -190,7 +191,7 @@ class ModelRole:
             if self._elsewhere(batch, cycle, number - 1):
                 lane.context = self._ring.context(number)
             attended = self._wires.collect(lane.routes, (len(lane.roster), *self._heads), self._dtype)
-        self._pulse.start("slice")
+        self._pulse.start("slice", len(lane.roster))
         started = time.monotonic_ns()
         if number < len(self._attentions):
             self._slice(lane, number, attended)

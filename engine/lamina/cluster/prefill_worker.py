@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lamina.cluster.boot import Boot, Weights
+from lamina.cluster.meeting import Meeting
 from lamina.cluster.pulling import CALLED_OFF, Head, piece_tokens
+from lamina.cluster.pulse import Pulse
+from lamina.cluster.worker import Front
 from lamina.convert import Conversion
-from lamina.fhbn import ChannelError
+from lamina.fhbn import ChannelError, Listener
 from lamina.fhbn.channel import Sender
 from lamina.model import Prefill
 
 # Attention workers take what is sent when they have nothing else to do, and nobody knows when that is.
 _FOREVER_S = 1e9
-
-
-class Desk(Protocol):
-    """The front end, as this worker needs it."""
-
-    def hear(self, *, wait: bool) -> dict[str, Any] | None:
-        """What is said to prefill workers next; without waiting None if nothing has been said."""
-        ...
-
-    def say(self, message: dict[str, Any]) -> None:
-        """To the front end."""
-        ...
 
 
 @dataclass
@@ -49,7 +41,7 @@ class Order:
 class Orders:
     """What the front end has asked for, in that order; also of what it has given up, others must hear."""
 
-    desk: Desk
+    front: Front
     layers: int
     _waiting: dict[int, Order] = field(default_factory=dict)
     _current: Order | None = None
@@ -57,14 +49,14 @@ class Orders:
     def next(self) -> Order:
         """Wait for one."""
         while not self._waiting:
-            self._take(self.desk.hear(wait=True))
+            self._take(self.front.hear(wait=True))
         self._current = self._waiting.pop(next(iter(self._waiting)))
         self.listen()
         return self._current
 
     def listen(self) -> None:
         """Hear what has been said."""
-        while message := self.desk.hear(wait=False):
+        while message := self.front.hear(wait=False):
             self._take(message)
 
     def clear(self) -> None:
@@ -92,12 +84,20 @@ class PrefillRole:
     They take it when they have nothing else to do; until then a send waits, and the prompt with it.
     """
 
-    def __init__(self, boot: Boot, conversion: Conversion, weights: Weights, desk: Desk) -> None:
-        self._desk, self._partition = desk, boot.deal
+    def __init__(
+        self, boot: Boot, conversion: Conversion, weights: Weights, front: Front, pulse: Pulse
+    ) -> None:
+        self._boot, self._front, self._pulse = boot, front, pulse
+        self._partition = boot.deal
         slices = weights if isinstance(weights, list) else conversion.bind(weights)
         self._prefill = Prefill(slices[:-1], conversion.attentions)
-        self._orders = Orders(desk, len(conversion.attentions))
+        self._orders = Orders(front, len(conversion.attentions))
         self._senders: dict[int, Sender] = {}
+
+    def meet(self, listener: Listener, addresses: dict[str, str]) -> None:
+        """Open the channels to all attention workers."""
+        with closing(Meeting(self._boot, self._front, listener, addresses)) as meeting:
+            meeting.of_prefill_worker(self.add)
 
     def add(self, worker: int, sender: Sender) -> None:
         """The channel to an attention worker."""
@@ -117,6 +117,7 @@ class PrefillRole:
     def regroup(self) -> None:
         """Be ready to begin again, with what is asked for from now on."""
         self._orders.clear()
+        self._pulse.stop()
 
     def work(self) -> None:
         """Prompt by prompt, until the front end wants no more."""
@@ -126,6 +127,7 @@ class PrefillRole:
     def _compute(self, order: Order) -> None:
         chunks = self._prefill.run(order.text, None, partial(self._deliver, order))
         while order.wanted and order.left:
+            self._pulse.start("prompt")
             try:
                 next(chunks)
             except ChannelError:
@@ -133,8 +135,10 @@ class PrefillRole:
             except Exception as error:
                 # Nothing is lost but this prompt, as when it is computed in one process.
                 if order.left:
-                    self._desk.say({"failed_prompt": order.name, "why": str(error)})
+                    self._front.say({"failed_prompt": order.name, "why": str(error)})
                 break
+            finally:
+                self._pulse.stop()
             self._orders.listen()
         if order.left:
             for worker in order.to:
@@ -142,6 +146,7 @@ class PrefillRole:
 
     def _deliver(self, order: Order, layer: int, begin: int, k: Tensor, v: Tensor) -> None:
         """What of a chunk and layer is not shared, in pieces, to all in turns."""
+        self._pulse.stop()  # whoever waits does not work
         first = max(order.shared - begin, 0)
         heads = {worker: self._heads(worker) for worker in order.to}
         most = piece_tokens(2 * k[0, heads[order.to[0]]].nbytes)
@@ -151,6 +156,7 @@ class PrefillRole:
                 parts = (each[rows, heads[worker]].contiguous() for each in (k, v))
                 self._send(worker, Head(order.name, layer, begin + start), *parts)
         order.left -= max(len(k) - first, 0)
+        self._pulse.start("prompt")
 
     def _heads(self, worker: int) -> slice:
         mine = self._partition.of_worker(worker)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any, Self
 
 from lamina.cluster.boot import Boot
@@ -19,7 +21,7 @@ _FOREVER_S = 1e9
 _MEETING_S = 60.0
 # A worker that runs answers at once, however busy its machine is.
 ANSWER_S = 0.75
-# A piece of work that takes so much longer than any before it, and than this, will not come to an end.
+# A piece of work that takes so much longer than any before it, for as much, and than this, will not end.
 SLOW_S = 0.75
 SLOWER = 50
 # Of the first ones nothing is known: memory is touched, kernels are compiled.
@@ -30,24 +32,31 @@ class Pulse:
     """The worker's side: its main thread tells what it does, another one answers the front end."""
 
     def __init__(self, boot: Boot) -> None:
-        self._since: tuple[str, float] | None = None
+        self._since: tuple[str, float, float] | None = None  # kind, work, when it began
         self._pieces: defaultdict[str, int] = defaultdict(int)
-        self._longest: defaultdict[str, float] = defaultdict(float)
+        self._slowest: defaultdict[str, float] = defaultdict(float)  # seconds for a unit of work
         self._link = connect(boot.address, name=boot.name + PULSE, secret=boot.secret, timeout_s=_MEETING_S)
         # Torch lets other threads run while it computes, and nobody waits for this one at the end.
         threading.Thread(target=self._answer, daemon=True).start()
 
-    def start(self, kind: str) -> None:
-        """A piece of work begins."""
-        self._since = kind, time.monotonic()
+    def start(self, kind: str, work: float = 1.0) -> None:
+        """A piece of work begins, so much of its kind."""
+        self._since = kind, work, time.monotonic()
 
     def stop(self) -> None:
         """It has ended; from now on the worker waits for others."""
         if self._since is None:
             return
-        (kind, since), self._since = self._since, None
+        (kind, work, since), self._since = self._since, None
         self._pieces[kind] += 1
-        self._longest[kind] = max(self._longest[kind], time.monotonic() - since)
+        self._slowest[kind] = max(self._slowest[kind], (time.monotonic() - since) / work)
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """In the middle of a piece of work somebody else's is waited for."""
+        now, self._since = self._since, None
+        yield
+        self._since = now and (now[0], now[1], time.monotonic())
 
     def _answer(self) -> None:
         try:
@@ -59,10 +68,10 @@ class Pulse:
 
     def _state(self) -> dict[str, Any]:
         if (since := self._since) is None:
-            return {"busy_s": 0.0, "pieces": 0, "longest_s": 0.0}
-        kind, began = since
+            return {"busy_s": 0.0, "pieces": 0, "usual_s": 0.0}
+        kind, work, began = since
         busy_s = time.monotonic() - began
-        return {"busy_s": busy_s, "pieces": self._pieces[kind], "longest_s": self._longest[kind]}
+        return {"busy_s": busy_s, "pieces": self._pieces[kind], "usual_s": work * self._slowest[kind]}
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +127,7 @@ class Pulses:
     def _slow(self, state: dict[str, Any]) -> str | None:
         limit_s = self._timeout_s
         if state["pieces"] >= FIRST_PIECES:
-            limit_s = min(limit_s, max(SLOW_S, SLOWER * state["longest_s"]))
+            limit_s = min(limit_s, max(SLOW_S, SLOWER * state["usual_s"]))
         busy_s = float(state["busy_s"])
         return f"it has worked at one thing for {busy_s:.1f} s" if busy_s > limit_s else None
 

@@ -69,7 +69,7 @@ class RayMachine:
     def cores(self, layout: Layout) -> list[int]:
         """Different ones: nodes choose them when workers start. An EngineError if there is too little."""
         self._require_open()
-        kinds = ["model"] * layout.model_workers + ["attention"] * layout.attention_workers
+        kinds = [name.split()[0] for name in layout.names]
         require_room([self._slots.resource_of(kind) for kind in kinds])
         return list(range(layout.workers))
 

@@ -46,7 +46,7 @@ class RayWorker:
 
         return Spot(
             version=installed_version(),
-            host=ray.util.get_node_ip_address(),
+            host=str(ray.util.get_node_ip_address()),  # type: ignore[no-untyped-call]
             node=ray.get_runtime_context().get_node_id(),
             pid=os.getpid(),
             kernel=Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -12,15 +13,20 @@ from lamina.fhbn.deadline import Deadline
 PART_BYTES = MOST_MESSAGE_BYTES // 2
 
 
-def say(control: Control, message: dict[str, Any], deadline: Deadline) -> None:
-    """Send it."""
+def say(
+    control: Control,
+    message: dict[str, Any],
+    deadline: Deadline,
+    between: Callable[[], None] | None = None,
+) -> None:
+    """Send it; `between` is called while the other side does not take it."""
     body = msgpack.packb(message)
     if len(body) <= PART_BYTES:
-        control.say(message, deadline)
+        control.say(message, deadline, between)
         return
     for begin in range(0, len(body), PART_BYTES):
         end = begin + PART_BYTES
-        control.say({"part": body[begin:end], "more": end < len(body)}, deadline)
+        control.say({"part": body[begin:end], "more": end < len(body)}, deadline, between)
 
 
 def hear(control: Control, deadline: Deadline) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What model workers and attention workers have in common: how they begin, meet, hear of plans, lose each
+"""What all kinds of workers have in common: how they begin, meet, hear of plans, lose each
 other and meet again, and end.
 """
 
@@ -8,6 +8,7 @@ import os
 import select
 import sys
 import traceback
+from collections import deque
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -77,6 +78,7 @@ class Front:
         self._control = control
         self._recorder = recorder
         self._plans: dict[tuple[int, int], Plan] = {}
+        self._orders: deque[dict[str, Any]] = deque()  # what is said to prefill workers
         self._peers: dict[str, str] | None = None
         self.call = Call(0, 0, frozenset(), {})
         self.check: Any = None  # what an attention worker answers when asked whether all is well
@@ -86,6 +88,20 @@ class Front:
         while (batch, cycle) not in self._plans:
             self._hear()
         return self._plans.pop((batch, cycle))
+
+    def has_plan(self, batch: int, cycle: int, timeout_s: float) -> bool:
+        """Whether it has been said, or something is said in this time and that is it."""
+        if (batch, cycle) not in self._plans:
+            self.look(timeout_s)
+        return (batch, cycle) in self._plans
+
+    def hear(self, *, wait: bool) -> dict[str, Any] | None:
+        """What prefill workers are asked next; without waiting None if nothing has been said."""
+        if not wait:
+            self.look()
+        while wait and not self._orders:
+            self._hear()
+        return self._orders.popleft() if self._orders else None
 
     def peers(self) -> dict[str, str]:
         """Wait for everybody's address."""
@@ -102,10 +118,11 @@ class Front:
         except RegroupError:
             return
 
-    def look(self) -> None:
+    def look(self, timeout_s: float = 0.0) -> None:
         """Hear what has been said, if anything: whoever waits for others does not want to wait in vain."""
-        while select.select([self._control], [], [], 0)[0]:
+        while select.select([self._control], [], [], timeout_s)[0]:
             self._hear()
+            timeout_s = 0.0
 
     def left_over(self) -> list[tuple[int, Plan]]:
         """Plans that were heard and not begun, with their batches, in the order in which they were made."""
@@ -121,6 +138,7 @@ class Front:
             raise EndedError
         if "regroup" in message:
             self._peers = None
+            self._orders.clear()
             flying = frozenset(message["flying"])
             self.call = Call(message["regroup"], message["cycle"], flying, message["partition"])
             raise RegroupError
@@ -131,6 +149,8 @@ class Front:
                 self.say(part)
         elif "check" in message:
             self.say({"checked": self.check()})
+        elif "compute" in message or "forget" in message:
+            self._orders.append(message)
         else:
             self._plans[message["batch"], message["cycle"]] = Plan.heard(message)
 
@@ -200,9 +220,12 @@ def _role(
 ) -> Role:
     from lamina.cluster.attention_worker import AttentionRole  # noqa: PLC0415 - they import this module
     from lamina.cluster.model_worker import ModelRole  # noqa: PLC0415
+    from lamina.cluster.prefill_worker import PrefillRole  # noqa: PLC0415
 
     if boot.kind == "model":
         return ModelRole(boot, conversion, weights, front, recorder, pulse)
+    if boot.kind == "prefill":
+        return PrefillRole(boot, conversion, weights, front, pulse)
     return AttentionRole(boot, conversion, front, recorder, pulse)
 
 

@@ -10,6 +10,7 @@ import hmac
 import secrets
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgpack
@@ -19,6 +20,7 @@ from lamina.fhbn.errors import ChannelTimeoutError, HandshakeError, PeerLostErro
 
 LEAST_SECRET_BYTES = 16
 MOST_MESSAGE_BYTES = 16 << 20
+_PATIENCE_S = 0.1
 _MAGIC = b"lamina control 1"
 _NONCE_BYTES = 32
 _CODE_BYTES = 32
@@ -106,12 +108,17 @@ class Control:
         if not hmac.compare_digest(wanted, found):
             raise HandshakeError("the other process has another secret")
 
-    def say(self, message: dict[str, Any], deadline: Deadline) -> None:
-        """Send a message of what msgpack has."""
+    def say(
+        self, message: dict[str, Any], deadline: Deadline, between: Callable[[], None] | None = None
+    ) -> None:
+        """Send a message of what msgpack has. `between` is called now and then while the peer does not take
+        it; what it raises ends the connection, since half a message may be out.
+        """
         body = msgpack.packb(message)
         if len(body) > MOST_MESSAGE_BYTES:
             raise ValueError(f"a control message has up to {MOST_MESSAGE_BYTES:,} bytes, not {len(body):,}")
-        self._write(_LENGTH.pack(len(body)) + body + self._code(self._own, self._said, body), deadline)
+        code = self._code(self._own, self._said, body)
+        self._write(_LENGTH.pack(len(body)) + body + code, deadline, between)
         self._said += 1
 
     def hear(self, deadline: Deadline) -> dict[str, Any]:
@@ -156,10 +163,19 @@ class Control:
     def _code(key: bytes, count: int, body: bytes) -> bytes:
         return hmac.digest(key, count.to_bytes(8, "little") + body, "sha256")
 
-    def _write(self, data: bytes, deadline: Deadline) -> None:
+    def _write(self, data: bytes, deadline: Deadline, between: Callable[[], None] | None = None) -> None:
         self._wait_until(deadline)
+        left = memoryview(data)
         try:
-            self._socket.sendall(data)
+            while left:
+                if between is not None:
+                    self._wait_until(deadline.sooner(_PATIENCE_S))
+                try:
+                    left = left[self._socket.send(left) :]
+                except TimeoutError:
+                    if between is None or not deadline.left_s:
+                        raise
+                    between()
         except BaseException as error:
             self.close()  # half a message may be out, after a signal too
             if isinstance(error, TimeoutError):

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 ALL = -1  # of a fork: every token
 NOBODY = -1  # a sequence that joins and shares nothing
 NO_LOGPROBS = -1
+# Tables have so many columns; what has none is a column itself.
+_WIDTHS = {"forks": 3, "renamed": 3, "left": None, "released": None, "expected": 5, "dropped": 2}
 _FEW = 32  # up to as many it is faster to look for one after the other
 
 Ints = NDArray[np.int64]
@@ -58,6 +60,10 @@ class Change:
     left: Ints = field(default_factory=_none)  # names that are not in the batch any more
     released: Ints = field(default_factory=_none)  # names whose KV nobody needs
     joined: Joined = field(default_factory=Joined)
+    # Those who will join once their KV has come from prefill workers: name, parent or NOBODY, shared tokens,
+    # tokens, pool. And those of them who will not: name, pool.
+    expected: Ints = field(default_factory=lambda: np.empty((0, 5), np.int64))
+    dropped: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))
     # By name the whole text whose KV a joining sequence needs, but for its last token; none where KV is made
     # up.
     prompts: dict[int, NDArray[np.int32]] = field(default_factory=dict)
@@ -65,9 +71,7 @@ class Change:
     def said(self) -> dict[str, Any]:
         """As msgpack takes it: what is not empty, in bytes."""
         told: dict[str, Any] = {
-            name: getattr(self, name).tobytes()
-            for name in ("forks", "renamed", "left", "released")
-            if len(getattr(self, name))
+            name: getattr(self, name).tobytes() for name in _WIDTHS if len(getattr(self, name))
         }
         if len(self.joined):
             told["joined"] = {each.name: getattr(self.joined, each.name).tobytes() for each in fields(Joined)}
@@ -79,10 +83,9 @@ class Change:
     def heard(told: Mapping[str, Any]) -> Change:
         """What was said."""
         change = Change()
-        for name in ("forks", "renamed"):
-            setattr(change, name, np.frombuffer(told.get(name, b""), np.int64).reshape(-1, 3))
-        for name in ("left", "released"):
-            setattr(change, name, np.frombuffer(told.get(name, b""), np.int64))
+        for name, width in _WIDTHS.items():
+            column = np.frombuffer(told.get(name, b""), np.int64)
+            setattr(change, name, column.reshape(-1, width) if width else column)
         if "joined" in told:
             empty = Joined()
             columns = {

@@ -30,6 +30,7 @@ class Keeper:
     def __init__(self, arena: Arena, batches: int) -> None:
         self.arena = arena
         self._names: list[Ints] = [np.empty(0, np.int64) for _ in range(batches)]
+        self._expected: set[int] = set()  # they have their slots and will join a batch
 
     def names(self, batch: int) -> Ints:
         """The sequences of a batch that are here, in its order."""
@@ -47,17 +48,41 @@ class Keeper:
             here = here[staying(here, change.left)]
         if change.released.size:
             self.arena.release(change.released)
+        self._drop(change.dropped[:, 0].tolist())
         if len(change.joined):
             here = np.concatenate([here, change.joined.name])
         self._names[batch] = here
         return list(self._arrivals(change.joined))
 
+    def expect(self, change: Change) -> list[Arrival]:
+        """Slots for those who will join when their KV has come; from then on they are theirs."""
+        arrivals = []
+        for name, parent, shared, tokens, _ in change.expected.tolist():
+            self._expected.add(name)
+            arrivals.append(self._arrival(name, tokens, parent, shared))
+        return arrivals
+
+    def expect_nobody(self) -> None:
+        """Who was expected and has not joined has no slots any more."""
+        self._drop(list(self._expected))
+
+    def _drop(self, names: list[int]) -> None:
+        if names:
+            self._expected -= set(names)
+            self.arena.release(np.array(names, np.int64))
+
     def _arrivals(self, joined: Joined) -> Iterator[Arrival]:
         columns = (joined.name, joined.position, joined.parent, joined.shared)
         for name, tokens, parent, shared in zip(*(column.tolist() for column in columns), strict=True):
-            if parent != NOBODY:
-                self.arena.fork(parent, name, shared)
-            yield Arrival(name, shared, self.arena.allocate(name, tokens - shared))
+            if name in self._expected:
+                self._expected.remove(name)
+            else:
+                yield self._arrival(name, tokens, parent, shared)
+
+    def _arrival(self, name: int, tokens: int, parent: int, shared: int) -> Arrival:
+        if parent != NOBODY:
+            self.arena.fork(parent, name, shared)
+        return Arrival(name, shared, self.arena.allocate(name, tokens - shared))
 
     def forget(self, batch: int) -> None:
         """Everybody of the batch goes."""

@@ -12,6 +12,7 @@ import torch
 from lamina.attention.cuda import CudaAttentionWorker, require_device
 from lamina.attention.worker import TensorWorker
 from lamina.cluster import LostError, Replaced, Scaled
+from lamina.cluster.prefilling import Prefilling
 from lamina.convert import Conversion, convert
 from lamina.kv import Arena
 from lamina.model import Prefill
@@ -32,6 +33,7 @@ class Core(Protocol):
     pool_tokens: int  # of each
     schedule: Schedule
     workers: list[str]  # by name; none in this process
+    prefill: Prefilling | None  # who computes prompts while others decode, if anybody does
 
     def launch(self, batch: int, change: Change, size: int, state: State | None = None) -> None:
         """Begin a batch's next iteration, of so many sequences; none if it has none. Where workers have been
@@ -68,6 +70,7 @@ class LocalCore:
 
     batches = pools = 1
     workers: list[str] = []  # noqa: RUF012 - nobody adds to it
+    prefill: Prefilling | None = None
 
     def __init__(self, model: Any, options: CoreOptions, *, max_sequences: int) -> None:
         if options.place.type != "cpu":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lamina.cluster.prefilling import Wanted
 from lamina.pipeline import Change, Choice, Joined, State
 from lamina.pipeline.change import ALL, NOBODY, places_of
 from lamina.pipeline.landed import Landed
@@ -40,6 +41,9 @@ class Decoder:
         self._searching: dict[int, Request] = {}  # those in a batch
         self._logprobs = LogprobTable()
         self._names = 0
+        # Of requests that are staged, what attention workers have to be told: see Change.
+        self._expected: list[tuple[int, int, int, int, int]] = []
+        self._dropped: list[tuple[int, int]] = []
 
     def flying(self, batch: int) -> bool:
         """Whether an iteration of the batch has been launched and has not landed."""
@@ -50,33 +54,75 @@ class Decoder:
         """Whether any has."""
         return any(rows is not None for rows in self._flying)
 
+    def stage(self, request: Request, pool: int) -> list[Wanted]:
+        """Have memory for a request's sequences taken before they join; what of their KV is to be computed.
+        If there is none they join as others do.
+        """
+        self._give_names(request, pool)
+        wanted = []
+        for row in request.rows:
+            name, parent, shared, whole = self._text(request, row)
+            self._expected.append((name, parent, shared, len(whole) - 1, pool))
+            if len(whole) - 1 > shared:
+                wanted.append(Wanted(name, whole[:-1].astype(np.int32), shared, pool))
+        if wanted:
+            request.staged = True
+        else:
+            del self._expected[-len(request.rows) :]
+        return wanted
+
+    def staged(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What attention workers must be told now: whom to expect, and whom not to expect any more."""
+        expected, self._expected = self._expected, []
+        dropped, self._dropped = self._dropped, []
+        return np.array(expected, np.int64).reshape(-1, 5), np.array(dropped, np.int64).reshape(-1, 2)
+
+    def unstage(self, requests: Iterable[Request]) -> None:
+        """Nobody is expected any more: these join as others do."""
+        for request in requests:
+            request.staged = False
+        self._expected.clear()
+        self._dropped.clear()
+
     def begin(self, request: Request, batch: int, pool: int) -> None:
         """Let a request's sequences decode, from the batch's next iteration on; again, after it had to make
         room.
         """
-        if request.number not in self._by_number:
-            self._open(request)
-        request.batch, request.pool = batch, pool
+        if not request.staged:
+            self._give_names(request, pool)
+        request.batch = batch
         running, rows, pending = self._running, request.rows, self._pending[batch]
-        running.kv[rows] = [self._name() for _ in rows]
         for row in rows:
             whole = self._join(pending, request, row)
             running.last[row] = whole[-1]
             running.position[row] = len(whole) - 1
         running.join(batch, rows)
+        request.staged = False
         if request.search:
             self._searching[request.number] = request
 
+    def _give_names(self, request: Request, pool: int) -> None:
+        """New ones, for KV that does not exist yet."""
+        if request.number not in self._by_number:
+            self._open(request)
+        request.pool = pool
+        self._running.kv[request.rows] = [self._name() for _ in request.rows]
+
     def _join(self, pending: Pending, request: Request, row: int) -> NDArray[np.int64]:
-        """A sequence comes, with a prompt's KV to compute unless it shares all of it; its text so far."""
-        name, parent = self._running.kv[[row, request.rows[0]]].tolist()
-        whole = np.concatenate([request.prompt, self._made(request, row)])
-        first = name == parent
-        shared = 0 if first else len(request.prompt) - 1
-        pending.join(row, NOBODY if first else parent, shared, request.pool)
-        if not self._decode_only and len(whole) - 1 > shared:
+        """A sequence comes, with a prompt's KV to compute unless it is there; its text so far."""
+        name, parent, shared, whole = self._text(request, row)
+        pending.join(row, parent, shared, request.pool)
+        if not (self._decode_only or request.staged) and len(whole) - 1 > shared:
             pending.prompts[name] = whole.astype(np.int32)
         return whole
+
+    def _text(self, request: Request, row: int) -> tuple[int, int, int, NDArray[np.int64]]:
+        """A sequence's name, whose first tokens it shares, how many, and all its tokens."""
+        name, parent = self._running.kv[[row, request.rows[0]]].tolist()
+        whole = np.concatenate([request.prompt, self._made(request, row)])
+        if name == parent:
+            return name, NOBODY, 0, whole
+        return name, parent, len(request.prompt) - 1, whole
 
     def park(self, request: Request) -> None:
         """The request makes room: its KV goes, its tokens stay."""
@@ -145,6 +191,8 @@ class Decoder:
 
     def settled(self, batch: int) -> bool:
         """Whether workers know all there is to know of the batch."""
+        if self._expected or self._dropped:
+            return False
         pending = self._pending[batch]
         return not (pending.left or pending.released or pending.rows or pending.forks)
 
@@ -200,6 +248,9 @@ class Decoder:
         if flying is not None and np.isin(request.rows, flying).any():
             self._doomed[request.number] = request
             return
+        if request.staged:
+            self._dropped += [(name, request.pool) for name in self._running.kv[request.rows].tolist()]
+            request.staged = False
         joined = [row for row in request.rows if row in self._running.batches[request.batch]]
         self._leave(request.batch, joined)
         self._close(request, list(request.rows))

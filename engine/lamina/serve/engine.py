@@ -153,7 +153,12 @@ class Engine:
 
     def _scheduler_of(self, pools: int, tokens: int) -> Scheduler:
         return Scheduler(
-            tokens, self._max_sequences, batches=self._core.batches, pools=pools, admission=self._admission
+            tokens,
+            self._max_sequences,
+            batches=self._core.batches,
+            pools=pools,
+            admission=self._admission,
+            staged=self._core.prefill is not None,
         )
 
     def _waiting_in(self, scheduler: Scheduler) -> dict[int, Request]:

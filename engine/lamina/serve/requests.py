@@ -58,6 +58,7 @@ class Request:
     made: tuple[int, ...] = ()  # tokens that it had made before it came here
     batch: int = 0  # that it is in, or was in last
     pool: int = 0  # the KV memory that it is in, or was in last
+    staged: bool = False  # its sequences have memory, and their KV comes before they join
     rows: list[int] = field(default_factory=list)  # its live sequences' rows; none before it has begun
     samples: dict[int, int] = field(default_factory=dict)  # row -> which sample it is
     ended: dict[int, Completion] = field(default_factory=dict)  # by sample

@@ -15,6 +15,7 @@ from lamina.serve.core import Core
 from lamina.serve.decoder import Decoder
 from lamina.serve.fault import Fault
 from lamina.serve.requests import Request
+from lamina.serve.staging import Staging
 from lamina.serve.step import Step
 
 T = TypeVar("T")
@@ -38,6 +39,7 @@ class Turns:
     def __init__(self, core: Core, scheduler: Scheduler, *, decode_only: bool) -> None:
         self.core, self.scheduler = core, scheduler
         self.decoder = Decoder(core.batches, decode_only=decode_only)
+        self._staging = Staging(core, self.decoder)
         self.by_place: dict[int, Request] = {}  # requests that wait or run, by their row in the scheduler
         self.faults: list[Fault] = []
         self.peak_kv_tokens = 0
@@ -46,6 +48,7 @@ class Turns:
         self._steps = [Step(batch=batch) for batch in range(core.batches)]
         self._iterations = [0] * core.batches
         self._untold: list[int] = []  # who had to make room, and left no step to tell of it
+        self._failed: Over = []  # before they joined
         # Since workers were lost: batches that some know nothing of, and iterations to be begun once more.
         self._stale: set[int] = set()
         self._broken_off: set[int] = set()
@@ -57,18 +60,41 @@ class Turns:
         while True:
             batch = self._landed % batches
             try:
+                self._hear_of_prompts(wait=False)
                 # At most every batch once: nobody can be launched before it has landed.
                 while self._launched < self._landed + batches:
                     self._launch()
                 if self.decoder.flying(batch):
-                    step, over = self._land(batch)
-                    step.preempted[:0], self._untold = self._untold, []
-                    return step, over
+                    return self._told(*self._land(batch))
+                if self._staging.only_waits and not (self._failed or self.decoder.any_flying):
+                    self._hear_of_prompts(wait=True)
             except LostError as lost:
                 self._recover(lost)
                 continue
             self._landed += 1
             self._untold += self._steps[batch].preempted
+            if self._failed and not self.decoder.any_flying:
+                return self._told(Step(batch=batch), [])
+
+    def _told(self, step: Step, over: Over) -> tuple[Step, Over]:
+        """With what happened outside of iterations."""
+        step.preempted[:0], self._untold = self._untold, []
+        step.ended[:0] = [request.number for request, _ in self._failed]
+        over[:0], self._failed = self._failed, []
+        return step, over
+
+    def _hear_of_prompts(self, *, wait: bool) -> None:
+        """Let those join whose KV is there; those whose prompts cannot be computed have failed."""
+        heard = self._staging.look(wait=wait)
+        for request in heard.ready:
+            self.scheduler.ready(request.place)
+        for request, why in heard.failed:
+            self._failed.append(self._fail(request, why))
+            self.leave(request)
+
+    def _fail(self, request: Request, why: str) -> tuple[Request, str]:
+        self.decoder.end(request, "failed")
+        return request, f"its prompt could not be computed: {why}"
 
     def settle(self) -> None:
         """Tell workers what nobody runs for any more: who has gone."""
@@ -107,6 +133,8 @@ class Turns:
         self.scheduler, self.by_place = scheduler, places
         self._landed = self._launched = 0
         self._stale = set(range(self.core.batches))
+        self._staging.clear()
+        self._staging = Staging(self.core, self.decoder)
         self.decoder.forget()
         try:
             self.core.scale(to)
@@ -119,6 +147,7 @@ class Turns:
         """
         if request.place not in done:
             self.scheduler.remove(request.place)
+        self._staging.leave(request)
         del self.by_place[request.place]
 
     def surviving(self, deed: Callable[[], T]) -> T:
@@ -143,13 +172,15 @@ class Turns:
             step = self._steps[batch] = self._begin(batch)
             change = self.decoder.launch(batch)
         self._launched += 1
+        self._staging.tell(change)
         if batch in self._stale:
             self.core.launch(batch, change, step.size, self.decoder.state(batch))
         else:
             self.core.launch(batch, change, step.size)
+        self._staging.order(change)
         self._stale.discard(batch)
         self._broken_off.discard(batch)
-        if self._trouble and not self._broken_off:
+        if self._trouble:
             self._resumed(self._trouble)
         step.host_s += perf_counter() - started
 
@@ -166,7 +197,11 @@ class Turns:
         for place in joined.tolist():
             request = self.by_place[place]
             step.joined.append(request.number)
+            self._staging.leave(request)
             self.decoder.begin(request, batch, self.scheduler.pool(place))
+        for place in self.scheduler.admitted.tolist():
+            if not self._staging.begin(self.by_place[place], self.scheduler.pool(place)):
+                self.scheduler.ready(place)
         self.decoder.size(batch, step)
         if step.size:
             step.iteration = self._iterations[batch]
@@ -181,9 +216,7 @@ class Turns:
         over, doomed, failed = self.decoder.land(batch, landed)
         done = set(self.scheduler.finish(batch).tolist())
         ended: Over = []
-        for request, why in failed:
-            self.decoder.end(request, "failed")
-            ended.append((request, f"its prompt could not be computed: {why}"))
+        ended += [self._fail(request, why) for request, why in failed]
         ended += [(request, None) for request in over]
         for request in doomed:
             self.leave(request, done)
@@ -192,7 +225,8 @@ class Turns:
             step.ended.append(request.number)
         for name in ("prefill_s", "model_s", "attention_s", "sampling_s", "waited_s"):
             setattr(step, name, getattr(landed.spent, name))
-        step.host_s += perf_counter() - started
+        # Prompts of this process were computed while it was launched.
+        step.host_s += perf_counter() - started - step.prefill_s
         return step, ended
 
     def _recover(self, lost: LostError) -> None:
@@ -210,13 +244,16 @@ class Turns:
                 break
             except LostError as more:
                 lost = more
+        for request in self._staging.clear():
+            self.scheduler.ready(request.place)
         trouble.workers |= replaced.workers
         trouble.pools |= replaced.pools
-        if not self._broken_off:
-            self._resumed(trouble)
+        self._resumed(trouble)
 
     def _resumed(self, trouble: _Trouble) -> None:
-        """Everything that was under way is under way again."""
+        """The fault is over, if everything that was under way is under way again."""
+        if any(self.decoder.flying(batch) for batch in self._broken_off):
+            return
         requests, tokens = self.decoder.kept_in(trouble.pools)
         workers, now = tuple(sorted(trouble.workers)), time.monotonic()
         self.faults.append(Fault(workers, trouble.why, trouble.noticed_s, now, requests, tokens))

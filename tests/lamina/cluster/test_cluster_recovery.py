@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lamina import Engine, Sampling
-from lamina.cluster import Layout, Machine, pulse
+from lamina.cluster import Layout, LostError, Machine, pulse
 from lamina.cluster.core import MOST_SETBACKS
 from lamina.serve import EngineError, RequestError, Result
 
@@ -130,10 +130,13 @@ def test_an_idle_engines_workers_killed(
     for name in engine.workers:
         engine.strike(name)
     assert play(engine, load) == wanted
-    for name in engine.workers:
+    known = len(engine.faults)
+    for times, name in enumerate(engine.workers, 1):
         engine.strike(name)
-    engine.check_integrity()
-    assert {name for fault in engine.faults for name in fault.workers} == set(engine.workers)
+        engine.check_integrity()
+        engine.records()
+        # Told as soon as it is over, and not with what comes later.
+        assert [fault.workers for fault in engine.faults[known:]] == [(n,) for n in engine.workers[:times]]
     assert play(engine, load) == wanted
     sound(engine)
 
@@ -152,6 +155,63 @@ def test_a_worker_that_is_stopped(load: list[tuple[list[int], Sampling]], start:
     (fault,) = engine.faults
     assert "attention 1" in fault.workers
     assert fault.why.startswith("attention 1 hangs: it has not answered for ")
+
+
+def test_one_that_is_stopped_while_it_is_told_much(
+    saved: Callable[..., Path], prompts: Prompts, machine: Machine
+) -> None:
+    """More than a connection holds: whoever speaks looks whether others still work."""
+    folder = saved("llama-gqa", positions=20_000, layers=1)
+    layout = Layout(1, 1, oversubscribe=True)
+    with Engine(folder, layout=layout, machine=machine, kv_tokens=3_000_000, max_sequences=150) as engine:
+        long = prompts(18_000)[0]
+        engine.generate([[1, 2, 3]], Sampling(max_tokens=2))
+        numbers = [engine.submit(long, Sampling(max_tokens=2)) for _ in range(150)]
+        began = time.monotonic()
+        engine.strike("model 0", "stop")
+        launch, told = engine.core.launch, []
+
+        def once(*whatever: object) -> None:
+            """What is said now is all that is of interest."""
+            try:
+                launch(*whatever)  # type: ignore[arg-type]
+            except LostError as lost:
+                told.append(lost)
+                raise KeyboardInterrupt from lost
+
+        engine.core.launch = once  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
+        assert time.monotonic() - began < layout.timeout_s / 4
+        assert "model 0 hangs: it has not answered for" in str(told[0])
+        assert len(numbers) == 150
+
+
+def test_a_nursery_that_is_killed_while_workers_are_replaced(
+    saved: Callable[..., Path], load: list[tuple[list[int], Sampling]]
+) -> None:
+    with Engine(saved("llama-gqa"), layout=LAYOUTS["rotational"], kv_tokens=2000) as engine:
+        wanted = play(engine, load[:6])
+        machine, killed = engine.core._machine, []
+        start = machine.start
+
+        def spoil(*whatever: object) -> list[int]:
+            if not killed:
+                killed.append(machine._process)
+                killed[0].kill()
+                killed[0].wait()
+            return start(*whatever)  # type: ignore[arg-type]
+
+        machine.start = spoil  # type: ignore[method-assign]
+
+        def strike(step: int) -> None:
+            if step == 3:
+                engine.strike("model 0")
+
+        assert play(engine, load[:6], strike) == wanted
+        assert len(killed) == 1
+        (fault,) = engine.faults
+        assert fault.workers == tuple(sorted(engine.workers))
 
 
 def test_a_nursery_that_is_killed(
@@ -302,6 +362,9 @@ def test_harm_that_cannot_be_done(start: Start, saved: Callable[..., Path]) -> N
         engine.strike("model 7")
     with pytest.raises(EngineError, match="workers are not harmed by 'insult': known are kill, stop"):
         engine.strike("model 0", "insult")
+    engine.close()
+    with pytest.raises(EngineError, match="was closed"):
+        engine.strike("model 0")
     with pytest.raises(EngineError, match="there are none"):
         Engine(saved("llama-gqa"), kv_tokens=100).strike("model 0")
 

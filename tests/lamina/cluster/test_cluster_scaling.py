@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,11 @@ def test_what_cannot_be(saved: Callable[..., Path], start: Start, monkeypatch: p
         with pytest.raises(
             EngineError, match=r"1 more attention workers need .* GB for KV and 0\.0 GB are free"
         ):
+            engine.scale(attention_workers=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.core, "layout", replace(LAYOUTS["heads"], oversubscribe=False))
+        patch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+        with pytest.raises(EngineError, match="1 model and 2 attention workers need 3 cores, and 2 may be"):
             engine.scale(attention_workers=2)
     engine.run()
     assert len(engine.result(number).completions[0].tokens) == 150

@@ -19,6 +19,8 @@ from lamina.attention.worker import TensorWorker
 from lamina.cluster.boot import Boot
 from lamina.cluster.prefill_worker import Orders, PrefillRole
 from lamina.cluster.pulling import CALLED_OFF, PIECE_SLOTS, Head, Pull, piece_bytes
+from lamina.cluster.pulse import Pulse
+from lamina.cluster.worker import Front
 from lamina.convert import Conversion, convert
 from lamina.kv import Arena
 from lamina.model import prefill
@@ -66,6 +68,20 @@ class FrontEnd:
         self.orders.put({"end": True})
 
 
+class Working:
+    """Whether the worker says that it works."""
+
+    def __init__(self) -> None:
+        self.now = False
+
+    def start(self, kind: str) -> None:
+        assert kind == "prompt"
+        self.now = True
+
+    def stop(self) -> None:
+        self.now = False
+
+
 class Attention:
     """One attention worker."""
 
@@ -98,8 +114,13 @@ class Cast:
         first = self.conversion.attentions[0]
         partition = Partition(along, 1, WORKERS, first.heads, first.kv_heads)
         self.front = FrontEnd()
+        self.pulse = Working()
         self.role = PrefillRole(
-            cast(Boot, SimpleNamespace(deal=partition)), self.conversion, self.model, self.front
+            cast(Boot, SimpleNamespace(deal=partition)),
+            self.conversion,
+            self.model,
+            cast(Front, self.front),
+            cast(Pulse, self.pulse),
         )
         self.attention: list[Attention] = []
         for worker in range(WORKERS):
@@ -246,6 +267,19 @@ def test_a_prompt_that_nobody_wants_any_more_stops_at_the_next_chunk(start: Call
     ]  # fmt: skip
 
 
+def test_one_that_waits_for_room_does_not_work(start: Callable[..., Cast]) -> None:
+    cast = start(slots=1)
+    cast.front.compute(1, text_of(CHUNK), to=(0,))
+    assert cast.attention[0].receiver.ready(30)
+    end = time.monotonic() + 30
+    while cast.pulse.now:  # at the second layer, of which nobody takes anything
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    time.sleep(0.05)
+    assert not cast.pulse.now
+    cast.pull_until(lambda: len(headlines(cast.attention[0])) == 3)
+
+
 def test_one_that_is_forgotten_when_all_was_sent_is_not_called_off(start: Callable[..., Cast]) -> None:
     cast = start(slots=2)
     cast.front.compute(1, text_of(CHUNK), to=(0,))
@@ -281,7 +315,7 @@ def test_a_prompt_that_cannot_be_computed_is_told_and_called_off(
 
 def test_what_was_asked_for_before_a_loss_is_not_computed_after_it() -> None:
     front = FrontEnd()
-    orders = Orders(front, 3)
+    orders = Orders(cast(Front, front), 3)
     for name in (1, 2):
         front.compute(name, [7, 8])
     assert orders.next().name == 1

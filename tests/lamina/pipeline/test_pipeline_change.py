@@ -39,6 +39,8 @@ def changes(draw: st.DrawFn) -> Change:
         left=draw(columns(np.int64, ROWS)),
         released=draw(columns(np.int64, ROWS)),
         joined=draw(joins()),
+        expected=draw(columns(np.int64, st.tuples(ROWS, st.just(5)))),
+        dropped=draw(columns(np.int64, st.tuples(ROWS, st.just(2)))),
         prompts=draw(st.dictionaries(st.integers(0, 2**40), columns(np.int32, ROWS), max_size=3)),
     )
 
@@ -53,7 +55,7 @@ def same(ours: Any, theirs: Any) -> bool:
 @given(changes())
 def test_what_is_said_is_heard(change: Change) -> None:
     heard = Change.heard(msgpack.unpackb(msgpack.packb({"batch": 1, **change.said()})))
-    for name in ("forks", "renamed", "left", "released"):
+    for name in ("forks", "renamed", "left", "released", "expected", "dropped"):
         assert same(getattr(change, name), getattr(heard, name)), name
     for each in fields(Joined):
         assert same(getattr(change.joined, each.name), getattr(heard.joined, each.name)), each.name

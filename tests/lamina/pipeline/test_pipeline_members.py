@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lamina import Sampling
 from lamina.kv import Arena, ArenaShape
-from lamina.pipeline import Change, Keeper, Roster
+from lamina.pipeline import Change, Joined, Keeper, Roster
 from lamina.pipeline.change import ALL, NO_LOGPROBS, NOBODY
 from lamina.serve.pending import Pending
 from lamina.serve.running import Running
@@ -197,6 +197,42 @@ def test_two_beams_that_swap_do_not_lose_each_other() -> None:
     assert roster.names.tolist() == keeper.names(0).tolist() == [2, 1]
     assert roster.tokens.tolist() == [70, 80]
     assert {name: keeper.arena.slab.indices(name).tolist() for name in (1, 2)} == kept
+
+
+def test_those_who_are_expected_have_their_slots_until_they_go() -> None:
+    keeper = Keeper(Arena(ArenaShape(1, 1, 1, torch.float32), 20), 1)
+
+    def expected(*rows: tuple[int, int, int, int, int]) -> Change:
+        return Change(expected=np.array(rows, np.int64))
+
+    assert not keeper.apply(0, expected((1, NOBODY, 0, 9, 0)))
+    # Of those who share a prompt the second one has made two tokens more.
+    first, second = keeper.expect(expected((1, NOBODY, 0, 9, 0), (2, 1, 9, 11, 0)))
+    assert (len(first.slots), len(second.slots), keeper.arena.used) == (9, 2, 11)
+    both = Joined(**{name: np.array(column) for name, column in JOINING.items()})
+    assert keeper.apply(0, Change(joined=both)) == [], "they have them already"
+    assert keeper.extend(0).tolist() == [1, 2]
+    assert keeper.arena.used == 13
+    keeper.expect(expected((3, NOBODY, 0, 4, 0), (4, NOBODY, 0, 3, 0)))
+    keeper.apply(0, Change(dropped=np.array([[3, 0]])))
+    assert keeper.arena.used == 16
+    keeper.expect_nobody()
+    assert keeper.arena.used == 13, "those in a batch stay"
+    keeper.expect_nobody()
+    keeper.forget(0)
+    assert keeper.arena.used == 0
+    keeper.arena.check_integrity()
+
+
+# Two sequences, the second of which has the first one's prompt of ten tokens.
+JOINING = {
+    **{name: [0, 0] for name in ("token", "made", "pool", "top_k", "most", "seed")},
+    **{name: [0.0, 0.0] for name in ("temperature", "top_p")},
+    "name": [1, 2],
+    "position": [9, 11],
+    "parent": [NOBODY, 1],
+    "shared": [0, 9],
+}
 
 
 def test_a_change_is_not_undone_by_the_next_one() -> None:

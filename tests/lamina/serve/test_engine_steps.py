@@ -43,6 +43,7 @@ class MadeUpCore:
         self.keeper = Keeper(Arena(ArenaShape(1, 1, 1, torch.float32), pool_tokens), batches)
         self.rosters = [Roster() for _ in range(batches)]
         self.flying = [0] * batches
+        self.prefill = None
         self.fail: set[int] = set()  # prompts of so many tokens cannot be computed
         self.failed: list[dict[int, str]] = [{} for _ in range(batches)]
         self.closed = False

@@ -38,7 +38,7 @@ def a_fault(noticed_s: float, resumed_s: float, *workers: str) -> Fault:
 
 def test_the_dip_and_what_it_cost() -> None:
     # Ten normal ones of 10 ms, one of 500 ms over the fault, two slow ones of 40 ms, normal again.
-    found = outcome([0.01] * 10 + [0.5] + [0.04] * 2 + [0.01] * 10)
+    found = outcome([0.01] * 10 + [0.5] + [0.04] * 2 + [0.01] * 70)
     strikes = [Strike(0, "model 0", "kill", 0.105)]
     (row,) = faults_of(found, [a_fault(0.2, 0.4)], strikes, 30.0)
     assert row["struck"] == [{"worker": "model 0", "how": "kill", "at_s": 0.105}]
@@ -54,7 +54,7 @@ def test_the_dip_and_what_it_cost() -> None:
 
 
 def test_a_fault_that_nobody_struck_began_when_it_was_noticed() -> None:
-    found = outcome([0.01] * 10 + [0.5] + [0.01] * 10)
+    found = outcome([0.01] * 10 + [0.5] + [0.01] * 70)
     strikes = [Strike(0, "attention 0", "kill", 0.105), Strike(1, "model 0", "kill", 0.3)]
     (row,) = faults_of(found, [a_fault(0.2, 0.4)], strikes, 30.0)
     assert (row["struck"], row["detection_s"]) == ([], None)
@@ -62,7 +62,7 @@ def test_a_fault_that_nobody_struck_began_when_it_was_noticed() -> None:
 
 
 def test_faults_in_a_row_do_not_count_the_same_time_twice() -> None:
-    found = outcome([0.01] * 10 + [0.5] + [0.5] + [0.01] * 10)
+    found = outcome([0.01] * 10 + [0.5] + [0.5] + [0.01] * 70)
     faults = [a_fault(0.2, 0.4), a_fault(0.7, 0.9)]
     first, second = faults_of(found, faults, [], 30.0)
     # The second begins before anything was normal again: the first ends there.
@@ -74,6 +74,13 @@ def test_faults_in_a_row_do_not_count_the_same_time_twice() -> None:
     total = in_all([first, second], [], 0)
     assert total["goodput_lost_tokens"] == pytest.approx(500)
     assert total["detection_s"] is None
+
+
+def test_no_more_is_lost_than_was_left_to_be_made() -> None:
+    found = outcome([0.01] * 10 + [0.5] + [0.01] * 10)
+    (row,) = faults_of(found, [a_fault(0.2, 0.4)], [Strike(0, "model 0", "kill", 0.105)], 30.0)
+    # 11 iterations of 10, of which the one that was normal again was in time.
+    assert row["goodput_lost_tokens"] == pytest.approx(110 - 10)
 
 
 def test_a_fault_before_anything_and_one_after_all() -> None:

@@ -1,0 +1,107 @@
+"""The front end's side of prefill workers: whom it has asked for what, and what has come of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.cluster.crew import Crew
+from lamina.cluster.layout import Layout
+from lamina.fhbn.deadline import Deadline
+
+
+class Wanted(NamedTuple):
+    """A sequence whose KV is to be computed: that of its text from `shared` on."""
+
+    name: int
+    text: NDArray[np.int32]
+    shared: int
+    pool: int
+
+
+@dataclass
+class News:
+    """What has come of prompts since it was asked last."""
+
+    computed: list[int] = field(default_factory=list)  # names whose KV all have who need it
+    failed: dict[int, str] = field(default_factory=dict)  # by name why not
+
+
+@dataclass
+class _Prompt:
+    """One that is being computed, or is on its way."""
+
+    worker: int
+    tokens: int
+    lacking: set[int]  # workers that need its KV and do not have it
+
+
+class Prefilling:
+    """Gives each prompt to the prefill worker that has the least to do, and hears when its KV is there."""
+
+    def __init__(self, crew: Crew, layout: Layout) -> None:
+        self._crew = crew
+        self.clear(layout)
+
+    def compute(self, wanted: Wanted) -> None:
+        """Ask for it."""
+        attending = self._layout.attending
+        to = range(len(attending)) if self._layout.partition == "heads" else [wanted.pool]
+        worker = min(self._to_do, key=lambda number: self._to_do[number])
+        tokens = len(wanted.text) - wanted.shared
+        self._prompts[wanted.name] = _Prompt(worker, tokens, {attending[number] for number in to})
+        self._to_do[worker] += tokens
+        order = {
+            "compute": wanted.name,
+            "text": wanted.text.tobytes(),
+            "shared": wanted.shared,
+            "to": list(to),
+        }
+        self._crew.say(worker, order, Deadline(self._layout.timeout_s))
+
+    def forget(self, names: Iterable[int]) -> None:
+        """Nobody wants these any more."""
+        for name in names:
+            if prompt := self._done_with(name):
+                self._crew.say(prompt.worker, {"forget": name}, Deadline(self._layout.timeout_s))
+
+    def news(self, *, wait: bool) -> News:
+        """What has come of those that were asked for; `wait` until there is something."""
+        found, deadline = News(), Deadline(self._layout.timeout_s)
+        while True:
+            for number, message in self._crew.said("have", "failed_prompt"):
+                self._hear(number, message, found)
+            if found.computed or found.failed or not wait:
+                return found
+            self._crew.wait(next(iter(self._prompts.values())).worker, deadline)
+
+    def _hear(self, number: int, message: dict[str, object], found: News) -> None:
+        """Of those that have been forgotten something may be on its way still."""
+        if "failed_prompt" in message:
+            name = message["failed_prompt"]
+            if isinstance(name, int) and self._done_with(name):
+                found.failed[name] = str(message["why"])
+            return
+        name = message["have"]
+        if isinstance(name, int) and (prompt := self._prompts.get(name)):
+            prompt.lacking.discard(number)
+            if not prompt.lacking:
+                self._done_with(name)
+                found.computed.append(name)
+
+    def _done_with(self, name: int) -> _Prompt | None:
+        prompt = self._prompts.pop(name, None)
+        if prompt:
+            self._to_do[prompt.worker] -= prompt.tokens
+        return prompt
+
+    def clear(self, layout: Layout) -> None:
+        """Workers meet anew: nobody computes anything."""
+        self._layout = layout
+        self._prompts: dict[int, _Prompt] = {}
+        self._to_do = Counter(dict.fromkeys(layout.prefilling, 0))  # tokens, by worker

@@ -1,0 +1,54 @@
+"""A nursery whose prefill workers compute nothing: KV of made-up content leaves them at a fixed rate.
+
+python -m laminabench.bench.prefill_traffic TOKENS_PER_S
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from lamina.cluster import nursery, prefill_worker
+from lamina.convert import AttentionOp
+from lamina.model.prefill import CHUNK, Deliver, Passed
+
+
+class MadeUpPrefill:
+    """In place of lamina.model.Prefill: the same pieces in the same order."""
+
+    def __init__(self, tokens_per_s: float, dtype: torch.dtype, attentions: Sequence[AttentionOp]) -> None:
+        self._attentions = attentions
+        self._layer_s = 1 / (tokens_per_s * len(attentions))  # of a token
+        shape = CHUNK, attentions[0].kv_heads, attentions[0].head_dim
+        self._k, self._v = (torch.zeros(shape, dtype=dtype) for _ in range(2))
+        self._due_s = 0.0
+
+    def run(self, tokens: torch.Tensor, passed: None, deliver: Deliver) -> Iterator[Passed]:  # noqa: ARG002
+        """Every layer when its time has come."""
+        for begin in range(0, len(tokens), CHUNK):
+            count = min(CHUNK, len(tokens) - begin)
+            for op in self._attentions:
+                now = time.monotonic()
+                # Late ones are not made up for, or there would be more traffic for a moment.
+                self._due_s = max(self._due_s, now) + count * self._layer_s
+                time.sleep(self._due_s - now)
+                deliver(op.layer, begin, self._k[:count], self._v[:count])
+            yield Passed((), None)
+
+
+class TrafficRole(prefill_worker.PrefillRole):
+    """A prefill worker that sends and does not compute."""
+
+    def __init__(self, boot: Any, conversion: Any, weights: Any, front: Any, pulse: Any) -> None:
+        super().__init__(boot, conversion, weights, front, pulse)
+        prefill: Any = MadeUpPrefill(float(sys.argv[1]), conversion.dtype, conversion.attentions)
+        self._prefill = prefill
+
+
+if __name__ == "__main__":
+    prefill_worker.PrefillRole = TrafficRole  # type: ignore[misc]
+    nursery.main()

@@ -1,0 +1,357 @@
+"""Prompts computed by prefill workers while others decode: the same tokens, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lamina import Engine, Sampling
+from lamina.cluster import Layout, Machine
+from lamina.cluster.prefilling import Prefilling, Wanted
+from lamina.serve import EngineError, Result
+
+HELD = Path(__file__).with_name("held.py")
+LONG, WRONG = 60, 13  # as there
+POSITIONS = 2048
+LAYOUTS = {
+    "serial": Layout(1, 1, prefill_workers=1, pipelining="serial", oversubscribe=True),
+    "heads": Layout(1, 2, prefill_workers=1, oversubscribe=True),
+    "requests": Layout(2, 2, prefill_workers=2, batches=3, partition="requests", oversubscribe=True),
+    "ranks": Layout(2, 1, prefill_workers=2, pipelining="serial", oversubscribe=True),
+    "stages": Layout(2, 2, prefill_workers=1, pipeline_parallel=2, oversubscribe=True),
+    "streamed": Layout(1, 2, prefill_workers=1, stream_chunks=2, oversubscribe=True),
+    "gloo": Layout(1, 2, prefill_workers=1, partition="requests", network="gloo", oversubscribe=True),
+}
+KINDS: tuple[dict[str, Any], ...] = (
+    {},
+    {"temperature": 1.0, "seed": 3},
+    {"n": 3, "temperature": 0.8, "seed": 4},
+    {"beams": 3},
+    {"logprobs": 2},
+)
+Start = Callable[..., Engine]
+Prompts = Callable[..., list[list[int]]]
+Sound = Callable[[Engine], None]
+Load = list[tuple[list[int], Sampling]]
+
+
+@pytest.fixture(scope="module")
+def load(prompts: Prompts) -> Load:
+    """Requests of all kinds, of all lengths."""
+    draw = random.Random(1)
+    texts = prompts(*(draw.randrange(1, 50) for _ in range(15)))
+    return [
+        (text, Sampling(max_tokens=draw.randrange(3, 20), ignore_eos=True, **KINDS[i % len(KINDS)]))
+        for i, text in enumerate(texts)
+    ]
+
+
+def tokens_of(result: Result) -> list[tuple[int, ...]]:
+    return [done.tokens for done in result.completions]
+
+
+def play(engine: Engine, load: Load, between: Callable[[int], None] = lambda step: None) -> list[Any]:
+    """Serve all; what comes between two steps, and the tokens."""
+    numbers = [engine.submit(*request) for request in load]
+    step = 0
+    while not engine.idle:
+        between(step)
+        engine.step()
+        step += 1
+    return [tokens_of(engine.result(number)) for number in numbers]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tokens_are_the_originals(
+    layout: str, start: Start, prompts: Prompts, reference: Callable[..., list[int]], sound: Sound
+) -> None:
+    """Of short prompts, of one token, and of one that takes several chunks and pieces."""
+    engine = start(LAYOUTS[layout], layers=3, positions=POSITIONS)
+    texts = prompts(30, 1, 700, 2, 45)
+    results = engine.generate(texts, Sampling(max_tokens=9, ignore_eos=True))
+    for text, result in zip(texts, results, strict=True):
+        wanted = reference("llama-gqa", tuple(text), 9, layers=3, positions=POSITIONS)
+        assert tokens_of(result) == [tuple(wanted)]
+    sound(engine)
+    assert engine.workers[-1].startswith("prefill ")
+
+
+@pytest.mark.parametrize("layout", ["heads", "requests"])
+def test_requests_of_all_kinds(layout: str, load: Load, start: Start, sound: Sound) -> None:
+    wanted = play(start(Layout(1, 1, oversubscribe=True)), load)
+    engine = start(LAYOUTS[layout])
+    assert play(engine, load) == wanted
+    assert play(engine, load) == wanted
+    sound(engine)
+    assert not engine.faults
+
+
+@pytest.mark.parametrize(("layout", "kv_tokens"), [("heads", 150), ("requests", 260)])
+def test_those_who_made_room_come_back(
+    layout: str, kv_tokens: int, load: Load, start: Start, sound: Sound
+) -> None:
+    """With what they have made since: of samples and beams each its own."""
+    wanted = play(start(Layout(1, 1, oversubscribe=True)), load)
+    engine = start(LAYOUTS[layout], admission="grow", kv_tokens=kv_tokens)
+    preempted: list[int] = []
+    numbers = [engine.submit(*request) for request in load]
+    while not engine.idle:
+        preempted += engine.step().preempted
+    assert [tokens_of(engine.result(number)) for number in numbers] == wanted
+    assert preempted
+    sound(engine)
+
+
+class HeldMachine(Machine):
+    """Its prefill workers wait in the middle of long prompts while there is a file."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+        self.program = (str(HELD), str(file))
+
+
+@pytest.fixture(scope="module")
+def held_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldMachine]:
+    machine = HeldMachine(tmp_path_factory.mktemp("held") / "file")
+    with machine:
+        yield machine
+
+
+@pytest.fixture
+def held(held_machine: HeldMachine, saved: Callable[..., Path]) -> Iterator[Callable[..., Engine]]:
+    """An engine in which whoever has a long prompt is staged until the file has gone."""
+    started: list[Engine] = []
+    held_machine.file.touch()
+
+    def make(layout: str = "requests", **options: Any) -> Engine:
+        engine = Engine(
+            saved("llama-gqa"), layout=LAYOUTS[layout], machine=held_machine, **{"kv_tokens": 2000} | options
+        )
+        started.append(engine)
+        return engine
+
+    yield make
+    held_machine.file.unlink(missing_ok=True)
+    for engine in started:
+        engine.close()
+
+
+@pytest.fixture
+def release(held_machine: HeldMachine) -> Callable[[], None]:
+    return held_machine.file.unlink
+
+
+@pytest.mark.parametrize("layout", ["serial", "heads", "requests"])
+def test_others_decode_while_a_prompt_is_computed(
+    layout: str,
+    held: Callable[..., Engine],
+    release: Callable[[], None],
+    prompts: Prompts,
+    start: Start,
+    sound: Sound,
+) -> None:
+    short, long = prompts(5, LONG + 20)
+    wish = Sampling(max_tokens=25, ignore_eos=True)
+    wanted = play(start(Layout(1, 1, oversubscribe=True)), [(short, wish), (long, wish)])
+    engine = held(layout)
+    first = engine.submit(short, wish)
+    engine.step()
+    second = engine.submit(long, wish)
+    steps = [engine.step() for _ in range(10)]
+    assert [step.size for step in steps] == [1] * 10, "nobody has waited for the prompt"
+    assert not any(step.joined for step in steps)
+    release()
+    found: list[int] = []
+    while not engine.idle:
+        found += engine.step().joined
+    assert found == [second]
+    assert [tokens_of(engine.result(number)) for number in (first, second)] == wanted
+    sound(engine)
+
+
+def test_where_nobody_decodes_a_step_waits_for_a_prompt(
+    held: Callable[..., Engine], release: Callable[[], None], prompts: Prompts, sound: Sound
+) -> None:
+    """Asleep, and until its first token."""
+    engine = held("heads")
+    (long,) = prompts(LONG + 1)
+    number = engine.submit(long, Sampling(max_tokens=2, ignore_eos=True))
+    threading.Timer(0.5, release).start()
+    began, worked = time.monotonic(), time.process_time()
+    step = engine.step()
+    assert time.monotonic() - began > 0.4
+    assert time.process_time() - worked < 0.2
+    assert (step.joined, step.size, engine.idle) == ([number], 1, False)
+    engine.run()
+    sound(engine)
+
+
+@pytest.mark.parametrize("layout", ["heads", "requests"])
+def test_cancelled_while_its_prompt_is_computed(
+    layout: str, held: Callable[..., Engine], release: Callable[[], None], prompts: Prompts, sound: Sound
+) -> None:
+    """Its memory is for others at once, and what still comes of it harms nobody."""
+    short, long, other = prompts(5, LONG + 20, LONG + 15)
+    engine = held(layout, max_sequences=3)
+    first = engine.submit(short, Sampling(max_tokens=20, ignore_eos=True))
+    engine.step()
+    second = engine.submit(long, Sampling(max_tokens=60, n=2, temperature=1.0))
+    engine.step()
+    third = engine.submit(other, Sampling(max_tokens=20, ignore_eos=True))
+    engine.step()
+    assert engine.waiting
+    engine.cancel(second)
+    for _ in range(3):
+        engine.step()
+    assert not engine.waiting, "there is room for the third now"
+    release()
+    engine.run()
+    assert engine.result(second).completions[0].tokens == ()
+    kept = [tokens_of(engine.result(number)) for number in (first, third)]
+    wish = Sampling(max_tokens=20, ignore_eos=True)
+    assert play(engine, [(short, wish), (other, wish)]) == kept
+    sound(engine)
+
+
+def test_the_last_one_cancelled_while_its_prompt_is_computed(
+    held: Callable[..., Engine], release: Callable[[], None], prompts: Prompts, sound: Sound
+) -> None:
+    short, long = prompts(5, LONG + 1)
+    engine = held("requests")
+    engine.submit(short, Sampling(max_tokens=3, ignore_eos=True))
+    engine.step()
+    number = engine.submit(long)
+    engine.step()
+    engine.step()
+    engine.cancel(number)
+    assert engine.idle
+    release()
+    sound(engine)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_prompt_that_cannot_be_computed_fails_alone(
+    alone: bool, held: Callable[..., Engine], prompts: Prompts, sound: Sound
+) -> None:
+    short, wrong = prompts(5, WRONG + 1)
+    engine = held("heads")
+    numbers = [] if alone else [engine.submit(short, Sampling(max_tokens=5, ignore_eos=True))]
+    failing = engine.submit(wrong, Sampling(max_tokens=5))
+    ended: list[int] = []
+    while not engine.idle:
+        ended += engine.step().ended
+    assert sorted(ended) == [*numbers, failing]
+    assert engine.result(failing).error == "its prompt could not be computed: bad luck"
+    for number in numbers:
+        assert len(tokens_of(engine.result(number))[0]) == 5
+    assert len(play(engine, [(short, Sampling(max_tokens=4, ignore_eos=True))])[0][0]) == 4
+    sound(engine)
+    assert not engine.faults
+
+
+@pytest.mark.parametrize("layout", ["heads", "requests"])
+@pytest.mark.parametrize("victim", ["model 0", "attention 0", "attention 1", "prefill 0"])
+def test_workers_killed_while_prompts_are_computed(
+    layout: str, victim: str, held: Callable[..., Engine], start: Start, prompts: Prompts, sound: Sound
+) -> None:
+    """Nobody waits for prefill workers after that, though they are still held."""
+    texts = prompts(5, 20, LONG, LONG + 20, 7)
+    load = [
+        (text, Sampling(max_tokens=12, ignore_eos=True, **KINDS[i % len(KINDS)]))
+        for i, text in enumerate(texts)
+    ]
+    wanted = play(start(Layout(1, 1, oversubscribe=True)), load)
+    engine = held(layout)
+
+    def strike(step: int) -> None:
+        if step == 4:
+            engine.strike(victim)
+
+    assert play(engine, load, strike) == wanted
+    (fault,) = engine.faults
+    assert victim in fault.workers
+    sound(engine)
+
+
+def test_workers_killed_and_stopped_at_any_moment(load: Load, start: Start, sound: Sound) -> None:
+    layout = LAYOUTS["requests"]
+    wanted = play(start(layout), load * 2)
+    engine, draw, enough = start(layout), random.Random(9), threading.Event()
+
+    def strike() -> None:
+        for _ in range(6):
+            if enough.wait(draw.uniform(0.1, 0.6)):
+                return
+            pids = list(engine.core._crew._pids.values())
+            if pids:
+                os.kill(draw.choice(pids), draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP]))
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    try:
+        found = play(engine, load * 2)
+    finally:
+        enough.set()
+        thread.join()
+    assert found == wanted
+    sound(engine)
+
+
+def test_a_decode_only_engine_has_no_prefill_workers(saved: Callable[..., Path], machine: Machine) -> None:
+    with pytest.raises(EngineError, match="a decode-only engine has no prompts to compute: leave prefill_w"):
+        Engine(saved("llama-gqa"), layout=LAYOUTS["heads"], machine=machine, decode_only=True)
+
+
+def test_prefill_workers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 8})
+    layout = Layout(1, 1, prefill_workers=1)
+    assert layout.names == ["model 0", "attention 0", "prefill 0"]
+    assert layout.cores() == [3, 5, 8]
+    with pytest.raises(EngineError, match="1 model, 2 prefill and 1 attention workers need 4 cores"):
+        Layout(1, 1, prefill_workers=2).cores()
+    with pytest.raises(EngineError, match="prefill_workers is -1"):
+        Layout(1, 1, prefill_workers=-1)
+
+
+class FewWords:
+    """A crew that writes down what is said, and says what it is told to."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[int, dict[str, Any]]] = []
+        self.saying: list[tuple[int, dict[str, Any]]] = []
+
+    def say(self, number: int, message: dict[str, Any], _: object) -> None:
+        self.heard.append((number, message))
+
+    def said(self, *_: str) -> list[tuple[int, dict[str, Any]]]:
+        found, self.saying = self.saying, []
+        return found
+
+
+def test_prompts_go_to_who_has_the_least_to_do() -> None:
+    crew = FewWords()
+    prefilling = Prefilling(crew, Layout(2, 2, prefill_workers=2, batches=3))  # type: ignore[arg-type]
+    for name, tokens, shared in ((1, 50, 0), (2, 60, 20), (3, 5, 0), (4, 20, 0), (5, 1, 0)):
+        prefilling.compute(Wanted(name, np.zeros(tokens, np.int32), shared, 0))
+    assert [number for number, _ in crew.heard] == [4, 5, 5, 5, 4]
+    assert [message["to"] for _, message in crew.heard] == [[0, 1]] * 5
+    crew.saying = [(2, {"have": 2}), (3, {"have": 2}), (2, {"have": 1}), (2, {"have": 77})]
+    assert prefilling.news(wait=False).computed == [2]
+    crew.saying = [(4, {"failed_prompt": 1, "why": "bad luck"}), (3, {"have": 1})]
+    news = prefilling.news(wait=False)
+    assert (news.computed, news.failed) == ([], {1: "bad luck"})
+    prefilling.forget([1, 4, 88])
+    assert crew.heard[5:] == [(5, {"forget": 4})]
+    prefilling.compute(Wanted(6, np.zeros(9, np.int32), 0, 0))
+    prefilling.compute(Wanted(7, np.zeros(9, np.int32), 0, 0))
+    assert [number for number, _ in crew.heard[6:]] == [4, 5]

@@ -1,0 +1,101 @@
+"""Decoding beside prompts that come: what is reported, what is judged, and a user's mistake as the user's."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+import torch
+import transformers
+
+from lamina.convert import AttentionOp
+from laminabench.bench import prefill
+from laminabench.bench.prefill_traffic import MadeUpPrefill
+from laminabench.cli.main import run
+
+CORES = len(os.sched_getaffinity(0))
+
+
+def tiny() -> transformers.PreTrainedConfig:
+    return transformers.LlamaConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        vocab_size=100,
+        max_position_embeddings=1 << 16,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefill, "mini_config", tiny)
+    monkeypatch.setattr(prefill, "LEAST_TBT_S", 3e-4)
+
+
+def code_of(arguments: list[str]) -> object:
+    with pytest.raises(SystemExit) as exit_:
+        run(arguments)
+    return exit_.value.code
+
+
+COMMAND = ["bench", "prefill", "--rounds", "2", "--seconds", "0.3", "--batch", "2", "--context", "20"]
+
+
+@pytest.mark.skipif(CORES < 2, reason="model worker and attention worker have a core each")
+@pytest.mark.parametrize("source", ["traffic", "computed"])
+@pytest.mark.usefixtures("small")
+def test_both_ways_take_turns(source: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [*COMMAND, "--prompt-tokens", "101", "--prompt-tokens-per-s", "4000", "--source", source]
+    assert code_of([*asked, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["source"], result["cores"], result["rounds"]) == (source, CORES, 2)
+    assert result["offered_tokens_per_s"] == (4000 if source == "traffic" else None)
+    for way in result["ways"].values():
+        for each in ("without", "with"):
+            assert 0 < way[each]["p50_ms"] <= way[each]["p99_ms"] <= way[each]["max_ms"]
+        assert way["p99_ratio"]["min"] <= way["p99_ratio"]["median"] <= way["p99_ratio"]["max"]
+        # K and V of two layers, one head of 32 dimensions, in bfloat16.
+        token_bytes = 2 * 2 * 32 * 2
+        rates = way["prompt_tokens_per_s"], way["kv_bytes_per_s"]
+        assert rates[1]["median"] == pytest.approx(rates[0]["median"] * token_bytes)
+        assert rates[0]["median"] > 0
+    if source == "traffic":
+        assert result["ways"]["pulled"]["prompt_tokens_per_s"]["max"] < 1.1 * 4000
+    judged = result["met"] is not None
+    assert judged == (source == "traffic" or CORES >= prefill.OWN_CORES)
+
+
+@pytest.mark.skipif(CORES < 2, reason="model worker and attention worker have a core each")
+@pytest.mark.usefixtures("small")
+def test_what_came_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of([*COMMAND, "--source", "traffic"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "traffic: the prefill worker computes nothing and sends KV of made-up content, 2,000 " in told
+    assert "p99 TBT with prompts that are pulled, over without: below 1.10: " in told
+
+
+def test_a_prompt_without_kv(capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of([*COMMAND, "--prompt-tokens", "1"]) == 2
+    assert "--prompt-tokens 1: a prompt of one token has no KV to compute" in capsys.readouterr().err
+
+
+def test_made_up_kv_comes_at_its_rate() -> None:
+    ops = [
+        AttentionOp(layer=layer, heads=2, kv_heads=1, head_dim=8, scale=1.0, window=0, softcap=0.0)
+        for layer in range(2)
+    ]
+    made_up = MadeUpPrefill(5000, torch.float32, ops)
+    came: list[tuple[int, int, int]] = []
+    began = time.monotonic()
+    for _ in made_up.run(
+        torch.zeros(700), None, lambda layer, begin, k, v: came.append((layer, begin, len(k)))
+    ):
+        pass
+    assert came == [(0, 0, 512), (1, 0, 512), (0, 512, 188), (1, 512, 188)]
+    assert time.monotonic() - began >= 700 / 5000
