@@ -131,6 +131,10 @@ class Crew:
                 self._accept(new, Deadline(COME_S))
             except WorkplaceLostError as error:
                 raise LostError(range(len(self.names)), str(error)) from error
+        with self._pulses.beginning():
+            self._meet(deadline)
+
+    def _meet(self, deadline: Deadline) -> None:
         everybody = range(len(self.names))
         addresses = {}
         for number in everybody:

@@ -21,6 +21,8 @@ _FOREVER_S = 1e9
 _MEETING_S = 60.0
 # A worker that runs answers at once, however busy its machine is.
 ANSWER_S = 0.75
+# One that begins imports and binds, which lets no other thread of it run.
+BEGINNING_S = 5.0
 # A piece of work that takes so much longer than any before it, for as much, and than this, will not end.
 SLOW_S = 0.75
 SLOWER = 50
@@ -85,6 +87,7 @@ class Pulses:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
+        self._answer_s = ANSWER_S
         self._asked: dict[int, float] = {}
         self._controls: dict[int, Control] = {}
 
@@ -97,6 +100,15 @@ class Pulses:
         self._asked.pop(number, None)
         if control := self._controls.pop(number, None):
             control.close()
+
+    @contextlib.contextmanager
+    def beginning(self) -> Iterator[None]:
+        """Workers begin: some of them may be silent for longer."""
+        self._answer_s = BEGINNING_S
+        try:
+            yield
+        finally:
+            self._answer_s = ANSWER_S
 
     def look(self) -> dict[int, str]:
         """Ask everybody who is not asked already; of those that cannot go on, why. It waits for nobody."""
@@ -119,7 +131,7 @@ class Pulses:
                 del self._asked[number]
                 return self._slow(state)
             silent_s = now - self._asked[number]
-            return f"it has not answered for {silent_s:.1f} s" if silent_s > ANSWER_S else None
+            return f"it has not answered for {silent_s:.1f} s" if silent_s > self._answer_s else None
         control.say({"ping": True}, Deadline(ANSWER_S))
         self._asked[number] = now
         return None
