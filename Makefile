@@ -46,6 +46,7 @@ bench: setup
 	$(BIN)/laminabench bench attention
 	$(BIN)/laminabench bench engine
 	$(BIN)/laminabench bench engine --compare serial,rotational
+	$(BIN)/laminabench bench prefill
 	$(BIN)/laminabench bench fhbn
 	$(BIN)/laminabench bench slab
 	$(BIN)/laminabench bench traces

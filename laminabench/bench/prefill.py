@@ -44,6 +44,7 @@ class Phase:
     """A while of decoding."""
 
     tbt_s: list[float]
+    alone_s: list[float]  # of iterations in which nobody new decoded too, and made the batch larger
     seconds: float
     prompts: int  # whose KV was there
 
@@ -83,7 +84,7 @@ class Decoding:
         offer, engine = self._offer, self.engine
         for _ in range(_SETTLE_STEPS):
             last = engine.step().ended_s
-        found, began, under_way = Phase([], 0.0, 0), last, set[int]()
+        found, began, under_way = Phase([], [], 0.0, 0), last, set[int]()
         while last - began < offer.seconds:
             while prompts and len(under_way) < AHEAD:
                 wish = Sampling(max_tokens=1)
@@ -92,6 +93,8 @@ class Decoding:
             if step.size < offer.batch:
                 raise RuntimeError("those who decode have made all their tokens before the end")
             found.tbt_s.append(step.ended_s - last)
+            if step.size == offer.batch:
+                found.alone_s.append(step.ended_s - last)
             last = step.ended_s
             for number in under_way.intersection(step.ended):
                 under_way.remove(number)
@@ -160,12 +163,15 @@ def _report(
 
 def _way(found: dict[bool, list[Phase]], offer: Offer, token_bytes: int) -> dict[str, Any]:
     quiet, busy = ([_quantiles(phase.tbt_s) for phase in found[prompts]] for prompts in (False, True))
+    alone = [_quantiles(phase.alone_s or phase.tbt_s) for phase in found[True]]
     taken = [phase.prompts * (offer.prompt_tokens - 1) / phase.seconds for phase in found[True]]
     return {
         "without": _of_all(found[False]),
         "with": _of_all(found[True]),
         "p50_ratio": spread([b[0] / a[0] for a, b in zip(quiet, busy, strict=True)]),
         "p99_ratio": spread([b[1] / a[1] for a, b in zip(quiet, busy, strict=True)]),
+        # Of iterations of those who decode, by themselves: what the traffic costs, without the newcomers.
+        "p99_ratio_alone": spread([b[1] / a[1] for a, b in zip(quiet, alone, strict=True)]),
         # Of prompts that were whole by the end of a phase.
         "prompt_tokens_per_s": spread(taken),
         "kv_bytes_per_s": spread([tokens * token_bytes for tokens in taken]),

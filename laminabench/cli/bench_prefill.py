@@ -93,18 +93,30 @@ def _render(console: Console, result: dict[str, Any]) -> None:
     console.print(_what_came(result), soft_wrap=True)
     table = Table(box=None, pad_edge=False)
     table.add_column("prompts")
-    for title in ("TBT p50", "p99", "with prompts p50", "p99", "p99 ratio", "prompt tokens/s", "KV MB/s"):
+    for title in (
+        "TBT p50",
+        "p99",
+        "with prompts p50",
+        "p99",
+        "p99 ratio",
+        "same batch",
+        "tokens/s",
+        "KV MB/s",
+    ):
         table.add_column(title, justify="right")
     for name, way in result["ways"].items():
-        ratio = way["p99_ratio"]
+        ratios = (way["p99_ratio"], way["p99_ratio_alone"])
         table.add_row(
             name,
             *(f"{way[each][p]:,.1f} ms" for each in ("without", "with") for p in ("p50_ms", "p99_ms")),
-            f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})",
+            *(f"{each['median']:.2f} ({each['min']:.2f} to {each['max']:.2f})" for each in ratios),
             f"{way['prompt_tokens_per_s']['median']:,.0f}",
             f"{way['kv_bytes_per_s']['median'] / 1e6:,.0f}",
         )
     console.print(table)
+    console.print(
+        "same batch: of iterations without those whose prompts have just come, which each decode one token"
+    )
     target = f"p99 TBT with prompts that are pulled, over without: below {result['target_p99_ratio']:.2f}"
     console.print(f"{target}: {verdict(result['met'])}", soft_wrap=True)
 

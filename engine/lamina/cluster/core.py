@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +19,8 @@ from lamina.cluster.lost import LostError, Replaced
 from lamina.cluster.machine import Machine
 from lamina.cluster.prefilling import Prefilling
 from lamina.cluster.scaling import Scaled
+from lamina.cluster.source import source_of
+from lamina.cluster.telling import Telling
 from lamina.cluster.trial import Trial, settle
 from lamina.cluster.workplace import Workplace
 from lamina.fhbn import Listener, new_secret
@@ -29,7 +28,6 @@ from lamina.fhbn.deadline import Deadline
 from lamina.kv import ArenaShape
 from lamina.pipeline import Change, Choice, CoreOptions, EngineError, Records, Revealed, State
 from lamina.pipeline.arenas import arena_tokens
-from lamina.pipeline.change import Ints, Joined
 from lamina.pipeline.landed import Landed, Spent
 from lamina.pipeline.records import gather
 
@@ -51,7 +49,7 @@ class ClusterCore:
         *,
         max_sequences: int,
     ) -> None:
-        source = _source(model, options)
+        source = source_of(model, options)
         self._own = contextlib.ExitStack()
         self._machine: Workplace = machine or self._own.enter_context(Machine())
         self.trials: tuple[Trial, ...] = ()
@@ -108,7 +106,7 @@ class ClusterCore:
         # Since when workers have been there, in cycles; and the cycles of batches that came to nothing.
         self._since = [0] * layout.workers
         self._broken_off: set[tuple[int, int]] = set()
-        self._pool_of: dict[int, int] = {}
+        self._telling = Telling(self._partition)
 
     def _require_memory(self, shape: ArenaShape) -> None:
         """A model that does not fit is refused before it is loaded."""
@@ -160,7 +158,7 @@ class ClusterCore:
         self.prefill = Prefilling(self._crew, layout) if layout.prefill_workers else None
 
     def _boots(self, cores: list[int]) -> list[Boot]:
-        return [_part(self._shared, name, core) for name, core in zip(self.workers, cores, strict=True)]
+        return [_boot(self._shared, name, core) for name, core in zip(self.workers, cores, strict=True)]
 
     def launch(self, batch: int, change: Change, size: int, state: State | None = None) -> None:
         """Begin a batch's next iteration, of so many sequences; none if it has none.
@@ -177,11 +175,11 @@ class ClusterCore:
         }
         if size:
             self._launched[batch], self._sizes[batch] = self._cycles[batch], size
-        parts = self._parts(batch, change, state)
-        whole = {**head, **self._whole(batch, change, state)}
+        lacking = self._lacking[batch]
+        parts = self._telling.to_attention(change, state, lacking)
+        whole = {**head, **self._telling.to_model(change, state, lacking)}
         own = self.schedule.pipelining == "fixed" and self.schedule.stages == 1
         lost: LostError | None = None
-        deadline = Deadline(self.layout.timeout_s)
         for number in range(self.layout.attending.stop):
             message = whole
             if number in self.layout.attending:
@@ -189,70 +187,11 @@ class ClusterCore:
             elif own and number // self.layout.ranks != batch:
                 continue
             try:
-                self._crew.say(number, message, deadline)
+                self._crew.say(number, message, Deadline(self.layout.timeout_s))
             except LostError as error:  # the others must know all the same, wherever they begin again
                 lost = lost or error
         if lost:
             raise lost
-
-    def _parts(self, batch: int, change: Change, state: State | None) -> list[dict[str, Any]]:
-        """What each attention worker is told."""
-        parts = []
-        for number in range(self.layout.attention_workers):
-            afresh, mine = state is not None and number in self._lacking[batch], change
-            if state and afresh:
-                mine = replace(state.whole, expected=change.expected, dropped=change.dropped)
-            if self.pools > 1:
-                mine = self._of_pool(mine, number)
-            # The texts are for those who compute with them.
-            names_only = [(name, b"") for name in mine.prompts]
-            parts.append({**mine.said(), "prompts": names_only, "afresh": afresh})
-        for name in change.released.tolist():
-            self._pool_of.pop(name, None)
-        joined = change.joined
-        self._pool_of.update(zip(joined.name.tolist(), joined.pool.tolist(), strict=True))
-        return parts
-
-    def _whole(self, batch: int, change: Change, state: State | None) -> dict[str, Any]:
-        """What model workers are told."""
-        if state is None:
-            return change.said()
-        lacking = self._lacking[batch]
-        everybody = state.whole.joined
-        wanted = np.isin(everybody.name, state.new)
-        if self._partition.along == "requests":
-            wanted |= np.isin(everybody.pool, list(lacking))
-        elif lacking:
-            wanted[:] = True
-        asked = set(everybody.name[wanted].tolist())
-        prompts = {name: text for name, text in state.whole.prompts.items() if name in asked}
-        return {
-            **replace(state.whole, prompts=prompts).said(),
-            "lacking": list(lacking),
-            "partial": list(asked - set(state.new.tolist())),
-        }
-
-    def _of_pool(self, change: Change, pool: int) -> Change:
-        """What an attention worker that has whole requests must know."""
-        for name, where in zip(change.joined.name.tolist(), change.joined.pool.tolist(), strict=True):
-            self._pool_of[name] = where
-        for parent, child, _ in change.forks.tolist():
-            self._pool_of[child] = self._pool_of[parent]
-        mine: Joined = change.joined.where(change.joined.pool == pool)
-        here = set(mine.name.tolist())
-        return Change(
-            forks=change.forks[self._lie(change.forks[:, 0], pool)],
-            renamed=change.renamed[self._lie(change.renamed[:, 0], pool)],
-            left=change.left[self._lie(change.left, pool)],
-            released=change.released[self._lie(change.released, pool)],
-            joined=mine,
-            expected=change.expected[change.expected[:, -1] == pool],
-            dropped=change.dropped[change.dropped[:, -1] == pool],
-            prompts={name: text for name, text in change.prompts.items() if name in here},
-        )
-
-    def _lie(self, names: Ints, pool: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return np.fromiter((self._pool_of[name] == pool for name in names.tolist()), np.bool_, len(names))
 
     def regroup(self, lost: LostError) -> Replaced:
         """Replace who is lost, and let all begin again.
@@ -302,7 +241,7 @@ class ClusterCore:
             arena_tokens=to.pool_tokens,
             spin_s=SPIN_S if len(set(cores)) == len(cores) else 0.0,
         )
-        self._pool_of.clear()
+        self._telling = Telling(to.partition)
         self._since = [*self._since[: to.layout.model_workers], *[0] * to.layout.workers][: to.layout.workers]
         self._crew.become(self._boots(cores))
         self.regroup(LostError((), "attention is dealt out anew"))
@@ -406,31 +345,6 @@ class ClusterCore:
         self._own.close()
 
 
-def _part(shared: Boot, name: str, core: int) -> Boot:
+def _boot(shared: Boot, name: str, core: int) -> Boot:
     kind, number = name.split()
     return replace(shared, name=name, kind=kind, number=int(number), core=core)
-
-
-def _source(model: Any, options: CoreOptions) -> dict[str, Any]:
-    """The model as the workers' machine is told of it: each of them loads or inherits it there."""
-    if options.place.type != "cpu":
-        raise EngineError("workers on GPUs are not there yet: leave device out, or leave layout out")
-    if options.overcommit:
-        raise EngineError("overcommit is for an engine in one process: leave it out, or leave layout out")
-    if isinstance(model, str | os.PathLike):
-        path = Path(model).resolve()
-        if not path.exists():
-            raise EngineError(f"there is no model at {path}: give a folder or a config.json")
-        source: Any = str(path)
-    elif hasattr(model, "to_dict") and not isinstance(model, torch.nn.Module):
-        source = json.loads(json.dumps(model.to_dict(), default=str))
-    else:
-        raise EngineError(
-            "workers load the model themselves: give its folder or its config, not a model object"
-        )
-    return {
-        "source": source,
-        "dtype": options.dtype and str(options.dtype).removeprefix("torch."),
-        "rope": options.rope,
-        "load_format": options.load_format,
-    }
