@@ -57,8 +57,9 @@ def play(engine: Engine, load: Load, before: Callable[[int], None] = lambda step
     return [tokens_of(engine.result(number)) for number in numbers]
 
 
-@pytest.mark.parametrize("admission", ["reserve", "grow"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("layout", "admission"), [*((name, "reserve") for name in LAYOUTS), ("requests", "grow")]
+)
 def test_out_and_in_again(
     layout: str, admission: str, load: Load, start: Start, sound: Callable[[Engine], None]
 ) -> None:

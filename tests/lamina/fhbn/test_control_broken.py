@@ -51,7 +51,7 @@ def test_an_interruption_of_half_a_message_closes_it(pair: Pair) -> None:
         hear_for_ever(other)
 
 
-@pytest.mark.parametrize("call", ["sendall", "recv"])
+@pytest.mark.parametrize("call", ["send", "recv"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ConnectionResetError])
 def test_whatever_breaks_it_closes_it(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, call: str, error: type[BaseException]
