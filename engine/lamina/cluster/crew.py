@@ -87,6 +87,7 @@ class Crew:
                 silent.add(number)
         self._dismiss(silent)
         gone = [number for number in range(len(self.names)) if number not in self._links]
+        self._dismiss(gone)  # also those that had begun and had not come yet
         for number in gone:
             self._boots[number] = replace(self._boots[number], epoch=self._epoch, cycle=cycle)
         self._gather(gone)
