@@ -147,8 +147,7 @@ class ClusterCore:
             overlap=options.overlap,
             backend=options.backend,
             network=layout.network,
-            # Where workers share a core, one that looks keeps another one from working.
-            spin_s=SPIN_S if len(set(cores)) == len(cores) else 0.0,
+            spin_s=_spin_s(cores),
             timeout_s=layout.timeout_s,
             prefill_workers=layout.prefill_workers,
         )
@@ -222,28 +221,24 @@ class ClusterCore:
 
     def scaled(self, attention_workers: int) -> Scaled:
         """What it would be with so many; an EngineError if it cannot be."""
-        scaled = Scaled.of(
-            self.layout, self.facts, self.pool_tokens, attention_workers, self._machine.free_bytes()
-        )
-        self._machine.cores(scaled.layout)
-        return scaled
+        return Scaled.of(self.layout, self.facts, self.pool_tokens, attention_workers, self._machine)
 
     def scale(self, to: Scaled) -> None:
         """Deal attention out anew, while nothing is under way. The KV memory is empty then: everybody is to
         be launched with his state. Raises LostError if workers are lost meanwhile, for regroup() to mend.
         """
-        cores = self._machine.cores(to.layout)
         self.layout, self._partition = to.layout, to.partition
         self.pools, self.pool_tokens, self.workers = to.pools, to.pool_tokens, to.layout.names
         self._shared = replace(
             self._shared,
             partition=asdict(to.partition),
             arena_tokens=to.pool_tokens,
-            spin_s=SPIN_S if len(set(cores)) == len(cores) else 0.0,
+            spin_s=_spin_s(to.cores),
         )
         self._telling = Telling(to.partition)
-        self._since = [*self._since[: to.layout.model_workers], *[0] * to.layout.workers][: to.layout.workers]
-        self._crew.become(self._boots(cores))
+        stay = to.layout.model_workers
+        self._since = self._since[:stay] + [0] * (to.layout.workers - stay)
+        self._crew.become(self._boots(to.cores))
         self.regroup(LostError((), "attention is dealt out anew"))
 
     def strike(self, name: str, how: str) -> None:
@@ -343,6 +338,11 @@ class ClusterCore:
     def close(self) -> None:
         """End the workers. None is left when this returns."""
         self._own.close()
+
+
+def _spin_s(cores: list[int]) -> float:
+    """Where workers share a core, one that looks keeps another one from working."""
+    return SPIN_S if len(set(cores)) == len(cores) else 0.0
 
 
 def _boot(shared: Boot, name: str, core: int) -> Boot:

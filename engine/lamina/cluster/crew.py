@@ -237,9 +237,15 @@ class Crew:
 
     def _look(self) -> None:
         """Raise LostError if somebody is there and does not work."""
-        if found := self._pulses.look():
-            number, why = next(iter(found.items()))
-            raise LostError(set(found), f"{self.names[number]} hangs: {why}")
+        if hanging := self._hanging():
+            raise hanging
+
+    def _hanging(self, lost: Collection[int] = ()) -> LostError | None:
+        """Who does not work, beside those who are lost already."""
+        if not (found := self._pulses.look()):
+            return None
+        number, why = next(iter(found.items()))
+        return LostError({*lost, *found}, f"{self.names[number]} hangs: {why}")
 
     def _require_open(self) -> None:
         if not self._hang_up.alive:
@@ -281,9 +287,8 @@ class Crew:
                 if "failed" in message:
                     cause = f"{self.names[other]} cannot go on: {message['failed']}"
                     return LostError(lost | {other}, cause)
-            if found := self._pulses.look():
-                number, cause = next(iter(found.items()))
-                return LostError(lost | set(found), f"{self.names[number]} hangs: {cause}")
+            if hanging := self._hanging(lost):
+                return hanging
             if deadline.left_s == 0:
                 return LostError(lost, sentence)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lamina.cluster.layout import Layout
+from lamina.cluster.workplace import Workplace
 from lamina.pipeline import EngineError, Partition
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.options import require_count
@@ -17,10 +18,11 @@ class Scaled:
     layout: Layout
     partition: Partition
     pool_tokens: int
+    cores: list[int]  # of each worker
 
     @staticmethod
     def of(
-        layout: Layout, facts: ModelFacts, pool_tokens: int, attention_workers: int, free_bytes: int
+        layout: Layout, facts: ModelFacts, pool_tokens: int, attention_workers: int, machine: Workplace
     ) -> Scaled:
         """An EngineError if there cannot be so many."""
         require_count("attention_workers", attention_workers)
@@ -34,12 +36,13 @@ class Scaled:
             share_bytes //= layout.attention_workers
         if tokens < 1:
             raise EngineError(f"{attention_workers} attention workers have no room for a token: keep more")
+        free_bytes = machine.free_bytes()
         if more * share_bytes > free_bytes:
             raise EngineError(
                 f"{more} more attention workers need {more * share_bytes / 1e9:,.1f} GB for KV and "
                 f"{free_bytes / 1e9:,.1f} GB are free: add fewer"
             )
-        return Scaled(then, partition, tokens)
+        return Scaled(then, partition, tokens, machine.cores(then))
 
     @property
     def pools(self) -> int:

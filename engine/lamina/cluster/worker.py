@@ -1,5 +1,5 @@
-"""What all kinds of workers have in common: how they begin, meet, hear of plans, lose each
-other and meet again, and end.
+"""What all kinds of workers have in common: how they begin, meet, hear of plans, lose each other and meet
+again, and end.
 """
 
 from __future__ import annotations

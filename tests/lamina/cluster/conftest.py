@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
+import random
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import transformers
 
-from lamina import Engine
+from lamina import Engine, Sampling
 from lamina.cluster import ClusterCore, Layout, Machine
 from lamina.pipeline import check_schedule
 from lamina.serve.requests import Result
 
 SmallModel = Callable[..., transformers.PreTrainedModel]
 Saved = Callable[..., Path]
+Load = list[tuple[list[int], Sampling]]
+KINDS: tuple[dict[str, Any], ...] = (
+    {},
+    {"temperature": 1.0, "seed": 3},
+    {"n": 3, "temperature": 0.8, "seed": 4},
+    {"beams": 3},
+    {"logprobs": 2},
+)
 DEADLINE_S = 60.0  # for what takes a moment, on a machine that others use too
 
 
@@ -139,6 +153,72 @@ def prompts() -> Callable[..., list[list[int]]]:
 def tokens_of() -> Callable[[Result], list[list[int]]]:
     """A result's tokens, completion by completion."""
     return lambda result: [list(done.tokens) for done in result.completions]
+
+
+@pytest.fixture(scope="session")
+def kinds() -> tuple[dict[str, Any], ...]:
+    """Wishes of requests: drawn, several samples, beams, logprobs."""
+    return KINDS
+
+
+@pytest.fixture(scope="session")
+def mixed(prompts: Callable[..., list[list[int]]]) -> Callable[[int], Load]:
+    """So many requests of all kinds, of all lengths."""
+
+    def make(count: int) -> Load:
+        draw = random.Random(1)
+        texts = prompts(*(draw.randrange(1, 50) for _ in range(count)))
+        return [
+            (text, Sampling(max_tokens=draw.randrange(3, 20), ignore_eos=True, **KINDS[i % len(KINDS)]))
+            for i, text in enumerate(texts)
+        ]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def play(tokens_of: Callable[[Result], list[list[int]]]) -> Callable[..., list[list[list[int]]]]:
+    """Serve all requests of a load; what comes between two steps, and the tokens."""
+
+    def serve(
+        engine: Engine, load: Load, between: Callable[[int], None] = lambda step: None
+    ) -> list[list[list[int]]]:
+        numbers = [engine.submit(*request) for request in load]
+        step = 0
+        while not engine.idle:
+            between(step)
+            engine.step()
+            step += 1
+        return [tokens_of(engine.result(number)) for number in numbers]
+
+    return serve
+
+
+@pytest.fixture(scope="session")
+def harassed() -> Callable[..., contextlib.AbstractContextManager[None]]:
+    """Meanwhile an engine's workers are killed and stopped, by somebody who looks at nothing."""
+
+    @contextlib.contextmanager
+    def strike(engine: Engine, seed: int) -> Iterator[None]:
+        draw, enough = random.Random(seed), threading.Event()
+
+        def blows() -> None:
+            for _ in range(6):
+                if enough.wait(draw.uniform(0.1, 0.6)):
+                    return
+                pids = list(engine.core._crew._pids.values())
+                if pids:
+                    os.kill(draw.choice(pids), draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP]))
+
+        thread = threading.Thread(target=blows)
+        thread.start()
+        try:
+            yield
+        finally:
+            enough.set()
+            thread.join()
+
+    return strike
 
 
 @pytest.fixture(scope="session")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import random
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,53 +25,21 @@ LAYOUTS = {
     "stages": Layout(2, 2, pipeline_parallel=2, oversubscribe=True),
     "streamed": Layout(1, 2, stream_chunks=2, oversubscribe=True),
 }
-KINDS = (
-    {},
-    {"temperature": 1.0, "seed": 3},
-    {"n": 3, "temperature": 0.8, "seed": 4},
-    {"beams": 3},
-    {"logprobs": 2},
-)
 Start = Callable[..., Engine]
+Play = Callable[..., list[list[list[int]]]]
+TokensOf = Callable[[Result], list[list[int]]]
+Load = list[tuple[list[int], Sampling]]
 Prompts = Callable[..., list[list[int]]]
 
 
 @pytest.fixture(scope="module")
-def load(prompts: Prompts) -> list[tuple[list[int], Sampling]]:
-    """Requests of all kinds, of all lengths."""
-    draw = random.Random(1)
-    texts = prompts(*(draw.randrange(1, 50) for _ in range(20)))
-    return [
-        (text, Sampling(max_tokens=draw.randrange(3, 20), ignore_eos=True, **KINDS[i % len(KINDS)]))
-        for i, text in enumerate(texts)
-    ]
-
-
-def tokens_of(result: Result) -> list[tuple[int, ...]]:
-    return [done.tokens for done in result.completions]
-
-
-def play(
-    engine: Engine,
-    load: list[tuple[list[int], Sampling]],
-    between: Callable[[int], None] = lambda step: None,
-) -> list[list[tuple[int, ...]]]:
-    """Serve all; what comes between two steps, and the tokens."""
-    numbers = [engine.submit(*request) for request in load]
-    step = 0
-    while not engine.idle:
-        between(step)
-        engine.step()
-        step += 1
-    return [tokens_of(engine.result(number)) for number in numbers]
+def load(mixed: Callable[[int], Load]) -> Load:
+    return mixed(20)
 
 
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "rotational"])
 def test_workers_killed_between_steps(
-    layout: str,
-    load: list[tuple[list[int], Sampling]],
-    start: Start,
-    sound: Callable[[Engine], None],
+    layout: str, load: Load, start: Start, sound: Callable[[Engine], None], play: Play
 ) -> None:
     """Each of them in turn, again and again."""
     wanted = play(start(LAYOUTS[layout]), load)
@@ -95,34 +61,20 @@ def test_workers_killed_between_steps(
 
 
 def test_workers_killed_and_stopped_at_any_moment(
-    load: list[tuple[list[int], Sampling]], start: Start, sound: Callable[[Engine], None]
+    load: Load, start: Start, sound: Callable[[Engine], None], play: Play, harassed: Any
 ) -> None:
     """By somebody who looks at nothing: also while they recover."""
     layout = LAYOUTS["requests"]
     wanted = play(start(layout), load * 2)
-    engine, draw, enough = start(layout), random.Random(7), threading.Event()
-
-    def strike() -> None:
-        for _ in range(6):
-            if enough.wait(draw.uniform(0.1, 0.6)):
-                return
-            pids = list(engine.core._crew._pids.values())
-            if pids:
-                os.kill(draw.choice(pids), draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP]))
-
-    thread = threading.Thread(target=strike)
-    thread.start()
-    try:
+    engine = start(layout)
+    with harassed(engine, 7):
         found = play(engine, load * 2)
-    finally:
-        enough.set()
-        thread.join()
     assert found == wanted
     sound(engine)
 
 
 def test_an_idle_engines_workers_killed(
-    load: list[tuple[list[int], Sampling]], start: Start, sound: Callable[[Engine], None]
+    load: Load, start: Start, sound: Callable[[Engine], None], play: Play
 ) -> None:
     """They are replaced when they are needed."""
     engine = start(LAYOUTS["heads"])
@@ -141,7 +93,7 @@ def test_an_idle_engines_workers_killed(
     sound(engine)
 
 
-def test_a_worker_that_is_stopped(load: list[tuple[list[int], Sampling]], start: Start) -> None:
+def test_a_worker_that_is_stopped(load: Load, start: Start, play: Play) -> None:
     engine = start(LAYOUTS["requests"])
     wanted = play(engine, load)
     struck = []
@@ -188,7 +140,7 @@ def test_one_that_is_stopped_while_it_is_told_much(
 
 
 def test_a_nursery_that_is_killed_while_workers_are_replaced(
-    saved: Callable[..., Path], load: list[tuple[list[int], Sampling]]
+    saved: Callable[..., Path], load: Load, play: Play
 ) -> None:
     with Engine(saved("llama-gqa"), layout=LAYOUTS["rotational"], kv_tokens=2000) as engine:
         wanted = play(engine, load[:6])
@@ -215,9 +167,7 @@ def test_a_nursery_that_is_killed_while_workers_are_replaced(
 
 
 def test_a_nursery_that_is_killed(
-    saved: Callable[..., Path],
-    load: list[tuple[list[int], Sampling]],
-    children_of: Callable[[int], list[int]],
+    saved: Callable[..., Path], load: Load, children_of: Callable[[int], list[int]], play: Play
 ) -> None:
     """Everything there was has gone; the engine loads its model again, and goes on."""
     with Engine(saved("llama-gqa"), layout=LAYOUTS["heads"], kv_tokens=2000) as engine:
@@ -262,7 +212,7 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpoiledMachine
     ],
 )
 def test_a_worker_that_misbehaves(
-    order: str, why: str, saved: Callable[..., Path], spoiled: SpoiledMachine, prompts: Prompts
+    order: str, why: str, saved: Callable[..., Path], spoiled: SpoiledMachine, prompts: Prompts, play: Play
 ) -> None:
     requests = [(text, Sampling(max_tokens=20, ignore_eos=True)) for text in prompts(1, 2, 3, 4, 5)]
     layout = Layout(1, 1, pipelining="serial", oversubscribe=True)
@@ -304,7 +254,7 @@ def test_one_that_misbehaves_for_ever(saved: Callable[..., Path], spoiled: Spoil
 
 
 def test_requests_cancelled_while_workers_are_lost(
-    load: list[tuple[list[int], Sampling]], start: Start, sound: Callable[[Engine], None]
+    load: Load, start: Start, sound: Callable[[Engine], None], play: Play, tokens_of: TokensOf
 ) -> None:
     engine = start(LAYOUTS["requests"])
     numbers = [engine.submit(*request) for request in load]
@@ -320,7 +270,7 @@ def test_requests_cancelled_while_workers_are_lost(
 
 
 def test_going_on_after_tokens_that_were_made(
-    load: list[tuple[list[int], Sampling]], start: Start, sound: Callable[[Engine], None]
+    load: Load, start: Start, sound: Callable[[Engine], None], play: Play, tokens_of: TokensOf
 ) -> None:
     """By an engine that is no more."""
     engine = start(LAYOUTS["heads"])

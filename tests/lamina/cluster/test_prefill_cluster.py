@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,48 +29,27 @@ LAYOUTS = {
     "streamed": Layout(1, 2, prefill_workers=1, stream_chunks=2, oversubscribe=True),
     "gloo": Layout(1, 2, prefill_workers=1, partition="requests", network="gloo", oversubscribe=True),
 }
-KINDS: tuple[dict[str, Any], ...] = (
-    {},
-    {"temperature": 1.0, "seed": 3},
-    {"n": 3, "temperature": 0.8, "seed": 4},
-    {"beams": 3},
-    {"logprobs": 2},
-)
 Start = Callable[..., Engine]
+Play = Callable[..., list[list[list[int]]]]
+TokensOf = Callable[[Result], list[list[int]]]
 Prompts = Callable[..., list[list[int]]]
 Sound = Callable[[Engine], None]
 Load = list[tuple[list[int], Sampling]]
 
 
 @pytest.fixture(scope="module")
-def load(prompts: Prompts) -> Load:
-    """Requests of all kinds, of all lengths."""
-    draw = random.Random(1)
-    texts = prompts(*(draw.randrange(1, 50) for _ in range(15)))
-    return [
-        (text, Sampling(max_tokens=draw.randrange(3, 20), ignore_eos=True, **KINDS[i % len(KINDS)]))
-        for i, text in enumerate(texts)
-    ]
-
-
-def tokens_of(result: Result) -> list[tuple[int, ...]]:
-    return [done.tokens for done in result.completions]
-
-
-def play(engine: Engine, load: Load, between: Callable[[int], None] = lambda step: None) -> list[Any]:
-    """Serve all; what comes between two steps, and the tokens."""
-    numbers = [engine.submit(*request) for request in load]
-    step = 0
-    while not engine.idle:
-        between(step)
-        engine.step()
-        step += 1
-    return [tokens_of(engine.result(number)) for number in numbers]
+def load(mixed: Callable[[int], Load]) -> Load:
+    return mixed(15)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_tokens_are_the_originals(
-    layout: str, start: Start, prompts: Prompts, reference: Callable[..., list[int]], sound: Sound
+    layout: str,
+    start: Start,
+    prompts: Prompts,
+    reference: Callable[..., list[int]],
+    sound: Sound,
+    tokens_of: TokensOf,
 ) -> None:
     """Of short prompts, of one token, and of one that takes several chunks and pieces."""
     engine = start(LAYOUTS[layout], layers=3, positions=POSITIONS)
@@ -80,13 +57,13 @@ def test_tokens_are_the_originals(
     results = engine.generate(texts, Sampling(max_tokens=9, ignore_eos=True))
     for text, result in zip(texts, results, strict=True):
         wanted = reference("llama-gqa", tuple(text), 9, layers=3, positions=POSITIONS)
-        assert tokens_of(result) == [tuple(wanted)]
+        assert tokens_of(result) == [wanted]
     sound(engine)
     assert engine.workers[-1].startswith("prefill ")
 
 
 @pytest.mark.parametrize("layout", ["heads", "requests"])
-def test_requests_of_all_kinds(layout: str, load: Load, start: Start, sound: Sound) -> None:
+def test_requests_of_all_kinds(layout: str, load: Load, start: Start, sound: Sound, play: Play) -> None:
     wanted = play(start(Layout(1, 1, oversubscribe=True)), load)
     engine = start(LAYOUTS[layout])
     assert play(engine, load) == wanted
@@ -97,7 +74,7 @@ def test_requests_of_all_kinds(layout: str, load: Load, start: Start, sound: Sou
 
 @pytest.mark.parametrize(("layout", "kv_tokens"), [("heads", 150), ("requests", 260)])
 def test_those_who_made_room_come_back(
-    layout: str, kv_tokens: int, load: Load, start: Start, sound: Sound
+    layout: str, kv_tokens: int, load: Load, start: Start, sound: Sound, play: Play, tokens_of: TokensOf
 ) -> None:
     """With what they have made since: of samples and beams each its own."""
     wanted = play(start(Layout(1, 1, oversubscribe=True)), load)
@@ -159,6 +136,8 @@ def test_others_decode_while_a_prompt_is_computed(
     prompts: Prompts,
     start: Start,
     sound: Sound,
+    play: Play,
+    tokens_of: TokensOf,
 ) -> None:
     short, long = prompts(5, LONG + 20)
     wish = Sampling(max_tokens=25, ignore_eos=True)
@@ -198,7 +177,13 @@ def test_where_nobody_decodes_a_step_waits_for_a_prompt(
 
 @pytest.mark.parametrize("layout", ["heads", "requests"])
 def test_cancelled_while_its_prompt_is_computed(
-    layout: str, held: Callable[..., Engine], release: Callable[[], None], prompts: Prompts, sound: Sound
+    layout: str,
+    held: Callable[..., Engine],
+    release: Callable[[], None],
+    prompts: Prompts,
+    sound: Sound,
+    play: Play,
+    tokens_of: TokensOf,
 ) -> None:
     """Its memory is for others at once, and what still comes of it harms nobody."""
     short, long, other = prompts(5, LONG + 20, LONG + 15)
@@ -241,7 +226,7 @@ def test_the_last_one_cancelled_while_its_prompt_is_computed(
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_prompt_that_cannot_be_computed_fails_alone(
-    alone: bool, held: Callable[..., Engine], prompts: Prompts, sound: Sound
+    alone: bool, held: Callable[..., Engine], prompts: Prompts, sound: Sound, play: Play, tokens_of: TokensOf
 ) -> None:
     short, wrong = prompts(5, WRONG + 1)
     engine = held("heads")
@@ -262,12 +247,19 @@ def test_a_prompt_that_cannot_be_computed_fails_alone(
 @pytest.mark.parametrize("layout", ["heads", "requests"])
 @pytest.mark.parametrize("victim", ["model 0", "attention 0", "attention 1", "prefill 0"])
 def test_workers_killed_while_prompts_are_computed(
-    layout: str, victim: str, held: Callable[..., Engine], start: Start, prompts: Prompts, sound: Sound
+    layout: str,
+    victim: str,
+    held: Callable[..., Engine],
+    start: Start,
+    prompts: Prompts,
+    sound: Sound,
+    play: Play,
+    kinds: tuple[dict[str, Any], ...],
 ) -> None:
     """Nobody waits for prefill workers after that, though they are still held."""
     texts = prompts(5, 20, LONG, LONG + 20, 7)
     load = [
-        (text, Sampling(max_tokens=12, ignore_eos=True, **KINDS[i % len(KINDS)]))
+        (text, Sampling(max_tokens=12, ignore_eos=True, **kinds[i % len(kinds)]))
         for i, text in enumerate(texts)
     ]
     wanted = play(start(Layout(1, 1, oversubscribe=True)), load)
@@ -283,26 +275,14 @@ def test_workers_killed_while_prompts_are_computed(
     sound(engine)
 
 
-def test_workers_killed_and_stopped_at_any_moment(load: Load, start: Start, sound: Sound) -> None:
+def test_workers_killed_and_stopped_at_any_moment(
+    load: Load, start: Start, sound: Sound, play: Play, harassed: Any
+) -> None:
     layout = LAYOUTS["requests"]
     wanted = play(start(layout), load * 2)
-    engine, draw, enough = start(layout), random.Random(9), threading.Event()
-
-    def strike() -> None:
-        for _ in range(6):
-            if enough.wait(draw.uniform(0.1, 0.6)):
-                return
-            pids = list(engine.core._crew._pids.values())
-            if pids:
-                os.kill(draw.choice(pids), draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP]))
-
-    thread = threading.Thread(target=strike)
-    thread.start()
-    try:
+    engine = start(layout)
+    with harassed(engine, 9):
         found = play(engine, load * 2)
-    finally:
-        enough.set()
-        thread.join()
     assert found == wanted
     sound(engine)
 
