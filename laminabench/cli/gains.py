@@ -11,7 +11,7 @@ from laminabench.cli.output import Output, reporting
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from laminabench.gains import Cell
+    from laminabench.compare.cells import Cell
 
 MODELS = ("llama-33b", "llama-65b", "llama3-70b")
 TRACES = ("azure-conv", "azure-code", "kimi-conv")
@@ -52,7 +52,7 @@ def gains(
     from laminabench.catalog.cost_file import load_costs  # noqa: PLC0415 - numpy, not for --help
     from laminabench.catalog.find_model import model  # noqa: PLC0415
     from laminabench.catalog.network import parse_network  # noqa: PLC0415
-    from laminabench.gains import PAIR, cells  # noqa: PLC0415
+    from laminabench.compare.cells import PAIR, cells  # noqa: PLC0415
     from laminabench.traces.resolve import resolve  # noqa: PLC0415
 
     found = list(

@@ -1,0 +1,44 @@
+"""Deployments of a system that a model can be served on, from kinds of devices and a price."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from laminabench.catalog.deployment import Deployment, Workers
+from laminabench.catalog.hardware import Device
+from laminabench.catalog.models import ModelShape
+
+# Tensor parallelism stays within a node: the cost sets' all-reduce was measured there.
+NODE_DEVICES = 8
+
+
+def deployments(
+    system_name: str,
+    model: ModelShape,
+    devices: Sequence[Device],
+    *,
+    usd_per_hour: tuple[float, float] = (0.0, float("inf")),
+    most_attention: int = 32,
+    replicas: int = 1,
+) -> Iterator[Deployment]:
+    """Every one whose price is within these, both ends included; whether its memory suffices is not asked.
+
+    Model workers are as many as tensor parallelism can be over, for each of so many `replicas`; attention
+    workers as many as KV heads divide over, which is also what lamina-v1 deals requests out to.
+    """
+    low, high = usd_per_hour
+    degrees = model.tp_degrees(NODE_DEVICES)
+    models = [Workers(device, degree * replicas) for device in devices for degree in degrees]
+    found: Iterator[Deployment]
+    if system_name == "vllm":
+        found = (Deployment(each) for each in models)
+    else:
+        shares = [share for share in model.head_splits() if share <= most_attention]
+        attention = [Workers(device, share) for device in devices for share in shares]
+        found = (Deployment(*pair) for pair in itertools.product(models, attention))
+    for each in found:
+        price = each.usd_per_hour
+        # A device without a price cannot be compared by cost.
+        if price is not None and low <= price <= high:
+            yield each

@@ -1,0 +1,1 @@
+"""Deployments side by side: on the same requests, at about the same cost."""

@@ -1,0 +1,1 @@
+"""Goldens: what replays came to, and what moved since."""
