@@ -1,4 +1,4 @@
-# What people do with a checkout. Everything below works on a bare machine with Python >= 3.11 and a C++
+# What people do with aout. Everything below works on a bare machine with Python >= 3.11 and a C++
 # compiler: `make setup` builds .venv, and the other targets depend on it.
 VENV := .venv
 VLLM_VENV := .venv-vllm
@@ -20,14 +20,14 @@ test: setup
 	$(BIN)/pytest -n $(PYTEST_WORKERS)
 
 lint: setup
-	$(BIN)/ruff check
+	$(BIN)/ruff
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 
 format: setup
-	$(BIN)/ruff check --fix
+	$(BIN)/ruff --fix
 	$(BIN)/ruff format
 	$(BIN)/clang-format -i $(CXX_FILES)
 

@@ -70,6 +70,7 @@ def replay(
         mode=workload.mode,
         slo_tbt_ms=workload.slo_tbt_ms,
         usd_per_hour=setup.deployment.usd_per_hour,
+        power_w=setup.deployment.power_w,
         shared_devices=modelled.spec.shared_devices,
     )
     return Replayed(outcome, modelled, summary, simulation_s)
@@ -146,6 +147,7 @@ def replay_live(
         mode=workload.mode,
         slo_tbt_ms=workload.slo_tbt_ms,
         usd_per_hour=setup.deployment.usd_per_hour,
+        power_w=setup.deployment.power_w,
     )
     faults = faults_of(outcome, story.faults, story.strikes, workload.slo_tbt_ms)
     return ReplayedLive(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.analysis.exact import chunks, dot
-from laminabench.sim.spec import TICKS_PER_S, Ticks
+from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks
 
 # Ranks are worked out in whole numbers: 0.07 * 100 is not 7 in floating point.
 PERMILLE = {"p50": 500, "p90": 900, "p99": 990, "p99.9": 999}
@@ -52,6 +52,27 @@ class Distribution:
         if self.up_to is None or place == 0:
             return place
         return int(self.up_to[place - 1])
+
+    def shares_at_most(self, limits: Ticks) -> Float64:
+        """For each limit the share of the values that are not above it; NaN without any value."""
+        if not self.count:
+            return np.full(len(limits), np.nan)
+        places = np.searchsorted(self.values, limits, side="right")
+        counts = places if self.up_to is None else np.concatenate([[0], self.up_to])[places]
+        shares: Float64 = counts / self.count
+        return shares
+
+    def support(self, most: int) -> Ticks:
+        """The distinct values, or about so many of them: at equal steps of the share, half of them at the
+        hundred times finer steps of the last hundredth, where the tail is."""
+        values = np.unique(self.values)
+        if len(values) <= most:
+            return values
+        tail = most // 2
+        shares = np.concatenate([np.linspace(0.0, 1.0, most - tail), np.linspace(0.99, 1.0, tail)])
+        ranks = np.maximum(1, np.ceil(shares * self.count)).astype(np.int64)
+        places = ranks - 1 if self.up_to is None else np.searchsorted(self.up_to, ranks)
+        return np.unique(self.values[places])
 
     def describe(self, per_s: float) -> dict[str, float | None]:
         """Mean, percentiles and maximum of values in ticks; 1000 per_s gives milliseconds."""

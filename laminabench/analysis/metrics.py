@@ -25,6 +25,7 @@ def summarise(
     mode: Mode,
     slo_tbt_ms: float,
     usd_per_hour: float | None,
+    power_w: float | None = None,
     shared_devices: bool = False,
 ) -> dict[str, Any]:
     """Everything of the steady window, and the main numbers of the whole run beside it; ready for JSON.
@@ -44,6 +45,7 @@ def summarise(
     return {
         **headline,
         "cost": rates.cost(headline["throughput_tokens_per_s"], usd_per_hour),
+        "energy": rates.energy(headline["throughput_tokens_per_s"], power_w),
         "requests": {"completed": counts[0], "rejected": counts[1], "unfinished": counts[2]},
         "tokens_generated": total(outcome.iterations["size"]),
         "duration_s": outcome.end_s,

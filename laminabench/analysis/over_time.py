@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.analysis.distribution import distribution
-from laminabench.analysis.tbt import tokens_of
+from laminabench.analysis.tbt import gaps_of, tokens_of
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import TICKS_PER_S, Float64, ticks
 
@@ -35,17 +35,12 @@ def over_time(outcome: Outcome, slices: int | None = None) -> OverTime:
         slices = min(MOST_SLICES, max(FEWEST_SLICES, wanted))
     edges_s = np.linspace(0.0, outcome.end_s, slices + 1)
     edges = ticks(edges_s)
-    rows, tokens = outcome.iterations, tokens_of(outcome)
+    rows, gaps = outcome.iterations, gaps_of(tokens_of(outcome))
     ends = ticks(rows["start_s"]) + ticks(rows["duration_s"])
-    made = np.bincount(_slice_of(ends, edges), weights=rows["size"], minlength=slices)
-    gaps = [np.diff(lane.end) for lane in tokens.lanes] + [tokens.resumed.gap]
-    came = [lane.end[1:] for lane in tokens.lanes] + [tokens.resumed.end]
-    counts = [lane.stayed[1:] for lane in tokens.lanes] + [np.ones(len(tokens.resumed.gap), np.int32)]
-    gap, at, count = (np.concatenate(each) for each in (gaps, came, counts))
-    some = count > 0
-    gap, place, count = gap[some], _slice_of(at[some], edges), count[some]
+    made = np.bincount(slice_of(ends, edges), weights=rows["size"], minlength=slices)
+    place = slice_of(gaps.end, edges)
     order = np.argsort(place, kind="stable")
-    gap, count, place = gap[order], count[order], place[order]
+    gap, count, place = gaps.gap[order], gaps.count[order], place[order]
     p50, p99 = np.full(slices, np.nan), np.full(slices, np.nan)
     first = np.searchsorted(place, np.arange(slices + 1))
     for each in range(slices):
@@ -59,7 +54,7 @@ def over_time(outcome: Outcome, slices: int | None = None) -> OverTime:
     return OverTime(edges_s, per_s, p50, p99)
 
 
-def _slice_of(at: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.int64]:
+def slice_of(at: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.int64]:
     """After one edge and up to and including the next."""
     found: NDArray[np.int64] = np.clip(np.searchsorted(edges, at, side="left") - 1, 0, len(edges) - 2)
     return found

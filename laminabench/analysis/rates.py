@@ -19,6 +19,8 @@ from laminabench.analysis.window import Window
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import TICKS_PER_S, Ticks, ticks
 
+# Nothing here knows what a device draws at work; what it is rated for is known.
+ENERGY_BOUND = "upper: every device at its rated power all the time; hosts, network and cooling not counted"
 PARTS = ("model", "attention", "network", "host")
 
 
@@ -173,6 +175,12 @@ def cost(throughput_tokens_per_s: float | None, usd_per_hour: float | None) -> d
         "usd_per_million_tokens": usd_per_hour / per_hour * 1e6 if per_hour else None,
         "tokens_per_usd": per_hour / usd_per_hour if usd_per_hour else None,
     }
+
+
+def energy(throughput_tokens_per_s: float | None, power_w: float | None) -> dict[str, float | str | None]:
+    """An upper bound on what the devices take for a token, and what it supposes. None as in `cost`."""
+    each = power_w / throughput_tokens_per_s if power_w is not None and throughput_tokens_per_s else None
+    return {"rated_w": power_w, "joules_per_token": each, "bound": ENERGY_BOUND}
 
 
 def _spans(outcome: Outcome) -> Iterator[tuple[slice, Ticks, Ticks]]:

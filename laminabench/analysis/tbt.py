@@ -55,6 +55,27 @@ def tokens_of(outcome: Outcome) -> Tokens:
     return Tokens(lanes, _resumed(outcome.stints, lanes))
 
 
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """When gaps ended, how long they were, and how many tokens each is the gap of (at least one)."""
+
+    end: Ticks
+    gap: Ticks
+    count: NDArray[np.int32]
+
+
+def gaps_of(tokens: Tokens, window: Window | None = None) -> Gaps:
+    """Every gap with its time, for what follows them over time; `tbt` is leaner where only lengths count."""
+    lanes, resumed = tokens.lanes, tokens.resumed
+    end = np.concatenate([*(lane.end[1:] for lane in lanes), resumed.end])
+    gap = np.concatenate([*(np.diff(lane.end) for lane in lanes), resumed.gap])
+    count = np.concatenate([*(lane.stayed[1:] for lane in lanes), np.ones(len(resumed.gap), np.int32)])
+    some = count > 0
+    if window is not None:
+        some &= (end > window.start) & (end <= window.end)
+    return Gaps(end[some], gap[some], count[some])
+
+
 def tbt(tokens: Tokens, window: Window | None = None) -> Distribution:
     """Gaps in ticks, each as often as there are tokens that came after it; in the window, if one is given."""
     gaps: list[Ticks] = []

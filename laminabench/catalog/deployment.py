@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,11 @@ class Workers:
     @property
     def usd_per_hour(self) -> float | None:
         each = self.device.price_usd_per_hour
+        return None if each is None else self.count * each
+
+    @property
+    def power_w(self) -> float | None:
+        each = self.device.power_w
         return None if each is None else self.count * each
 
     @property
@@ -53,24 +58,27 @@ class Deployment:
     @property
     def usd_per_hour(self) -> float | None:
         """None where a part has no price: the others' alone would be too little."""
-        prices = [part.usd_per_hour for part in self.parts]
-        known = [price for price in prices if price is not None]
-        return sum(known) if len(known) == len(prices) else None
+        return _sum_if_known([part.usd_per_hour for part in self.parts])
+
+    @property
+    def power_w(self) -> float | None:
+        """What all devices are rated for, without hosts and network; None where one has no rating."""
+        return _sum_if_known([part.power_w for part in self.parts])
 
     @property
     def price_note(self) -> str:
         """A warning where rents and purchases are added up; empty when they are comparable."""
-        bases = {part.device.name: part.device.price.basis for part in self.parts if part.device.price}
-        if len(set(bases.values()) - {"override"}) < 2 or self.usd_per_hour is None:
+        kinds = kinds_of_prices(part.device for part in self.parts)
+        if not kinds or self.usd_per_hour is None:
             return ""
-        listed = ", ".join(f"{name} by {basis}" for name, basis in bases.items())
-        return f"prices of different kinds are added up ({listed}); give comparable ones with --price"
+        return f"prices of different kinds are added up ({kinds}); give comparable ones with --price"
 
     def describe(self) -> dict[str, Any]:
         return {
             "name": str(self),
             "dop": list(self.dop),
             "usd_per_hour": self.usd_per_hour,
+            "power_w": self.power_w,
             "devices": [
                 {"device": part.device.name, "count": part.count, "price": part.device.describe()["price"]}
                 for part in self.parts
@@ -91,6 +99,19 @@ def parse_deployment(text: str, devices: Mapping[str, Device] | None = None) -> 
             "write MODEL_WORKERS or MODEL_WORKERS+ATTENTION_WORKERS, such as 2xh100+4xh20"
         )
     return Deployment(*(_workers(piece, text, devices) for piece in pieces))
+
+
+def kinds_of_prices(devices: Iterable[Device]) -> str:
+    """Which device has which kind of price, where some are rents and some purchases; empty if comparable."""
+    bases = {device.name: device.price.basis for device in devices if device.price}
+    if len(set(bases.values()) - {"override"}) < 2:
+        return ""
+    return ", ".join(f"{name} by {basis}" for name, basis in bases.items())
+
+
+def _sum_if_known(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
 def _workers(piece: str, text: str, devices: Mapping[str, Device] | None) -> Workers:

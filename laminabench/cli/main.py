@@ -22,11 +22,11 @@ COMMANDS = (
         example="laminabench replay --trace azure-conv --system lamina",
     ),
     Lazy(
-        "gains",
-        "laminabench.cli.gains:gains",
-        "Lamina against vLLM at equal cost, models by traces.",
+        "compare",
+        "laminabench.cli.compare:compare",
+        "Runs side by side; systems at equal cost; gates.",
         section="Replaying",
-        example="laminabench gains --model llama3-70b",
+        example="laminabench compare --equal-cost --model llama3-70b",
     ),
     Lazy(
         "traces",

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from laminabench.cli.hardware import price_options
+from laminabench.cli.ranges import NumberRange
 from laminabench.cli.traces.options import COUNT, window
 from laminabench.systems.registry import MODULES
 
@@ -81,7 +82,7 @@ _OPTIONS = (
     click.option("--concurrency", type=COUNT, help="With --mode closed: requests in the system at once."),
     click.option(
         "--slo-tbt-ms",
-        type=click.FloatRange(0, 1e9, min_open=True),
+        type=NumberRange(0, 1e9, min_open=True),
         default=100.0,
         show_default=True,
         help="Time between tokens that counts as good.",
@@ -122,7 +123,7 @@ _OPTIONS = (
     click.option("--stream-along", type=_choice("requests", "heads"), help="What a mini-batch is a part of."),
     click.option(
         "--kv-overcommit",
-        type=click.FloatRange(1, 100),
+        type=NumberRange(1, 100),
         default=1.0,
         show_default=True,
         help="lamina: KV beyond device memory, paged to the host.",
@@ -148,7 +149,7 @@ _OPTIONS = (
     click.option(
         "--gpu-memory-utilization",
         metavar="X",
-        type=click.FloatRange(0.1, 1.0),
+        type=NumberRange(0.1, 1.0),
         default=0.9,
         show_default=True,
         help="Share of a device's memory in use.",

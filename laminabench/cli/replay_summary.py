@@ -69,6 +69,7 @@ def _lines(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield f"within {slo['tbt_ms']:g} ms", f"{tokens} of tokens, {requests} of requests throughout; {goodput}"
     cost = result["cost"]
     yield "cost", _price(cost)
+    yield "energy", _energy(result["energy"])
     yield "a token's time", ", ".join(f"{part} {share(result['time_shares'][part])}" for part in PARTS)
     idle = {name: value for name, value in result["bubbles"].items() if not isinstance(value, dict)}
     yield "idle (bubbles)", ", ".join(f"{name} {share(value)}" for name, value in idle.items())
@@ -90,6 +91,13 @@ def _price(cost: dict[str, Any]) -> str:
         f"${cost['usd_per_hour']:.2f} an hour, ${number(cost['usd_per_million_tokens'])} a million tokens, "
         f"{number(cost['tokens_per_usd'])} tokens a dollar"
     )
+
+
+def _energy(energy: dict[str, Any]) -> str:
+    if energy["rated_w"] is None:
+        return "-, for want of a power rating"
+    each = number(energy["joules_per_token"])
+    return f"at most {each} J a token, all devices at their rated {energy['rated_w']:,.0f} W throughout"
 
 
 def _schedule(schedule: dict[str, Any]) -> str:

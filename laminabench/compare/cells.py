@@ -1,19 +1,21 @@
-"""Lamina against vLLM at about equal cost, cell by cell: the layout of v2 Figure 10, for any cost set."""
+"""Systems on the same requests, cell by cell: models by traces by cost sets, the layout of v2 Figure 10."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from laminabench.catalog.costs import CostSet
+from laminabench.catalog.deployment import kinds_of_prices
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network
+from laminabench.compare.equal_cost import at_equal_cost
+from laminabench.compare.holding import longest_held, without_longer
+from laminabench.compare.sides import Side, SideBySide, modelled_estimates, side_by_side
+from laminabench.compare.terms import Terms, price_of
 from laminabench.errors import UserError
-from laminabench.replay import Workload, replay
-from laminabench.systems.registry import papers_setup, system
+from laminabench.replay import replay
 from laminabench.systems.setup import Setup
 from laminabench.traces.table import Trace
 
@@ -22,44 +24,79 @@ PAIR = ("vllm", "lamina")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One model on one trace with one cost set: both systems on the same requests."""
+    """One model on one trace with one cost set: every system on the same requests."""
 
     model: str
     trace: str
     costs: str
-    dropped: int  # requests that one of the two could never hold, left out for both
-    throughput_tokens_per_s: dict[str, float]
-    mean_batch: dict[str, float]
-    tbt_ms: dict[str, float | None]
+    dropped: int  # requests that one of the systems could never hold, left out for all
+    asked: dict[str, str]  # deployments; at equal cost others may have taken their place
+    deployments: dict[str, str]
     usd_per_hour: dict[str, float]
+    summaries: dict[str, dict[str, Any]]
+    slo_tbt_ms: float
+    kinds_of_prices: str  # where they cannot be compared: which device has which
+
+    @property
+    def throughput_tokens_per_s(self) -> dict[str, float]:
+        return {name: summary["throughput_tokens_per_s"] for name, summary in self.summaries.items()}
+
+    @property
+    def mean_batch(self) -> dict[str, float]:
+        return {name: summary["mean_batch"] for name, summary in self.summaries.items()}
+
+    @property
+    def tbt_ms(self) -> dict[str, float | None]:
+        """The medians."""
+        return {name: summary["tbt_ms"]["p50"] for name, summary in self.summaries.items()}
 
     @property
     def gain(self) -> float:
         """Lamina's throughput over vLLM's, less one."""
-        return self.throughput_tokens_per_s["lamina"] / self.throughput_tokens_per_s["vllm"] - 1
+        return self.gain_of("lamina", "vllm")
 
     @property
     def gain_per_dollar(self) -> float:
-        return (1 + self.gain) * self.usd_per_hour["vllm"] / self.usd_per_hour["lamina"] - 1
+        return self.gain_per_dollar_of("lamina", "vllm")
 
     @property
     def batch_ratio(self) -> float:
         return self.mean_batch["lamina"] / self.mean_batch["vllm"]
 
-    def row(self) -> dict[str, Any]:
+    def gain_of(self, name: str, base: str) -> float:
+        """One system's throughput over another's, less one."""
+        return self.throughput_tokens_per_s[name] / self.throughput_tokens_per_s[base] - 1
+
+    def gain_per_dollar_of(self, name: str, base: str) -> float:
+        """The same at exactly equal cost."""
+        return (1 + self.gain_of(name, base)) * self.usd_per_hour[base] / self.usd_per_hour[name] - 1
+
+    def sides(self, base: str) -> SideBySide:
+        """With every metric, and ratios to the base."""
+        sides = [
+            Side(name, name, self.deployments[name], self.model, "modelled", modelled_estimates(summary))
+            for name, summary in self.summaries.items()
+        ]
+        return side_by_side(sides, list(self.summaries).index(base), self.slo_tbt_ms)
+
+    def row(self, base: str) -> dict[str, Any]:
         """For --json."""
+        others = [name for name in self.summaries if name != base]
+        batch = self.mean_batch
         return {
             "model": self.model,
             "trace": self.trace,
             "costs": self.costs,
             "dropped": self.dropped,
-            "throughput_tokens_per_s": self.throughput_tokens_per_s,
-            "mean_batch": self.mean_batch,
-            "tbt_ms": self.tbt_ms,
+            "deployment": self.deployments,
             "usd_per_hour": self.usd_per_hour,
-            "gain": self.gain,
-            "gain_per_dollar": self.gain_per_dollar,
-            "batch_ratio": self.batch_ratio,
+            "throughput_tokens_per_s": self.throughput_tokens_per_s,
+            "mean_batch": batch,
+            "tbt_ms": self.tbt_ms,
+            "gain": {name: self.gain_of(name, base) for name in others},
+            "gain_per_dollar": {name: self.gain_per_dollar_of(name, base) for name in others},
+            "batch_ratio": {name: batch[name] / batch[base] for name in others},
+            "compared": self.sides(base).describe(),
         }
 
 
@@ -71,52 +108,38 @@ def cells(
     *,
     host_async: tuple[str, ...] = (),
 ) -> Iterator[Cell]:
-    """Every combination, on the deployments of v2 Table 5, saturated.
+    """Lamina and vLLM in every combination, on the deployments of v2 Table 5, saturated.
 
     `host_async` names the systems whose host works behind the devices.
     """
+    terms = Terms(PAIR, network=network, host_async=host_async)
     for costs in cost_sets:
         for model in models:
-            setups = {
-                name: replace(papers_setup(name, model, costs, network), host_async=name in host_async)
-                for name in PAIR
-            }
-            longest = _longest(setups)
             for trace in traces:
-                yield _cell(setups, trace, longest)
+                yield cell(terms, model, trace, costs)
 
 
-def _cell(setups: dict[str, Setup], trace: Trace, longest: int) -> Cell:
-    lengths = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
-    fitting = np.flatnonzero(lengths <= longest)
-    dropped = len(trace) - len(fitting)
-    if not len(fitting):
-        raise UserError(f"no request of {trace.meta.name} fits both {' and '.join(setups)}")
-    kept = trace.take(fitting) if dropped else trace
-    summaries = {name: replay(kept, name, setup, Workload()).summary for name, setup in setups.items()}
-    setup = setups["lamina"]
+def cell(terms: Terms, model: ModelShape, trace: Trace, costs: CostSet) -> Cell:
+    """Every system of the terms, at equal cost if they ask for it."""
+    asked = terms.setups(model, costs)
+    setups = at_equal_cost(asked, terms, terms.equal_cost, trace) if terms.equal_cost else asked
+    prices = {name: price_of(name, setup) for name, setup in setups.items()}
+    kept = without_longer(trace, min(longest_held(name, setup) for name, setup in setups.items()))
+    if not len(kept):
+        raise UserError(f"no request of {trace.meta.name} fits {' and '.join(setups)} with {model.name}")
     return Cell(
-        setup.model.name,
+        model.name,
         trace.meta.name,
-        setup.costs.name,
-        dropped,
-        {name: summary["throughput_tokens_per_s"] for name, summary in summaries.items()},
-        {name: summary["mean_batch"] for name, summary in summaries.items()},
-        {name: summary["tbt_ms"]["p50"] for name, summary in summaries.items()},
-        {name: _usd_per_hour(each) for name, each in setups.items()},
+        costs.name,
+        len(trace) - len(kept),
+        {name: str(setup.deployment) for name, setup in asked.items()},
+        {name: str(setup.deployment) for name, setup in setups.items()},
+        prices,
+        {name: _summary(kept, name, setup, terms) for name, setup in setups.items()},
+        terms.workload.slo_tbt_ms,
+        kinds_of_prices(part.device for setup in setups.values() for part in setup.deployment.parts),
     )
 
 
-def _usd_per_hour(setup: Setup) -> float:
-    """The papers' deployments are of devices that have a price."""
-    price = setup.deployment.usd_per_hour
-    assert price is not None
-    return price
-
-
-def _longest(setups: dict[str, Setup]) -> int:
-    """What fits in every system, a block to spare: the one that rejects a request has an easier load."""
-    return min(
-        spec.tokens_per_pool // spec.block_tokens * spec.block_tokens - spec.block_tokens
-        for spec in (system(name).build(setup).spec for name, setup in setups.items())
-    )
+def _summary(trace: Trace, name: str, setup: Setup, terms: Terms) -> dict[str, Any]:
+    return replay(trace, name, setup, terms.workload).summary

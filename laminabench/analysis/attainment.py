@@ -1,0 +1,126 @@
+"""Attainment for every limit at once, and TBT as a curve: what pictures of them are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laminabench.analysis.distribution import Distribution, distribution
+from laminabench.analysis.rates import per_second, produced
+from laminabench.analysis.tbt import Tokens, tbt, tokens_of
+from laminabench.analysis.window import Window
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks, ticks
+
+# So many limits, in equal ratios from the shortest gap to the longest, if nobody says which.
+DEFAULT_LIMITS = 101
+# For a replay without a single gap; any would do.
+_NO_GAPS_MS = (1.0, 1000.0)
+_PER_MS = 1000.0 / TICKS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One value a limit; NaN where there was no gap, or no request that finished."""
+
+    limits_ms: Float64
+    token_attainment: Float64
+    request_attainment: Float64
+    goodput_tokens_per_s: Float64
+
+
+def curve(
+    outcome: Outcome, window: Window | None = None, limits_ms: Sequence[float] | Float64 | None = None
+) -> Curve:
+    """Token and request attainment and goodput as functions of the TBT limit, as `slo` in a summary has them.
+
+    Of the whole replay without a window.
+    """
+    tokens = tokens_of(outcome)
+    gaps = tbt(tokens, window)
+    limits = _default_limits_ms(gaps) if limits_ms is None else np.asarray(limits_ms, np.float64)
+    at = ticks(limits / 1000)
+    in_tokens = gaps.shares_at_most(at)
+    within = Window(0.0, outcome.end_s, "whole_run") if window is None else window
+    made = produced(outcome, within)
+    late = np.nan_to_num(gaps.count * (1.0 - in_tokens))
+    per_s = per_second(1.0, within)
+    goodput = np.full(len(at), np.nan) if per_s is None else np.rint(made - late) * per_s
+    worst = distribution(worst_gaps(outcome, tokens, window)[1])
+    return Curve(limits, in_tokens, worst.shares_at_most(at), goodput)
+
+
+def cdf(outcome: Outcome, window: Window | None = None, points: int = 400) -> tuple[Float64, Float64]:
+    """(ms, share of the gaps that are not above it), rising, every value one that occurred, the last share 1.
+
+    Every distinct gap if there are not more than `points`; else as many of them, half in the tail.
+    """
+    gaps = tbt(tokens_of(outcome), window)
+    if not gaps.count:
+        return np.zeros(0), np.zeros(0)
+    values = gaps.support(points)
+    at_ms = (values * _PER_MS).astype(np.float64)
+    return at_ms, gaps.shares_at_most(values)
+
+
+def worst_gaps(outcome: Outcome, tokens: Tokens, window: Window | None = None) -> tuple[Ticks, Ticks]:
+    """When each request finished that did (in the window), and its longest gap: 0 if it made one token."""
+    columns, stints = outcome.requests, outcome.stints
+    lengths = [len(lane.end) for lane in tokens.lanes]
+    base = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    # At base[j] + k the gap before iteration k of batch j; a stretch never asks for that of its first.
+    gap = np.zeros(int(base[-1]), np.int64)
+    for j, lane in enumerate(tokens.lanes):
+        gap[base[j] + 1 : base[j + 1]] = np.diff(lane.end)
+    worst = np.zeros(len(columns["finished_s"]), np.int64)
+    whole = np.flatnonzero(columns["first_iteration"] >= 0)
+    whole = whole[~np.isin(whole, stints["request"])]
+    worst[whole] = _longest(gap, base, columns["batch"][whole], *_span(columns, whole))
+    every = np.arange(len(stints["request"]))
+    inside = _longest(gap, base, stints["batch"], *_span(stints, every))
+    np.maximum.at(worst, stints["request"], inside)
+    np.maximum.at(worst, tokens.resumed.request, tokens.resumed.gap)
+    done = np.isfinite(columns["finished_s"])
+    finished, worst = ticks(columns["finished_s"][done]), worst[done]
+    if window is None:
+        return finished, worst
+    done = (finished > window.start) & (finished <= window.end)
+    return finished[done], worst[done]
+
+
+def _span(columns: dict[str, NDArray[np.int64]], rows: NDArray[np.int64]) -> tuple[Ticks, Ticks]:
+    first, last = (columns[name][rows].astype(np.int64) for name in ("first_iteration", "last_iteration"))
+    return first, last
+
+
+def _longest(
+    gap: Ticks, base: NDArray[np.int64], batch: NDArray[np.int32], first: Ticks, last: Ticks
+) -> Ticks:
+    """The longest gap between the iterations `first` and `last` of these batches, 0 where they are one.
+
+    Ranges of every length by maxima over powers of two: one array at a time, doubled as lengths grow.
+    """
+    found = np.zeros(len(first), np.int64)
+    begin, length = base[batch] + first + 1, last - first
+    highest, width = gap, 1
+    levels = np.frexp(length)[1] - 1  # floor(log2(length)), -1 for 0
+    for power in range(int(levels.max(initial=-1)) + 1):
+        if power:
+            highest = np.maximum(highest[:-width], highest[width:])
+            width *= 2
+        mine = np.flatnonzero(levels == power)
+        start = begin[mine]
+        found[mine] = np.maximum(highest[start], highest[start + length[mine] - width])
+    return found
+
+
+def _default_limits_ms(gaps: Distribution) -> Float64:
+    if not gaps.count:
+        return np.geomspace(*_NO_GAPS_MS, DEFAULT_LIMITS)
+    low, high = max(int(gaps.values[0]), 1) * _PER_MS, int(gaps.values[-1]) * _PER_MS
+    limits = np.geomspace(low, max(low, high), DEFAULT_LIMITS)
+    limits[-1] = max(low, high)  # rounding must not leave the longest gap out
+    return limits

@@ -1,0 +1,109 @@
+"""What the numbers of a measured Run might as well have been: a circular block bootstrap over its window.
+
+The window is cut into equal slices of time, and a resample is made of blocks of neighbouring slices, begun
+anywhere (at the end it goes on with the beginning), until it is as long as the window. Iterations that follow
+each other resemble each other: the same requests are in the batch, the machine is disturbed for a while.
+Drawing them one by one would promise far too much; blocks keep what is alike together.
+
+Modelled numbers are exact: nobody asks for resamples of theirs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laminabench.analysis.attainment import worst_gaps
+from laminabench.analysis.distribution import PERMILLE, distribution
+from laminabench.analysis.over_time import slice_of
+from laminabench.analysis.slo import limit_ticks
+from laminabench.analysis.tbt import Gaps, gaps_of, tokens_of
+from laminabench.analysis.window import Window
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks, ticks
+
+RESAMPLES = 1000
+# A block is an eighth of the window: long, so that what is alike stays together; the few there are then are
+# what an interval has degrees of freedom of.
+BLOCKS = 8
+MOST_SLICES = 16 * BLOCKS
+# With fewer in a slice most slices would be empty or the same.
+ITERATIONS_A_SLICE = 4
+FEWEST_ITERATIONS = 4 * ITERATIONS_A_SLICE * BLOCKS
+# A percentile with fewer iterations beyond it is the work of two or three stalls.
+FEWEST_BEYOND = 30
+# Percentiles of resamples are found among so many of the gaps that occurred, half of them in the tail.
+_BINS = 500
+_PER_MS = 1000.0 / TICKS_PER_S
+
+
+def resamples(outcome: Outcome, window: Window, slo_tbt_ms: float, seed: int = 0) -> dict[str, Float64]:
+    """RESAMPLES values of each headline number, by its key in the summary; the same for the same seed.
+
+    Empty where the window has fewer than FEWEST_ITERATIONS; without a number that some resample has not, and
+    without percentiles that fewer than FEWEST_BEYOND iterations are beyond.
+    """
+    rows = outcome.iterations
+    ends = ticks(rows["start_s"]) + ticks(rows["duration_s"])
+    inside = (ends > window.start) & (ends <= window.end)
+    iterations = int(np.count_nonzero(inside))
+    if iterations < FEWEST_ITERATIONS:
+        return {}
+    slices = min(MOST_SLICES, iterations // ITERATIONS_A_SLICE // BLOCKS * BLOCKS)
+    edges = np.round(np.linspace(window.start, window.end, slices + 1)).astype(np.int64)
+    drawn = _drawn(slices, seed)
+    tokens = tokens_of(outcome)
+    gaps = gaps_of(tokens, window)
+    limit = limit_ticks(slo_tbt_ms)
+    seconds = window.ticks / TICKS_PER_S
+    made = drawn @ _sums(ends[inside], edges, rows["size"][inside])
+    late = drawn @ _sums(gaps.end, edges, np.where(gaps.gap > limit, gaps.count, 0))
+    with_gap = drawn @ _sums(gaps.end, edges, gaps.count)
+    finished, worst = worst_gaps(outcome, tokens, window)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = {
+            "throughput_tokens_per_s": made / seconds,
+            "slo.token_attainment": 1 - late / with_gap,
+            "tbt_ms.mean": drawn @ _sums(gaps.end, edges, gaps.gap * _PER_MS * gaps.count) / with_gap,
+            "slo.request_attainment": drawn
+            @ _sums(finished, edges, worst <= limit)
+            / (drawn @ _sums(finished, edges, np.ones(len(finished)))),
+            "slo.goodput_tokens_per_s": (made - late) / seconds,
+            **_percentiles(gaps, edges, drawn),
+        }
+    return {name: values for name, values in found.items() if np.isfinite(values).all()}
+
+
+def _drawn(slices: int, seed: int) -> Float64:
+    """For each resample how often each slice is in it."""
+    length = slices // BLOCKS
+    first = np.random.default_rng(seed).integers(0, slices, (RESAMPLES, BLOCKS))
+    members = (first[:, :, None] + np.arange(length)) % slices
+    cell = np.arange(RESAMPLES)[:, None, None] * slices + members
+    counts = np.bincount(cell.ravel(), minlength=RESAMPLES * slices)
+    return counts.reshape(RESAMPLES, slices).astype(np.float64)
+
+
+def _sums(at: Ticks, edges: Ticks, values: NDArray[np.generic]) -> Float64:
+    """The values of what came at these times, summed by slice."""
+    return np.bincount(slice_of(at, edges), weights=values, minlength=len(edges) - 1).astype(np.float64)
+
+
+def _percentiles(gaps: Gaps, edges: Ticks, drawn: Float64) -> dict[str, Float64]:
+    """The percentiles of TBT in each resample, of gaps rounded up to one of _BINS of those that occurred."""
+    if not len(gaps.gap):
+        return {}
+    bins = distribution(gaps.gap, gaps.count).support(_BINS)
+    slices = len(edges) - 1
+    cell = slice_of(gaps.end, edges) * len(bins) + np.searchsorted(bins, gaps.gap)
+    counts = np.bincount(cell, weights=gaps.count, minlength=slices * len(bins)).reshape(slices, len(bins))
+    up_to = np.cumsum(drawn @ counts, axis=1)
+    total = up_to[:, -1:]
+    found = {}
+    for name, permille in PERMILLE.items():
+        if len(gaps.gap) * (1000 - permille) < FEWEST_BEYOND * 1000:
+            continue
+        rank = np.maximum(1.0, np.ceil(total * permille / 1000))
+        place = np.argmax(up_to >= rank, axis=1)
+        found[f"tbt_ms.{name}"] = bins[place] * _PER_MS
+    return found

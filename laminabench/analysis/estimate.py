@@ -1,0 +1,104 @@
+"""A number and how sure it is: exact where it was modelled, with an interval where it was measured.
+
+Intervals are Student's t on the logarithm, as numbers here are positive and compared by their ratios. Where
+there are rounds, Runs of one thing, they are the samples: what differs between one start and the next is in
+no single Run. Of a single Run the spread is the bootstrap's, and its blocks are what there are degrees of
+freedom of: a bootstrap alone takes them for many, and promises too much (Hesterberg 2015, 3.2).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from laminabench.analysis.bootstrap import BLOCKS
+from laminabench.sim.spec import Float64
+
+CONFIDENCE = 0.95
+# Two-sided 95 % points of Student's t for 1 to 30 degrees of freedom; beyond, the last is on the safe side.
+_T = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+
+
+class Interval(NamedTuple):
+    """Where a number lies with CONFIDENCE."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A positive number, the standard error of its logarithm, and the degrees of freedom behind that."""
+
+    value: float | None
+    error: float | None = 0.0  # 0 of what is exact; None where nobody knows
+    freedom: float = math.inf
+
+    @property
+    def exact(self) -> bool:
+        """Modelled, or derived from nothing but what was."""
+        return self.freedom == math.inf and self.error is not None
+
+    @property
+    def interval(self) -> Interval | None:
+        """None of an exact number, and of one whose spread is not known."""
+        if self.value is None or self.error is None or self.exact:
+            return None
+        reach = math.exp(_t(self.freedom) * self.error)
+        return Interval(self.value / reach, self.value * reach)
+
+
+UNKNOWN = Estimate(None, None)
+
+
+def of_resamples(value: float | None, resampled: Float64 | None) -> Estimate:
+    """A number of one measured Run, and what bootstrap.resamples has of it, if anything."""
+    if value is None or resampled is None or not (resampled > 0).all():
+        return Estimate(value, None)
+    # Resamples of so few blocks spread less than the blocks do.
+    error = float(np.log(resampled).std()) * math.sqrt(BLOCKS / (BLOCKS - 1))
+    return _measured(value, error, BLOCKS - 1)
+
+
+def of_rounds(values: Sequence[float | None]) -> Estimate:
+    """The geometric mean of at least two rounds; their mean, with no interval, where one of them is 0."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return UNKNOWN
+    if min(known) <= 0:
+        return Estimate(statistics.fmean(known), None)
+    logs = [math.log(value) for value in known]
+    error = statistics.stdev(logs) / math.sqrt(len(logs))
+    return _measured(math.exp(statistics.fmean(logs)), error, len(logs) - 1)
+
+
+def ratio(to: Estimate, base: Estimate) -> Estimate:
+    """One number over another that was found independently of it (Welch and Satterthwaite's freedom)."""
+    if to.value is None or not base.value:
+        return UNKNOWN
+    value = to.value / base.value
+    if to.error is None or base.error is None:
+        return Estimate(value, None)
+    parts = [(each.error or 0.0) ** 2 for each in (to, base)]
+    error = math.sqrt(sum(parts))
+    spread = sum(part**2 / each.freedom for part, each in zip(parts, (to, base), strict=True))
+    fewest = min(to.freedom, base.freedom)
+    return Estimate(value, error, max(fewest, sum(parts) ** 2 / spread) if spread else fewest)
+
+
+def _measured(value: float, error: float, freedom: float) -> Estimate:
+    """Samples that are all the same, as where every token was in time, do not tell how sure they are."""
+    return Estimate(value, error, freedom) if error else Estimate(value, None)
+
+
+def _t(freedom: float) -> float:
+    return _T[min(int(freedom), len(_T)) - 1]

@@ -1,0 +1,241 @@
+"""What `laminabench compare` found: Runs side by side, or systems cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.deployment import Deployment, parse_deployment
+from laminabench.catalog.find_model import model
+from laminabench.catalog.hardware import Device, device
+from laminabench.catalog.names import pick
+from laminabench.catalog.network import parse_network
+from laminabench.cli.compare_sheets import Sheet, sheet_of_cell, sheet_of_runs, sheets_of_grid
+from laminabench.cli.hardware import priced_devices
+from laminabench.cli.output import Output
+from laminabench.cli.traces.options import TraceOptions
+from laminabench.compare.cells import Cell
+from laminabench.compare.grid import Grid, grid_cells
+from laminabench.compare.rounds import compare_runs
+from laminabench.compare.sides import SideBySide
+from laminabench.compare.terms import EqualCost, Terms
+from laminabench.errors import UserError
+from laminabench.replay import Workload
+from laminabench.systems.registry import MODULES
+
+# v2 Figure 10, less kimi-ta, which is the largest to download.
+MODELS = ("llama-33b", "llama-65b", "llama3-70b")
+TRACES = ("azure-conv", "azure-code", "kimi-conv")
+COSTS = ("vllm-0.14", "vidur-2024")
+SLO_TBT_MS = 100.0
+# Which prices differ by less is at equal cost for all that anybody says of them.
+ABOUT_EQUAL = 0.01
+
+
+class Answer(Protocol):
+    """What the command prints, writes, draws and judges."""
+
+    def comparisons(self) -> Iterator[tuple[str, SideBySide]]:
+        """Each with where it is from, for the end of a sentence."""
+
+    def describe(self) -> dict[str, Any]:
+        """For --json."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the numbers has to know."""
+
+    def sheets(self) -> list[Sheet]:
+        """As tables."""
+
+    def draw(self, target: Path) -> None:
+        """As a picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfRuns:
+    """Runs that are there."""
+
+    compared: SideBySide
+    notes: list[str]
+
+    def comparisons(self) -> Iterator[tuple[str, SideBySide]]:
+        yield "", self.compared
+
+    def describe(self) -> dict[str, Any]:
+        return {**self.compared.describe(), "notes": self.notes}
+
+    def sheets(self) -> list[Sheet]:
+        return [sheet_of_runs(self.compared)]
+
+    def draw(self, target: Path) -> None:
+        from laminabench.figures.compared import draw_sides  # noqa: PLC0415 - slow to import
+
+        draw_sides(self.compared, target)
+
+
+@dataclass(frozen=True, slots=True)
+class OfSystems:
+    """Systems that were replayed."""
+
+    cells: list[Cell]
+    base: str
+    terms: Terms
+    notes: list[str]
+
+    def comparisons(self) -> Iterator[tuple[str, SideBySide]]:
+        for cell in self.cells:
+            yield f" ({cell.model} on {cell.trace}, {cell.costs})", cell.sides(self.base)
+
+    def describe(self) -> dict[str, Any]:
+        equal_cost = self.terms.equal_cost
+        return {
+            "backend": "modelled",
+            "base": self.base,
+            "systems": list(self.terms.systems),
+            "equal_cost": None if equal_cost is None else {"tolerance": equal_cost.tolerance},
+            "host_async": list(self.terms.host_async),
+            "cells": [cell.row(self.base) for cell in self.cells],
+            "notes": self.notes,
+        }
+
+    def sheets(self) -> list[Sheet]:
+        if len(self.cells) == 1:
+            return [sheet_of_cell(self.cells[0], self.base)]
+        return sheets_of_grid(self.cells, self.base, as_published=not self.terms.given)
+
+    def draw(self, target: Path) -> None:
+        from laminabench.figures.compared import draw_cells  # noqa: PLC0415 - slow to import
+
+        draw_cells(self.cells, target)
+
+
+def of_runs(flags: dict[str, Any], out: Output) -> OfRuns:
+    """The Runs of the command line."""
+    runs: tuple[Path, ...] = flags["runs"]
+    if len(runs) < 2:
+        raise UserError("one Run is nothing to compare; give at least two, or --trace to replay systems")
+    base = Path(flags["base"]) if flags["base"] else None
+    with out.progress("reading", unit="Runs") as progress:
+        compared, doubts = compare_runs(
+            runs, base=base, slo_tbt_ms=flags["slo_tbt_ms"], group=not flags["no_group"], progress=progress
+        )
+    if len(compared.sides) < 2:
+        raise UserError(
+            "these Runs are rounds of one thing, with nothing to compare; --no-group keeps them apart"
+        )
+    return OfRuns(compared, doubts)
+
+
+def of_systems(flags: dict[str, Any], options: TraceOptions, out: Output) -> OfSystems:
+    """The systems of the command line, replayed on everything that it names."""
+    systems = tuple(pick("system", name, dict.fromkeys(MODULES)) or name for name in _names(flags["systems"]))
+    if len(systems) < 2:
+        raise UserError(f"--systems {flags['systems']} is nothing to compare; name at least two")
+    terms = _terms(flags, systems)
+    base = _base(flags["base"], systems)
+    models = [model(name) for name in flags["models"] or MODELS]
+    cost_sets = [load_costs(name) for name in flags["costs"] or COSTS]
+    traces = [options.load(name, out) for name in flags["traces"] or TRACES]
+    _require_names_apart("--model", [each.name for each in models])
+    _require_names_apart("--costs", [each.name for each in cost_sets])
+    _require_names_apart("--trace", [each.meta.name for each in traces])
+    grid = Grid(terms, models, traces, cost_sets)
+    with out.progress("replaying", unit="cells") as progress:
+        cells = grid_cells(grid, jobs=flags["jobs"], progress=progress)
+    return OfSystems(cells, base, terms, list(_notes(cells, terms)))
+
+
+def _require_names_apart(flag: str, names: list[str]) -> None:
+    """A UserError where two would have one place in the grid."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(
+            f"{flag}: two are called {twice}, and tables tell them apart by name; give one of them"
+        )
+
+
+def _terms(flags: dict[str, Any], systems: tuple[str, ...]) -> Terms:
+    basis = flags["price_basis"]
+    if basis is None and "lamina-v1" in systems:
+        basis = "purchase"  # v1's cheap devices are not for rent, and prices of two kinds cannot be compared
+    catalogue = priced_devices(flags["prices"], basis)
+    kinds = tuple(device(name, catalogue) for name in _names(flags["devices"] or ""))
+    async_ = {"neither": (), "both": systems}
+    if flags["host_async"] not in (*async_, *systems):
+        raise UserError(
+            f"--host-async {flags['host_async']} is not replayed; --systems has {', '.join(systems)}"
+        )
+    return Terms(
+        systems,
+        given=_given(flags["deployments"], systems, catalogue),
+        catalogue=catalogue,
+        network=parse_network(flags["network"]) if flags["network"] else None,
+        host_async=async_.get(flags["host_async"], (flags["host_async"],)),
+        admission=flags["admission"],
+        workload=Workload(flags["mode"], flags["concurrency"], slo_tbt_ms=flags["slo_tbt_ms"] or SLO_TBT_MS),
+        equal_cost=EqualCost(flags["tolerance"], kinds) if flags["equal_cost"] else None,
+    )
+
+
+def _given(
+    texts: Iterable[str], systems: tuple[str, ...], catalogue: Mapping[str, Device]
+) -> dict[str, Deployment]:
+    found: dict[str, Deployment] = {}
+    for text in texts:
+        name, equals, deployment = text.partition("=")
+        if not equals or name not in systems:
+            raise UserError(
+                f"--deployment {text}: expected SYSTEM=DEPLOYMENT of {' or '.join(systems)}, "
+                "such as lamina=2xh100+4xh20"
+            )
+        if name in found:
+            raise UserError(f"--deployment {text}: {name} has been given {found[name]} already")
+        found[name] = parse_deployment(deployment, catalogue)
+    return found
+
+
+def _base(wanted: str | None, systems: tuple[str, ...]) -> str:
+    """vLLM is what people run today: that is what others are held against."""
+    if wanted is None:
+        return "vllm" if "vllm" in systems else systems[0]
+    if wanted not in systems:
+        raise UserError(f"--base {wanted} is not replayed; --systems has {', '.join(systems)}")
+    return wanted
+
+
+def _names(text: str) -> list[str]:
+    """Of a comma-separated list, each once."""
+    return list(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))
+
+
+def _notes(cells: list[Cell], terms: Terms) -> Iterator[str]:
+    """What a reader of the numbers should know of the prices behind them."""
+    if terms.equal_cost is None:
+        apart = {
+            " and ".join(
+                f"{cell.deployments[name]} of {name} for ${cell.usd_per_hour[name]:.2f}" for name in (a, b)
+            )
+            for cell in cells
+            for a, b in zip(terms.systems, terms.systems[1:], strict=False)
+            if abs(cell.usd_per_hour[a] / cell.usd_per_hour[b] - 1) > ABOUT_EQUAL
+        }
+        for each in sorted(apart):
+            yield f"prices an hour differ: {each}; --equal-cost holds them together"
+    replaced = {
+        f"{cell.deployments[name]} for ${cell.usd_per_hour[name]:.2f} took the place of {name}'s {asked} "
+        f"({cell.model} on {cell.trace})"
+        for cell in cells
+        for name, asked in cell.asked.items()
+        if asked != cell.deployments[name]
+    }
+    for each in sorted(replaced):
+        yield f"at equal cost {each}"
+    for kinds in filter(None, dict.fromkeys(cell.kinds_of_prices for cell in cells)):
+        yield f"prices of different kinds are compared ({kinds}); give comparable ones with --price"
+    dropped = {(cell.model, cell.trace): cell.dropped for cell in cells if cell.dropped}
+    for (model_name, trace), count in dropped.items():
+        yield f"{count:,} requests of {trace} that not every system can hold with {model_name} are left out"

@@ -1,0 +1,152 @@
+"""The tables of `laminabench compare`, as text that a terminal and a Markdown file both show."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from laminabench.analysis.estimate import Estimate, Interval
+from laminabench.cli.replay_numbers import number, share
+from laminabench.compare.cells import Cell
+from laminabench.compare.metrics import Metric
+from laminabench.compare.sides import Row, Side, SideBySide
+
+# v2 6.1, over 3 models and 4 traces.
+PAPERS = ("lamina", "vllm")
+PUBLISHED = (
+    "the paper measured +16.1% to +90.1% and a mean batch ratio of 2.39 over 12 cells; nothing here is tuned "
+    "to it"
+)
+
+
+class Sheet(NamedTuple):
+    """A table whose first columns are words and the rest numbers, and what is to be said under it."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    words: int = 1  # columns that are words
+    notes: tuple[str, ...] = ()
+
+
+def sheet_of_runs(compared: SideBySide) -> Sheet:
+    """Metrics by Runs."""
+    notes = []
+    if any(side.backend != "modelled" for side in compared.sides):
+        notes.append("in brackets: 95 % intervals of what was measured; what was modelled is exact")
+    return _by_metric(compared, "Runs side by side", notes)
+
+
+def sheet_of_cell(cell: Cell, base: str) -> Sheet:
+    """Metrics by systems."""
+    title = f"{cell.model} on {cell.trace}, modelled with {cell.costs}, {_left_out(cell)}"
+    return _by_metric(cell.sides(base), title, [])
+
+
+def sheets_of_grid(cells: list[Cell], base: str, *, as_published: bool) -> list[Sheet]:
+    """Every cell in a line; then models by traces, the layout of v2 Figure 10."""
+    others = [name for name in cells[0].summaries if name != base]
+    return [_lines(cells, [base, *others]), *(_gains(cells, base, name, as_published) for name in others)]
+
+
+def _lines(cells: list[Cell], names: list[str]) -> Sheet:
+    """Of each cell the numbers that Figure 10 draws, systems beside each other, the base first."""
+    columns = ("costs", "model", "trace", "tokens/s", "mean batch", "ratio", "TBT p50 ms", "left out")
+    deployed = dict.fromkeys(_deployed(cell, names) for cell in cells)
+    title = f"{' / '.join(names)}, modelled"
+    return Sheet(title, columns, [_line(cell, names) for cell in cells], words=3, notes=tuple(deployed))
+
+
+def _line(cell: Cell, names: list[str]) -> tuple[str, ...]:
+    rate, batch, tbt = cell.throughput_tokens_per_s, cell.mean_batch, cell.tbt_ms
+    return (
+        *(cell.costs, cell.model, cell.trace),
+        " / ".join(f"{rate[name]:,.0f}" for name in names),
+        " / ".join(number(batch[name]) for name in names),
+        " / ".join(f"{batch[name] / batch[names[0]]:.2f}" for name in names[1:]),
+        " / ".join(number(tbt[name]) for name in names),
+        f"{cell.dropped:,}",
+    )
+
+
+def _deployed(cell: Cell, names: list[str]) -> str:
+    each = (f"{name} {cell.deployments[name]} for ${cell.usd_per_hour[name]:.2f} an hour" for name in names)
+    return f"{cell.model}: {', '.join(each)}"
+
+
+def _gains(cells: list[Cell], base: str, name: str, as_published: bool) -> Sheet:
+    """How much more a system makes than the base, models and cost sets by traces."""
+    models, costs, traces = (
+        list(dict.fromkeys(names))
+        for names in zip(*((c.model, c.costs, c.trace) for c in cells), strict=True)
+    )
+    found = {(cell.model, cell.costs, cell.trace): _gain(cell, name, base) for cell in cells}
+    rows = itertools.product(models, costs)
+    said = [_summary(cells, each, name, base) for each in costs]
+    if as_published and (name, base) == PAPERS:
+        said.append(PUBLISHED)
+    return Sheet(
+        f"gain in throughput, {name} over {base} (in brackets: at exactly equal cost)",
+        ("model", "costs", *traces),
+        [(*row, *(found[(*row, trace)] for trace in traces)) for row in rows],
+        words=2,
+        notes=tuple(said),
+    )
+
+
+def _gain(cell: Cell, name: str, base: str) -> str:
+    return f"{cell.gain_of(name, base):+.1%} ({cell.gain_per_dollar_of(name, base):+.1%})"
+
+
+def _summary(cells: list[Cell], costs: str, name: str, base: str) -> str:
+    own = [cell for cell in cells if cell.costs == costs]
+    gains = [cell.gain_of(name, base) for cell in own]
+    ratio = sum(cell.mean_batch[name] / cell.mean_batch[base] for cell in own) / len(own)
+    return (
+        f"{costs}: gain {min(gains):+.1%} to {max(gains):+.1%}, mean batch ratio {ratio:.2f} "
+        f"over {len(own)} cell{'s' * (len(own) > 1)}"
+    )
+
+
+def _by_metric(compared: SideBySide, title: str, notes: Sequence[str]) -> Sheet:
+    columns = ["", _head(compared.sides[compared.base])]
+    others = [place for place in range(len(compared.sides)) if place != compared.base]
+    for place in others:
+        columns += [_head(compared.sides[place]), "over base"]
+    rows = []
+    for row in compared.rows():
+        cells = [row.metric.title, _value(row.metric, row.values[compared.base])]
+        for place in others:
+            cells += [_value(row.metric, row.values[place]), _ratio(row, place)]
+        rows.append(tuple(cells))
+    if compared.slo_tbt_ms is not None:
+        notes = [*notes, f"in time: within {compared.slo_tbt_ms:g} ms"]
+    return Sheet(title, tuple(columns), rows, notes=tuple(notes))
+
+
+def _head(side: Side) -> str:
+    rounds = f", {len(side.runs)} rounds" if len(side.runs) > 1 else ""
+    on = "" if side.deployment in side.label else f" {side.deployment}"
+    return f"{side.label}{on} ({side.backend}{rounds})"
+
+
+def _value(metric: Metric, estimate: Estimate) -> str:
+    written = share if metric.is_share else number
+    return _with_interval(estimate, metric.interval(estimate), written)
+
+
+def _ratio(row: Row, place: int) -> str:
+    ratio = row.ratios[place]
+    return _with_interval(ratio, ratio.interval, lambda value: "-" if value is None else f"{value:.3f}")
+
+
+def _with_interval(
+    estimate: Estimate, interval: Interval | None, written: Callable[[float | None], str]
+) -> str:
+    sure = f" ({written(interval.low)} to {written(interval.high)})" if interval else ""
+    return f"{written(estimate.value)}{sure}"
+
+
+def _left_out(cell: Cell) -> str:
+    return f"{cell.dropped:,} requests left out" if cell.dropped else "no request left out"

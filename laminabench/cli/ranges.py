@@ -1,0 +1,19 @@
+"""A range of numbers on the command line."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import click
+
+
+class NumberRange(click.FloatRange):
+    """click's, which lets "nan" through: that is neither below nor above anything."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, within the range."""
+        found: float = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value} is not a number", param, ctx)
+        return found

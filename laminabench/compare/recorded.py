@@ -1,0 +1,109 @@
+"""A Run to compare: summarised anew from its tables, with how sure its numbers are if it was measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from laminabench.analysis.bootstrap import resamples
+from laminabench.analysis.estimate import Estimate, of_resamples
+from laminabench.analysis.metrics import summarise
+from laminabench.analysis.window import window
+from laminabench.compare.metrics import BY_THROUGHPUT, SUMMARISED, THROUGHPUT, USD_PER_HOUR
+from laminabench.compare.sides import modelled_estimates
+from laminabench.errors import UserError
+from laminabench.runs.manifest import Backend
+from laminabench.runs.read import Run, read_run
+from laminabench.sim.spec import Float64, Mode
+
+# Flags that change what is written, not what is measured.
+_ABOUT_FILES = ("trace", "timeline", "timeline_window", "plot")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a Run is the result of, as far as it matters for whether it can be compared."""
+
+    system: str
+    deployment: str
+    model: str
+    backend: Backend
+    trace: str  # its name and the beginning of its checksum
+    transforms: str
+    mode: Mode
+    slo_tbt_ms: float
+    what: str  # equal for Runs that did the same thing, whenever they did
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One Run, read, summarised and let go of."""
+
+    path: Path
+    facts: Facts
+    summary: dict[str, Any]
+    estimates: dict[str, Estimate]
+
+    @property
+    def measured(self) -> bool:
+        return self.facts.backend != "modelled"
+
+
+def recorded(path: Path, slo_tbt_ms: float | None) -> Recorded:
+    """The Run in this directory, as `of_run` has it."""
+    return of_run(read_run(path), slo_tbt_ms)
+
+
+def of_run(run: Run, slo_tbt_ms: float | None) -> Recorded:
+    """A Run within this limit or its own, and how sure it is of what it measured."""
+    path = run.directory
+    try:
+        facts = _facts(run.manifest)
+        prices = run.manifest["deployment"]
+        usd_per_hour = _known(prices["usd_per_hour"])
+        power_w = _known(prices.get("power_w"))  # older Runs lack it
+    except KeyError as error:
+        raise UserError(f"{path} is not the Run of a replay: its manifest lacks {error}") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path}/run.json is damaged ({error}); replay it again") from error
+    limit = facts.slo_tbt_ms if slo_tbt_ms is None else slo_tbt_ms
+    summary = summarise(
+        run.outcome, run, mode=facts.mode, slo_tbt_ms=limit, usd_per_hour=usd_per_hour, power_w=power_w
+    )
+    if facts.backend == "modelled":
+        return Recorded(path, facts, summary, modelled_estimates(summary))
+    drawn = resamples(run.outcome, window(run.outcome, facts.mode), limit)
+    return Recorded(path, facts, summary, _measured_estimates(summary, drawn))
+
+
+def _known(number: Any) -> float | None:
+    return None if number is None else float(number)
+
+
+def _facts(manifest: dict[str, Any]) -> Facts:
+    trace, workload = manifest["trace"], dict(manifest["workload"])
+    chosen = workload.pop("options", {})
+    options = {name: value for name, value in chosen.items() if name not in _ABOUT_FILES}
+    transforms = {name: value for name, value in manifest["transforms"].items() if name != "seed"}
+    names = (manifest["system"], manifest["deployment"]["name"], manifest["model"]["name"])
+    # Another version, or another machine, is not another round.
+    where = [manifest["laminabench"], manifest["host"]]
+    return Facts(
+        *names,
+        backend=cast("Backend", manifest["backend"]),
+        trace=f"{trace['name']} {(trace['sha256'] or 'without a checksum')[:12]}",
+        transforms=json.dumps(transforms, sort_keys=True),
+        mode=cast("Mode", workload["mode"]),
+        slo_tbt_ms=float(workload["slo_tbt_ms"]),
+        what=json.dumps([*names, *where, trace["sha256"], workload, options, transforms], sort_keys=True),
+    )
+
+
+def _measured_estimates(summary: dict[str, Any], drawn: dict[str, Float64]) -> dict[str, Estimate]:
+    found = {metric.name: of_resamples(metric.of(summary), drawn.get(metric.key)) for metric in SUMMARISED}
+    rate = found[THROUGHPUT.name]
+    found |= {metric.name: Estimate(metric.of(summary), rate.error, rate.freedom) for metric in BY_THROUGHPUT}
+    found[USD_PER_HOUR.name] = Estimate(USD_PER_HOUR.of(summary))
+    return found

@@ -1,0 +1,124 @@
+"""What is compared stands side by side: one of them is the base, and every other has a ratio to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from laminabench.analysis.estimate import UNKNOWN, Estimate, Interval, ratio
+from laminabench.compare.metrics import (
+    AT_EQUAL_COST,
+    BY_NAME,
+    METRICS,
+    SUMMARISED,
+    THROUGHPUT,
+    USD_PER_HOUR,
+    Metric,
+)
+from laminabench.runs.manifest import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One column: a system on a deployment, and what it came to."""
+
+    label: str
+    system: str
+    deployment: str
+    model: str
+    backend: Backend
+    estimates: Mapping[str, Estimate]  # by the metric's name
+    runs: tuple[str, ...] = ()
+
+    def describe(self) -> dict[str, Any]:
+        """For --json, without the numbers."""
+        return {
+            "label": self.label,
+            "system": self.system,
+            "deployment": self.deployment,
+            "model": self.model,
+            "backend": self.backend,
+            "runs": list(self.runs),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One metric of every side, and its ratios to the base's."""
+
+    metric: Metric
+    values: tuple[Estimate, ...]
+    ratios: tuple[Estimate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """Several sides; `base` is the place of the one that ratios are to."""
+
+    sides: tuple[Side, ...]
+    base: int
+    slo_tbt_ms: float | None  # None where each side has its own
+
+    def ratio(self, metric: str, place: int) -> Estimate:
+        """This side's over the base's; the base's own is exactly 1."""
+        to, base = (self.sides[each].estimates[metric] for each in (place, self.base))
+        if place == self.base:
+            return Estimate(1.0) if base.value else UNKNOWN
+        return ratio(to, base)
+
+    def rows(self) -> list[Row]:
+        """Every metric that any side has."""
+        found = []
+        for metric in METRICS:
+            values = tuple(side.estimates[metric.name] for side in self.sides)
+            if any(value.value is not None for value in values):
+                ratios = tuple(self.ratio(metric.name, place) for place in range(len(self.sides)))
+                found.append(Row(metric, values, ratios))
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        """For --json."""
+        sides = [
+            {
+                **side.describe(),
+                "metrics": {
+                    name: _described(each, BY_NAME[name].interval(each))
+                    for name, each in side.estimates.items()
+                },
+                "ratios": {
+                    name: _described(ratio_, ratio_.interval)
+                    for name, ratio_ in ((name, self.ratio(name, place)) for name in side.estimates)
+                },
+            }
+            for place, side in enumerate(self.sides)
+        ]
+        return {"base": self.sides[self.base].label, "slo_tbt_ms": self.slo_tbt_ms, "sides": sides}
+
+
+def side_by_side(sides: Sequence[Side], base: int, slo_tbt_ms: float | None) -> SideBySide:
+    """Sides with the metrics of SUMMARISED; what they would come to at the base's cost is added."""
+    price = sides[base].estimates[USD_PER_HOUR.name].value
+    return SideBySide(tuple(_at_cost(side, price) for side in sides), base, slo_tbt_ms)
+
+
+def modelled_estimates(summary: Mapping[str, Any]) -> dict[str, Estimate]:
+    """Of a modelled replay, whose numbers are exact."""
+    return {metric.name: Estimate(metric.of(summary)) for metric in SUMMARISED}
+
+
+def _at_cost(side: Side, usd_per_hour: float | None) -> Side:
+    own, rate = side.estimates[USD_PER_HOUR.name].value, side.estimates[THROUGHPUT.name]
+    if not own or usd_per_hour is None or rate.value is None:
+        scaled = UNKNOWN
+    else:
+        scaled = replace(rate, value=rate.value * usd_per_hour / own)
+    return replace(side, estimates={**side.estimates, AT_EQUAL_COST.name: scaled})
+
+
+def _described(estimate: Estimate, interval: Interval | None) -> dict[str, Any]:
+    return {
+        "value": estimate.value,
+        "exact": estimate.exact,
+        "interval": None if interval is None else list(interval),
+    }

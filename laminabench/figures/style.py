@@ -1,0 +1,176 @@
+"""How the papers' figures look: one style, colours that colour-blind people tell apart, light and dark.
+
+The text of a picture is one ink on one paper. In an SVG the two change places where the reader's system is
+dark; a PNG is always light, for print.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Inches: a column of a two-column paper, and both.
+COLUMN, PAGE = 3.45, 7.1
+# After Okabe and Ito.
+BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW = (
+    *("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442"),
+)
+CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
+SYSTEM_COLOURS = {"lamina": BLUE, "lamina-v1": SKY, "vllm": VERMILION}
+INK, PAPER, RULE, PUBLISHED = "#1f2328", "#ffffff", "#d0d4d9", "#6e7781"
+_DARK = {INK: "#e6e8eb", PAPER: "#14171c", RULE: "#3a4048", PUBLISHED: "#9aa4af"}
+
+# At 6 points; a line of mostly capitals would still fit.
+_FOOT_CHARACTERS_PER_INCH = 22.5
+
+_THEME: dict[str, Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": INK,
+    "axes.facecolor": PAPER,
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 8,
+    "axes.linewidth": 0.6,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 8,
+    "figure.facecolor": PAPER,
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "grid.color": RULE,
+    "grid.linewidth": 0.5,
+    "hatch.linewidth": 0.5,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "legend.labelcolor": INK,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4,
+    "savefig.facecolor": PAPER,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "laminabench",
+    "text.color": INK,
+    "xtick.color": INK,
+    "xtick.labelsize": 7,
+    "ytick.color": INK,
+    "ytick.labelsize": 7,
+}
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Whatever is drawn and saved inside is drawn in this style."""
+    import matplotlib as mpl  # noqa: PLC0415 - slow to import
+    from cycler import cycler  # noqa: PLC0415
+
+    theme: Any = {**_THEME, "axes.prop_cycle": cycler(color=CYCLE)}
+    with mpl.rc_context(theme):
+        yield
+
+
+def sheet(
+    rows: int = 1, columns: int = 1, *, width: float = COLUMN, height: float = 2.2, **options: Any
+) -> tuple[Figure, Any]:
+    """A figure and its axes, so many inches, inside `look`."""
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, **options)
+
+
+def published_line(axes: Axes, value: float, words: str, *, vertical: bool = False) -> None:
+    """A value that a paper states: dotted and grey, whatever the axes show."""
+    if vertical:
+        axes.axvline(value, color=PUBLISHED, lw=1, ls=":", label=words)
+    else:
+        axes.axhline(value, color=PUBLISHED, lw=1, ls=":", label=words)
+
+
+def published_band(axes: Axes, low: float, high: float, words: str) -> None:
+    """A range that a paper states."""
+    axes.axhspan(low, high, facecolor=PUBLISHED, alpha=0.18, lw=0, label=words)
+
+
+def no_legend(axes: Axes) -> None:
+    """Without the legend that seaborn gives to each axes: the figure has one for all."""
+    legend = axes.get_legend()
+    if legend is not None:
+        legend.remove()
+
+
+def foot(figure: Figure, words: str) -> None:
+    """What is under the picture: how it was obtained, in as many lines as it takes."""
+    lines = textwrap.fill(words, int(_FOOT_CHARACTERS_PER_INCH * figure.get_figwidth()))
+    figure.supxlabel(lines, fontsize=6, color=PUBLISHED, x=0.01, ha="left", linespacing=1.2, parse_math=False)
+
+
+def sentence(words: str) -> str:
+    """With a capital first letter and the others as they are: names keep theirs."""
+    return words[:1].upper() + words[1:]
+
+
+def table_picture(frame: pd.DataFrame, *, width: float = PAGE, note: str = "") -> Figure:
+    """A data frame as the picture of a table."""
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    lines = 1 + max(str(name).count("\n") for name in frame.columns)
+    height = 0.22 * (len(frame) + lines) + 0.25 * bool(note) + 0.1
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    axes.set_axis_off()
+    cells = [[_cell(value) for value in row] for row in frame.itertuples(index=False)]
+    drawn = axes.table(
+        cells, colLabels=[str(name) for name in frame.columns], loc="center", edges="horizontal"
+    )
+    drawn.auto_set_font_size(False)
+    drawn.set_fontsize(7)
+    drawn.scale(1, 1.2)
+    drawn.auto_set_column_width(range(len(frame.columns)))
+    for (row, _), cell in drawn.get_celld().items():
+        cell.set_edgecolor(RULE)
+        cell.set_text_props(color=INK, weight="bold" if row == 0 else "normal")
+        cell.set_facecolor("none")
+        if row == 0:
+            cell.set_height(cell.get_height() * lines)
+    if note:
+        foot(figure, note)
+    return figure
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return "-"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return "-" if value is None else str(value)
+
+
+def save(picture: Figure, target: Path) -> None:
+    """An .svg that follows the reader's light or dark, or a .png. Inside `look`."""
+    if target.suffix == ".png":
+        picture.savefig(target, dpi=200)
+        return
+    picture.savefig(target, metadata={"Date": None})
+    target.write_text(_follows_the_reader(target.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def _follows_the_reader(svg: str) -> str:
+    rules = "".join(
+        f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
+        for light, dark in _DARK.items()
+        for kind in ("fill", "stroke")
+    )
+    style = f"<style>@media (prefers-color-scheme: dark){{{rules}}}</style>"
+    whole, found = re.subn(r"(<svg\b[^>]*>)", lambda tag: tag[1] + style, svg, count=1)
+    assert found
+    return whole

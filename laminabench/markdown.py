@@ -1,0 +1,16 @@
+"""Tables in Markdown, whatever is in their cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def row(cells: Iterable[str]) -> str:
+    """One row of a table."""
+    return f"| {' | '.join(map(plain, cells))} |"
+
+
+def plain(text: str) -> str:
+    """Names are not ours: none of them shall end a cell, a line or begin markup."""
+    kept = " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")
+    return kept.replace("<", "&lt;").replace("`", "'")

@@ -1,0 +1,86 @@
+"""Attainment curves and the TBT CDF, held to the numbers that a summary gives for one limit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laminabench.analysis.attainment import DEFAULT_LIMITS, cdf, curve, worst_gaps
+from laminabench.analysis.metrics import summarise
+from laminabench.analysis.tbt import tbt, tokens_of
+from laminabench.analysis.window import whole_run, window
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.simulate import Offered, simulate
+from laminabench.sim.spec import Mode, Spec, Timing
+from laminabench.traces.table import Trace, TraceMeta
+
+LIMITS_MS = (0.5, 1.0, 2.0, 3.5, 8.0, 20.0, 1000.0)
+
+
+def small(seed: int, rows: int = 40) -> tuple[Trace, Outcome]:
+    """Three batches in rotation, memory so small that requests are preempted."""
+    rng = np.random.default_rng(seed)
+    trace = Trace(
+        np.sort(rng.uniform(0, 0.05, rows)),
+        rng.integers(1, 9, rows).astype(np.int32),
+        rng.integers(1, 40, rows).astype(np.int32),
+        TraceMeta("small"),
+    )
+    table = rng.integers(1, 900, 9) * 1e-6
+    timing = Timing(table, table, table, table, np.full(9, 3e-6), host_fixed=5e-5, recompute_per_token=1e-5)
+    spec = Spec(
+        2, timing, tokens_per_pool=60, max_requests=8, batches=3, pipelining="rotational", admission="grow"
+    )
+    return trace, simulate(trace, spec, Offered("open", 0), check=True)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(("saturate", "open")))
+def test_a_curve_says_what_summaries_say_limit_by_limit(seed: int, mode: Mode) -> None:
+    trace, outcome = small(seed)
+    assert len(outcome.stints["request"]), "nobody was preempted: the case is too easy"
+    found = curve(outcome, window(outcome, mode), LIMITS_MS)
+    for place, limit_ms in enumerate(LIMITS_MS):
+        slo = summarise(outcome, trace, mode=mode, slo_tbt_ms=limit_ms, usd_per_hour=None)["slo"]
+        ours = (found.token_attainment, found.request_attainment, found.goodput_tokens_per_s)
+        theirs = (slo["token_attainment"], slo["request_attainment"], slo["goodput_tokens_per_s"])
+        for our, their in zip(ours, theirs, strict=True):
+            assert np.isnan(our[place]) if their is None else our[place] == pytest.approx(their)
+
+
+def test_default_limits_span_every_gap() -> None:
+    _, outcome = small(1)
+    found = curve(outcome)
+    assert len(found.limits_ms) == DEFAULT_LIMITS
+    assert found.token_attainment[0] < 0.5
+    assert (found.token_attainment[-1], found.request_attainment[-1]) == (1.0, 1.0)
+    assert (np.diff(found.request_attainment) >= 0).all()
+
+
+def test_one_token_each_has_no_gap_and_is_in_time() -> None:
+    trace, outcome = small(2)
+    trace = Trace(trace.arrival_s, trace.prompt_tokens, np.ones(len(trace), np.int32), trace.meta)
+    timing = Timing(*(np.full(9, 1e-3) for _ in range(4)), np.full(9, 1e-6))
+    outcome = simulate(trace, Spec(1, timing, tokens_per_pool=60, max_requests=8), Offered("saturate", 0))
+    found = curve(outcome)
+    assert np.isnan(found.token_attainment).all()
+    assert (found.request_attainment == 1.0).all()
+    assert (found.goodput_tokens_per_s == len(trace) / outcome.end_s).all()
+    assert [len(each) for each in cdf(outcome)] == [0, 0]
+    assert not worst_gaps(outcome, tokens_of(outcome))[1].any()
+
+
+@pytest.mark.parametrize("points", [20, 10_000])
+def test_a_cdf_passes_through_gaps_that_occurred(points: int) -> None:
+    _, outcome = small(3, rows=200)
+    gaps = tbt(tokens_of(outcome), whole_run(outcome))
+    ms, share = cdf(outcome, whole_run(outcome), points)
+    distinct = len(np.unique(gaps.values))
+    assert len(ms) == distinct if points > distinct else len(ms) <= points
+    assert (np.diff(ms) > 0).all()
+    assert (np.diff(share) > 0).all()
+    assert share[-1] == 1.0
+    for at_ms, part in zip(ms, share, strict=True):
+        assert part == pytest.approx(gaps.at_most(round(at_ms * 1e7)) / gaps.count)

@@ -1,0 +1,188 @@
+"""Runs side by side: what is grouped, what ratios are to, and what is said of Runs that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from laminabench.compare.rounds import compare_runs
+from laminabench.compare.sides import SideBySide
+from laminabench.errors import UserError
+from laminabench.runs.manifest import manifest
+from laminabench.runs.write import write_run
+from laminabench.sim.simulate import Offered, simulate
+from laminabench.sim.spec import Spec, Timing
+from laminabench.traces.table import Trace, TraceMeta
+
+Kept = Callable[..., Path]
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Kept:
+    """Keep a Run of some requests; `slow` is how many times as long everything takes."""
+
+    def keep(name: str, slow: float = 1.0, requests: int = 60, **facts: Any) -> Path:
+        rng = np.random.default_rng(4)
+        sha256 = facts.pop("sha256", "ab" * 32)
+        trace = Trace(
+            np.zeros(requests),
+            rng.integers(1, 20, requests).astype(np.int32),
+            rng.integers(20, 60, requests).astype(np.int32),
+            TraceMeta("some", sha256=sha256),
+        )
+        table = np.full(9, 1e-3 * slow)
+        outcome = simulate(
+            trace, Spec(1, Timing(table, table, table, table, table * 1e-3), 500, 8), Offered("saturate", 0)
+        )
+        workload = {"mode": "saturate", "slo_tbt_ms": facts.pop("slo_tbt_ms", 5.0)}
+        options = {"batches": facts.pop("batches", 1), "timeline": name}
+        usd, watts = facts.pop("usd_per_hour", 10.0), facts.pop("power_w", None)
+        known = {
+            "system": "lamina",
+            "deployment": {"name": "2xh100+4xh20", "usd_per_hour": usd, "power_w": watts},
+            "model": {"name": "llama3-70b"},
+            "backend": "live",
+        }
+        written = manifest(
+            command=["laminabench"],
+            seed=0,
+            trace=trace,
+            transforms={"sample": None, "seed": facts.pop("seed", 0)},
+            workload={**workload, "options": options},
+            coefficients=[],
+            wall_s=1.0,
+            summary={},
+            **(known | facts),
+        )
+        write_run(tmp_path / name, outcome, trace, written)
+        return tmp_path / name
+
+    return keep
+
+
+def labels(compared: SideBySide) -> list[str]:
+    return [side.label for side in compared.sides]
+
+
+def test_rounds_of_one_live_thing_are_one_side(kept: Kept) -> None:
+    paths = []
+    for seed in range(3):
+        paths.append(kept(f"one{seed}", seed=seed))
+        paths.append(kept(f"two{seed}", 2.0, batches=2, seed=seed))
+    compared, notes = compare_runs(paths)
+    assert [len(side.runs) for side in compared.sides] == [3, 3]
+    assert notes == []
+    ratio = compared.ratio("throughput", 1)
+    assert ratio.value == pytest.approx(0.5, rel=1e-3)
+    assert not ratio.exact
+    apart, _ = compare_runs(paths, group=False)
+    assert len(apart.sides) == 6
+    assert labels(apart) == [str(path) for path in paths]
+
+
+def test_rounds_that_differ_have_an_interval(kept: Kept) -> None:
+    one = [kept(f"one{i}", 1 + i / 20) for i in range(3)]
+    alone = kept("modelled", backend="modelled")
+    compared, _ = compare_runs([*one, alone])
+    interval = compared.ratio("throughput", 1).interval
+    assert interval is not None
+    assert interval.low < 1.05 < interval.high
+    assert compared.sides[1].estimates["throughput"].exact
+
+
+def test_rounds_that_are_all_the_same_do_not_tell_how_sure_they_are(kept: Kept) -> None:
+    """As where every token was in time: 100 % in three rounds is not 100 % for certain."""
+    paths = [kept(name, backend="live", slo_tbt_ms=1e6) for name in ("one", "two", "three")]
+    compared, _ = compare_runs([*paths, kept("other", batches=2, slo_tbt_ms=1e6)])
+    attained = compared.sides[0].estimates["token_attainment"]
+    assert (attained.value, attained.exact, attained.interval) == (1.0, False, None)
+
+
+def test_a_run_is_not_a_round_of_itself(kept: Kept, tmp_path: Path) -> None:
+    one = kept("one")
+    with pytest.raises(UserError, match=r"one is given twice"):
+        compare_runs([one, kept("two"), tmp_path / "two" / ".." / "one"])
+
+
+def test_modelled_runs_are_exact_and_never_grouped(kept: Kept) -> None:
+    paths = [kept("one", backend="modelled"), kept("two", 2.0, backend="modelled")]
+    compared, notes = compare_runs(paths)
+    assert labels(compared) == [str(path) for path in paths]
+    ratio = compared.ratio("throughput", 1)
+    assert (ratio.exact, ratio.interval, ratio.value) == (True, None, pytest.approx(0.5))
+    assert notes == []
+
+
+def test_the_base_can_be_any_of_the_runs(kept: Kept, tmp_path: Path) -> None:
+    paths = [kept("one", backend="modelled"), kept("two", 2.0, backend="modelled")]
+    compared, _ = compare_runs(paths, base=tmp_path / "x" / ".." / "two")
+    assert compared.ratio("throughput", 0).value == pytest.approx(2.0)
+    assert compared.ratio("throughput", 1).exact
+    with pytest.raises(UserError, match="other is none of the Runs"):
+        compare_runs(paths, base=tmp_path / "other")
+
+
+def test_what_makes_runs_incomparable_is_told(kept: Kept) -> None:
+    one = kept("one", backend="modelled")
+    two = kept("two", model={"name": "llama-33b"}, sha256="cd" * 32, slo_tbt_ms=9.0)
+    _, notes = compare_runs([one, two])
+    said = "\n".join(notes)
+    for words in (
+        "different traces (some abababababab, some cdcdcdcdcdcd)",
+        "different models (llama3-70b, llama-33b)",
+        "different backends (modelled, live)",
+        "different TBT limits (5, 9 ms)",
+        "does not know how one start differs",
+    ):
+        assert words in said
+    assert "modes" not in said
+    compared, notes = compare_runs([one, two], slo_tbt_ms=3.0)
+    assert "TBT limits" not in "\n".join(notes)
+    assert compared.slo_tbt_ms == 3.0
+
+
+def test_one_limit_for_all_is_computed_from_the_tables(kept: Kept) -> None:
+    paths = [
+        kept("one", backend="modelled", slo_tbt_ms=1e-3),
+        kept("two", backend="modelled", slo_tbt_ms=1e-3),
+    ]
+    none, _ = compare_runs(paths)
+    every, _ = compare_runs(paths, slo_tbt_ms=1e3)
+    assert none.sides[0].estimates["token_attainment"].value == 0.0
+    assert every.sides[0].estimates["token_attainment"].value == 1.0
+
+
+def test_one_live_run_has_intervals_of_its_own(kept: Kept) -> None:
+    compared, _ = compare_runs([kept("one", requests=600), kept("two", 1.5, requests=600, batches=2)])
+    for name in ("throughput", "tbt_p50", "usd_per_million_tokens", "throughput_at_equal_cost"):
+        assert compared.sides[0].estimates[name].interval is not None, name
+        assert compared.ratio(name, 1).interval is not None, name
+    assert compared.ratio("throughput", 1).value == pytest.approx(1 / 1.5, rel=1e-3)
+    assert compared.sides[0].estimates["usd_per_hour"].exact
+    short, notes = compare_runs([kept("three", requests=3), kept("four", requests=3, batches=2)])
+    assert short.ratio("throughput", 1).interval is None
+    assert any("too few iterations" in note for note in notes)
+
+
+def test_energy_is_there_where_the_manifest_has_the_power(kept: Kept) -> None:
+    paths = [kept("one", backend="modelled", power_w=2000.0), kept("old", 2.0, backend="modelled")]
+    compared, _ = compare_runs(paths)
+    one, old = (side.estimates["joules_per_token"].value for side in compared.sides)
+    rate = compared.sides[0].estimates["throughput"].value
+    assert rate is not None
+    assert (one, old) == (pytest.approx(2000.0 / rate), None)
+    assert compared.ratio("joules_per_token", 1).value is None
+
+
+def test_what_is_no_run_of_a_replay_is_refused(tmp_path: Path, kept: Kept) -> None:
+    with pytest.raises(UserError, match="is not a Run"):
+        compare_runs([tmp_path, kept("whole")])
+    with pytest.raises(UserError, match="its manifest lacks 'name'"):
+        compare_runs([kept("one", model={}), kept("two")])
+    for facts in ({"slo_tbt_ms": "x"}, {"usd_per_hour": "x"}, {"slo_tbt_ms": None}):
+        with pytest.raises(UserError, match=r"three/run\.json is damaged \(.*; replay it again"):
+            compare_runs([kept("three", **facts), kept("two")])

@@ -1,0 +1,139 @@
+"""Deployments at equal cost, and cells of systems on the same requests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.find_model import model
+from laminabench.catalog.hardware import device, load_devices, priced
+from laminabench.catalog.network import parse_network
+from laminabench.compare.cells import cell, cells
+from laminabench.compare.equal_cost import at_equal_cost
+from laminabench.compare.grid import Grid, grid_cells
+from laminabench.compare.holding import longest_held
+from laminabench.compare.terms import EqualCost, Terms
+from laminabench.errors import UserError
+from laminabench.replay import Workload
+from laminabench.traces.table import Trace, TraceMeta
+
+MODEL, COSTS = model("llama3-70b"), load_costs("roofline")
+PAIR = ("lamina", "vllm")
+
+
+def requests(*lengths: tuple[int, int]) -> Trace:
+    prompt, output = np.array(lengths, np.int32).T
+    return Trace(np.zeros(len(lengths)), prompt.copy(), output.copy(), TraceMeta("few"))
+
+
+TRACE = requests(*[(1000, 20), (4000, 30), (500, 40)] * 20)
+
+
+def chosen(terms: Terms, trace: Trace = TRACE) -> dict[str, str]:
+    assert terms.equal_cost is not None
+    setups = at_equal_cost(terms.setups(MODEL, COSTS), terms, terms.equal_cost, trace)
+    return {name: str(setup.deployment) for name, setup in setups.items()}
+
+
+def test_the_papers_deployments_are_kept_where_their_prices_are_about_equal() -> None:
+    assert chosen(Terms(PAIR, equal_cost=EqualCost())) == {"lamina": "2xh100+4xh20", "vllm": "4xh100"}
+
+
+def test_another_is_chosen_where_the_papers_is_too_dear() -> None:
+    given = {"lamina": parse_deployment("2xh200+4xh20")}  # $39.72 an hour, 4xh100 is $44.24
+    found = chosen(Terms(PAIR, given=given, equal_cost=EqualCost(0.1)))
+    assert found["lamina"] == "2xh200+4xh20"
+    assert found["vllm"] in ("8xh20", "4xh200")
+
+
+def test_the_best_of_all_within_the_tolerance_is_chosen() -> None:
+    terms = Terms(PAIR, equal_cost=EqualCost(0.3, (device("h20"), device("h100"), device("h200"))))
+    terms = replace(terms, systems=("vllm", "lamina"), given={"lamina": parse_deployment("2xh200+1xh20")})
+    found = chosen(terms)["lamina"]
+    best = cell(
+        replace(terms, equal_cost=None, given={"lamina": parse_deployment(found)}), MODEL, TRACE, COSTS
+    )
+    for other in ("2xh100+2xh20", "2xh200+4xh20", "2xh100+4xh20"):
+        given = {"lamina": parse_deployment(other)}
+        assert 0.7 * 44.24 <= (given["lamina"].usd_per_hour or 0) <= 1.3 * 44.24, "not a rival"
+        rival = cell(replace(terms, equal_cost=None, given=given), MODEL, TRACE, COSTS)
+        assert best.throughput_tokens_per_s["lamina"] >= rival.throughput_tokens_per_s["lamina"]
+
+
+def test_where_there_is_none_the_nearest_is_named() -> None:
+    with pytest.raises(UserError, match=r"within 1% of \$40\.64 an hour; the nearest is 4xh100 for \$44\.24"):
+        chosen(Terms(PAIR, equal_cost=EqualCost(0.01, (device("h100"),))))
+    with pytest.raises(UserError, match="none has the memory"):
+        chosen(Terms(PAIR, equal_cost=EqualCost(0.01, (device("rtx-4080"),))))
+
+
+def test_a_deployment_without_a_price_is_refused() -> None:
+    given = {"lamina": parse_deployment("2xtpu-v6e+4xcpu")}
+    with pytest.raises(UserError, match="2xtpu-v6e\\+4xcpu of lamina has no price"):
+        chosen(Terms(PAIR, given=given, equal_cost=EqualCost()))
+
+
+def test_a_deployment_for_nothing_is_refused() -> None:
+    free = priced(load_devices(), {"h100": 0.0})
+    with pytest.raises(UserError, match="4xh100 of vllm has no price to compare by"):
+        cell(Terms(PAIR, catalogue=free), MODEL, TRACE, COSTS)
+
+
+def test_prices_of_the_user_decide() -> None:
+    dear = priced(load_devices(), {"h20": 40.0})
+    with pytest.raises(UserError, match=r"of \$182\.12 an hour"):
+        chosen(Terms(PAIR, catalogue=dear, equal_cost=EqualCost(0.1, (dear["h100"],))))
+
+
+def test_requests_that_one_system_could_never_hold_are_left_out_for_all() -> None:
+    # Half a million tokens fit Lamina's attention workers, and not what the weights leave of vLLM's devices.
+    long = requests((1000, 20), (500_000, 10), (10_000_000, 10), (1000, 20))
+    terms = Terms(PAIR)
+    held = {name: longest_held(name, setup) for name, setup in terms.setups(MODEL, COSTS).items()}
+    assert held["vllm"] < 500_010 <= held["lamina"]
+    found = cell(terms, MODEL, long, COSTS)
+    assert found.dropped == 2
+    for summary in found.summaries.values():
+        assert summary["requests"] == {"completed": 2, "rejected": 0, "unfinished": 0}
+    with pytest.raises(UserError, match="no request of few fits lamina and vllm with llama3-70b"):
+        cell(Terms(PAIR), MODEL, requests((10_000_000, 10)), COSTS)
+
+
+def test_a_cell_compares_every_system_with_the_base() -> None:
+    given = {"lamina-v1": parse_deployment("2xh100+4xh20")}
+    terms = Terms((*PAIR, "lamina-v1"), given=given, workload=Workload(slo_tbt_ms=40.0))
+    found = cell(terms, MODEL, TRACE, COSTS)
+    rate = found.throughput_tokens_per_s
+    assert found.gain == pytest.approx(rate["lamina"] / rate["vllm"] - 1)
+    assert 1 + found.gain_per_dollar == pytest.approx((1 + found.gain) * 44.24 / 40.64)
+    compared = found.sides("vllm")
+    assert [side.label for side in compared.sides] == ["lamina", "vllm", "lamina-v1"]
+    assert compared.ratio("throughput", 2).value == pytest.approx(rate["lamina-v1"] / rate["vllm"])
+    assert compared.ratio("throughput_at_equal_cost", 0).value == pytest.approx(1 + found.gain_per_dollar)
+    assert compared.slo_tbt_ms == 40.0
+    assert found.kinds_of_prices == ""
+    assert found.row("vllm")["gain"].keys() == {"lamina", "lamina-v1"}
+
+
+def test_prices_of_different_kinds_are_told() -> None:
+    given = {"lamina": parse_deployment("4xa100-80g+8xrtx-3090"), "vllm": parse_deployment("4xh100")}
+    found = cell(Terms(PAIR, given=given), MODEL, TRACE, COSTS)
+    assert found.kinds_of_prices == "a100-80g by rent, rtx-3090 by purchase, h100 by rent"
+
+
+def test_a_grid_has_the_cells_of_a_loop_in_its_order() -> None:
+    models, traces, sets = [MODEL, model("llama-33b")], [TRACE], [COSTS, load_costs("vllm-0.14")]
+    network = parse_network("fhbn")
+    looped = list(cells(models, traces, sets, network))
+    told: list[tuple[int, int]] = []
+    grid = Grid(Terms(("vllm", "lamina"), network=network), models, traces, sets)
+    found = grid_cells(grid, jobs=1, progress=lambda done, total: told.append((done, total)))
+    assert found == looped
+    assert [(each.costs, each.model) for each in found] == [
+        (costs, name) for costs in ("roofline", "vllm-0.14") for name in ("llama3-70b", "llama-33b")
+    ]
+    assert told[-1] == (4, 4)
