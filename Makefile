@@ -8,7 +8,7 @@ NATIVE := $(shell find csrc CMakeLists.txt -type f)
 CXX_FILES := $(shell find csrc tests -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 PYTEST_WORKERS ?= 2
 
-.PHONY: setup test lint format sanitize cuda vllm bench replay clean
+.PHONY: setup test lint format sanitize cuda vllm bench replay figures clean
 
 setup: $(STAMP)
 
@@ -56,6 +56,10 @@ bench: setup
 replay: setup
 	$(BIN)/laminabench replay --trace azure-conv --system vllm
 	$(BIN)/laminabench replay --trace azure-conv --system lamina
+
+# Every figure and table of the papers, and PAPER.md: their claims beside what comes out here.
+figures: setup
+	$(BIN)/laminabench figures all
 
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -29,6 +29,13 @@ COMMANDS = (
         example="laminabench compare --equal-cost --model llama3-70b",
     ),
     Lazy(
+        "figures",
+        "laminabench.cli.figures:figures",
+        "The papers' figures and tables, theirs beside ours.",
+        section="Replaying",
+        example="laminabench figures fig10",
+    ),
+    Lazy(
         "traces",
         "laminabench.cli.traces:traces",
         "List, fetch, inspect, fit and generate request traces.",

@@ -1,0 +1,95 @@
+"""What a paper says, beside what comes out here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Value = float | tuple[float, float] | str | None
+# What a paper states may be a number or a limit: "above 70 %" is not missed by 82 %.
+Relation = Literal["is", "at least", "at most"]
+
+# Further off than this needs a sentence that says why.
+TO_EXPLAIN = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One statement of a paper; `ours` is None where nothing can be computed or measured for it."""
+
+    what: str
+    where: str  # of the paper: "section 6.1", "table 5"
+    published: Value
+    ours: Value
+    how: str  # modelled with which coefficients, computed from what, measured where
+    unit: str = ""
+    relation: Relation = "is"
+    remark: str = ""  # a plain sentence where it does not come out
+    entered: bool = False  # ours is the paper's own value, and so confirms nothing
+
+    @property
+    def deviation(self) -> float | None:
+        """Relative; of a range the larger of its two ends'; None where there is nothing to compare."""
+        return max((mine / theirs - 1 for mine, theirs in self._pairs()), key=abs, default=None)
+
+    @property
+    def holds(self) -> bool | None:
+        """Of a limit: whether ours keeps it. Of a number: whether it is as near as needs no explanation."""
+        ours, published = _ends(self.ours), _ends(self.published)
+        if not ours or not published:
+            return None
+        if self.relation == "at least":
+            return min(ours) >= min(published)
+        if self.relation == "at most":
+            return max(ours) <= max(published)
+        deviation = self.deviation
+        return None if deviation is None else abs(deviation) <= TO_EXPLAIN
+
+    def row(self) -> tuple[str, ...]:
+        """A line of PAPER.md."""
+        relation = "" if self.relation == "is" else f"{self.relation} "
+        published, ours = _text(self.published, self.unit), _text(self.ours, self.unit)
+        return self.what, self.where, relation + published, ours, self._verdict(), self.how, self.remark
+
+    def _pairs(self) -> list[tuple[float, float]]:
+        """Ours and theirs, end by end; a number beside a range is beside both its ends."""
+        ours, published = _ends(self.ours), _ends(self.published)
+        if not ours or not published or 0 in published:
+            return []
+        both = max(len(ours), len(published))
+        return list(zip(ours * (both // len(ours)), published * (both // len(published)), strict=True))
+
+    def _verdict(self) -> str:
+        if self.relation != "is" and self.holds is not None:
+            return "holds" if self.holds else "does not hold"
+        pairs = self._pairs()
+        if self.entered or not pairs:
+            return "entered" if self.entered else "-"
+        if all(abs(mine - theirs) <= abs(theirs) * 5e-4 for mine, theirs in pairs):
+            return "exact"
+        # Per cent of per cent would be read wrongly.
+        if self.unit == "%":
+            return ", ".join(f"{mine - theirs:+.1f}" for mine, theirs in pairs) + " points"
+        return ", ".join(f"{mine / theirs - 1:+.1%}" for mine, theirs in pairs)
+
+
+def _ends(value: Value) -> tuple[float, ...]:
+    if value is None or isinstance(value, str):
+        return ()
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _text(value: Value, unit: str) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    # A range whose ends read the same is one number.
+    numbers = " to ".join(dict.fromkeys(_number(end, unit) for end in _ends(value)))
+    return f"{numbers} {unit}".strip()
+
+
+def _number(value: float, unit: str) -> str:
+    if unit == "%":
+        return f"{value:.1f}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,0 +1,65 @@
+"""PAPER.md: every claim of the papers beside ours, with the deviation and where ours is from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from laminabench.atomic import replacing
+from laminabench.figures.paper import V1, V2, Written
+from laminabench.markdown import row
+
+_HEAD = """\
+# The papers' claims, and what comes out here
+
+Written by `laminabench figures`; do not edit. Nothing is tuned to a published value: where ours differs, the
+gap stays. *Modelled* is the virtual cluster with measured cost coefficients (`laminabench costs show`);
+*computed* follows from data sheets, shapes or formulas alone; *measured* says on which machine. A range is
+compared end by end.
+"""
+_PAPERS = (
+    ("v2", "Model-attention disaggregation", "https://arxiv.org/abs/2405.01814", V2),
+    ("v1", "Attention offloading (the same paper's first version)", "https://arxiv.org/abs/2405.01814v1", V1),
+)
+_COLUMNS = ("claim", "where", "published", "ours", "deviation", "how ours was obtained", "remark")
+
+
+def write_page(target: Path, figures: Sequence[Written]) -> None:
+    """The page of these figures, whole or not at all."""
+    with replacing(target) as temporary:
+        temporary.write_text("\n".join(_lines(figures)), encoding="utf-8")
+
+
+def _lines(figures: Sequence[Written]) -> Iterator[str]:
+    yield _HEAD
+    yield from _summary(figures)
+    for paper, title, link, names in _PAPERS:
+        some = [figure for figure in figures if figure.name in names]
+        if not some:
+            continue
+        yield f"## {paper}: [{title}]({link})\n"
+        for figure in some:
+            yield from _section(figure)
+
+
+def _summary(figures: Sequence[Written]) -> Iterator[str]:
+    claims = [claim for figure in figures for claim in figure.claims]
+    entered = sum(claim.entered for claim in claims)
+    compared = [claim for claim in claims if claim.holds is not None and not claim.entered]
+    holding = sum(bool(claim.holds) for claim in compared)
+    yield (
+        f"{len(figures)} figures and tables, {len(claims)} claims: {holding} hold or come out within 10 %, "
+        f"{len(compared) - holding} do not, {len(claims) - len(compared) - entered} cannot be compared here, "
+        f"and {entered} are values of the papers that this project only entered.\n"
+    )
+
+
+def _section(figure: Written) -> Iterator[str]:
+    yield f"### {figure.name}: {figure.title}\n"
+    yield f"![{figure.name}]({figure.name}.svg)\n"
+    yield f"{figure.how} Data: [{figure.name}.csv]({figure.name}.csv).\n"
+    if figure.claims:
+        yield row(_COLUMNS)
+        yield row(["---"] * len(_COLUMNS))
+        yield from (row(claim.row()) for claim in figure.claims)
+        yield ""

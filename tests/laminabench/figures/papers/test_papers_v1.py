@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.find_model import model
+from laminabench.catalog.hardware import device
+from laminabench.figures.ground import Ground
+from laminabench.figures.paper import SUFFIXES, V1, Made, figure, write
+from laminabench.figures.papers import v1_fig12, v1_table1
+from laminabench.figures.papers.v1_model_part import (
+    BATCHES,
+    TABLE3,
+    implied_mfu,
+    least_bandwidth,
+    mfu,
+    parameters,
+)
+from laminabench.figures.papers.v1_ratio import homogeneous, offloaded
+from laminabench.figures.papers.v1_testbed import (
+    LAMINA,
+    ROTATIONAL,
+    VLLM,
+    WAYS,
+    deployment,
+    longest_request,
+    most_requests,
+    point,
+    requests,
+    setup,
+    sweep,
+    usd,
+)
+
+GROUND = Ground(num_requests=200, offline=True)
+
+
+@cache
+def made(name: str) -> Made:
+    return figure(name).make(GROUND)
+
+
+@pytest.mark.parametrize("name", V1)
+def test_a_figure_is_written_whole_and_explains_what_does_not_come_out(name, tmp_path: Path) -> None:
+    written = write(GROUND, (name, tmp_path))
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == sorted(SUFFIXES)
+    assert all(path.stat().st_size > 100 for path in tmp_path.iterdir())
+    assert len(pd.read_csv(tmp_path / f"{name}.csv")) == written.rows
+    assert written.how.endswith(".")
+    assert written.how.startswith(("Computed", "Modelled"))
+    for claim in written.claims:
+        assert claim.remark or claim.holds is not False, claim.what
+        assert claim.where.startswith(("section", "table")), claim.what
+        assert claim.how, claim.what
+
+
+@pytest.mark.parametrize(("column", "half"), [("$/GB", 0.5), ("$/(GB/s)", 0.005)])
+def test_table_1_rounds_to_the_printed_numbers(column, half) -> None:
+    frame = made("v1-table1").frame
+    assert (abs(frame[column] - frame[f"published {column}"]) <= half + 1e-9).all()
+
+
+def test_alpha_is_what_both_memory_and_bandwidth_are_cheaper_by() -> None:
+    claim = next(claim for claim in made("v1-table1").claims if claim.what.startswith("alpha"))
+    # An A100's dollars a GB over an RTX 3090's; an H100's dollars a GB/s over an Arc A770's.
+    assert claim.ours == pytest.approx((17500 / 80 / (1600 / 24), 36500 / 3350 / (350 / 560)))
+    assert list(v1_table1.PUBLISHED) == made("v1-table1").frame["accelerator"].to_list()
+
+
+def test_table_4_is_exact() -> None:
+    frame = made("v1-table4").frame
+    assert (abs(frame["ours\nGB"] - frame["published\nGB"]) < 0.05).all()
+    assert frame["layers"].to_list() == [40, 60]
+    assert frame["hidden\nsize"].to_list() == [5120, 6656]
+
+
+def test_least_bandwidth_is_section_4_2s_formula() -> None:
+    shape, card = model("llama-13b"), device("a100-80g-sxm")
+    # 4 e d B L bytes while 2 N B operations are done at half of 312 TFLOP/s; any B will do.
+    by_hand = 4 * 2 * 5120 * 7 * 40 / (2 * parameters(shape) * 7 / (0.5 * 312e12))
+    assert least_bandwidth(shape, card, 1, 0.5) == pytest.approx(by_hand)
+    assert implied_mfu(shape, card, 1, by_hand) == pytest.approx(0.5)
+    assert least_bandwidth(shape, card, 4, 0.5) == pytest.approx(4 * by_hand)
+
+
+def test_table_3_implies_a_utilisation_of_all_devices_together() -> None:
+    card = device("a100-80g-sxm")
+    assert 100 * implied_mfu(model("llama-13b"), card, 1, 4.90e9) == pytest.approx(24.6, abs=0.1)
+    assert 100 * implied_mfu(model("llama-65b"), card, 4, 15.90e9) == pytest.approx(31.6, abs=0.1)
+    # Of one device, LLaMA-65B's would be more than there is.
+    assert implied_mfu(model("llama-65b"), card, 1, 15.90e9) > 1
+
+
+def test_table_3_has_every_published_cell_beside_a_band() -> None:
+    frame = made("v1-table3").frame
+    assert frame["published\nGB/s"].to_list() == [rate for row in TABLE3.values() for rate in row]
+    assert (frame["ours, low\nGB/s"] <= frame["ours, high\nGB/s"]).all()
+    assert sorted(set(frame["batch"])) == list(BATCHES)
+
+
+def test_mfu_of_the_ideal_is_bound_by_weights_and_then_by_the_peak() -> None:
+    shape, card, ideal = model("llama-13b"), device("a100-80g-sxm"), load_costs("roofline")
+    small, large = mfu(ideal, shape, card, 1, np.array([1, 4096]))
+    # One row: 2 N operations while 2 N bytes are read.
+    assert small == pytest.approx(2039e9 / 312e12, rel=0.05)
+    assert 0.9 < large <= 1
+
+
+def test_memory_devices_gain_with_what_money_buys_and_with_context() -> None:
+    shape, card, ideal = model("llama-13b"), device("a100-80g"), load_costs("roofline")
+    by_alpha = [offloaded(ideal, shape, card, card, alpha, 512) for alpha in (1.0, 3.27, 8.0)]
+    assert by_alpha == sorted(by_alpha)
+    assert by_alpha[0] < by_alpha[-1]
+    gains = [
+        offloaded(ideal, shape, card, card, 3.27, context) / homogeneous(ideal, shape, card, context)
+        for context in (128, 512, 4096)
+    ]
+    assert gains == sorted(gains)
+
+
+def test_no_homogeneous_cluster_is_faster_than_reading_its_kv() -> None:
+    shape, card, ideal = model("llama-13b"), device("a100-80g"), load_costs("roofline")
+    rate = homogeneous(ideal, shape, card, 16384)
+    # Nothing is faster than a read of the KV alone: one request's, at the full bandwidth.
+    assert 0 < rate < card.bandwidth_bytes_per_s / (16384 * shape.kv_bytes_per_token)
+
+
+def test_the_testbed_holds_as_many_requests_as_its_memory() -> None:
+    costs = load_costs("roofline")
+    per_token = 2 * 2 * 40 * 5120
+    usable = 0.9 * 40 * 2**30
+    of_one = int((usable - 1e9) // per_token) // 512
+    assert most_requests(LAMINA, setup(LAMINA, "llama-13b", costs), 512) == 3 * of_one == 267
+    left = int((usable - 2e9 - model("llama-13b").weight_bytes) // per_token)
+    assert most_requests(VLLM, setup(VLLM, "llama-13b", costs), 512) == left // 512 == 25
+    assert longest_request(VLLM, setup(VLLM, "llama-13b", costs)) == left // 16 * 16
+
+
+def test_memory_devices_cost_what_an_rtx_3090_s_memory_does() -> None:
+    assert usd(deployment(VLLM, "llama-13b")) == 17500
+    assert usd(deployment(LAMINA, "llama-13b")) == pytest.approx(17500 + 3 * 40 * 1600 / 24)
+    assert usd(deployment(LAMINA, "llama-33b", 4)) == pytest.approx(2 * 17500 + 4 * 40 * 1600 / 24)
+
+
+def test_requests_of_one_length_end_with_their_context() -> None:
+    trace = requests(5, 512)
+    assert set(trace.prompt_tokens + trace.output_tokens) == {512}
+    assert len(trace) == 5
+
+
+def test_twelve_memory_devices_would_reach_the_paper_s_largest_batch() -> None:
+    costs = load_costs("roofline")
+    per_token = 2 * 2 * 60 * 6656
+    pool = int((0.9 * 40 * 2**30 - 1e9) // per_token) // 2048
+    assert most_requests(LAMINA, setup(LAMINA, "llama-33b", costs, 12), 2048) == 12 * pool == 132
+    assert "twelve would come to 66" in made("v1-fig12").claims[0].remark
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_point_is_one_batch_from_beginning_to_end(way) -> None:
+    found = point(way, setup(way, "llama-13b", load_costs("vllm-0.14")), 512, 16)
+    # A batch of 16, or two of 8 that take turns.
+    assert found.tokens_per_s == pytest.approx(
+        16 / (found.tbt_ms / 1000), rel=0.15 if way == ROTATIONAL else 1e-6
+    )
+    assert (found.network_ms == pytest.approx(0, abs=1e-6)) == (way == VLLM)
+    if way == LAMINA:
+        # At the least a round trip for each of 40 layers.
+        assert found.network_ms >= 40 * 33e-3
+
+
+def test_a_sweep_ends_with_what_fits() -> None:
+    found = sweep(VLLM, "llama-13b", load_costs("roofline"), 512, (1, 8, 64))
+    assert [each.batch for each in found] == [1, 8, 25]
+
+
+def test_ratios_are_of_largest_batches_and_of_equal_ones() -> None:
+    frame = made("v1-fig12").frame
+    largest = v1_fig12._ratios(frame, "batch")
+    assert largest["vllm-0.14", "llama-13b", 512] == pytest.approx(267 / 25)
+    rotation = v1_fig12._ratios(frame, "rotation")
+    assert set(rotation.index.get_level_values("batch")) >= {129, 256}
+    rows = frame[(frame["model"] == "llama-13b") & (frame["context"] == 512) & (frame["batch"] == 256)]
+    one = rows[rows["costs"] == "vllm-0.14"].set_index("system")["tokens_per_s"]
+    assert rotation["vllm-0.14", "llama-13b", 512, 256] == pytest.approx(one[ROTATIONAL] / one[LAMINA])
+
+
+def test_figure_5_knows_the_share_of_an_a100_and_no_gain_of_one_device() -> None:
+    claim = made("v1-fig5").claims[0]
+    assert claim.ours == pytest.approx(31.25)
+    frame = made("v1-fig5").frame
+    assert (frame[frame["devices"] == 1]["speed_up"] == 1).all()
+    assert frame["speed_up"].max() < 4
+
+
+def test_figure_6_s_utilisations_are_one_read_and_two_operations_an_element() -> None:
+    frame = made("v1-fig6").frame
+    mine = frame[frame["device"] == "h100"]
+    # An operation for each byte of bf16 KV.
+    assert (mine["mfu_percent"] / mine["mbu_percent"]).to_numpy() == pytest.approx(3350e9 / 989e12)
+    assert mine["mbu_percent"].max() < 100
+
+
+def test_figure_13_has_the_best_of_each_system_for_its_price() -> None:
+    frame = made("v1-fig13").frame
+    assert len(frame) == 2 * 2 * 4 * 2
+    per_usd = frame["tokens_per_s_per_1000_usd"]
+    assert per_usd.to_numpy() == pytest.approx((1000 * frame["tokens_per_s"] / frame["usd"]).to_numpy())
+
+
+def test_figure_15_adds_the_round_trip_to_the_bytes() -> None:
+    frame = made("v1-fig15").frame
+    first = frame[frame["batch"] == 1].set_index("what")["us"]
+    sent = 4 * 2 * 5120
+    assert first["vanilla RDMA"] == pytest.approx(100 + sent / 17.2e3)
+    assert first["polling and GPUDirect"] == pytest.approx(33 + sent / 24.2e3)
+    by_what = {claim.what: claim for claim in made("v1-fig15").claims}
+    assert by_what["that is of the link"].ours == pytest.approx(96.8)
+    assert by_what["round trip with it"].ours is None
+
+
+def test_figure_16_hides_no_more_than_there_is() -> None:
+    frame = made("v1-fig16").frame
+    assert (frame["masked_percent"] < 100).all()
+    assert (frame["saved_percent"] < frame["masked_percent"].clip(lower=0) + 1e-9).all()
+
+
+def test_figure_17_leaves_out_what_vllm_cannot_hold() -> None:
+    frame = made("v1-fig17").frame
+    assert set(frame["system"]) == {"vLLM", *(f"{count} memory devices" for count in (2, 4, 8, 12))}
+    assert (frame["batch"] <= frame["limit"] + 1e-9).all()
+    assert "its first 200 requests without " in made("v1-fig17").how

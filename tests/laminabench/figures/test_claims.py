@@ -1,0 +1,94 @@
+"""A claim beside what came out: deviation, verdict, and the line of PAPER.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laminabench.figures.claims import Claim
+from laminabench.figures.paper import Written
+from laminabench.figures.paper_page import write_page
+
+
+def claim(published: Any, ours: Any, **more: Any) -> Claim:
+    return Claim("what", "section 1", published, ours, "computed", **more)
+
+
+@pytest.mark.parametrize(
+    ("published", "ours", "deviation", "holds"),
+    [
+        (100.0, 100.0, 0.0, True),
+        (100.0, 90.0, -0.1, True),
+        (100.0, 111.0, 0.11, False),
+        ((10.0, 20.0), (10.0, 30.0), 0.5, False),
+        ((10.0, 20.0), (9.5, 21.0), -0.05, True),
+        # A number beside a range is beside both its ends.
+        (100.0, (95.0, 120.0), 0.2, False),
+        ((100.0, 200.0), 110.0, -0.45, False),
+        (-10.0, -12.0, 0.2, False),
+    ],
+)
+def test_a_number_holds_within_ten_per_cent(published, ours, deviation, holds) -> None:
+    made = claim(published, ours)
+    assert made.deviation == pytest.approx(deviation)
+    assert made.holds is holds
+
+
+@pytest.mark.parametrize(
+    ("relation", "published", "ours", "holds"),
+    [
+        ("at least", 70.0, 82.0, True),
+        ("at least", 70.0, 69.9, False),
+        ("at least", 70.0, (69.0, 90.0), False),
+        ("at most", 30.0, 20.0, True),
+        ("at most", 30.0, (20.0, 41.0), False),
+    ],
+)
+def test_a_limit_is_kept_by_all_of_a_range(relation, published, ours, holds) -> None:
+    made = claim(published, ours, relation=relation)
+    assert made.holds is holds
+    assert made.row()[4] == ("holds" if holds else "does not hold")
+    assert made.row()[2].startswith(f"{relation} ")
+
+
+@pytest.mark.parametrize(("published", "ours"), [("rapidly", "+83 %"), (33.0, None), (None, 1.0), (0.0, 1.0)])
+def test_what_cannot_be_compared_has_no_verdict(published, ours) -> None:
+    made = claim(published, ours)
+    assert (made.deviation, made.holds, made.row()[4]) == (None, None, "-")
+
+
+@pytest.mark.parametrize(
+    ("published", "ours", "unit", "words"),
+    [
+        (20.32, 20.32, "$/h", ("20.32 $/h", "20.32 $/h", "exact")),
+        (2.39, 2.474, "", ("2.39", "2.474", "+3.5%")),
+        ((16.1, 90.1), (2.3, 53.8), "%", ("16.1 to 90.1 %", "2.3 to 53.8 %", "-13.8, -36.3 points")),
+        (19366.0, 19000.0, "", ("19,366", "19,000", "-1.9%")),
+        (33.0, None, "us", ("33 us", "-", "-")),
+    ],
+)
+def test_a_row_is_for_reading(published, ours, unit, words) -> None:
+    row = claim(published, ours, unit=unit, remark="why").row()
+    assert row[2:5] == words
+    assert (row[0], row[1], row[5], row[6]) == ("what", "section 1", "computed", "why")
+
+
+def test_the_page_counts_what_holds_and_what_cannot_be_compared(tmp_path: Path) -> None:
+    claims = (claim(1.0, 1.0), claim(1.0, 2.0, remark="a | b"), claim(1.0, None))
+    write_page(tmp_path / "PAPER.md", [Written("fig2", "Title", "How.", claims, 1)])
+    page = (tmp_path / "PAPER.md").read_text()
+    assert "1 figures and tables, 3 claims: 1 hold or come out within 10 %, 1 do not, 1 cannot" in page
+    assert "### fig2: Title" in page
+    assert "a \\| b" in page
+    assert "## v1" not in page
+
+
+def test_what_was_only_entered_counts_as_nothing(tmp_path: Path) -> None:
+    entered = claim(100.0, 100.0, entered=True)
+    assert entered.row()[4] == "entered"
+    write_page(tmp_path / "PAPER.md", [Written("table1", "title", "how", (entered, claim(1.0, 1.0)), 2)])
+    assert "2 claims: 1 hold or come out within 10 %, 0 do not, 0 cannot be compared here, and 1 are" in (
+        tmp_path / "PAPER.md"
+    ).read_text(encoding="utf-8")
