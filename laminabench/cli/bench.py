@@ -26,6 +26,12 @@ COMMANDS = (
         example="laminabench bench fhbn --plot fig13.svg",
     ),
     Lazy(
+        "plan",
+        "laminabench.cli.bench_plan:plan",
+        "Candidates per second of the search for a plan, against the grid.",
+        example="laminabench bench plan",
+    ),
+    Lazy(
         "prefill",
         "laminabench.cli.bench_prefill:prefill",
         "Time between tokens while prompts come.",

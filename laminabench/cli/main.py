@@ -29,6 +29,13 @@ COMMANDS = (
         example="laminabench compare --equal-cost --model llama3-70b",
     ),
     Lazy(
+        "plan",
+        "laminabench.cli.plan:plan",
+        "The deployment that serves a trace cheapest within a limit.",
+        section="Replaying",
+        example="laminabench plan --trace azure-conv --slo-tbt-p99-ms 100",
+    ),
+    Lazy(
         "figures",
         "laminabench.cli.figures:figures",
         "The papers' figures and tables, theirs beside ours.",

@@ -1,0 +1,180 @@
+"""What a plan prints: the front, then why its winner wins, then how far prices decide."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from laminabench.cli.replay_numbers import number, share
+from laminabench.cli.replay_summary import SOURCES
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Why a candidate was not replayed, in the order in which it is found out.
+WHY = {
+    "does_not_fit": "do not hold the model",
+    "too_small": "do not hold the longest request",
+    "falls_behind": "would fall behind, by a bound",
+    "bound_too_slow": "are too slow, by a bound",
+    "bound_dominated": "are beaten in cost and TBT, by a bound",
+    "halved": "are beaten on samples",
+    "replayed": "replayed in full",
+}
+ASSUMED = "*"
+
+
+def render(console: Console, result: dict[str, Any], top: int) -> None:
+    """One part a cost set, and whether they agree."""
+    trace, mode = result["trace"], result["mode"]
+    console.print(
+        f"[bold]{escape(trace['name'])}[/bold], {SOURCES[trace['source']]}, {trace['requests']:,} requests,",
+        f"with {escape(result['model'])} ({mode}, [bold]modelled[/bold]):",
+        f"TBT p99 of at most {result['slo_tbt_p99_ms']:g} ms,",
+        f"at most ${result['budget_usd_per_hour']:.2f} an hour",
+        soft_wrap=True,
+    )
+    for answer in result["answers"]:
+        console.print()
+        _answer(console, answer, top, mode)
+    console.print()
+    for line in _together(result):
+        console.print(line, soft_wrap=True)
+
+
+def _answer(console: Console, answer: dict[str, Any], top: int, mode: str) -> None:
+    title = f"[bold]costs {escape(answer['costs'])}[/bold]"
+    if answer["winner"] is None:
+        nearest = answer["nearest"]
+        said = "nothing serves the trace" if nearest is None else "nothing meets the limit; nearest is"
+        console.print(f"{title}: {said}")
+        if nearest is not None:
+            console.print(_points([nearest], None))
+    else:
+        console.print(f"{title}: the front of cost and TBT, the winner in bold")
+        console.print(_points(answer["front"], answer["winner"]))
+        if top:
+            meeting = [row for row in answer["replayed"] if _meets(row, answer)]
+            console.print(f"\nthe {min(top, len(meeting))} cheapest that meet the limit and were replayed")
+            cheapest = sorted(meeting, key=lambda row: row["usd_per_million_tokens"])[:top]
+            console.print(_points(cheapest, answer["winner"]))
+        _why(console, answer, mode)
+        _prices(console, answer)
+    console.print(f"[dim]{_search(answer['search'])}[/dim]", soft_wrap=True)
+
+
+def _meets(row: dict[str, Any], answer: dict[str, Any]) -> bool:
+    limit: float = answer["summary"]["slo"]["tbt_ms"]
+    return bool(row["keeps_up"] and row["tbt_p99_ms"] <= limit)
+
+
+def _points(rows: list[dict[str, Any]], winner: dict[str, Any] | None) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("system")
+    table.add_column("deployment")
+    for title in (
+        "batches",
+        "$/h",
+        "tokens/s",
+        "mean batch",
+        "TBT p50 ms",
+        "p99 ms",
+        "in limit",
+        "$/M tokens",
+    ):
+        table.add_column(title, justify="right")
+    for row in rows:
+        table.add_row(
+            row["system"],
+            row["deployment"] + ASSUMED * bool(row["assumed_devices"]),
+            str(row["batches"]),
+            f"{row['usd_per_hour']:.2f}",
+            number(row["tokens_per_s"]),
+            number(row["mean_batch"]),
+            f"{row['tbt_p50_ms']:.1f}",
+            f"{row['tbt_p99_ms']:.1f}",
+            share(row["token_attainment"]),
+            f"{row['usd_per_million_tokens']:.3f}",
+            style="bold" if row == winner else None,
+        )
+    return table
+
+
+def _why(console: Console, answer: dict[str, Any], mode: str) -> None:
+    """What binds, with the signs of it in the replay beside what was tried."""
+    effects, summary = answer["binds"], answer["summary"]
+    gained = "tbt_p99_gain" if mode == "open" else "throughput_gain"
+    first = effects[0]
+    console.print(
+        f"\n[bold]{first['resource']}[/bold] binds: a tenth more of it alone comes to "
+        f"{_percent(first['throughput_gain'])} tokens/s, {_percent(-first['tbt_p99_gain'])} TBT p99"
+    )
+    rest = (f"{each['resource']} {_percent(each[gained])}" for each in effects[1:])
+    what = "less TBT p99" if mode == "open" else "more tokens/s"
+    console.print(f"others, {what}: {', '.join(rest)}", soft_wrap=True)
+    idle = (f"{who} {share(left)}" for who, left in summary["bubbles"].items() if not isinstance(left, dict))
+    shares = summary["time_shares"]
+    spent = (f"{part} {share(shares[part])}" for part in ("model", "attention", "network", "host", "waiting"))
+    console.print(
+        f"KV memory filled to {share(summary['kv']['peak_share'])}; idle: {', '.join(idle)}; "
+        f"a token's time: {', '.join(spent)}",
+        soft_wrap=True,
+    )
+
+
+def _prices(console: Console, answer: dict[str, Any]) -> None:
+    """One line a device."""
+    console.print("\n[bold]prices[/bold], one changed by 10 % at a time")
+    by_device: dict[str, list[str]] = {}
+    for row in answer["prices"]:
+        who = "same winner" if row["stays"] else f"[bold]{escape(row['winner'])}[/bold] wins"
+        by_device.setdefault(row["device"], []).append(
+            f"at ${row['usd_each_per_hour']:.2f} {who}, ${row['usd_per_million_tokens']:.3f}/M"
+        )
+    width = max(map(len, by_device))
+    for device, said in by_device.items():
+        console.print(f"  {device:{width}}  {'; '.join(said)}", soft_wrap=True)
+
+
+def counted(counts: dict[str, int]) -> str:
+    """What decided about how many candidates."""
+    return ", ".join(f"{counts[key]:,} {words}" for key, words in WHY.items() if counts.get(key))
+
+
+def _search(search: dict[str, Any]) -> str:
+    return (
+        f"{search['considered']:,} candidates in {search['seconds']:.2f} s, "
+        f"{search['candidates_per_s']:,.0f} a second: {counted(search['counts'])}"
+    )
+
+
+def _together(result: dict[str, Any]) -> list[str]:
+    """What is to be said of all cost sets: whether they agree, and whose devices nobody measured."""
+    lines = []
+    answers = result["answers"]
+    if len(answers) > 1:
+        winners = [row for answer in answers if (row := answer["winner"]) is not None]
+        costs = [row["usd_per_million_tokens"] for row in winners]
+        names = {(row["system"], row["deployment"], row["batches"]) for row in winners}
+        if len(winners) < len(answers):
+            lines.append("the cost sets disagree: not all of them have a winner")
+        elif len(names) > 1:
+            lines.append(
+                f"the cost sets disagree about the winner; ${min(costs):.3f} to ${max(costs):.3f}/M tokens"
+            )
+        else:
+            lines.append(f"the cost sets agree on it: ${min(costs):.3f} to ${max(costs):.3f}/M tokens")
+    assumed = sorted(
+        {device for answer in answers for row in answer["front"] for device in row["assumed_devices"]}
+    )
+    if assumed:
+        lines.append(
+            f"[dim]{ASSUMED} {', '.join(assumed)}: not measured, coefficients borrowed (costs show)[/dim]"
+        )
+    return lines
+
+
+def _percent(gain: float) -> str:
+    return f"{gain:+.1%}"

@@ -1,0 +1,83 @@
+"""The answer to one question: the front, the winner, what binds it, and how far prices decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from laminabench.plan.binds import Effect, effects
+from laminabench.plan.candidate import Candidate
+from laminabench.plan.front import front, nearest, winner
+from laminabench.plan.measure import Point
+from laminabench.plan.prices import Repriced, repriced
+from laminabench.plan.question import Question
+from laminabench.plan.search import Found, search
+from laminabench.replay import Workload, replay
+
+
+@dataclass(frozen=True)
+class Answer:
+    """With one cost set. Without a winner, `nearest` is what comes nearest to the limit."""
+
+    question: Question
+    found: Found
+    front: list[Point]
+    winner: Point | None
+    nearest: Point | None
+    summary: dict[str, Any] | None  # of the winner's replay
+    effects: list[Effect]
+    prices: list[Repriced]
+
+    def row(self) -> dict[str, Any]:
+        """For --json."""
+        return {
+            "costs": self.question.costs.name,
+            "winner": None if self.winner is None else self.row_of(self.winner),
+            "nearest": None if self.nearest is None else self.row_of(self.nearest),
+            "front": [self.row_of(each) for each in self.front],
+            "replayed": [self.row_of(each) for each in self.found.points],
+            "summary": self.summary,
+            "binds": [each.row() for each in self.effects],
+            "prices": [each.row() for each in self.prices],
+            "search": {
+                "considered": self.found.considered,
+                "counts": dict(self.found.counts),
+                "seconds": self.found.seconds,
+                "candidates_per_s": self.found.considered / self.found.seconds,
+            },
+        }
+
+    def row_of(self, point: Point) -> dict[str, Any]:
+        """With the devices that nobody measured."""
+        return {**point.row(), "assumed_devices": list(point.candidate.borrowed(self.question.costs))}
+
+
+def answer(
+    question: Question,
+    candidates: Sequence[Candidate],
+    *,
+    exhaustive: bool = False,
+    jobs: int | None = None,
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> Answer:
+    """Search, then ask why."""
+    found = search(question, candidates, exhaustive=exhaustive, jobs=jobs, told=told)
+    limit = question.slo_tbt_p99_ms
+    best = winner(found.points, limit)
+    return Answer(
+        question,
+        found,
+        front(found.points, limit),
+        best,
+        nearest(found.points) if best is None else None,
+        None if best is None else _summary(question, best),
+        [] if best is None else effects(question, best),
+        list(repriced(found.points, limit)),
+    )
+
+
+def _summary(question: Question, point: Point) -> dict[str, Any]:
+    workload = Workload(question.mode, slo_tbt_ms=question.slo_tbt_p99_ms)
+    candidate = point.candidate
+    return replay(question.trace, candidate.system, question.setup(candidate), workload).summary

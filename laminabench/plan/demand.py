@@ -1,0 +1,128 @@
+"""What a trace asks for, sorted and summed beforehand, so that a bound is a few look-ups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from laminabench.sim.spec import Float64
+from laminabench.traces.table import Trace
+
+# The share of requests or tokens that a 99th percentile may leave out.
+LEFT_OUT = 0.01
+
+
+class Sack:
+    """The most value that things of some weight have together, if one may be cut (fractional knapsack)."""
+
+    def __init__(self, weight: Float64, value: Float64) -> None:
+        order = np.argsort(-value / weight, kind="stable")
+        self._weight = np.concatenate([[0.0], np.cumsum(weight[order])])
+        self._value = np.concatenate([[0.0], np.cumsum(value[order])])
+
+    def most(self, weight: float) -> float:
+        return float(np.interp(weight, self._weight, self._value))
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Sums over all requests, and over those of them that can be chosen worst. `charge` is a request's final
+    length in whole blocks; `read` is KV tokens that its tokens read, all of them together.
+    """
+
+    requests: int
+    tokens: float
+    charged: float  # charge times tokens: how long how much of the memory is taken
+    read: float
+    longest: int  # charge
+    shortest_mean: tuple[float, float]  # least charge, and least KV length, of any token
+    span_s: float  # from the first arrival to the last
+    by_charge: tuple[Float64, Float64, Float64]  # from the largest down: charges; sums of tokens, of charged
+    charge_sums: Float64  # from the largest down
+    smallest_sums: Float64  # from the smallest up
+    # Of requests whose charges add up to so much: what they lack at most.
+    missing_tokens: Sack
+    missing_charged: Sack
+    late: tuple[float, float]  # tokens and charged of the hundredth of requests that have the most of each
+    last_tokens: float  # of requests that come so late that they may still wait when the last one comes
+    dense_charged: Sack  # beyond the mean, to bound a mean that they are missing from
+    dense_read: Sack
+
+    def can_run(self, capacity: float) -> int:
+        """Requests that so much memory can ever hold at once."""
+        return int(np.searchsorted(self.smallest_sums, capacity, side="right"))
+
+    def mean_charge(self, capacity: float) -> float:
+        """The least mean, over tokens, of what is charged for their requests, whoever is still running."""
+        return self._mean(self.charged, self.dense_charged, capacity, self.shortest_mean[0])
+
+    def mean_read(self, capacity: float) -> float:
+        """The same of the KV tokens that a token reads."""
+        return self._mean(self.read, self.dense_read, capacity, self.shortest_mean[1])
+
+    def _mean(self, total: float, dense: Sack, capacity: float, least: float) -> float:
+        done = self.tokens - self.missing_tokens.most(capacity)
+        return least if done <= 0 else max(least, total / self.tokens - dense.most(capacity) / done)
+
+    def taken(self, tokens: float, full: float, most_requests: int) -> tuple[float, float, float]:
+        """Of so many tokens, of all tokens, and of all requests once: the most shares of a full cycle.
+
+        A cycle is full when charges add up to `full`, or when it has so many requests: a request takes the
+        larger share of the two.
+        """
+        charges, counts, sums = self.by_charge
+        large = int(np.searchsorted(-charges, -full / most_requests, side="right"))
+
+        def share(some: float) -> float:
+            if some <= counts[large]:
+                return float(np.interp(some, counts, sums)) / full
+            return float(sums[large] / full + (some - counts[large]) / most_requests)
+
+        once = self.charge_sums[large] / full + (self.requests - large) / most_requests
+        return share(tokens), share(self.tokens), float(once)
+
+    def largest_charged(self, tokens: float) -> float:
+        """Charge times tokens, of so many tokens of the requests that are charged most."""
+        _, counts, sums = self.by_charge
+        return float(np.interp(tokens, counts, sums))
+
+
+def demand_of(trace: Trace, block_tokens: int, waiting_s: float = 0.0) -> Demand:
+    """With charges in blocks of that size, as admission by reservation has them, and waits no longer."""
+    prompt, output = (tokens.astype(np.float64) for tokens in (trace.prompt_tokens, trace.output_tokens))
+    charge = np.ceil((prompt + output) / block_tokens) * block_tokens
+    charged = output * charge
+    read = output * (prompt + (output - 1) / 2)
+    tokens = float(output.sum())
+    down = np.argsort(-charge, kind="stable")
+    return Demand(
+        requests=len(trace),
+        tokens=tokens,
+        charged=float(charged.sum()),
+        read=float(read.sum()),
+        longest=int(charge.max()),
+        shortest_mean=(float(charge.min()), float(prompt.min())),
+        span_s=float(trace.arrival_s[-1] - trace.arrival_s[0]),
+        by_charge=(charge[down], _sums(output[down]), _sums(charged[down])),
+        charge_sums=_sums(charge[down]),
+        smallest_sums=np.cumsum(charge[down][::-1]),
+        missing_tokens=Sack(charge, output),
+        missing_charged=Sack(charge, charged),
+        late=(_largest(output), _largest(charged)),
+        last_tokens=float(output[trace.arrival_s > trace.arrival_s[-1] - waiting_s].sum()),
+        dense_charged=Sack(charge, output * np.maximum(charge - charged.sum() / tokens, 0)),
+        # Of a request's tokens the last ones are missing, which read nearly all of what is charged.
+        dense_read=Sack(charge, output * np.maximum(charge - read.sum() / tokens, 0)),
+    )
+
+
+def _largest(values: Float64) -> float:
+    """The sum of the largest hundredth of the values, rounded up."""
+    first = len(values) - int(np.ceil(LEFT_OUT * len(values)))
+    return float(np.partition(values, first)[first:].sum())
+
+
+def _sums(values: Float64) -> Float64:
+    sums: Float64 = np.concatenate([[0.0], np.cumsum(values)])
+    return sums

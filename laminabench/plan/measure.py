@@ -1,0 +1,85 @@
+"""What a candidate comes to: its cluster, and the few numbers of a replay that a plan compares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from laminabench.analysis import rates
+from laminabench.analysis.slo import limit_ticks, token_attainment
+from laminabench.analysis.tbt import tbt, tokens_of
+from laminabench.analysis.window import window
+from laminabench.catalog.deployment import Deployment
+from laminabench.errors import UserError
+from laminabench.plan.candidate import Candidate
+from laminabench.plan.question import Question
+from laminabench.sim.simulate import Offered, simulate
+from laminabench.sim.spec import TICKS_PER_S, Spec
+from laminabench.systems.registry import system
+from laminabench.traces.table import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A candidate replayed. Modelled; of the steady window, queueing of the whole replay."""
+
+    candidate: Candidate
+    tokens_per_s: float
+    mean_batch: float
+    tbt_p50_ms: float
+    tbt_p99_ms: float
+    token_attainment: float
+    queueing_p99_s: float
+    keeps_up: bool  # always, where requests wait by intention
+
+    @property
+    def usd_per_million_tokens(self) -> float:
+        return usd_per_million_tokens(self.candidate.deployment, self.tokens_per_s)
+
+    def row(self) -> dict[str, Any]:
+        """For --json."""
+        numbers = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "candidate"}
+        return {
+            "system": self.candidate.system,
+            "deployment": str(self.candidate.deployment),
+            "batches": self.candidate.batches,
+            "usd_per_hour": self.candidate.usd_per_hour,
+            **numbers,
+            "usd_per_million_tokens": self.usd_per_million_tokens,
+        }
+
+
+def usd_per_million_tokens(deployment: Deployment, tokens_per_s: float) -> float:
+    """What a million tokens cost at this rate."""
+    cost = rates.cost(tokens_per_s, deployment.usd_per_hour)["usd_per_million_tokens"]
+    return float("inf") if cost is None else cost
+
+
+def cluster(question: Question, candidate: Candidate, most_requests: int | None = None) -> Spec | None:
+    """The candidate as the simulator takes it; None where it cannot be: weights or KV do not fit."""
+    try:
+        return system(candidate.system).build(question.setup(candidate, most_requests)).spec
+    except UserError:
+        return None
+
+
+def measure(question: Question, trace: Trace, candidate: Candidate, spec: Spec) -> Point:
+    """Replay the trace on it: the same numbers as `laminabench replay`, without those nobody compares."""
+    outcome = simulate(trace, spec, Offered(question.mode))
+    steady = window(outcome, question.mode)
+    gaps = tbt(tokens_of(outcome), steady)
+    p50, p99 = gaps.percentile(500), gaps.percentile(990)
+    attained = token_attainment(gaps, limit_ticks(question.slo_tbt_p99_ms))
+    waited_s = (rates.queueing(outcome).percentile(990) or 0) / TICKS_PER_S
+    if p50 is None or p99 is None or attained is None:
+        raise UserError(f"{trace.meta.name} has no time between tokens: none of its requests makes two")
+    return Point(
+        candidate,
+        rates.per_second(rates.produced(outcome, steady), steady) or 0.0,
+        sum(rates.mean_batches(outcome, steady)),
+        p50 * 1000 / TICKS_PER_S,
+        p99 * 1000 / TICKS_PER_S,
+        attained,
+        waited_s,
+        question.mode == "saturate" or waited_s <= question.slo_queueing_p99_s,
+    )

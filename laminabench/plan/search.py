@@ -1,0 +1,151 @@
+"""The search: bounds for all, replays of those that could win, halving on samples for the other ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from laminabench.plan import stages
+from laminabench.plan.bounds import Bound
+from laminabench.plan.candidate import Candidate
+from laminabench.plan.front import front, meets, nearest, winner
+from laminabench.plan.halving import undominated_on_samples
+from laminabench.plan.measure import Point, usd_per_million_tokens
+from laminabench.plan.question import Question
+from laminabench.plan.stages import Stage, stage_of
+
+# How much a price is changed to see what it does to the winner.
+PRICE_CHANGE = 0.1
+# What could win if one price changed by that much is replayed too: 1.1 times the winner's cost against the
+# same, or the winner's against 0.9 times another's.
+REACH = 1 / (1 - PRICE_CHANGE)
+# Replays between two looks at who can still win: few at first, until there is something to compare with.
+FIRST_ROUND, LARGEST_ROUND = 16, 64
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was replayed in full, and what became of all the other candidates."""
+
+    points: tuple[Point, ...]
+    considered: int
+    counts: Mapping[str, int]  # of considered, by what decided about them; they add up
+    seconds: float
+
+
+@dataclass
+class Search:
+    """One search under way."""
+
+    stage: Stage
+    candidates: Sequence[Candidate]
+    jobs: int | None
+    told: Callable[[int, int], None]
+    bounds: dict[int, Bound] = field(default_factory=dict)
+    exact: dict[int, Point] = field(default_factory=dict)
+    done: int = 0
+
+    @property
+    def slo_ms(self) -> float:
+        return self.stage.question.slo_tbt_p99_ms
+
+    def judge(self) -> Counter[str]:
+        """Bounds of all that fit; how many do not, by why."""
+        found = stages.bounds(self.stage, self.candidates, self.jobs, lambda some: None)
+        self.bounds = {i: each for i, each in enumerate(found) if isinstance(each, Bound)}
+        out = Counter(each for each in found if not isinstance(each, Bound))
+        self._tell(out.total())
+        return Counter({str(why): count for why, count in out.items()})
+
+    def cost_at_least(self, i: int) -> float:
+        """$/M tokens."""
+        return usd_per_million_tokens(self.candidates[i].deployment, self.bounds[i].tokens_per_s)
+
+    def could_meet(self, i: int) -> bool:
+        return self.bounds[i].tbt_p99_s * 1000 <= self.slo_ms
+
+    def replay(self, some: Sequence[int]) -> None:
+        """In full."""
+        found = stages.points(self.stage, [self.candidates[i] for i in some], self.jobs, self._tell)
+        self.exact.update(zip(some, found, strict=True))
+
+    def find_winner(self) -> None:
+        """Best bound first, until nothing left could cost less than the best there is, within REACH of it."""
+        size = FIRST_ROUND
+        while some := self.could_win()[:size]:
+            self.replay(some)
+            size = min(2 * size, LARGEST_ROUND)
+
+    def find_nearest(self) -> None:
+        """Where nothing meets the limit: best bound first, until nothing left could be any faster."""
+        while True:
+            best = nearest(self.exact.values())
+            limit = float("inf") if best is None else best.tbt_p99_ms / 1000
+            left = [i for i in self.bounds if i not in self.exact and self.bounds[i].tbt_p99_s < limit]
+            if not left:
+                return
+            self.replay(sorted(left, key=lambda i: self.bounds[i].tbt_p99_s)[:FIRST_ROUND])
+
+    def undominated(self) -> list[int]:
+        """Not replayed yet, and by their bounds perhaps on the front."""
+        known = [point for point in self.exact.values() if meets(point, self.slo_ms)]
+
+        def beaten(i: int) -> bool:
+            cost, tbt_ms = self.cost_at_least(i), self.bounds[i].tbt_p99_s * 1000
+            return any(each.usd_per_million_tokens <= cost and each.tbt_p99_ms <= tbt_ms for each in known)
+
+        return [i for i in self.bounds if i not in self.exact and self.could_meet(i) and not beaten(i)]
+
+    def could_win(self) -> list[int]:
+        best = winner(self.exact.values(), self.slo_ms)
+        limit = float("inf") if best is None else best.usd_per_million_tokens * REACH
+        costs = {i: self.cost_at_least(i) for i in self.bounds if i not in self.exact and self.could_meet(i)}
+        return sorted((i for i, cost in costs.items() if cost <= limit), key=lambda i: (costs[i], i))
+
+    def _tell(self, some: int) -> None:
+        self.done += some
+        self.told(self.done, len(self.candidates))
+
+
+def search(
+    question: Question,
+    candidates: Sequence[Candidate],
+    *,
+    exhaustive: bool = False,
+    jobs: int | None = None,
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> Found:
+    """Replay what the answer needs; `exhaustive` replays everything that fits."""
+    began = perf_counter()
+    run = Search(stage_of(question), candidates, jobs, told)
+    counts = run.judge()
+    if exhaustive:
+        run.replay(list(run.bounds))
+    else:
+        run.find_winner()
+        if winner(run.exact.values(), run.slo_ms) is None:
+            run.find_nearest()
+        counts += _find_front(run)
+    counts["replayed"] = len(run.exact)
+    points = tuple(point for _, point in sorted(run.exact.items()))
+    return Found(points, len(candidates), dict(counts), perf_counter() - began)
+
+
+def _find_front(run: Search) -> Counter[str]:
+    """Replay what may be on the front besides; how many may not, by what told so."""
+    too_slow = sum(not run.could_meet(i) and i not in run.exact for i in run.bounds)
+    dropped = _halved(run, run.undominated()) if run.stage.question.mode == "saturate" else set()
+    while left := [i for i in run.undominated() if i not in dropped]:
+        # Who is good at both is beaten by few, and beats many.
+        run.replay(sorted(left, key=lambda i: run.cost_at_least(i) * run.bounds[i].tbt_p99_s)[:FIRST_ROUND])
+    beaten = len(run.bounds) - len(run.exact) - too_slow - len(dropped)
+    return +Counter(bound_too_slow=too_slow, bound_dominated=beaten, halved=len(dropped))
+
+
+def _halved(run: Search, rivals: Sequence[int]) -> set[int]:
+    """Those of them that samples rule out."""
+    known = [point.candidate for point in front(list(run.exact.values()), run.slo_ms)]
+    kept = undominated_on_samples(run.stage, [run.candidates[i] for i in rivals], known, run.jobs)
+    return {i for i, keep in zip(rivals, kept, strict=True) if not keep}

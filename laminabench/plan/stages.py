@@ -1,0 +1,113 @@
+"""The work of a search that is done in many processes: bounds and replays of some candidates at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from laminabench.plan.bounds import Bound, bound, bound_of_arrivals, falls_behind, room_of
+from laminabench.plan.candidate import Candidate
+from laminabench.plan.demand import Demand, demand_of
+from laminabench.plan.measure import Point, cluster, measure
+from laminabench.plan.question import Question
+from laminabench.sim.spec import Spec
+from laminabench.spread import cores, spread
+from laminabench.systems.lamina import MAX_REQUESTS
+from laminabench.systems.vllm import BLOCK_TOKENS, MAX_NUM_SEQS
+from laminabench.traces.table import Trace
+
+Why = Literal["does_not_fit", "too_small", "falls_behind"]
+Judged = TypeVar("Judged")
+Told = Callable[[int], None]
+
+# So that one that takes longer does not keep the others waiting at the end.
+CHUNKS_PER_CORE = 4
+# Below so many seconds of work, by rough guess, other processes take longer to begin than they save.
+WORTH_SPREADING_S = 1.5
+BUILD_S, REQUEST_S = 1.5e-3, 0.5e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What the work on all candidates has in common: the trace may be a sample."""
+
+    question: Question
+    trace: Trace
+    demands: Mapping[int, Demand]  # by block size
+
+    def cluster(self, candidate: Candidate) -> Spec | None:
+        """With tables no longer than the batches that memory has room for: the same replay, made sooner.
+
+        All of the devices' memory is more than KV ever gets.
+        """
+        part = candidate.deployment.attention or candidate.deployment.model
+        tokens = part.memory_bytes / self.question.model.kv_bytes_per_token
+        most = max(1, self.demands[1].can_run(tokens))
+        own = MAX_NUM_SEQS if candidate.system == "vllm" else MAX_REQUESTS
+        return cluster(self.question, candidate, min(most, own))
+
+
+def stage_of(question: Question) -> Stage:
+    """The whole trace, for the block sizes that systems have: lamina's tokens one by one, and vLLM's."""
+    trace, waiting_s = question.trace, question.slo_queueing_p99_s
+    return Stage(question, trace, {block: demand_of(trace, block, waiting_s) for block in (1, BLOCK_TOKENS)})
+
+
+def bounds(stage: Stage, some: Sequence[Candidate], jobs: int | None, told: Told) -> list[Bound | Why]:
+    """How good each could be, or why it cannot be at all."""
+    return _everywhere(_bounds, stage, some, jobs, BUILD_S, told)
+
+
+def points(stage: Stage, some: Sequence[Candidate], jobs: int | None, told: Told) -> list[Point]:
+    """Each replayed; all of them fit."""
+    return _everywhere(_points, stage, some, jobs, BUILD_S + len(stage.trace) * REQUEST_S, told)
+
+
+def _bounds(stage: Stage, some: Sequence[Candidate]) -> list[Bound | Why]:
+    return [_bound(stage, each) for each in some]
+
+
+def _bound(stage: Stage, candidate: Candidate) -> Bound | Why:
+    question = stage.question
+    spec = stage.cluster(candidate)
+    if spec is None:
+        return "does_not_fit"
+    demand, room = stage.demands[spec.block_tokens], room_of(spec)
+    if demand.longest > room.pool_tokens:
+        return "too_small"
+    if question.mode == "saturate":
+        return bound(spec, demand, room)
+    if falls_behind(spec, demand, room, question.slo_queueing_p99_s):
+        return "falls_behind"
+    return bound_of_arrivals(spec, demand, room)
+
+
+def _points(stage: Stage, some: Sequence[Candidate]) -> list[Point]:
+    found = []
+    for each in some:
+        spec = stage.cluster(each)
+        assert spec is not None
+        found.append(measure(stage.question, stage.trace, each, spec))
+    return found
+
+
+def _everywhere(
+    work: Callable[[Stage, Sequence[Candidate]], list[Judged]],
+    stage: Stage,
+    some: Sequence[Candidate],
+    jobs: int | None,
+    seconds_each: float,
+    told: Told,
+) -> list[Judged]:
+    """`work` of all of them, in their order, on as many cores as it is worth."""
+    if len(some) * seconds_each < WORTH_SPREADING_S:
+        jobs = 1
+    wanted = 1 if jobs == 1 else CHUNKS_PER_CORE * (jobs or cores())
+    # Neighbours are much alike and take as long: dealt out, every chunk has some of each.
+    chunks = [chunk for start in range(wanted) if (chunk := some[start::wanted])]
+    found: dict[int, Judged] = {}
+    for index, judged in spread(work, chunks, stage, jobs=jobs):
+        found.update(zip(range(index, len(some), wanted), judged, strict=True))
+        told(len(judged))
+    return [found[index] for index in range(len(some))]

@@ -1,0 +1,161 @@
+"""`laminabench plan` as a person uses it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from laminabench.bench import plan as bench_plan
+from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.find_model import model
+from laminabench.plan.candidate import candidates
+from laminabench.plan.question import Question
+from laminabench.traces.table import TraceMeta, make_trace
+
+Shell = Callable[..., tuple[int, str, str]]
+AsJson = Callable[..., dict[str, Any]]
+FEW = ("--devices", "h100,h20", "--budget", "45", "--model", "llama3-70b", "-q")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    """A file of 200 requests."""
+    random = np.random.default_rng(0)
+    rows = "\n".join(
+        f"{i * 0.2:.1f},{random.integers(500, 3000)},{random.integers(20, 200)}" for i in range(200)
+    )
+    path = tmp_path / "mine.csv"
+    path.write_text(f"arrival_s,prompt_tokens,output_tokens\n{rows}\n")
+    return str(path)
+
+
+def test_the_winner_is_the_cheapest_on_the_front(as_json: AsJson, trace: str) -> None:
+    found = as_json("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", *FEW)
+    assert (found["backend"], found["mode"], found["budget_usd_per_hour"]) == ("modelled", "saturate", 45)
+    answer = found["answers"][0]
+    assert answer["costs"] == "vllm-0.14"
+    assert answer["winner"] == answer["front"][-1]
+    assert answer["winner"]["tbt_p99_ms"] <= 100
+    assert answer["winner"]["usd_per_hour"] <= 45
+    costs = [row["usd_per_million_tokens"] for row in answer["front"]]
+    assert costs == sorted(costs, reverse=True)
+    gains = [row["throughput_gain"] for row in answer["binds"]]
+    assert gains == sorted(gains, reverse=True)
+    assert {row["device"] for row in answer["prices"]} == {"h100", "h20"}
+    assert sum(answer["search"]["counts"].values()) == answer["search"]["considered"]
+    assert answer["summary"]["throughput_tokens_per_s"] == answer["winner"]["tokens_per_s"]
+    for row in answer["replayed"]:
+        assert row["assumed_devices"] == (["h20"] if "h20" in row["deployment"] else [])
+
+
+def test_every_one_replayed_has_the_same_winner(as_json: AsJson, trace: str) -> None:
+    call = ("plan", "--trace", trace, "--slo-tbt-p99-ms", "70", *FEW, "--jobs", "1")
+    searched, every = as_json(*call), as_json(*call, "--exhaustive")
+    assert searched["answers"][0]["winner"] == every["answers"][0]["winner"]
+    assert searched["answers"][0]["front"] == every["answers"][0]["front"]
+
+
+def test_what_is_printed(shell: Shell, trace: str) -> None:
+    sets = ("--costs", "vllm-0.14", "--costs", "vidur-2024")
+    code, out, err = shell(
+        "plan", "--trace", trace, "--slo-tbt-p99-ms", "100", *FEW, *sets, "--top", "2", "--plot", "plan.svg"
+    )
+    assert (code, err) == (0, "")
+    for said in ("modelled", "binds:", "prices", "the cost sets", "* h20: not measured", "the 2 cheapest"):
+        assert said in out
+    assert out.count("candidates in") == 2
+    drawn = Path("plan.svg").read_text()
+    assert "TBT p99 in ms" in drawn
+    assert "limit, 100 ms" in drawn
+
+
+def test_nothing_meets_the_limit(shell: Shell, trace: str) -> None:
+    code, out, err = shell("plan", "--trace", trace, "--slo-tbt-p99-ms", "2", *FEW, "--json")
+    assert code == 1
+    assert json.loads(out)["answers"][0]["winner"] is None
+    nearest = json.loads(out)["answers"][0]["nearest"]
+    assert f"nearest is {nearest['system']} {nearest['deployment']}" in err
+    assert f"{nearest['tbt_p99_ms'] / 2 - 1:.1%} over" in err
+
+
+def test_open_the_deployment_has_to_keep_up(as_json: AsJson, shell: Shell, trace: str) -> None:
+    call = ("plan", "--trace", trace, "--slo-tbt-p99-ms", "60", *FEW, "--mode", "open")
+    answer = as_json(*call)["answers"][0]
+    assert answer["winner"]["keeps_up"]
+    assert answer["winner"]["queueing_p99_s"] <= 1
+    code, _, err = shell(*call, "--rate-scale", "1000", "--slo-queueing-p99-s", "0.001")
+    assert code == 1
+    assert "keeps up" in err
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--slo-tbt-p99-ms", "0"), "not above zero"),
+        (("--slo-tbt-p99-ms", "50", "--devices", "h101"), "did you mean h100"),
+        (("--slo-tbt-p99-ms", "50", "--budget", "1"), "the cheapest deployment of h100, h20, a100-80g"),
+        (("--slo-tbt-p99-ms", "50", "--devices", "rtx-4080", "--systems", "vllm"), "fits on no deployment"),
+        (("--slo-tbt-p99-ms", "50", "--systems", "vlm"), "no system named 'vlm'; did you mean vllm"),
+        (
+            ("--slo-tbt-p99-ms", "50", "--devices", "h20", "--most-devices", "1"),
+            "fits on no deployment of h20",
+        ),
+        (("--slo-tbt-p99-ms", "50", "--slo-queueing-p99-s", "2"), "goes with --mode open"),
+        (("--slo-tbt-p99-ms", "50", "--scale-lengths", "900"), "no candidate holds the longest request"),
+        (("--slo-tbt-p99-ms", "50", "--plot", "plan.txt"), "cannot draw"),
+    ],
+)
+def test_wrong_use_is_one_sentence(more: tuple[str, ...], said: str, shell: Shell, trace: str) -> None:
+    code, out, err = shell("plan", "--trace", trace, *more, "-q")
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_open_without_arrivals(shell: Shell) -> None:
+    Path("bare.csv").write_text("prompt_tokens,output_tokens\n100,20\n200,30\n")
+    code, _, err = shell("plan", "--trace", "bare.csv", "--slo-tbt-p99-ms", "50", "--mode", "open", "-q")
+    assert code == 2
+    assert "--request-rate" in err
+
+
+def test_another_price_is_taken(as_json: AsJson, trace: str) -> None:
+    found = as_json("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", "--price", "h20=0.01", *FEW)
+    prices = {row["name"]: row["price"]["usd"] for row in found["devices"]}
+    assert prices["h20"] == 0.01
+    assert "h20" in found["answers"][0]["winner"]["deployment"]
+
+
+def test_prices_of_different_kinds_are_told(shell: Shell, trace: str) -> None:
+    few = ("--devices", "h20,rtx-3090", "--systems", "vllm", "--model", "llama3-8b", "--budget", "20")
+    code, _, err = shell("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", *few)
+    assert code == 0
+    assert "h20 by rent, rtx-3090 by purchase" in err
+    assert "rtx-3090 by" not in shell("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", *few[2:])[2]
+
+
+def test_bench_plan_judges_by_its_median(as_json: AsJson, monkeypatch: pytest.MonkeyPatch) -> None:
+    def small() -> Any:
+        random = np.random.default_rng(0)
+        prompt, output = (random.integers(low, 10 * low, 100).astype(np.int32) for low in (200, 20))
+        trace = make_trace(np.arange(100.0), prompt, output, TraceMeta("small"))
+        shape = model("llama3-70b")
+        asked = Question(trace, shape, load_costs("vllm-0.14"), 100.0)
+        return asked, list(candidates(["vllm", "lamina"], shape, bench_plan.devices_of("h100", _devices())))
+
+    monkeypatch.setattr(bench_plan, "question", small)
+    found = as_json("bench", "plan", "--repeats", "2", "--jobs", "1")
+    rates, ratios = found["candidates_per_s"], found["times_faster_than_grid"]
+    assert 0 < rates["min"] <= rates["median"] <= rates["max"]
+    assert 0 < ratios["min"] <= ratios["median"] <= ratios["max"]
+    assert found["same_winner"] is found["same_front"] is True
+    assert found["met"] == (rates["median"] >= found["target_per_s"])
+
+
+def _devices() -> Any:
+    return bench_plan.load_devices()

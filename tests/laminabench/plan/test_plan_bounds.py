@@ -1,0 +1,114 @@
+"""No replay is better than its bound, and bounds say something."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.hardware import load_devices
+from laminabench.plan.bounds import Bound, below
+from laminabench.plan.candidate import Candidate, candidates
+from laminabench.plan.measure import Point
+from laminabench.plan.question import Question
+from laminabench.plan.stages import bounds, points, stage_of
+from laminabench.traces.table import TraceMeta, make_trace
+
+MODELS = ("llama3-8b", "llama-33b", "llama3-70b", "qwen3-32b")
+SYSTEMS = ("vllm", "lamina", "lamina-v1")
+
+
+def judged(question: Question, some: list[Candidate]) -> list[tuple[Bound, Point]]:
+    """Those that fit, with what their replays come to."""
+    stage = stage_of(question)
+    found = bounds(stage, some, 1, lambda _: None)
+    fitting = [(each, of) for each, of in zip(some, found, strict=True) if isinstance(of, Bound)]
+    replayed = points(stage, [each for each, _ in fitting], 1, lambda _: None)
+    return [(of, point) for (_, of), point in zip(fitting, replayed, strict=True)]
+
+
+def a_dozen(seed: int, model: Any) -> list[Candidate]:
+    """Of all systems, by chance."""
+    devices = [load_devices()[name] for name in ("h100", "h20", "a100-80g", "l40s")]
+    every = list(candidates(SYSTEMS, model, devices, most_devices=16))
+    chosen = np.random.default_rng(seed).choice(len(every), 12, replace=False)
+    return [every[i] for i in chosen]
+
+
+@pytest.mark.parametrize("mode", ["saturate", "open"])
+@pytest.mark.parametrize("seed", range(40))
+def test_no_replay_is_better_than_its_bound(seed: int, mode: Any, draw_trace: Any, ask: Any) -> None:
+    random = np.random.default_rng(1000 + seed)
+    trace = draw_trace(
+        seed,
+        requests=int(random.integers(1, 500)),
+        prompt=random.choice([10, 300, 2000, 8000]),
+        output=random.choice([3, 30, 150]),
+        spread=random.choice([0.0, 0.5, 1.5]),
+        rate=random.choice([0.5, 5, 50]),
+    )
+    if int(trace.output_tokens.max()) == 1:
+        pytest.skip("no time between tokens")
+    question = ask(
+        trace,
+        model=MODELS[seed % len(MODELS)],
+        mode=mode,
+        costs=("vllm-0.14", "vidur-2024", "roofline")[seed % 3],
+        host_async=seed % 5 == 0,
+    )
+    for bound, point in judged(question, a_dozen(seed, question.model)):
+        assert point.tokens_per_s <= bound.tokens_per_s, point.candidate
+        # Of who does not keep up with arrivals nobody asks how fast it is.
+        assert point.tbt_p99_ms >= bound.tbt_p99_s * 1000 or not point.keeps_up, point.candidate
+
+
+def test_bounds_are_near_where_batches_stay_full(draw_trace: Any, ask: Any) -> None:
+    """Serial, many times more requests than fit: nothing but the beginning is unlike the steady state."""
+    trace = draw_trace(1, requests=2000, prompt=4000, output=100, spread=0.3)
+    found = judged(ask(trace), all_of_vllm(ask(trace).model))
+    assert len(found) >= 3
+    for bound, point in found:
+        assert bound.tokens_per_s <= 1.1 * point.tokens_per_s, point.candidate
+        assert bound.tbt_p99_s * 1000 >= 0.6 * point.tbt_p99_ms, point.candidate
+
+
+def all_of_vllm(model: Any) -> list[Candidate]:
+    devices = [load_devices()[name] for name in ("h100", "h20", "a100-80g")]
+    return list(candidates(["vllm"], model, devices, most_devices=8))
+
+
+def test_open_what_falls_behind_by_its_bound_does_in_its_replay(draw_trace: Any, ask: Any) -> None:
+    trace = draw_trace(3, requests=600, prompt=3000, output=150, rate=40)
+    question = ask(trace, mode="open")
+    stage = stage_of(question)
+    some = all_of_vllm(question.model) + a_dozen(3, question.model)
+    behind = [
+        each
+        for each, of in zip(some, bounds(stage, some, 1, lambda _: None), strict=True)
+        if of == "falls_behind"
+    ]
+    assert behind
+    assert not any(point.keeps_up for point in points(stage, behind, 1, lambda _: None))
+
+
+def test_a_candidate_that_cannot_hold_the_longest_request_is_out(ask: Any) -> None:
+    """2 H20 hold 84,503 tokens of llama3-70b in blocks of 16."""
+    for prompt, fits in ((84_480 - 16, True), (84_496, False)):
+        meta = TraceMeta("tall")
+        trace = make_trace(np.zeros(2), np.array([prompt, 9], np.int32), np.array([16, 9], np.int32), meta)
+        some = [Candidate("vllm", parse_deployment("2xh20"))]
+        found = bounds(stage_of(ask(trace)), some, 1, lambda _: None)
+        assert isinstance(found[0], Bound) if fits else found == ["too_small"]
+
+
+@pytest.mark.parametrize("at", [1, 3.7, 50, 200, 1e9])
+@pytest.mark.parametrize("through_zero", [False, True])
+def test_a_line_below_a_table_is_below_it(at: float, through_zero: bool) -> None:
+    random = np.random.default_rng(7)
+    requests = np.arange(1, 201)
+    for table in (3.0 + 0.1 * requests, requests**1.5, np.cumsum(random.random(200)), np.full(200, 5.0)):
+        line = below(table, at, through_zero=through_zero)
+        assert all(line.at(one) <= value + 1e-9 for one, value in zip(requests, table, strict=True))
+        assert not through_zero or line.base >= 0

@@ -1,0 +1,80 @@
+"""Which deployments a model has, and which of them a plan considers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from laminabench.candidates import deployments
+from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.find_model import model
+from laminabench.catalog.hardware import load_devices
+from laminabench.errors import UserError
+from laminabench.plan.asked import devices_of
+from laminabench.plan.candidate import Candidate, candidates
+
+H100, H20 = (load_devices()[name] for name in ("h100", "h20"))
+
+
+def test_vllm_is_one_pool_and_lamina_two() -> None:
+    shape = model("llama3-70b")
+    assert [str(each) for each in deployments("vllm", shape, [H100])] == [
+        "1xh100",
+        "2xh100",
+        "4xh100",
+        "8xh100",
+    ]
+    found = {str(each) for each in deployments("lamina", shape, [H100, H20])}
+    assert len(found) == 8 * 8
+    assert {"2xh100+4xh20", "4xh20+1xh100", "8xh100+8xh100"} <= found
+
+
+def test_both_ends_of_the_price_are_in() -> None:
+    shape = model("llama3-70b")
+    found = deployments("vllm", shape, [H100], usd_per_hour=(2 * 11.06, 4 * 11.06))
+    assert [each.model.count for each in found] == [2, 4]
+
+
+def test_a_device_without_a_price_is_left_out() -> None:
+    free = replace(H20, rent=None, purchase=None)
+    assert list(deployments("vllm", model("llama3-8b"), [free])) == []
+
+
+def test_replicas_multiply_model_workers_only() -> None:
+    found = deployments("lamina", model("llama3-70b"), [H20], replicas=2, most_attention=2)
+    assert {each.dop for each in found} == {(a, b) for a in (2, 4, 8, 16) for b in (1, 2)}
+
+
+def test_candidates_of_a_plan() -> None:
+    shape = model("llama3-70b")
+    found = list(candidates(["vllm", "lamina"], shape, [H100, H20], budget_usd_per_hour=50, most_devices=6))
+    assert all(each.usd_per_hour <= 50 for each in found)
+    assert all(sum(each.deployment.dop) <= 6 for each in found)
+    assert {each.batches for each in found if each.system == "vllm"} == {1}
+    assert {each.batches for each in found if each.system == "lamina"} == {1, 2, 3}
+    assert all(each.deployment.model.count % 2 == 0 for each in found if each.batches == 3)
+    assert len(set(map(str, found))) == len(found)
+
+
+def test_borrowed_are_devices_that_nobody_measured() -> None:
+    both = Candidate("lamina", next(deployments("lamina", model("llama3-8b"), [H100, H20])))
+    assert both.borrowed(load_costs("vllm-0.14")) == ()
+    pair = [each for each in deployments("lamina", model("llama3-8b"), [H100, H20]) if "h20" in str(each)]
+    assert Candidate("lamina", pair[0]).borrowed(load_costs("vllm-0.14")) == ("h20",)
+    assert Candidate("lamina", pair[0]).borrowed(load_costs("roofline")) == ()
+
+
+def test_devices_by_name_and_by_family() -> None:
+    known = load_devices()
+    assert [each.name for each in devices_of("H20, h100", known)] == ["h20", "h100"]
+    assert [each.name for each in devices_of("a100,h100,a100-80g", known)] == [
+        "a100-40g",
+        "a100-80g",
+        "a100-80g-sxm",
+        "h100",
+    ]
+    with pytest.raises(UserError, match="did you mean"):
+        devices_of("h101", known)
+    with pytest.raises(UserError, match="no price"):
+        devices_of("cpu", known)
