@@ -1,17 +1,23 @@
-"""The same work on many things, on this machine's cores: each result as soon as it is there."""
+"""The same work on many things, on this machine's cores or a Ray cluster's: each result as it is there."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
+
+from laminabench.errors import UserError
 
 Common = TypeVar("Common")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Submit = Callable[[Callable[[Any, Any], Any], Any], "Future[Any]"]
 
 # What a worker process has in common for all its items: sent once, not with each of them.
 _common: Any = None
@@ -28,35 +34,68 @@ def spread(
     common: Common,
     *,
     jobs: int | None = None,
-) -> Iterator[tuple[int, Result]]:
+    ray: str | None = None,
+) -> Generator[tuple[int, Result], None, None]:
     """`work(common, item)` of every item, in processes; (index of the item, result) in the order they end.
 
     `work` is a function of a module, and like everything it is given and gives back it can be pickled. What
-    it raises is raised here. One job works in this process.
+    it raises is raised here. One job works in this process. `ray` is the address of a cluster whose nodes
+    do the work instead, as many items at once as they have cores. However it ends, closed early or
+    interrupted, no process of it is left.
     """
     jobs = min(jobs or cores(), len(items))
-    if jobs <= 1:
+    if ray is None and jobs <= 1:
         yield from ((index, work(common, item)) for index, item in enumerate(items))
         return
+    with _on_ray(ray, common) if ray is not None else _processes(jobs, common) as submit:
+        index_of = {submit(work, item): index for index, item in enumerate(items)}
+        for done in as_completed(index_of):
+            yield index_of[done], done.result()
+
+
+def _on_ray(address: str, common: Any) -> contextlib.AbstractContextManager[Submit]:
+    from laminabench.ray_tasks import tasks  # noqa: PLC0415 - Ray is slow to import, and may be missing
+
+    return tasks(address, common)
+
+
+@contextlib.contextmanager
+def _processes(jobs: int, common: Any) -> Iterator[Submit]:
+    """So many worker processes, ended with the block: at once where it is left before they are done."""
     # Not forked from here: threads of pyarrow's would be missing in the copy, and their locks might be held.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["laminabench.replay"])
+    others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(common,))
     try:
-        index_of: dict[Future[Result], int] = {
-            pool.submit(_work, work, item): index for index, item in enumerate(items)
-        }
-        for done in as_completed(index_of):
-            yield index_of[done], done.result()
+        yield lambda work, item: pool.submit(_work, work, item)
+    except BrokenProcessPool as error:
+        raise UserError(
+            "a worker process died before its work was done, most likely killed for want of memory: have "
+            "fewer of them at once"
+        ) from error
+    except BaseException:
+        # What they are at, nobody waits for.
+        for worker in set(multiprocessing.active_children()) - others:
+            worker.terminate()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _begin(common: Any) -> None:
-    """Ctrl-C is the parent's to answer."""
+    """Ctrl-C is the parent's to answer, and without the parent there is nothing to do."""
     global _common  # noqa: PLW0603 - one a process, set before its first item
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _common = common
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _work(work: Callable[[Any, Item], Result], item: Item) -> Result:

@@ -22,6 +22,13 @@ COMMANDS = (
         example="laminabench replay --trace azure-conv --system lamina",
     ),
     Lazy(
+        "sweep",
+        "laminabench.cli.sweep:sweep",
+        "Replay over a grid of any flags' values; one table of all.",
+        section="Replaying",
+        example="laminabench sweep --trace azure-code --vary attention-workers=2..8 --vary batches=1,2",
+    ),
+    Lazy(
         "compare",
         "laminabench.cli.compare:compare",
         "Runs side by side; systems at equal cost; gates.",

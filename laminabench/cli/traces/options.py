@@ -118,10 +118,16 @@ class TraceOptions:
     def of(cls, parameters: Mapping[str, Any]) -> TraceOptions:
         """From the values of all these options, by name."""
         transforms = Transforms(**{field.name: parameters[field.name] for field in fields(Transforms)})
+        if transforms.burstiness != 1.0 and transforms.request_rate is None:
+            raise click.UsageError("--burstiness shapes the gaps of --request-rate; give that too")
         return cls(parameters["offline"], transforms)
 
     def load(self, name: str, out: Output) -> Trace:
         """Resolve, transform, and tell on stderr what was done."""
+        return self.cut(self.whole(name, out), out)
+
+    def whole(self, name: str, out: Output) -> Trace:
+        """Resolve, and tell where it is from."""
         with out.progress(f"downloading {name}") as progress:
             trace = resolve(
                 name,
@@ -134,6 +140,10 @@ class TraceOptions:
         # The notice has told that a trace is generated; what its profile rests on is for -v and --json.
         for sentence in trace.meta.notes:
             (out.note if trace.meta.source == "file" else out.detail)(sentence)
+        return trace
+
+    def cut(self, trace: Trace, out: Output) -> Trace:
+        """Transform what `whole` gave, and tell what was done."""
         transformed = self.transforms.apply(trace)
         for sentence in transformed.meta.notes[len(trace.meta.notes) :]:
             out.note(sentence)
@@ -146,10 +156,8 @@ def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def wrapped(*args: Any, offline: bool, **kwargs: Any) -> Any:
-        transforms = Transforms(**{name: kwargs.pop(name) for name in names})
-        if transforms.burstiness != 1.0 and transforms.request_rate is None:
-            raise click.UsageError("--burstiness shapes the gaps of --request-rate; give that too")
-        return command(*args, workload=TraceOptions(offline, transforms), **kwargs)
+        workload = TraceOptions.of({"offline": offline, **{name: kwargs.pop(name) for name in names}})
+        return command(*args, workload=workload, **kwargs)
 
     decorated: Callable[..., Any] = wrapped
     for option in reversed(_OPTIONS):

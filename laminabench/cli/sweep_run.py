@@ -1,0 +1,183 @@
+"""A sweep from its points to its table: traces once, points that are not kept yet, all rows."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from laminabench.cli.ending import Interrupted, Terminated
+from laminabench.cli.output import Output
+from laminabench.cli.sweep_points import Point, TraceKey
+from laminabench.cli.sweep_work import identity, replayed
+from laminabench.errors import UserError
+from laminabench.runs.manifest import host
+from laminabench.spread import cores, spread
+from laminabench.sweeps.kept import Kept, key_of, opened
+from laminabench.sweeps.rows import TABLE, row, write
+from laminabench.sweeps.values import Varied
+from laminabench.traces.table import Trace
+from laminabench.version import __version__, describe, git_commit
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """All rows, in the grid's order, and where they are."""
+
+    directory: Path
+    rows: list[dict[str, Any]]
+    kept: int  # points that a call before this one has replayed
+
+
+class Sweep:
+    """Points that are all of one sweep, with the traces that they replay."""
+
+    def __init__(
+        self, flags: Sequence[str], varied: Sequence[Varied], points: list[Point], out: Output
+    ) -> None:
+        self.points, self.out = points, out
+        self.traces = _loaded(points, out)
+        self.keys = [key_of(identity(point, self.traces[point.trace])) for point in points]
+        self.identity = {
+            "laminabench": describe(),
+            "vary": [each.said for each in varied],
+            "flags": list(flags),
+            "points": hashlib.sha256("".join(self.keys).encode()).hexdigest(),
+        }
+
+    def default_directory(self) -> Path:
+        """The same for the same sweep, so that it goes on where it was."""
+        names = [next(iter(self.traces.values())).meta.name, *self.points[0].varied]
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(names))
+        return Path("sweeps") / f"{plain}-{self.identity['points'][:8]}"
+
+    def run(self, directory: Path, *, jobs: int | None, ray: str | None, retry_failed: bool) -> Swept:
+        """Replay what is not there yet; write the table when all is."""
+        if ray and any(point.backend.name == "live" for point in self.points):
+            raise UserError("--ray is for modelled points; live ones are measured on this machine, in turn")
+        began = time.perf_counter()
+        with opened(directory, self._manifest(), self.keys) as kept:
+            if retry_failed:
+                kept.forget_failed()
+            before = len(kept.found)
+            with self._told(kept):
+                self._replay(kept, jobs, ray)
+            rows = [
+                row(point.varied, kept.found[key]) for point, key in zip(self.points, self.keys, strict=True)
+            ]
+            write(rows, directory / TABLE)
+            failed = sum(each["error"] is not None for each in rows)
+            ended = {"finished": len(rows), "failed": failed, "wall_s": time.perf_counter() - began}
+            kept.describe({**self._manifest(), **ended, "table": TABLE})
+        return Swept(directory, rows, before)
+
+    def _replay(self, kept: Kept, jobs: int | None, ray: str | None) -> None:
+        missing = [index for index, key in enumerate(self.keys) if key not in kept.found]
+        modelled = [index for index in missing if self.points[index].backend.name == "modelled"]
+        live = [index for index in missing if index not in set(modelled)]
+        total = len(self.points)
+        if len(missing) < total:
+            self.out.note(f"{total - len(missing):,} of {total:,} points kept from before")
+        if modelled:
+            where = f"the Ray cluster at {ray}" if ray else f"{min(jobs or cores(), len(modelled))} cores"
+            self.out.detail(f"replaying {len(modelled):,} points on {where}")
+        # Live replays measure, and would measure each other: one after another, when all else is done.
+        rounds = [(modelled, jobs, ray), (live, 1, None)]
+        with self.out.progress("sweeping", unit="points") as progress:
+            progress(len(kept.found), total)
+            for chosen, at_once, cluster in rounds:
+                items = [self.points[index] for index in chosen]
+                if not items:
+                    continue
+                work = spread(replayed, items, self.traces, jobs=at_once, ray=cluster)
+                with contextlib.closing(work) as results:
+                    for place, result in results:
+                        kept.put(self.keys[chosen[place]], result)
+                        progress(len(kept.found), total)
+
+    @contextlib.contextmanager
+    def _told(self, kept: Kept) -> Iterator[None]:
+        """However it is interrupted, what is kept stays, and how to go on is said."""
+
+        def sentence() -> str:
+            done = f"{len(kept.found):,} of {len(self.points):,} points are kept in {kept.directory}"
+            return f"{done}: the same call goes on from there"
+
+        try:
+            yield
+        except (KeyboardInterrupt, Terminated, UserError) as error:
+            if not kept.found:
+                raise
+            if isinstance(error, UserError):
+                raise UserError(f"{error}; {sentence()}") from error
+            raise (Terminated if isinstance(error, Terminated) else Interrupted)(sentence()) from None
+
+    def _manifest(self) -> dict[str, Any]:
+        """What the sweep is of; `finished` is null until all of it is there."""
+        traces = {trace.meta.sha256: trace for trace in self.traces.values()}
+        return {
+            "identity": self.identity,
+            "laminabench": {"version": __version__, "commit": git_commit()},
+            "command": shlex.join(["laminabench", *sys.argv[1:]]),
+            "traces": [
+                {**asdict(trace.meta), "notes": list(trace.meta.notes), "requests": len(trace)}
+                for trace in traces.values()
+            ],
+            "costs": self._costs(),
+            "host": host(),
+            "points": len(self.points),
+            "finished": None,
+        }
+
+    def _costs(self) -> dict[str, Any]:
+        """The cost sets of modelled points; each coefficient's source is in `laminabench costs show`."""
+        found = {}
+        for point in self.points:
+            costs = getattr(point.backend.setup, "costs", None)
+            if costs is not None and costs.name not in found:
+                digest = hashlib.sha256(repr(costs).encode()).hexdigest()
+                found[costs.name] = {"title": costs.title, "sha256": digest}
+        return found
+
+
+def _loaded(points: Sequence[Point], out: Output) -> Mapping[TraceKey, Trace]:
+    """Each trace once. That each point's cut of it has requests is found out here too, and told once."""
+    out = _Once(out)
+    traces: dict[TraceKey, Trace] = {}
+    files: dict[tuple[str, bool], Trace] = {}  # the same whatever the seed, and how many are wanted
+    cut = set()
+    for point in points:
+        key, options = point.trace, point.call.options
+        if key not in traces:
+            traces[key] = files.get((key.name, key.offline)) or options.whole(key.name, out)
+            if traces[key].meta.source == "file":
+                files[key.name, key.offline] = traces[key]
+        if (key, options.transforms) not in cut:
+            cut.add((key, options.transforms))
+            try:
+                options.cut(traces[key], out)
+            except UserError as error:
+                raise UserError(f"point {point}: {error}") from error
+        if note := point.backend.setup.deployment.price_note:
+            out.note(note)
+    return traces
+
+
+class _Once(Output):
+    """Says each sentence the first time only: what is true of one point is of most."""
+
+    def __init__(self, out: Output) -> None:
+        super().__init__(as_json=out.as_json, quiet=out.quiet, verbose=out.verbose)
+        self._said: set[str] = set()
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self._said:
+            self._said.add(sentence)
+            super().note(sentence)

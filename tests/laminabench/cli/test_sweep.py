@@ -1,0 +1,251 @@
+"""`laminabench sweep` as a person uses it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from laminabench.cli import sweep_run
+from laminabench.cli.ending import Terminated
+from laminabench.errors import UserError
+
+Shell = Callable[..., tuple[int, str, str]]
+AsJson = Callable[..., dict[str, Any]]
+SMALL = ("--trace", "azure-code", "--offline", "--num-requests", "100", "-q")
+GRID = ("sweep", *SMALL, "--vary", "attention-workers=2..4", "--vary", "batches=1,2", "--jobs", "1")
+
+
+def interrupted_after(points: int, monkeypatch: pytest.MonkeyPatch, how: BaseException) -> None:
+    """Of the processes that work, so many results come, and then this."""
+
+    def spread(work: Any, items: Any, common: Any, **_: Any) -> Iterator[tuple[int, Any]]:
+        for index in range(points):
+            yield index, work(common, items[index])
+        raise how
+
+    monkeypatch.setattr(sweep_run, "spread", spread)
+
+
+def test_each_point_is_a_replay(as_json: AsJson) -> None:
+    found = as_json(*GRID)
+    assert [(row["attention-workers"], row["batches"]) for row in found["rows"]] == [
+        (2, 1), (2, 2), (3, 1), (3, 2), (4, 1), (4, 2),
+    ]  # fmt: skip
+    alone = as_json("replay", *SMALL, "--no-out", "--deployment", "2xh100+4xh20", "--batches", "1")
+    row = found["rows"][4]
+    assert row["deployment"] == alone["deployment"]
+    assert row["throughput_tokens_per_s"] == alone["throughput_tokens_per_s"]
+    assert row["tbt_ms.p99"] == alone["tbt_ms"]["p99"]
+    assert row["trace.sha256"] == alone["trace"]["sha256"]
+    assert (found["points"], found["kept"], found["failed"]) == (6, 0, 2)
+    assert "do not split over 3" in found["rows"][2]["error"]
+    assert found["rows"][2]["deployment"] == "2xh100+3xh20"
+    table = pq.read_table(found["parquet"])
+    assert table.column_names[:2] == ["attention-workers", "batches"]
+    assert table["batches"].to_pylist() == [1, 2, 1, 2, 1, 2]
+    assert table["error"].null_count == 4
+    manifest = json.loads(Path(found["sweep_dir"], "sweep.json").read_text())
+    assert (manifest["points"], manifest["finished"], manifest["failed"]) == (6, 6, 2)
+    assert list(manifest["costs"]) == ["vllm-0.14"]
+    assert manifest["traces"][0]["name"] == "azure-code"
+
+
+def test_processes_give_the_same_table_as_one(as_json: AsJson) -> None:
+    one = as_json(*GRID, "--out", "one")
+    several = as_json(*GRID[:-1], "2", "--out", "several")
+    assert one["rows"] == several["rows"]
+    assert Path("one/sweep.parquet").read_bytes() == Path("several/sweep.parquet").read_bytes()
+
+
+def test_on_a_ray_cluster_too(as_json: AsJson, ray_cluster: Any) -> None:
+    here = as_json(*GRID, "--out", "here")
+    there = as_json(*GRID[:-2], "--ray", ray_cluster.address, "--out", "there")
+    assert there["rows"] == here["rows"]
+    assert Path("here/sweep.parquet").read_bytes() == Path("there/sweep.parquet").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted; "),
+        (Terminated(), 143, "terminated; "),
+        (UserError("a worker process died"), 2, "error: a worker process died; "),
+    ],
+)
+def test_interrupted_it_goes_on_where_it_was(
+    shell: Shell,
+    as_json: AsJson,
+    monkeypatch: pytest.MonkeyPatch,
+    how: BaseException,
+    code: int,
+    said: str,
+) -> None:
+    whole = as_json(*GRID, "--out", "whole")
+    with monkeypatch.context() as patch:
+        interrupted_after(3, patch, how)
+        found = shell(*GRID, "--out", "kept")
+    sentence = "3 of 6 points are kept in kept: the same call goes on from there"
+    assert found == (code, "", f"laminabench: {said}{sentence}\n")
+    assert not Path("kept/sweep.parquet").exists()
+    with monkeypatch.context() as patch:
+        interrupted_after(2, patch, KeyboardInterrupt())
+        assert "5 of 6 points are kept" in shell(*GRID, "--out", "kept")[2]
+    resumed = as_json(*GRID, "--out", "kept")
+    assert (resumed["kept"], resumed["rows"]) == (5, whole["rows"])
+    assert Path("kept/sweep.parquet").read_bytes() == Path("whole/sweep.parquet").read_bytes()
+
+
+def test_what_is_whole_is_not_replayed_again(as_json: AsJson, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = as_json(*GRID)
+    interrupted_after(0, monkeypatch, AssertionError("nothing is to be replayed"))
+    again = as_json(*GRID)
+    assert (again["kept"], again["sweep_dir"], again["rows"]) == (6, first["sweep_dir"], first["rows"])
+    said = as_json(*GRID, "--sort", "throughput")
+    assert said["rows"][0]["throughput_tokens_per_s"] == said["best"]["throughput"]
+
+
+def test_failed_points_are_tried_again_only_if_asked_for(shell: Shell) -> None:
+    assert "6 of 6 points kept" not in shell(*GRID[:6], *GRID[7:])[2]
+    loud = [word for word in GRID if word != "-q"]
+    assert "6 of 6 points kept from before" in shell(*loud)[2]
+    assert "4 of 6 points kept from before" in shell(*loud, "--retry-failed")[2]
+
+
+def test_another_sweep_in_the_same_place_is_refused(shell: Shell) -> None:
+    assert shell(*GRID, "--out", "here")[0] == 0
+    code, out, err = shell(*GRID, "--price", "h20=1", "--out", "here")
+    assert (code, out) == (2, "")
+    assert err.startswith("laminabench: error: here has another sweep, with the flags --trace azure-code")
+    Path("mine").mkdir()
+    Path("mine/precious").touch()
+    code, _, err = shell(*GRID, "--out", "mine")
+    assert (code, "is not a sweep" in err) == (2, True)
+
+
+def test_a_trace_that_changed_is_another_sweep(shell: Shell) -> None:
+    call = ("sweep", "--trace", "t.csv", "--vary", "batches=1,2", "--jobs", "1", "--out", "here", "-q")
+    Path("t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,5,9\n1,5,9\n")
+    assert shell(*call)[0] == 0
+    Path("t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,5,9\n1,5,8\n")
+    code, _, err = shell(*call)
+    assert code == 2
+    assert "here has another sweep, of a trace, a model or prices that have changed since" in err
+
+
+def test_several_traces_rates_and_switches(as_json: AsJson) -> None:
+    found = as_json(
+        *("sweep", *SMALL[2:], "--mode", "open", "--jobs", "1", "--vary", "trace=azure-code,azure-conv"),
+        *("--vary", "rate-scale=1,2.5", "--vary", "host-async=no,yes", "--vary", "overlap=yes,no"),
+    )
+    assert found["failed"] == 0
+    assert len({row["tbt_ms.mean"] for row in found["rows"]}) > 8
+    assert {row["trace.name"] for row in found["rows"]} == {"azure-code", "azure-conv"}
+    assert [row["rate-scale"] for row in found["rows"][:8]] == [1.0] * 4 + [2.5] * 4
+    last = found["rows"][-1]
+    assert (last["host-async"], last["overlap"]) == (True, False)
+    table = pq.read_table(found["parquet"])
+    assert str(table.schema.field("host-async").type) == "bool"
+    alone = as_json(
+        *("replay", *SMALL[2:], "--trace", "azure-conv", "--mode", "open", "--rate-scale", "2.5", "--no-out"),
+        *("--host-async", "--no-overlap"),
+    )
+    assert last["throughput_tokens_per_s"] == alone["throughput_tokens_per_s"]
+
+
+def test_the_table_marks_the_best_and_says_why_points_failed(shell: Shell) -> None:
+    code, out, err = shell(*GRID, "--plot", "p.svg")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == "6 points, modelled, 2 failed"
+    assert lines[1].split()[:3] == ["attention-workers", "batches", "tokens/s"]
+    assert lines[-2].startswith("attention-workers=3, batches=1 and 1 more: the 8 KV heads")
+    assert sum("*" in line for line in lines[2:8]) >= 1
+    assert "attention-workers" in Path("p.svg").read_text()
+
+
+def test_no_point_at_all(shell: Shell) -> None:
+    code, out, err = shell("sweep", *SMALL, "--vary", "attention-workers=3,5", "--jobs", "1")
+    assert code == 2
+    assert out.startswith("2 points, modelled, 2 failed")
+    assert "no point could be replayed; the first: the 8 KV heads" in err
+
+
+def test_live_points_one_after_another(as_json: AsJson, pretended: dict[str, Any]) -> None:
+    found = as_json(
+        *("sweep", *SMALL, "--scale-lengths", "0.1", "--kv-tokens", "9000", "--model", "llama-tiny"),
+        *(
+            "--backend",
+            "live",
+            "--vary",
+            "max-num-seqs=2,4",
+            "--vary",
+            "admission=reserve,grow",
+            "--jobs",
+            "2",
+        ),
+    )
+    # One that worked in another process would not have been seen here.
+    assert pretended["setup"].max_sequences == 4
+    assert {row["backend"] for row in found["rows"]} == {"live"}
+    assert [row["requests.completed"] for row in found["rows"]] == [100] * 4
+    assert found["rows"][0]["mean_batch"] < found["rows"][2]["mean_batch"]
+
+
+def test_live_points_stay_here(shell: Shell) -> None:
+    code, _, err = shell("sweep", *SMALL, "--backend", "live", "--vary", "max-num-seqs=2", "--ray", "auto")
+    assert (code, "--ray is for modelled points" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--vary", "batchs=1"], "replay has no flag --batchs; did you mean batches"),
+        (["--vary", "batches=1,x"], "--vary 'batches=1,x': Invalid value for '--batches'"),
+        (["--vary", "model=1..3"], "its workers are model-workers"),
+        (["--vary", "workers=1..3"], "did you mean model-workers or attention-workers"),
+        (["--vary", "attention=0..3"], "'0' is no number of workers"),
+        (["--vary", "attention=2", "--vary", "attention-workers=3"], "attention-workers is said twice"),
+        (["--vary", "num-prompts=2"], "--num-prompts is given and varied too"),
+        (["--vary", "attention=2", "--system", "vllm"], "4xh100 has no attention workers to count"),
+        (["--vary", "model-workers=4097"], "point model-workers=4097: deployment"),
+        (["--vary", "batches=1", "--batches", "2"], "--batches is given and varied too"),
+        (["--vary", "costs=nope"], "point costs=nope: no cost set named 'nope'"),
+        (["--vary", "host-async=maybe"], "write host-async=yes,no"),
+        (["--vary", "out=a,b"], "--out cannot be varied"),
+        (["--vary", "json=yes,no"], "--json cannot be varied"),
+        (["--vary", "batches=1", "--timeline", "t.json"], "--timeline does not go with a sweep"),
+        (["--vary", "batches=1", "--resume", "x"], "--resume does not go with a sweep"),
+        (["--vary", "batches=1", "--no-out"], "--no-out does not go with a sweep"),
+        (["--vary", "batches=1", "--job", "2"], "has a flag --job; did you mean --jobs"),
+        (["--vary", "batches=1", "--plot", "p.txt"], ".png"),
+        (["--vary", "batches=1", "--burstiness", "2"], "--burstiness shapes the gaps"),
+        (["--vary", "window=900000:900001"], "point window=900000:900001: --window"),
+        (["--vary", "seed=1..9000", "--vary", "kv-tokens=1..9000"], "the grid has 81,000,000 points"),
+        (["--vary", "batches=1", "--ray", "127.0.0.1:1"], "there is no Ray cluster at 127.0.0.1:1"),
+        (["--vary", "batches=1", "--ray", "auto", "--jobs", "2"], "--jobs is for this machine"),
+        (["--vary", "batches=1", "surplus"], "unexpected extra argument (surplus)"),
+    ],
+)
+def test_wrong_use_is_one_sentence_and_exit_2(shell: Shell, arguments: list[str], said: str) -> None:
+    code, out, err = shell("sweep", *SMALL, *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.startswith("laminabench: error: ")
+    assert err.count("\n") == 1
+    assert not list(Path().glob("sweeps/*/sweep.parquet"))
+
+
+def test_without_a_trace(shell: Shell) -> None:
+    code, _, err = shell("sweep", "--vary", "batches=1,2")
+    assert (code, "Missing option '--trace'" in err) == (2, True)
+
+
+def test_help_is_quick_to_say_where_flags_are(shell: Shell) -> None:
+    code, out, _ = shell("sweep", "--help")
+    assert code == 0
+    assert "laminabench replay" in out
