@@ -1,4 +1,4 @@
-# What people do with aout. Everything below works on a bare machine with Python >= 3.11 and a C++
+# What people do with a checkout. Everything below works on a bare machine with Python >= 3.11 and a C++
 # compiler: `make setup` builds .venv, and the other targets depend on it.
 VENV := .venv
 VLLM_VENV := .venv-vllm
@@ -8,7 +8,7 @@ NATIVE := $(shell find csrc CMakeLists.txt -type f)
 CXX_FILES := $(shell find csrc tests -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 PYTEST_WORKERS ?= 2
 
-.PHONY: setup test lint format sanitize cuda vllm bench replay figures clean
+.PHONY: setup test lint check format sanitize cuda vllm bench replay figures clean
 
 setup: $(STAMP)
 
@@ -20,14 +20,18 @@ test: setup
 	$(BIN)/pytest -n $(PYTEST_WORKERS)
 
 lint: setup
-	$(BIN)/ruff
+	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 
+# The project's own replays against their goldens, which `laminabench check --update` changes.
+check: setup
+	$(BIN)/laminabench check
+
 format: setup
-	$(BIN)/ruff --fix
+	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 	$(BIN)/clang-format -i $(CXX_FILES)
 

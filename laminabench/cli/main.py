@@ -85,6 +85,13 @@ COMMANDS = (
         example="laminabench convert llama3-70b",
     ),
     Lazy(
+        "check",
+        "laminabench.cli.check:check",
+        "Hold replays against goldens: a gate for CI.",
+        section="Measuring",
+        example="laminabench check --junit check.xml",
+    ),
+    Lazy(
         "bench",
         "laminabench.cli.bench:bench",
         "Measure laminabench itself on this machine.",

@@ -28,6 +28,9 @@ AUTOMATIC_TIMEOUT_S = 5.0
 # generated alone (each has the profile's whole mix of lengths), so a smaller profile is always made in full.
 MOST_IN_FULL = 1_000_000
 
+# Before a name of the catalogue: its profile, whatever real data is here, so that every machine has the same.
+PROFILE = "profile:"
+
 Notice = Callable[[str], None]
 
 
@@ -40,10 +43,12 @@ def resolve(
     notice: Notice = lambda sentence: None,
     progress: Progress = lambda done, total: None,
 ) -> Trace:
-    """The trace that `text` means: a path, an imported name, or a name of the catalogue.
+    """The trace that `text` means: a path, an imported name, a name of the catalogue, or `profile:` and that.
 
     `requests` bounds how many are wanted; only a trace generated from a very large profile makes use of it.
     """
+    if text.startswith(PROFILE):
+        return _from_profile(catalogue.find(text.removeprefix(PROFILE)), requests, seed)
     found, why_not = real_trace(text, offline=offline, notice=notice, progress=progress)
     if found is not None:
         return found

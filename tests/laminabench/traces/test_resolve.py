@@ -104,6 +104,16 @@ def test_large_files_are_not_downloaded_on_the_side(monkeypatch: pytest.MonkeyPa
     assert "laminabench traces fetch azure-2024-conv" in notices[0]
 
 
+def test_a_profile_can_be_asked_for_whatever_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "fetch", lambda *_, **__: pytest.fail("downloaded"))
+    save(small_trace("azure-code"), catalogue.imports() / "azure-code.parquet")
+    assert len(resolve("azure-code")) == 3
+    trace = resolve("profile:azure-code", notice=pytest.fail)
+    assert (trace.meta.name, trace.meta.source) == ("azure-code", "profile")
+    with pytest.raises(UserError, match="did you mean azure-code"):
+        resolve("profile:azure-cod")
+
+
 def test_an_unknown_name_suggests_imports_too() -> None:
     save(small_trace("my-traffic"), catalogue.imports() / "my-traffic.parquet")
     with pytest.raises(UserError, match="did you mean my-traffic"):

@@ -1,0 +1,113 @@
+"""`laminabench check`."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from laminabench.cli.output import Output, reporting
+from laminabench.errors import CheckFailedError
+
+if TYPE_CHECKING:
+    from laminabench.regress.case_file import Case
+    from laminabench.regress.golden import Obtained
+
+CASES = Path("ci/regression.toml")
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option(
+    "--cases", type=_FILE, default=CASES, show_default=True, help="Which replays, and what of them."
+)
+@click.option("--only", multiple=True, metavar="NAME", help="Repeatable: this case, and no other.")
+@click.option("--update", is_flag=True, help="Keep what moved or is new; remove goldens without a case.")
+@click.option("--junit", type=_FILE, help="Write the verdicts as JUnit XML.")
+@click.option("--markdown", type=_FILE, help="Write what moved as a table for a pull request.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes for what is modelled; one a core.")
+@reporting
+def check(
+    cases: Path,
+    only: tuple[str, ...],
+    update: bool,
+    junit: Path | None,
+    markdown: Path | None,
+    jobs: int | None,
+    out: Output,
+) -> None:
+    """Replay cases and hold them against their goldens; exit code 1 if something moved.
+
+    \b
+    laminabench check
+    laminabench check --junit check.xml --markdown check.md
+    laminabench check --update
+    """
+    from laminabench.cli.check_replay import require_flags  # noqa: PLC0415 - numpy, not for --help
+    from laminabench.cli.check_table import render  # noqa: PLC0415
+    from laminabench.cli.replay_flags import flags_of_many  # noqa: PLC0415
+    from laminabench.regress.case_file import read_cases  # noqa: PLC0415
+    from laminabench.regress.gate import goldens_of, keep, verdicts_on  # noqa: PLC0415
+    from laminabench.regress.junit import write_junit  # noqa: PLC0415
+    from laminabench.regress.markdown import write_markdown  # noqa: PLC0415
+    from laminabench.regress.told import headline  # noqa: PLC0415
+    from laminabench.runs.replace import require_writable  # noqa: PLC0415
+
+    began = time.perf_counter()
+    file = read_cases(cases, flags_of_many())
+    chosen = file.only(only)
+    for case in chosen:
+        require_flags(cases, case)
+    goldens = goldens_of(file.goldens, chosen, update=update)
+    for target in filter(None, (junit, markdown, file.goldens / "any" if update else None)):
+        require_writable(target)
+    found = _replayed(chosen, jobs, out)
+    verdicts = verdicts_on(file, chosen, goldens, found)
+    failed = any(verdict.failed for verdict in verdicts)
+    # Only now, when all cases have been replayed: goldens are of one state of the code, or left alone.
+    changed = keep(file, verdicts, goldens, found) if update else []
+    if junit:
+        write_junit(junit, verdicts)
+    if markdown:
+        write_markdown(markdown, verdicts)
+    result = {
+        "cases": [verdict.describe() for verdict in verdicts],
+        "passed": not failed or update,
+        "updated": changed,
+        "goldens": str(file.goldens),
+        "wall_s": time.perf_counter() - began,
+    }
+    out.result(result, lambda console: render(console, verdicts, changed, verbose=out.verbose))
+    if failed and not update:
+        raise CheckFailedError(
+            f"{headline(verdicts)}; if that is meant, `laminabench check --update` keeps it"
+        )
+
+
+def _replayed(cases: Sequence[Case], jobs: int | None, out: Output) -> dict[str, tuple[Obtained, float]]:
+    """What each case came to now, and its seconds. What is measured has the machine to itself."""
+    from laminabench.cli.check_replay import replayed  # noqa: PLC0415 - numpy, not for --help
+    from laminabench.spread import spread  # noqa: PLC0415
+
+    found: dict[str, tuple[Obtained, float]] = {}
+    modelled = [case for case in cases if not case.measured]
+    done, total = itertools.count(1), sum(case.replays for case in cases)
+    # Here, and not where a process works that may be ended at any moment.
+    with (
+        tempfile.TemporaryDirectory(prefix="laminabench-check-") as name,
+        out.progress("replaying", unit="replays") as progress,
+    ):
+        folder = Path(name)
+        progress(0, total)
+        for index, came_to in spread(replayed, modelled, folder, jobs=jobs):
+            found[modelled[index].name] = came_to
+            progress(next(done), total)
+        for case in cases:
+            if case.measured:
+                found[case.name] = replayed(folder, case, lambda: progress(next(done), total))
+    return found

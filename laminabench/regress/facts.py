@@ -1,0 +1,78 @@
+"""What a case's numbers come from: the part of a Run's manifest, and of the catalogue, that is a golden's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from laminabench.catalog.hardware import device
+from laminabench.regress.case_file import Case
+
+_PRICE = ("usd", "basis", "source", "date")
+_DATA_SHEET = (
+    "tflops",
+    "memory_gb",
+    "bandwidth_gb_per_s",
+    "interchip_gb_per_s",
+    "nic_gb_per_s",
+    "power_w",
+    "source",
+)
+
+
+def facts_of(case: Case, command: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """How the case's numbers were obtained; of what is measured, where too."""
+    coefficients = _coefficients(manifest["coefficients"])
+    trace, deployment = manifest["trace"], manifest["deployment"]
+    facts = {
+        "backend": manifest["backend"],
+        "command": command,
+        "laminabench": dict(manifest["laminabench"]),
+        "case": {**case.flags, **({"against": case.against} if case.against else {})},
+        "trace": {name: trace[name] for name in ("name", "source", "sha256", "requests")},
+        "deployment": {
+            "name": deployment["name"],
+            "usd_per_hour": deployment["usd_per_hour"],
+            "prices": {row["device"]: _price(row["price"]) for row in deployment["devices"]},
+        },
+        "devices": {row["device"]: _data_sheet(row["device"]) for row in deployment["devices"]},
+        "model": dict(manifest["model"]),
+        "coefficients": coefficients,
+        "coefficients_sha256": hashlib.sha256(json.dumps(coefficients, sort_keys=True).encode()).hexdigest(),
+    }
+    if case.measured:
+        facts["host"] = dict(manifest["host"])
+        facts["rounds"] = case.rounds
+    plain: dict[str, Any] = json.loads(json.dumps(facts))  # as it is when read back: no tuples
+    return plain
+
+
+def same_host(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether what was measured on both may be compared as it is."""
+    return all(one["host"][name] == other["host"][name] for name in ("cpu", "cores"))
+
+
+def _price(price: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if price is None else {name: price[name] for name in _PRICE}
+
+
+def _data_sheet(name: str) -> dict[str, Any]:
+    """What a device can do; the price in force is the deployment's."""
+    found = device(name).describe()
+    return {key: found[key] for key in _DATA_SHEET}
+
+
+def _coefficients(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Each term's numbers, by what it is a term of."""
+    named = {}
+    for row in rows:
+        # A network's numbers are in the row itself.
+        found = row.get("coefficients", {key: row[key] for key in row if isinstance(row[key], float | int)})
+        origin = {key: row[key] for key in ("set", "name") if key in row}
+        named[" ".join([row["term"], *([f"of {row['device']}"] if "device" in row else [])])] = {
+            **origin,
+            **found,
+        }
+    return named

@@ -1,0 +1,326 @@
+"""`laminabench check` as a person and a CI use it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+import pytest
+
+from laminabench.catalog.cost_file import load_costs, write_costs
+from laminabench.catalog.costs import CostSet
+from laminabench.cli.check_replay import require_flags
+from laminabench.cli.replay_flags import flags_of_many
+from laminabench.regress.case_file import read_cases
+from laminabench.regress.golden import goldens_in
+from laminabench.sim.spec import Timing
+from laminabench.systems import vllm
+
+Shell = Callable[..., tuple[int, str, str]]
+AsJson = Callable[..., dict[str, Any]]
+CHECK = ("check", "--cases", "cases.toml", "--jobs", "1")
+ROOT = Path(__file__).parents[3]
+TWO = """
+[defaults]
+trace = "profile:azure-code"
+num-requests = 150
+
+[case.vllm]
+system = "vllm"
+
+[case.lamina]
+batches = 3
+deployment = "4xh100+4xh20"
+host-async = true
+overlap = false
+"""
+LIVE = """
+[case.live]
+trace = "profile:azure-code"
+num-requests = 20
+scale-lengths = 0.1
+backend = "live"
+model = "llama-tiny"
+max-num-seqs = 16
+rounds = 4
+metrics = ["throughput_tokens_per_s", "tbt_ms.p50"]
+"""
+
+
+@pytest.fixture
+def cases(shell: Shell) -> Path:
+    """Two cases with goldens."""
+    del shell  # which has gone to a folder of its own
+    path = Path("cases.toml")
+    path.write_text(TWO)
+    return path
+
+
+def times(costs: CostSet, factor: float) -> CostSet:
+    """Everything that a device does takes so many times as long; the host does not."""
+    return replace(
+        costs,
+        gemm={
+            key: replace(
+                row,
+                overhead_s=row.overhead_s * factor,
+                per_k_s=row.per_k_s * factor,
+                per_input_s=row.per_input_s * factor,
+                flops_efficiency=row.flops_efficiency / factor,
+                bandwidth_efficiency=row.bandwidth_efficiency / factor,
+            )
+            for key, row in costs.gemm.items()
+        },
+        attention={
+            key: replace(
+                row,
+                overhead_s=row.overhead_s * factor,
+                per_query_head_s=row.per_query_head_s * factor,
+                bandwidth_efficiency=row.bandwidth_efficiency / factor,
+            )
+            for key, row in costs.attention.items()
+        },
+    )
+
+
+@pytest.mark.usefixtures("cases")
+def test_from_no_golden_to_one_that_holds(shell: Shell, as_json: AsJson) -> None:
+    code, out, err = shell(*CHECK)
+    assert (code, goldens_in(Path("golden"))) == (1, [])
+    assert "vllm: there is no golden" in out
+    assert "2 without a golden; if that is meant, `laminabench check --update` keeps it" in err
+    assert as_json(*CHECK, "--update")["updated"] == ["vllm", "lamina"]
+    kept = Path("golden/lamina.json").read_bytes()
+    facts = as_json(*CHECK)
+    assert facts["passed"]
+    assert [case["status"] for case in facts["cases"]] == ["same", "same"]
+    # What is the same is left as it is, with the commit that it was made by.
+    assert as_json(*CHECK, "--update")["updated"] == []
+    assert Path("golden/lamina.json").read_bytes() == kept
+    command = json.loads(kept)["facts"]["command"]
+    assert "--host-async --no-overlap" in command
+    again = as_json(*command.split()[1:])
+    assert again["mean_batch"] == json.loads(kept)["metrics"]["mean_batch"]
+
+
+@pytest.mark.usefixtures("cases")
+def test_processes_come_to_the_same(as_json: AsJson) -> None:
+    as_json(*CHECK, "--update")
+    assert as_json(*CHECK[:-1], "2")["passed"]
+
+
+@pytest.mark.usefixtures("shell")
+def test_a_planted_slowdown_of_three_per_cent_is_found_with_its_coefficients(
+    shell: Shell, as_json: AsJson
+) -> None:
+    write_costs(load_costs(), Path("mine.toml"))
+    Path("cases.toml").write_text(TWO.replace("[case.vllm]", 'costs = "mine.toml"\n[case.vllm]'))
+    as_json(*CHECK, "--update")
+    write_costs(times(load_costs(), 1.03), Path("mine.toml"))
+    code, out, err = shell(*CHECK, "--junit", "check.xml", "--markdown", "check.md")
+    assert code == 1
+    assert (
+        err == "laminabench: check failed: 2 moved; if that is meant, `laminabench check --update` keeps it\n"
+    )
+    row = next(line for line in out.splitlines() if "vllm" in line and "throughput_tokens_per_s" in line)
+    assert row.split()[-1] == "worse"
+    # The host's part of an iteration was left alone.
+    assert re.search(r" -[12]\.\d\d % ", row)
+    assert re.search(r"vllm: likely cause: cost coefficients: gemm of h100 overhead_s .* \(\+0\.03\);", out)
+    suite = Xml.parse("check.xml").getroot().find("testsuite")
+    assert suite is not None
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "2")
+    assert "| vllm | throughput_tokens_per_s |" in Path("check.md").read_text()
+    assert as_json(*CHECK, "--update")["updated"] == ["vllm", "lamina"]
+    assert as_json(*CHECK)["passed"]
+
+
+@pytest.mark.usefixtures("cases")
+def test_a_slower_code_is_found_and_called_that(
+    shell: Shell, as_json: AsJson, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_json(*CHECK, "--update")
+    real = vllm.device_timing
+
+    def slower(*given: Any) -> Timing:
+        timing = real(*given)
+        return replace(timing, mid_slice=timing.mid_slice * 1.03)
+
+    monkeypatch.setattr(vllm, "device_timing", slower)
+    code, out, _ = shell(*CHECK)
+    assert code == 1
+    assert "2 cases: 1 as their goldens say, 1 moved" in out
+    assert "cost coefficients" not in out
+    (cause,) = (line for line in out.splitlines() if "likely cause" in line)
+    assert "the code" in cause or "nothing that is recorded" in cause
+
+
+@pytest.mark.usefixtures("cases")
+def test_a_better_number_moved_too(shell: Shell, as_json: AsJson) -> None:
+    as_json(*CHECK, "--update")
+    path = Path("golden/vllm.json")
+    golden = json.loads(path.read_text())
+    golden["metrics"]["throughput_tokens_per_s"] *= 0.9
+    golden["facts"]["trace"]["sha256"] = "0" * 64
+    path.write_text(json.dumps(golden))
+    code, out, _ = shell(*CHECK)
+    assert code == 1
+    assert re.search(r"throughput_tokens_per_s .* \+11\.11 %  better", out)
+    assert "likely cause: the trace: sha256 000000000000… -> " in out
+
+
+@pytest.mark.usefixtures("cases")
+def test_a_golden_without_a_case(shell: Shell, as_json: AsJson, cases: Path) -> None:
+    as_json(*CHECK, "--update")
+    Path("golden/mine.json").write_text("{}")
+    cases.write_text(TWO.replace("case.vllm", "case.other"))
+    code, out, _ = shell(*CHECK)
+    assert code == 1
+    assert "2 cases" not in out
+    assert "vllm: the golden has no case any more" in out
+    # Whoever asks for some cases is not told of the others.
+    assert shell(*CHECK, "--only", "lamina")[0] == 0
+    assert as_json(*CHECK, "--update")["updated"] == ["other", "vllm"]
+    assert sorted(path.name for path in Path("golden").iterdir()) == [
+        "lamina.json",
+        "mine.json",
+        "other.json",
+    ]
+
+
+@pytest.mark.usefixtures("cases")
+def test_half_an_update_is_none(shell: Shell, cases: Path) -> None:
+    cases.write_text(TWO.replace("overlap = false", 'pipelining = "serial"'))
+    code, _, err = shell(*CHECK, "--update")
+    assert code == 2
+    assert "case 'lamina': serial execution has one batch" in err
+    assert not Path("golden").exists()
+
+
+@pytest.mark.usefixtures("cases")
+@pytest.mark.parametrize("flags", [("--junit", "cases.toml/x.xml"), ("--markdown", "cases.toml/x.md"), ()])
+def test_what_cannot_be_written_is_told_before_anything_runs(
+    shell: Shell, cases: Path, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not flags:
+        cases.write_text(f'goldens = "cases.toml/golden"\n{TWO}')
+        flags = ("--update",)
+    monkeypatch.delattr("laminabench.cli.check._replayed")
+    code, out, err = shell(*CHECK, *flags)
+    assert (code, out) == (2, "")
+    assert "cannot write cases.toml/" in err
+
+
+@pytest.mark.usefixtures("cases")
+def test_an_update_writes_a_damaged_golden_anew(shell: Shell, as_json: AsJson) -> None:
+    as_json(*CHECK, "--update")
+    Path("golden/vllm.json").write_text("{")
+    code, _, err = shell(*CHECK)
+    assert code == 2
+    assert "golden/vllm.json is damaged" in err
+    Path("golden/vllm.json").write_text('{"format": "laminabench-golden"}')
+    assert as_json(*CHECK, "--update")["updated"] == ["vllm"]
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "told"),
+    [
+        ('"vllm"', '"vlm"', "case 'vllm': Invalid value for '--system'"),
+        ("batches = 3", "batchs = 3", "case 'lamina' has 'batchs', which is not known; did you mean batches"),
+        ("host-async = true", "host-async = 1", "host-async = 1; it takes true or false"),
+        ("batches = 3", "batches = true", "batches = True; it takes a value"),
+        ("batches = 3", "batches = [3, 4]", "batches = [3, 4]; it takes one value, not a list"),
+        ("batches = 3", 'out = "x"', "has 'out', which is not known"),
+        (
+            "batches = 3",
+            'metrics = ["tbt.p50"]',
+            "case 'lamina': no metric is called 'tbt.p50'; did you mean tbt_ms",
+        ),
+        ("batches = 3", "burstiness = 2", "case 'lamina': --burstiness shapes"),
+    ],
+)
+def test_what_a_replay_would_not_understand(
+    shell: Shell, cases: Path, was: str, becomes: str, told: str
+) -> None:
+    cases.write_text(TWO.replace(was, becomes))
+    code, out, err = shell(*CHECK)
+    assert (code, out) == (2, "")
+    assert told in err
+
+
+def test_what_is_not_there_is_told(shell: Shell) -> None:
+    code, _, err = shell("check")
+    assert (code, err) == (
+        2,
+        "laminabench: error: cannot read ci/regression.toml: No such file or directory\n",
+    )
+
+
+@pytest.mark.usefixtures("pretended")
+def test_what_is_measured_is_told_from_noise(shell: Shell, as_json: AsJson) -> None:
+    Path("cases.toml").write_text(LIVE)
+    as_json(*CHECK, "--update")
+    path = Path("golden/live.json")
+    golden = json.loads(path.read_text())
+    measured = golden["metrics"]["throughput_tokens_per_s"]
+    assert len(measured) == 4
+    assert as_json(*CHECK)["passed"]
+
+    def with_golden(factors: list[float]) -> tuple[int, str]:
+        found = [value * factor for value, factor in zip(measured, factors, strict=True)]
+        golden["metrics"]["throughput_tokens_per_s"] = found
+        path.write_text(json.dumps(golden))
+        return shell(*CHECK)[:2]
+
+    # All but one round were faster by less or more than now: the interval has no change in it.
+    assert with_golden([0.97, 1.03, 1.02, 0.98])[0] == 0
+    code, out = with_golden([1.04, 1.05, 1.03, 1.06])
+    assert code == 1
+    assert re.search(r"throughput_tokens_per_s .* -4\.\d\d % \(-5\.66 to -2\.91\)  worse", out)
+    golden["facts"]["host"]["cpu"] = "another"
+    code, out = with_golden([1.5, 1.5, 1.5, 1.5])
+    assert code == 0
+    assert "1 case: 1 skipped" in out
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_ratio_is_compared_on_any_machine(shell: Shell, as_json: AsJson) -> None:
+    Path("cases.toml").write_text(f"{LIVE}\n[case.live.against]\nmax-num-seqs = 1\n")
+    as_json(*CHECK, "--update")
+    path = Path("golden/live.json")
+    golden = json.loads(path.read_text())
+    # Made-up iterations take as long with more requests in them.
+    assert all(ratio > 1.5 for ratio in golden["metrics"]["throughput_tokens_per_s"])
+    golden["facts"]["host"]["cpu"] = "another"
+    path.write_text(json.dumps(golden))
+    assert as_json(*CHECK)["cases"][0]["status"] == "same"
+    golden["metrics"]["throughput_tokens_per_s"] = [1.0, 1.0, 1.0, 1.0]
+    path.write_text(json.dumps(golden))
+    code, out, _ = shell(*CHECK)
+    assert code == 1
+    assert "likely cause: the machine: cpu another -> " in out
+
+
+@pytest.mark.usefixtures("pretended")
+def test_what_is_measured_as_nothing_cannot_be_compared(shell: Shell) -> None:
+    Path("cases.toml").write_text(LIVE.replace('"tbt_ms.p50"', '"preemptions"'))
+    code, _, err = shell(*CHECK)
+    assert code == 2
+    assert "case 'live': preemptions is not above zero in every round" in err
+
+
+def test_the_projects_own_cases_are_whole() -> None:
+    """CI runs them; here: each has its golden, is understood, and needs nothing that a machine may lack."""
+    file = read_cases(ROOT / "ci" / "regression.toml", flags_of_many())
+    for case in file.cases:
+        require_flags(file.path, case)
+        assert case.flags["trace"].startswith("profile:")
+        assert not case.measured
+    assert file.goldens.resolve() == ROOT / "results" / "golden"
+    assert goldens_in(file.goldens) == sorted(case.name for case in file.cases)
+    assert len(file.cases) >= 8
