@@ -50,6 +50,13 @@ COMMANDS = (
         example="laminabench figures fig10",
     ),
     Lazy(
+        "report",
+        "laminabench.cli.report:report",
+        "Runs side by side as one HTML page.",
+        section="Replaying",
+        example="laminabench report runs/lamina runs/vllm -o report.html",
+    ),
+    Lazy(
         "traces",
         "laminabench.cli.traces:traces",
         "List, fetch, inspect, fit and generate request traces.",

@@ -1,0 +1,112 @@
+"""`laminabench report`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from laminabench.cli.output import Output, literal, reporting
+from laminabench.cli.ranges import NumberRange
+from laminabench.cli.traces.options import target_option, window
+from laminabench.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from laminabench.report.page import Report
+    from laminabench.report.shown import Shown
+
+
+@click.command()
+@click.argument("directories", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@target_option("The page, such as report.html.")
+@click.option("--title", help="Of the page; the names of the Runs by default.")
+@click.option(
+    "--slo-tbt-ms",
+    type=NumberRange(min=0, min_open=True, max=1e9),
+    help="Limit for the time between tokens; that of the first Run by default.",
+)
+@click.option(
+    "--window",
+    "window_s",
+    metavar="A:B",
+    callback=window,
+    help="Which seconds the timeline shows; some iterations from the middle by default.",
+)
+@reporting
+def report(
+    directories: tuple[Path, ...],
+    target: Path,
+    title: str | None,
+    slo_tbt_ms: float | None,
+    window_s: tuple[float, float] | None,
+    out: Output,
+) -> None:
+    """Runs side by side as one HTML page that needs no network; ratios are to the first RUN.
+
+    \b
+    laminabench report runs/lamina runs/vllm -o report.html
+    """
+    from laminabench.report.bundle import plotly_script  # noqa: PLC0415 - of an extra, not for --help
+    from laminabench.report.page import report as made  # noqa: PLC0415
+    from laminabench.report.page import write_page  # noqa: PLC0415
+    from laminabench.report.shown import shown  # noqa: PLC0415
+    from laminabench.runs.read import read_run  # noqa: PLC0415
+    from laminabench.runs.replace import require_writable  # noqa: PLC0415
+
+    require_writable(target)
+    plotly_script()
+    with out.progress("reading Runs", unit="Runs") as progress:
+        found = []
+        for done, directory in enumerate(directories):
+            progress(done, len(directories))
+            found.append(read_run(directory))
+    runs = shown(found, slo_tbt_ms)
+    told = made(runs, title, _closed(window_s, runs))
+    size_bytes = write_page(told, target)
+    for sentence in told.caveats:
+        out.note(sentence)
+    out.result(_result(told, target, size_bytes), lambda console: _render(console, told, target, size_bytes))
+
+
+def _closed(window_s: tuple[float, float] | None, runs: list[Shown]) -> tuple[float, float] | None:
+    """An open end is the end of the longest Run."""
+    if window_s is None:
+        return None
+    end_s = max(each.run.outcome.end_s for each in runs)
+    if window_s[0] >= end_s:
+        raise UserError(f"--window begins at {window_s[0]:g} s and the longest Run ends at {end_s:,.3f} s")
+    return window_s if math.isfinite(window_s[1]) else (window_s[0], end_s)
+
+
+def _result(told: Report, target: Path, size_bytes: int) -> dict[str, Any]:
+    runs = [
+        {
+            "name": each.name,
+            "run_dir": str(each.run.directory),
+            "backend": each.manifest["backend"],
+            "throughput_tokens_per_s": each.summary["throughput_tokens_per_s"],
+            "tbt_ms": each.summary["tbt_ms"],
+            "slo": each.slo,
+            "cost": each.summary["cost"],
+        }
+        for each in told.runs
+    ]
+    return {
+        "report": str(target),
+        "bytes": size_bytes,
+        "title": told.title,
+        "window_s": list(told.window_s),
+        "runs": runs,
+        "caveats": told.caveats,
+    }
+
+
+def _render(console: Console, told: Report, target: Path, size_bytes: int) -> None:
+    number = "1 Run" if len(told.runs) == 1 else f"{len(told.runs)} Runs"
+    console.print(
+        f"{literal(target)}: {number}, {size_bytes / 1e6:.1f} MB; open it in a browser", soft_wrap=True
+    )

@@ -1,0 +1,43 @@
+"""What a reader has to know before comparing these Runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from laminabench.compare.doubts import doubts
+from laminabench.report.shown import Shown
+
+
+def caveats(runs: Sequence[Shown]) -> list[str]:
+    """Sentences; none where the Runs differ in system and deployment only."""
+    found = list(doubts([each.recorded for each in runs]))
+    costs = dict.fromkeys(_costs(each.manifest) for each in runs if not each.measured)
+    if len(costs) > 1:
+        found.append(f"the Runs were modelled with different cost coefficients ({'; '.join(costs)})")
+    for each in runs:
+        found += [f"{each.name} {what}" for what in _about(each)]
+    return found
+
+
+def _about(each: Shown) -> Iterator[str]:
+    """What is to be known of one Run."""
+    limit = each.slo["tbt_ms"]
+    if each.summary["slo"]["tbt_ms"] != limit:
+        yield f"was replayed for another limit: attainment and goodput are worked out again for {limit:g} ms"
+    if each.unfinished:
+        yield f"was stopped: {each.unfinished:,} of its requests are unfinished"
+    if each.window.fell_back:
+        yield "is too short for a steady window: its numbers are over the whole run"
+    if rejected := each.summary["requests"].get("rejected"):
+        yield f"rejected {rejected:,} requests that could never fit"
+    if faults := each.summary.get("faults"):
+        yield f"had workers replaced {len(faults):,} times while it ran"
+    if resumed := (each.summary.get("resumed") or {}).get("times"):
+        yield f"was interrupted and resumed {resumed:,} times"
+    if (each.summary.get("schedule") or {}).get("violations"):
+        yield "left its schedule, which is a bug of the engine"
+
+
+def _costs(manifest: dict[str, Any]) -> str:
+    return ", ".join(sorted({str(term["set"]) for term in manifest["coefficients"] if "set" in term}))

@@ -1,0 +1,37 @@
+"""What went wrong in live Runs, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from laminabench.report.markup import Markup, table
+from laminabench.report.numbers import number
+from laminabench.report.shown import Shown
+
+_HEADER = (
+    *("Noticed at, s", "Workers", "Why", "Noticed after, s", "Iterations went on after, s"),
+    *("Normal after, s", "Worst TBT, ms", "Goodput lost, tokens"),
+)
+# Of a long chaos run the first ones do; all are in run.json.
+_MOST = 50
+
+
+def fault_tables(runs: Sequence[Shown]) -> list[Markup]:
+    """One for each Run that had any."""
+    return [_faults(each, each.summary["faults"]) for each in runs if each.summary.get("faults")]
+
+
+def _faults(each: Shown, faults: list[dict[str, Any]]) -> Markup:
+    rows = [
+        (
+            number(fault["noticed_s"]),
+            ", ".join(fault["workers"]) or "none",
+            fault["why"],
+            *(number(fault[name]) for name in ("detection_s", "recovery_s", "normal_again_s")),
+            *(number(fault[name]) for name in ("tbt_worst_ms", "goodput_lost_tokens")),
+        )
+        for fault in faults[:_MOST]
+    ]
+    rest = f"; the first {_MOST} of {len(faults):,}" if len(faults) > _MOST else ""
+    return table(f"Faults of {each.name}{rest}", _HEADER, rows)

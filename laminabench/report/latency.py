@@ -1,0 +1,105 @@
+"""Charts of the time between tokens: its distribution, and what share is within each limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from laminabench.analysis.attainment import cdf, curve
+from laminabench.report.chart import Chart, axis, dotted_line, label, rounded, series
+from laminabench.report.numbers import number, share
+from laminabench.report.shown import Shown
+from laminabench.sim.spec import Float64
+
+POINTS, LIMITS = 500, 300
+# What lies further out is there, and comes into sight by zooming out (a double click).
+_IN_SIGHT = 1.15
+_SHARE = {"tickformat": ".0%", "range": [0, 1.02]}
+
+
+def cdf_chart(runs: Sequence[Shown]) -> Chart:
+    """Every gap between tokens, by how long it was."""
+    limit, traces = runs[0].slo["tbt_ms"], []
+    for each in runs:
+        ms, shares = cdf(each.run.outcome, each.window, POINTS)
+        traces.append(_step(each, each.name, ms, shares, "of tokens within %{x:,.4~g} ms"))
+    gaps = [(each.name, each.summary["tbt_ms"]) for each in runs]
+    words = [f"{name} p50 {number(ms['p50'])} ms, p99 {number(ms['p99'])} ms" for name, ms in gaps]
+    return Chart(
+        "cdf",
+        "Time between tokens (TBT)",
+        f"Distribution of the time between tokens, with the limit of {limit:g} ms: {series(words)}.",
+        f"Every token of the steady window that has one before it, drawn at up to {POINTS} gaps that "
+        "occurred, half of them in the slowest hundredth.",
+        traces,
+        {
+            "xaxis": axis("ms", range=_sight(runs, limit)),
+            "yaxis": axis("share of tokens", **_SHARE),
+            **dotted_line(limit, f"{limit:g} ms"),
+        },
+    )
+
+
+def attainment_chart(runs: Sequence[Shown]) -> Chart:
+    """What would have been in time, had the limit been another."""
+    limit, traces = runs[0].slo["tbt_ms"], []
+    limits = _limits_ms(runs, limit)
+    for each in runs:
+        found = curve(each.run.outcome, each.window, limits)
+        of = "of requests throughout within %{x:,.4~g} ms"
+        traces.append(_step(each, f"{each.name}: requests", limits, found.request_attainment, of))
+        tokens = _step(
+            each, f"{each.name}: tokens", limits, found.token_attainment, "of tokens within %{x:,.4~g} ms"
+        )
+        tokens["line"]["width"] = 1
+        traces.append(tokens)
+    attained = [(each.name, *map(share, _both(each.slo))) for each in runs]
+    words = [f"{name} {tokens} of tokens, {requests} of requests" for name, tokens, requests in attained]
+    return Chart(
+        "attainment",
+        "Attainment for every limit",
+        f"Attainment over limits; at {limit:g} ms {series(words)}.",
+        "Requests all of whose tokens were within the limit (thick), and tokens (thin), in the steady "
+        f"window, for {len(limits)} limits.",
+        traces,
+        {
+            "xaxis": axis("TBT limit in ms", range=_sight(runs, limit)),
+            "yaxis": axis("share in time", **_SHARE),
+            **dotted_line(limit, f"{limit:g} ms"),
+        },
+    )
+
+
+def _both(slo: dict[str, Any]) -> tuple[float | None, float | None]:
+    return slo["token_attainment"], slo["request_attainment"]
+
+
+def _step(each: Shown, name: str, x: Float64, y: Float64, unit: str) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": label(name),
+        "x": rounded(x),
+        "y": rounded(y),
+        "line": {"color": each.colour, "dash": each.dash, "width": 2.5, "shape": "hv"},
+        "hovertemplate": f"%{{y:.2%}} {unit}",
+        "meta": {"run": each.number},
+    }
+
+
+def _limits_ms(runs: Sequence[Shown], limit: float) -> Float64:
+    """From below the shortest gap to the longest, and the limit itself among them."""
+    ends = [cdf(each.run.outcome, each.window, 2)[0] for each in runs]
+    gaps = np.concatenate([*ends, [limit]])
+    low, high = max(float(gaps.min()) * 0.9, 1e-6), float(gaps.max())
+    fine = np.linspace(low, min(high, _sight(runs, limit)[1]), LIMITS - LIMITS // 6)
+    tail = np.geomspace(low, high, LIMITS // 6)
+    return np.unique(np.concatenate([fine, tail, [limit]]))
+
+
+def _sight(runs: Sequence[Shown], limit: float) -> list[float]:
+    """So that the limit and nearly all gaps are seen: one stray gap must not press the rest to the wall."""
+    tails = [each.summary["tbt_ms"].get("p99.9") or each.summary["tbt_ms"]["p99"] or 0.0 for each in runs]
+    return [0.0, max(*tails, limit) * _IN_SIGHT]

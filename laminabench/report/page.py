@@ -1,0 +1,134 @@
+"""The page as a whole: one file that asks for nothing from anywhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from laminabench.atomic import replacing
+from laminabench.report.breakdown import cost_charts, time_chart
+from laminabench.report.bundle import plotly_script
+from laminabench.report.caveats import caveats
+from laminabench.report.chart import Chart, series
+from laminabench.report.faults import fault_tables
+from laminabench.report.headline import cards, comparison, swatch
+from laminabench.report.latency import attainment_chart, cdf_chart
+from laminabench.report.markup import Markup, joined, script_data, tag
+from laminabench.report.over_time import charts as charts_over_time
+from laminabench.report.provenance import provenance
+from laminabench.report.shown import Shown
+from laminabench.report.timeline import default_window_s, timeline_chart
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a page says, before it is HTML."""
+
+    title: str
+    runs: list[Shown]
+    window_s: tuple[float, float]
+    caveats: list[str]
+
+
+def report(runs: list[Shown], title: str | None, window_s: tuple[float, float] | None) -> Report:
+    """Of these Runs; what is not given is chosen from them."""
+    names = series([each.name for each in runs])
+    return Report(title or names, runs, window_s or default_window_s(runs), caveats(runs))
+
+
+def write_page(found: Report, target: Path) -> int:
+    """Write it whole or not at all; its size in bytes."""
+    written = page(found).encode("utf-8")
+    with replacing(target) as temporary:
+        temporary.write_bytes(written)
+    return len(written)
+
+
+def page(found: Report) -> str:
+    """The HTML. Only the two scripts whose checksums it states may run, and nothing may be loaded."""
+    scripts = (plotly_script(), _packaged("report.js"))
+    allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    policy = (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    charts, body = _body(found)
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", found.title),
+        tag("style", Markup(_packaged("report.css"))),
+    )
+    data = script_data("figures", [chart.figure() for chart in charts])
+    run = joined(tag("script", Markup(script)) for script in scripts)
+    return f"<!doctype html>\n{tag('html', head, tag('body', body, data, run), lang='en')}\n"
+
+
+def _body(found: Report) -> tuple[list[Chart], Markup]:
+    runs = found.runs
+    latency, over_time = [cdf_chart(runs), attainment_chart(runs)], charts_over_time(runs)
+    spent, costs, lanes = time_chart(runs), cost_charts(runs), timeline_chart(runs, found.window_s)
+    faults = fault_tables(runs)
+    told = tag("ul", *(tag("li", sentence) for sentence in found.caveats))
+    main = tag(
+        "main",
+        _section(
+            "Headline",
+            cards(runs),
+            tag("aside", told, class_="caveats", aria_label="Before you compare") if found.caveats else "",
+        ),
+        _section("Comparison", comparison(runs)),
+        _section("Latency", _grid(latency)),
+        _section("Over time", _grid(over_time)),
+        _section("Faults", *faults) if faults else "",
+        _section("Time and cost", _grid([spent], wide=True), _grid(costs)),
+        _section("Timeline", _grid([lanes], wide=True)),
+        _section("Provenance", *(provenance(each) for each in runs)),
+    )
+    return [*latency, *over_time, spent, *costs, lanes], joined((_header(found), main, _footer()))
+
+
+def _header(found: Report) -> Markup:
+    kinds = series(list(dict.fromkeys(each.backend for each in found.runs)))
+    number = "1 Run" if len(found.runs) == 1 else f"{len(found.runs)} Runs"
+    title = tag(
+        "header",
+        tag("div", tag("h1", found.title), tag("p", f"{number}, {kinds}", class_="kinds")),
+        tag("button", "Dark", type="button", id="theme", hidden=True),
+    )
+    keys = (
+        tag("button", swatch(each), " ", each.name, type="button", data_run=each.number, aria_pressed="true")
+        for each in found.runs
+    )
+    return joined((title, tag("nav", *keys, aria_label="Runs shown in the charts", id="keys", hidden=True)))
+
+
+def _section(title: str, *inside: object) -> Markup:
+    return tag("section", tag("h2", title), *inside)
+
+
+def _grid(charts: Sequence[Chart], *, wide: bool = False) -> Markup:
+    return tag("div", *(chart.html() for chart in charts), class_="charts wide" if wide else "charts")
+
+
+def _footer() -> Markup:
+    words = (
+        "TBT is the time between two consecutive tokens of one request, for every token. Modelled numbers "
+        "are computed from the coefficients listed above; measured ones are of the machine named there."
+    )
+    return tag("footer", tag("p", words))
+
+
+def _packaged(name: str) -> str:
+    return (resources.files("laminabench.report") / name).read_text(encoding="utf-8")
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

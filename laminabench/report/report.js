@@ -1,0 +1,88 @@
+// Draws the page's charts, in the colours of its light or dark, and lets Runs be shown and hidden in all of them.
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const figures = JSON.parse(document.getElementById("figures").textContent);
+  const system = window.matchMedia("(prefers-color-scheme: dark)");
+  const config = {
+    responsive: true,
+    displaylogo: false,
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+  };
+
+  // What a custom property is right now: computed values have one side of light-dark().
+  const probe = document.body.appendChild(document.createElement("span"));
+  probe.hidden = true;
+  const colour = (name) => {
+    probe.style.color = `var(${name})`;
+    return getComputedStyle(probe).color;
+  };
+
+  const isDark = () => (root.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
+
+  // What all charts look like; the chart's own layout goes before it.
+  const template = () => {
+    const [ink, quiet, rule, panel, paper] = ["--ink", "--quiet", "--rule", "--panel", "--paper"].map(colour);
+    const axis = { gridcolor: rule, linecolor: rule, tickfont: { size: 12 }, title: { standoff: 10 } };
+    return {
+      data: { bar: [{ marker: { line: { color: paper, width: 0 } } }] },
+      layout: {
+        paper_bgcolor: "rgba(0,0,0,0)",
+        plot_bgcolor: "rgba(0,0,0,0)",
+        font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: ink },
+        margin: { l: 60, r: 20, t: 30, b: 44 },
+        hovermode: "x unified",
+        hoverlabel: { font: { size: 12, color: ink }, bgcolor: panel, bordercolor: rule, align: "left" },
+        legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, font: { size: 12 }, tracegroupgap: 0 },
+        modebar: { bgcolor: "rgba(0,0,0,0)", color: quiet, activecolor: ink },
+        shapedefaults: { line: { color: ink } },
+        xaxis: axis,
+        yaxis: axis,
+      },
+    };
+  };
+
+  const draw = ({ id, data, layout }, look) => Plotly.newPlot(id, data, { ...layout, template: look }, config);
+
+  const say = () => {
+    button.textContent = isDark() ? "Light" : "Dark";
+    button.setAttribute("aria-label", `Switch to ${isDark() ? "light" : "dark"} colours`);
+    root.dataset.drawn = isDark() ? "dark" : "light";
+  };
+
+  const retheme = async () => {
+    const look = template();
+    await Promise.all(figures.map(({ id }) => Plotly.relayout(id, { template: look })));
+    say();
+  };
+
+  const show = (run, visible) =>
+    Promise.all(
+      figures.map(({ id, data }) => {
+        const mine = data.flatMap((trace, i) => (trace.meta && trace.meta.run === run ? [i] : []));
+        return mine.length ? Plotly.restyle(id, { visible }, mine) : null;
+      }),
+    );
+
+  const button = document.getElementById("theme");
+  button.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    retheme();
+  });
+  button.hidden = false;
+  system.addEventListener("change", retheme);
+
+  const keys = document.getElementById("keys");
+  for (const key of keys.querySelectorAll("button")) {
+    key.addEventListener("click", async () => {
+      const visible = key.getAttribute("aria-pressed") === "false";
+      key.setAttribute("aria-pressed", String(visible));
+      await show(Number(key.dataset.run), visible);
+    });
+  }
+  keys.hidden = keys.childElementCount < 2;
+
+  root.classList.add("drawn");
+  const look = template();
+  Promise.all(figures.map((figure) => draw(figure, look))).then(say);
+})();

@@ -1,0 +1,146 @@
+"""A Run as the page shows it: under one name and in one colour, whatever the chart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from laminabench.analysis.window import Window
+from laminabench.compare.recorded import Recorded, of_run
+from laminabench.errors import UserError
+from laminabench.figures.style import GREEN, PURPLE, SYSTEM_COLOURS
+from laminabench.runs.format import MANIFEST
+from laminabench.runs.read import Run
+
+# Three to one against white and against the page's dark: the figures' sky blue is too light for white.
+COLOURS = {**SYSTEM_COLOURS, "lamina-v1": "#3d95cc"}
+OTHERS = (GREEN, PURPLE, "#8a7f2d")
+# Runs of one system have its colour, so the line tells them apart, and in bars the pattern.
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+PATTERNS = ("", "/", "x", ".", "-")
+
+_NEEDED = (
+    *(("laminabench",), ("command",), ("trace", "name"), ("deployment", "name"), ("model", "name")),
+    *(("system",), ("backend",), ("transforms",), ("workload", "mode"), ("host",), ("coefficients",)),
+    *(("summary", "window", "kind"), ("summary", "tbt_ms", "p99"), ("summary", "slo", "tbt_ms")),
+    *(("summary", "cost", "usd_per_hour"), ("summary", "requests", "completed"), ("summary", "time_shares")),
+    ("summary", "throughput_tokens_per_s"),
+)
+# What a name has beside system and deployment, where Runs are alike in these.
+_TELLING: tuple[Callable[[dict[str, Any]], object], ...] = (
+    lambda manifest: manifest["model"]["name"],
+    lambda manifest: manifest["trace"]["name"],
+    lambda manifest: (manifest["workload"].get("options") or {}).get("costs_name"),
+    lambda manifest: manifest["workload"]["mode"],
+    lambda manifest: manifest["backend"],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One of the Runs of a page."""
+
+    run: Run
+    recorded: Recorded  # what it comes to at the page's limit, and how sure that is
+    number: int
+    name: str
+    colour: str
+    dash: str
+    pattern: str
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        return self.run.manifest
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.run.manifest["summary"]
+        return found
+
+    @property
+    def slo(self) -> dict[str, Any]:
+        """What was in time; worked out again where the page's limit is not the Run's."""
+        found: dict[str, Any] = self.recorded.summary["slo"]
+        return found
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """Its summary, at the page's limit."""
+        return {**self.summary, "slo": self.slo}
+
+    @property
+    def measured(self) -> bool:
+        return bool(self.manifest["backend"] == "live")
+
+    @property
+    def backend(self) -> str:
+        """Modelled and measured numbers are never shown without saying which."""
+        return "measured" if self.measured else "modelled"
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that a Run was stopped before, or in the middle of."""
+        return int(self.summary["requests"].get("unfinished") or 0)
+
+    @property
+    def window(self) -> Window:
+        """What the headline is over."""
+        found = self.summary["window"]
+        return Window(float(found["start_s"]), float(found["end_s"]), found["kind"])
+
+
+def shown(runs: Sequence[Run], slo_tbt_ms: float | None = None) -> list[Shown]:
+    """The Runs in their order, at one limit, by default the first's; told apart by name, colour and line."""
+    for run in runs:
+        _require_whole(run)
+    limit = float(runs[0].manifest["summary"]["slo"]["tbt_ms"]) if slo_tbt_ms is None else slo_tbt_ms
+    names, seen = _names([run.manifest for run in runs]), Counter[str]()
+    names = _unique(names, [run.directory.name for run in runs])
+    strangers = [
+        system for system in dict.fromkeys(run.manifest["system"] for run in runs) if system not in COLOURS
+    ]
+    found = []
+    for number, (run, name) in enumerate(zip(runs, names, strict=True)):
+        system = run.manifest["system"]
+        colour = COLOURS.get(system) or OTHERS[strangers.index(system) % len(OTHERS)]
+        nth = seen[colour]
+        seen[colour] += 1
+        dash, pattern = DASHES[nth % len(DASHES)], PATTERNS[nth % len(PATTERNS)]
+        found.append(Shown(run, of_run(run, limit), number, name, colour, dash, pattern))
+    return found
+
+
+def _require_whole(run: Run) -> None:
+    for path in _NEEDED:
+        found: Any = run.manifest
+        for key in path:
+            if not isinstance(found, dict) or key not in found:
+                where = run.directory / MANIFEST
+                raise UserError(f"{where} is damaged: it does not say {'.'.join(path)}; replay it again")
+            found = found[key]
+
+
+def _names(manifests: Sequence[dict[str, Any]]) -> list[str]:
+    """System and deployment, and of the rest as much as it takes to tell the Runs apart."""
+    names = [f"{manifest['system']} {manifest['deployment']['name']}" for manifest in manifests]
+    for telling in _TELLING:
+        facts = [telling(manifest) for manifest in manifests]
+        if len(set(names)) < len(names) and len(set(facts)) > 1:
+            names = [f"{name}, {fact}" if fact else name for name, fact in zip(names, facts, strict=True)]
+    return names
+
+
+def _unique(names: Sequence[str], folders: Sequence[str]) -> list[str]:
+    """Equal ones with the name of their folder, or else with a number."""
+    times = Counter(names)
+    found = [
+        f"{name} ({folder})" if times[name] > 1 else name for name, folder in zip(names, folders, strict=True)
+    ]
+    times, nth = Counter(found), Counter[str]()
+    for place, name in enumerate(found):
+        nth[name] += 1
+        if times[name] > 1:
+            found[place] = f"{name} {nth[name]}"
+    return found

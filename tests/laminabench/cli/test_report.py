@@ -1,0 +1,99 @@
+"""`laminabench report` as a person uses it."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Shell = Callable[..., tuple[int, str, str]]
+AsJson = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def kept(shell: Shell) -> Path:
+    rows = "".join(f"0,{100 + i},{5 + i % 7}\n" for i in range(80))
+    Path("small.csv").write_text(f"arrival_s,prompt_tokens,output_tokens\n{rows}")
+    code, _, err = shell("replay", "--trace", "small.csv", "--system", "vllm", "--out", "run", "-q")
+    assert code == 0, err
+    return Path("run")
+
+
+def test_report_writes_a_page_and_says_so(as_json: AsJson, kept: Path) -> None:
+    facts = as_json("report", str(kept), "-o", "deep/report.html", "--title", "A & B", "--slo-tbt-ms", "40")
+    page = Path("deep/report.html").read_text(encoding="utf-8")
+    assert facts["bytes"] == len(page.encode())
+    assert "<title>A &amp; B</title>" in page
+    manifest = json.loads((kept / "run.json").read_text())
+    (run,) = facts["runs"]
+    assert run["throughput_tokens_per_s"] == manifest["summary"]["throughput_tokens_per_s"]
+    assert run["slo"]["tbt_ms"] == 40
+    assert any("worked out again for 40 ms" in sentence for sentence in facts["caveats"])
+
+
+def test_report_says_what_it_wrote(shell: Shell, kept: Path) -> None:
+    code, out, err = shell("report", str(kept), "-o", "report.html", "-q")
+    assert (code, err) == (0, "")
+    assert out.startswith("report.html: 1 Run, ")
+
+
+def test_the_window_of_the_timeline(as_json: AsJson, shell: Shell, kept: Path) -> None:
+    facts = as_json("report", str(kept), "-o", "r.html", "--window", "0.01:")
+    manifest = json.loads((kept / "run.json").read_text())
+    assert facts["window_s"] == [0.01, manifest["summary"]["duration_s"]]
+    code, _, err = shell("report", str(kept), "-o", "r.html", "--window", "1e6:")
+    assert code == 2
+    assert "--window begins at 1e+06 s" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("-o", "r.html"), "Missing argument 'RUN...'"),
+        (("nowhere", "-o", "r.html"), "nowhere is not a Run: it is not a directory"),
+        ((".", "-o", "r.html"), "is not a Run: it has no run.json"),
+        (("run",), "Missing option '-o'"),
+        (("run", "-o", "small.csv/r.html"), "small.csv is not a directory"),
+        (("run", "-o", "run"), "is a directory"),
+        (("run", "-o", "r.html", "--slo-tbt-ms", "0"), "--slo-tbt-ms"),
+        (("run", "-o", "r.html", "--window", "2:1"), "is not a window"),
+    ],
+)
+@pytest.mark.usefixtures("kept")
+def test_wrong_use_is_one_sentence(shell: Shell, arguments: tuple[str, ...], said: str) -> None:
+    code, out, err = shell("report", *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+    assert not Path("r.html").exists()
+
+
+def test_without_the_extra_it_says_how_to_get_it(
+    shell: Shell, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.startswith("plotly"):
+            raise ModuleNotFoundError("No module named 'plotly'", name="plotly")
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    code, _, err = shell("report", str(kept), "-o", "r.html")
+    assert code == 2
+    assert "pip install 'laminabench[report]'" in err
+
+
+def test_two_long_runs_stay_below_eight_megabytes(
+    as_json: AsJson, real_traces: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAMINABENCH_TRACES", str(real_traces))
+    for system in ("lamina", "vllm"):
+        as_json(
+            "replay", "--trace", "azure-conv", "--num-requests", "20000", "--system", system, "--out", system
+        )
+    assert as_json("report", "lamina", "vllm", "-o", "r.html")["bytes"] < 8e6

@@ -1,0 +1,77 @@
+"""Runs to report on: small ones, and as awkward as Runs can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.find_model import model
+from laminabench.replay import Workload
+from laminabench.replay import replay as run_replay
+from laminabench.runs.manifest import manifest
+from laminabench.runs.read import Run, read_run
+from laminabench.runs.status import statuses
+from laminabench.runs.write import write_run
+from laminabench.systems.registry import papers_setup
+from laminabench.traces.table import Trace, TraceMeta
+
+Keep = Callable[..., Run]
+
+
+def made_trace(name: str, requests: int = 400) -> Trace:
+    rng = np.random.default_rng(5)
+    return Trace(
+        np.sort(rng.uniform(0, 20, requests)),
+        rng.integers(100, 4000, requests).astype(np.int32),
+        rng.integers(1, 60, requests).astype(np.int32),
+        TraceMeta(name, sha256="ab" * 32),
+    )
+
+
+@pytest.fixture(scope="session")
+def keep(tmp_path_factory: pytest.TempPathFactory) -> Keep:
+    """Replay a small trace, keep the Run and read it back. A `live` one is pretended."""
+
+    def kept(
+        system: str = "lamina",
+        *,
+        trace: str = "small",
+        live: bool = False,
+        slo_tbt_ms: float = 60.0,
+        **summary: Any,
+    ) -> Run:
+        setup = papers_setup(system, model("llama3-70b"), load_costs("vllm-0.14"))
+        requests, workload = made_trace(trace), Workload(slo_tbt_ms=slo_tbt_ms)
+        done = run_replay(requests, system, setup, workload)
+        outcome, counts = done.outcome, done.summary["requests"]
+        if live:
+            outcome = replace(
+                outcome,
+                iterations={**outcome.iterations, "network_s": outcome.iterations["network_s"] * np.nan},
+                requests={**outcome.requests, "status": statuses(outcome)},
+            )
+        facts = manifest(
+            command=["laminabench", "replay", "--trace", trace],
+            seed=7,
+            trace=requests,
+            transforms={"num_requests": None},
+            workload={"mode": workload.mode, "concurrency": None, "policy": "fifo", "slo_tbt_ms": slo_tbt_ms},
+            system=system,
+            deployment={**setup.deployment.describe(), "facts": done.modelled.facts},
+            model={"name": "llama3-70b"},
+            backend="live" if live else "modelled",
+            coefficients=[] if live else done.modelled.coefficients,
+            wall_s=0.5,
+            summary={**done.summary, "requests": counts, **summary},
+        )
+        directory: Path = tmp_path_factory.mktemp("runs") / system
+        write_run(directory, outcome, requests, facts)
+        return read_run(directory)
+
+    return kept

@@ -1,0 +1,189 @@
+"""What the page is made of: nothing is left out unsaid, nothing in a manifest is obeyed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laminabench.errors import UserError
+from laminabench.report import page as page_module
+from laminabench.report.breakdown import PARTS
+from laminabench.report.caveats import caveats
+from laminabench.report.headline import comparison
+from laminabench.report.latency import attainment_chart, cdf_chart
+from laminabench.report.markup import script_data, tag, text
+from laminabench.report.page import page, report
+from laminabench.report.service import in_service
+from laminabench.report.shown import DASHES, shown
+from laminabench.report.timeline import MOST_ITERATIONS, timeline_chart
+from laminabench.runs.read import Run
+
+RESUMED = {"resumed": {"times": 1, "at_s": [0.7]}}
+
+
+@given(st.text())
+def test_text_is_never_markup(written: str) -> None:
+    for found in (text(written), tag("td", written), tag("p", title=written)):
+        assert len(re.findall("<", found)) == (0 if found == text(written) else 2)
+    assert '"' not in text(written)
+
+
+@given(st.text())
+def test_data_in_a_script_comes_back_and_cannot_end_it(written: str) -> None:
+    found = script_data("k", {"name": written, "unknown": float("nan")})
+    inside = found.removeprefix('<script type="application/json" id="k">').removesuffix("</script>")
+    assert not set("<>&") & set(inside)
+    assert json.loads(inside) == {"name": written, "unknown": None}
+
+
+def test_in_service_is_exact(keep: Callable[..., Run]) -> None:
+    outcome = keep().outcome
+    rows = outcome.iterations
+    found = in_service(outcome, "size", 7)
+    # By asking at very many moments who is there, which is also whoever stays between two iterations.
+    moments = (np.arange(70_000) + 0.5) / 70_000 * outcome.end_s
+    level = np.zeros(len(moments))
+    for batch in np.unique(rows["batch"]):
+        mine = rows["batch"] == batch
+        place = np.searchsorted(rows["start_s"][mine], moments, side="right") - 1
+        there = (place >= 0) & (moments < (rows["start_s"] + rows["duration_s"])[mine][-1])
+        level += np.where(there, rows["size"][mine][place], 0)
+    slices = level.reshape(7, -1)
+    assert found.mean == pytest.approx(slices.mean(axis=1), rel=2e-3)
+    assert found.least.tolist() == slices.min(axis=1).tolist()
+    assert found.most.tolist() == slices.max(axis=1).tolist()
+
+
+def test_names_and_lines_tell_runs_apart(keep: Callable[..., Run]) -> None:
+    runs = shown([keep(), keep(trace="other"), keep("vllm")])
+    assert [each.name for each in runs] == [
+        "lamina 2xh100+4xh20, small",
+        "lamina 2xh100+4xh20, other",
+        "vllm 4xh100, small",
+    ]
+    assert runs[0].colour == runs[1].colour != runs[2].colour
+    assert [each.dash for each in runs] == [DASHES[0], DASHES[1], DASHES[0]]
+    same = shown([runs[0].run, runs[0].run])
+    assert same[0].name != same[1].name
+
+
+def test_a_manifest_without_what_is_needed_is_a_sentence(keep: Callable[..., Run]) -> None:
+    run = keep()
+    del run.manifest["summary"]["time_shares"]
+    with pytest.raises(UserError, match=r"run.json is damaged: it does not say summary.time_shares"):
+        shown([run])
+
+
+def test_an_older_run_without_energy_is_shown(keep: Callable[..., Run]) -> None:
+    run = keep()
+    run.manifest["summary"].pop("energy", None)
+    assert "J a token" not in comparison(shown([run]))
+
+
+def test_ratios_are_to_the_first(keep: Callable[..., Run]) -> None:
+    runs = shown([keep(), keep("vllm")])
+    rates = [each.summary["throughput_tokens_per_s"] for each in runs]
+    found = comparison(runs)
+    assert f'<data value="{rates[1]!r}">' in found
+    assert f"{rates[1] / rates[0]:.3g}\N{MULTIPLICATION SIGN}" in found
+    worse = "worse" if rates[1] < rates[0] else "better"
+    assert f'class="ratio {worse}"' in found.split("Goodput")[0]
+
+
+def test_a_measured_difference_is_called_one_only_beyond_chance(keep: Callable[..., Run]) -> None:
+    one, other = keep(live=True), keep(live=True)
+    other.manifest["summary"]["throughput_tokens_per_s"] *= 1.01
+    row = comparison(shown([one, other])).split("Goodput")[0]
+    assert "1.01\N{MULTIPLICATION SIGN}" in row
+    assert "better" not in row
+
+
+def test_another_limit_is_worked_out_again_and_said(keep: Callable[..., Run]) -> None:
+    run = keep(slo_tbt_ms=60.0)
+    (same,) = shown([run])
+    assert same.slo == run.manifest["summary"]["slo"]
+    assert "worked out again" not in " ".join(caveats([same]))
+    (strict,) = shown([run], 1e-3)
+    assert strict.slo["token_attainment"] == 0
+    assert "worked out again for 0.001 ms" in " ".join(caveats([strict]))
+
+
+def test_what_disturbed_a_run_is_said(keep: Callable[..., Run]) -> None:
+    counts = {"completed": 390, "rejected": 3, "unfinished": 7}
+    runs = shown([keep("vllm"), keep(live=True, requests=counts, **RESUMED)])
+    said = " ".join(caveats(runs))
+    assert "different backends" in said
+    for words in (
+        "7 of its requests are unfinished",
+        "rejected 3 requests",
+        "interrupted and resumed 1 times",
+    ):
+        assert words in said
+    assert "partial: 7 requests unfinished" in comparison(runs)
+
+
+def test_charts_end_where_the_numbers_do(keep: Callable[..., Run]) -> None:
+    (each,) = runs = shown([keep()])
+    (line,) = cdf_chart(runs).traces
+    assert line["y"][-1] == 1
+    assert line["x"][-1] == pytest.approx(each.summary["tbt_ms"]["max"], rel=1e-5)
+    requests, tokens = attainment_chart(runs).traces
+    at = requests["x"].index(60.0)
+    assert requests["y"][at] == pytest.approx(each.slo["request_attainment"], rel=1e-5)
+    assert tokens["y"][at] == pytest.approx(each.slo["token_attainment"], rel=1e-5)
+
+
+def test_the_timeline_says_what_it_leaves_out(keep: Callable[..., Run]) -> None:
+    runs = shown([keep()])
+    rows = runs[0].run.outcome.iterations
+    first = timeline_chart(runs, (0.0, float(rows["duration_s"][0]) / 2))
+    assert "Only" not in first.note
+    parts = [trace for trace in first.traces if trace["name"] in PARTS and trace["x"] != [None]]
+    lasts = sum(sum(trace["x"]) for trace in parts)
+    begun = rows["start_s"] < float(rows["duration_s"][0]) / 2
+    assert lasts == pytest.approx(float(rows["duration_s"][begun].sum()), rel=1e-4)
+    end_s = runs[0].run.outcome.end_s
+    assert "No iteration" in timeline_chart(runs, (end_s + 1, end_s + 2)).note
+    for name, values in rows.items():
+        rows[name] = np.concatenate([values] * (MOST_ITERATIONS // len(values) + 2))
+    assert f"Only the first {MOST_ITERATIONS} of" in timeline_chart(runs, (0.0, end_s)).note
+
+
+def test_plotly_knows_every_property(keep: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    from plotly import graph_objects  # noqa: PLC0415 - slow
+
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(
+        page_module, "script_data", lambda key, data: seen.update({key: data}) or script_data(key, data)
+    )
+    page(report(shown([keep(), keep("vllm"), keep(live=True)]), None, None))
+    assert len(seen["figures"]) == 10
+    for figure in seen["figures"]:
+        graph_objects.Figure(data=figure["data"], layout=figure["layout"])  # an unknown one is an error
+
+
+def test_a_run_in_which_nothing_ran_has_a_page(keep: Callable[..., Run]) -> None:
+    run = keep()
+    never = dict.fromkeys(("admitted_s", "first_token_s", "finished_s"), np.full(400, np.nan))
+    never |= dict.fromkeys(("first_iteration", "last_iteration", "batch"), np.full(400, -1))
+    outcome = replace(
+        run.outcome,
+        requests=run.outcome.requests | never,
+        iterations={name: values[:0] for name, values in run.outcome.iterations.items()},
+        end_s=0.0,
+    )
+    assert "No iteration" in page(report(shown([replace(run, outcome=outcome)]), None, None))
+
+
+def test_equal_runs_make_equal_pages(keep: Callable[..., Run]) -> None:
+    run = keep()
+    first, second = (page(report(shown([run]), None, None)) for _ in range(2))
+    assert first == second
