@@ -16,8 +16,9 @@ $(STAMP): pyproject.toml ci/constraints.txt ci/setup.sh $(NATIVE)
 	@ci/setup.sh $(VENV)
 	@touch $@
 
+# A file's tests stay together: what they share (a Ray cluster, a browser, converted models) is made once.
 test: setup
-	$(BIN)/pytest -n $(PYTEST_WORKERS)
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff check

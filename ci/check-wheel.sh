@@ -24,4 +24,7 @@ from laminabench.cli.main import run
 where = sys.modules["laminabench"].__file__
 assert "check-wheel" in where, f"this would test {where} instead"
 run(["traces", "info", "kimi-ta", "--offline", "--quiet", "--json"])' >info.json
+for part in report.css report.js; do
+  test -s "site/laminabench/report/$part" || { echo "the wheel lacks $part of laminabench report" >&2; exit 1; }
+done
 echo "the wheel works on its own: $("$python" -c 'import json; print(json.load(open("info.json"))["origin"])')"

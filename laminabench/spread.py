@@ -72,7 +72,7 @@ def _processes(jobs: int, common: Any) -> Iterator[Submit]:
     except BrokenProcessPool as error:
         raise UserError(
             "a worker process died before its work was done, most likely killed for want of memory: have "
-            "fewer of them at once"
+            "fewer of them at once with --jobs"
         ) from error
     except BaseException:
         # What they are at, nobody waits for.

@@ -115,7 +115,7 @@ def check_flags(flags: dict[str, Any], out: Output) -> None:
         check_target(flags["plot"])
     known = priced_devices(flags["prices"], flags["price_basis"])
     flags["model"] = model(flags["model_name"])
-    flags["devices"] = devices_of(flags["devices"] or DEVICES, known)
+    flags["devices"] = devices_of(DEVICES if flags["devices"] is None else flags["devices"], known)
     if note := price_note(flags["devices"]):
         out.note(note)
     flags["budget"] = flags["budget"] or papers_budget(flags["model"], known)
@@ -137,7 +137,7 @@ def _questions(trace: Trace, flags: dict[str, Any]) -> list[Question]:
             flags["slo_tbt_p99_ms"],
             flags["mode"],
             flags["slo_queueing_p99_s"],
-            parse_network(flags["network_name"]) if flags["network_name"] else None,
+            None if flags["network_name"] is None else parse_network(flags["network_name"]),
             flags["host_async"],
         )
         for name in dict.fromkeys(flags["cost_names"])
@@ -164,6 +164,8 @@ def _head(trace: Trace, flags: dict[str, Any]) -> dict[str, Any]:
         "slo_queueing_p99_s": flags["slo_queueing_p99_s"] if flags["mode"] == "open" else None,
         "budget_usd_per_hour": flags["budget"],
         "devices": [each.describe() for each in flags["devices"]],
+        "most_devices": flags["most_devices"],
         "systems": flags["systems"],
+        "network": flags["network_name"],
         "host_async": flags["host_async"],
     }

@@ -40,7 +40,7 @@ def render(console: Console, result: dict[str, Any], top: int) -> None:
         console.print()
         _answer(console, answer, top, mode)
     console.print()
-    for line in _together(result):
+    for line in _together(result, top):
         console.print(line, soft_wrap=True)
 
 
@@ -56,18 +56,24 @@ def _answer(console: Console, answer: dict[str, Any], top: int, mode: str) -> No
         console.print(f"{title}: the front of cost and TBT, the winner in bold")
         console.print(_points(answer["front"], answer["winner"]))
         if top:
-            meeting = [row for row in answer["replayed"] if _meets(row, answer)]
-            console.print(f"\nthe {min(top, len(meeting))} cheapest that meet the limit and were replayed")
-            cheapest = sorted(meeting, key=lambda row: row["usd_per_million_tokens"])[:top]
+            cheapest = _cheapest(answer, top)
+            console.print(f"\nthe {len(cheapest)} cheapest that meet the limit and were replayed")
             console.print(_points(cheapest, answer["winner"]))
         _why(console, answer, mode)
         _prices(console, answer)
     console.print(f"[dim]{_search(answer['search'])}[/dim]", soft_wrap=True)
 
 
-def _meets(row: dict[str, Any], answer: dict[str, Any]) -> bool:
+def _cheapest(answer: dict[str, Any], top: int) -> list[dict[str, Any]]:
+    """None where there is no winner."""
+    meeting = (row for row in answer["replayed"] if row["keeps_up"] and not _over(row["tbt_p99_ms"], answer))
+    found = sorted(meeting, key=lambda row: row["usd_per_million_tokens"]) if answer["winner"] else []
+    return found[:top]
+
+
+def _over(tbt_p99_ms: float, answer: dict[str, Any]) -> bool:
     limit: float = answer["summary"]["slo"]["tbt_ms"]
-    return bool(row["keeps_up"] and row["tbt_p99_ms"] <= limit)
+    return tbt_p99_ms > limit
 
 
 def _points(rows: list[dict[str, Any]], winner: dict[str, Any] | None) -> Table:
@@ -107,9 +113,11 @@ def _why(console: Console, answer: dict[str, Any], mode: str) -> None:
     effects, summary = answer["binds"], answer["summary"]
     gained = "tbt_p99_gain" if mode == "open" else "throughput_gain"
     first = effects[0]
+    then_ms = answer["winner"]["tbt_p99_ms"] * (1 - first["tbt_p99_gain"])
+    beyond = ", over the limit" if _over(then_ms, answer) else ""
     console.print(
         f"\n[bold]{first['resource']}[/bold] binds: a tenth more of it alone comes to "
-        f"{_percent(first['throughput_gain'])} tokens/s, {_percent(-first['tbt_p99_gain'])} TBT p99"
+        f"{_percent(first['throughput_gain'])} tokens/s, {_percent(-first['tbt_p99_gain'])} TBT p99{beyond}"
     )
     rest = (f"{each['resource']} {_percent(each[gained])}" for each in effects[1:])
     what = "less TBT p99" if mode == "open" else "more tokens/s"
@@ -150,7 +158,7 @@ def _search(search: dict[str, Any]) -> str:
     )
 
 
-def _together(result: dict[str, Any]) -> list[str]:
+def _together(result: dict[str, Any], top: int) -> list[str]:
     """What is to be said of all cost sets: whether they agree, and whose devices nobody measured."""
     lines = []
     answers = result["answers"]
@@ -167,13 +175,19 @@ def _together(result: dict[str, Any]) -> list[str]:
         else:
             lines.append(f"the cost sets agree on it: ${min(costs):.3f} to ${max(costs):.3f}/M tokens")
     assumed = sorted(
-        {device for answer in answers for row in answer["front"] for device in row["assumed_devices"]}
+        {device for each in answers for row in _shown(each, top) for device in row["assumed_devices"]}
     )
     if assumed:
         lines.append(
             f"[dim]{ASSUMED} {', '.join(assumed)}: not measured, coefficients borrowed (costs show)[/dim]"
         )
     return lines
+
+
+def _shown(answer: dict[str, Any], top: int) -> list[dict[str, Any]]:
+    """All candidates that are in a table."""
+    alone = [] if answer["nearest"] is None else [answer["nearest"]]
+    return [*answer["front"], *_cheapest(answer, top), *alone]
 
 
 def _percent(gain: float) -> str:

@@ -58,6 +58,7 @@ def report(
     from laminabench.runs.replace import require_writable  # noqa: PLC0415
 
     require_writable(target)
+    _require_no_part(target, directories)
     plotly_script()
     with out.progress("reading Runs", unit="Runs") as progress:
         found = []
@@ -70,6 +71,18 @@ def report(
     for sentence in told.caveats:
         out.note(sentence)
     out.result(_result(told, target, size_bytes), lambda console: _render(console, told, target, size_bytes))
+
+
+def _require_no_part(target: Path, directories: tuple[Path, ...]) -> None:
+    """A page in the folder of a Run is welcome there; one in the place of its numbers is not."""
+    from laminabench.runs.format import MANIFEST  # noqa: PLC0415 - pyarrow, not for --help
+    from laminabench.runs.schema import TABLES  # noqa: PLC0415
+
+    parts = {MANIFEST, *(f"{name}.parquet" for name in TABLES)}
+    there = target.resolve()
+    for directory in directories:
+        if there.parent == directory.resolve() and there.name in parts:
+            raise UserError(f"{target} is a part of the Run {directory}; name another file for the page")
 
 
 def _closed(window_s: tuple[float, float] | None, runs: list[Shown]) -> tuple[float, float] | None:

@@ -86,6 +86,7 @@ def sweep(
         "failed": len(failed),
         "best": best(rows),
         "rows": ordered(rows, sort),
+        "plot": None,
     }
     if plot and len(failed) < len(rows):
         from laminabench.figures.swept import draw  # noqa: PLC0415 - slow to import

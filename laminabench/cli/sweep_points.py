@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -93,6 +94,10 @@ def points(flags: Sequence[str], varied: Sequence[Varied]) -> list[Point]:
     if size > MOST_POINTS:
         raise UserError(f"the grid has {size:,} points; {MOST_POINTS:,} are the most")
     axes = [list(_axis(each, flags, base)) for each in varied]
+    for each, axis in zip(varied, axes, strict=True):
+        again = next((value for value, times in Counter(of.told for of in axis).items() if times > 1), None)
+        if again is not None:
+            raise UserError(f"--vary {each.said!r}: {again} is said twice")
     names = [axis[0].parameter or axis[0].column for axis in axes]
     twice = next((varied[i].name for i, name in enumerate(names) if name in names[:i]), None)
     if twice:

@@ -77,7 +77,8 @@ def _headline(result: dict[str, Any]) -> str:
     how = " and ".join(sorted({row["backend"] for row in result["rows"]}))
     kept = f", {result['kept']:,} kept from before" if result["kept"] else ""
     failed = f", {result['failed']:,} failed" if result["failed"] else ""
-    return f"{result['points']:,} points, [bold]{how}[/bold]{kept}{failed}"
+    points = "1 point" if result["points"] == 1 else f"{result['points']:,} points"
+    return f"{points}, [bold]{how}[/bold]{kept}{failed}"
 
 
 def _by_error(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, list[str]]:

@@ -92,4 +92,5 @@ def _text(value: Value, unit: str) -> str:
 def _number(value: float, unit: str) -> str:
     if unit == "%":
         return f"{value:.1f}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    # Papers print tenths of a token: "1,154.7" may not be shown as "1,155".
+    return f"{value:,.1f}".removesuffix(".0") if abs(value) >= 1000 else f"{value:.4g}"

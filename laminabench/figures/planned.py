@@ -27,11 +27,20 @@ def picture(result: dict[str, Any]) -> Figure:
     """The figure, not yet written anywhere; inside `look`."""
     answers = result["answers"]
     figure, panels = sheet(1, len(answers), width=PAGE, height=3.4, squeeze=False, sharey=True)
+    rows = [row for answer in answers for row in answer["replayed"]]
+    # Tokens for nothing have no place on a logarithmic axis.
+    scale = "log" if all(row["usd_per_million_tokens"] for row in rows) else "linear"
     for axes, answer in zip(panels[0], answers, strict=True):
+        axes.set_yscale(scale)
         _panel(axes, answer, result["slo_tbt_p99_ms"])
     panels[0][0].set_ylabel("\\$ a million tokens")
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=6)
+    # What one panel lacks another may have.
+    named = {
+        label: handle
+        for axes in panels[0]
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(list(named.values()), list(named), loc="outside upper center", ncols=6)
     trace = printable(result["trace"]["name"]).replace("$", r"\$")
     model = printable(result["model"]).replace("$", r"\$")
     foot(figure, f"modelled; {trace}, {model}, {result['mode']}; candidates that were replayed in full")
@@ -51,7 +60,7 @@ def _panel(axes: Axes, answer: dict[str, Any], slo_ms: float) -> None:
         x, y = _places([answer["winner"]])
         axes.scatter(x, y, s=90, facecolor="none", edgecolor=INK, lw=1.2, label="winner")
     axes.axvline(slo_ms, color=INK, lw=0.8, ls=":", label=f"limit, {slo_ms:g} ms")
-    axes.set(xlabel="TBT p99 in ms", xlim=(0, None), yscale="log")
+    axes.set(xlabel="TBT p99 in ms", xlim=(0, None))
     axes.set_title(printable(answer["costs"]).replace("$", r"\$"))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")

@@ -33,6 +33,7 @@ def picture(rows: Sequence[Row], varied: Sequence[str]) -> Figure:
     """The figure, not yet written anywhere. Along x goes the first flag whose values are numbers."""
     import seaborn  # noqa: PLC0415 - slow to import
     from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 
     along = next((name for name in varied if _numeric(rows, name)), varied[0])
     lines = _lines(rows, [name for name in varied if name != along])
@@ -46,6 +47,8 @@ def picture(rows: Sequence[Row], varied: Sequence[str]) -> Figure:
             _line(axes, own, along, key, label=label, color=colours[number], marker=marker)
         axes.set(xlabel=along, ylabel=title)
         axes.set_ylim(bottom=0)
+        if _numeric(rows, along) and all(isinstance(row[along], int) for row in rows):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if 1 < len(lines) <= MOST_NAMED:
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     backends = sorted({str(row["backend"]) for row in rows})
@@ -72,5 +75,7 @@ def _lines(rows: Sequence[Row], others: Sequence[str]) -> dict[str, list[Row]]:
 def _line(axes: Axes, rows: Sequence[Row], along: str, key: str, **look: Any) -> None:
     """Without the points that failed or have no price."""
     known = [row for row in rows if row.get(key) is not None]
+    if _numeric(known, along):
+        known.sort(key=lambda row: float(row[along]))
     x = [row[along] if _numeric(rows, along) else printable(str(row[along])) for row in known]
     axes.plot(x, [row[key] for row in known], lw=1.4, markersize=4, **look)

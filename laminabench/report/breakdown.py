@@ -24,8 +24,13 @@ _ROOM = 1.35
 _ROW_PX, _REST_PX = 64, 100
 
 
-def time_chart(runs: Sequence[Shown]) -> Chart:
-    """The parts of a token's time, one bar a Run."""
+def time_charts(runs: Sequence[Shown]) -> list[Chart]:
+    """The parts of a token's time, one bar a Run; nothing for Runs that made no token."""
+    known = any(share is not None for each in runs for share in each.summary["time_shares"].values())
+    return [_time_chart(runs)] if known else []
+
+
+def _time_chart(runs: Sequence[Shown]) -> Chart:
     traces: list[dict[str, Any]] = []
     for part, colour in PARTS.items():
         shares = [each.summary["time_shares"].get(part) for each in runs]

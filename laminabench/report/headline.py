@@ -71,7 +71,7 @@ def comparison(runs: Sequence[Shown]) -> Markup:
         ratios = [_ratio(row, runs[0], each, found) for each, found in zip(runs[1:], values[1:], strict=True)]
         rows.append((row.title, *map(joined, zip(cells, ["", *ratios], strict=True))))
     header = ["", *(joined((swatch(each), " ", each.name, " ", badge(each))) for each in runs)]
-    words = ["Steady window"]
+    words = ["Whole run" if all(each.window.fell_back for each in runs) else "Steady window"]
     if len(runs) > 1:
         words.append(f"ratios are to {runs[0].name}")
     if any(each.measured for each in runs):

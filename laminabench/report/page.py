@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from laminabench.atomic import replacing
-from laminabench.report.breakdown import cost_charts, time_chart
+from laminabench.report.breakdown import cost_charts, time_charts
 from laminabench.report.bundle import plotly_script
 from laminabench.report.caveats import caveats
 from laminabench.report.chart import Chart, series
@@ -74,7 +74,7 @@ def page(found: Report) -> str:
 def _body(found: Report) -> tuple[list[Chart], Markup]:
     runs = found.runs
     latency, over_time = [cdf_chart(runs), attainment_chart(runs)], charts_over_time(runs)
-    spent, costs, lanes = time_chart(runs), cost_charts(runs), timeline_chart(runs, found.window_s)
+    spent, costs, lanes = time_charts(runs), cost_charts(runs), timeline_chart(runs, found.window_s)
     faults = fault_tables(runs)
     told = tag("ul", *(tag("li", sentence) for sentence in found.caveats))
     main = tag(
@@ -88,11 +88,11 @@ def _body(found: Report) -> tuple[list[Chart], Markup]:
         _section("Latency", _grid(latency)),
         _section("Over time", _grid(over_time)),
         _section("Faults", *faults) if faults else "",
-        _section("Time and cost", _grid([spent], wide=True), _grid(costs)),
+        _section("Time and cost", _grid(spent, wide=True), _grid(costs)),
         _section("Timeline", _grid([lanes], wide=True)),
         _section("Provenance", *(provenance(each) for each in runs)),
     )
-    return [*latency, *over_time, spent, *costs, lanes], joined((_header(found), main, _footer()))
+    return [*latency, *over_time, *spent, *costs, lanes], joined((_header(found), main, _footer()))
 
 
 def _header(found: Report) -> Markup:

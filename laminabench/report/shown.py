@@ -9,9 +9,8 @@ from typing import Any
 
 from laminabench.analysis.window import Window
 from laminabench.compare.recorded import Recorded, of_run
-from laminabench.errors import UserError
 from laminabench.figures.style import GREEN, PURPLE, SYSTEM_COLOURS
-from laminabench.runs.format import MANIFEST
+from laminabench.report.required import require_whole
 from laminabench.runs.read import Run
 
 # Three to one against white and against the page's dark: the figures' sky blue is too light for white.
@@ -21,13 +20,6 @@ OTHERS = (GREEN, PURPLE, "#8a7f2d")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 PATTERNS = ("", "/", "x", ".", "-")
 
-_NEEDED = (
-    *(("laminabench",), ("command",), ("trace", "name"), ("deployment", "name"), ("model", "name")),
-    *(("system",), ("backend",), ("transforms",), ("workload", "mode"), ("host",), ("coefficients",)),
-    *(("summary", "window", "kind"), ("summary", "tbt_ms", "p99"), ("summary", "slo", "tbt_ms")),
-    *(("summary", "cost", "usd_per_hour"), ("summary", "requests", "completed"), ("summary", "time_shares")),
-    ("summary", "throughput_tokens_per_s"),
-)
 # What a name has beside system and deployment, where Runs are alike in these.
 _TELLING: tuple[Callable[[dict[str, Any]], object], ...] = (
     lambda manifest: manifest["model"]["name"],
@@ -94,7 +86,7 @@ class Shown:
 def shown(runs: Sequence[Run], slo_tbt_ms: float | None = None) -> list[Shown]:
     """The Runs in their order, at one limit, by default the first's; told apart by name, colour and line."""
     for run in runs:
-        _require_whole(run)
+        require_whole(run)
     limit = float(runs[0].manifest["summary"]["slo"]["tbt_ms"]) if slo_tbt_ms is None else slo_tbt_ms
     names, seen = _names([run.manifest for run in runs]), Counter[str]()
     names = _unique(names, [run.directory.name for run in runs])
@@ -110,16 +102,6 @@ def shown(runs: Sequence[Run], slo_tbt_ms: float | None = None) -> list[Shown]:
         dash, pattern = DASHES[nth % len(DASHES)], PATTERNS[nth % len(PATTERNS)]
         found.append(Shown(run, of_run(run, limit), number, name, colour, dash, pattern))
     return found
-
-
-def _require_whole(run: Run) -> None:
-    for path in _NEEDED:
-        found: Any = run.manifest
-        for key in path:
-            if not isinstance(found, dict) or key not in found:
-                where = run.directory / MANIFEST
-                raise UserError(f"{where} is damaged: it does not say {'.'.join(path)}; replay it again")
-            found = found[key]
 
 
 def _names(manifests: Sequence[dict[str, Any]]) -> list[str]:

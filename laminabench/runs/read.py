@@ -41,6 +41,8 @@ def read_run(directory: Path) -> Run:
         totals["replica_busy_s"] = np.asarray(totals["replica_busy_s"], np.float64)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(directory / MANIFEST, "it has no totals or no checksums") from error
+    if not totals["replica_busy_s"].size:
+        raise _damaged(directory / MANIFEST, "its totals know no model workers")
     tables = {
         name: _read_table(directory / f"{name}.parquet", columns, digests[name])
         for name, columns in TABLES.items()

@@ -15,7 +15,16 @@ from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import ends
-from laminabench.figures.style import INK, PAGE, PUBLISHED, SYSTEM_COLOURS, foot, sentence, sheet
+from laminabench.figures.style import (
+    INK,
+    OVER_GRID,
+    PAGE,
+    PUBLISHED,
+    SYSTEM_COLOURS,
+    foot,
+    sentence,
+    sheet,
+)
 from laminabench.replay import Workload, replay
 from laminabench.systems.setup import Setup
 from laminabench.traces.table import Trace
@@ -166,7 +175,7 @@ def _published(axes: Axes, made: Made) -> None:
     assert isinstance(ours, tuple)
     words = f"published: a batch of {_BATCH:.0f} with (2, 4)\nhere: {ours[0]:.0f}"
     place: dict[str, Any] = {"transform": axes.transAxes, "ha": "right", "va": "bottom"}
-    axes.text(0.98, 0.04, words, fontsize=7, color=PUBLISHED, **place)
+    axes.text(0.98, 0.04, words, fontsize=7, color=PUBLISHED, bbox=OVER_GRID, **place)
 
 
 def _panel(axes: Axes, frame: pd.DataFrame) -> None:

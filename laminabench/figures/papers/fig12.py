@@ -127,4 +127,5 @@ def _parts(axes: Axes, frame: pd.DataFrame) -> None:
     for column, (words, colour) in _PARTS.items():
         band(axes, frame, "batch", column, color=colour, label=words, marker="o", markersize=3)
     no_legend(axes)
+    axes.locator_params(axis="x", integer=True)
     axes.set(xlabel="", ylabel="", ylim=(0, None), xlim=(0, None))

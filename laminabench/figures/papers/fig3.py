@@ -12,7 +12,16 @@ from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import band, ends
-from laminabench.figures.style import CYCLE, PAGE, foot, no_legend, published_line, sentence, sheet
+from laminabench.figures.style import (
+    CYCLE,
+    OVER_GRID,
+    PAGE,
+    foot,
+    no_legend,
+    published_line,
+    sentence,
+    sheet,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,6 +103,7 @@ def draw(made: Made) -> Figure:
         textcoords="offset points",
         va="bottom",
         fontsize=6,
+        bbox=OVER_GRID,
     )
     published_line(shares, _PERCENT, f"published: above {_PERCENT:.0f} % from a batch of {_SMALL} on")
     published_line(shares, _SMALL, "_", vertical=True)

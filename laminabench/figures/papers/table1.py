@@ -97,6 +97,13 @@ def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's devices
             _COMPUTED,
         ),
         Claim(
+            "memory bandwidth a watt of H20 over H100's",
+            "section 1.1",
+            '"significantly cheaper"',
+            f"{_bandwidth_per_w(h20) / _bandwidth_per_w(h100):.2f} times",
+            _COMPUTED,
+        ),
+        Claim(
             "TPU v6e or H20 have both, rate and bandwidth, for less than H100",
             "section 1.1",
             '"but not both"',
@@ -115,6 +122,11 @@ def _flops_per_usd(each: Device) -> float:
 
 def _bandwidth_per_usd(each: Device) -> float:
     return each.bandwidth_bytes_per_s / GB / _usd(each)
+
+
+def _bandwidth_per_w(each: Device) -> float:
+    assert each.power_w is not None
+    return each.bandwidth_bytes_per_s / GB / each.power_w
 
 
 def _both(reference: Device, *others: Device) -> str:

@@ -15,17 +15,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Memory and its price, of enterprise- and consumer-grade accelerators"
-# $/GB and $/(GB/s) as printed.
+# Price, GB, GB/s, $/GB and $/(GB/s) as printed.
 PUBLISHED = {
-    "a100-80g": (219, 9.04),
-    "h100": (456, 10.90),
-    "rtx-3090": (67, 1.71),
-    "rx-7900-xtx": (42, 1.04),
-    "arc-a770": (22, 0.63),
+    "a100-80g": (17500, 80, 1935, 219, 9.04),
+    "h100": (36500, 80, 3350, 456, 10.90),
+    "rtx-3090": (1600, 24, 936.2, 67, 1.71),
+    "rx-7900-xtx": (1000, 24, 960, 42, 1.04),
+    "arc-a770": (350, 16, 560, 22, 0.63),
 }
 _ENTERPRISE = ("a100-80g", "h100")
 _HOW = "computed: the catalogue's purchase price over memory and bandwidth"
+_ENTERED = "catalogue: entered from this table"
 _COLUMNS = ("accelerator", "price, $", "memory, GB", "bandwidth, GB/s", "$/GB", "$/(GB/s)")
+_PER_UNIT = _COLUMNS[4:]
 
 
 def make(ground: Ground) -> Made:  # noqa: ARG001 - prices are the catalogue's
@@ -40,12 +42,13 @@ def make(ground: Ground) -> Made:  # noqa: ARG001 - prices are the catalogue's
         usd = each.purchase.usd
         rows.append((name, usd, memory, bandwidth, usd / memory, usd / bandwidth))
     frame = pd.DataFrame(rows, columns=_COLUMNS)
-    for place, column in enumerate(_COLUMNS[4:]):
-        frame[f"published {column}"] = [pair[place] for pair in PUBLISHED.values()]
+    for place, column in enumerate(_COLUMNS[1:]):
+        if column in _PER_UNIT:
+            frame[f"published {column}"] = [printed[place] for printed in PUBLISHED.values()]
     claims = [
-        Claim(f"{column} of {name}", "table 1", PUBLISHED[name][place], float(value), _HOW, column)
-        for place, column in enumerate(_COLUMNS[4:])
-        for name, value in zip(frame["accelerator"], frame[column], strict=True)
+        _cell(name, place, float(frame[_COLUMNS[1 + place]][row]))
+        for place in range(len(_COLUMNS) - 1)
+        for row, name in enumerate(PUBLISHED)
     ]
     alphas = _alphas(frame)
     claims += [
@@ -72,11 +75,19 @@ def make(ground: Ground) -> Made:  # noqa: ARG001 - prices are the catalogue's
     )
 
 
+def _cell(name: str, place: int, ours: float) -> Claim:
+    """One of the table's; its last two columns follow from the others."""
+    column, printed = _COLUMNS[1 + place], PUBLISHED[name][place]
+    if column in _PER_UNIT:
+        return Claim(f"{column} of {name}", "table 1", printed, ours, _HOW, column)
+    what, unit = column.split(", ")
+    return Claim(f"{what} of {name}", "table 1", printed, ours, _ENTERED, unit, entered=True)
+
+
 def _alphas(frame: pd.DataFrame) -> list[float]:
     """Of each enterprise and consumer card: what both memory and bandwidth are at least cheaper by."""
     high = frame["accelerator"].isin(_ENTERPRISE)
-    per_unit = list(_COLUMNS[4:])
-    dear, cheap = (frame[rows][per_unit].to_numpy() for rows in (high, ~high))
+    dear, cheap = (frame[rows][list(_PER_UNIT)].to_numpy() for rows in (high, ~high))
     return [float(min(each / other)) for each in dear for other in cheap]
 
 

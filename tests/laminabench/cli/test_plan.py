@@ -80,6 +80,9 @@ def test_nothing_meets_the_limit(shell: Shell, trace: str) -> None:
     assert json.loads(out)["answers"][0]["winner"] is None
     nearest = json.loads(out)["answers"][0]["nearest"]
     assert f"nearest is {nearest['system']} {nearest['deployment']}" in err
+    assert nearest["assumed_devices"] == ["h20"]
+    printed = shell("plan", "--trace", trace, "--slo-tbt-p99-ms", "2", *FEW, "--top", "2")[1]
+    assert "* h20: not measured" in printed
     assert f"{nearest['tbt_p99_ms'] / 2 - 1:.1%} over" in err
 
 
@@ -98,6 +101,8 @@ def test_open_the_deployment_has_to_keep_up(as_json: AsJson, shell: Shell, trace
     [
         (("--slo-tbt-p99-ms", "0"), "not above zero"),
         (("--slo-tbt-p99-ms", "50", "--devices", "h101"), "did you mean h100"),
+        (("--slo-tbt-p99-ms", "50", "--devices", ""), "no device named ''"),
+        (("--slo-tbt-p99-ms", "50", "--network", ""), "no network named ''"),
         (("--slo-tbt-p99-ms", "50", "--budget", "1"), "the cheapest deployment of h100, h20, a100-80g"),
         (("--slo-tbt-p99-ms", "50", "--devices", "rtx-4080", "--systems", "vllm"), "fits on no deployment"),
         (("--slo-tbt-p99-ms", "50", "--systems", "vlm"), "no system named 'vlm'; did you mean vllm"),
@@ -129,6 +134,27 @@ def test_another_price_is_taken(as_json: AsJson, trace: str) -> None:
     prices = {row["name"]: row["price"]["usd"] for row in found["devices"]}
     assert prices["h20"] == 0.01
     assert "h20" in found["answers"][0]["winner"]["deployment"]
+
+
+def test_devices_for_nothing(shell: Shell, trace: str) -> None:
+    prices = ("--price", "h20=0", "--price", "h100=0")
+    code, out, err = shell(
+        *("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", *FEW, *prices, "--plot", "p.svg")
+    )
+    assert (code, err) == (0, "")
+    assert "at $0.00 same winner, $0.000/M" in out
+    assert "winner" in Path("p.svg").read_text()
+
+
+def test_a_remedy_that_breaks_the_limit_is_told(as_json: AsJson, shell: Shell, trace: str) -> None:
+    """More KV memory makes batches larger: a limit at the winner's own p99 has no room for it."""
+    alone = ("--devices", "h20", "--systems", "vllm", "--budget", "10", "-q", "--scale-lengths", "4")
+    call = ("plan", "--trace", trace, *alone, "--slo-tbt-p99-ms")
+    answer = as_json(*call, "500")["answers"][0]
+    assert answer["binds"][0]["resource"] == "KV memory"
+    assert answer["binds"][0]["tbt_p99_gain"] < 0
+    assert "over the limit" not in shell(*call, "500")[1]
+    assert "TBT p99, over the limit\n" in shell(*call, str(answer["winner"]["tbt_p99_ms"]))[1]
 
 
 def test_prices_of_different_kinds_are_told(shell: Shell, trace: str) -> None:

@@ -59,6 +59,8 @@ def test_the_window_of_the_timeline(as_json: AsJson, shell: Shell, kept: Path) -
         (("run",), "Missing option '-o'"),
         (("run", "-o", "small.csv/r.html"), "small.csv is not a directory"),
         (("run", "-o", "run"), "is a directory"),
+        (("run", "-o", "run/run.json"), "is a part of the Run run"),
+        (("run", "-o", "run/../run/requests.parquet"), "is a part of the Run run"),
         (("run", "-o", "r.html", "--slo-tbt-ms", "0"), "--slo-tbt-ms"),
         (("run", "-o", "r.html", "--window", "2:1"), "is not a window"),
     ],

@@ -42,7 +42,7 @@ def test_each_point_is_a_replay(as_json: AsJson) -> None:
     assert row["throughput_tokens_per_s"] == alone["throughput_tokens_per_s"]
     assert row["tbt_ms.p99"] == alone["tbt_ms"]["p99"]
     assert row["trace.sha256"] == alone["trace"]["sha256"]
-    assert (found["points"], found["kept"], found["failed"]) == (6, 0, 2)
+    assert (found["points"], found["kept"], found["failed"], found["plot"]) == (6, 0, 2, None)
     assert "do not split over 3" in found["rows"][2]["error"]
     assert found["rows"][2]["deployment"] == "2xh100+3xh20"
     table = pq.read_table(found["parquet"])
@@ -110,8 +110,8 @@ def test_what_is_whole_is_not_replayed_again(as_json: AsJson, monkeypatch: pytes
 
 
 def test_failed_points_are_tried_again_only_if_asked_for(shell: Shell) -> None:
-    assert "6 of 6 points kept" not in shell(*GRID[:6], *GRID[7:])[2]
     loud = [word for word in GRID if word != "-q"]
+    assert "kept from before" not in shell(*loud)[2]
     assert "6 of 6 points kept from before" in shell(*loud)[2]
     assert "4 of 6 points kept from before" in shell(*loud, "--retry-failed")[2]
 
@@ -168,6 +168,10 @@ def test_the_table_marks_the_best_and_says_why_points_failed(shell: Shell) -> No
     assert "attention-workers" in Path("p.svg").read_text()
 
 
+def test_one_point(shell: Shell) -> None:
+    assert shell("sweep", *SMALL, "--vary", "batches=1")[1].startswith("1 point, modelled\n")
+
+
 def test_no_point_at_all(shell: Shell) -> None:
     code, out, err = shell("sweep", *SMALL, "--vary", "attention-workers=3,5", "--jobs", "1")
     assert code == 2
@@ -210,6 +214,9 @@ def test_live_points_stay_here(shell: Shell) -> None:
         (["--vary", "workers=1..3"], "did you mean model-workers or attention-workers"),
         (["--vary", "attention=0..3"], "'0' is no number of workers"),
         (["--vary", "attention=2", "--vary", "attention-workers=3"], "attention-workers is said twice"),
+        (["--vary", "batches=1,1..3"], "--vary 'batches=1,1..3': 1 is said twice"),
+        (["--vary", "slo-tbt-ms=50,50.0"], "50.0 is said twice"),
+        (["--vary", "attention=2,02"], "2 is said twice"),
         (["--vary", "num-prompts=2"], "--num-prompts is given and varied too"),
         (["--vary", "attention=2", "--system", "vllm"], "4xh100 has no attention workers to count"),
         (["--vary", "model-workers=4097"], "point model-workers=4097: deployment"),

@@ -25,6 +25,13 @@ def test_a_line_for_each_combination_of_the_others() -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["system lamina", "system vllm"]
 
 
+def test_a_line_goes_from_left_to_right_however_values_were_given() -> None:
+    figure = picture([row(batches=3), row(batches=1), row(batches=2)], ["batches"])
+    throughput = figure.axes[0]
+    assert throughput.get_lines()[0].get_xdata().tolist() == [1, 2, 3]
+    assert all(tick == round(tick) for tick in throughput.get_xticks())
+
+
 def test_names_go_along_x_where_nothing_is_a_number() -> None:
     rows = [row(system="lamina"), row(system="vllm")]
     rows[1]["cost.usd_per_million_tokens"] = None

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from laminabench.errors import UserError
 from laminabench.report import page as page_module
-from laminabench.report.breakdown import PARTS
+from laminabench.report.breakdown import PARTS, time_charts
 from laminabench.report.caveats import caveats
 from laminabench.report.headline import comparison
 from laminabench.report.latency import attainment_chart, cdf_chart
@@ -82,10 +82,58 @@ def test_a_manifest_without_what_is_needed_is_a_sentence(keep: Callable[..., Run
         shown([run])
 
 
+@pytest.mark.parametrize(
+    ("path", "instead"),
+    [
+        ("summary.tbt_ms.p99", None),
+        ("summary.tbt_ms.max", "fast"),
+        ("summary.time_shares.model", float("nan")),
+        ("summary.requests.unfinished", {}),
+        ("summary.window.end_s", "late"),
+        ("summary.cost", None),
+        ("coefficients", 5),
+        ("coefficients", ["gemm"]),
+        ("deployment.devices", [{"count": 1}]),
+        ("host", None),
+        ("workload.options", -1),
+        ("totals.peak_kv_tokens", "many"),
+    ],
+)
+def test_a_manifest_that_says_it_in_another_way_is_a_sentence(
+    keep: Callable[..., Run], path: str, instead: object
+) -> None:
+    run = keep()
+    *around, name = path.split(".")
+    facts = run.manifest
+    for key in around:
+        facts = facts[key]
+    if instead is None:
+        del facts[name]
+    else:
+        facts[name] = instead
+    with pytest.raises(UserError, match=rf"does not say {re.escape(path)}"):
+        shown([run])
+
+
+def test_runs_that_made_no_token_have_no_chart_of_its_time(keep: Callable[..., Run]) -> None:
+    runs = shown([keep()])
+    assert len(time_charts(runs)) == 1
+    runs[0].summary["time_shares"] = dict.fromkeys(runs[0].summary["time_shares"])
+    assert time_charts(runs) == []
+
+
 def test_an_older_run_without_energy_is_shown(keep: Callable[..., Run]) -> None:
     run = keep()
     run.manifest["summary"].pop("energy", None)
     assert "J a token" not in comparison(shown([run]))
+
+
+def test_the_comparison_says_what_it_is_over(keep: Callable[..., Run]) -> None:
+    run = keep()
+    steady = {"start_s": 0.0, "end_s": 1.0, "kind": "queue_never_empty"}
+    for window, words in ((steady, "Steady window"), ({**steady, "kind": "whole_run"}, "Whole run")):
+        run.manifest["summary"]["window"] = window
+        assert f"<caption>{words}</caption>" in comparison(shown([run]))
 
 
 def test_ratios_are_to_the_first(keep: Callable[..., Run]) -> None:

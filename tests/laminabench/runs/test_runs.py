@@ -282,6 +282,7 @@ def test_a_missing_or_damaged_table(written: Path, name: str) -> None:
     ("changes", "sentence"),
     [
         ({"totals": {}}, "no totals"),
+        ({"totals": {"replica_busy_s": []}}, "its totals know no model workers"),
         ({"totals": {"replica_busy_s": [1.0]}}, "totals are not those of a Run"),
         ({"tables": {}}, "does not name the tables"),
         ({"tables": None}, "no totals or no checksums"),

@@ -65,6 +65,13 @@ def test_table_1_rounds_to_the_printed_numbers(column, half) -> None:
     assert (abs(frame[column] - frame[f"published {column}"]) <= half + 1e-9).all()
 
 
+def test_table_1_s_own_values_are_called_entered_and_are_the_printed_ones() -> None:
+    entered = [claim for claim in made("v1-table1").claims if claim.entered]
+    assert len(entered) == 5 * 3
+    assert all(claim.ours == claim.published for claim in entered)
+    assert "price of rtx-3090" in [claim.what for claim in entered]
+
+
 def test_alpha_is_what_both_memory_and_bandwidth_are_cheaper_by() -> None:
     claim = next(claim for claim in made("v1-table1").claims if claim.what.startswith("alpha"))
     # An A100's dollars a GB over an RTX 3090's; an H100's dollars a GB/s over an Arc A770's.
@@ -188,6 +195,17 @@ def test_ratios_are_of_largest_batches_and_of_equal_ones() -> None:
     rows = frame[(frame["model"] == "llama-13b") & (frame["context"] == 512) & (frame["batch"] == 256)]
     one = rows[rows["costs"] == "vllm-0.14"].set_index("system")["tokens_per_s"]
     assert rotation["vllm-0.14", "llama-13b", 512, 256] == pytest.approx(one[ROTATIONAL] / one[LAMINA])
+
+
+def test_figure_12_s_small_batches_are_those_of_the_frame() -> None:
+    frame = made("v1-fig12").frame
+    slower = next(claim for claim in made("v1-fig12").claims if claim.what.startswith("latency"))
+    assert slower.published == 2
+    rows = frame[(frame["batch"] == 4) & (frame["context"] == 512) & (frame["model"] == "llama-13b")]
+    one = rows[rows["costs"] == "vllm-0.14"].set_index("system")["tbt_ms"]
+    assert slower.ours[0] <= one[ROTATIONAL] / one[LAMINA] <= slower.ours[1]
+    # Reading the weights is all that is done twice.
+    assert 1 < slower.ours[0] <= slower.ours[1] < 2
 
 
 def test_figure_5_knows_the_share_of_an_a100_and_no_gain_of_one_device() -> None:
