@@ -26,9 +26,9 @@ from laminabench.errors import UserError
 from laminabench.replay import Workload
 from laminabench.systems.registry import MODULES
 
-# v2 Figure 10, less kimi-ta, which is the largest to download.
+# v2 Figure 10.
 MODELS = ("llama-33b", "llama-65b", "llama3-70b")
-TRACES = ("azure-conv", "azure-code", "kimi-conv")
+TRACES = ("azure-conv", "azure-code", "kimi-conv", "kimi-ta")
 COSTS = ("vllm-0.14", "vidur-2024")
 SLO_TBT_MS = 100.0
 # Which prices differ by less is at equal cost for all that anybody says of them.

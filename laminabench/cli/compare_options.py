@@ -21,7 +21,7 @@ _FOR_RUNS = (
     click.option("--no-group", is_flag=True, help="Runs of one live thing apart, not as rounds of it."),
 )
 _FOR_SYSTEMS = (
-    click.option("--trace", "traces", multiple=True, help="Repeatable; v2 Figure 10's three by default."),
+    click.option("--trace", "traces", multiple=True, help="Repeatable; the four of v2 Table 4 by default."),
     click.option("--model", "models", multiple=True, help="Repeatable; the three of v2 Table 3 by default."),
     click.option("--costs", "costs", multiple=True, help="Repeatable; both measured sets by default."),
     click.option(

@@ -10,6 +10,7 @@ from laminabench.catalog.hardware import Device, device
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
+from laminabench.figures.papers.spans import band
 from laminabench.figures.papers.v1_ratio import homogeneous, offloaded
 from laminabench.figures.style import CYCLE, PAGE, PUBLISHED, foot, no_legend, sheet
 
@@ -117,19 +118,16 @@ def draw(made: Made) -> Figure:
 
 
 def _lines(axes: Axes, frame: pd.DataFrame) -> None:
-    import seaborn as sns  # noqa: PLC0415 - slow to import
-
-    sns.lineplot(
+    band(
+        axes,
         frame,
-        x="context",
-        y="relative",
+        "context",
+        "relative",
         hue="model",
         style="model",
         dashes=False,
         markers=["o", "s", "^", "D"],
         palette=list(CYCLE[: len(MODELS)]),
-        errorbar=lambda values: (values.min(), values.max()),
-        ax=axes,
     )
     no_legend(axes)
     axes.set_xscale("log", base=2)

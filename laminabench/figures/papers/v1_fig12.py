@@ -8,6 +8,7 @@ from laminabench.catalog.cost_file import load_costs
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
+from laminabench.figures.papers.spans import band
 from laminabench.figures.papers.v1_testbed import (
     DOPS,
     HOW,
@@ -187,19 +188,16 @@ def draw(made: Made) -> Figure:
 
 
 def _throughput(axes: Axes, frame: pd.DataFrame) -> None:
-    import seaborn as sns  # noqa: PLC0415 - slow to import
-
-    sns.lineplot(
+    band(
+        axes,
         frame,
-        x="batch",
-        y="tokens_per_s",
+        "batch",
+        "tokens_per_s",
         hue="system",
         hue_order=WAYS,
         palette=COLOURS,
-        errorbar=lambda values: (values.min(), values.max()),
         marker="o",
         markersize=3,
-        ax=axes,
     )
     no_legend(axes)
     # It lies on Lamina's line, where there is one.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
+from laminabench.figures.papers.spans import ends
 from laminabench.figures.papers.v1_testbed import (
     DOPS,
     HOW,
@@ -123,7 +124,7 @@ def _bars(axes: Axes, frame: pd.DataFrame) -> None:
         hue_order=_SYSTEMS,
         palette=_PALETTE,
         saturation=1,
-        errorbar=lambda values: (values.min(), values.max()),
+        errorbar=ends,
         err_kws={"linewidth": 1, "color": INK},
         ax=axes,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
+from laminabench.figures.papers.spans import band
 from laminabench.figures.papers.v1_testbed import LAMINA, most_requests, point, setup
 from laminabench.figures.style import BLUE, PAGE, VERMILION, foot, published_line, sentence, sheet
 from laminabench.systems.lamina_v1 import STREAM_CHUNKS
@@ -99,15 +100,12 @@ def draw(made: Made) -> Figure:
 
 
 def _line(axes: Axes, frame: pd.DataFrame, column: str, colour: str, words: str) -> None:
-    import seaborn as sns  # noqa: PLC0415 - slow to import
-
-    sns.lineplot(
+    band(
+        axes,
         frame,
-        x="batch",
-        y=column,
+        "batch",
+        column,
         color=colour,
         label=words,
-        errorbar=lambda values: (values.min(), values.max()),
         marker="o",
-        ax=axes,
     )

@@ -11,6 +11,7 @@ from laminabench.catalog.costs import CostSet
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
+from laminabench.figures.papers.spans import ends
 from laminabench.figures.papers.v1_testbed import LAMINA, VLLM, longest_request, setup, system_name, usd
 from laminabench.figures.style import CYCLE, INK, PAGE, SYSTEM_COLOURS, foot, sentence, sheet
 from laminabench.replay import Workload, replay
@@ -132,7 +133,7 @@ def _bars(axes: Axes, frame: pd.DataFrame) -> None:
         hue="system",
         palette=_PALETTE,
         saturation=1,
-        errorbar=lambda values: (values.min(), values.max()),
+        errorbar=ends,
         err_kws={"linewidth": 1, "color": INK},
         ax=axes,
     )

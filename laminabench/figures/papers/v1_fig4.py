@@ -11,6 +11,7 @@ from laminabench.catalog.hardware import device
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
+from laminabench.figures.papers.spans import band
 from laminabench.figures.papers.v1_model_part import MEASURED_CARD
 from laminabench.figures.style import CYCLE, foot, no_legend, published_line, sentence, sheet
 
@@ -61,18 +62,15 @@ def _all_above(frame: pd.DataFrame) -> int:
 
 def draw(made: Made) -> Figure:
     """A band for each batch."""
-    import seaborn as sns  # noqa: PLC0415 - slow to import
-
     figure, axes = sheet(height=2.7)
-    sns.lineplot(
+    band(
+        axes,
         made.frame,
-        x="context",
-        y="attention_percent",
+        "context",
+        "attention_percent",
         hue="batch",
         style="batch",
         palette=dict(zip(_BATCHES, CYCLE, strict=False)),
-        errorbar=lambda values: (values.min(), values.max()),
-        ax=axes,
     )
     published_line(axes, _PERCENT, f"published: over {_PERCENT:.0f} % from {_CONTEXT} on")
     published_line(axes, _CONTEXT, "_", vertical=True)

@@ -9,6 +9,7 @@ from laminabench.catalog.hardware import device
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
+from laminabench.figures.papers.spans import ends
 from laminabench.figures.style import CYCLE, INK, foot, no_legend, published_line, sentence, sheet
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def draw(made: Made) -> Figure:
         hue="devices",
         palette=list(CYCLE[: len(_DEGREES)]),
         saturation=1,
-        errorbar=lambda values: (values.min(), values.max()),
+        errorbar=ends,
         err_kws={"linewidth": 1, "color": INK},
         ax=axes,
     )

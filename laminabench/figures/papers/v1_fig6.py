@@ -11,6 +11,7 @@ from laminabench.catalog.hardware import device
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
+from laminabench.figures.papers.spans import band
 from laminabench.figures.papers.v1_model_part import MEASURED_CARD
 from laminabench.figures.style import CYCLE, PAGE, foot, no_legend, published_line, sentence, sheet
 
@@ -91,17 +92,14 @@ def draw(made: Made) -> Figure:
 
 
 def _lines(axes: Axes, frame: pd.DataFrame) -> None:
-    import seaborn as sns  # noqa: PLC0415 - slow to import
-
-    sns.lineplot(
+    band(
+        axes,
         frame,
-        x="batch",
-        y="mbu_percent",
+        "batch",
+        "mbu_percent",
         hue="context",
         palette=list(CYCLE[: len(_CONTEXTS)]),
-        errorbar=lambda values: (values.min(), values.max()),
         marker="o",
-        ax=axes,
     )
     no_legend(axes)
     axes.set_xscale("log", base=2)
