@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -35,13 +34,17 @@ class Ground:
     num_requests: int | None = None  # of each trace, from its beginning; all, if None
     offline: bool = False
     cost_sets: tuple[str, ...] = field(default=COST_SETS)
+    # Processes that draw get with the ground what was loaded before them.
+    _loaded: dict[str, Trace] = field(default_factory=dict, repr=False, compare=False)
 
     def trace(self, name: str) -> Trace:
         """The trace of that name, or its beginning."""
-        found = _trace(name, self.offline)
-        if self.num_requests is None:
-            return found
-        return found.take(np.arange(min(self.num_requests, len(found))))
+        if name not in self._loaded:
+            found = resolve(name, offline=self.offline)
+            if self.num_requests is not None:
+                found = found.take(np.arange(min(self.num_requests, len(found))))
+            self._loaded[name] = found
+        return self._loaded[name]
 
     def costs(self) -> list[CostSet]:
         """The sets that gains are a band over."""
@@ -63,8 +66,3 @@ class Ground:
         """A kept measurement, if there is one at hand."""
         found = None if self.results is None else self.results / name
         return found if found is not None and found.exists() else None
-
-
-@cache
-def _trace(name: str, offline: bool) -> Trace:
-    return resolve(name, offline=offline, notice=lambda sentence: None)
