@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver, resource_tracker
 from typing import Any, TypeVar
 
 from laminabench.errors import UserError
@@ -65,10 +66,19 @@ def _processes(jobs: int, common: Any) -> Iterator[Submit]:
     # Not forked from here: threads of pyarrow's would be missing in the copy, and their locks might be held.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["laminabench.replay"])
+    resource_tracker.ensure_running()  # it is the server's to start, but lets interrupts in when it has
+    with _without_interrupts():  # workers inherit it: Ctrl-C is answered here
+        forkserver.ensure_running()
     others = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(common,))
+
+    def submit(work: Callable[[Any, Any], Any], item: Any) -> Future[Any]:
+        # It may start a worker, which a pool interrupted meanwhile would not know of.
+        with _without_interrupts():
+            return pool.submit(_work, work, item)
+
     try:
-        yield lambda work, item: pool.submit(_work, work, item)
+        yield submit
     except BrokenProcessPool as error:
         raise UserError(
             "a worker process died before its work was done, most likely killed for want of memory: have "
@@ -83,10 +93,18 @@ def _processes(jobs: int, common: Any) -> Iterator[Submit]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _begin(common: Any) -> None:
-    """Ctrl-C is the parent's to answer, and without the parent there is nothing to do."""
+    """Without the parent there is nothing to do."""
     global _common  # noqa: PLW0603 - one a process, set before its first item
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _common = common
 

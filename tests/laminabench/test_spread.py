@@ -20,12 +20,23 @@ from laminabench.errors import UserError
 from laminabench.spread import spread
 
 ENDLESS = """
-import operator, time
+import operator, signal, time
 from laminabench.spread import spread
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
 # The first is done at once, the others never.
 for index, _ in spread(operator.call, [0, 1e6, 2e6], time.sleep, jobs=2):
     print(index, flush=True)
+"""
+
+INTERRUPTED = """
+import os, signal
+from laminabench.spread import spread
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+# The first interrupts them all, others while they begin.
+for _ in spread(os.killpg, [signal.SIGINT, *[0] * 5], 0, jobs=6):
+    pass
 """
 
 
@@ -79,3 +90,16 @@ def test_nothing_is_left(how: signal.Signals) -> None:
     _, err = child.communicate(timeout=60)
     assert child.returncode in (-how, 130)
     assert err.count("Traceback") == (how == signal.SIGINT)
+
+
+def test_interrupted_while_workers_begin() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        timeout=60,
+        check=False,
+    )
+    assert found.returncode in (-signal.SIGINT, 130)
+    assert found.stderr.count("Traceback") == 1  # the parent's
