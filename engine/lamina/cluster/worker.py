@@ -119,8 +119,12 @@ class Front:
             return
 
     def look(self, timeout_s: float = 0.0) -> None:
-        """Hear what has been said, if anything: whoever waits for others does not want to wait in vain."""
-        while select.select([self._control], [], [], timeout_s)[0]:
+        """Hear what has been said, if anything: whoever waits for others does not want to wait in vain.
+
+        Up to a plan: what is asked after it is asked of a worker that has begun it.
+        """
+        plans = len(self._plans)
+        while len(self._plans) == plans and select.select([self._control], [], [], timeout_s)[0]:
             self._hear()
             timeout_s = 0.0
 
