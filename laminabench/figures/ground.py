@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.costs import CostSet
 from laminabench.traces.resolve import resolve
@@ -41,14 +39,17 @@ class Ground:
         """The trace of that name, or its beginning."""
         if name not in self._loaded:
             found = resolve(name, offline=self.offline)
-            if self.num_requests is not None:
-                found = found.take(np.arange(min(self.num_requests, len(found))))
-            self._loaded[name] = found
+            self._loaded[name] = found if self.num_requests is None else found.first(self.num_requests)
         return self._loaded[name]
 
     def costs(self) -> list[CostSet]:
         """The sets that gains are a band over."""
         return [load_costs(name) for name in self.cost_sets]
+
+    @property
+    def sets(self) -> str:
+        """Their names, for a sentence."""
+        return " and ".join(self.cost_sets)
 
     def source_of(self, *names: str) -> str:
         """What to say of where these traces are from."""

@@ -90,6 +90,12 @@ def sheet(
     return figure, figure.subplots(rows, columns, **options)
 
 
+def powers_of_two(axes: Axes) -> None:
+    """Batches or lengths that double, from left to right."""
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:.0f}")
+
+
 def published_line(axes: Axes, value: float, words: str, *, vertical: bool = False) -> None:
     """A value that a paper states: dotted and grey, whatever the axes show."""
     if vertical:

@@ -118,6 +118,10 @@ class Trace:
     def duration_s(self) -> float:
         return float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
 
+    def first(self, count: int) -> Trace:
+        """So many requests from the beginning; all, if there are no more."""
+        return self if count >= len(self) else self.take(np.arange(count))
+
     def take(self, rows: Int64) -> Trace:
         """These rows, in this order; the first of them arrives at 0 s."""
         arrival_s = self.arrival_s[rows]

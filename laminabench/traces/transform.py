@@ -37,8 +37,8 @@ class Transforms:
         trace = self._scale(trace)
         trace = self._limit(trace)
         trace = self._sample(trace)
-        if self.num_requests is not None and self.num_requests < len(trace):
-            trace = trace.take(np.arange(self.num_requests))
+        if self.num_requests is not None:
+            trace = trace.first(self.num_requests)
         return self._arrivals(trace)
 
     def prefix_needed(self) -> int | None:

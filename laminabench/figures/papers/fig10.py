@@ -56,7 +56,7 @@ def make(ground: Ground) -> Made:
     )
     gains = [100 * cell.gain for cell in found]
     ratios = [cell.batch_ratio for cell in found]
-    how = f"modelled, {' and '.join(ground.cost_sets)}; {ground.source_of(*TRACES)}"
+    how = f"modelled, {ground.sets}; {ground.source_of(*TRACES)}"
     claims = (
         Claim(
             "gain in throughput at similar cost, lowest and highest of 12 cells",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
@@ -72,7 +70,7 @@ def make(ground: Ground) -> Made:
     ]
     frame = pd.DataFrame(points, columns=Point._fields)
     how = (
-        f"modelled: {' and '.join(ground.cost_sets)}; {ground.source_of(*CASES)} (the first "
+        f"modelled: {ground.sets}; {ground.source_of(*CASES)} (the first "
         f"{_FIRST['kimi-conv']:,} requests of kimi-conv), without requests that one configuration does not "
         "hold; the traces and DOPs are assumed"
     )
@@ -93,7 +91,7 @@ def setups(model_name: str, costs: CostSet) -> dict[tuple[str, str], Setup]:
 
 def _trace(ground: Ground, name: str) -> Trace:
     whole = ground.trace(name)
-    return whole.take(np.arange(min(len(whole), _FIRST.get(name, len(whole)))))
+    return whole.first(_FIRST.get(name, len(whole)))
 
 
 def _points(model_name: str, trace: Trace, costs: CostSet) -> list[Point]:

@@ -39,7 +39,7 @@ def make(ground: Ground) -> Made:
             for context in CONTEXTS:
                 steps += [step(setup, context, batch) for batch in sizes(most_requests(setup, context))]
     frame = pd.DataFrame(steps, columns=Step._fields)
-    how = f"modelled: {' and '.join(ground.cost_sets)}, network fhbn; Table 5's devices are assumed"
+    how = f"modelled: {ground.sets}, network fhbn; Table 5's devices are assumed"
     return Made(
         frame,
         _claims(frame, how),

@@ -41,7 +41,7 @@ def make(ground: Ground) -> Made:
     columns = ["costs", "model", "deployment", "batch", "enabled_ms", "disabled_ms", *_WORDS]
     frame = pd.DataFrame(rows, columns=columns)
     how = (
-        f"modelled: {' and '.join(ground.cost_sets)}, network fhbn; Table 5's devices are assumed, "
+        f"modelled: {ground.sets}, network fhbn; Table 5's devices are assumed, "
         "combining is free, the host takes 2 ms and 20 us a request"
     )
     of_gqa = (

@@ -48,9 +48,7 @@ def make(ground: Ground) -> Made:
             mfu = 100 * flops(shape, batches) / (seconds * degree * card.flops_for(shape.dtype))
             frames.append(pd.DataFrame({**columns, "mfu_percent": mfu}))
     frame = pd.concat(frames, ignore_index=True)
-    how = (
-        f"modelled: {' and '.join(ground.cost_sets)}; GEMMs, element-wise operations, all-reduce and LM head"
-    )
+    how = f"modelled: {ground.sets}; GEMMs, element-wise operations, all-reduce and LM head"
     claims = tuple(_claim(frame, devices, how) for devices in _COLOURS)
     return Made(
         frame,

@@ -53,7 +53,7 @@ def make(ground: Ground) -> Made:
                 frames.append(pd.DataFrame({**columns, "ms": 1000 * seconds, "mbu_percent": mbu}))
     frame = pd.concat(frames, ignore_index=True)
     how = (
-        f"modelled: {' and '.join(ground.cost_sets)}, which share their measurements of attention (on H100; "
+        f"modelled: {ground.sets}, which share their measurements of attention (on H100; "
         "H20 with H100's efficiencies is assumed)"
     )
     there = frame[frame["batch"] == _SMALL]

@@ -46,7 +46,7 @@ def make(ground: Ground) -> Made:
                 rates = dict(zip(_KINDS, (needed, needed / min(dop)), strict=True))
                 frames.append(pd.DataFrame({**columns, **rates}))
     frame = pd.concat(frames, ignore_index=True)
-    how = f"modelled: {' and '.join(ground.cost_sets)} in the formula of section 3.1, alpha {ALPHA}"
+    how = f"modelled: {ground.sets} in the formula of section 3.1, alpha {ALPHA}"
     at_most = frame.groupby(["dop", "costs"], sort=False)[list(_KINDS)].max()
     remark = (
         "Of all links together, with the faster sets and the shortest context, more is needed; each worker "

@@ -12,7 +12,7 @@ from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import band
 from laminabench.figures.papers.v1_ratio import homogeneous, offloaded
-from laminabench.figures.style import CYCLE, PAGE, PUBLISHED, foot, no_legend, sheet
+from laminabench.figures.style import CYCLE, PAGE, PUBLISHED, foot, no_legend, powers_of_two, sheet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,7 +82,7 @@ def make(ground: Ground) -> Made:
         frame,
         claims,
         "Computed from data sheets: ideal rooflines; modelled with "
-        f"{' and '.join(ground.cost_sets)} (right; bands span the sets). A100 of 80 GB, v1's prices.",
+        f"{ground.sets} (right; bands span the sets). A100 of 80 GB, v1's prices.",
     )
 
 
@@ -130,5 +130,4 @@ def _lines(axes: Axes, frame: pd.DataFrame) -> None:
         palette=list(CYCLE[: len(MODELS)]),
     )
     no_legend(axes)
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:.0f}")
+    powers_of_two(axes)

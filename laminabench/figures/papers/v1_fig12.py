@@ -17,10 +17,9 @@ from laminabench.figures.papers.v1_testbed import (
     TESTBED,
     VLLM,
     WAYS,
-    Point,
     most_requests,
+    points_frame,
     setup,
-    sweep,
 )
 from laminabench.figures.style import (
     CYCLE,
@@ -61,18 +60,8 @@ _RATIOS = {
 
 def make(ground: Ground) -> Made:
     """Every way on every context, both cost sets, batches until memory is full."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
-
-    points = [
-        each
-        for costs in ground.costs()
-        for name in DOPS
-        for context in CONTEXTS
-        for way in WAYS
-        for each in sweep(way, name, costs, context, _BATCHES)
-    ]
-    frame = pd.DataFrame(points, columns=Point._fields)
-    how = HOW.format(sets=" and ".join(ground.cost_sets))
+    frame = points_frame(ground, WAYS, CONTEXTS, _BATCHES)
+    how = HOW.format(sets=ground.sets)
     return Made(frame, _claims(frame, how), f"{sentence(how)}. Bands span the sets; grey is published.")
 
 

@@ -14,9 +14,8 @@ from laminabench.figures.papers.v1_testbed import (
     ROTATIONAL,
     VLLM,
     WAYS,
-    Point,
     deployment,
-    sweep,
+    points_frame,
     usd,
 )
 from laminabench.figures.style import (
@@ -45,25 +44,17 @@ _PUBLISHED = (1.48, 12.1)
 
 def make(ground: Ground) -> Made:
     """The best of all ways that a system has, over the price of its devices."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
-
-    points = [
-        each
-        for costs in ground.costs()
-        for name in DOPS
-        for context in _CONTEXTS
-        for way in WAYS
-        for each in sweep(way, name, costs, context, ())
+    frame = points_frame(ground, WAYS, _CONTEXTS, ())
+    frame["usd"] = [
+        usd(deployment(way, name)) for way, name in zip(frame["system"], frame["model"], strict=True)
     ]
-    frame = pd.DataFrame(points, columns=Point._fields)
-    frame["usd"] = [usd(deployment(each.system, each.model)) for each in points]
     frame["tokens_per_s_per_1000_usd"] = 1000 * frame["tokens_per_s"] / frame["usd"]
     frame["system"] = frame["system"].where(frame["system"] != ROTATIONAL, "Lamina")
     best = frame.groupby(["costs", "model", "context", "system"])["tokens_per_s_per_1000_usd"].idxmax()
     frame = frame.loc[best].reset_index(drop=True)
     ratios = _ratios(frame)
     how = (
-        HOW.format(sets=" and ".join(ground.cost_sets))
+        HOW.format(sets=ground.sets)
         + "; $17,500 a computation device, an RTX 3090's $/GB for the memory of others"
     )
     claims = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
-from laminabench.figures.papers.v1_testbed import DOPS, HOW, LAMINA, VLLM, Point, sweep
+from laminabench.figures.papers.v1_testbed import DOPS, HOW, LAMINA, VLLM, points_frame
 from laminabench.figures.style import BLUE, GREEN, INK, ORANGE, PAGE, PAPER, VERMILION, foot, sentence, sheet
 
 if TYPE_CHECKING:
@@ -24,20 +24,10 @@ _WIDTH = 0.38
 
 def make(ground: Ground) -> Made:
     """Both systems on every batch that fits."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
-
-    points = [
-        each
-        for costs in ground.costs()
-        for name in DOPS
-        for context in _CONTEXTS
-        for way in (VLLM, LAMINA)
-        for each in sweep(way, name, costs, context, _BATCHES)
-    ]
-    frame = pd.DataFrame(points, columns=Point._fields)
+    frame = points_frame(ground, (VLLM, LAMINA), _CONTEXTS, _BATCHES)
     alone = frame[frame["batch"] == 1].set_index(["costs", "model", "context", "system"])["tbt_ms"].unstack()
     more = 100 * (alone[LAMINA] / alone[VLLM] - 1)
-    how = HOW.format(sets=" and ".join(ground.cost_sets))
+    how = HOW.format(sets=ground.sets)
     claim = Claim(
         "Lamina's latency over vLLM's, small batch",
         "section 6.2",

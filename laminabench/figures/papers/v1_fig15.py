@@ -79,7 +79,7 @@ def make(ground: Ground) -> Made:
             "section 6.3",
             70.0,
             (min(alone), max(alone)),
-            f"modelled: attention of {' and '.join(ground.cost_sets)}, batch 1, context {_CONTEXT}",
+            f"modelled: attention of {ground.sets}, batch 1, context {_CONTEXT}",
             "%",
             "at least",
             "With longer contexts, which the paper may have had or not, attention takes longer and the "
@@ -90,7 +90,7 @@ def make(ground: Ground) -> Made:
         pd.concat(frames, ignore_index=True),
         claims,
         "Computed: a layer's q, k, v and output over the published round trips and bandwidths, none "
-        f"measured here; attention modelled with {' and '.join(ground.cost_sets)}, context {_CONTEXT}, on "
+        f"measured here; attention modelled with {ground.sets}, context {_CONTEXT}, on "
         "A100-40G.",
     )
 

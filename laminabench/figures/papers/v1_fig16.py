@@ -43,7 +43,7 @@ def make(ground: Ground) -> Made:
     frame = pd.DataFrame(rows, columns=columns)
     best = frame.groupby("costs")[["masked_percent", "saved_percent"]].max()
     how = (
-        f"modelled: {' and '.join(ground.cost_sets)}; A100-40G in both roles, {STREAM_CHUNKS} mini-batches "
+        f"modelled: {ground.sets}; A100-40G in both roles, {STREAM_CHUNKS} mini-batches "
         f"and a context of {_CONTEXT} are assumed"
     )
     remark = (

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from laminabench.catalog.costs import CostSet
+from laminabench.compare.holding import without_longer
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
@@ -51,7 +50,7 @@ def make(ground: Ground) -> Made:
     best = frame[frame["system"] != VLLM].groupby(["costs", "system"], sort=False)[_COLUMNS[-1]].max()
     spread = best.groupby("costs").max() / best.groupby("costs").min() - 1
     how = (
-        f"modelled: {' and '.join(ground.cost_sets)}; {ground.source_of(_TRACE)}, its first "
+        f"modelled: {ground.sets}; {ground.source_of(_TRACE)}, its first "
         f"{len(trace) + dropped:,} requests without {dropped:,} that do not fit vLLM"
     )
     claim = Claim(
@@ -75,10 +74,9 @@ def make(ground: Ground) -> Made:
 def _fitting(ground: Ground) -> tuple[Trace, int]:
     """The trace's first requests without those that vLLM could never hold, and how many those are."""
     whole = ground.trace(_TRACE)
-    trace = whole.take(np.arange(min(_REQUESTS, len(whole))))
-    lengths = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
-    fits = lengths <= longest_request(VLLM, setup(VLLM, _MODEL, ground.costs()[0]))
-    return trace.take(np.flatnonzero(fits)), int(np.count_nonzero(~fits))
+    trace = whole.first(_REQUESTS)
+    fitting = without_longer(trace, longest_request(VLLM, setup(VLLM, _MODEL, ground.costs()[0])))
+    return fitting, len(trace) - len(fitting)
 
 
 def _curve(trace: Trace, costs: CostSet, memory_devices: int | None) -> list[tuple[object, ...]]:

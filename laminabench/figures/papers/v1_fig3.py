@@ -12,7 +12,7 @@ from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.v1_model_part import BATCHES, MEASURED_CARD, TABLE3, implied_mfu, mfu
-from laminabench.figures.style import CYCLE, PUBLISHED, foot, sentence, sheet
+from laminabench.figures.style import CYCLE, PUBLISHED, foot, powers_of_two, sentence, sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,8 +71,7 @@ def draw(made: Made) -> Figure:
         )
     printed = made.frame[made.frame["source"] == _IMPLIED]
     axes.plot(printed["batch"], printed["mfu_percent"], "o:", color=PUBLISHED, lw=1, label=_IMPLIED)
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:.0f}")
+    powers_of_two(axes)
     axes.set(xlabel="batch", ylabel="MFU, %", ylim=(0, 105))
     axes.legend(loc="upper left")
     foot(figure, made.how)

@@ -39,7 +39,7 @@ def make(ground: Ground) -> Made:
             frames.append(pd.DataFrame({**columns, "attention_percent": 100 * attention / step}))
     frame = pd.concat(frames, ignore_index=True)
     there = frame[frame["context"] == _CONTEXT]["attention_percent"]
-    how = f"modelled: {' and '.join(ground.cost_sets)} on A100 (SXM, 80 GB), as if its memory sufficed"
+    how = f"modelled: {ground.sets} on A100 (SXM, 80 GB), as if its memory sufficed"
     claim = Claim(
         f"share of attention from a context of {_CONTEXT} on, batches 128 and 512",
         "section 3.1",

@@ -37,7 +37,7 @@ def make(ground: Ground) -> Made:
     frame = pd.DataFrame(rows, columns=["costs", "batch", "devices", "step_ms", "speed_up"])
     four = frame[frame["devices"] == 4]["speed_up"]
     how = (
-        f"modelled: {' and '.join(ground.cost_sets)}, A100's efficiencies on the RTX 4080's data sheet "
+        f"modelled: {ground.sets}, A100's efficiencies on the RTX 4080's data sheet "
         "(no measurement of it), all-reduce over PCIe 4.0"
     )
     claims = (

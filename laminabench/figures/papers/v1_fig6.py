@@ -13,7 +13,16 @@ from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import band
 from laminabench.figures.papers.v1_model_part import MEASURED_CARD
-from laminabench.figures.style import CYCLE, PAGE, foot, no_legend, published_line, sentence, sheet
+from laminabench.figures.style import (
+    CYCLE,
+    PAGE,
+    foot,
+    no_legend,
+    powers_of_two,
+    published_line,
+    sentence,
+    sheet,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,10 +57,7 @@ def make(ground: Ground) -> Made:
                 frames.append(pd.DataFrame({**columns, **shares}))
     frame = pd.concat(frames, ignore_index=True)
     best = {name: float(frame[frame["device"] == name]["mbu_percent"].max()) for name in _DEVICES}
-    how = (
-        f"modelled: {' and '.join(ground.cost_sets)}, whose attention is vLLM 0.14's, measured with up "
-        "to 8 KV heads"
-    )
+    how = f"modelled: {ground.sets}, whose attention is vLLM 0.14's, measured with up to 8 KV heads"
     claims = (
         Claim(
             "best bandwidth utilisation of attention, A100",
@@ -102,5 +108,4 @@ def _lines(axes: Axes, frame: pd.DataFrame) -> None:
         marker="o",
     )
     no_legend(axes)
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:.0f}")
+    powers_of_two(axes)

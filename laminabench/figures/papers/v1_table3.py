@@ -38,7 +38,7 @@ def make(ground: Ground) -> Made:
     import pandas as pd  # noqa: PLC0415 - slow to import
 
     card = device(MEASURED_CARD)
-    how = f"modelled: MFU of {' and '.join(ground.cost_sets)} on A100 in the paper's formula"
+    how = f"modelled: MFU of {ground.sets} on A100 in the paper's formula"
     rows, claims = [], []
     for (name, count), published in TABLE3.items():
         shape = model(name)

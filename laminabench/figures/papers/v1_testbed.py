@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -12,11 +12,15 @@ from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import GB, device
 from laminabench.catalog.network import parse_network
+from laminabench.figures.ground import Ground
 from laminabench.replay import Workload, replay
 from laminabench.systems.lamina_v1 import NETWORK
 from laminabench.systems.registry import system
 from laminabench.systems.setup import Setup
 from laminabench.traces.table import Trace, TraceMeta, make_trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CARD = "a100-40g"
 # Computation and memory devices. LLaMA-13B's are in section 6.3; the paper does not say LLaMA-33B's: its
@@ -142,3 +146,20 @@ def sweep(way: str, model_name: str, costs: CostSet, context: int, batches: tupl
     least = 2 if way == ROTATIONAL else 1
     sizes = sorted({batch for batch in (*batches, most) if least <= batch <= most})
     return [point(way, chosen, context, batch) for batch in sizes]
+
+
+def points_frame(
+    ground: Ground, ways: tuple[str, ...], contexts: tuple[int, ...], batches: tuple[int, ...]
+) -> pd.DataFrame:
+    """What `sweep` has of both models, with every cost set: a row for each point."""
+    import pandas as pd  # noqa: PLC0415 - slow to import
+
+    points = [
+        each
+        for costs in ground.costs()
+        for name in DOPS
+        for context in contexts
+        for way in ways
+        for each in sweep(way, name, costs, context, batches)
+    ]
+    return pd.DataFrame(points, columns=Point._fields)
