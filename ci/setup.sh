@@ -61,4 +61,4 @@ say "installing the build tools"
 $pip install --constraint ci/constraints.txt scikit-build-core nanobind ninja cmake
 say "building laminabench and installing what it needs (torch included: some minutes the first time)"
 PATH="$PWD/$venv/bin:$PATH" CXX="$compiler" $pip install --constraint ci/constraints.txt --no-build-isolation \
-  --config-settings=cmake.define.LAMINA_WERROR="${LAMINA_WERROR:-OFF}" --editable '.[dev,engine,report]'
+  --config-settings=cmake.define.LAMINA_WERROR="${LAMINA_WERROR:-OFF}" --editable '.[dev,engine,report,serve,endpoint]'

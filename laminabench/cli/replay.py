@@ -21,8 +21,7 @@ from laminabench.cli.traces.options import TraceOptions, trace_options
 from laminabench.errors import UserError
 
 if TYPE_CHECKING:
-    from laminabench.cli.replay_live import LiveReplay
-    from laminabench.cli.replay_modelled import ModelledReplay
+    from laminabench.cli.replay_backend import Replaying
     from laminabench.cli.replay_resume import Kept
     from laminabench.replay import Workload
     from laminabench.traces.table import Trace
@@ -119,10 +118,10 @@ class Call:
         backend.require_sound()
 
     def keeping(
-        self, trace: Trace, backend: ModelledReplay | LiveReplay, directory: Path | None
+        self, trace: Trace, backend: Replaying, directory: Path | None
     ) -> contextlib.AbstractContextManager[None]:
-        """A live replay has a journal until its Run is written."""
-        from laminabench.cli.replay_live import LiveReplay  # noqa: PLC0415 - as in `backend`
+        """A replay on our engine has a journal until its Run is written."""
+        from laminabench.cli.replay_live import LiveReplay  # noqa: PLC0415 - not for --help
         from laminabench.cli.replay_resume import begun, require_same  # noqa: PLC0415
 
         if directory is None or not isinstance(backend, LiveReplay):
@@ -133,13 +132,11 @@ class Call:
         backend.keeper = kept
         return kept.until_written(self.out)
 
-    def backend(self) -> ModelledReplay | LiveReplay:
+    def backend(self) -> Replaying:
         """What the replay runs on; a UserError if the flags ask for something else than it has."""
-        from laminabench.cli.replay_live import LiveReplay  # noqa: PLC0415 - one of them is enough
-        from laminabench.cli.replay_modelled import ModelledReplay  # noqa: PLC0415
+        from laminabench.cli.replay_backend import replaying  # noqa: PLC0415 - not for --help
 
-        chosen = LiveReplay if self.flags["backend"] == "live" else ModelledReplay
-        return chosen(self.flags, self.given, self.out, self.options.transforms.seed)
+        return replaying(self.flags, self.given, self.out, self.options.transforms.seed)
 
     def check_targets(self) -> None:
         """Refuse what could not be written before spending time on it."""
@@ -154,9 +151,7 @@ class Call:
         if self.flags["directory"]:
             check_replaceable(self.flags["directory"])
 
-    def timeline(
-        self, trace: Trace, offered: Workload, backend: ModelledReplay | LiveReplay
-    ) -> dict[str, Any]:
+    def timeline(self, trace: Trace, offered: Workload, backend: Replaying) -> dict[str, Any]:
         """Draw one window, and say where."""
         drawn = backend.timeline(trace, offered)
         first, last = drawn["window_s"]
@@ -164,7 +159,7 @@ class Call:
         self.out.note(f"drew {first:.3f} to {last:.3f} s into {path}: open it in ui.perfetto.dev")
         return {"path": str(path), **drawn}
 
-    def plot(self, trace: Trace, backend: ModelledReplay | LiveReplay) -> str:
+    def plot(self, trace: Trace, backend: Replaying) -> str:
         """Draw the replay over time; where."""
         from laminabench.figures.replay_over_time import draw  # noqa: PLC0415 - slow to import
 
@@ -189,7 +184,7 @@ class Call:
             if name not in ("directory", "no_out", "resume")
         }
 
-    def result(self, trace: Trace, backend: ModelledReplay | LiveReplay) -> dict[str, Any]:
+    def result(self, trace: Trace, backend: Replaying) -> dict[str, Any]:
         """The documented keys of a replay."""
         meta = trace.meta
         return {
@@ -210,16 +205,14 @@ class Call:
             "run_dir": None,
         }
 
-    def directory(self, trace: Trace, backend: ModelledReplay | LiveReplay) -> Path:
+    def directory(self, trace: Trace, backend: Replaying) -> Path:
         """Where the Run goes."""
         chosen: Path | None = self.flags["directory"]
         return chosen or _free_directory(
             f"{trace.meta.name}-{self.flags['system_name']}-{backend.setup.model.name}"
         )
 
-    def write(
-        self, directory: Path, trace: Trace, offered: Workload, backend: ModelledReplay | LiveReplay
-    ) -> None:
+    def write(self, directory: Path, trace: Trace, offered: Workload, backend: Replaying) -> None:
         """Keep the Run."""
         from laminabench.runs.manifest import manifest  # noqa: PLC0415
         from laminabench.runs.write import write_run  # noqa: PLC0415

@@ -39,10 +39,6 @@ class LiveReplay:
         from laminabench.systems import live  # noqa: PLC0415
         from laminabench.systems.chaos import parse, plan  # noqa: PLC0415
 
-        if flags["system_name"] != live.SYSTEM:
-            raise UserError(
-                f"{flags['system_name']} is modelled only so far; --backend live goes with --system lamina"
-            )
         for flag, (said, why) in MODELLED_ONLY.items():
             if flag in given:
                 raise UserError(f"{said} is for --backend modelled: {why}")

@@ -10,10 +10,11 @@ import click
 
 from laminabench.cli.hardware import price_options
 from laminabench.cli.ranges import NumberRange
+from laminabench.cli.replay_backend import NOT_MODELLED
 from laminabench.cli.traces.options import COUNT, window
 from laminabench.systems.registry import MODULES
 
-SYSTEMS = tuple(MODULES)
+SYSTEMS = (*MODULES, *NOT_MODELLED)
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 

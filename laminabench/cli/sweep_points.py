@@ -21,8 +21,7 @@ from laminabench.nearest import nearest
 from laminabench.traces.transform import Transforms
 
 if TYPE_CHECKING:
-    from laminabench.cli.replay_live import LiveReplay
-    from laminabench.cli.replay_modelled import ModelledReplay
+    from laminabench.cli.replay_backend import Replaying
     from laminabench.sweeps.values import Varied
 
 MOST_POINTS = 100_000
@@ -56,7 +55,7 @@ class Point:
 
     varied: dict[str, Any]
     call: Call
-    backend: ModelledReplay | LiveReplay
+    backend: Replaying
 
     @property
     def trace(self) -> TraceKey:

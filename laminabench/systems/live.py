@@ -21,7 +21,6 @@ from laminabench.sim.spec import Admission, Pipelining
 from laminabench.systems.lamina import check_heads
 from laminabench.traces.table import Trace
 
-SYSTEM = "lamina"
 DEPLOYMENT = "1xcpu+1xcpu"
 MODEL = "llama-mini"
 # Sequences that decode together; the engine's own default.

@@ -1,0 +1,73 @@
+"""What a replay runs on: which class has which system, and what each of them offers."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from laminabench.cli.output import Output
+from laminabench.errors import UserError
+
+if TYPE_CHECKING:
+    from laminabench.replay import Workload
+    from laminabench.runs.manifest import Backend
+    from laminabench.traces.table import Trace
+
+# Systems that run, by the class that replays on them; all others are modelled only.
+LIVE = {
+    "lamina": "laminabench.cli.replay_live:LiveReplay",
+    "vllm": "laminabench.cli.replay_vllm:VllmReplay",
+    "openai": "laminabench.cli.replay_endpoint:EndpointReplay",
+}
+# Those of them that cannot be modelled: nobody knows what is behind them.
+NOT_MODELLED = ("openai",)
+_MODELLED = "laminabench.cli.replay_modelled:ModelledReplay"
+
+
+class Replaying(Protocol):
+    """The flags of one call as something that replays, and what came of it."""
+
+    name: Backend
+    # `deployment` (str(), .describe()) and `model` (.name, .describe()).
+    setup: Any
+    # `outcome` and `summary`, once it has been replayed.
+    replayed: Any
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Of the deployment, as it was built."""
+
+    @property
+    def coefficients(self) -> Sequence[dict[str, Any]]:
+        """What modelled times are computed from."""
+
+    def replay(self, trace: Trace, offered: Workload) -> None: ...
+
+    def timeline(self, trace: Trace, offered: Workload) -> dict[str, Any]:
+        """Draw one window."""
+
+    def more(self) -> dict[str, Any]:
+        """Keys of the result that only this one has."""
+
+    def kept(self) -> dict[str, Any]:
+        """What a Run's summary has beside the metrics."""
+
+    def disturbed(self) -> dict[str, Any]:
+        """What a picture over time marks."""
+
+    def require_sound(self) -> None:
+        """Raise CheckFailedError if the numbers are of something else than was asked for."""
+
+
+def replaying(flags: dict[str, Any], given: set[str], out: Output, seed: int) -> Replaying:
+    """What the flags ask for; a UserError if that cannot be had."""
+    system = flags["system_name"]
+    if system in NOT_MODELLED:
+        if "backend" in given and flags["backend"] != "live":
+            raise UserError(f"{system} cannot be modelled: leave --backend out")
+        flags["backend"] = "live"
+    if flags["backend"] == "live" and system not in LIVE:
+        raise UserError(f"{system} is modelled only; --backend live goes with --system {', '.join(LIVE)}")
+    module, _, name = (LIVE[system] if flags["backend"] == "live" else _MODELLED).partition(":")
+    return cast("Replaying", getattr(importlib.import_module(module), name)(flags, given, out, seed))
