@@ -29,9 +29,11 @@ def compare(**flags: Any) -> None:
     laminabench compare runs/base-* runs/new-* --fail-on 'throughput<0.95' --fail-on 'tbt_p99>1.1'
     laminabench compare --equal-cost --trace azure-conv --model llama3-70b
     laminabench compare --model llama3-70b --deployment lamina=2xh200+4xh20 --equal-cost
+    laminabench compare --live '--system vllm --deployment 2xcpu' --live '--system lamina' --trace azure-code
 
-    With RUN: the first is what ratios are to. Without: every system is replayed (modelled) on every trace
-    with every model and cost set; requests that one of them could never hold are left out for all.
+    With RUN: the first is what ratios are to. With --live: replays on this machine in turns, their Runs kept.
+    Without: every system is replayed (modelled) on every trace with every model and cost set; requests that
+    one of them could never hold are left out for all.
     """
     context = click.get_current_context()
     source = context.get_parameter_source
@@ -86,4 +88,8 @@ class _Call:
 
         runs: tuple[Path, ...] = self.flags["runs"]
         require_together(compare, self.given, self.flags)
+        if self.flags["live"]:
+            from laminabench.cli.compare_live import of_live  # noqa: PLC0415 - replay's flags, only for it
+
+            return of_live(self.flags, self.given, self.options, self.out)
         return of_runs(self.flags, self.out) if runs else of_systems(self.flags, self.options, self.out)

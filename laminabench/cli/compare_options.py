@@ -79,11 +79,32 @@ _FOR_SYSTEMS = (
     price_options,
     click.option("--jobs", type=click.IntRange(min=1), help="Processes that replay; one a core by default."),
 )
+_FOR_LIVE = (
+    click.option(
+        "--live",
+        multiple=True,
+        metavar="'FLAGS OF REPLAY'",
+        help="Repeatable: replays that take turns here, as '--system vllm --deployment 2xcpu'.",
+    ),
+    click.option(
+        "--rounds",
+        type=click.IntRange(1, 1000),
+        default=3,
+        show_default=True,
+        help="With --live: how often each has its turn.",
+    ),
+    click.option(
+        "--out",
+        "directory",
+        type=_FOLDER,
+        help="With --live: where the Runs go; runs/compare-TRACE-TIME by default.",
+    ),
+)
 _FOR_BOTH = (
     click.option(
         "--base",
-        metavar="RUN or SYSTEM",
-        help="What ratios are to: the first Run; vllm, or the first system.",
+        metavar="RUN, SYSTEM or N",
+        help="What ratios are to: the first Run or --live; vllm, or the first system.",
     ),
     click.option(
         "--slo-tbt-ms",
@@ -107,6 +128,12 @@ _SAID_OF_RUNS = {
 }
 
 _OF_EQUAL_COST = {"tolerance", "devices"}
+_OF_LIVE = {"rounds", "directory"}
+# What can be said of systems and not of replays that take turns: each of those says it itself.
+_NOT_OF_LIVE = {
+    *("costs", "systems", "deployments", "equal_cost", "tolerance"),
+    *("devices", "network", "host_async", "jobs"),
+}
 
 
 def require_together(command: click.Command, given: Collection[str], flags: dict[str, Any]) -> None:
@@ -115,6 +142,10 @@ def require_together(command: click.Command, given: Collection[str], flags: dict
         _refuse(command, set(given) - _SAID_OF_RUNS, "replaying systems, not for Runs that are there")
     else:
         _refuse(command, set(given) & {"no_group"}, "Runs, and none is given")
+    if flags["live"]:
+        _refuse(command, set(given) & _NOT_OF_LIVE, "modelled systems; a side of --live has flags of its own")
+    else:
+        _refuse(command, set(given) & _OF_LIVE, "--live, which is not given")
     if not flags["equal_cost"]:
         _refuse(command, set(given) & _OF_EQUAL_COST, "--equal-cost, which is not asked for")
 
@@ -128,6 +159,6 @@ def _refuse(command: click.Command, wrong: set[str], what_for: str) -> None:
 def compare_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the Runs and the flags of a comparison."""
     runs = click.argument("runs", nargs=-1, metavar="[RUN]...", type=_FOLDER)
-    for option in reversed((runs, *_FOR_RUNS, *_FOR_SYSTEMS, *_FOR_BOTH)):
+    for option in reversed((runs, *_FOR_RUNS, *_FOR_SYSTEMS, *_FOR_LIVE, *_FOR_BOTH)):
         command = option(command)
     return command

@@ -202,13 +202,14 @@ class Call:
             **backend.replayed.summary,
             "facts": backend.facts,
             **backend.more(),
+            "partial": backend.partial,
             "run_dir": None,
         }
 
     def directory(self, trace: Trace, backend: Replaying) -> Path:
         """Where the Run goes."""
         chosen: Path | None = self.flags["directory"]
-        return chosen or _free_directory(
+        return chosen or free_directory(
             f"{trace.meta.name}-{self.flags['system_name']}-{backend.setup.model.name}"
         )
 
@@ -231,11 +232,12 @@ class Call:
             coefficients=backend.coefficients,
             wall_s=time.perf_counter() - self.started,
             summary={**backend.replayed.summary, **backend.kept()},
+            partial=backend.partial,
         )
         write_run(directory, backend.replayed.outcome, trace, facts)
 
 
-def _free_directory(name: str) -> Path:
+def free_directory(name: str) -> Path:
     """runs/NAME-TIME, with a number if that exists or is being made: a Run is never replaced unasked."""
     from laminabench.runs.journal import beside  # noqa: PLC0415 - not for --help
 

@@ -1,0 +1,124 @@
+"""`laminabench compare --live`: replays that take turns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Shell = Callable[..., tuple[int, str, str]]
+AsJson = Callable[..., dict[str, Any]]
+
+COMMON = (
+    *("compare", "--trace", "azure-code", "--offline", "--num-requests", "40", "--scale-lengths", "0.1"),
+    *("--model", "llama-tiny"),
+)
+SERIAL, ROTATIONAL = "--batches 1", "--max-num-seqs 16 --pipelining rotational"
+TWO = ("--live", SERIAL, "--live", ROTATIONAL)
+TOLD = "laminabench: error: "
+
+
+@pytest.mark.usefixtures("pretended")
+def test_rounds_there_and_back(shell: Shell) -> None:
+    code, out, err = shell(*COMMON, *TWO, "--rounds", "3", "--out", "kept", "--json")
+    assert code == 0, err
+    facts = json.loads(out)
+    assert facts["base"] == facts["sides"][0]["label"]
+    assert [side["runs"] for side in facts["sides"]] == [
+        ["kept/1-1", "kept/2-1", "kept/3-1"],
+        ["kept/1-2", "kept/2-2", "kept/3-2"],
+    ]
+    assert not facts["sides"][1]["ratios"]["throughput"]["exact"]
+    rounds = [line for line in err.splitlines() if "laminabench: round" in line]
+    assert [line.rpartition(": ")[2] for line in rounds] == [
+        *(SERIAL, ROTATIONAL, ROTATIONAL, SERIAL, SERIAL, ROTATIONAL)
+    ]
+    assert sorted(path.name for path in Path("kept").iterdir()) == ["1-1", "1-2", "2-1", "2-2", "3-1", "3-2"]
+    manifest = json.loads(Path("kept/1-2/run.json").read_text())
+    assert manifest["trace"]["requests"] == 40
+    assert manifest["workload"]["options"]["pipelining"] == "rotational"
+
+
+@pytest.mark.usefixtures("pretended")
+def test_ratios_to_another_one_and_gates(shell: Shell) -> None:
+    arguments = (*COMMON, *TWO, "--rounds", "2", "--base", "2", "--strict", "-q")
+    code, out, err = shell(*arguments, "--fail-on", "throughput<1000")
+    assert code == 1
+    assert "a gate failed" in err
+    assert "throughput" in out
+    found = list(Path("runs").iterdir())
+    assert len(found) == 1
+    assert found[0].name.startswith("compare-azure-code-")
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_flag_of_the_comparison_holds_for_all_and_a_side_may_differ(as_json: AsJson) -> None:
+    as_json(
+        *COMMON,
+        *("--live", "--batches 1", "--live", "--batches 1 --mode saturate", "--rounds", "1"),
+        *("--mode", "closed", "--concurrency", "4", "--out", "kept"),
+    )
+    offered = [json.loads(Path("kept", name, "run.json").read_text())["workload"] for name in ("1-1", "1-2")]
+    assert [(each["mode"], each["concurrency"]) for each in offered] == [("closed", 4), ("saturate", None)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--live", "--batches 1"], "one --live is nothing to compare"),
+        (["--live", "--batches 1", "--live", "--batches  1"], "is the same as"),
+        (["--live", "--batches x", "--live", ""], "--live '--batches x': Invalid value"),
+        (["--live", "--batches '1", "--live", ""], "No closing quotation"),
+        (["--live", "--no-such 1", "--live", ""], "--no-such"),
+        (["--live", "--seed 3", "--live", ""], "--seed does not belong to one side"),
+        (["--live", "--trace kimi-conv", "--live", ""], "--trace does not belong to one side"),
+        (["--live", "--out x", "--live", ""], "--out does not belong to one side"),
+        (["--live", "--no-out", "--live", ""], "--no-out does not belong to one side"),
+        (["--live", "--backend modelled", "--live", ""], "what is modelled takes no turns"),
+        (["--live", "--costs roofline", "--live", ""], "--live '--costs roofline': --costs is for"),
+        ([*TWO, "--base", "3"], "--base 3: of --live give its number, 1 to 2"),
+        ([*TWO, "--trace", "azure-conv"], "--live takes one --trace, and 2 are given"),
+        ([*TWO, "--model", "llama-mini"], "--live takes one --model, and 2 are given"),
+        ([*TWO, "--equal-cost"], "--equal-cost is for modelled systems"),
+        ([*TWO, "runs/a"], "is for replaying systems, not for Runs"),
+        ([*TWO, "--out", "full"], "full is not empty"),
+        (["--rounds", "2"], "--rounds is for --live, which is not given"),
+    ],
+)
+def test_wrong_use_is_one_sentence_and_nothing_starts(
+    shell: Shell, pretended: dict[str, Any], arguments: list[str], said: str
+) -> None:
+    Path("full").mkdir()
+    Path("full/file").touch()
+    code, out, err = shell(*COMMON, *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.startswith(TOLD)
+    assert err.count("\n") == 1
+    assert "engine" not in pretended
+
+
+def test_what_goes_wrong_is_told_of_its_side_and_finished_rounds_stay(
+    shell: Shell, pretended: dict[str, Any], made_up_engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del pretended
+    steps = made_up_engine.step
+    ran: list[int] = []
+
+    def broken(engine: Any) -> Any:
+        ran.append(1)
+        if len(ran) > 60:
+            from laminabench.errors import UserError  # noqa: PLC0415
+
+            raise UserError("it is broken")
+        return steps(engine)
+
+    monkeypatch.setattr(made_up_engine, "step", broken)
+    code, out, err = shell(*COMMON, *TWO, "--rounds", "9", "--out", "kept", "-q")
+    assert (code, out) == (2, "")
+    assert "it is broken" in err
+    assert err.splitlines()[-1].startswith(TOLD + "--live ")
+    assert Path("kept/1-1/run.json").is_file()
