@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -43,6 +44,22 @@ def real_profiles() -> Path:
     if not folder:
         pytest.skip("set LAMINABENCH_PROFILES to a folder of the measurement files to run this")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def machine() -> Iterator[Any]:
+    """Where the workers of most tests start: torch and transformers are imported there once."""
+    from lamina import Machine  # noqa: PLC0415 - torch is slow to load
+
+    with Machine() as made:
+        yield made
+
+
+@pytest.fixture
+def shared_machine(machine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Engines that would make a machine of their own, which takes eight seconds, use the one of all tests."""
+    monkeypatch.setattr("lamina.cluster.core.Machine", lambda: contextlib.nullcontext(machine))
+    return machine
 
 
 @pytest.fixture(scope="module")

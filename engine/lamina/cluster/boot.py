@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from transformers import PreTrainedModel
-
-from lamina.convert import BoundSlice
 from lamina.pipeline.partition import Partition
 from lamina.pipeline.schedule import Pipelining, Schedule
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from lamina.convert import BoundSlice
+
 # What workers are forked with: slices that they share, or the model that each takes its part of.
-Weights = list[BoundSlice] | PreTrainedModel
+Weights: TypeAlias = "list[BoundSlice] | PreTrainedModel"
 
 
 @dataclass(frozen=True)

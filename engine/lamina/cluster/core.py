@@ -312,6 +312,10 @@ class ClusterCore:
         turns = zip(records.batch.tolist(), records.cycle.tolist(), strict=True)
         return records.where(np.array([turn not in self._broken_off for turn in turns], np.bool_))
 
+    def worked_s(self) -> dict[str, float]:
+        """Seconds that each worker has worked, as it said last; it is asked again."""
+        return self._crew.worked_s()
+
     def _report(self, number: int, deadline: Deadline) -> Iterator[dict[str, Any]]:
         more = True
         while more:

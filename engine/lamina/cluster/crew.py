@@ -297,6 +297,10 @@ class Crew:
         numbers = {pid: number for number, pid in self._pids.items()}
         return {numbers[pid]: status for pid, status in self._machine.ends(list(numbers)).items()}
 
+    def worked_s(self) -> dict[str, float]:
+        """Seconds that each worker has worked, as it said last; it waits for nobody."""
+        return dict(zip(self.names, self._pulses.worked_s(len(self.names)), strict=True))
+
     def strike(self, number: int, how: str) -> None:
         """Do a worker harm, to see what comes of it."""
         self._require_open()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import transformers
 
 from lamina.cluster.boot import Weights
-from lamina.convert import Conversion, convert
 from lamina.pipeline.arenas import arena_shape
 from lamina.pipeline.options import CoreOptions
 from lamina.pipeline.original import original_of
+
+if TYPE_CHECKING:
+    from lamina.convert import Conversion
 
 
 class Models:
@@ -25,6 +26,8 @@ class Models:
 
     def conversion(self, model: dict[str, Any]) -> Conversion:
         """Cut at its attention operators."""
+        from lamina.convert import convert  # noqa: PLC0415 - brings transformers, which front ends do without
+
         key = _key(model, "source", "dtype", "rope")
         if key not in self._conversions:
             dtype = model["dtype"] and getattr(torch, model["dtype"])
@@ -54,6 +57,8 @@ class Models:
 def _source(source: str | dict[str, Any]) -> Any:
     """A path, or a config as it was sent."""
     if isinstance(source, dict):
+        import transformers  # noqa: PLC0415 - as above
+
         return transformers.AutoConfig.for_model(**source)
     return Path(source)
 

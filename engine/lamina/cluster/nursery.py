@@ -11,16 +11,19 @@ import select
 import signal
 import sys
 import traceback
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgpack
 import torch
 
-from lamina.cluster import worker
+# What a worker does is loaded here once, not after every fork.
+from lamina.cluster import attention_worker, model_worker, prefill_worker, worker  # noqa: F401
 from lamina.cluster.boot import Boot, Weights
 from lamina.cluster.models import Models
-from lamina.convert import Conversion
 from lamina.pipeline.facts import ModelFacts
+
+if TYPE_CHECKING:
+    from lamina.convert import Conversion
 
 _PR_SET_PDEATHSIG = 1
 LOOK_S = 1.0

@@ -37,6 +37,7 @@ class Pulse:
         self._since: tuple[str, float, float] | None = None  # kind, work, when it began
         self._pieces: defaultdict[str, int] = defaultdict(int)
         self._slowest: defaultdict[str, float] = defaultdict(float)  # seconds for a unit of work
+        self._worked_s = 0.0
         self._link = connect(boot.address, name=boot.name + PULSE, secret=boot.secret, timeout_s=_MEETING_S)
         # Torch lets other threads run while it computes, and nobody waits for this one at the end.
         threading.Thread(target=self._answer, daemon=True).start()
@@ -50,13 +51,16 @@ class Pulse:
         if self._since is None:
             return
         (kind, work, since), self._since = self._since, None
+        took_s = time.monotonic() - since
         self._pieces[kind] += 1
-        self._slowest[kind] = max(self._slowest[kind], (time.monotonic() - since) / work)
+        self._slowest[kind] = max(self._slowest[kind], took_s / work)
+        self._worked_s += took_s
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """In the middle of a piece of work somebody else's is waited for."""
         now, self._since = self._since, None
+        self._worked_s += time.monotonic() - now[2] if now else 0.0
         yield
         self._since = now and (now[0], now[1], time.monotonic())
 
@@ -70,10 +74,14 @@ class Pulse:
 
     def _state(self) -> dict[str, Any]:
         if (since := self._since) is None:
-            return {"busy_s": 0.0, "pieces": 0, "usual_s": 0.0}
+            return {"busy_s": 0.0, "pieces": 0, "usual_s": 0.0, "worked_s": self._worked_s}
         kind, work, began = since
-        busy_s = time.monotonic() - began
-        return {"busy_s": busy_s, "pieces": self._pieces[kind], "usual_s": work * self._slowest[kind]}
+        return {
+            "busy_s": time.monotonic() - began,
+            "pieces": self._pieces[kind],
+            "usual_s": work * self._slowest[kind],
+            "worked_s": self._worked_s,
+        }
 
     def __enter__(self) -> Self:
         return self
@@ -90,6 +98,9 @@ class Pulses:
         self._answer_s = ANSWER_S
         self._asked: dict[int, float] = {}
         self._controls: dict[int, Control] = {}
+        # Seconds that each has worked, as it said last, and those before it who were replaced.
+        self._worked_s: defaultdict[int, float] = defaultdict(float)
+        self._before_s: defaultdict[int, float] = defaultdict(float)
 
     def add(self, number: int, control: Control) -> None:
         """A worker's link."""
@@ -98,6 +109,7 @@ class Pulses:
     def remove(self, number: int) -> None:
         """The worker is gone."""
         self._asked.pop(number, None)
+        self._before_s[number] += self._worked_s.pop(number, 0.0)
         if control := self._controls.pop(number, None):
             control.close()
 
@@ -124,11 +136,17 @@ class Pulses:
                 found[number] = why
         return found
 
+    def worked_s(self, workers: int) -> list[float]:
+        """Seconds that each worker has worked, as of when it was asked last; now it is asked again."""
+        self.look()  # whoever cannot go on is found by those who wait for him
+        return [self._before_s[number] + self._worked_s[number] for number in range(workers)]
+
     def _trouble(self, number: int, control: Control, now: float) -> str | None:
         if number in self._asked:
             if select.select([control], [], [], 0)[0]:
                 state = control.hear(Deadline(ANSWER_S))
                 del self._asked[number]
+                self._worked_s[number] = float(state["worked_s"])
                 return self._slow(state)
             silent_s = now - self._asked[number]
             return f"it has not answered for {silent_s:.1f} s" if silent_s > self._answer_s else None

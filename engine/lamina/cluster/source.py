@@ -23,6 +23,8 @@ def source_of(model: Any, options: CoreOptions) -> dict[str, Any]:
         if not path.exists():
             raise EngineError(f"there is no model at {path}: give a folder or a config.json")
         source: Any = str(path)
+    elif isinstance(model, dict):
+        source = model
     elif hasattr(model, "to_dict") and not isinstance(model, torch.nn.Module):
         source = json.loads(json.dumps(model.to_dict(), default=str))
     else:

@@ -9,19 +9,21 @@ import select
 import sys
 import traceback
 from collections import deque
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
 from lamina.cluster import told
 from lamina.cluster.boot import Boot, Weights
 from lamina.cluster.pulse import Pulse
-from lamina.convert import Conversion
 from lamina.fhbn import ChannelError, Link, Listener, connect
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import ChannelClosedError, ChannelTimeoutError, HandshakeError, PeerLostError
 from lamina.pipeline import Change, Recorder
+
+if TYPE_CHECKING:
+    from lamina.convert import Conversion
 
 # Nobody says anything while nobody wants anything.
 _FOREVER_S = 1e9

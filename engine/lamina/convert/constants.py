@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from lamina.convert.errors import ConversionError
 from lamina.convert.program import Name, names_in
 from lamina.convert.trace import Traced
-from lamina.convert.unmodified import check_buffer, same_values
+from lamina.convert.unmodified import same_values
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,8 @@ def constants_of(
     constant: set[fx.Node],
     model: PreTrainedModel,
     label: str,
-    given: PreTrainedModel | None = None,
 ) -> dict[Name, Constant]:
-    """Every constant of the graph by its node's name; tables must be those of `given`, the caller's model."""
+    """Every constant of the graph by its node's name."""
     result: dict[Name, Constant] = {}
     aliases = _aliases(model)
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -72,16 +71,23 @@ def constants_of(
             assert tensor is not None
             result[name] = Parameter(target, aliases.get(target, ()), tuple(tensor.shape), tensor.dtype)
         elif node in traced.buffers:
-            table = _restored(model, traced.buffers[node], label)
-            if given is not None:
-                check_buffer(given, traced.buffers[node], table, label)
-            result[name] = Literal(traced.buffers[node], table)
+            result[name] = Literal(traced.buffers[node], _restored(model, traced.buffers[node], label))
         elif node in traced.literals:
             result[name] = Literal(node.name, traced.literals[node])
         else:
             arguments: Any = fx.map_arg((node.args, node.kwargs), _name)
             result[name] = Computed(node.target, *arguments)
     return result
+
+
+def tables_in(constants: Mapping[Name, Constant], traced: Traced) -> dict[str, Tensor]:
+    """Those of the constants that are buffers of the model and in no checkpoint, by the buffer's name."""
+    buffers = {Name(node.name) for node in traced.buffers}
+    return {
+        constant.name: constant.tensor
+        for name, constant in constants.items()
+        if name in buffers and isinstance(constant, Literal)
+    }
 
 
 def _name(node: fx.Node) -> Name:

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from lamina.convert.bind import BoundSlice, bind_python, tensors_by_name, usable
 from lamina.convert.classes import SliceClass, classify
-from lamina.convert.constants import BoundConstants, Constant, constants_of
+from lamina.convert.constants import BoundConstants, Constant, constants_of, tables_in
 from lamina.convert.cudagraph import bind_cudagraph
 from lamina.convert.errors import ConversionError
 from lamina.convert.fused import split_fused
@@ -24,6 +24,7 @@ from lamina.convert.slices import Slice, draft_slices
 from lamina.convert.source import Source, build_on_meta, open_source
 from lamina.convert.spec import BATCH, spec_of
 from lamina.convert.trace import trace
+from lamina.convert.unmodified import check_tables
 
 if TYPE_CHECKING:
     from lamina.convert.shard import Sharded
@@ -32,6 +33,8 @@ BACKENDS = ("python", "aot", "cudagraph")
 
 # Building and tracing set what a process has only one of: torch's default dtype, fx's options, a logger.
 _one_at_a_time = threading.Lock()
+# Architectures that stay known: of a small one the graph takes a second, of 80 layers ten.
+_MOST_KEPT = 32
 
 
 @dataclass(frozen=True)
@@ -108,15 +111,63 @@ def convert(model_or_path: object, dtype: torch.dtype | str | None = None, rope:
 
     `model_or_path` is a model folder, a config.json, a transformers config or a transformers model. Without
     `dtype` the config's (or the model's) is used. With `rope` "carry", RoPE tables are computed once and
-    carried from slice to slice; with "recompute", every slice computes them from positions. Threads that
-    convert at the same time wait for each other.
+    carried from slice to slice; with "recompute", every slice computes them from positions. An architecture
+    that was converted before is not traced again. Threads that convert at the same time wait for each other.
     """
     if rope not in ("carry", "recompute"):
         raise ConversionError(f"there is no rope mode {rope!r}; choose carry or recompute")
     source = open_source(model_or_path, dtype)
     with _one_at_a_time:
-        model = build_on_meta(source)
-        traced = trace(model, source.label)
+        cut = _cut(source, rope)
+    if source.model is not None:
+        check_tables(source.model, cut.tables, source.label)
+    return Conversion(
+        slices=cut.slices,
+        classes=cut.classes,
+        attentions=cut.attentions,
+        cut_bytes=cut.cut_bytes,
+        vocab_size=source.config.vocab_size,
+        max_positions=source.config.max_position_embeddings,
+        dtype=source.dtype,
+        rope=rope,
+        eos_token_ids=source.eos_token_ids,
+        config=source.config,
+        constants=cut.constants,
+    )
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """What follows from an architecture alone. Conversions share it: nobody changes it."""
+
+    slices: tuple[Slice, ...]
+    classes: tuple[SliceClass, ...]
+    attentions: tuple[AttentionOp, ...]
+    cut_bytes: tuple[int, ...]
+    constants: Mapping[Name, Constant]
+    tables: Mapping[str, Tensor]  # those that no checkpoint holds, by the buffer's name
+
+
+_kept: dict[tuple[object, ...], _Cut] = {}
+
+
+def _cut(source: Source, rope: str) -> _Cut:
+    """As the last time, if this architecture has been asked for before."""
+    config = source.config.to_json_string(use_diff=False)
+    key = (config, source.model_class, source.dtype, source.experts, rope)
+    known = _kept.get(key)
+    if known is None or source.model is not None:
+        model = build_on_meta(source)  # and the caller's own is compared with it
+        known = known or _cut_anew(model, source, rope)
+    _kept.pop(key, None)
+    _kept[key] = known  # the last to be forgotten
+    if len(_kept) > _MOST_KEPT:
+        del _kept[next(iter(_kept))]
+    return known
+
+
+def _cut_anew(model: PreTrainedModel, source: Source, rope: str) -> _Cut:
+    traced = trace(model, source.label)
     logits = normalise(traced, source.label)
     _check_logits(logits, source)
     split_fused(traced.graph)
@@ -125,18 +176,14 @@ def convert(model_or_path: object, dtype: torch.dtype | str | None = None, rope:
     for cut, before in zip(parts.cut_bytes, slices, strict=False):
         # The context that is handed on is exactly the cut that was paid for.
         assert cut == sum(value.bytes for value in before.carried)
-    return Conversion(
+    constants = constants_of(traced, parts.constant, model, source.label)
+    return _Cut(
         slices=slices,
         classes=classes,
         attentions=tuple(_attention(node) for node in parts.attentions),
         cut_bytes=parts.cut_bytes,
-        vocab_size=source.config.vocab_size,
-        max_positions=source.config.max_position_embeddings,
-        dtype=source.dtype,
-        rope=rope,
-        eos_token_ids=source.eos_token_ids,
-        config=source.config,
-        constants=constants_of(traced, parts.constant, model, source.label, source.model),
+        constants=constants,
+        tables=tables_in(constants, traced),
     )
 
 

@@ -6,7 +6,7 @@ live in the object alone: each is found here and refused, since the slices would
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -42,7 +42,13 @@ def check_unmodified(given: PreTrainedModel, built: PreTrainedModel, label: str)
     _check_ties(given, built, label)
 
 
-def check_buffer(given: PreTrainedModel, name: str, restored: Tensor, label: str) -> None:
+def check_tables(given: PreTrainedModel, restored: Mapping[str, Tensor], label: str) -> None:
+    """Raise a ConversionError if one of these tables has other values in the object."""
+    for name, table in restored.items():
+        _check_table(given, name, table, label)
+
+
+def _check_table(given: PreTrainedModel, name: str, restored: Tensor, label: str) -> None:
     """Raise a ConversionError if a table that follows from the config has other values in the object."""
     own = given.get_buffer(name)
     if own.is_meta:

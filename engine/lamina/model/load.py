@@ -7,12 +7,14 @@ import io
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
-import transformers
 
 from lamina.model.checkpoint import CheckpointError, require_sound
+
+if TYPE_CHECKING:
+    import transformers
 
 LoadFormat = Literal["safetensors", "dummy"]
 DUMMY_SEED = 0
@@ -35,6 +37,8 @@ def load_original(
         raise CheckpointError(
             'a config alone has no weights: give a folder with them, or load_format="dummy"'
         )
+    import transformers  # noqa: PLC0415 - slow to load, and front ends know this module's names
+
     require_sound(folder, getattr(config, "transformers_weights", None))
     with _quiet():
         try:
@@ -76,6 +80,8 @@ def _require_complete(folder: Path, report: dict[str, Any]) -> None:
 
 
 def _dummy(config: Any, dtype: torch.dtype) -> transformers.PreTrainedModel:
+    import transformers  # noqa: PLC0415 - as above
+
     with _quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(DUMMY_SEED)
         return _ready(transformers.AutoModelForCausalLM.from_config(config, dtype=dtype))
@@ -90,6 +96,8 @@ def _ready(model: transformers.PreTrainedModel) -> transformers.PreTrainedModel:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep transformers' bars and reports off the terminal: what matters of them is said in one sentence."""
+    import transformers  # noqa: PLC0415 - as above
+
     logger = logging.getLogger("transformers")
     level = logger.level
     bars = transformers.utils.logging.is_progress_bar_enabled()

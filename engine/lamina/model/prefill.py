@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from lamina.convert import AttentionOp, BoundSlice
+if TYPE_CHECKING:
+    from lamina.convert import AttentionOp, BoundSlice
 
 # Tokens that go through the slices together: enough for matrix products, few enough for a message.
 CHUNK = 512

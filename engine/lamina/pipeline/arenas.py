@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 
 from lamina import host_memory
 from lamina.attention.cuda import CudaAttentionWorker
 from lamina.attention.worker import TensorWorker
-from lamina.convert import AttentionOp, Conversion
 from lamina.kv import Arena, ArenaShape
 from lamina.pipeline.options import CoreOptions, EngineError
+
+if TYPE_CHECKING:
+    from lamina.convert import AttentionOp, Conversion
 
 # Of the memory nobody uses, what arenas take when their size is not said.
 SHARE_OF_FREE_MEMORY = 0.25

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lamina.convert import Conversion
-from lamina.convert.constants import Parameter
+if TYPE_CHECKING:
+    from lamina.convert import Conversion
+    from lamina.convert.constants import Parameter
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class ModelFacts:
 
     @staticmethod
     def of(conversion: Conversion) -> ModelFacts:
+        from lamina.convert.constants import Parameter  # noqa: PLC0415 - who has no model does without
+
         first = conversion.attentions[0]
         weights = {one.name: one for one in conversion.constants.values() if isinstance(one, Parameter)}
         return ModelFacts(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lamina.convert import Conversion
 from lamina.model import load_original
 from lamina.pipeline.options import CoreOptions, EngineError
+
+if TYPE_CHECKING:
+    from lamina.convert import Conversion
 
 
 def original_of(model: Any, conversion: Conversion, options: CoreOptions) -> Any:

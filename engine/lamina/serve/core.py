@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -13,7 +13,6 @@ from lamina.attention.cuda import CudaAttentionWorker, require_device
 from lamina.attention.worker import TensorWorker
 from lamina.cluster import LostError, Replaced, Scaled
 from lamina.cluster.prefilling import Prefilling
-from lamina.convert import Conversion, convert
 from lamina.kv import Arena
 from lamina.model import Prefill
 from lamina.pipeline import Change, CoreOptions, EngineError, Keeper, Records, Roster, Schedule, State
@@ -22,6 +21,9 @@ from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.keeper import Arrival
 from lamina.pipeline.landed import Landed, Spent
 from lamina.pipeline.original import original_of
+
+if TYPE_CHECKING:
+    from lamina.convert import Conversion
 
 
 class Core(Protocol):
@@ -58,6 +60,9 @@ class Core(Protocol):
     def records(self) -> Records | None:
         """What the workers did, where they keep records."""
 
+    def worked_s(self) -> dict[str, float]:
+        """Seconds that each worker has worked, as it said last; it is asked again."""
+
     def check_integrity(self) -> None:
         """Recount; raise RuntimeError naming the first thing found wrong."""
 
@@ -75,6 +80,8 @@ class LocalCore:
     def __init__(self, model: Any, options: CoreOptions, *, max_sequences: int) -> None:
         if options.place.type != "cpu":
             require_device()
+        from lamina.convert import convert  # noqa: PLC0415 - brings transformers, which a cluster's front end does without
+
         self.conversion = convert(model, dtype=options.dtype, rope=options.rope)
         self.facts = ModelFacts.of(self.conversion)
         shape = arena_shape(self.conversion)
@@ -200,6 +207,10 @@ class LocalCore:
 
     def records(self) -> None:
         """None are kept: a step's own times say it."""
+
+    def worked_s(self) -> dict[str, float]:
+        """There are no workers."""
+        return {}
 
     def check_integrity(self) -> None:
         """Recount the arena; raise RuntimeError naming the first thing found wrong."""

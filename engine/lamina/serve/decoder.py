@@ -14,7 +14,7 @@ from lamina.pipeline.landed import Landed
 from lamina.serve.beams import BeamSearch
 from lamina.serve.logprobs import LogprobTable
 from lamina.serve.pending import Pending
-from lamina.serve.requests import Completion, FinishReason, Request
+from lamina.serve.requests import Completion, FinishReason, Piece, Request, pieces_of
 from lamina.serve.running import Running
 from lamina.serve.step import Step
 
@@ -266,6 +266,17 @@ class Decoder:
             for row, sample in request.samples.items():
                 since[sample] = tuple(self._running.tokens_of(row, told.get(sample, 0)))
         return since
+
+    def pieces(self, request: Request, told: Mapping[int, int]) -> list[Piece]:
+        """What samples have beyond what was told of them, with their log-probabilities and ends."""
+        found = pieces_of(request.ended, told)
+        if request.search is None:
+            for row, sample in request.samples.items():
+                since = told.get(sample, 0)
+                if tokens := self._running.tokens_of(row, since):
+                    logprobs = self._logprobs.told(row, since + len(tokens), since)
+                    found.append(Piece(sample, tuple(tokens), logprobs))
+        return found
 
     def _open(self, request: Request) -> None:
         self._by_number[request.number] = request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from lamina._native import Scheduler
 from lamina.cluster import ClusterCore, Layout, Workplace
 from lamina.pipeline import CoreOptions, EngineError, Records, Schedule
+from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.options import require_count
 from lamina.serve.admission import ADMISSIONS, Checked, Policy, checked, policy_of, priority, require_goes_on
 from lamina.serve.core import Core, LocalCore
@@ -90,6 +91,16 @@ class Engine:
         return self._core.pool_tokens * self._core.pools
 
     @property
+    def used_kv_tokens(self) -> int:
+        """Of them, what requests have been promised."""
+        return self.kv_tokens - self._turns.scheduler.free_tokens
+
+    @property
+    def facts(self) -> ModelFacts:
+        """Sizes of the model."""
+        return self._core.facts
+
+    @property
     def waiting(self) -> int:
         """Requests that have not begun, or had to make room."""
         return self._turns.scheduler.waiting
@@ -117,6 +128,12 @@ class Engine:
     def faults(self) -> list[Fault]:
         """Workers that were lost and replaced, so far."""
         return self._turns.faults
+
+    def worked_s(self) -> dict[str, float]:
+        """Seconds that each worker of a layout has computed, and not waited, as it said when this was asked
+        before: it waits for nobody.
+        """
+        return self._core.worked_s()
 
     def strike(self, worker: str, how: str = "kill") -> None:
         """Do one of them harm, to see what comes of it: "kill" or "stop" it."""
@@ -336,6 +353,14 @@ class Engine:
                 return
             if number in self._requests:
                 self.step()
+
+    def pieces(self, number: int, told: Mapping[int, int]) -> list[Piece]:
+        """What each sample of a request that has not ended has beyond so many tokens, with log-probabilities
+        where they were asked for, and why it ended if it has. Of a beam search nothing.
+        """
+        if number not in self._requests:
+            raise _unknown(number)
+        return self._decoder.pieces(self._requests[number], told)
 
     def _made_since(self, number: int, told: dict[int, int]) -> dict[int, tuple[int, ...]]:
         request = self._requests.get(number)

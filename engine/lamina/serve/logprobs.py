@@ -66,15 +66,17 @@ class LogprobTable:
         self._top_tokens[places, number, :most] = revealed.tokens[which, :most]
         self._top[places, number, :most] = revealed.logs[which, :most]
 
-    def told(self, row: int, tokens: int) -> tuple[TokenLogprobs, ...] | None:
-        """What the first tokens of a row's sequence came with; None if it did not ask."""
+    def told(self, row: int, tokens: int, since: int = 0) -> tuple[TokenLogprobs, ...] | None:
+        """What the first tokens of a row's sequence came with, from one of them on; None if it did not
+        ask.
+        """
         if row >= self._place.size or self._place[row] == NONE:
             return None
         place = self._place[row]
         most = self._most[place]
-        chosen = self._chosen[place, :tokens].tolist()
-        names = self._top_tokens[place, :tokens, :most].tolist()
-        values = self._top[place, :tokens, :most].tolist()
+        chosen = self._chosen[place, since:tokens].tolist()
+        names = self._top_tokens[place, since:tokens, :most].tolist()
+        values = self._top[place, since:tokens, :most].tolist()
         return tuple(
             TokenLogprobs(own, tuple(zip(ids, logs, strict=True)))
             for own, ids, logs in zip(chosen, names, values, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -35,6 +36,10 @@ class Result:
     preemptions: int
     error: str | None = None  # why it failed
 
+    def pieces(self, told: Mapping[int, int]) -> list[Piece]:
+        """What nobody has been told of each completion."""
+        return pieces_of(dict(enumerate(self.completions)), told)
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -42,6 +47,20 @@ class Piece:
 
     sample: int
     tokens: tuple[int, ...]
+    # As `Engine.pieces` has it, not a stream.
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    finish_reason: FinishReason | None = None  # of the sequence's last
+
+
+def pieces_of(ended: Mapping[int, Completion], told: Mapping[int, int]) -> list[Piece]:
+    """The last piece of each sequence that has ended and has not been told whole."""
+    found = []
+    for sample, done in ended.items():
+        since = told.get(sample, 0)
+        if since < len(done.tokens):
+            logprobs = done.logprobs and done.logprobs[since:]
+            found.append(Piece(sample, done.tokens[since:], logprobs, done.finish_reason))
+    return found
 
 
 @dataclass

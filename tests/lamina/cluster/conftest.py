@@ -90,13 +90,6 @@ def reference(saved: Saved) -> Callable[..., list[int]]:
     return make
 
 
-@pytest.fixture(scope="session")
-def machine() -> Iterator[Machine]:
-    """Where the workers of most tests start: torch is imported there once."""
-    with Machine() as made:
-        yield made
-
-
 @pytest.fixture
 def start(saved: Saved, machine: Machine) -> Iterator[Callable[..., Engine]]:
     """Make an engine with workers; at the end all is as it should be, and nobody is left."""

@@ -18,6 +18,7 @@ def main(folder: str, deed: str) -> None:
     for length in range(1, 8):
         engine.submit(list(range(1, 1 + length)), Sampling(max_tokens=200))
     engine.step()
+    assert "transformers" not in sys.modules, "it takes seconds to load, and workers alone need it"
     crew = engine.core._crew
     print(engine.core._machine._process.pid, *crew.pids, flush=True)
     if deed == "wait":

@@ -140,48 +140,52 @@ def test_one_that_is_stopped_while_it_is_told_much(
 
 
 def test_a_nursery_that_is_killed_while_workers_are_replaced(
-    saved: Callable[..., Path], load: Load, play: Play
+    start: Start, machine: Machine, load: Load, play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Engine(saved("llama-gqa"), layout=LAYOUTS["rotational"], kv_tokens=2000) as engine:
-        wanted = play(engine, load[:6])
-        machine, killed = engine.core._machine, []
-        start = machine.start
+    engine = start(LAYOUTS["rotational"])
+    wanted = play(engine, load[:6])
+    killed: list[Any] = []
+    start_workers = machine.start
 
-        def spoil(*whatever: object) -> list[int]:
-            if not killed:
-                killed.append(machine._process)
-                killed[0].kill()
-                killed[0].wait()
-            return start(*whatever)  # type: ignore[arg-type]
+    def spoil(*whatever: object) -> list[int]:
+        if not killed:
+            killed.append(machine._process)
+            killed[0].kill()
+            killed[0].wait()
+        return start_workers(*whatever)  # type: ignore[arg-type]
 
-        machine.start = spoil  # type: ignore[method-assign]
+    monkeypatch.setattr(machine, "start", spoil)
 
-        def strike(step: int) -> None:
-            if step == 3:
-                engine.strike("model 0")
+    def strike(step: int) -> None:
+        if step == 3:
+            engine.strike("model 0")
 
-        assert play(engine, load[:6], strike) == wanted
-        assert len(killed) == 1
-        (fault,) = engine.faults
-        assert fault.workers == tuple(sorted(engine.workers))
+    assert play(engine, load[:6], strike) == wanted
+    assert len(killed) == 1
+    (fault,) = engine.faults
+    assert fault.workers == tuple(sorted(engine.workers))
 
 
 def test_a_nursery_that_is_killed(
-    saved: Callable[..., Path], load: Load, children_of: Callable[[int], list[int]], play: Play
+    start: Start,
+    machine: Machine,
+    load: Load,
+    children_of: Callable[[int], list[int]],
+    play: Play,
 ) -> None:
     """Everything there was has gone; the engine loads its model again, and goes on."""
-    with Engine(saved("llama-gqa"), layout=LAYOUTS["heads"], kv_tokens=2000) as engine:
-        wanted = play(engine, load)
-        killed = []
+    engine = start(LAYOUTS["heads"])
+    wanted = play(engine, load)
+    killed: list[Any] = []
 
-        def strike(step: int) -> None:
-            if step == 5:
-                killed.append(engine.core._machine._process)
-                killed[0].kill()
+    def strike(step: int) -> None:
+        if step == 5:
+            killed.append(machine._process)
+            killed[0].kill()
 
-        assert play(engine, load, strike) == wanted
-        assert set(engine.faults[0].workers) == set(engine.workers)
-        assert killed[0].pid not in children_of(os.getpid()), "it was waited for"
+    assert play(engine, load, strike) == wanted
+    assert set(engine.faults[0].workers) == set(engine.workers)
+    assert killed[0].pid not in children_of(os.getpid()), "it was waited for"
 
 
 class SpoiledMachine(Machine):

@@ -125,7 +125,8 @@ def test_threads_convert_one_at_a_time(tiny: Callable[..., Any], monkeypatch: py
     monkeypatch.setattr(conversion_module, "trace", slow_trace)
     types = (torch.float32, torch.bfloat16)
     with ThreadPoolExecutor(len(types)) as pool:
-        found = list(pool.map(lambda dtype: convert(tiny("OPT", ffn_dim=96), dtype), types))
+        # An architecture that no other test has, so that it is not known already.
+        found = list(pool.map(lambda dtype: convert(tiny("OPT", ffn_dim=72), dtype), types))
     for dtype, conversion in zip(types, found, strict=True):
         assert {value.spec.dtype for value in conversion.slices[1].program.weights} == {dtype}
-    assert max(most) == 1
+    assert most == [1, 1]

@@ -1,13 +1,17 @@
 """The other process of the tests: sends or receives without end, until it is killed.
 
 python child.py ROLE ADDRESS NETWORK [LOG], the secret in hex on stdin.
+python child.py, and on stdin a line of JSON for each process to be forked: [SECRET, ROLE, ADDRESS, ...].
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from lamina import fhbn
@@ -21,10 +25,24 @@ def parts_of(seqno: int) -> list[bytes]:
     return [draws.randbytes(draws.choice((0, 1, 63, 64, 700, 4000))) for _ in range(draws.randrange(5))]
 
 
-def main() -> None:
+def fork_each() -> None:
+    """A process for each line, which says whom: Python and all modules are there already."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody has to reap them
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            secret, *role = json.loads(line)
+            try:
+                play(bytes.fromhex(secret), role)
+            finally:
+                os._exit(1)
+        print(pid, flush=True)
+
+
+def play(secret: bytes, said: Sequence[str]) -> None:
     """Play the role."""
-    role, address, network, *log = sys.argv[1:]
-    secret = bytes.fromhex(sys.stdin.readline())
+    role, address, network, *log = said
     link = fhbn.connect(address, name=role, secret=secret)
     if role == "producer":
         sender = link.sender("data", network=network)
@@ -45,4 +63,7 @@ def consume(link: fhbn.Link, network: str, log: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:]:
+        play(bytes.fromhex(sys.stdin.readline()), sys.argv[1:])
+    else:
+        fork_each()

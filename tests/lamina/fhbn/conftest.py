@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import runpy
+import select
+import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +110,56 @@ def spawn(listener: fhbn.Listener, secret: bytes) -> Iterator[Callable[..., subp
             return child
 
         yield start
+
+
+class Forked:
+    """A process that another one has forked, as far as tests need it."""
+
+    def __init__(self, pid: int) -> None:
+        self._handle = os.pidfd_open(pid)
+
+    def kill(self) -> None:
+        signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Until it has ended."""
+        assert select.select([self._handle], [], [], 60)[0], "it goes on"
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+
+@pytest.fixture
+def fork(listener: fhbn.Listener, secret: bytes) -> Iterator[Callable[..., Forked]]:
+    """As `spawn`, for many: they are forked from one process, killed and ended when it is over."""
+    with (
+        subprocess.Popen(
+            [sys.executable, CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as parent,
+        ExitStack() as children,
+    ):
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        children.callback(parent.stdin.close)
+
+        def start(role: str, network: str, *arguments: str | Path) -> Forked:
+            assert parent.stdin is not None
+            assert parent.stdout is not None
+            said = [secret.hex(), role, listener.address, network, *map(str, arguments)]
+            parent.stdin.write(json.dumps(said) + "\n")
+            parent.stdin.flush()
+            child = Forked(int(parent.stdout.readline()))
+            for last in (child.close, child.wait):
+                children.callback(last)
+            children.callback(kill, child)
+            return child
+
+        yield start
+
+
+def kill(child: Forked) -> None:
+    with suppress(ProcessLookupError):
+        child.kill()
 
 
 def end(child: subprocess.Popen[str]) -> None:

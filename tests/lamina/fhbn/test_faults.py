@@ -9,12 +9,14 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lamina import fhbn
 
 Spawn = Callable[..., subprocess.Popen[str]]
+Fork = Callable[..., Any]
 Act = Callable[..., None]
 MESSAGE_BYTES = 1 << 14  # as the child has it
 KILLS = 100  # of either side
@@ -32,11 +34,11 @@ def for_ever(call: Callable[..., None], *arguments: object) -> None:
         call(*arguments)
 
 
-def test_a_sender_killed_anywhere(listener: fhbn.Listener, spawn: Spawn, take: Act) -> None:
+def test_a_sender_killed_anywhere(listener: fhbn.Listener, fork: Fork, take: Act) -> None:
     draws = random.Random(1)
     wanted = 0
     for _ in range(KILLS):
-        child = spawn("producer", "shm")
+        child = fork("producer", "shm")
         with listener.accept() as link:
             receiver = link.receiver("data", message_bytes=MESSAGE_BYTES, network="shm", first_seqno=wanted)
         for _ in range(draws.randrange(20)):
@@ -52,12 +54,12 @@ def test_a_sender_killed_anywhere(listener: fhbn.Listener, spawn: Spawn, take: A
 
 
 def test_a_receiver_killed_anywhere(
-    listener: fhbn.Listener, spawn: Spawn, tmp_path: Path, send_next: Act
+    listener: fhbn.Listener, fork: Fork, tmp_path: Path, send_next: Act
 ) -> None:
     draws = random.Random(2)
     log = tmp_path / "log"
     for _ in range(KILLS):
-        child = spawn("consumer", "shm", log)
+        child = fork("consumer", "shm", log)
         with listener.accept() as link:
             sender = link.sender("data", network="shm")
         for _ in range(draws.randrange(30)):

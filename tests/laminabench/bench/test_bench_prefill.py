@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -32,8 +36,20 @@ def tiny() -> transformers.PreTrainedConfig:
     )
 
 
+@pytest.fixture(scope="module")
+def traffic_machine() -> Iterator[Callable[[prefill.Offer], Any]]:
+    """Where workers start whose prompts are made up: one for each offer."""
+    make = prefill._machine
+    with contextlib.ExitStack() as made:
+        yield functools.cache(lambda offer: made.enter_context(make(offer)))
+
+
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch: pytest.MonkeyPatch, machine: Any, traffic_machine: Callable[..., Any]) -> None:
+    def find(offer: prefill.Offer) -> Any:
+        return contextlib.nullcontext(traffic_machine(offer) if offer.source == "traffic" else machine)
+
+    monkeypatch.setattr(prefill, "_machine", find)
     monkeypatch.setattr(prefill, "mini_config", tiny)
     monkeypatch.setattr(prefill, "LEAST_TBT_S", 3e-4)
 
@@ -74,10 +90,16 @@ def test_both_ways_take_turns(source: str, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.skipif(CORES < 2, reason="model worker and attention worker have a core each")
 @pytest.mark.usefixtures("small")
 def test_what_came_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert code_of([*COMMAND, "--source", "traffic"]) == 0
+    asked = [*COMMAND, "--prompt-tokens", "101", "--prompt-tokens-per-s", "4000"]
+    assert code_of([*asked, "--source", "traffic"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "traffic: the prefill worker computes nothing and sends KV of made-up content, 2,000 " in told
+    assert "traffic: the prefill worker computes nothing and sends KV of made-up content, 4,000 " in told
     assert "p99 TBT with prompts that are pulled, over without: below 1.10: " in told
+
+
+def test_how_fast_prompts_come_if_nobody_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert code_of(["bench", "prefill", "--help"]) == 0
+    assert "With traffic: how fast it comes. [default: 2000]" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_prompt_without_kv(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,100 @@
+"""An architecture that is known is not traced again, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from lamina.convert import ConversionError, convert
+from lamina.convert import conversion as conversion_module
+from lamina.convert.trace import trace
+
+CHANGES = {"num_hidden_layers": 1, "intermediate_size": 104}
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversion_module, "_kept", {})
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """What has been traced."""
+    found: list[Any] = []
+
+    def note(model: Any, label: str) -> Any:
+        found.append(model)
+        return trace(model, label)
+
+    monkeypatch.setattr(conversion_module, "trace", note)
+    return found
+
+
+def test_the_same_architecture_is_known(
+    tiny: Callable[..., Any], seeded: Callable[..., Any], decodes: Callable[..., None], traced: list[Any]
+) -> None:
+    """Whatever the weights: both models decode as they did."""
+    for seed in (0, 1):
+        model = seeded(tiny("Llama", **CHANGES), seed)
+        conversion = convert(model)
+        decodes(model, conversion, conversion.bind(model))
+        assert conversion.config is not model.config
+    assert len(traced) == 1
+
+
+def test_what_differs_is_another_architecture(tiny: Callable[..., Any], traced: list[Any]) -> None:
+    config = tiny("Llama", **CHANGES)
+    scaled = tiny("Llama", attention_bias=True, **CHANGES)
+    found = [
+        convert(config, torch.float32),
+        convert(config, torch.bfloat16),
+        convert(config, torch.float32, rope="recompute"),
+        convert(scaled, torch.float32),
+    ]
+    assert len(traced) == len(found)
+    again = convert(scaled, torch.float32)
+    assert len(traced) == len(found)
+    assert again.slices is found[-1].slices
+
+
+def test_a_class_of_ones_own_is_not_taken_for_another(custom: Callable[..., Any], traced: list[Any]) -> None:
+    """Their configs are the same."""
+    first, second = (custom(compute) for compute in (lambda up, x: up * x, lambda up, x: up + x))
+    assert first.config.to_json_string() == second.config.to_json_string()
+    sources = [[kind.source for kind in convert(model).classes] for model in (first, second)]
+    assert len(traced) == 2
+    assert sources[0] != sources[1]
+
+
+def test_a_model_that_was_changed_is_refused_though_its_architecture_is_known(
+    tiny: Callable[..., Any], seeded: Callable[..., Any]
+) -> None:
+    model = seeded(tiny("Llama", **CHANGES))
+    convert(model)
+    with torch.no_grad():
+        model.get_buffer("model.rotary_emb.inv_freq").mul_(2)
+    with pytest.raises(
+        ConversionError, match=r"the buffer model\.rotary_emb\.inv_freq is not what its config"
+    ):
+        convert(model)
+    model = seeded(tiny("Llama", **CHANGES))
+    model.model.layers[0].mlp.act_fn = torch.nn.ReLU()
+    with pytest.raises(ConversionError, match="which would be lost"):
+        convert(model)
+
+
+def test_those_not_asked_for_in_a_long_time_are_forgotten(
+    tiny: Callable[..., Any], traced: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversion_module, "_MOST_KEPT", 2)
+    first, second, third = (tiny("Llama", num_hidden_layers=1, vocab_size=50 + i) for i in range(3))
+    for config in (first, second, first, third):
+        convert(config)
+    assert len(traced) == 3
+    convert(first)
+    assert len(traced) == 3
+    convert(second)
+    assert len(traced) == 4
