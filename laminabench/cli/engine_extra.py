@@ -1,4 +1,4 @@
-"""What commands say that need the `engine` extra where it is not installed."""
+"""What commands say that need the `engine` or `serve` extra where it is not installed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from laminabench.errors import UserError
 
 PACKAGES = {"msgpack", "torch", "transformers", "safetensors"}
+SERVE_PACKAGES = {"fastapi", "httptools", "prometheus_client", "pydantic", "starlette", "uvicorn", "uvloop"}
 
 
 @contextlib.contextmanager
@@ -16,8 +17,10 @@ def needed() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name and error.name.split(".")[0] in PACKAGES:
+        package = (error.name or "").split(".")[0]
+        if package in PACKAGES | SERVE_PACKAGES:
+            extra = "engine" if package in PACKAGES else "engine,serve"
             raise UserError(
-                f"this needs {error.name}, which is not installed: pip install 'laminabench[engine]'"
+                f"this needs {error.name}, which is not installed: pip install 'laminabench[{extra}]'"
             ) from error
         raise

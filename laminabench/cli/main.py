@@ -92,6 +92,20 @@ COMMANDS = (
         example="laminabench convert llama3-70b",
     ),
     Lazy(
+        "serve",
+        "laminabench.cli.serve:serve",
+        "Serve a model over OpenAI's HTTP API.",
+        section="The engine",
+        example="laminabench serve --model llama-mini --port 8000",
+    ),
+    Lazy(
+        "baseline",
+        "laminabench.cli.baseline:baseline",
+        "Install real systems to compare with: vLLM.",
+        section="Measuring",
+        example="laminabench baseline setup vllm",
+    ),
+    Lazy(
         "check",
         "laminabench.cli.check:check",
         "Hold replays against goldens: a gate for CI.",

@@ -160,9 +160,16 @@ def check(setup: LiveSetup) -> None:
 
 
 def kv_tokens(setup: LiveSetup, trace: Trace, free_bytes: float) -> int:
+    """Tokens of KV memory for a trace, no more than its longest requests could fill at once."""
+    lengths = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
+    most = int(np.sort(lengths)[-setup.max_sequences :].sum() * KV_HEADROOM) + 1
+    return kv_within(setup, most, free_bytes)
+
+
+def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
     """Tokens of KV memory, of all attention workers together; a UserError if this machine has not so much.
 
-    By default a quarter of the free memory, and no more than the longest requests could fill at once.
+    By default a quarter of the free memory, and not above `most`.
     """
     # Replicas are forked from one process, and read the same copy of the weights: as loaded, and as slices
     # have them.
@@ -182,8 +189,6 @@ def kv_tokens(setup: LiveSetup, trace: Trace, free_bytes: float) -> int:
             )
         return setup.kv_tokens
     quarter = int(min(KV_SHARE * free_bytes, room) // each)
-    lengths = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
-    most = int(np.sort(lengths)[-setup.max_sequences :].sum() * KV_HEADROOM) + 1
     # A worker that holds whole requests may get the longest of them all.
     pools = 1 if setup.partition == "heads" else setup.workers[1]
     return max(1, min(quarter, most * pools))
@@ -233,6 +238,16 @@ def opened(setup: LiveSetup, tokens: int, policy: str | Callable[..., int]) -> I
 @contextlib.contextmanager
 def refused() -> Iterator[None]:
     """What the engine says no to, as the sentence of a UserError."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, _known_errors()):
+            raise UserError(f"the engine: {error}") from error
+        raise
+
+
+def _known_errors() -> tuple[type[Exception], ...]:
+    """Those of the engine's modules that have been loaded: nobody has raised another's."""
     errors = (
         ("lamina.serve", ("EngineError", "RequestError")),
         ("lamina.convert", ("ConversionError",)),
@@ -240,13 +255,12 @@ def refused() -> Iterator[None]:
         ("lamina.fhbn", ("ChannelError",)),
         ("lamina.kv", ("ArenaError",)),
     )
-    known = tuple(
-        getattr(importlib.import_module(module), name) for module, names in errors for name in names
+    return tuple(
+        getattr(sys.modules[module], name)
+        for module, names in errors
+        if module in sys.modules
+        for name in names
     )
-    try:
-        yield
-    except known as error:
-        raise UserError(f"the engine: {error}") from error
 
 
 def _dtype(model: ModelShape) -> Any:
@@ -258,8 +272,7 @@ def _weights(setup: LiveSetup) -> tuple[Any, str]:
     """The model as the engine takes it, and whether its weights are read or made up."""
     path = Path(setup.source)
     if setup.model.name in load_models() and setup.source.strip().lower() == setup.model.name:
-        transformers: Any = importlib.import_module("transformers")
-        return transformers.AutoConfig.for_model(**to_hf_config(setup.model.name, LONGEST_TEXT)), "dummy"
+        return to_hf_config(setup.model.name, LONGEST_TEXT), "dummy"
     if path.is_dir() and any(path.glob("*.safetensors")):
         return path, "safetensors"
     return path / "config.json" if path.is_dir() else path, "dummy"

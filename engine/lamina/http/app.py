@@ -1,0 +1,195 @@
+"""The HTTP application: OpenAI's endpoints over a Service."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
+
+from lamina.http import answers
+from lamina.http.api import ChatRequest, CompletionRequest
+from lamina.http.errors import ApiError
+from lamina.http.fields import Asked
+from lamina.http.guard import Guard
+from lamina.http.openapi import body_of, described
+from lamina.http.service import Service
+
+Body = TypeVar("Body", bound=Asked)
+CREATED = 0  # the model has no date of its own
+PROMETHEUS = "text/plain; version=1.0.0; charset=utf-8"
+
+ERROR: dict[str, Any] = {"model": answers.ErrorAnswer}
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """What an endpoint may answer besides what it is asked for."""
+    return dict.fromkeys(statuses, ERROR)
+
+
+# Any endpoint behind the key, or asked by somebody who is not understood.
+COMMON = errors(400, 401, 405)
+POSTED = errors(400, 401, 404, 405, 408, 413, 415, 429, 500, 503)
+
+
+def make_app(service: Service) -> FastAPI:
+    """The application, which serves from its startup on."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.start()
+        yield
+        service.driver.stop("the server is being ended")
+
+    app = FastAPI(
+        title="lamina",
+        summary="OpenAI's completions and chat completions on the Lamina engine.",
+        version=service.version or "0",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _not_valid)
+    app.add_exception_handler(Exception, _bug)
+    app.add_middleware(Guard, service=service)
+    _models(app, service)
+    _completions(app, service)
+    _operation(app, service)
+    app.openapi = lambda: described(app)  # type: ignore[method-assign]
+    return app
+
+
+def _models(app: FastAPI, service: Service) -> None:
+    def model() -> dict[str, Any]:
+        return {
+            "id": service.model,
+            "object": "model",
+            "created": CREATED,
+            "owned_by": "lamina",
+            "max_model_len": service.context,
+        }
+
+    @app.get("/v1/models", response_model=answers.ModelList, responses=COMMON)
+    async def models() -> JSONResponse:
+        """The model that is served."""
+        return JSONResponse({"object": "list", "data": [model()]})
+
+    @app.get("/v1/models/{name:path}", response_model=answers.Model, responses={**COMMON, **errors(404)})
+    async def one(name: str) -> JSONResponse:
+        """The same, by name."""
+        if name != service.model:
+            raise ApiError(
+                404, f"no model is called '{name}': this server has {service.model}", param="model"
+            )
+        return JSONResponse(model())
+
+
+def _completions(app: FastAPI, service: Service) -> None:
+    @app.post(
+        "/v1/completions",
+        response_model=answers.CompletionAnswer,
+        responses=POSTED,
+        openapi_extra=body_of(CompletionRequest),
+    )
+    async def completions(request: Request) -> Response:
+        """Continue a text, or token ids."""
+        return await service.complete(await _body(request, CompletionRequest))
+
+    @app.post(
+        "/v1/chat/completions",
+        response_model=answers.ChatAnswer,
+        responses=POSTED,
+        openapi_extra=body_of(ChatRequest),
+    )
+    async def chat(request: Request) -> Response:
+        """Say what comes next in a conversation."""
+        return await service.chat(await _body(request, ChatRequest))
+
+
+def _operation(app: FastAPI, service: Service) -> None:
+    @app.get("/health", response_model=answers.Health, responses=errors(400, 405, 503))
+    async def health() -> JSONResponse:
+        """Whether requests are taken."""
+        if why := service.why_closed:
+            raise ApiError(503, why, code="closed")
+        return JSONResponse({"status": "ok"})
+
+    @app.get(
+        "/metrics",
+        response_class=Response,
+        responses={200: {"content": {PROMETHEUS: {"schema": {"type": "string"}}}}, **COMMON},
+    )
+    async def metrics() -> Response:
+        """Counters, gauges and histograms for Prometheus."""
+        return Response(service.meter.text(service.driver), headers={"content-type": PROMETHEUS})
+
+    @app.get("/version", response_model=answers.Version, responses=COMMON)
+    async def version() -> JSONResponse:
+        """Of laminabench."""
+        return JSONResponse({"version": service.version})
+
+
+async def _body(request: Request, model: type[Body]) -> Body:
+    """A request's body, checked as it is parsed; an ApiError that says what is wrong with it."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        # A page in a browser cannot send this type to another's server without having asked it.
+        raise ApiError(415, "send the body as content-type: application/json", code="content_type")
+    try:
+        return model.model_validate_json(await request.body())
+    except ValidationError as error:
+        raise _sentence(error) from error
+    except ClientDisconnect as error:
+        raise ApiError(400, "the body has not come whole") from error
+
+
+def _sentence(error: ValidationError) -> ApiError:
+    """Of all that is wrong the first, and where."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    # A field that may be one of several things is wrong in each way: who came furthest is meant.
+    field = found[0]["loc"][:1]
+    first = max((each for each in found if each["loc"][:1] == field), key=lambda each: len(each["loc"]))
+    message = first["msg"].removeprefix("Value error, ")
+    where = [str(part) for part in first["loc"]]
+    if not where:
+        return ApiError(400, f"the body is not what is asked for: {message}", code="invalid_body")
+    if first["type"] == "extra_forbidden":
+        message = "this server knows no such field: leave it out"
+    named = [part for part in where if part.isidentifier() or part.isdigit()]
+    return ApiError(400, f"{'.'.join(named)}: {message}", param=where[0], code=first["type"])
+
+
+async def _api_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    if error.status == 413:
+        raise error  # the guard knows how to hang up on somebody who still sends
+    return JSONResponse(error.said(), error.status, error.headers)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """Those of the framework: unknown paths and methods."""
+    assert isinstance(error, HTTPException)
+    said = {
+        404: f"there is nothing at {request.url.path}",
+        405: f"{request.method} does not go with {request.url.path}",
+    }
+    told = ApiError(error.status_code, said.get(error.status_code, str(error.detail)))
+    return JSONResponse(told.said(), told.status, error.headers)
+
+
+async def _not_valid(_: Request, error: Exception) -> Response:
+    return JSONResponse(ApiError(400, str(error)).said(), 400)
+
+
+async def _bug(_: Request, error: Exception) -> Response:
+    told = ApiError(500, f"this is a bug of the server: {type(error).__name__}", code="bug")
+    return JSONResponse(told.said(), 500)

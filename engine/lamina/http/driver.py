@@ -1,0 +1,267 @@
+"""The one thread that owns an engine: requests reach it by a queue, and it tells what becomes of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lamina.http.errors import ClosedError, FullError
+from lamina.serve import Engine, Piece, RequestError, Result, Sampling, Step
+
+
+@dataclass(eq=False, slots=True)
+class Ticket:
+    """A request on its way through the driver."""
+
+    prompt: Sequence[int]
+    sampling: Sampling
+    hear: Callable[[News], None] = lambda news: None  # for whoever spreads the news
+    arrived_s: float = 0.0  # time.monotonic()
+    satisfied: bool = False  # called off because it has all that was wanted
+    # Of the driver's thread alone:
+    number: int = -1  # the engine's, once it has taken it in
+    told: dict[int, int] = field(default_factory=dict)  # tokens of each sample that were told
+    last_s: float = 0.0  # when the last of them were made
+
+
+@dataclass(slots=True)
+class News:
+    """What has become of a request since it was last told of."""
+
+    ticket: Ticket
+    taken: bool = False  # the engine has it: it waits for its turn
+    refused: str | None = None  # it can never be served
+    pieces: Sequence[Piece] = ()
+    ended: bool = False  # nothing more will be told
+    error: str | None = None  # why it failed
+
+
+class Watch(Protocol):
+    """Who keeps count of what happens, in the driver's thread; it must not take long."""
+
+    def stepped(self, step: Step) -> None: ...
+    def told(self, ticket: Ticket, tokens: int, at_s: float) -> None: ...
+    def ended(self, ticket: Ticket, result: Result) -> None: ...
+
+
+class Driver:
+    """Steps the engine while anybody is served, and sleeps while nobody is.
+
+    `deliver` is called by the driver's thread, once a step, with all that is new. Requests are taken in and
+    called off between steps. When the engine fails for good everybody is told, and `failed` is called.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        deliver: Callable[[list[News]], None],
+        *,
+        most_waiting: int = 1024,
+        watch: Watch | None = None,
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.engine = engine
+        self.most_waiting = most_waiting
+        self.closed: str | None = None  # why nobody is taken in any more
+        self.error: str | None = None  # why the engine is no more
+        self._deliver, self._watch, self._failed = deliver, watch, failed
+        self._wake = threading.Condition()
+        self._arrived: list[Ticket] = []
+        self._called_off: list[Ticket] = []
+        self._questions: list[Callable[[], None]] = []
+        self._waiting = 0  # requests that have not begun, wherever they are
+        # Of the driver's thread alone:
+        self._live: dict[int, Ticket] = {}
+        self._not_begun: set[int] = set()
+        self._batch_of: dict[int, int] = {}
+        self._batches: dict[int, dict[int, Ticket]] = {}
+        self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
+
+    # For other threads.
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have not begun."""
+        return self._waiting
+
+    @property
+    def running(self) -> int:
+        """Requests that are in a batch."""
+        return len(self._batch_of)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the thread is over."""
+        return not self._thread.is_alive()
+
+    def submit(self, tickets: Sequence[Ticket]) -> None:
+        """Let them wait for their turn, all or none; a FullError if too many wait, a ClosedError at the
+        end.
+        """
+        with self._wake:
+            if self.closed:
+                raise ClosedError(self.closed)
+            if self._waiting + len(tickets) > self.most_waiting:
+                raise FullError(
+                    f"{self._waiting:,} requests wait, and no more than {self.most_waiting:,} may: try later"
+                )
+            self._waiting += len(tickets)
+            self._arrived += tickets
+            self._wake.notify()
+
+    def cancel(self, tickets: Iterable[Ticket]) -> None:
+        """Take them out, wherever they are, and tell no more of them; those that have ended do not mind."""
+        with self._wake:
+            self._called_off += tickets
+            self._wake.notify()
+
+    def ask(self, question: Callable[[], None]) -> None:
+        """Have something done between two steps, by the thread that owns the engine. It must not raise."""
+        with self._wake:
+            self._questions.append(question)
+            self._wake.notify()
+
+    def stop(self, why: str) -> None:
+        """Take nobody in any more, and end whoever is served with an error that says why."""
+        with self._wake:
+            self.closed = self.closed or why
+            self._wake.notify()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the thread to be over."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    # The driver's thread.
+
+    def _run(self) -> None:
+        try:
+            while not self.closed:
+                self._turn()
+            self._end_all(self.closed)
+            while not self.engine.idle:
+                self.engine.step()
+        except Exception as error:
+            self.error = f"the engine has failed: {error}"
+            with self._wake:
+                self.closed = self.error
+            self._tell_all(self.error)
+            self._failed()
+
+    def _turn(self) -> None:
+        """What has been asked for, and one step."""
+        with self._wake:
+            while not (self._arrived or self._called_off or self._questions or self.closed):
+                if not self.engine.idle:
+                    break
+                self._wake.wait()
+            arrived, self._arrived = self._arrived, []
+            called_off, self._called_off = self._called_off, []
+            questions, self._questions = self._questions, []
+        news: list[News] = []
+        try:
+            self._take_in(arrived, set(called_off), news)
+            for ticket in called_off:
+                self._call_off(ticket)
+            for question in questions:
+                question()
+            if not self.engine.idle:
+                self._step(news)
+        finally:
+            if news:
+                self._deliver(news)
+
+    def _take_in(self, arrived: list[Ticket], called_off: set[Ticket], news: list[News]) -> None:
+        for ticket in arrived:
+            if ticket in called_off:
+                self._begun(1)
+                continue
+            try:
+                number = self.engine.submit(ticket.prompt, ticket.sampling)
+            except RequestError as error:
+                self._begun(1)
+                news.append(News(ticket, refused=str(error), ended=True))
+                continue
+            ticket.number = number
+            self._live[number] = ticket
+            self._not_begun.add(number)
+            news.append(News(ticket, taken=True))
+
+    def _call_off(self, ticket: Ticket) -> None:
+        if ticket.number in self._live:
+            self.engine.cancel(ticket.number)
+            self._forget(ticket, self.engine.result(ticket.number))
+
+    def _step(self, news: list[News]) -> None:
+        step = self.engine.step()
+        for number in step.preempted:
+            self._leave(number)
+        for number in step.joined:
+            # One that was called off meanwhile is nobody's any more.
+            if ticket := self._live.get(number):
+                self._batch_of[number] = step.batch
+                self._batches.setdefault(step.batch, {})[number] = ticket
+                self._has_begun(number)
+        if self._watch:
+            self._watch.stepped(step)
+        for number in step.ended:
+            self._end(self._live[number], step, news)
+        for number, ticket in self._batches.get(step.batch, {}).items():
+            if pieces := self.engine.pieces(number, ticket.told):
+                news.append(self._told(ticket, pieces, step))
+
+    def _told(self, ticket: Ticket, pieces: list[Piece], step: Step) -> News:
+        for piece in pieces:
+            ticket.told[piece.sample] = ticket.told.get(piece.sample, 0) + len(piece.tokens)
+        if self._watch:
+            self._watch.told(ticket, sum(len(piece.tokens) for piece in pieces), step.ended_s)
+        ticket.last_s = step.ended_s
+        return News(ticket, pieces=pieces)
+
+    def _end(self, ticket: Ticket, step: Step, news: list[News]) -> None:
+        result = self.engine.result(ticket.number)
+        told = News(ticket) if result.error else self._told(ticket, result.pieces(ticket.told), step)
+        told.ended, told.error = True, result.error
+        news.append(told)
+        self._forget(ticket, result)
+
+    def _forget(self, ticket: Ticket, result: Result) -> None:
+        del self._live[ticket.number]
+        self._leave(ticket.number)
+        self._has_begun(ticket.number)
+        if self._watch:
+            self._watch.ended(ticket, result)
+
+    def _leave(self, number: int) -> None:
+        if (batch := self._batch_of.pop(number, None)) is not None:
+            del self._batches[batch][number]
+
+    def _has_begun(self, number: int) -> None:
+        if number in self._not_begun:
+            self._not_begun.discard(number)
+            self._begun(1)
+
+    def _begun(self, requests: int) -> None:
+        with self._wake:
+            self._waiting -= requests
+
+    def _end_all(self, why: str) -> None:
+        """Nobody is served any more."""
+        live = list(self._live.values())
+        for ticket in live:
+            self._call_off(ticket)
+        self._tell_all(why, live)
+
+    def _tell_all(self, why: str, live: Sequence[Ticket] = ()) -> None:
+        with self._wake:
+            arrived, self._arrived = self._arrived, []
+            self._waiting = 0
+        everybody = [*live, *self._live.values(), *arrived]
+        self._live.clear()
+        self._deliver([News(ticket, ended=True, error=why) for ticket in everybody])

@@ -1,0 +1,217 @@
+"""A small model with a tokenizer of its own, served over real sockets by a thread of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from lamina.http import Limits, Serving, Tokenizer
+    from lamina.serve import Engine
+
+VOCAB = 320
+END = "<end>"
+WORDS = (
+    "the quick brown fox jumps over the lazy dog and the cat sat on the mat while rain in Spain stays mainly"
+)
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'system' and not loop.first %}"
+    "{{ raise_exception('a system message comes first') }}{% endif %}"
+    "<{{ message['role'] }}>{{ message['content'] }}<end>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A byte-level tokenizer, trained on a few words, with a chat template."""
+    import tokenizers  # noqa: PLC0415 - slow
+    import transformers  # noqa: PLC0415
+    from tokenizers import decoders, models, pre_tokenizers, trainers  # noqa: PLC0415
+
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB,
+        special_tokens=[END, "<user>", "<assistant>", "<system>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator([WORDS] * 4, trainer)
+    folder = tmp_path_factory.mktemp("tokenizer")
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token=END)
+    fast.chat_template = TEMPLATE
+    fast.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tokenizer_folder: Any) -> Tokenizer:
+    from lamina.http import Tokenizer  # noqa: PLC0415 - slow
+
+    return Tokenizer.load(tokenizer_folder)
+
+
+@pytest.fixture(scope="session")
+def text_model() -> Any:
+    """A model of the tokenizer's vocabulary, which ends at its end token."""
+    import torch  # noqa: PLC0415 - slow
+    import transformers  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=VOCAB,
+        max_position_embeddings=512,
+        initializer_range=0.2,
+        bos_token_id=None,
+        eos_token_id=0,
+        pad_token_id=0,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+@pytest.fixture(scope="session")
+def make_engine(text_model: Any) -> Callable[..., Engine]:
+    """An engine in this process, with little memory."""
+    from lamina.serve import Engine  # noqa: PLC0415 - slow
+
+    def make(**options: Any) -> Engine:
+        return Engine(text_model, **({"kv_tokens": 2048, "max_sequences": 16, "threads": 1} | options))
+
+    return make
+
+
+class Server:
+    """A server that runs in a thread, and what is needed to look behind it."""
+
+    def __init__(self, serving: Serving, service: Any, url: str) -> None:
+        self.serving, self.service, self.url = serving, service, url
+        self.engine = service.engine
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.host, port = url.removeprefix("http://").split(":")
+        self.port = int(port)
+
+    def call(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of one request on a connection of its own."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
+        try:
+            kind = {"content-type": "application/json"} if body is not None else {}
+            data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+            connection.request(method, path, data, kind | (headers or {}))
+            answer = connection.getresponse()
+            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        finally:
+            connection.close()
+
+    def post(self, body: Any, path: str = "/v1/completions", **headers: str) -> tuple[int, Any]:
+        """Status and JSON of a request's answer."""
+        status, _, data = self.call("POST", path, body, headers)
+        return status, json.loads(data)
+
+    def connect(self, receive_bytes: int | None = None) -> socket.socket:
+        """A connection to write on what one likes."""
+        made = socket.socket()
+        if receive_bytes:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        made.settimeout(60)
+        made.connect((self.host, self.port))
+        return made
+
+    def stop(self) -> None:
+        """As a signal does."""
+        assert self.loop
+        self.loop.call_soon_threadsafe(self.serving.stop)
+
+    def settled(self) -> bool:
+        """Whether nobody waits or runs, and all memory is free; waits for it for a while."""
+        asked = threading.Event()
+        free: list[bool] = []
+
+        def look() -> None:
+            self.engine.check_integrity()
+            free.append(self.engine.idle and self.engine.used_kv_tokens == 0)
+            asked.set()
+
+        for _ in range(400):
+            asked.clear()
+            self.service.driver.ask(look)
+            assert asked.wait(30)
+            if free[-1] and self.service.driver.waiting == 0 and self.service.answered == 0:
+                return True
+            threading.Event().wait(0.01)
+        return False
+
+
+Serve = Callable[..., contextlib.AbstractContextManager[Server]]
+
+
+@pytest.fixture(scope="session")
+def serve() -> Serve:
+    """Serve an engine until the block ends, with the socket, protocol and event loop of the real thing."""
+    import uvloop  # noqa: PLC0415 - slow
+
+    from lamina.http import Limits, Service, Serving  # noqa: PLC0415 - slow
+    from lamina.http.address import bound  # noqa: PLC0415
+
+    @contextlib.contextmanager
+    def serve(
+        engine: Engine,
+        tokenizer: Tokenizer | None = None,
+        limits: Limits | None = None,
+        api_key: str | None = None,
+        send_bytes: int | None = None,
+    ) -> Iterator[Server]:
+        limits = limits or Limits(drain_s=0)
+        with bound("127.0.0.1", 0) as sock:
+            if send_bytes:  # that the system keeps for a client that does not read
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
+            service = Service(engine, "small", tokenizer, limits, api_key, "test")
+            ready = threading.Event()
+            serving = Serving(service, sock, ready=ready.set)
+            server = Server(serving, service, f"http://127.0.0.1:{sock.getsockname()[1]}")
+
+            async def run() -> None:
+                server.loop = asyncio.get_running_loop()
+                await serving.serve()
+
+            def loop() -> None:
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    runner.run(run())
+
+            thread = threading.Thread(target=loop)
+            thread.start()
+            try:
+                assert ready.wait(60)
+                yield server
+            finally:
+                server.stop()
+                thread.join(60)
+                assert not thread.is_alive()
+
+    return serve
+
+
+@pytest.fixture(scope="session")
+def server(serve: Serve, make_engine: Callable[..., Engine], tokenizer: Tokenizer) -> Iterator[Server]:
+    """One for all tests that only ask."""
+    with serve(make_engine(), tokenizer) as running:
+        yield running

@@ -1,0 +1,193 @@
+"""The driver without HTTP: a real engine in a thread of its own."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from lamina.http import Driver, News, Ticket
+from lamina.http.errors import ClosedError, FullError
+from lamina.serve import Sampling
+
+
+class Listener:
+    """What a driver tells, kept by request."""
+
+    def __init__(self) -> None:
+        self.news: queue.Queue[list[News]] = queue.Queue()
+        self.tokens: dict[Ticket, dict[int, list[int]]] = {}
+        self.reasons: dict[Ticket, dict[int, str]] = {}
+        self.ended: dict[Ticket, News] = {}
+        self.taken: set[Ticket] = set()
+
+    def hear(self) -> None:
+        """One delivery."""
+        for each in self.news.get(timeout=60):
+            assert each.ticket not in self.ended, "told of somebody after the end"
+            if each.taken:
+                self.taken.add(each.ticket)
+            for piece in each.pieces:
+                self.tokens.setdefault(each.ticket, {}).setdefault(piece.sample, []).extend(piece.tokens)
+                if piece.finish_reason:
+                    self.reasons.setdefault(each.ticket, {})[piece.sample] = piece.finish_reason
+            if each.ended:
+                self.ended[each.ticket] = each
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            self.hear()
+
+
+@pytest.fixture(scope="module")
+def engine(make_engine: Callable[..., Any]) -> Any:
+    """One after the other the tests have it to themselves."""
+    return make_engine(max_sequences=4)
+
+
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()
+
+
+@pytest.fixture
+def driver(engine: Any, listener: Listener) -> Iterator[Driver]:
+    made = Driver(engine, listener.news.put, most_waiting=6)
+    made.start()
+    yield made
+    made.stop("the test is over")
+    made.join(60)
+    assert made.ended
+    assert made.error is None
+    assert engine.idle
+    assert engine.used_kv_tokens == 0
+    engine.check_integrity()
+
+
+def ticket(length: int = 3, **sampling: Any) -> Ticket:
+    asked = {"max_tokens": 10, "temperature": 1.0, "seed": 4, "ignore_eos": True} | sampling
+    return Ticket(list(range(1, length + 1)), Sampling(**asked))
+
+
+def test_tells_the_tokens_that_the_engine_makes(
+    driver: Driver, listener: Listener, make_engine: Callable[..., Any]
+) -> None:
+    tickets = [ticket(), ticket(2, n=3), ticket(5, max_tokens=4)]
+    driver.submit(tickets)
+    listener.until(lambda: len(listener.ended) == 3)
+    other = make_engine()
+    for each in tickets:
+        wanted = other.generate([each.prompt], each.sampling)[0].completions
+        told = listener.tokens[each]
+        assert [tuple(told[sample]) for sample in range(len(wanted))] == [one.tokens for one in wanted]
+        assert listener.reasons[each] == dict.fromkeys(range(len(wanted)), "length")
+    assert listener.taken == set(tickets)
+
+
+def test_tells_of_samples_as_they_end(
+    driver: Driver, listener: Listener, make_engine: Callable[..., Any]
+) -> None:
+    one = ticket(n=2, max_tokens=30, logprobs=1)
+    plain = make_engine().generate([one.prompt], one.sampling)[0].completions
+    # A token that only one of the two makes, early on.
+    stop = next(token for token in plain[0].tokens[:10] if token not in plain[1].tokens)
+    asked = Ticket(one.prompt, Sampling(**{**vars(one.sampling), "stop_tokens": (stop,)}))
+    driver.submit([asked])
+    listener.until(lambda: 0 in listener.reasons.get(asked, {}))
+    assert listener.reasons[asked] == {0: "stop"}
+    assert asked not in listener.ended
+    listener.until(lambda: asked in listener.ended)
+    assert listener.reasons[asked] == {0: "stop", 1: "length"}
+    assert len(listener.tokens[asked][1]) == 30
+
+
+def test_a_request_that_cannot_be_served_harms_nobody(driver: Driver, listener: Listener) -> None:
+    good, bad = ticket(), Ticket([999_999], Sampling())
+    driver.submit([good, bad])
+    listener.until(lambda: len(listener.ended) == 2)
+    assert "999999" in (listener.ended[bad].refused or "")
+    assert listener.ended[good].refused is None
+
+
+def test_nothing_is_told_of_the_cancelled(driver: Driver, listener: Listener) -> None:
+    gone, stays = ticket(max_tokens=400), ticket(max_tokens=60)
+    driver.submit([gone, stays])
+    listener.until(lambda: gone in listener.tokens)
+    driver.cancel([gone])
+    listener.until(lambda: stays in listener.ended)
+    assert gone not in listener.ended
+    driver.cancel([gone, stays])  # once more is no harm
+    late = ticket()
+    driver.submit([late])
+    listener.until(lambda: late in listener.ended)
+
+
+def test_cancelled_before_it_was_taken(driver: Driver, listener: Listener) -> None:
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        assert let_go.wait(60)
+
+    driver.ask(hold)
+    assert held.wait(60)
+    early, other = ticket(), ticket()
+    driver.submit([early, other])
+    driver.cancel([early])
+    let_go.set()
+    listener.until(lambda: other in listener.ended)
+    assert early not in listener.taken
+    assert driver.waiting == 0
+
+
+def test_too_many_are_refused_all_together(driver: Driver, listener: Listener) -> None:
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        assert let_go.wait(60)
+
+    driver.ask(hold)
+    assert held.wait(60)
+    first = [ticket() for _ in range(4)]
+    driver.submit(first)
+    with pytest.raises(FullError, match="4 requests wait, and no more than 6 may"):
+        driver.submit([ticket() for _ in range(3)])
+    assert driver.waiting == 4
+    let_go.set()
+    listener.until(lambda: len(listener.ended) == 4)
+    assert driver.waiting == 0
+
+
+def test_whoever_is_there_at_the_end_is_told(engine: Any, listener: Listener) -> None:
+    driver = Driver(engine, listener.news.put)
+    driver.start()
+    runs, waits = [ticket(max_tokens=400) for _ in range(4)], ticket()
+    driver.submit([*runs, waits])
+    listener.until(lambda: all(each in listener.tokens for each in runs))
+    driver.stop("enough")
+    driver.join(60)
+    listener.until(lambda: len(listener.ended) == 5)
+    assert {news.error for news in listener.ended.values()} == {"enough"}
+    with pytest.raises(ClosedError, match="enough"):
+        driver.submit([ticket()])
+    assert engine.idle
+    assert engine.used_kv_tokens == 0
+
+
+def test_an_engine_that_fails_fails_everybody(make_engine: Callable[..., Any], listener: Listener) -> None:
+    engine, failed = make_engine(), threading.Event()
+    driver = Driver(engine, listener.news.put, failed=failed.set)
+    driver.start()
+    one = ticket(max_tokens=400)
+    driver.submit([one])
+    listener.until(lambda: one in listener.tokens)
+    driver.ask(engine.close)
+    assert failed.wait(60)
+    listener.until(lambda: one in listener.ended)
+    assert "the engine has failed: the engine was closed" in (listener.ended[one].error or "")
+    with pytest.raises(ClosedError, match="the engine has failed"):
+        driver.submit([ticket()])

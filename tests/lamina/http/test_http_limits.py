@@ -1,0 +1,310 @@
+"""What the server refuses, in the API's own form, whatever is done to it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from lamina.http import Limits
+from lamina.http.api import MOST_PROMPTS
+from lamina.http.fields import MOST_CHOICES
+
+KEY = "sk-local-123"
+SHORT = {"prompt": [5, 6], "max_tokens": 2, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def strict(serve: Any, make_engine: Callable[..., Any]) -> Iterator[Any]:
+    """A server with narrow limits, and a key."""
+    limits = Limits(body_bytes=100_000, most_waiting=4, most_connections=40, client_s=1.0, drain_s=0)
+    with serve(make_engine(max_sequences=2), None, limits, KEY) as running:
+        yield running
+
+
+def authorised() -> dict[str, str]:
+    return {"authorization": f"Bearer {KEY}"}
+
+
+def error_of(data: bytes) -> dict[str, Any]:
+    """The body of an error, whose form is checked."""
+    told = json.loads(data)
+    assert list(told) == ["error"]
+    assert set(told["error"]) == {"message", "type", "param", "code"}
+    assert told["error"]["message"]
+    found: dict[str, Any] = told["error"]
+    return found
+
+
+def raw(connection: socket.socket) -> tuple[int, bytes]:
+    """Status and body of an answer after which the connection is closed."""
+    data = b""
+    while more := connection.recv(65536):
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"unknown": 1}, "unknown"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": [-1]}, "prompt"),
+        ({"prompt": [1.5]}, "prompt"),
+        ({"prompt": [True]}, "prompt"),
+        ({"prompt": [10**30]}, "prompt"),
+        ({"prompt": [1, "a"]}, "prompt"),
+        ({"prompt": None}, "prompt"),
+        ({"prompt": [[1]] * (MOST_PROMPTS + 1)}, "prompt"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": "2"}, "max_tokens"),
+        ({"max_tokens": 10**9}, "max_tokens"),
+        ({"n": 0}, "n"),
+        ({"n": MOST_CHOICES + 1}, "n"),
+        ({"n": True}, "n"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"seed": 2**63}, "seed"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+        ({"stop": ""}, "stop"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids"),
+        ({"stop_token_ids": list(range(40))}, "stop_token_ids"),
+        ({"stream": 1}, "stream"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"more": True}}, "stream_options"),
+        ({"min_tokens": 1}, "min_tokens"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"frequency_penalty": False}, "frequency_penalty"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty"),
+        ({"logit_bias": {"1": 2}}, "logit_bias"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"echo": True}, "echo"),
+        ({"best_of": 2}, "best_of"),
+        ({"suffix": "x"}, "suffix"),
+        ({"request_id": "a\nb"}, "request_id"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(server: Any, wrong: dict[str, Any], param: str) -> None:
+    status, _, data = server.call("POST", "/v1/completions", SHORT | wrong)
+    assert status == 400
+    assert error_of(data)["param"] == param
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        {"presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_p": 0.0},
+        {"logit_bias": {}, "use_beam_search": False, "best_of": 1, "echo": False, "suffix": None},
+        {"top_k": -1, "user": "me", "ignore_eos": True, "min_tokens": 2, "add_special_tokens": False},
+        {"stop": [], "stop_token_ids": [], "logprobs": None, "response_format": {"type": "text"}},
+        {"stream": False, "stream_options": None, "model": None, "request_id": "abc-1"},
+    ],
+)
+def test_what_other_clients_send_and_means_nothing_is_taken(server: Any, harmless: dict[str, Any]) -> None:
+    status, told = server.post(SHORT | harmless)
+    assert (status, told["usage"]["completion_tokens"]) == (200, 2)
+    if "request_id" in harmless:
+        assert told["id"] == "cmpl-abc-1"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'"text"',
+        b'{"prompt": [1], "temperature": NaN}',
+        b'{"prompt": [1], "temperature": 1e999}',
+        b'{"prompt": "\xff\xfe"}',
+        b'{"prompt": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+        b'{"logit_bias": ' + b'{"a":' * 10_000 + b"1" + b"}" * 10_000 + b"}",
+        b'{"prompt": [1]} {"prompt": [1]}',
+    ],
+)
+def test_what_is_no_such_json_is_refused(server: Any, body: bytes) -> None:
+    status, _, data = server.call("POST", "/v1/completions", body)
+    assert status == 400
+    error_of(data)
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
+)
+def test_a_body_says_what_it_is(server: Any, kind: str) -> None:
+    status, _, data = server.call("POST", "/v1/completions", SHORT, {"content-type": kind})
+    assert status == 415
+    error_of(data)
+
+
+def test_wrong_places_and_methods(server: Any) -> None:
+    for method, path, wanted in (
+        ("GET", "/", 404),
+        ("GET", "/v1/completions/", 404),
+        ("POST", "/v1/embeddings", 404),
+        ("GET", "/v1/completions", 405),
+        ("DELETE", "/v1/models", 405),
+        ("POST", "/health", 405),
+        ("BREW", "/health", 400),
+    ):
+        status, headers, data = server.call(method, path)
+        assert status == wanted, (method, path)
+        assert headers["content-type"] == "application/json"
+        error_of(data)
+
+
+def test_without_a_tokenizer_text_is_refused(strict: Any) -> None:
+    for path, body, param in (
+        ("/v1/completions", {"prompt": "text"}, "prompt"),
+        ("/v1/completions", SHORT | {"stop": "a"}, "stop"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}, "messages"),
+    ):
+        status, told = strict.post(body, path, **authorised())
+        assert (status, told["error"]["param"]) == (400, param)
+        assert "without a tokenizer" in told["error"]["message"]
+    status, told = strict.post(SHORT | {"return_token_ids": True, "logprobs": 1}, **authorised())
+    (choice,) = told["choices"]
+    assert (status, choice["text"], len(choice["token_ids"])) == (200, "", 2)
+    assert choice["logprobs"]["tokens"] == [f"token_id:{token}" for token in choice["token_ids"]]
+
+
+def test_the_key_is_asked_for(strict: Any) -> None:
+    wrong: list[dict[str, str]] = [
+        {},
+        {"authorization": "Bearer wrong"},
+        {"authorization": KEY},
+        {"authorization": "Bearer"},
+        {"authorization": f"Basic {KEY}"},
+        {"authorization": f"Bearer {KEY}\u00e9"},
+    ]
+    for headers in wrong:
+        for method, path in (("POST", "/v1/completions"), ("GET", "/v1/models"), ("GET", "/metrics")):
+            status, told, data = strict.call(method, path, SHORT if method == "POST" else None, headers)
+            assert status == 401
+            assert told["www-authenticate"] == "Bearer"
+            assert KEY not in data.decode()
+            assert error_of(data)["code"] == "invalid_api_key"
+    assert strict.call("GET", "/v1/models", None, {"authorization": f"bearer {KEY}"})[0] == 200
+    assert strict.call("GET", "/health")[0] == 200
+    assert KEY not in repr(strict.service)
+
+
+def test_a_large_body_is_refused_by_its_length(strict: Any) -> None:
+    with strict.connect() as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            + f"authorization: Bearer {KEY}\r\nexpect: 100-continue\r\n".encode()
+            + b"content-length: 100000000\r\n\r\n"
+        )
+        status, body = raw(connection)
+    assert status == 413
+    assert error_of(body)["code"] == "body_too_large"
+
+
+def test_a_large_body_is_refused_as_it_comes(strict: Any) -> None:
+    sent = 0
+    with strict.connect() as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            + f"authorization: Bearer {KEY}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+        )
+        try:
+            while sent < 100_000_000:
+                connection.sendall(b"10000\r\n" + b" " * 65536 + b"\r\n")
+                sent += 65536
+        except OSError:  # it has hung up
+            pass
+        status, body = raw(connection)
+    assert status == 413
+    assert error_of(body)["code"] == "body_too_large"
+    assert sent < 100_000_000
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),
+        (b"NONSENSE\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nhost: x\r\nbad header\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 200_000, 431),
+        (b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: -5\r\n\r\n", 400),
+        (b"GET /health HTT", 408),
+        (b"", 408),
+    ],
+)
+def test_what_is_no_http_is_answered_in_the_same_form(strict: Any, sent: bytes, status: int) -> None:
+    with strict.connect() as connection:
+        connection.sendall(sent)
+        found, body = raw(connection)
+    assert found == status
+    error_of(body)
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(strict: Any) -> None:
+    with strict.connect() as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            + f"authorization: Bearer {KEY}\r\ncontent-length: 50\r\n\r\n".encode()
+            + b'{"prompt"'
+        )
+        assert connection.recv(65536) == b""
+    assert strict.settled()
+
+
+def test_too_many_connections(strict: Any) -> None:
+    idle = [strict.connect() for _ in range(60)]
+    try:
+        refused = 0
+        for connection in idle[40:]:
+            status, body = raw(connection)
+            refused += status == 503 and error_of(body)["code"] == "connections"
+        assert refused
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+def test_too_many_waiting(strict: Any) -> None:
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        assert let_go.wait(60)
+
+    statuses = []
+
+    def ask() -> None:
+        statuses.append(strict.call("POST", "/v1/completions", SHORT, authorised())[0])
+
+    strict.service.driver.ask(hold)
+    assert held.wait(60)
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while strict.service.driver.waiting < 4:
+        threading.Event().wait(0.005)
+    status, headers, data = strict.call("POST", "/v1/completions", SHORT, authorised())
+    let_go.set()
+    for thread in threads:
+        thread.join()
+    assert (status, headers["retry-after"]) == (429, "1")
+    assert error_of(data)["code"] == "rate_limit_exceeded"
+    assert statuses == [200] * 4
+    # Of a list all or none are taken.
+    status, told = strict.post(SHORT | {"prompt": [[1]] * 5}, **authorised())
+    assert (status, told["error"]["param"]) == (400, "prompt")
+    assert strict.settled()

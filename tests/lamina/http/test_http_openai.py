@@ -1,0 +1,237 @@
+"""OpenAI's own client against the server, and its tokens beside the engine's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from lamina.serve import Sampling
+
+PROMPT = "the quick brown"
+
+
+@pytest.fixture(scope="module")
+def client(server: Any) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def reference(make_engine: Callable[..., Any], tokenizer: Any) -> Callable[..., Any]:
+    """What an engine of our own makes of the same."""
+    engine = make_engine()
+
+    def complete(text: str | list[int], **sampling: Any) -> Any:
+        prompt = tokenizer.encode(text) if isinstance(text, str) else text
+        return engine.generate([prompt], Sampling(**sampling))[0].completions
+
+    return complete
+
+
+def test_lists_its_model(client: openai.OpenAI) -> None:
+    (model,) = client.models.list().data
+    assert (model.id, model.object) == ("small", "model")
+    assert client.models.retrieve("small") == model
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("other")
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.9, "seed": 11, "top_p": 0.9}])
+def test_completes_as_the_engine_does(
+    client: openai.OpenAI, reference: Any, tokenizer: Any, sampling: dict[str, Any]
+) -> None:
+    told = client.completions.create(
+        model="small", prompt=PROMPT, max_tokens=24, extra_body={"return_token_ids": True}, **sampling
+    )
+    (wanted,) = reference(PROMPT, max_tokens=24, **sampling)
+    (choice,) = told.choices
+    extra = choice.model_extra
+    assert extra["token_ids"] == list(wanted.tokens)
+    assert extra["prompt_token_ids"] == tokenizer.encode(PROMPT)
+    stopped = wanted.finish_reason == "stop"
+    assert choice.text == tokenizer.decode(wanted.tokens[:-1] if stopped else wanted.tokens)
+    assert choice.finish_reason == wanted.finish_reason
+    assert told.usage.prompt_tokens == len(tokenizer.encode(PROMPT))
+    assert told.usage.completion_tokens == len(wanted.tokens)
+    assert told.usage.total_tokens == told.usage.prompt_tokens + told.usage.completion_tokens
+
+
+def test_streams_what_it_completes(client: openai.OpenAI) -> None:
+    same: dict[str, Any] = {
+        "model": "small",
+        "prompt": PROMPT,
+        "max_tokens": 40,
+        "temperature": 1.0,
+        "seed": 5,
+        "logprobs": 2,
+        "extra_body": {"return_token_ids": True, "ignore_eos": True},
+    }
+    whole = client.completions.create(**same)
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = list(client.completions.create(**same, stream=True, stream_options=options))
+    *pieces, last = chunks
+    assert last.choices == []
+    assert last.usage == whole.usage
+    assert "".join(chunk.choices[0].text for chunk in pieces) == whole.choices[0].text
+    ids = [token for chunk in pieces for token in chunk.choices[0].model_extra["token_ids"]]
+    assert ids == whole.choices[0].model_extra["token_ids"]
+    assert pieces[0].choices[0].model_extra["prompt_token_ids"]
+    assert "prompt_token_ids" not in pieces[1].choices[0].model_extra
+    counts = [chunk.usage.completion_tokens for chunk in pieces]
+    assert counts == sorted(counts)
+    assert counts[-1] == 40
+    assert [chunk.choices[0].finish_reason for chunk in pieces[:-1]] == [None] * (len(pieces) - 1)
+    assert pieces[-1].choices[0].finish_reason == "length"
+    for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        told = [value for chunk in pieces for value in getattr(chunk.choices[0].logprobs, name)]
+        assert told == getattr(whole.choices[0].logprobs, name)
+
+
+def test_tells_log_probabilities(client: openai.OpenAI, reference: Any, tokenizer: Any) -> None:
+    told = client.completions.create(model="small", prompt=PROMPT, max_tokens=6, temperature=0, logprobs=3)
+    (wanted,) = reference(PROMPT, max_tokens=6, logprobs=3)
+    logprobs = told.choices[0].logprobs
+    assert logprobs.tokens == [tokenizer.token(token) for token in wanted.tokens]
+    assert logprobs.token_logprobs == pytest.approx([each.chosen for each in wanted.logprobs])
+    for top, each in zip(logprobs.top_logprobs, wanted.logprobs, strict=True):
+        assert top[tokenizer.token(each.top[0][0])] == pytest.approx(each.top[0][1])
+        assert len(top) <= 4
+
+
+def test_makes_several_choices_of_several_prompts(
+    client: openai.OpenAI, reference: Any, tokenizer: Any
+) -> None:
+    prompts = [PROMPT, "rain in Spain"]
+    asked = {"max_tokens": 8, "temperature": 1.0, "seed": 3, "n": 2}
+    body = {"return_token_ids": True, "ignore_eos": True}
+    told = client.completions.create(model="small", prompt=prompts, extra_body=body, **asked)
+    assert [choice.index for choice in told.choices] == [0, 1, 2, 3]
+    for place, prompt in enumerate(prompts):
+        wanted = reference(prompt, ignore_eos=True, **asked)
+        for sample in range(2):
+            extra = told.choices[2 * place + sample].model_extra
+            assert extra["token_ids"] == list(wanted[sample].tokens)
+            assert extra["prompt_token_ids"] == tokenizer.encode(prompt)
+    assert told.usage.completion_tokens == 32
+    streamed: dict[int, list[int]] = {0: [], 1: [], 2: [], 3: []}
+    chunks = client.completions.create(model="small", prompt=prompts, stream=True, extra_body=body, **asked)
+    for chunk in chunks:
+        (choice,) = chunk.choices
+        streamed[choice.index] += choice.model_extra["token_ids"]
+    assert list(streamed.values()) == [choice.model_extra["token_ids"] for choice in told.choices]
+
+
+def test_takes_token_ids(client: openai.OpenAI, reference: Any) -> None:
+    body = {"return_token_ids": True, "ignore_eos": True}
+    told = client.completions.create(
+        model="small", prompt=[[5, 6, 7], [9]], max_tokens=5, temperature=0, extra_body=body
+    )
+    for choice, prompt in zip(told.choices, [[5, 6, 7], [9]], strict=True):
+        (wanted,) = reference(prompt, max_tokens=5, ignore_eos=True)
+        assert choice.model_extra["token_ids"] == list(wanted.tokens)
+
+
+def test_stops_at_a_string(client: openai.OpenAI, server: Any) -> None:
+    same: dict[str, Any] = {"model": "small", "prompt": PROMPT, "temperature": 1.0, "seed": 21}
+    body = {"ignore_eos": True}
+    whole = client.completions.create(**same, max_tokens=60, extra_body=body).choices[0].text
+    before, stop = server.service.meter._ends["stop"], whole[20:23]
+    assert whole.index(stop) == 20, "the test needs text that does not repeat itself there"
+    told = client.completions.create(**same, max_tokens=60, stop=["never seen", stop], extra_body=body)
+    assert told.choices[0].text == whole[:20]
+    assert told.choices[0].finish_reason == "stop"
+    assert told.choices[0].model_extra["stop_reason"] == stop
+    assert told.usage.completion_tokens < 60
+    chunks = list(client.completions.create(**same, max_tokens=60, stop=[stop], stream=True, extra_body=body))
+    assert "".join(chunk.choices[0].text for chunk in chunks) == whole[:20]
+    assert chunks[-1].choices[0].finish_reason == "stop"
+    included = body | {"include_stop_str_in_output": True}
+    told = client.completions.create(**same, max_tokens=60, stop=stop, extra_body=included)
+    assert told.choices[0].text == whole[:20] + stop
+    assert server.settled()
+    assert server.service.meter._ends["stop"] == before + 3
+
+
+def test_stops_at_a_token(client: openai.OpenAI, reference: Any, tokenizer: Any) -> None:
+    (wanted,) = reference(PROMPT, max_tokens=10, ignore_eos=True)
+    stop = wanted.tokens[4]
+    first = wanted.tokens.index(stop)
+    body = {"stop_token_ids": [stop], "ignore_eos": True, "return_token_ids": True}
+    told = client.completions.create(
+        model="small", prompt=PROMPT, max_tokens=10, temperature=0, extra_body=body
+    )
+    (choice,) = told.choices
+    assert choice.model_extra["token_ids"] == list(wanted.tokens[: first + 1])
+    assert (choice.finish_reason, choice.model_extra["stop_reason"]) == ("stop", stop)
+    assert choice.text == tokenizer.decode(wanted.tokens[:first])
+
+
+MESSAGES: list[Any] = [
+    {"role": "system", "content": "the cat"},
+    {"role": "user", "content": [{"type": "text", "text": "sat on"}, {"type": "text", "text": " the mat"}]},
+]
+TEMPLATED = "<system>the cat<end><user>sat on the mat<end><assistant>"
+
+
+def test_chats(client: openai.OpenAI, reference: Any, tokenizer: Any) -> None:
+    told = client.chat.completions.create(
+        model="small",
+        messages=MESSAGES,
+        max_completion_tokens=12,
+        temperature=0,
+        logprobs=True,
+        top_logprobs=2,
+        extra_body={"return_token_ids": True, "ignore_eos": True},
+    )
+    (wanted,) = reference(TEMPLATED, max_tokens=12, ignore_eos=True, logprobs=2)
+    (choice,) = told.choices
+    assert told.model_extra["prompt_token_ids"] == tokenizer.encode(TEMPLATED)
+    assert choice.model_extra["token_ids"] == list(wanted.tokens)
+    assert choice.message.role == "assistant"
+    assert choice.message.content == tokenizer.decode(wanted.tokens)
+    content = choice.logprobs.content
+    assert [each.token for each in content] == [tokenizer.token(token) for token in wanted.tokens]
+    assert [each.logprob for each in content] == pytest.approx([each.chosen for each in wanted.logprobs])
+    assert all(len(each.top_logprobs) == 2 for each in content)
+    assert bytes(content[0].bytes).decode() == content[0].token
+
+
+def test_streams_a_chat(client: openai.OpenAI) -> None:
+    same: dict[str, Any] = {
+        "model": "small",
+        "messages": MESSAGES,
+        "max_tokens": 20,
+        "temperature": 1.0,
+        "seed": 2,
+        "n": 2,
+        "extra_body": {"ignore_eos": True},
+    }
+    whole = client.chat.completions.create(**same)
+    chunks = list(client.chat.completions.create(**same, stream=True, stream_options={"include_usage": True}))
+    assert chunks[-1].usage == whole.usage
+    for index in (0, 1):
+        mine = [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
+        assert "".join(choice.delta.content for choice in mine) == whole.choices[index].message.content
+        assert [choice.delta.role for choice in mine] == ["assistant", *[None] * (len(mine) - 1)]
+        assert mine[-1].finish_reason == "length"
+
+
+def test_a_chat_that_does_not_say_is_not_cut_short_early(client: openai.OpenAI, server: Any) -> None:
+    told = client.chat.completions.create(model="small", messages=MESSAGES, extra_body={"ignore_eos": True})
+    assert told.usage.total_tokens == server.service.context
+
+
+def test_errors_are_the_clients_own(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="presence_penalty: this server does not offer it"):
+        client.completions.create(model="small", prompt=PROMPT, presence_penalty=0.5)
+    with pytest.raises(openai.NotFoundError, match="no model is called 'other'") as caught:
+        client.completions.create(model="other", prompt=PROMPT)
+    assert caught.value.param == "model"
+    assert caught.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError, match="more than the 512 that fit"):
+        client.completions.create(model="small", prompt=PROMPT, max_tokens=512)
+    with pytest.raises(openai.BadRequestError, match="a system message comes first"):
+        client.chat.completions.create(model="small", messages=[*MESSAGES, MESSAGES[0]])

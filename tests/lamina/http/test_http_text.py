@@ -1,0 +1,90 @@
+"""Text as tokens come: the pieces add up to the whole, and stop strings are found wherever they fall."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lamina.http.detokenize import LONGEST_WINDOW, Detokenizer, Stopper
+
+
+class Bytes:
+    """A tokenizer whose tokens are bytes: the hardest case for characters of several."""
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:  # noqa: ARG002
+        return bytes(ids).decode(errors="replace")
+
+
+@given(st.text(max_size=60))
+def test_characters_are_told_when_they_are_whole(text: str) -> None:
+    detokenizer, told = Detokenizer(Bytes()), ""
+    for byte in text.encode():
+        told += detokenizer.feed([byte])
+        assert text.startswith(told)
+    assert told + detokenizer.flush() == text
+
+
+@given(st.binary(max_size=LONGEST_WINDOW), st.integers(1, 5))
+def test_pieces_of_anything_add_up(data: bytes, size: int) -> None:
+    detokenizer, told = Detokenizer(Bytes()), ""
+    for begin in range(0, len(data), size):
+        told += detokenizer.feed(data[begin : begin + size])
+    assert told + detokenizer.flush() == data.decode(errors="replace")
+
+
+def test_endless_rubbish_is_told_as_it_comes() -> None:
+    detokenizer = Detokenizer(Bytes())
+    told = "".join(detokenizer.feed([0x80]) for _ in range(10 * LONGEST_WINDOW))
+    assert len(told) > 9 * LONGEST_WINDOW
+    assert len(detokenizer._window) <= LONGEST_WINDOW + 1
+
+
+@given(st.lists(st.integers(4, 319), max_size=80))
+def test_pieces_of_a_real_tokenizer_add_up(tokenizer: Any, tokens: list[int]) -> None:
+    detokenizer = Detokenizer(tokenizer)
+    told = "".join(detokenizer.feed([token]) for token in tokens) + detokenizer.flush()
+    wanted = tokenizer.decode(tokens)
+    # After a long run of bytes that are no text a character may be told as broken.
+    if len(tokens) <= LONGEST_WINDOW:
+        assert told == wanted
+
+
+@given(
+    st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=4, unique=True),
+    st.lists(st.text("abc", max_size=3), max_size=12),
+)
+def test_stops_where_a_slow_reader_would(stops: list[str], pieces: list[str]) -> None:
+    stopper, told = Stopper(stops), ""
+    for piece in pieces:
+        told += stopper.feed(piece)
+        if stopper.found is not None:
+            break
+    else:
+        told += stopper.flush()
+    whole, wanted, found = "".join(pieces), None, None
+    for end in range(len(whole) + 1):
+        ending = [stop for stop in stops if whole[:end].endswith(stop)]
+        if ending:
+            found = max(ending, key=len)
+            wanted = whole[: end - len(found)]
+            break
+    # Of stop strings that come in one piece the first to end is taken, as if they had come one by one.
+    assert stopper.found == found
+    assert told == (whole if wanted is None else wanted)
+
+
+def test_text_that_may_begin_a_stop_is_held_back() -> None:
+    stopper = Stopper(["END"])
+    assert [stopper.feed(piece) for piece in ("a", "E", "N", "x", "E")] == ["a", "", "", "ENx", ""]
+    assert stopper.flush() == "E"
+
+
+@pytest.mark.parametrize("include", [True, False])
+def test_a_stop_string_is_text_only_where_that_is_asked_for(include: bool) -> None:
+    stopper = Stopper(["--"], include=include)
+    assert stopper.feed("ab--cd") == ("ab--" if include else "ab")
+    assert stopper.found == "--"

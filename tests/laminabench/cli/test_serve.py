@@ -1,0 +1,189 @@
+"""`laminabench serve` as a process: it says where it is, survives its workers, and ends when asked to."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laminabench.errors import UserError
+from laminabench.systems import served
+
+Shell = Callable[..., tuple[int, str, str]]
+TOKENS = 60
+ASKED = {"prompt": [3, 4, 5], "max_tokens": TOKENS, "temperature": 1.0, "seed": 9, "return_token_ids": True}
+
+
+def children(pid: int) -> list[int]:
+    """Processes that it has started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
+class Served:
+    """A server that runs."""
+
+    def __init__(self, process: subprocess.Popen[str], ready: dict[str, Any]) -> None:
+        self.process, self.ready = process, ready
+        self.address = urllib.parse.urlsplit(ready["url"])
+        (self.nursery,) = children(process.pid)
+
+    @contextlib.contextmanager
+    def asked(self, method: str, path: str, body: Any = None) -> Iterator[http.client.HTTPResponse]:
+        """An answer that has begun."""
+        connection = http.client.HTTPConnection(self.address.hostname or "", self.address.port, timeout=120)
+        with contextlib.closing(connection):
+            headers = {"content-type": "application/json"} if body else {}
+            connection.request(method, path, json.dumps(body) if body else None, headers)
+            with connection.getresponse() as answer:
+                yield answer
+
+    def ask(self, method: str, path: str, body: Any = None) -> str:
+        with self.asked(method, path, body) as answer:
+            return answer.read().decode()
+
+    def tokens(self, **more: Any) -> list[int]:
+        answer = json.loads(self.ask("POST", "/v1/completions", ASKED | more))
+        found: list[int] = answer["choices"][0]["token_ids"]
+        return found
+
+    def streamed(self, meanwhile: Callable[[], object], **more: Any) -> list[int]:
+        """Tokens of a stream, after whose first line something is done."""
+        with self.asked("POST", "/v1/completions", ASKED | {"stream": True} | more) as answer:
+            lines = [answer.readline()]
+            meanwhile()
+            lines += answer.readlines()
+        assert lines[-2].strip() == b"data: [DONE]"
+        events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
+        return [token for event in events for token in event["choices"][0]["token_ids"]]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Served]:
+    """One that serves the smallest model."""
+    # In float32 tokens that are computed again are the same.
+    command = ["serve", "--model", "llama-tiny", "--dtype", "fp32", "--port", "0", "--json", "-q"]
+    limits = ["--kv-tokens", "20000", "--max-num-seqs", "16", "--drain-timeout", "120"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "laminabench", *command, *limits, "--oversubscribe"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout
+            line = process.stdout.readline()
+            assert line, process.stderr and process.stderr.read()
+            yield Served(process, json.loads(line))
+        finally:
+            process.kill()
+
+
+def test_it_says_where_it_is_and_serves_there(running: Served) -> None:
+    assert running.ready == {"url": f"http://127.0.0.1:{running.address.port}", "model": "llama-tiny"}
+    (model,) = json.loads(running.ask("GET", "/v1/models"))["data"]
+    assert (model["id"], model["max_model_len"]) == ("llama-tiny", 20000)
+    first = running.tokens()
+    assert len(first) == TOKENS
+    assert running.tokens(seed=10) != first
+
+
+def test_a_worker_that_is_lost_ends_no_stream(running: Served) -> None:
+    wanted = running.tokens()
+    victim = children(running.nursery)[-1]
+    assert running.streamed(lambda: os.kill(victim, signal.SIGKILL)) == wanted
+    metrics = running.ask("GET", "/metrics")
+    assert "lamina_faults_total 1.0" in metrics
+    assert 'lamina_worker_busy_seconds_total{worker="attention 0"}' in metrics
+
+
+def test_a_port_that_is_taken(running: Served, shell: Shell) -> None:
+    code, out, err = shell("serve", "--model", "llama-tiny", "--port", str(running.address.port))
+    assert (code, out) == (2, "")
+    assert f"cannot listen on 127.0.0.1 port {running.address.port}" in err
+    assert "Traceback" not in err
+
+
+def test_it_drains_when_it_is_terminated(running: Served) -> None:
+    workers = [running.nursery, *children(running.nursery)]
+    assert len(workers) == 3
+    tokens = running.streamed(lambda: running.process.send_signal(signal.SIGTERM), max_tokens=2 * TOKENS)
+    assert len(tokens) == 2 * TOKENS
+    assert running.process.wait(60) == 0
+    assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+    assert running.process.stderr
+    assert running.process.stderr.read() == ""
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org", "192.168.1.1"])
+def test_other_machines_need_a_key(shell: Shell, monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    def bound(*_: Any) -> None:
+        raise AssertionError("it has listened")
+
+    monkeypatch.delenv(served.KEY_VARIABLE, raising=False)
+    monkeypatch.setattr(socket.socket, "bind", bound)
+    code, out, err = shell("serve", "--model", "llama-tiny", "--host", host)
+    assert (code, out) == (2, "")
+    assert f"--host {host} lets other machines in: give an API key" in err
+
+
+def test_where_the_key_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(served.KEY_VARIABLE, raising=False)
+    assert served.api_key(None) is None
+    monkeypatch.setenv(served.KEY_VARIABLE, "of-the-environment")
+    assert served.api_key(None) == "of-the-environment"
+    file = tmp_path / "key"
+    file.write_text("of-the-file\n")
+    assert served.api_key(file) == "of-the-file"
+    for wrong in ("", "  \n", "two words", "two\nlines", "schlüssel"):
+        file.write_text(wrong)
+        with pytest.raises(UserError, match="one line of ASCII characters"):
+            served.api_key(file)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="one line of text"):
+        served.api_key(file)
+
+
+def test_where_the_tokenizer_is(tmp_path: Path) -> None:
+    assert served.tokenizer_of("llama-tiny", None) is None
+    assert served.tokenizer_of(str(tmp_path), None) is None
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}")
+    assert served.tokenizer_of(str(tmp_path), None) == tmp_path
+    assert served.tokenizer_of(str(tmp_path / "config.json"), None) == tmp_path
+    assert served.tokenizer_of("llama-tiny", tmp_path) == tmp_path
+    with pytest.raises(UserError, match="there is no such file or folder"):
+        served.tokenizer_of("llama-tiny", tmp_path / "none")
+
+
+def test_flags_that_make_no_sense(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text("not JSON")
+    for arguments, sentence in (
+        (("--deployment", "4xh100"), "has no attention workers"),
+        (("--served-name", " "), "visible characters"),
+        (("--tokenizer", str(tmp_path)), "no tokenizer that can be read"),
+        (("--prefill", "off"), "--prefill"),
+        (("--port", "70000"), "--port"),
+    ):
+        code, out, err = shell("serve", "--model", "llama-tiny", "--port", "0", *arguments)
+        assert (code, out) == (2, ""), arguments
+        assert sentence in err
+        assert "Traceback" not in err
