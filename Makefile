@@ -2,13 +2,14 @@
 # compiler: `make setup` builds .venv, and the other targets depend on it.
 VENV := .venv
 VLLM_VENV := .venv-vllm
+CLIENTS_VENV := .venv-clients
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 NATIVE := $(shell find csrc CMakeLists.txt -type f)
 CXX_FILES := $(shell find csrc tests -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 PYTEST_WORKERS ?= 2
 
-.PHONY: setup test lint check format sanitize cuda vllm bench replay figures clean
+.PHONY: setup test lint check format sanitize cuda vllm clients bench replay figures clean
 
 setup: $(STAMP)
 
@@ -44,8 +45,12 @@ cuda: setup
 	@ci/check-cuda.sh $(VENV)
 
 # An environment of its own for the vLLM that Lamina is compared with (CPU build, 2.4 GB).
-vllm:
-	@baselines/vllm/setup.sh $(VLLM_VENV)
+vllm: setup
+	@$(BIN)/laminabench baseline setup vllm --cpu --into $(VLLM_VENV)
+
+# aiperf, guidellm, openai and `vllm bench serve` drive our server, in an environment of their own (2.2 GB).
+clients: setup
+	@ci/clients.sh $(VENV) $(CLIENTS_VENV) $(VLLM_VENV)
 
 bench: setup
 	$(BIN)/laminabench bench attention
@@ -67,4 +72,4 @@ figures: setup
 	$(BIN)/laminabench figures all
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(CLIENTS_VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

@@ -60,7 +60,7 @@ def replay(
 ) -> Replayed:
     """Replay on modelled hardware."""
     modelled = system(system_name).build(setup)
-    offered = _offered(trace, workload)
+    offered = offered_of(trace, workload)
     start = time.perf_counter()
     outcome = simulate(trace, modelled.spec, offered, record_s=record_s, progress=progress)
     simulation_s = time.perf_counter() - start
@@ -108,7 +108,7 @@ def replay_live(
     """
     check(setup)
     blows = plan(chaos, setup.names(), int(trace.output_tokens.sum(dtype=np.int64)), seed)
-    offered = _offered(trace, workload)
+    offered = offered_of(trace, workload)
     order = order_of(workload.policy, offered.priority, len(trace))
     story = Story(trace)
     for event in past:
@@ -172,7 +172,8 @@ def _as_begun(setup: LiveSetup, story: Story) -> LiveSetup:
     return replace(setup, batches=begun.batches, pipelining=pipelining, kv_tokens=begun.kv_tokens)
 
 
-def _offered(trace: Trace, workload: Workload) -> Offered:
+def offered_of(trace: Trace, workload: Workload) -> Offered:
+    """How a system gets the trace; a UserError where the flags contradict each other."""
     if workload.mode == "open" and not trace.meta.has_arrivals:
         raise UserError(f"{trace.meta.name} has no arrival times; an open replay of it needs --request-rate")
     if workload.mode == "closed" and workload.concurrency is None:

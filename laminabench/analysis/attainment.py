@@ -82,7 +82,7 @@ def worst_gaps(outcome: Outcome, tokens: Tokens, window: Window | None = None) -
     every = np.arange(len(stints["request"]))
     inside = _longest(gap, base, stints["batch"], *_span(stints, every))
     np.maximum.at(worst, stints["request"], inside)
-    np.maximum.at(worst, tokens.resumed.request, tokens.resumed.gap)
+    np.maximum.at(worst, tokens.alone.request, tokens.alone.gap)
     done = np.isfinite(columns["finished_s"])
     finished, worst = ticks(columns["finished_s"][done]), worst[done]
     if window is None:

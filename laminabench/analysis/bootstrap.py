@@ -13,14 +13,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from laminabench.analysis.arrivals import all_arrivals
 from laminabench.analysis.attainment import worst_gaps
 from laminabench.analysis.distribution import PERMILLE, distribution
 from laminabench.analysis.over_time import slice_of
+from laminabench.analysis.rates import mean_batches
 from laminabench.analysis.slo import limit_ticks
+from laminabench.analysis.streams import seen_of
 from laminabench.analysis.tbt import Gaps, gaps_of, tokens_of
 from laminabench.analysis.window import Window
 from laminabench.sim.outcome import Outcome
-from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks, ticks
+from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks
 
 RESAMPLES = 1000
 # A block is an eighth of the window: long, so that what is alike stays together; the few there are then are
@@ -42,21 +45,25 @@ def resamples(outcome: Outcome, window: Window, slo_tbt_ms: float, seed: int = 0
 
     Empty where the window has fewer than FEWEST_ITERATIONS; without a number that some resample has not, and
     without percentiles that fewer than FEWEST_BEYOND iterations are beyond.
+
+    Where only a client saw the replay nobody knows the iterations. Requests that stream at once get their
+    chunks from the same ones, so there are taken to be as many as one stream has chunks.
     """
-    rows = outcome.iterations
-    ends = ticks(rows["start_s"]) + ticks(rows["duration_s"])
+    ends, sizes = all_arrivals(outcome)
     inside = (ends > window.start) & (ends <= window.end)
-    iterations = int(np.count_nonzero(inside))
+    seen = seen_of(outcome)
+    at_once = 1.0 if seen is None else max(1.0, sum(mean_batches(outcome, window, seen)))
+    iterations = int(np.count_nonzero(inside) / at_once)
     if iterations < FEWEST_ITERATIONS:
         return {}
     slices = min(MOST_SLICES, iterations // ITERATIONS_A_SLICE // BLOCKS * BLOCKS)
     edges = np.round(np.linspace(window.start, window.end, slices + 1)).astype(np.int64)
     drawn = _drawn(slices, seed)
-    tokens = tokens_of(outcome)
+    tokens = tokens_of(outcome, seen)
     gaps = gaps_of(tokens, window)
     limit = limit_ticks(slo_tbt_ms)
     seconds = window.ticks / TICKS_PER_S
-    made = drawn @ _sums(ends[inside], edges, rows["size"][inside])
+    made = drawn @ _sums(ends[inside], edges, sizes[inside])
     late = drawn @ _sums(gaps.end, edges, np.where(gaps.gap > limit, gaps.count, 0))
     with_gap = drawn @ _sums(gaps.end, edges, gaps.count)
     finished, worst = worst_gaps(outcome, tokens, window)
@@ -69,7 +76,7 @@ def resamples(outcome: Outcome, window: Window, slo_tbt_ms: float, seed: int = 0
             @ _sums(finished, edges, worst <= limit)
             / (drawn @ _sums(finished, edges, np.ones(len(finished)))),
             "slo.goodput_tokens_per_s": (made - late) / seconds,
-            **_percentiles(gaps, edges, drawn),
+            **_percentiles(gaps, edges, drawn, len(gaps.gap) / at_once),
         }
     return {name: values for name, values in found.items() if np.isfinite(values).all()}
 
@@ -89,7 +96,7 @@ def _sums(at: Ticks, edges: Ticks, values: NDArray[np.generic]) -> Float64:
     return np.bincount(slice_of(at, edges), weights=values, minlength=len(edges) - 1).astype(np.float64)
 
 
-def _percentiles(gaps: Gaps, edges: Ticks, drawn: Float64) -> dict[str, Float64]:
+def _percentiles(gaps: Gaps, edges: Ticks, drawn: Float64, iterations: float) -> dict[str, Float64]:
     """The percentiles of TBT in each resample, of gaps rounded up to one of _BINS of those that occurred."""
     if not len(gaps.gap):
         return {}
@@ -101,7 +108,7 @@ def _percentiles(gaps: Gaps, edges: Ticks, drawn: Float64) -> dict[str, Float64]
     total = up_to[:, -1:]
     found = {}
     for name, permille in PERMILLE.items():
-        if len(gaps.gap) * (1000 - permille) < FEWEST_BEYOND * 1000:
+        if iterations * (1000 - permille) < FEWEST_BEYOND * 1000:
             continue
         rank = np.maximum(1.0, np.ceil(total * permille / 1000))
         place = np.argmax(up_to >= rank, axis=1)

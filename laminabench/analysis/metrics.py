@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 
 from laminabench.analysis import rates
+from laminabench.analysis.arrivals import arrivals
+from laminabench.analysis.calls import of_calls
 from laminabench.analysis.exact import total
 from laminabench.analysis.slo import in_time, limit_ticks, request_attainment, token_attainment
+from laminabench.analysis.streams import Seen, seen_of
 from laminabench.analysis.tbt import Tokens, tbt, tokens_of
 from laminabench.analysis.window import Window, whole_run, window
 from laminabench.runs.status import STATUSES, statuses
@@ -33,21 +36,19 @@ def summarise(
     `shared_devices`: attention runs on the model workers' own devices, so a bubble is when neither works.
     """
     steady, whole = window(outcome, mode), whole_run(outcome)
-    tokens = tokens_of(outcome)
-    limit = limit_ticks(slo_tbt_ms)
-    of_whole = _rates(outcome, tokens, whole, slo_tbt_ms, limit)
-    headline = of_whole if steady == whole else _rates(outcome, tokens, steady, slo_tbt_ms, limit)
+    seen = seen_of(outcome)
+    tokens = tokens_of(outcome, seen)
+    of_whole = _rates(outcome, tokens, seen, whole, slo_tbt_ms)
+    headline = of_whole if steady == whole else _rates(outcome, tokens, seen, steady, slo_tbt_ms)
     del tokens
-    codes = statuses(outcome)
-    counts = np.bincount(codes, minlength=len(STATUSES)).tolist()
-    capacity, peak = outcome.kv_capacity_tokens, outcome.peak_kv_tokens
+    counts = np.bincount(statuses(outcome), minlength=len(STATUSES)).tolist()
     used = _utilisation(outcome, steady)
     return {
         **headline,
         "cost": rates.cost(headline["throughput_tokens_per_s"], usd_per_hour),
         "energy": rates.energy(headline["throughput_tokens_per_s"], power_w),
-        "requests": {"completed": counts[0], "rejected": counts[1], "unfinished": counts[2]},
-        "tokens_generated": total(outcome.iterations["size"]),
+        "requests": dict(zip(("completed", *STATUSES[1:]), counts, strict=True)),
+        "tokens_generated": sum(total(made) for _, made in arrivals(outcome)),
         "duration_s": outcome.end_s,
         "window": steady.describe(),
         "whole_run": of_whole,
@@ -55,20 +56,32 @@ def summarise(
         "utilisation": used,
         "bubbles": _bubbles(used, shared_devices=shared_devices),
         "queueing_s": rates.queueing(outcome, steady).describe(PER_S),
-        "tpot_ms": rates.tpot(outcome, lengths, steady).describe(PER_MS),
-        "preemptions": total(outcome.requests["preemptions"]),
-        "kv": {
-            "capacity_tokens": capacity,
-            "peak_tokens": peak,
-            "peak_share": peak / capacity if capacity else None,
-        },
+        "tpot_ms": rates.tpot(outcome, lengths, steady, seen).describe(PER_MS),
+        **_inside(outcome),
+        **(of_calls(outcome, lengths, seen, mode, steady) if seen else {}),
     }
 
 
-def _rates(outcome: Outcome, tokens: Tokens, of: Window, slo_tbt_ms: float, limit: int) -> dict[str, Any]:
+def _inside(outcome: Outcome) -> dict[str, Any]:
+    """What is only known of a replay whose scheduler can be asked."""
+    capacity, peak = outcome.kv_capacity_tokens, outcome.peak_kv_tokens
+    if outcome.chunks is not None:
+        kv = dict.fromkeys(("capacity_tokens", "peak_tokens", "peak_share"))
+        return {"preemptions": None, "kv": kv}
+    share = peak / capacity if capacity else None
+    return {
+        "preemptions": total(outcome.requests["preemptions"]),
+        "kv": {"capacity_tokens": capacity, "peak_tokens": peak, "peak_share": share},
+    }
+
+
+def _rates(
+    outcome: Outcome, tokens: Tokens, seen: Seen | None, of: Window, slo_tbt_ms: float
+) -> dict[str, Any]:
+    limit = limit_ticks(slo_tbt_ms)
     made = rates.produced(outcome, of)
     gaps = tbt(tokens, of)
-    batches = rates.mean_batches(outcome, of)
+    batches = rates.mean_batches(outcome, of, seen)
     return {
         "throughput_tokens_per_s": rates.per_second(made, of),
         "mean_batch": sum(batches),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from laminabench.analysis.arrivals import all_arrivals
 from laminabench.analysis.distribution import distribution
 from laminabench.analysis.tbt import gaps_of, tokens_of
 from laminabench.sim.outcome import Outcome
@@ -14,7 +15,7 @@ from laminabench.sim.spec import TICKS_PER_S, Float64, ticks
 
 # As many as a picture can show, and not many fewer tokens in one than a percentile is of.
 MOST_SLICES, FEWEST_SLICES = 120, 20
-_ITERATIONS_A_SLICE = 5
+_MOMENTS_A_SLICE = 5
 _PER_MS = 1000.0 / TICKS_PER_S
 
 
@@ -30,14 +31,14 @@ class OverTime:
 
 def over_time(outcome: Outcome, slices: int | None = None) -> OverTime:
     """Equal slices from the beginning to the end; a token is in the slice in which it came."""
+    at, tokens = all_arrivals(outcome)
     if slices is None:
-        wanted = len(outcome.iterations["start_s"]) // _ITERATIONS_A_SLICE
+        wanted = len(at) // _MOMENTS_A_SLICE
         slices = min(MOST_SLICES, max(FEWEST_SLICES, wanted))
     edges_s = np.linspace(0.0, outcome.end_s, slices + 1)
     edges = ticks(edges_s)
-    rows, gaps = outcome.iterations, gaps_of(tokens_of(outcome))
-    ends = ticks(rows["start_s"]) + ticks(rows["duration_s"])
-    made = np.bincount(slice_of(ends, edges), weights=rows["size"], minlength=slices)
+    gaps = gaps_of(tokens_of(outcome))
+    made = np.bincount(slice_of(at, edges), weights=tokens, minlength=slices)
     place = slice_of(gaps.end, edges)
     order = np.argsort(place, kind="stable")
     gap, count, place = gaps.gap[order], gaps.count[order], place[order]

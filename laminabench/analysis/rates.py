@@ -13,8 +13,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from laminabench.analysis.arrivals import arrivals
 from laminabench.analysis.distribution import Distribution, distribution
 from laminabench.analysis.exact import chunks, dot, total
+from laminabench.analysis.streams import Seen, seen_of
 from laminabench.analysis.window import Window
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import TICKS_PER_S, Ticks, ticks
@@ -28,32 +30,41 @@ class Lengths(Protocol):
     """What is needed of a trace; a Run has it too."""
 
     @property
+    def prompt_tokens(self) -> NDArray[np.int32]: ...
+
+    @property
     def output_tokens(self) -> NDArray[np.int32]: ...
 
 
 def produced(outcome: Outcome, window: Window) -> int:
-    """Tokens made by the iterations that end in the window."""
-    size = outcome.iterations["size"]
-    return sum(
-        total(size[rows][(end > window.start) & (end <= window.end)]) for rows, _, end in _spans(outcome)
-    )
+    """Tokens that came in the window."""
+    return sum(total(made[(at > window.start) & (at <= window.end)]) for at, made in arrivals(outcome))
 
 
-def mean_batches(outcome: Outcome, window: Window) -> list[float]:
+def mean_batches(outcome: Outcome, window: Window, seen: Seen | None = None) -> list[float]:
     """For each batch the mean number of requests in its iterations over the window's time, pauses included.
 
-    The sum is the mean number of requests being served at once.
+    The sum is the mean number of requests being served at once. Where only a client saw them they are one
+    batch, and a request is in it from its first chunk to its last.
     """
+    seen = seen or seen_of(outcome)
+    if seen is not None:
+        return [mean_at_once(seen.streams.first, seen.streams.last, window)]
     columns = outcome.iterations
     batches = int(columns["batch"].max()) + 1 if len(columns["batch"]) else 0
     sums = [0] * batches
     for rows, start, end in _spans(outcome):
-        inside = _overlap(start, end, window)
+        inside = overlap(start, end, window)
         batch, size = columns["batch"][rows], columns["size"][rows]
         for j in range(batches):
             mine = batch == j
             sums[j] += dot(inside[mine], size[mine])
     return [some / window.ticks if window.ticks else 0.0 for some in sums]
+
+
+def mean_at_once(start: Ticks, end: Ticks, window: Window) -> float:
+    """How many of these spans of time there are on average at a moment of the window."""
+    return total(overlap(start, end, window)) / window.ticks if window.ticks else 0.0
 
 
 def time_shares(outcome: Outcome, window: Window) -> dict[str, float | None]:
@@ -99,7 +110,7 @@ def utilisation(outcome: Outcome, window: Window) -> dict[str, float | None]:
     window = replace(window, start_s=max(window.start_s, unknown_until_s(outcome)))
     busy = dict.fromkeys(("model", "attention"), 0.0)
     for rows, start, end in _spans(outcome):
-        inside = _overlap(start, end, window)
+        inside = overlap(start, end, window)
         whole = inside == end - start
         cut = np.flatnonzero(~whole & (inside > 0))
         for part in busy:
@@ -113,7 +124,12 @@ def utilisation(outcome: Outcome, window: Window) -> dict[str, float | None]:
 
 
 def unknown_until_s(outcome: Outcome) -> float:
-    """When the last iteration ended whose workers are gone, and what they did with them; 0 without any."""
+    """When the last iteration ended whose workers are gone, and what they did with them; 0 without any.
+
+    Where only a client saw the replay nobody ever knew.
+    """
+    if outcome.chunks is not None:
+        return outcome.end_s
     columns, until = outcome.iterations, 0.0
     for rows in chunks(len(columns["start_s"])):
         lost = np.isnan(columns["model_s"][rows]) | np.isnan(columns["attention_s"][rows])
@@ -142,16 +158,20 @@ def queueing(outcome: Outcome, window: Window | None = None) -> Distribution:
     return distribution(_joined(found))
 
 
-def tpot(outcome: Outcome, lengths: Lengths, window: Window | None = None) -> Distribution:
+def tpot(
+    outcome: Outcome, lengths: Lengths, window: Window | None = None, seen: Seen | None = None
+) -> Distribution:
     """(First token to last) / (tokens - 1) of each request that finished with more than one, to the tick."""
     columns = outcome.requests
+    made: NDArray[np.int32] | NDArray[np.int64] = lengths.output_tokens
+    seen = seen or seen_of(outcome)
+    if seen is not None:
+        made = seen.streams.tokens  # what came, whatever was asked for
     found = []
     for rows in chunks(len(columns["finished_s"])):
-        some = np.isfinite(columns["finished_s"][rows]) & (lengths.output_tokens[rows] > 1)
+        some = np.isfinite(columns["finished_s"][rows]) & (made[rows] > 1)
         finished = ticks(columns["finished_s"][rows][some])
-        each = np.rint(
-            (finished - ticks(columns["first_token_s"][rows][some])) / (lengths.output_tokens[rows][some] - 1)
-        )
+        each = np.rint((finished - ticks(columns["first_token_s"][rows][some])) / (made[rows][some] - 1))
         if window is not None:
             each = each[(finished > window.start) & (finished <= window.end)]
         found.append(each.astype(np.int64))
@@ -191,9 +211,10 @@ def _spans(outcome: Outcome) -> Iterator[tuple[slice, Ticks, Ticks]]:
         yield rows, start, start + ticks(duration_s[rows])
 
 
-def _overlap(start: Ticks, end: Ticks, window: Window) -> Ticks:
-    overlap: Ticks = np.minimum(end, window.end) - np.maximum(start, window.start)
-    return np.maximum(overlap, 0, out=overlap)
+def overlap(start: Ticks, end: Ticks, window: Window) -> Ticks:
+    """For each span of time how much of it is in the window."""
+    inside: Ticks = np.minimum(end, window.end) - np.maximum(start, window.start)
+    return np.maximum(inside, 0, out=inside)
 
 
 def _joined(found: list[Ticks]) -> Ticks:

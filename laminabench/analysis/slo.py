@@ -33,7 +33,7 @@ def request_attainment(
     """Share of the requests (that finished in the window) all of whose gaps were within the limit."""
     columns = outcome.requests
     late, base = _late_before(tokens, limit)
-    in_stints, missed = _missed_in_stints(outcome, tokens, limit, late, base)
+    apart, missed = _missed_apart(outcome, tokens, limit, late, base)
     finished = attained = 0
     for rows in chunks(len(columns["finished_s"])):
         some = rows.start + np.flatnonzero(np.isfinite(columns["finished_s"][rows]))
@@ -41,10 +41,9 @@ def request_attainment(
             at = ticks(columns["finished_s"][some])
             some = some[(at > window.start) & (at <= window.end)]
         finished += len(some)
-        # Where a request ran in stints its first and last iteration may be of different batches.
-        if len(in_stints):
-            attained += int(np.count_nonzero(in_stints[some] & ~missed[some]))
-            some = some[~in_stints[some]]
+        if len(apart):
+            attained += int(np.count_nonzero(apart[some] & ~missed[some]))
+            some = some[~apart[some]]
         offset = base[columns["batch"][some]]
         first, last = offset + columns["first_iteration"][some], offset + columns["last_iteration"][some]
         attained += int(np.count_nonzero(late[first] == late[last]))
@@ -61,17 +60,22 @@ def _late_before(tokens: Tokens, limit: int) -> tuple[NDArray[np.int32], NDArray
     return late, base
 
 
-def _missed_in_stints(
+def _missed_apart(
     outcome: Outcome, tokens: Tokens, limit: int, late: NDArray[np.int32], base: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which requests ran in stints, and which had a late token in or between them; empty if none did."""
-    stints = outcome.stints
-    if not len(stints["request"]):
+    """Which requests have gaps by themselves, and which of them a late token; empty if none has.
+
+    Where a request ran in stints its first and last iteration may be of different batches. One that only a
+    client saw has no iterations.
+    """
+    stints, requests = outcome.stints, len(outcome.requests["finished_s"])
+    seen = outcome.chunks is not None
+    if not seen and not len(stints["request"]):
         return np.zeros(0, np.bool_), np.zeros(0, np.bool_)
-    broken, missed = np.zeros((2, len(outcome.requests["finished_s"])), np.bool_)
-    broken[stints["request"]] = True
+    apart, missed = np.full(requests, seen), np.zeros(requests, np.bool_)
+    apart[stints["request"]] = True
     offset = base[stints["batch"]]
     within = late[offset + stints["first_iteration"]] != late[offset + stints["last_iteration"]]
     missed[stints["request"][within]] = True
-    missed[tokens.resumed.request[tokens.resumed.gap > limit]] = True
-    return broken, missed
+    missed[tokens.alone.request[tokens.alone.gap > limit]] = True
+    return apart, missed

@@ -4,6 +4,9 @@ The requests that run both in an iteration of a batch and in the one before it g
 of the two: `size - joined` tokens with one and the same gap. Who was preempted, or interrupted with the
 whole replay, has, for each time, one gap from the end of the last iteration before to the end of the first
 one after. A first token has none.
+
+Where only a client saw the tokens, each chunk of a request has a gap since the one before it. That is the
+gap of the chunk's first token; the others in it came with it, so theirs is 0.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from numpy.typing import NDArray
 
 from laminabench.analysis.distribution import Distribution, distribution
 from laminabench.analysis.exact import column_ticks
+from laminabench.analysis.streams import Chunks, Seen, seen_of
 from laminabench.analysis.window import Window
 from laminabench.sim.outcome import Columns, Outcome
 from laminabench.sim.spec import Ticks
@@ -31,24 +35,31 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
-    """Gaps of preempted requests, one a resumption."""
+class Alone:
+    """Gaps that one request has by itself: at each resumption, or with each chunk that a client saw."""
 
     request: NDArray[np.int64]
     end: Ticks  # when the token came
     gap: Ticks
+    count: NDArray[np.int32]  # how many of its tokens have this gap; 0 of a first chunk, whose gap is -1
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """When the tokens of a run came: by batch, and those that followed a preemption."""
+    """When the tokens of a run came: by batch, and those whose gap no other request shares."""
 
     lanes: tuple[Lane, ...]
-    resumed: Resumed
+    alone: Alone
 
 
-def tokens_of(outcome: Outcome) -> Tokens:
-    """The iterations sorted into batches, in ticks."""
+def tokens_of(outcome: Outcome, seen: Seen | None = None) -> Tokens:
+    """The iterations sorted into batches, or the chunks into requests, in ticks.
+
+    `seen` is what a client saw, where only a client did, if it has been worked out before.
+    """
+    seen = seen or seen_of(outcome)
+    if seen is not None:
+        return Tokens((), _chunked(seen.chunks))
     batch = outcome.iterations["batch"]
     batches = int(batch.max()) + 1 if len(batch) else 0
     lanes = tuple(_lane(outcome.iterations, np.flatnonzero(batch == j)) for j in range(batches))
@@ -66,10 +77,10 @@ class Gaps:
 
 def gaps_of(tokens: Tokens, window: Window | None = None) -> Gaps:
     """Every gap with its time, for what follows them over time; `tbt` is leaner where only lengths count."""
-    lanes, resumed = tokens.lanes, tokens.resumed
-    end = np.concatenate([*(lane.end[1:] for lane in lanes), resumed.end])
-    gap = np.concatenate([*(np.diff(lane.end) for lane in lanes), resumed.gap])
-    count = np.concatenate([*(lane.stayed[1:] for lane in lanes), np.ones(len(resumed.gap), np.int32)])
+    lanes, alone = tokens.lanes, tokens.alone
+    end = np.concatenate([*(lane.end[1:] for lane in lanes), alone.end])
+    gap = np.concatenate([*(np.diff(lane.end) for lane in lanes), alone.gap])
+    count = np.concatenate([*(lane.stayed[1:] for lane in lanes), alone.count])
     some = count > 0
     if window is not None:
         some &= (end > window.start) & (end <= window.end)
@@ -92,11 +103,13 @@ def tbt(tokens: Tokens, window: Window | None = None) -> Distribution:
         some = stayed > 0
         gaps.append(np.diff(lane.end[first - 1 : last])[some])
         weights.append(stayed[some])
-    resumed = tokens.resumed
-    if len(resumed.gap):
-        inside = slice(None) if window is None else (resumed.end > window.start) & (resumed.end <= window.end)
-        gaps.append(resumed.gap[inside])
-        weights.append(np.ones(len(gaps[-1]), np.int32))
+    alone = tokens.alone
+    if len(alone.gap):
+        inside = alone.count > 0
+        if window is not None:
+            inside &= (alone.end > window.start) & (alone.end <= window.end)
+        gaps.append(alone.gap[inside])
+        weights.append(alone.count[inside])
     if not gaps:
         return distribution(np.zeros(0, np.int64), np.zeros(0, np.int32))
     if len(gaps) == 1:
@@ -124,7 +137,7 @@ def _lane(iterations: Columns, rows: NDArray[np.intp]) -> Lane:
     return Lane(end, (columns["size"] - columns["joined"]).astype(np.int32, copy=False))
 
 
-def _resumed(stints: Columns, lanes: tuple[Lane, ...]) -> Resumed:
+def _resumed(stints: Columns, lanes: tuple[Lane, ...]) -> Alone:
     # A request's stints are listed in their order, but not next to each other.
     order = np.argsort(stints["request"], kind="stable")
     request = stints["request"][order]
@@ -135,4 +148,16 @@ def _resumed(stints: Columns, lanes: tuple[Lane, ...]) -> Resumed:
         began[mine], ended[mine] = lane.end[first[mine]], lane.end[last[mine]]
     next_of_same = np.flatnonzero(request[1:] == request[:-1]) + 1
     end = began[next_of_same]
-    return Resumed(request[next_of_same], end, end - ended[next_of_same - 1])
+    once = np.ones(len(end), np.int32)
+    return Alone(request[next_of_same], end, end - ended[next_of_same - 1], once)
+
+
+def _chunked(found: Chunks) -> Alone:
+    first_tokens = Alone(found.request, found.end, found.gap, (found.gap >= 0).astype(np.int32))
+    more = np.flatnonzero(found.tokens > 1)
+    if not len(more):
+        return first_tokens
+    none = np.zeros(len(more), np.int64)
+    others = Alone(found.request[more], found.end[more], none, found.tokens[more] - 1)
+    names = ("request", "end", "gap", "count")
+    return Alone(*(np.concatenate([getattr(first_tokens, name), getattr(others, name)]) for name in names))

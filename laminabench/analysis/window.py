@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from laminabench.analysis.exact import chunks
+from laminabench.analysis.arrivals import arrivals
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import Mode, ticks
 
 Kind = Literal["queue_never_empty", "concurrency_held", "arrivals", "whole_run"]
 
-# A window with fewer iterations says nothing about a steady state.
-FEWEST_ITERATIONS = 10
+# A window with fewer ends of iterations, or fewer chunks, says nothing about a steady state.
+FEWEST_MOMENTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,9 @@ def window(outcome: Outcome, mode: Mode) -> Window:
         found = Window(0.0, outcome.queue_empty_s, "queue_never_empty")
     else:
         arrival_s = outcome.requests["arrival_s"]
-        if mode == "closed":
-            arrival_s = arrival_s[outcome.requests["first_iteration"] >= 0]
+        if mode == "closed" or outcome.calls is not None:
+            arrival_s = arrival_s[_entered(outcome)]
+        arrival_s = arrival_s[np.isfinite(arrival_s)]  # of a Run that ended early not everybody came
         if not len(arrival_s):
             return whole_run(outcome)
         first_s, last_s = float(arrival_s.min()), float(arrival_s.max())
@@ -70,13 +72,17 @@ def window(outcome: Outcome, mode: Mode) -> Window:
             if mode == "closed"
             else Window(first_s, last_s, "arrivals")
         )
-    return found if _iterations_in(outcome, found) >= FEWEST_ITERATIONS else whole_run(outcome)
+    return found if _moments_in(outcome, found) >= FEWEST_MOMENTS else whole_run(outcome)
 
 
-def _iterations_in(outcome: Outcome, found: Window) -> int:
-    start_s, duration_s = outcome.iterations["start_s"], outcome.iterations["duration_s"]
-    count = 0
-    for rows in chunks(len(start_s)):
-        end = ticks(start_s[rows]) + ticks(duration_s[rows])
-        count += int(np.count_nonzero((end > found.start) & (end <= found.end)))
-    return count
+def _entered(outcome: Outcome) -> NDArray[np.bool_]:
+    """Which requests came into the system."""
+    if outcome.calls is not None:
+        sent: NDArray[np.bool_] = np.isfinite(outcome.calls["sent_s"])
+        return sent
+    ran: NDArray[np.bool_] = outcome.requests["first_iteration"] >= 0
+    return ran
+
+
+def _moments_in(outcome: Outcome, found: Window) -> int:
+    return sum(int(np.count_nonzero((at > found.start) & (at <= found.end))) for at, _ in arrivals(outcome))

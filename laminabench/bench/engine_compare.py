@@ -36,7 +36,7 @@ def compare(
     load: Load,
     *,
     rounds: int,
-    vllm_python: Path,
+    vllm_python: Path | None,
     progress: Callable[[int, int | None], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """Everybody's turn in every round, so that a noisy moment of the machine falls on all; ready for JSON."""
@@ -59,8 +59,9 @@ def compare(
     return _report(measured, kept, load, rounds)
 
 
-def _contender(name: str, load: Load, machine: Machine, vllm_python: Path) -> Contender:
+def _contender(name: str, load: Load, machine: Machine, vllm_python: Path | None) -> Contender:
     if name == "vllm":
+        assert vllm_python is not None
         return VllmContender(load, vllm_python, THREADS)
     return OurContender(name, load, machine)
 

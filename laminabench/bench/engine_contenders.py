@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import transformers
 
+import laminabench.baselines
 from lamina.cluster import Layout, Machine
 from lamina.pipeline import Records, Schedule, check_schedule
 from lamina.serve import Engine, Sampling, Step
@@ -29,7 +30,7 @@ LAYOUTS: dict[str, Layout | None] = {
 }
 # Of the requests whose bookkeeping is measured; as long as an answer of the Azure trace on average.
 PROMPT, OUTPUT = 200, 200
-RUNNER = Path("baselines/vllm/decode_steps.py")
+RUNNER = Path(laminabench.baselines.__file__).parent / "vllm" / "decode_steps.py"
 
 
 @dataclass(frozen=True)
@@ -136,12 +137,10 @@ class VllmContender:
     name = "vllm"
 
     def __init__(self, load: Load, python: Path, threads: int) -> None:
-        for path, advice in (
-            (python, "`make vllm` builds its environment"),
-            (RUNNER, "run this in a checkout"),
-        ):
-            if not path.exists():
-                raise UserError(f"vLLM cannot take part: there is no {path}; {advice}")
+        if not python.exists():
+            raise UserError(
+                f"vLLM cannot take part: there is no {python}; `laminabench baseline setup vllm` builds one"
+            )
         self._load = load
         self._folder = tempfile.TemporaryDirectory(prefix="laminabench-")
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process

@@ -14,6 +14,12 @@ COMMANDS = (
         example="laminabench bench attention",
     ),
     Lazy(
+        "endpoint",
+        "laminabench.cli.bench_endpoint:endpoint",
+        "Requests and streamed tokens a second of the client for servers.",
+        example="laminabench bench endpoint",
+    ),
+    Lazy(
         "engine",
         "laminabench.cli.bench_engine:engine",
         "An iteration of the engine against its GEMMs and its KV reads.",

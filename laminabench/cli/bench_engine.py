@@ -43,9 +43,7 @@ if TYPE_CHECKING:
     "--vllm",
     "vllm_python",
     type=click.Path(dir_okay=False, path_type=Path),
-    default=Path(".venv-vllm/bin/python"),
-    show_default=True,
-    help="With --compare: the Python of the environment that `make vllm` builds.",
+    help="With --compare: another Python than that of `baseline setup vllm`.",
 )
 @click.option(
     "--overlap/--no-overlap", default=False, show_default=True, help="Start attention before k and v."
@@ -59,7 +57,7 @@ def engine(
     backend: str,
     compare: str | None,
     output_tokens: int,
-    vllm_python: Path,
+    vllm_python: Path | None,
     overlap: bool,
     out: Output,
 ) -> None:
@@ -92,7 +90,13 @@ def engine(
 
 
 def _compare(
-    names: str, batch: int, context: int, output_tokens: int, rounds: int, vllm_python: Path, out: Output
+    names: str,
+    batch: int,
+    context: int,
+    output_tokens: int,
+    rounds: int,
+    vllm_python: Path | None,
+    out: Output,
 ) -> None:
     from laminabench.cli.bench_engine_compare import CONTENDERS, render  # noqa: PLC0415
 
@@ -104,6 +108,11 @@ def _compare(
     from lamina.serve import EngineError, RequestError  # noqa: PLC0415
     from laminabench.bench.engine_compare import compare  # noqa: PLC0415
     from laminabench.bench.engine_contenders import Load  # noqa: PLC0415
+
+    if vllm_python is None and "vllm" in chosen:
+        from laminabench.baselines.vllm_environment import find  # noqa: PLC0415
+
+        vllm_python = find("cpu").python
 
     try:
         with out.progress("rounds", unit="rounds") as progress:

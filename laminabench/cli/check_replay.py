@@ -22,6 +22,7 @@ from laminabench.regress.case_file import Case
 from laminabench.regress.facts import facts_of
 from laminabench.regress.golden import Obtained, Value
 from laminabench.regress.verdict import require_samples
+from laminabench.runs.partial import partial_sentence
 from laminabench.runs.read import read_manifest
 
 
@@ -112,7 +113,10 @@ def _manifest(folder: Path, values: Mapping[str, Any]) -> tuple[str, dict[str, A
         run = Path(own) / "run"
         with contextlib.redirect_stdout(io.StringIO()):
             replay.main([*typed, "--out", str(run), "-q"], "laminabench replay", standalone_mode=False)
-        return shlex.join(["laminabench", "replay", *typed, "--no-out"]), read_manifest(run)
+        manifest = read_manifest(run)
+        if partial := partial_sentence(manifest):
+            raise CheckFailedError(f"its Run cannot be judged, it is {partial}")
+        return shlex.join(["laminabench", "replay", *typed, "--no-out"]), manifest
 
 
 def _metrics(case: Case, manifest: Mapping[str, Any]) -> dict[str, float | None]:

@@ -66,6 +66,22 @@ class Output:
             yield told
 
     @contextlib.contextmanager
+    def steps(self, unit: str) -> Iterator[Callable[[str, int, int], None]]:
+        """As `progress`, through several steps with names; where nobody watches, a note as each begins."""
+        with self._bar("", unit) as bar:
+            noted = ""
+
+            def told(what: str, done: int, total: int) -> None:
+                nonlocal noted
+                if bar is not None:
+                    bar(done, total, what)
+                elif what != noted:
+                    self.note(what)
+                noted = what
+
+            yield told
+
+    @contextlib.contextmanager
     def _bar(self, what: str, unit: str) -> Iterator[Callable[[int, int | None, str], None] | None]:
         """A bar on stderr to be told of (done, total, description); None if nobody watches."""
         if self.quiet or not sys.stderr.isatty():

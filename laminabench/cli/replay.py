@@ -165,6 +165,7 @@ class Call:
 
         path: Path = self.flags["plot"]
         how = "live, measured" if backend.name == "live" else "modelled"
+        how += ", PARTIAL" if backend.partial else ""
         what = f"{trace.meta.name} on {self.flags['system_name']} {backend.setup.deployment}"
         draw(
             backend.replayed.outcome,
@@ -215,12 +216,13 @@ class Call:
 
     def write(self, directory: Path, trace: Trace, offered: Workload, backend: Replaying) -> None:
         """Keep the Run."""
+        from laminabench.cli.replay_endpoint_options import redacted  # noqa: PLC0415
         from laminabench.runs.manifest import manifest  # noqa: PLC0415
         from laminabench.runs.write import write_run  # noqa: PLC0415
 
         facts = manifest(
             # Of one that was resumed the command that it began with: that repeats it.
-            command=self.kept.header["command"] if self.kept else ["laminabench", *sys.argv[1:]],
+            command=self.kept.header["command"] if self.kept else ["laminabench", *redacted(sys.argv[1:])],
             seed=self.options.transforms.seed,
             trace=trace,
             transforms=asdict(self.options.transforms),
@@ -234,7 +236,7 @@ class Call:
             summary={**backend.replayed.summary, **backend.kept()},
             partial=backend.partial,
         )
-        write_run(directory, backend.replayed.outcome, trace, facts)
+        write_run(directory, backend.replayed.outcome, trace, facts, backend.beside)
 
 
 def free_directory(name: str) -> Path:

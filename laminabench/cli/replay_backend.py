@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from laminabench.cli.output import Output
+from laminabench.cli.replay_endpoint_options import FLAGS as ENDPOINT_FLAGS
+from laminabench.cli.replay_endpoint_options import SYSTEM as ENDPOINT
 from laminabench.errors import UserError
 
 if TYPE_CHECKING:
     from laminabench.replay import Workload
     from laminabench.runs.manifest import Backend
+    from laminabench.runs.partial import Partial
     from laminabench.traces.table import Trace
 
 # Systems that run, by the class that replays on them; all others are modelled only.
@@ -22,6 +25,13 @@ LIVE = {
 }
 # Those of them that cannot be modelled: nobody knows what is behind them.
 NOT_MODELLED = ("openai",)
+# Flags of real vLLM alone.
+_VLLM_ONLY = {
+    "tensor_parallel": "--tensor-parallel",
+    "max_model_len": "--max-model-len",
+    "enforce_eager": "--enforce-eager",
+    "runner_timeout": "--runner-timeout",
+}
 _MODELLED = "laminabench.cli.replay_modelled:ModelledReplay"
 
 
@@ -33,6 +43,10 @@ class Replaying(Protocol):
     setup: Any
     # `outcome` and `summary`, once it has been replayed.
     replayed: Any
+    # Why it ended before the trace did, if it did: the Run is kept, and `require_sound` raises after that.
+    partial: Partial | None
+    # Files that the Run keeps beside its tables, by name.
+    beside: Mapping[str, bytes]
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -67,6 +81,13 @@ def replaying(flags: dict[str, Any], given: set[str], out: Output, seed: int) ->
         if "backend" in given and flags["backend"] != "live":
             raise UserError(f"{system} cannot be modelled: leave --backend out")
         flags["backend"] = "live"
+    for flag, said in _VLLM_ONLY.items():
+        if flag in given and (system, flags["backend"]) != ("vllm", "live"):
+            raise UserError(f"{said} is for --system vllm --backend live")
+    if system != ENDPOINT and (others := sorted(given & set(ENDPOINT_FLAGS))):
+        raise UserError(
+            f"{ENDPOINT_FLAGS[others[0]]} is for --system {ENDPOINT}: {system} is not reached over HTTP here"
+        )
     if flags["backend"] == "live" and system not in LIVE:
         raise UserError(f"{system} is modelled only; --backend live goes with --system {', '.join(LIVE)}")
     module, _, name = (LIVE[system] if flags["backend"] == "live" else _MODELLED).partition(":")

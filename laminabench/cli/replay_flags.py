@@ -35,3 +35,10 @@ def flags() -> dict[str, click.Option]:
 def flags_of_many() -> dict[str, click.Option]:
     """Those that each of many replays may have."""
     return {name: option for name, option in flags().items() if name not in NOT_OF_MANY}
+
+
+def spelled(parameter: str) -> str:
+    """A flag as a user writes it, by the name that its value is passed on by."""
+    return next(
+        (f"--{spelling}" for spelling, option in flags().items() if option.name == parameter), parameter
+    )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from laminabench.cli.replay_resume import Kept
     from laminabench.replay import Workload
     from laminabench.runs.manifest import Backend
+    from laminabench.runs.partial import Partial
     from laminabench.traces.table import Trace
 
 # Flags of modelled replays only, and why they say nothing here.
@@ -32,6 +33,8 @@ class LiveReplay:
 
     name: Backend = "live"
     coefficients: tuple[dict[str, Any], ...] = ()
+    partial: Partial | None = None  # what is interrupted can be resumed
+    beside: Mapping[str, bytes] = {}
 
     def __init__(self, flags: dict[str, Any], given: set[str], out: Output, seed: int) -> None:
         from laminabench.catalog.deployment import parse_deployment  # noqa: PLC0415 - numpy and TOML

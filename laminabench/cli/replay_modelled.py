@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from laminabench.cli.hardware import priced_devices
@@ -11,6 +12,7 @@ from laminabench.errors import UserError
 if TYPE_CHECKING:
     from laminabench.replay import Replayed, Workload
     from laminabench.runs.manifest import Backend
+    from laminabench.runs.partial import Partial
     from laminabench.traces.table import Trace
 
 MODEL = "llama3-70b"
@@ -20,6 +22,8 @@ class ModelledReplay:
     """On hardware that need not be there."""
 
     name: Backend = "modelled"
+    partial: Partial | None = None
+    beside: Mapping[str, bytes] = {}
 
     def __init__(self, flags: dict[str, Any], given: set[str], out: Output, _: int) -> None:
         from laminabench.catalog.cost_file import load_costs  # noqa: PLC0415 - numpy and TOML, not for --help

@@ -11,6 +11,7 @@ import click
 from laminabench.cli.hardware import price_options
 from laminabench.cli.ranges import NumberRange
 from laminabench.cli.replay_backend import NOT_MODELLED
+from laminabench.cli.replay_endpoint_options import OPTIONS as ENDPOINT_OPTIONS
 from laminabench.cli.traces.options import COUNT, window
 from laminabench.systems.registry import MODULES
 
@@ -163,6 +164,21 @@ _OPTIONS = (
         "network_name",
         help="fhbn, nccl, shm, ..., or 40us,42GB/s; the paper's by default. Live: auto, shm, gloo.",
     ),
+    click.option(
+        "--tensor-parallel",
+        type=click.IntRange(1, 64),
+        help="Live vllm: workers that share the model; a CPU's cores are one's threads, GPUs a worker each.",
+    ),
+    click.option("--max-model-len", type=COUNT, help="Live vllm: longest request; else the trace's longest."),
+    click.option(
+        "--enforce-eager", is_flag=True, help="Live vllm: compile nothing; starts sooner, runs slower."
+    ),
+    click.option(
+        "--runner-timeout",
+        metavar="SECONDS",
+        type=NumberRange(0, 1e6, min_open=True),
+        help="Live vllm: it hangs if nothing is heard from it for so long; 300.",
+    ),
     click.option("--oversubscribe", is_flag=True, help="Live: more workers than cores may share them."),
     click.option(
         "--prefill",
@@ -183,6 +199,7 @@ _OPTIONS = (
     click.option(
         "--ray", metavar="ADDRESS", help="Live: workers as actors of this Ray cluster, auto or host:port."
     ),
+    *ENDPOINT_OPTIONS,
     click.option(
         "--resume",
         metavar="RUN",

@@ -9,22 +9,21 @@ from rich.markup import escape
 
 from laminabench.cli.replay_faults import disturbances, fault_table
 from laminabench.cli.replay_numbers import number, share
+from laminabench.cli.replay_parts import in_time, outcomes, points, price, throughput
+from laminabench.cli.replay_seen import seen_lines
+from laminabench.runs.partial import partial_sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 SOURCES = {"file": "the real trace", "profile": "generated from its profile"}
-WINDOWS = {
-    "queue_never_empty": "in which the queue was never empty",
-    "concurrency_held": "at full concurrency",
-    "arrivals": "from first to last arrival",
-    "whole_run": "in all",
-}
 PARTS = ("model", "attention", "network", "host", "waiting")
 
 
 def render(console: Console, result: dict[str, Any]) -> None:
     """A dozen lines on one screen."""
+    if partial := partial_sentence(result):
+        console.print(f"[bold red]{escape(partial)}[/bold red]", soft_wrap=True)
     trace = result["trace"]
     console.print(
         f"[bold]{escape(trace['name'])}[/bold], {SOURCES[trace['source']]}, {trace['requests']:,} requests",
@@ -32,7 +31,8 @@ def render(console: Console, result: dict[str, Any]) -> None:
         f"({result['mode']}, {_how(result)})",
         soft_wrap=True,
     )
-    for label, line in _lines(result):
+    lines = seen_lines(result) if "attempts" in result else _lines(result)
+    for label, line in lines:
         console.print(f"{label:15}{line}", soft_wrap=True)
     if result.get("faults"):
         console.print(fault_table(result["faults"]))
@@ -51,46 +51,26 @@ def _how(result: dict[str, Any]) -> str:
 
 
 def _lines(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    steady, whole, facts, kv = (result[key] for key in ("window", "whole_run", "facts", "kv"))
-    length = f"{steady['end_s'] - steady['start_s']:,.1f} s {WINDOWS[steady['kind']]}"
-    rest = f"whole run {number(whole['throughput_tokens_per_s'])} over {result['duration_s']:,.1f} s"
-    yield (
-        "throughput",
-        f"[bold]{number(result['throughput_tokens_per_s'])} tokens/s[/bold] over {length}; {rest}",
-    )
+    facts, kv = result["facts"], result["kv"]
+    yield "throughput", throughput(result)
     batches = f" in {facts['batches']} batches" if facts.get("batches", 1) > 1 else ""
     filled = f"KV cache up to {share(kv['peak_share'])} of {kv['capacity_tokens']:,} tokens"
     yield "mean batch", f"[bold]{number(result['mean_batch'])}[/bold] requests{batches}; {filled}"
-    times = (f"{name} {number(value)}" for name, value in result["tbt_ms"].items())
-    yield "TBT in ms", ", ".join(times)
-    slo = result["slo"]
-    tokens, requests = share(slo["token_attainment"]), share(slo["request_attainment"])
-    goodput = f"goodput {number(slo['goodput_tokens_per_s'])} tokens/s"
-    yield f"within {slo['tbt_ms']:g} ms", f"{tokens} of tokens, {requests} of requests throughout; {goodput}"
-    cost = result["cost"]
-    yield "cost", _price(cost)
+    yield "TBT in ms", points(result["tbt_ms"])
+    yield f"within {result['slo']['tbt_ms']:g} ms", in_time(result["slo"])
+    yield "cost", price(result["cost"])
     yield "energy", _energy(result["energy"])
     yield "a token's time", ", ".join(f"{part} {share(result['time_shares'][part])}" for part in PARTS)
     idle = {name: value for name, value in result["bubbles"].items() if not isinstance(value, dict)}
     yield "idle (bubbles)", ", ".join(f"{name} {share(value)}" for name, value in idle.items())
     counts = result["requests"]
     preempted = f"; {result['preemptions']:,} preemptions" if result["preemptions"] else ""
-    rejected = f"{counts['rejected']:,} rejected because they could never fit"
     waited = f"queueing p50 {number(result['queueing_s']['p50'])} s"
     if "schedule" in result:
         yield "schedule", _schedule(result["schedule"])
     if "faults" in result:
         yield from disturbances(result)
-    yield "requests", f"{counts['completed']:,} completed, {rejected}{preempted}; {waited}"
-
-
-def _price(cost: dict[str, Any]) -> str:
-    if cost["usd_per_hour"] is None:
-        return "-, for want of a price; --price DEVICE=USD_PER_HOUR gives one"
-    return (
-        f"${cost['usd_per_hour']:.2f} an hour, ${number(cost['usd_per_million_tokens'])} a million tokens, "
-        f"{number(cost['tokens_per_usd'])} tokens a dollar"
-    )
+    yield "requests", f"{outcomes(counts)}{preempted}; {waited}"
 
 
 def _energy(energy: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from laminabench.cli.sweep_points import QUIET, Point, TraceKey
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.finite import finite
 from laminabench.replay import Workload
+from laminabench.runs.partial import partial_sentence
 from laminabench.version import describe
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ def replayed(traces: Mapping[TraceKey, Trace], point: Point) -> dict[str, Any]:
         trace = call.options.cut(traces[point.trace], QUIET)
         backend.replay(trace, offered)
         backend.require_sound()
+        if backend.partial:
+            raise UserError(partial_sentence({"partial": backend.partial}) or "")
     except (UserError, CheckFailedError) as error:
         setup = backend.setup
         return {

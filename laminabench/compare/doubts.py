@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from laminabench.compare.metrics import THROUGHPUT
 from laminabench.compare.recorded import Facts, Recorded
 
+# Servers whose chunks differ by less send them in the same way.
+ALIKE = 1.1
+_DEALT = "they were dealt evenly, so TBT of single tokens is a guess"
+
 
 def doubts(found: list[Recorded]) -> Iterator[str]:
     """In what the Runs differ that makes their numbers answers to different questions."""
@@ -21,10 +25,30 @@ def doubts(found: list[Recorded]) -> Iterator[str]:
         values = dict.fromkeys(of(each.facts) for each in found)
         if len(values) > 1:
             yield f"the Runs are of different {what}{_listed(values)}: they are not comparable as such"
+    if len(dict.fromkeys(each.seen for each in found)) > 1:
+        yield (
+            "some Runs saw their tokens in the engine and some as a client: a client's TBT has the network "
+            "and the server's front end in it, and is 0 for a token that came in a chunk with the one before"
+        )
+    sizes = [size for each in found if (size := each.summary.get("tokens_per_chunk", {}).get("mean"))]
+    if sizes and max(sizes) > ALIKE * min(sizes):
+        said = ", ".join(f"{size:.3g}" for size in sizes)
+        yield f"chunks have {said} tokens on average: TBT is of tokens, 0 within a chunk; ITL is of chunks"
     limits = dict.fromkeys(each.summary["slo"]["tbt_ms"] for each in found)
     if len(limits) > 1:
         said = ", ".join(f"{limit:g}" for limit in limits)
         yield f"attainment and goodput are of different TBT limits ({said} ms): --slo-tbt-ms sets one"
+
+
+def reservations(found: list[Recorded]) -> Iterator[str]:
+    """What of single Runs is to be known before their numbers are believed."""
+    for each in found:
+        if each.facts.partial:
+            yield f"{each.path} is {each.facts.partial}"
+        if failed := each.summary["requests"]["failed"]:
+            yield f"{each.path} has {failed:,} requests that failed: tokens they lack are in no percentile"
+        if each.summary.get("tokens_per_chunk", {}).get("even_share"):
+            yield f"{each.path} is of a server that does not say which tokens a chunk has: {_DEALT}"
 
 
 def unsure(groups: list[list[Recorded]]) -> Iterator[str]:

@@ -53,7 +53,12 @@ def parse_gate(text: str) -> Gate:
 
 
 def failures(gates: list[Gate], compared: SideBySide, *, strict: bool, where: str = "") -> list[str]:
-    """A line for each gate that a side does not pass."""
+    """A line for each gate that a side does not pass; a UserError where there is nothing whole to judge."""
+    partial = next((side for side in compared.sides if side.partial), None)
+    if gates and partial is not None:
+        raise UserError(
+            f"--fail-on judges whole Runs, and {partial.runs[0]} is {partial.partial}; replay it again"
+        )
     return [
         f"{gate}: {_told(compared, gate, place)}{where}"
         for gate in gates

@@ -35,12 +35,17 @@ class Metric:
         """The number, None where the replay has none."""
         found: Any = summary
         for name in self.path:
-            found = found[name]
+            found = found.get(name) if isinstance(found, Mapping) else None
         return None if found is None else float(found)
 
 
 def _tbt(which: str) -> Metric:
     return Metric(f"tbt_{which}", f"TBT {which}, ms", ("tbt_ms", which), "less")
+
+
+def _seen(what: str, which: str) -> Metric:
+    per_chunk = " a chunk" if what == "itl" else ""
+    return Metric(f"{what}_{which}", f"{what.upper()} {which}{per_chunk}, ms", (f"{what}_ms", which), "less")
 
 
 THROUGHPUT = Metric("throughput", "throughput, tokens/s", ("throughput_tokens_per_s",), "more")
@@ -58,6 +63,8 @@ SUMMARISED = (
     Metric("goodput", "goodput, tokens/s", ("slo", "goodput_tokens_per_s"), "more"),
     Metric("mean_batch", "mean batch", ("mean_batch",), "more"),
     *(_tbt(which) for which in ("mean", "p50", "p90", "p99", "p99.9")),
+    # Of replays that only a client saw.
+    *(_seen(what, which) for what in ("ttft", "itl") for which in ("p50", "p99")),
     Metric("token_attainment", "tokens in time", ("slo", "token_attainment"), "more", is_share=True),
     Metric("request_attainment", "requests in time", ("slo", "request_attainment"), "more", is_share=True),
     USD_PER_HOUR,

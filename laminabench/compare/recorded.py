@@ -15,11 +15,14 @@ from laminabench.compare.metrics import BY_THROUGHPUT, SUMMARISED, THROUGHPUT, U
 from laminabench.compare.sides import modelled_estimates
 from laminabench.errors import UserError
 from laminabench.runs.manifest import Backend
+from laminabench.runs.partial import partial_sentence
 from laminabench.runs.read import Run, read_run
 from laminabench.sim.spec import Float64, Mode
 
 # Flags that change what is written, not what is measured.
 _ABOUT_FILES = ("trace", "timeline", "timeline_window", "plot")
+# Where tokens were seen.
+ENGINE, CLIENT = "in the engine", "by the client"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class Facts:
     transforms: str
     mode: Mode
     slo_tbt_ms: float
+    partial: str | None  # a sentence, where it ended before its trace did
     what: str  # equal for Runs that did the same thing, whenever they did
 
 
@@ -45,6 +49,7 @@ class Recorded:
     facts: Facts
     summary: dict[str, Any]
     estimates: dict[str, Estimate]
+    seen: str  # where its tokens were seen
 
     @property
     def measured(self) -> bool:
@@ -73,9 +78,10 @@ def of_run(run: Run, slo_tbt_ms: float | None) -> Recorded:
         run.outcome, run, mode=facts.mode, slo_tbt_ms=limit, usd_per_hour=usd_per_hour, power_w=power_w
     )
     if facts.backend == "modelled":
-        return Recorded(path, facts, summary, modelled_estimates(summary))
+        return Recorded(path, facts, summary, modelled_estimates(summary), ENGINE)
+    seen = ENGINE if run.outcome.chunks is None else CLIENT
     drawn = resamples(run.outcome, window(run.outcome, facts.mode), limit)
-    return Recorded(path, facts, summary, _measured_estimates(summary, drawn))
+    return Recorded(path, facts, summary, _measured_estimates(summary, drawn), seen)
 
 
 def _known(number: Any) -> float | None:
@@ -90,6 +96,8 @@ def _facts(manifest: dict[str, Any]) -> Facts:
     names = (manifest["system"], manifest["deployment"]["name"], manifest["model"]["name"])
     # Another version, or another machine, is not another round.
     where = [manifest["laminabench"], manifest["host"]]
+    # Nor is one that ended early: it would drag down the others' mean.
+    partial = partial_sentence(manifest)
     return Facts(
         *names,
         backend=cast("Backend", manifest["backend"]),
@@ -97,7 +105,10 @@ def _facts(manifest: dict[str, Any]) -> Facts:
         transforms=json.dumps(transforms, sort_keys=True),
         mode=cast("Mode", workload["mode"]),
         slo_tbt_ms=float(workload["slo_tbt_ms"]),
-        what=json.dumps([*names, *where, trace["sha256"], workload, options, transforms], sort_keys=True),
+        partial=partial,
+        what=json.dumps(
+            [*names, *where, trace["sha256"], workload, options, transforms, partial], sort_keys=True
+        ),
     )
 
 

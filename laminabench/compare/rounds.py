@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from laminabench.analysis.estimate import of_rounds
-from laminabench.compare.doubts import doubts, unsure
+from laminabench.compare.doubts import doubts, reservations, unsure
 from laminabench.compare.metrics import SUMMARISED, USD_PER_HOUR
 from laminabench.compare.recorded import Recorded, recorded
 from laminabench.compare.sides import Side, SideBySide, side_by_side
 from laminabench.errors import UserError
+
+_PARTIAL = " (PARTIAL)"
 
 
 def compare_runs(
@@ -35,7 +37,7 @@ def compare_runs(
     limits = {each.summary["slo"]["tbt_ms"] for each in found}
     one_limit = limits.pop() if len(limits) == 1 else None
     sides = [_side(each, label) for each, label in zip(groups, _labels(groups), strict=True)]
-    return side_by_side(sides, at, one_limit), [*doubts(found), *unsure(groups)]
+    return side_by_side(sides, at, one_limit), [*reservations(found), *doubts(found), *unsure(groups)]
 
 
 def _require_distinct(paths: Sequence[Path]) -> None:
@@ -68,7 +70,7 @@ def _labels(groups: list[list[Recorded]]) -> list[str]:
     """System and deployment where that tells the sides apart, else the Run's name."""
     plain = [f"{group[0].facts.system} {group[0].facts.deployment}" for group in groups]
     return [
-        name if plain.count(name) == 1 else str(group[0].path)
+        (name if plain.count(name) == 1 else str(group[0].path)) + _PARTIAL * bool(group[0].facts.partial)
         for name, group in zip(plain, groups, strict=True)
     ]
 
@@ -88,4 +90,5 @@ def _side(group: list[Recorded], label: str) -> Side:
         first.facts.backend,
         estimates,
         tuple(str(each.path) for each in group),
+        first.facts.partial,
     )

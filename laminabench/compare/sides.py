@@ -30,6 +30,7 @@ class Side:
     backend: Backend
     estimates: Mapping[str, Estimate]  # by the metric's name
     runs: tuple[str, ...] = ()
+    partial: str | None = None  # a sentence, where it ended before its trace did
 
     def describe(self) -> dict[str, Any]:
         """For --json, without the numbers."""
@@ -40,6 +41,7 @@ class Side:
             "model": self.model,
             "backend": self.backend,
             "runs": list(self.runs),
+            "partial": self.partial,
         }
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from laminabench.analysis.window import FEWEST_ITERATIONS
+from laminabench.analysis.window import FEWEST_MOMENTS
 from laminabench.plan.demand import LEFT_OUT, Demand
 from laminabench.sim.spec import Float64, Spec
 
@@ -161,7 +161,7 @@ def _least_p99(tables: Tables, demand: Demand, room: Room, most: int) -> float:
     full = room.pools * (room.pool_tokens - demand.longest + 1)
     # The last cycle of the window may be less full; first tokens have no gap.
     gaps = (1 - LEFT_OUT) * (made - demand.requests - most) - most
-    if made < FEWEST_ITERATIONS * most or gaps <= 0 or full <= 0:
+    if made < FEWEST_MOMENTS * most or gaps <= 0 or full <= 0:
         return alone
     taken, all_taken, pending = demand.taken(gaps, full, room.most_requests)
     if tables.batches == 1:
@@ -185,7 +185,7 @@ def _least_p99_of_arrivals(tables: Tables, demand: Demand, room: Room, most: int
     least_s = float(tables.chain.min())
     made = demand.tokens - demand.late[0] - demand.last_tokens - demand.missing_tokens.most(room.tokens)
     gaps = (1 - LEFT_OUT) * (made - demand.requests)
-    if made < FEWEST_ITERATIONS * most or gaps <= 0:
+    if made < FEWEST_MOMENTS * most or gaps <= 0:
         return least_s
     time_s = tables.batches * demand.span_s
     read = max(0.0, demand.read - demand.largest_charged(demand.tokens - gaps))

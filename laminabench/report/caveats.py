@@ -22,6 +22,8 @@ def caveats(runs: Sequence[Shown]) -> list[str]:
 
 def _about(each: Shown) -> Iterator[str]:
     """What is to be known of one Run."""
+    if each.partial:
+        yield each.partial
     limit = each.slo["tbt_ms"]
     if each.summary["slo"]["tbt_ms"] != limit:
         yield f"was replayed for another limit: attainment and goodput are worked out again for {limit:g} ms"
@@ -31,6 +33,13 @@ def _about(each: Shown) -> Iterator[str]:
         yield "is too short for a steady window: its numbers are over the whole run"
     if rejected := each.summary["requests"].get("rejected"):
         yield f"rejected {rejected:,} requests that could never fit"
+    if failed := each.summary["requests"].get("failed"):
+        yield f"has {failed:,} requests that failed: tokens they lack are in no percentile"
+    if (each.summary.get("tokens_per_chunk") or {}).get("even_share"):
+        yield (
+            "is of a server that does not say which tokens a chunk has: they were dealt evenly, so TBT of "
+            "single tokens is a guess"
+        )
     if faults := each.summary.get("faults"):
         yield f"had workers replaced {len(faults):,} times while it ran"
     if resumed := (each.summary.get("resumed") or {}).get("times"):

@@ -17,14 +17,15 @@ _SECONDS = axis("seconds since the replay began", rangemode="tozero")
 
 
 def charts(runs: Sequence[Shown]) -> list[Chart]:
-    """The four of them."""
-    return [
-        _service(runs, "size", "batch", "Batch size over time", "requests", "Requests being served"),
-        _service(
-            runs, "kv_tokens", "kv", "KV cache over time", "KV tokens", "KV tokens of those being served"
-        ),
-        *_tokens(runs),
-    ]
+    """The four of them; that of the KV cache only of Runs that know it."""
+    served = _service(runs, "size", "batch", "Batch size over time", "requests", "Requests being served")
+    known = [each for each in runs if not each.seen_by_client]
+    if not known:
+        return [served, *_tokens(runs)]
+    kept = _service(
+        known, "kv_tokens", "kv", "KV cache over time", "KV tokens", "KV tokens of those being served"
+    )
+    return [served, kept, *_tokens(runs)]
 
 
 def _service(runs: Sequence[Shown], column: str, key: str, title: str, unit: str, what: str) -> Chart:
@@ -36,7 +37,8 @@ def _service(runs: Sequence[Shown], column: str, key: str, title: str, unit: str
         words.append(f"{each.name} {number(mean)} on average over the whole run and {number(peak)} at most")
     note = (
         f"{what}, all batches together. Each point is the mean of one of {SLICES} equal slices of the "
-        f"replay; the band reaches from the least to the most at any moment of the slice.{_marked(runs)}"
+        "replay; the band reaches from the least to the most at any moment of the slice."
+        f"{_as_seen(runs)}{_marked(runs)}"
     )
     layout = {"xaxis": _SECONDS, "yaxis": axis(unit, rangemode="tozero"), **_faults(runs)}
     return Chart(key, title, f"{title}: {series(words)}.", note, traces, layout)
@@ -123,6 +125,12 @@ def _fault(each: Shown, fault: dict[str, Any]) -> dict[str, Any]:
         "type": "rect", "yref": "paper", "layer": "below", "fillcolor": each.colour, "opacity": 0.25,
         "line": {"width": 1, "color": each.colour}, **ends,
     }  # fmt: skip
+
+
+def _as_seen(runs: Sequence[Shown]) -> str:
+    """From when to when a client takes a request for being served."""
+    seen = any(each.seen_by_client for each in runs)
+    return " Where only a client saw a request it counts from its first chunk to its last." if seen else ""
 
 
 def _marked(runs: Sequence[Shown]) -> str:

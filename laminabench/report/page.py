@@ -20,6 +20,7 @@ from laminabench.report.latency import attainment_chart, cdf_chart
 from laminabench.report.markup import Markup, joined, script_data, tag
 from laminabench.report.over_time import charts as charts_over_time
 from laminabench.report.provenance import provenance
+from laminabench.report.seen import seen_tables
 from laminabench.report.shown import Shown
 from laminabench.report.timeline import default_window_s, timeline_chart
 
@@ -74,8 +75,9 @@ def page(found: Report) -> str:
 def _body(found: Report) -> tuple[list[Chart], Markup]:
     runs = found.runs
     latency, over_time = [cdf_chart(runs), attainment_chart(runs)], charts_over_time(runs)
-    spent, costs, lanes = time_charts(runs), cost_charts(runs), timeline_chart(runs, found.window_s)
-    faults = fault_tables(runs)
+    spent, costs = time_charts(runs), cost_charts(runs)
+    lanes = [] if all(each.seen_by_client for each in runs) else [timeline_chart(runs, found.window_s)]
+    seen, faults = seen_tables(runs), fault_tables(runs)
     told = tag("ul", *(tag("li", sentence) for sentence in found.caveats))
     main = tag(
         "main",
@@ -86,13 +88,14 @@ def _body(found: Report) -> tuple[list[Chart], Markup]:
         ),
         _section("Comparison", comparison(runs)),
         _section("Latency", _grid(latency)),
+        _section("As the client saw it", *seen) if seen else "",
         _section("Over time", _grid(over_time)),
         _section("Faults", *faults) if faults else "",
         _section("Time and cost", _grid(spent, wide=True), _grid(costs)),
-        _section("Timeline", _grid([lanes], wide=True)),
+        _section("Timeline", _grid(lanes, wide=True)) if lanes else "",
         _section("Provenance", *(provenance(each) for each in runs)),
     )
-    return [*latency, *over_time, *spent, *costs, lanes], joined((_header(found), main, _footer()))
+    return [*latency, *over_time, *spent, *costs, *lanes], joined((_header(found), main, _footer()))
 
 
 def _header(found: Report) -> Markup:

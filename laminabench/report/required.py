@@ -23,6 +23,10 @@ _MAYBE_LIST: Kinds = (list, NoneType)
 _MAYBE_NUMBER: Kinds = (int, float, NoneType)
 _MAYBE_COUNT: Kinds = (int, NoneType)
 
+# Of a replay that only a client saw.
+_SEEN = ("ttft_ms", "itl_ms", "e2e_ms", "lateness_ms", "tokens_per_chunk")
+_ATTEMPTS = ("sent", "retried", "failed")
+
 # Whole before its parts; "*" stands for every part.
 _NEEDED: tuple[tuple[Kinds, tuple[str, ...]], ...] = (
     (_TEXT, ("command", "system", "backend", "trace.name", "deployment.name", "model.name", "workload.mode")),
@@ -57,7 +61,12 @@ _NEEDED: tuple[tuple[Kinds, tuple[str, ...]], ...] = (
     (_MAYBE_NUMBER, ("summary.faults.*.detection_s", "summary.faults.*.normal_again_s")),
     (_MAYBE_NUMBER, ("summary.faults.*.tbt_worst_ms", "summary.faults.*.goodput_lost_tokens")),
     (_LIST, ("totals.replica_busy_s",)),
-    (_NUMBER, ("totals.replica_busy_s.*", "totals.attention_busy_s", "totals.end_s", "totals.queue_empty_s")),
+    (_NUMBER, ("totals.end_s", "totals.queue_empty_s")),
+    (_MAYBE_NUMBER, ("totals.replica_busy_s.*", "totals.attention_busy_s")),
+    (_MAYBE_FACTS, ("partial",)),
+    (_MAYBE_FACTS, (*(f"summary.{name}" for name in _SEEN), "summary.attempts.by_error")),
+    (_MAYBE_NUMBER, tuple(f"summary.{name}.*" for name in _SEEN)),
+    (_MAYBE_COUNT, (*(f"summary.attempts.{name}" for name in _ATTEMPTS), "summary.attempts.by_error.*")),
     (_NUMBER, ("totals.peak_kv_tokens", "totals.kv_capacity_tokens")),
 )  # fmt: skip
 # There, whatever it says.

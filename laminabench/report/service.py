@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from laminabench.analysis.streams import seen_of
 from laminabench.sim.outcome import Outcome
-from laminabench.sim.spec import Float64, ticks
+from laminabench.sim.spec import Float64, Ticks, ticks
 
 
 class Sliced(NamedTuple):
@@ -24,7 +25,8 @@ def in_service(outcome: Outcome, column: str, slices: int) -> Sliced:
     """`size` or `kv_tokens` of all batches together, in equal slices from the beginning to the end.
 
     A batch counts from the start of an iteration to that of its next one, or, where nobody stays for that,
-    to the iteration's own end. Within a slice nothing is left out: mean and extremes are exact.
+    to the iteration's own end; a request that only a client saw counts from its first chunk to its last.
+    Within a slice nothing is left out: mean and extremes are exact.
     """
     middle_s = np.linspace(0.0, outcome.end_s, 2 * slices + 1)[1::2]
     at, level = _levels(outcome, column)
@@ -45,8 +47,14 @@ def in_service(outcome: Outcome, column: str, slices: int) -> Sliced:
     return Sliced(middle_s, mean, least, most)
 
 
-def _levels(outcome: Outcome, column: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _levels(outcome: Outcome, column: str) -> tuple[Ticks, NDArray[np.int64]]:
     """When the sum over all batches changes, ascending, and what it is from then on."""
+    seen = seen_of(outcome)
+    if seen is not None:
+        assert column == "size"
+        some = seen.streams.first >= 0
+        ones = np.ones(np.count_nonzero(some), np.int64)
+        return _sums(seen.streams.first[some], seen.streams.last[some], ones)
     rows = outcome.iterations
     start = ticks(rows["start_s"])
     until = start + ticks(rows["duration_s"])
@@ -54,7 +62,11 @@ def _levels(outcome: Outcome, column: str) -> tuple[NDArray[np.int64], NDArray[n
         mine = np.flatnonzero(rows["batch"] == batch)
         stayed = (rows["size"][mine] > rows["joined"][mine])[1:]
         until[mine[:-1][stayed]] = start[mine[1:][stayed]]
-    value = rows[column].astype(np.int64)
+    return _sums(start, until, rows[column].astype(np.int64))
+
+
+def _sums(start: Ticks, until: Ticks, value: NDArray[np.int64]) -> tuple[Ticks, NDArray[np.int64]]:
+    """Of spans of time with a value each: when their sum changes, and what it is from then on."""
     at = np.concatenate([start, until])
     order = np.argsort(at, kind="stable")
     at, change = at[order], np.concatenate([value, -value])[order]

@@ -11,6 +11,7 @@ from laminabench.analysis.window import Window
 from laminabench.compare.recorded import Recorded, of_run
 from laminabench.figures.style import GREEN, PURPLE, SYSTEM_COLOURS
 from laminabench.report.required import require_whole
+from laminabench.runs.partial import ended_early
 from laminabench.runs.read import Run
 
 # Three to one against white and against the page's dark: the figures' sky blue is too light for white.
@@ -72,6 +73,16 @@ class Shown:
         return "measured" if self.measured else "modelled"
 
     @property
+    def partial(self) -> str | None:
+        """What it did, to follow its name, where it ended before its trace did."""
+        return ended_early(self.manifest)
+
+    @property
+    def seen_by_client(self) -> bool:
+        """Its chunks are known and its iterations are not."""
+        return self.run.outcome.chunks is not None
+
+    @property
     def unfinished(self) -> int:
         """Requests that a Run was stopped before, or in the middle of."""
         return int(self.summary["requests"].get("unfinished") or 0)
@@ -89,7 +100,10 @@ def shown(runs: Sequence[Run], slo_tbt_ms: float | None = None) -> list[Shown]:
         require_whole(run)
     limit = float(runs[0].manifest["summary"]["slo"]["tbt_ms"]) if slo_tbt_ms is None else slo_tbt_ms
     names, seen = _names([run.manifest for run in runs]), Counter[str]()
-    names = _unique(names, [run.directory.name for run in runs])
+    names = [
+        f"{name} (PARTIAL)" if run.manifest.get("partial") else name
+        for name, run in zip(_unique(names, [run.directory.name for run in runs]), runs, strict=True)
+    ]
     strangers = [
         system for system in dict.fromkeys(run.manifest["system"] for run in runs) if system not in COLOURS
     ]

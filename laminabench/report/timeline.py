@@ -38,8 +38,11 @@ def timeline_chart(runs: Sequence[Shown], window_s: tuple[float, float]) -> Char
     start_s, end_s = window_s
     traces: list[dict[str, Any]] = []
     lanes: list[str] = []
-    cut, empty = [], []
+    cut, empty, unseen = [], [], []
     for each in runs:
+        if each.seen_by_client:
+            unseen.append(each.name)
+            continue
         rows, all_of_them = _inside(each.run.outcome.iterations, start_s, end_s)
         if not all_of_them:
             empty.append(each.name)
@@ -59,6 +62,7 @@ def timeline_chart(runs: Sequence[Shown], window_s: tuple[float, float]) -> Char
         "Each bar is an iteration, divided in proportion into the host's time before its first slice, model, "
         "attention and network (which alternate in every layer and are each drawn in one piece) and waiting."
         f"{_list(' Only the first ', cut, '.')}{_list(' No iteration runs in this window in ', empty, '.')}"
+        f"{_list(' A client cannot see the iterations of ', unseen, '.')}"
     )
     return Chart(
         "timeline",

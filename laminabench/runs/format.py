@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 FORMAT = "laminabench-run"
-# A change that older readers would misread is a new version.
-FORMAT_VERSION = 1
+# The newest there is. A change that older readers would misread is a new version; a Run that has nothing of
+# it is still written as the first, for them to read.
+# 2: tables of what a client saw, requests that failed, Runs that ended early.
+FORMAT_VERSION = 2
+FIRST_VERSION = 1
 
 MANIFEST = "run.json"
 

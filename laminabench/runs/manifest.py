@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from laminabench.finite import finite
-from laminabench.runs.format import FORMAT, FORMAT_VERSION
+from laminabench.runs.format import FIRST_VERSION, FORMAT
+from laminabench.runs.partial import Partial
 from laminabench.traces.table import Trace
 from laminabench.version import __version__, git_commit
 
@@ -32,11 +33,12 @@ def manifest(
     coefficients: Sequence[Mapping[str, Any]],
     wall_s: float,
     summary: Mapping[str, Any],
+    partial: Partial | None = None,
 ) -> dict[str, Any]:
-    """The manifest of a Run; each coefficient says where it is from."""
+    """The manifest of a Run; each coefficient says where it is from, and `partial` why it ended early."""
     facts = {
         "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format_version": FIRST_VERSION,  # write_run knows better
         "laminabench": {"version": __version__, "commit": git_commit()},
         "command": shlex.join(command),
         "seed": seed,
@@ -51,6 +53,7 @@ def manifest(
         "host": host(),
         "wall_s": wall_s,
         "summary": dict(summary),
+        "partial": None if partial is None else dict(partial),
     }
     return {name: finite(fact) for name, fact in facts.items()}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from laminabench.errors import UserError
 from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, sha256_of
-from laminabench.runs.schema import STATUS, TABLES, Column, schema
+from laminabench.runs.schema import FLAG, STATUS, TABLES, TEXT, Column, schema
 from laminabench.runs.status import STATUSES
 from laminabench.sim.outcome import Columns, Outcome
 
@@ -38,7 +39,10 @@ def read_run(directory: Path) -> Run:
     try:
         digests = {str(name): str(table["sha256"]) for name, table in manifest["tables"].items()}
         totals = dict(manifest["totals"])
+        # Null is what nobody knows, as of a server that is only seen from outside.
         totals["replica_busy_s"] = np.asarray(totals["replica_busy_s"], np.float64)
+        if totals.get("attention_busy_s", 0.0) is None:
+            totals["attention_busy_s"] = math.nan
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(directory / MANIFEST, "it has no totals or no checksums") from error
     if not totals["replica_busy_s"].size:
@@ -50,6 +54,7 @@ def read_run(directory: Path) -> Run:
     }
     if not {"requests", "iterations"} <= tables.keys():
         raise _damaged(directory / MANIFEST, "it does not name the tables")
+    _require_calls_of_requests(directory, tables)
     tables.setdefault(
         "stints", {column.name: np.zeros(0, column.type.to_pandas_dtype()) for column in TABLES["stints"]}
     )
@@ -57,7 +62,15 @@ def read_run(directory: Path) -> Run:
     prompt, output = requests.pop("prompt_tokens"), requests.pop("output_tokens")
     timeline: Columns = {name: np.zeros(0) for name in TIMELINE}
     try:
-        outcome = Outcome(requests, tables["iterations"], tables["stints"], timeline, **totals)
+        outcome = Outcome(
+            requests,
+            tables["iterations"],
+            tables["stints"],
+            timeline,
+            **totals,
+            chunks=tables.get("chunks"),
+            calls=tables.get("calls"),
+        )
     except TypeError as error:
         raise _damaged(directory / MANIFEST, "its totals are not those of a Run") from error
     return Run(directory, manifest, outcome, prompt, output)
@@ -88,6 +101,23 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return found
 
 
+def _require_calls_of_requests(directory: Path, tables: dict[str, Columns]) -> None:
+    """Chunks and calls are there together, and of requests that there are."""
+    if ("chunks" in tables) != ("calls" in tables):
+        raise _damaged(directory / MANIFEST, "of chunks and calls it names one without the other")
+    if "chunks" not in tables:
+        return
+    count = len(tables["requests"]["arrival_s"])
+    if len(tables["calls"]["due_s"]) != count:
+        raise _damaged(directory / "calls.parquet", "it has not one row for each request")
+    chunks = tables["chunks"]
+    request, at_s = chunks["request"], chunks["at_s"]
+    if len(request) and (request.min() < 0 or request.max() >= count or chunks["tokens"].min() < 1):
+        raise _damaged(directory / "chunks.parquet", "it has chunks of no request, or of no token")
+    if not np.isfinite(at_s).all() or (np.diff(at_s) < 0).any():
+        raise _damaged(directory / "chunks.parquet", "its chunks are not in the order in which they came")
+
+
 def _read_table(path: Path, columns: tuple[Column, ...], digest: str) -> Columns:
     try:
         if sha256_of(path) != digest:
@@ -109,6 +139,8 @@ def _values(column: Column, chunked: pa.ChunkedArray) -> NDArray[Any]:
     if column.type == STATUS:
         codes = [_codes(chunk) for chunk in chunked.chunks]
         return np.concatenate(codes) if codes else np.zeros(0, np.int8)
+    if column.type in (FLAG, TEXT) and chunked.null_count:
+        raise ValueError(f"no {column.name} may be null")
     if chunked.null_count and not pa.types.is_floating(column.type):
         chunked = chunked.fill_null(-1)
     values: NDArray[Any] = chunked.to_numpy()

@@ -14,6 +14,7 @@ class Column(NamedTuple):
 
 
 SECONDS, COUNT, NUMBER = pa.float64(), pa.int32(), pa.int64()
+FLAG, TEXT = pa.bool_(), pa.string()
 STATUS = pa.dictionary(pa.int8(), pa.string())
 
 # Null where it never came to that.
@@ -27,7 +28,9 @@ REQUESTS = (
     Column("first_iteration", NUMBER, "of the batch it first joined"),
     Column("last_iteration", NUMBER, "of the batch it was in last"),
     Column("batch", COUNT, "the batch it was in last"),
-    Column("status", STATUS, "done, rejected (could never fit) or unfinished (the run was stopped)"),
+    Column(
+        "status", STATUS, "done, rejected (could never fit), unfinished (it was stopped) or failed (an error)"
+    ),
     Column("preemptions", COUNT, "how often it had to make room"),
 )
 # In the order of their starts; `iteration` counts from 0 in each batch.
@@ -52,7 +55,31 @@ STINTS = (
     Column("first_iteration", NUMBER, "of this batch"),
     Column("last_iteration", NUMBER, "of this batch"),
 )
-TABLES = {"requests": REQUESTS, "iterations": ITERATIONS, "stints": STINTS}
+# Of a replay that was only seen from outside: pieces of streams, in the order in which they came.
+CHUNKS = (
+    Column("request", NUMBER, "row of the request in requests.parquet"),
+    Column("at_s", SECONDS, "when the client had it"),
+    Column("tokens", COUNT, "tokens in it, at least one"),
+)
+# And its calls, in the order of the requests.
+CALLS = (
+    Column("due_s", SECONDS, "when it was to be sent: by its timestamp, or when its place was free"),
+    Column("sent_s", SECONDS, "when its first attempt was sent"),
+    Column("headers_s", SECONDS, "first byte of the answer to its last attempt"),
+    Column("attempts", COUNT, "how often it was sent"),
+    Column("status_code", COUNT, "of the answer to its last attempt"),
+    Column("prompt_counted", NUMBER, "prompt tokens, as the server says"),
+    Column("completion_counted", NUMBER, "tokens made, as the server says"),
+    Column("even", FLAG, "the server did not say how many tokens a chunk has: all were dealt evenly"),
+    Column("error", TEXT, "why it failed, empty if it did not"),
+)
+TABLES = {
+    "requests": REQUESTS,
+    "iterations": ITERATIONS,
+    "stints": STINTS,
+    "chunks": CHUNKS,
+    "calls": CALLS,
+}
 
 
 def schema(columns: tuple[Column, ...]) -> pa.Schema:

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from laminabench.sim.outcome import Outcome
 
 # The code of a status is its place here.
-STATUSES = ("done", "rejected", "unfinished")
-DONE, REJECTED, UNFINISHED = range(3)
+STATUSES = ("done", "rejected", "unfinished", "failed")
+DONE, REJECTED, UNFINISHED, FAILED = range(4)
 
 
 def statuses(outcome: Outcome) -> NDArray[np.int8]:

@@ -12,10 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, manifest_in, sha256_of
+from laminabench.finite import finite
+from laminabench.runs.format import (
+    FIRST_VERSION,
+    FORMAT,
+    FORMAT_VERSION,
+    MANIFEST,
+    manifest_in,
+    sha256_of,
+)
 from laminabench.runs.replace import replacing_directory, require_replaceable
-from laminabench.runs.schema import STATUS, TABLES, Column, schema
-from laminabench.runs.status import STATUSES, statuses
+from laminabench.runs.schema import FLAG, STATUS, TABLES, TEXT, Column, schema
+from laminabench.runs.status import FAILED, STATUSES, statuses
 from laminabench.sim.outcome import Columns, Outcome
 from laminabench.traces.table import Trace
 
@@ -23,8 +31,17 @@ from laminabench.traces.table import Trace
 _ROWS = 1 << 20
 
 
-def write_run(directory: Path, outcome: Outcome, trace: Trace, manifest: Mapping[str, Any]) -> None:
-    """Write the Run, replacing a Run that is there. Anything else that is there is kept, with a UserError."""
+def write_run(
+    directory: Path,
+    outcome: Outcome,
+    trace: Trace,
+    manifest: Mapping[str, Any],
+    beside: Mapping[str, bytes] | None = None,
+) -> None:
+    """Write the Run, replacing a Run that is there. Anything else that is there is kept, with a UserError.
+
+    `beside`: files to keep with it, by name, that nobody reads back.
+    """
     check_replaceable(directory)
     tables: dict[str, Columns] = {
         "requests": {
@@ -37,14 +54,16 @@ def write_run(directory: Path, outcome: Outcome, trace: Trace, manifest: Mapping
     }
     if len(outcome.stints["request"]):
         tables["stints"] = outcome.stints
+    if outcome.chunks is not None and outcome.calls is not None:
+        tables |= {"chunks": outcome.chunks, "calls": outcome.calls}
     whole: dict[str, Any] = {
         "format": FORMAT,
-        "format_version": FORMAT_VERSION,
         **manifest,
+        "format_version": _version(tables, manifest),
         # What the tables cannot tell; `read_run` makes an Outcome of it again.
         "totals": {
-            "replica_busy_s": outcome.replica_busy_s.tolist(),
-            "attention_busy_s": outcome.attention_busy_s,
+            "replica_busy_s": finite(outcome.replica_busy_s.tolist()),
+            "attention_busy_s": finite(outcome.attention_busy_s),
             "end_s": outcome.end_s,
             "queue_empty_s": outcome.queue_empty_s,
             "peak_kv_tokens": int(outcome.peak_kv_tokens),
@@ -57,6 +76,8 @@ def write_run(directory: Path, outcome: Outcome, trace: Trace, manifest: Mapping
             path = temporary / f"{name}.parquet"
             rows = _write_table(path, TABLES[name], columns)
             whole["tables"][name] = {"rows": rows, "sha256": sha256_of(path)}
+        for name, content in (beside or {}).items():
+            (temporary / name).write_bytes(content)
         text = json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False)
         (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
@@ -64,6 +85,12 @@ def write_run(directory: Path, outcome: Outcome, trace: Trace, manifest: Mapping
 def check_replaceable(directory: Path) -> None:
     """A UserError unless nothing is there, or an empty directory, or a Run."""
     require_replaceable(directory, lambda: manifest_in(directory, FORMAT) is not None, "a Run")
+
+
+def _version(tables: Mapping[str, Columns], manifest: Mapping[str, Any]) -> int:
+    """The oldest whose readers do not misread this Run."""
+    newer = "chunks" in tables or manifest.get("partial") or (tables["requests"]["status"] == FAILED).any()
+    return FORMAT_VERSION if newer else FIRST_VERSION
 
 
 def _write_table(path: Path, columns: tuple[Column, ...], values: Columns) -> int:
@@ -91,7 +118,11 @@ def _write_table(path: Path, columns: tuple[Column, ...], values: Columns) -> in
 def _array(column: Column, values: NDArray[Any]) -> pa.Array:
     """As arrow has it: null for NaN and -1, which is where something never came to pass."""
     if column.type == STATUS:
-        return pa.DictionaryArray.from_arrays(pa.array(values, pa.int8()), pa.array(STATUSES))
+        # Readers of the first version do not know of the last status.
+        names = STATUSES if (values == FAILED).any() else STATUSES[:FAILED]
+        return pa.DictionaryArray.from_arrays(pa.array(values, pa.int8()), pa.array(names))
+    if column.type in (FLAG, TEXT):
+        return pa.array(values, column.type)
     values = np.ascontiguousarray(values)
     missing = np.isnan(values) if pa.types.is_floating(column.type) else values < 0
     return pa.array(values, column.type, mask=missing if missing.any() else None)

@@ -1,4 +1,4 @@
-"""What a simulation gives back: tables of requests, iterations, stints and recorded work."""
+"""What a replay gives back: tables of requests, and of iterations or of what a client saw."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ ATTENTION = -1
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Columns by name, as docs/simulator.md defines them; times in seconds."""
+    """Columns by name, as runs/schema.py defines them; times in seconds.
+
+    A replay that only a client saw has `chunks` and `calls`, and no iterations, stints or work: nobody told.
+    Its requests have a `status` and no batch, `arrival_s` is when they were due, and how busy who was is NaN.
+    """
 
     # arrival_s admitted_s first_token_s finished_s first_iteration last_iteration batch preemptions;
     # NaN or -1 where it never came to that. One row a request, in the trace's order.
@@ -34,3 +38,11 @@ class Outcome:
     queue_empty_s: float
     peak_kv_tokens: int
     kv_capacity_tokens: int
+    # request at_s tokens: pieces of streams as they came to the client, in the order of at_s.
+    chunks: Columns | None = None
+    # due_s sent_s headers_s attempts status_code prompt_counted completion_counted even error; NaN or -1
+    # where it never came to that. One row a request, in the trace's order.
+    calls: Columns | None = None
+
+    def __post_init__(self) -> None:
+        assert (self.chunks is None) == (self.calls is None)

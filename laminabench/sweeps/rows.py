@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 TABLE = "sweep.parquet"
 # Of a replay, not of its results: the same sweep gives the same table. `facts` differ between systems.
-_LEFT_OUT = {"facts", "run_dir", "simulation_s", "wall_s"}
+# A point that ended early is an error.
+_LEFT_OUT = {"facts", "run_dir", "simulation_s", "wall_s", "partial"}
+# Their keys are somebody else's words, and no columns.
+_TALLIES = {"by_error", "by_status"}
 
 
 def row(varied: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,6 +32,8 @@ def row(varied: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """`tbt_ms.p99` for a value within."""
     for name, value in facts.items():
+        if name in _TALLIES:
+            continue
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
         elif not isinstance(value, list | tuple):

@@ -1,14 +1,23 @@
-"""An engine whose clock is made up; it keeps lamina's schedule, and its records are of the real kind."""
+"""An engine whose clock is made up, and what a client saw of a server that never was.
+
+The engine keeps lamina's schedule, and its records are of the real kind.
+"""
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+
+from laminabench.runs.schema import ITERATIONS, STINTS, Column
+from laminabench.runs.status import DONE
+from laminabench.sim.outcome import Outcome
 
 if TYPE_CHECKING:
     from lamina.pipeline import Records
@@ -162,3 +171,84 @@ class MadeUpEngine:
 @pytest.fixture
 def made_up_engine() -> type[MadeUpEngine]:
     return MadeUpEngine
+
+
+@dataclass
+class Stream:
+    """One request as a client saw it: when it was due and sent, and its chunks as (at_s, tokens)."""
+
+    due_s: float = 0.0
+    sent_s: float = 0.0
+    chunks: list[tuple[float, int]] = field(default_factory=list)
+    status: int = DONE
+    attempts: int = 1
+    status_code: int = 200
+    prompt_counted: int = -1
+    completion_counted: int = -1
+    even: bool = False
+    error: str = ""
+
+
+def seen_by_client(streams: Sequence[Stream], end_s: float | None = None) -> Outcome:
+    """Their tables, as a replay against an endpoint makes them."""
+    count = len(streams)
+    pieces = sorted(
+        ((at_s, row, tokens) for row, each in enumerate(streams) for at_s, tokens in each.chunks),
+        key=lambda piece: piece[0],
+    )
+    nan, none = np.full(count, np.nan), np.full(count, -1)
+    ends = [each.chunks[-1][0] if each.chunks else math.nan for each in streams]
+    finished = [end if each.status == DONE else math.nan for end, each in zip(ends, streams, strict=True)]
+    due_s = np.array([each.due_s for each in streams], np.float64)
+    moments = [*(at_s for at_s, _, _ in pieces), *due_s.tolist()]
+    last_s = max(moments, default=0.0) if end_s is None else end_s
+    calls = {
+        name: np.array([getattr(each, name) for each in streams], kind)
+        for name, kind in (
+            *(("due_s", np.float64), ("sent_s", np.float64), ("attempts", np.int32)),
+            *(("status_code", np.int32), ("prompt_counted", np.int64), ("completion_counted", np.int64)),
+            *(("even", np.bool_), ("error", object)),
+        )
+    }
+    return Outcome(
+        requests={
+            "arrival_s": due_s,
+            "admitted_s": nan,
+            "first_token_s": np.array([each.chunks[0][0] if each.chunks else math.nan for each in streams]),
+            "finished_s": np.array(finished, np.float64),
+            **dict.fromkeys(("first_iteration", "last_iteration"), none.astype(np.int64)),
+            "batch": none.astype(np.int32),
+            "preemptions": np.zeros(count, np.int32),
+            "status": np.array([each.status for each in streams], np.int8),
+        },
+        iterations=_no_rows(ITERATIONS),
+        stints=_no_rows(STINTS),
+        timeline={},
+        replica_busy_s=np.array([math.nan]),
+        attention_busy_s=math.nan,
+        end_s=last_s,
+        queue_empty_s=max(calls["sent_s"].tolist(), default=0.0),
+        peak_kv_tokens=0,
+        kv_capacity_tokens=0,
+        chunks={
+            "request": np.array([row for _, row, _ in pieces], np.int64),
+            "at_s": np.array([at_s for at_s, _, _ in pieces], np.float64),
+            "tokens": np.array([tokens for _, _, tokens in pieces], np.int32),
+        },
+        calls={**calls, "headers_s": calls["sent_s"] + 1e-3},
+    )
+
+
+def _no_rows(columns: Sequence[Column]) -> dict[str, Any]:
+    return {column.name: np.zeros(0, column.type.to_pandas_dtype()) for column in columns}
+
+
+@pytest.fixture(scope="session")
+def stream() -> type[Stream]:
+    return Stream
+
+
+@pytest.fixture(scope="session")
+def seen() -> Callable[..., Outcome]:
+    """Of streams, the Outcome of a replay that only a client saw."""
+    return seen_by_client

@@ -161,7 +161,12 @@ def test_summary_equals_the_look_at_every_token(
             for key, value in slow.items()
         }
     done = [(row, times) for row, times in token_times(outcome)]
-    assert found["requests"] == {"completed": len(done), "rejected": len(trace) - len(done), "unfinished": 0}
+    assert found["requests"] == {
+        "completed": len(done),
+        "rejected": len(trace) - len(done),
+        "unfinished": 0,
+        "failed": 0,
+    }
     assert found["tokens_generated"] == sum(int(trace.output_tokens[row]) for row, _ in done)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
@@ -305,7 +310,7 @@ def test_attainment_of_a_preempted_request_by_hand() -> None:
     rows = [(0, 0, 0.0, 0.1, 1, 1), (0, 1, 0.1, 0.1, 1, 0), (1, 0, 0.3, 0.1, 1, 1), (1, 1, 0.4, 0.4, 1, 0)]
     outcome = outcome_of(rows, stints=stints, requests=requests)
     tokens = tokens_of(outcome)
-    assert tokens.resumed.gap.tolist() == [to_ticks(0.2)]
+    assert tokens.alone.gap.tolist() == [to_ticks(0.2)]
     assert tbt(tokens).values.tolist() == [to_ticks(gap) for gap in (0.1, 0.2, 0.4)]
     assert request_attainment(outcome, tokens, to_ticks(0.4)) == 1
     assert request_attainment(outcome, tokens, to_ticks(0.3)) == 0  # late within a stint
@@ -322,7 +327,7 @@ def test_shared_devices_have_one_kind_of_bubble() -> None:
     found = summarise(outcome, trace, mode="saturate", slo_tbt_ms=100, usd_per_hour=0, shared_devices=True)
     assert found["bubbles"]["whole_run"]["devices"] == [pytest.approx(1 - 0.5 - 0.25)]
     assert found["cost"] == {"usd_per_hour": 0, "usd_per_million_tokens": 0, "tokens_per_usd": None}
-    assert found["requests"] == {"completed": 0, "rejected": 0, "unfinished": 1}
+    assert found["requests"] == {"completed": 0, "rejected": 0, "unfinished": 1, "failed": 0}
     assert found["kv"]["peak_share"] == 0.5
 
 

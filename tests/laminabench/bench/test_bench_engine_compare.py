@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from typing import Any
 
 import pytest
 import transformers
@@ -29,7 +31,8 @@ def tiny() -> transformers.PreTrainedConfig:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch: pytest.MonkeyPatch, machine: Any) -> None:
+    monkeypatch.setattr(engine_compare, "Machine", lambda: contextlib.nullcontext(machine))
     monkeypatch.setattr(engine_contenders, "mini_config", tiny)
     monkeypatch.setattr(engine_compare, "BOOKKEEPING_REQUESTS", 20)
     monkeypatch.setattr(engine_compare, "BOOKKEEPING_ITERATIONS", 4)
@@ -83,7 +86,7 @@ def test_what_is_printed_has_targets_beside_it(capsys: pytest.CaptureFixture[str
             ["--compare", "serial,parallel"],
             "'parallel' is unknown; known are serial, rotational, one-process, vllm",
         ),
-        (["--compare", "vllm", "--vllm", "nowhere/python"], "there is no nowhere/python; `make vllm` builds"),
+        (["--compare", "vllm", "--vllm", "nowhere/python"], "there is no nowhere/python; `laminabench base"),
         (["--compare", "serial", "--context", "600"], "600: a prompt of 600 tokens"),
     ],
 )
@@ -101,7 +104,7 @@ def test_mistakes_are_the_users(
 def test_vllm_takes_part_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     python = os.environ.get("LAMINABENCH_VLLM")
     if not python:
-        pytest.skip("LAMINABENCH_VLLM does not say where the environment that `make vllm` builds is")
+        pytest.skip("LAMINABENCH_VLLM does not name the Python of `laminabench baseline setup vllm`")
     with pytest.raises(SystemExit) as exit_:
         run(["bench", "engine", "--compare", "vllm", "--vllm", python, "--batch", "2", "--context", "20",
              "--output-tokens", "4", "--rounds", "1", "--json"])  # fmt: skip

@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from laminabench.analysis.metrics import summarise
 from laminabench.compare.metrics import BY_NAME
+from laminabench.sim.outcome import Outcome
+from laminabench.traces.table import Trace, TraceMeta
 
 DOCS = Path(__file__).parents[3] / "docs"
 # Described elsewhere, as what they are about differs from system to system.
@@ -30,13 +35,28 @@ def named(page: str) -> set[str]:
     return {word for quoted in re.findall(r"`([^`\n]+)`", text) for word in re.findall(r"[\w.]+", quoted)}
 
 
+def words() -> set[str]:
+    """Of the page on metrics, with the parts of dotted names."""
+    return {part for word in named("metrics.md") for part in (word, *word.split("."))}
+
+
 def test_every_key_of_a_replay_is_on_the_page(shell: Any, as_json: Callable[..., dict[str, Any]]) -> None:
     del shell  # it has changed the folder
     Path("few.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,50,40\n1,90,30\n")
     for system in ("lamina", "vllm"):
         facts = as_json("replay", "--trace", "few.csv", "--system", system, "--no-out", "-q")
-        page = {part for word in named("metrics.md") for part in (word, *word.split("."))}
-        assert set(keys(facts)) - page - POOLS == set()
+        assert set(keys(facts)) - words() - POOLS == set()
+
+
+def test_every_key_of_what_only_a_client_saw_is_on_the_page(
+    stream: Any, seen: Callable[..., Outcome]
+) -> None:
+    one = np.ones(1, np.int32)
+    outcome = seen([stream(chunks=[(0.5, 1), (1.0, 2)])])
+    trace = Trace(np.zeros(1), one, one, TraceMeta("one"))
+    facts = summarise(outcome, trace, mode="open", slo_tbt_ms=1, usd_per_hour=None)
+    facts["attempts"]["by_status"].clear()  # its keys are the server's
+    assert set(keys(facts)) - words() - POOLS == set()
 
 
 def test_every_metric_of_a_gate_is_on_its_page() -> None:

@@ -72,7 +72,7 @@ def test_every_system_mode_and_admission(
     facts = as_json(
         "replay", *SMALL, "--no-out", "--system", system, "--mode", *mode, "--admission", admission
     )
-    assert facts["requests"] == {"completed": 200, "rejected": 0, "unfinished": 0}
+    assert facts["requests"] == {"completed": 200, "rejected": 0, "unfinished": 0, "failed": 0}
     assert facts["mean_batch"] > 0
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 AsJson = Callable[..., dict[str, Any]]
 Shell = Callable[..., tuple[int, str, str]]
 
@@ -20,6 +22,7 @@ def flags(folder: Path, model: dict[str, Any]) -> list[str]:
     ]
 
 
+@pytest.mark.usefixtures("shared_machine")
 def test_the_same_tokens_as_on_one_machine(
     as_json: AsJson, ray_cluster: Any, tmp_path: Path, exact_model: dict[str, Any]
 ) -> None:

@@ -8,10 +8,12 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgpack
+import pytest
 
 from laminabench.runs.read import read_run
 
@@ -51,15 +53,22 @@ def _until(child: subprocess.Popen[str], path: Path, iterations: int) -> None:
         select.select([], [], [], 0.01)
 
 
-def test_ctrl_c_and_kill_9_lose_nothing(tmp_path: Path, exact_model: dict[str, Any]) -> None:
-    """Interrupted twice; every token is that of a replay that was not."""
+@pytest.mark.usefixtures("shared_machine")
+def test_ctrl_c_and_kill_9_lose_nothing(
+    tmp_path: Path, exact_model: dict[str, Any], as_json: Callable[..., dict[str, Any]]
+) -> None:
+    """Interrupted twice; every token is that of a replay that was not. Only what is interrupted is a process
+    of its own.
+    """
     (tmp_path / "tiny.json").write_text(json.dumps(exact_model))
-    arguments = (*SMALL, "--model", "tiny.json", "--prefill", "model", "--oversubscribe", "--json", "-q")
-    out, err = _started(tmp_path, *arguments, "--out", "whole").communicate(timeout=120)
-    whole = json.loads(out or err)
+    arguments = (*SMALL, "--model", "tiny.json", "--prefill", "model", "--oversubscribe", "-q")
+    whole = as_json("replay", *arguments, "--out", "whole")
     journal = tmp_path / "cut.journal"
     before = 0
-    calls = {signal.SIGINT: [*arguments, "--out", "cut"], signal.SIGKILL: ["--resume", "cut", "--json", "-q"]}
+    calls = {
+        signal.SIGINT: [*arguments, "--json", "--out", "cut"],
+        signal.SIGKILL: ["--resume", "cut", "--json", "-q"],
+    }
     for how, call in calls.items():
         child = _started(tmp_path, *call)
         _until(child, journal, before + 4)
@@ -70,8 +79,7 @@ def test_ctrl_c_and_kill_9_lose_nothing(tmp_path: Path, exact_model: dict[str, A
             assert child.returncode == 130
             assert err.endswith("interrupted; go on with: laminabench replay --resume cut\n")
         assert not (tmp_path / "cut").exists()
-    out, err = _started(tmp_path, "--resume", "cut", "--json", "-q").communicate(timeout=120)
-    facts = json.loads(out or err)
+    facts = as_json("replay", "--resume", "cut", "-q")
     assert facts["resumed"]["times"] == 2
     for name in ("requests", "tokens_generated", "tokens_sha256", "preemptions"):
         assert facts[name] == whole[name], name

@@ -211,7 +211,7 @@ def test_live_points_stay_here(shell: Shell) -> None:
         (["--vary", "batchs=1"], "replay has no flag --batchs; did you mean batches"),
         (["--vary", "batches=1,x"], "--vary 'batches=1,x': Invalid value for '--batches'"),
         (["--vary", "model=1..3"], "its workers are model-workers"),
-        (["--vary", "workers=1..3"], "did you mean model-workers or attention-workers"),
+        (["--vary", "workers=1..3"], "did you mean model-workers or client-workers or attention-workers"),
         (["--vary", "attention=0..3"], "'0' is no number of workers"),
         (["--vary", "attention=2", "--vary", "attention-workers=3"], "attention-workers is said twice"),
         (["--vary", "batches=1,1..3"], "--vary 'batches=1,1..3': 1 is said twice"),

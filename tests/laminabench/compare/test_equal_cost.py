@@ -98,7 +98,7 @@ def test_requests_that_one_system_could_never_hold_are_left_out_for_all() -> Non
     found = cell(terms, MODEL, long, COSTS)
     assert found.dropped == 2
     for summary in found.summaries.values():
-        assert summary["requests"] == {"completed": 2, "rejected": 0, "unfinished": 0}
+        assert summary["requests"] == {"completed": 2, "rejected": 0, "unfinished": 0, "failed": 0}
     with pytest.raises(UserError, match="no request of few fits lamina and vllm with llama3-70b"):
         cell(Terms(PAIR), MODEL, requests((10_000_000, 10)), COSTS)
 

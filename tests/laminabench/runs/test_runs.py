@@ -13,7 +13,7 @@ import pytest
 from laminabench.analysis.metrics import summarise
 from laminabench.errors import UserError
 from laminabench.runs import replace, write
-from laminabench.runs.format import FORMAT, FORMAT_VERSION, sha256_of
+from laminabench.runs.format import FIRST_VERSION, FORMAT, FORMAT_VERSION, sha256_of
 from laminabench.runs.manifest import manifest
 from laminabench.runs.read import read_manifest, read_run
 from laminabench.runs.schema import TABLES
@@ -117,7 +117,7 @@ def test_the_manifest_says_what_the_run_is_the_result_of(tmp_path: Path) -> None
     trace, outcome = small()
     write_run(tmp_path / "run", outcome, trace, small_manifest(trace))
     found = read_manifest(tmp_path / "run")
-    assert (found["format"], found["format_version"]) == (FORMAT, FORMAT_VERSION)
+    assert (found["format"], found["format_version"]) == (FORMAT, FIRST_VERSION)
     assert found["command"] == "laminabench replay --trace 'a trace'"
     assert found["trace"]["sha256"] == "ab" * 32
     assert found["trace"]["notes"] == ["made here"]

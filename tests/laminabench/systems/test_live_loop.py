@@ -105,7 +105,7 @@ def test_what_never_fits_is_rejected_and_the_rest_goes_on(made_up_engine: Any) -
     summary = summarise(
         outcome_of(engine, replay), replay.trace, mode="closed", slo_tbt_ms=10, usd_per_hour=None
     )
-    assert summary["requests"] == {"completed": 3, "rejected": 1, "unfinished": 0}
+    assert summary["requests"] == {"completed": 3, "rejected": 1, "unfinished": 0, "failed": 0}
     assert summary["tokens_generated"] == 30
     assert replay.story.why_refused == "31 tokens never fit"
 

@@ -131,7 +131,7 @@ def test_cut_off_after_any_record_it_ends_with_the_same_tables(
         if offered is SATURATE:
             assert np.diff(starts).max() == pytest.approx(0.007)
         summary = summarise(outcome, story.trace, mode="saturate", slo_tbt_ms=10, usd_per_hour=None)
-        assert summary["requests"] == {"completed": 9, "rejected": 1, "unfinished": 0}
+        assert summary["requests"] == {"completed": 9, "rejected": 1, "unfinished": 0, "failed": 0}
         assert summary["tokens_generated"] == sum(OUTPUTS) - 120
         if offered is SATURATE:
             # Every gap is there, and none is longer for the interruption.

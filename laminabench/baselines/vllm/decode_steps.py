@@ -1,8 +1,8 @@
 """Decode steps of vLLM's CPU build, prefill stripped out: orders on stdin, their times on stdout, as JSON.
 
-Run by the Python of the environment that setup.sh makes, never by laminabench's:
+Run by the Python of the environment that `laminabench baseline setup vllm` makes, never by laminabench's:
 
-    .venv-vllm/bin/python baselines/vllm/decode_steps.py MODEL \\
+    VLLM_PYTHON decode_steps.py MODEL \\
         --batch-max 64 --max-model-len 1152 --kv-bytes 1300000000
 
 MODEL is a folder with a config.json; its weights are made up, bfloat16. vLLM is loaded once. Then stdout
@@ -299,7 +299,7 @@ def _restart(argv: Sequence[str], cores: Sequence[int]) -> NoReturn:
     library = Path(sys.prefix) / "lib" / "libiomp5.so"
     if not library.is_file():
         _parser().error(
-            f"{library} is missing: run it with the Python of the environment that setup.sh makes"
+            f"{library} is missing: run it with the Python of its environment, that of `baseline setup vllm`"
         )
     preloaded = [str(library), *filter(None, [os.environ.get("LD_PRELOAD")])]
     environment = {

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).parents[2] / "baselines" / "vllm" / "decode_steps.py"
+import laminabench.baselines
+
+PROGRAM = Path(laminabench.baselines.__file__).parent / "vllm" / "decode_steps.py"
 ORDER = {"batch": 4, "prompt_tokens": 20, "output_tokens": 5}
 TINY = {
     "architectures": ["LlamaForCausalLM"],
@@ -125,7 +127,7 @@ SIZES = ("--batch-max", "4", "--max-model-len", "64", "--kv-bytes", "1000000")
         (("--cores", "99999"), "core 99999 of --cores is not among those it may run on"),
         (("--threads", "99999"), "--threads 99999 is more than the"),
         (("--threads", "1", "--cores", "0"), "not allowed with argument"),
-        ((), "libiomp5.so is missing: run it with the Python of the environment that setup.sh makes"),
+        ((), "libiomp5.so is missing: run it with the Python of its environment"),
     ],
 )
 def test_flags_are_checked_before_vllm_is_loaded(model: Path, flags: tuple[str, ...], why: str) -> None:
@@ -150,7 +152,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
 def test_a_tiny_model_decodes(model: Path) -> None:
     python = os.environ.get("LAMINABENCH_VLLM")
     if not python:
-        pytest.skip("set LAMINABENCH_VLLM to the Python of the environment 'make vllm' builds to run this")
+        pytest.skip("set LAMINABENCH_VLLM to the Python of `laminabench baseline setup vllm` to run this")
     orders = [ORDER, {**ORDER, "batch": 5}, {"batch": 1, "prompt_tokens": 1, "output_tokens": 62}]
     done = subprocess.run(
         [python, str(PROGRAM), str(model), *SIZES, "--threads", "1"],

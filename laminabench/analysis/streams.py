@@ -1,0 +1,72 @@
+"""What a client saw, request by request: its chunks with their gaps, and from when to when it streamed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laminabench.analysis.exact import column_ticks
+from laminabench.sim.outcome import Columns, Outcome
+from laminabench.sim.spec import Ticks
+
+
+class Chunks(NamedTuple):
+    """Chunks by request, those of one request in the order in which they came."""
+
+    request: NDArray[np.int64]
+    end: Ticks  # when it came
+    gap: Ticks  # since the request's chunk before it; -1 of its first
+    tokens: NDArray[np.int32]
+
+
+class Streams(NamedTuple):
+    """From its first chunk to its last: a row for each request, -1 where no chunk of it came."""
+
+    first: Ticks
+    last: Ticks
+    tokens: NDArray[np.int64]  # in all of them
+
+
+class Seen(NamedTuple):
+    """All that a client saw."""
+
+    chunks: Chunks
+    streams: Streams
+
+
+def seen_of(outcome: Outcome) -> Seen | None:
+    """What a client saw, where only a client did; millions of chunks are worth sorting only once."""
+    if outcome.chunks is None:
+        return None
+    chunks = _chunks(outcome.chunks)
+    return Seen(chunks, _streams(chunks, len(outcome.requests["finished_s"])))
+
+
+def _chunks(table: Columns) -> Chunks:
+    order = _by_request(table["request"])
+    request, end = table["request"][order], column_ticks(table["at_s"])[order]
+    gap = np.full(len(end), -1, np.int64)
+    np.copyto(gap[1:], end[1:] - end[:-1], where=request[1:] == request[:-1])
+    return Chunks(request, end, gap, table["tokens"][order])
+
+
+def _streams(chunks: Chunks, requests: int) -> Streams:
+    first, last = np.full((2, requests), -1, np.int64)
+    tokens = np.zeros(requests, np.int64)
+    begin = np.flatnonzero(chunks.gap < 0)
+    if len(begin):
+        row, until = chunks.request[begin], np.append(begin[1:], len(chunks.gap))
+        first[row], last[row] = chunks.end[begin], chunks.end[until - 1]
+        tokens[row] = np.add.reduceat(chunks.tokens, begin, dtype=np.int64)
+    return Streams(first, last, tokens)
+
+
+def _by_request(request: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The order by request that keeps that of time: one sorted array, many times faster than argsort."""
+    bits = len(request).bit_length()
+    packed = (request.astype(np.int64) << bits) | np.arange(len(request))
+    packed.sort()
+    packed &= (1 << bits) - 1
+    return packed

@@ -1,0 +1,162 @@
+"""The client of `replay --system openai` against a server that costs next to nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from laminabench.errors import UserError
+from laminabench.systems.endpoint.address import parse_url
+from laminabench.systems.endpoint.client import Part
+from laminabench.systems.endpoint.processes import Did, elsewhere, here, shards
+from laminabench.systems.endpoint.prompts import Draws, TokenPrompts
+from laminabench.systems.endpoint.request import Accepted
+from laminabench.systems.endpoint.setup import Behind, EndpointSetup, Served
+from laminabench.traces.table import Trace, TraceMeta
+
+TARGET_REQUESTS_PER_S, TARGET_TOKENS_PER_S, TARGET_LATENESS_MS = 2000.0, 100_000.0, 5.0
+# Rates below their target by no more than this are those asked for: a second has no round number of ticks.
+_SLACK = 0.98
+VOCAB = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is offered: requests a second, and how each of them is streamed."""
+
+    requests_per_s: float
+    seconds: float
+    prompt_tokens: int
+    output_tokens: int
+    tokens_a_chunk: int
+    gap_s: float  # between chunks
+
+    @property
+    def chunks(self) -> int:
+        return self.output_tokens // self.tokens_a_chunk
+
+    def trace(self) -> Trace:
+        requests = max(1, round(self.requests_per_s * self.seconds))
+        return Trace(
+            np.arange(requests) / self.requests_per_s,
+            np.full(requests, self.prompt_tokens, np.int32),
+            np.full(requests, self.chunks * self.tokens_a_chunk, np.int32),
+            TraceMeta("even", source="profile"),
+        )
+
+
+def run(
+    loads: list[Load], workers: int, tell: Callable[[int, int], None] = lambda done, all_: None
+) -> dict[str, Any]:
+    """Each load in turn; the answer is ready for JSON."""
+    rows = []
+    for number, load in enumerate(loads):
+        tell(number, len(loads))
+        rows.append(_measured(load, workers))
+    tell(len(loads), len(loads))
+    return {
+        "benchmark": "endpoint",
+        "client_workers": workers,
+        "cores": len(os.sched_getaffinity(0)),
+        "target_requests_per_s": TARGET_REQUESTS_PER_S,
+        "target_tokens_per_s": TARGET_TOKENS_PER_S,
+        "target_lateness_p99_ms": TARGET_LATENESS_MS,
+        "loads": rows,
+        "met": all(row["met"] for row in rows),
+    }
+
+
+def _measured(load: Load, workers: int) -> dict[str, Any]:
+    trace = load.trace()
+    with mock_server(load) as (url, busy_s):
+        setup = EndpointSetup(Behind(parse_url(url)), Served("mock"), retries=0, workers=workers)
+        prompts = TokenPrompts(Draws(trace, 0, VOCAB))
+        part = Part(setup, Accepted(), prompts, trace, np.arange(len(trace)), "open", 0)
+        parts, before_s = shards(part, workers), sum(os.times()[:4])
+        did = [here(parts[0], _nothing)] if workers == 1 else elsewhere(parts, _nothing)
+        client_s, server_s = sum(os.times()[:4]) - before_s, busy_s()
+    return _row(load, trace, did, client_s, server_s)
+
+
+def _row(load: Load, trace: Trace, did: list[Did], client_s: float, server_s: float) -> dict[str, Any]:
+    calls = {name: np.concatenate([one.noted.calls[name] for one in did]) for name in did[0].noted.calls}
+    at_s = np.concatenate([one.noted.chunks["at_s"] for one in did])
+    tokens = np.concatenate([one.noted.chunks["tokens"] for one in did])
+    failed = int(np.count_nonzero(calls["error"] != ""))
+    late_ms = (calls["sent_s"] - calls["due_s"]) * 1e3
+    # Between the first answers' end and the last request streams come and go at the rate that was asked for.
+    first_s, last_s = load.chunks * load.gap_s, float(trace.arrival_s[-1])
+    steady = (at_s > first_s) & (at_s <= last_s)
+    tokens_per_s = float(tokens[steady].sum()) / (last_s - first_s) if last_s > first_s else 0.0
+    sent = calls["sent_s"]
+    requests_per_s = (len(sent) - 1) / float(sent.max() - sent.min())
+    lateness = {
+        name: float(np.percentile(late_ms, q)) for name, q in (("p50", 50), ("p99", 99), ("max", 100))
+    }
+    return {
+        "offered_requests_per_s": load.requests_per_s,
+        "offered_tokens_per_s": load.requests_per_s * load.output_tokens,
+        "tokens_a_chunk": load.tokens_a_chunk,
+        "prompt_tokens": load.prompt_tokens,
+        "output_tokens": load.output_tokens,
+        "gap_ms": load.gap_s * 1e3,
+        "requests": len(trace),
+        "failed": failed,
+        "requests_per_s": requests_per_s,
+        "tokens_per_s": tokens_per_s,
+        "lateness_ms": lateness,
+        "client_cpu_us_per_chunk": client_s / max(len(at_s), 1) * 1e6,
+        "client_cpu_s": client_s,
+        "server_cpu_s": server_s,
+        "met": (
+            failed == 0
+            and requests_per_s >= min(load.requests_per_s, TARGET_REQUESTS_PER_S) * _SLACK
+            and tokens_per_s >= min(load.requests_per_s * load.output_tokens, TARGET_TOKENS_PER_S) * _SLACK
+            and lateness["p99"] <= TARGET_LATENESS_MS
+        ),
+    }
+
+
+def _nothing(ended: int, made: int) -> None:
+    """Nobody watches."""
+
+
+@contextlib.contextmanager
+def mock_server(load: Load) -> Iterator[tuple[str, Callable[[], float]]]:
+    """A server of that pace in a process of its own: its URL, and how long it has been busy."""
+    pace = [str(load.chunks), str(load.tokens_a_chunk), str(load.gap_s)]
+    command = [sys.executable, "-m", "laminabench.bench.endpoint_server", *pace]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    # It ends when its stdin does, whatever becomes of this process.
+    killer = threading.Timer(60, process.kill)
+    killer.start()
+    try:
+        port = process.stdout.readline().strip()
+        killer.cancel()
+        if not port:
+            raise UserError(
+                "the mock server did not start; python -m laminabench.bench.endpoint_server says why"
+            )
+        yield f"http://127.0.0.1:{port}", lambda: _busy_s(process.pid)
+    finally:
+        killer.cancel()
+        process.stdin.close()
+        process.wait()
+        process.stdout.close()
+
+
+def _busy_s(number: int) -> float:
+    """Processor time of a process so far."""
+    with open(f"/proc/{number}/stat", encoding="ascii") as file:  # noqa: PTH123 - a path that is none
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

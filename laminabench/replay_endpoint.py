@@ -1,0 +1,48 @@
+"""One replay against a server: from the user's choices to an outcome with its summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from laminabench.analysis.metrics import summarise
+from laminabench.replay import Workload, offered_of
+from laminabench.runs.partial import Partial
+from laminabench.sim.outcome import Outcome
+from laminabench.systems.endpoint.replaying import replay
+from laminabench.systems.endpoint.setup import EndpointSetup
+from laminabench.traces.table import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedEndpoint:
+    """What a client saw, and what it found out about the server."""
+
+    outcome: Outcome
+    facts: dict[str, Any]
+    summary: dict[str, Any]
+    notes: list[str]
+    partial: Partial | None
+    interrupted: bool
+
+
+def replay_endpoint(
+    trace: Trace,
+    setup: EndpointSetup,
+    workload: Workload,
+    *,
+    seed: int = 0,
+    tell: Callable[[int, int], None] = lambda requests, tokens: None,
+) -> ReplayedEndpoint:
+    """Offer the trace to the server, here and now."""
+    seen = replay(trace, setup, offered_of(trace, workload), seed=seed, tell=tell)
+    summary = summarise(
+        seen.outcome,
+        trace,
+        mode=workload.mode,
+        slo_tbt_ms=workload.slo_tbt_ms,
+        usd_per_hour=setup.deployment.usd_per_hour,
+        power_w=setup.deployment.power_w,
+    )
+    return ReplayedEndpoint(seen.outcome, seen.facts, summary, seen.notes, seen.partial, seen.interrupted)

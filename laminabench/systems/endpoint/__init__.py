@@ -1,0 +1,1 @@
+"""Replaying a trace against any OpenAI-compatible server, over HTTP."""

@@ -1,0 +1,185 @@
+"""`laminabench replay --system openai` as a person uses it, against a server in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laminabench.bench.endpoint import Load, mock_server
+from laminabench.cli.replay_endpoint_options import redacted
+from laminabench.runs.read import read_run
+
+Shell = Callable[..., tuple[int, str, str]]
+AsJson = Callable[..., dict[str, Any]]
+CHUNKS, REQUESTS = 4, 12
+TRACE = ("--trace", "azure-code", "--offline", "--num-requests", str(REQUESTS), "--max-output", "4")
+OPENAI = ("replay", "--system", "openai", *TRACE)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with mock_server(Load(1.0, 1.0, 16, CHUNKS, 1, 0.002)) as (found, _):
+        yield found
+
+
+@pytest.fixture
+def ask(url: str) -> tuple[str, ...]:
+    return (*OPENAI, "--url", url, "--model", "mock", "-q")
+
+
+def test_a_run_is_kept_that_reads_as_it_was_printed(as_json: AsJson, ask: tuple[str, ...]) -> None:
+    facts = as_json(*ask, "--mode", "closed", "--concurrency", "3")
+    assert facts["requests"] == {"completed": REQUESTS, "rejected": 0, "unfinished": 0, "failed": 0}
+    assert facts["tokens_generated"] == CHUNKS * REQUESTS
+    assert (facts["backend"], facts["system"], facts["model"]) == ("live", "openai", "mock")
+    assert facts["attempts"]["by_status"] == {"200": REQUESTS}
+    assert facts["tokens_per_chunk"] == {"mean": 1.0, "max": 1, "even_share": 0.0}
+    assert facts["cost"]["usd_per_hour"] is None
+    assert facts["facts"]["in_flight_at_most"] == 3
+    run = read_run(Path(facts["run_dir"]))
+    assert run.outcome.chunks is not None
+    assert run.outcome.chunks["tokens"].sum() == facts["tokens_generated"]
+    assert run.manifest["summary"]["itl_ms"] == facts["itl_ms"]
+    options = run.manifest["workload"]["options"]
+    assert (options["retries"], options["api"], options["costs_name"]) == (3, "completions", None)
+
+
+def test_hardware_that_is_named_gives_a_price(as_json: AsJson, ask: tuple[str, ...]) -> None:
+    facts = as_json(*ask, "--deployment", "4xh100", "--price", "h100=2.5", "--no-out")
+    assert facts["cost"]["usd_per_hour"] == 10.0
+    assert facts["deployment"].startswith("4xh100 at http://127.0.0.1:")
+
+
+def test_the_summary_says_what_a_client_saw(shell: Shell, ask: tuple[str, ...]) -> None:
+    code, out, _ = shell(*ask, "--mode", "open", "--request-rate", "200", "--no-out")
+    assert code == 0
+    lines = {line[:15].strip() for line in out.splitlines()}
+    assert {"sent late by", "TTFT in ms", "ITL in ms", "TBT in ms", "attempts"} <= lines
+    assert "a token's time" not in lines
+
+
+def test_no_key_is_kept_or_printed(
+    shell: Shell, ask: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("sk-of-the-file\n")
+    monkeypatch.setenv("LAMINABENCH_API_KEY", "sk-of-the-environment")
+    for number, more in enumerate(
+        [
+            (),
+            ("--api-key-file", str(key)),
+            ("--header", "Authorization: Bearer sk-of-the-header", "--header=X-Team: sk-of-the-team"),
+        ]
+    ):
+        command = (*ask, *more, "--out", str(tmp_path / f"run{number}"), "-v")
+        monkeypatch.setattr(sys, "argv", ["laminabench", *command])
+        code, out, err = shell(*command)
+        assert code == 0
+        assert "sk-" not in out + err
+    kept = [path for path in tmp_path.rglob("*") if path.is_file() and path != key]
+    assert len(kept) > 6
+    assert [path for path in kept if b"sk-of" in path.read_bytes()] == []
+    manifest = json.loads((tmp_path / "run2" / "run.json").read_text())
+    assert "Authorization: ***" in manifest["command"]
+    assert manifest["workload"]["options"]["headers"] == ["Authorization: ***", "X-Team: ***"]
+
+
+def test_of_headers_only_names_are_kept() -> None:
+    given = ["replay", "--header", "A: b", "--header=C: d:e", "--url", "http://h", "--header", "--header"]
+    expected = [
+        "replay",
+        "--header",
+        "A: ***",
+        "--header=C: ***",
+        "--url",
+        "http://h",
+        "--header",
+        "--header: ***",
+    ]
+    assert redacted(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (("--batches", "2"), "--batches is not for --system openai"),
+        (("--costs", "roofline"), "--costs is not for --system openai"),
+        (("--max-num-seqs", "4"), "--max-num-seqs is not for --system openai"),
+        (("--timeline", "t.json"), "--timeline is not for --system openai: of the server's workers nothing"),
+        (("--chaos", "random*1"), "--chaos is not for --system openai"),
+        (("--policy", "sjf"), "the server decides who goes first"),
+        (("--backend", "modelled"), "cannot be modelled"),
+        (("--price", "h100=1"), "give --deployment too"),
+        (("--connections", "4", "--mode", "open"), "--connections is for --mode saturate"),
+        (("--mode", "closed"), "needs --concurrency"),
+        (("--header", "nonsense"), "write it as 'Name: value'"),
+        (("--header", "Host: x"), "the client says that itself"),
+        (("--header", "X: a\nb"), "no header has"),
+        (("--api-key-file", "no-such-file"), "No such file"),
+        (("--tokenizer", "nowhere"), "there is no tokenizer.json"),
+    ],
+)
+def test_flags_that_make_no_sense_here_are_refused_with_a_sentence(
+    shell: Shell, ask: tuple[str, ...], more: tuple[str, ...], says: str
+) -> None:
+    code, out, err = shell(*ask, *more, "--no-out")
+    assert (code, out) == (2, "")
+    assert says in err
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("flag", [("--url", "http://127.0.0.1:1"), ("--retries", "0"), ("--header", "A: b")])
+def test_its_flags_are_for_no_other_system(shell: Shell, flag: tuple[str, str]) -> None:
+    code, _, err = shell("replay", *TRACE, "--system", "lamina", *flag, "--no-out")
+    assert code == 2
+    assert f"{flag[0]} is for --system openai" in err
+
+
+@pytest.mark.parametrize(("left_out", "needed"), [("--url", "needs --url"), ("--model", "needs --model")])
+def test_it_cannot_do_without_a_url_and_a_model(shell: Shell, url: str, left_out: str, needed: str) -> None:
+    both = {"--url": url, "--model": "mock"}
+    rest = [word for name, value in both.items() if name != left_out for word in (name, value)]
+    code, _, err = shell(*OPENAI, *rest)
+    assert code == 2
+    assert needed in err
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_ends_it_and_keeps_what_has_been(tmp_path: Path, url: str, workers: int) -> None:
+    run = tmp_path / "run"
+    slow = (
+        "--mode",
+        "open",
+        "--request-rate",
+        "1",
+        "--num-requests",
+        "600",
+        "--client-workers",
+        str(workers),
+    )
+    command = (*OPENAI, "--url", url, "--model", "mock", *slow, "--out", str(run), "-v", "--json")
+    environment = os.environ | {"LAMINABENCH_HOME": str(tmp_path / "home")}
+    environment.pop("LAMINABENCH_TRACES", None)
+    arguments = [sys.executable, "-m", "laminabench", *command]
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, start_new_session=True
+    ) as process:
+        assert process.stderr is not None
+        while b"the clock is running" not in process.stderr.readline():
+            assert process.poll() is None
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert b"interrupted" in err
+    facts = json.loads(out)
+    assert facts["partial"]["why"] == "stopped by Ctrl-C"
+    assert facts["requests"]["unfinished"] > 500
+    assert read_run(run).manifest["partial"]["at_s"] == pytest.approx(facts["partial"]["at_s"])

