@@ -114,6 +114,7 @@ def _row(load: Load, trace: Trace, did: list[Did], client_s: float, server_s: fl
         "tokens_per_s": tokens_per_s,
         "lateness_ms": lateness,
         "client_cpu_us_per_chunk": client_s / max(len(at_s), 1) * 1e6,
+        "server_cpu_us_per_chunk": server_s / max(len(at_s), 1) * 1e6,
         "client_cpu_s": client_s,
         "server_cpu_s": server_s,
         "met": (

@@ -85,7 +85,16 @@ def _render(console: Console, result: dict[str, Any]) -> None:
     console.print(f"{clients} and {cores}; target {rates}, {late}", soft_wrap=True)
     table = Table(box=None, pad_edge=False)
     lateness = ("late p50", "p99", "max ms")
-    for title in ("tokens a chunk", "requests/s", "tokens/s", *lateness, "client us/chunk", "failed", ""):
+    for title in (
+        "tokens a chunk",
+        "requests/s",
+        "tokens/s",
+        *lateness,
+        "client us/chunk",
+        "mock",
+        "failed",
+        "",
+    ):
         table.add_column(title, justify="right")
     for row in result["loads"]:
         found = row["lateness_ms"]
@@ -97,6 +106,7 @@ def _render(console: Console, result: dict[str, Any]) -> None:
             f"{found['p99']:.2f}",
             f"{found['max']:.2f}",
             f"{row['client_cpu_us_per_chunk']:.1f}",
+            f"{row['server_cpu_us_per_chunk']:.1f}",
             f"{row['failed']:,}",
             verdict(row["met"]),
         )

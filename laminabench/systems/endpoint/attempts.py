@@ -66,11 +66,12 @@ class Attempts:
 
     async def _attempt(self, place: int, request: bytes, until_s: float) -> tuple[Stream | None, str]:
         """What came, if anything did, and what went wrong."""
+        tried_s = time.monotonic()
         try:
             connection = await self.pool.take()
         except NoConnectionError as error:
             if math.isnan(self.records.sent_s[place]):
-                self.records.sent_s[place] = time.monotonic()
+                self.records.sent_s[place] = tried_s
             self._no_connection(error)
             return None, error.kind
         stream = await self._ask(connection, place, request, until_s)
@@ -114,8 +115,9 @@ class Attempts:
         if stream.status >= 0:
             self._lost = 0
         if stream.error:
+            # Whole: half a secret would not be found in it.
             said = stream.plain.decode("utf-8", "replace").strip()
-            self.first_errors.setdefault(stream.error, said[:500])
+            self.first_errors.setdefault(stream.error, said)
         elif stream.told:
             self.told[stream.told] = self.told.get(stream.told, 0) + 1
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+# More than any answer has, and no more than columns of numbers hold.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 # How the number of tokens in an event is known; `even`: it is not.
 Told = Literal["usage", "token_ids", "logprobs", "even"]
 
 
 class Usage(msgspec.Struct, gc=False):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
 
 
 class Delta(msgspec.Struct, gc=False):

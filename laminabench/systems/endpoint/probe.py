@@ -87,7 +87,7 @@ class Probe:
             stream = await self._ask(request(self.setup, self.setup.path, body))
             if not stream.error:
                 return accepted, stream
-            fewer = _fewer(accepted, _said(stream)) if stream.status in _REFUSED else None
+            fewer = _fewer(accepted, self._said(stream)) if stream.status in _REFUSED else None
             if fewer is None:
                 raise UserError(self._refused(stream))
             accepted = fewer
@@ -99,7 +99,7 @@ class Probe:
             for number, length in enumerate(lengths)
         ]
         streams = await asyncio.gather(*(self._ask(request(self.setup, self.setup.path, b)) for b in bodies))
-        return [self.setup.hidden(_said(stream)) for stream in streams if stream.error]
+        return [self._said(stream) for stream in streams if stream.error]
 
     async def _ask(self, sent: bytes) -> Stream:
         """One request, without another attempt."""
@@ -111,8 +111,14 @@ class Probe:
         except NoConnectionError as error:
             raise UserError(f"{setup.address}: {error.kind} ({error})") from None
 
+    def _said(self, stream: Stream) -> str:
+        """What the server gave as a reason: on one line, not too long, and without what is secret."""
+        # Before it is cut: half a secret would not be found in it.
+        text = self.setup.hidden(_reason(stream))[:300]
+        return f"{stream.error}: {text}" if text else stream.error
+
     def _refused(self, stream: Stream) -> str:
-        said, setup = self.setup.hidden(_said(stream)), self.setup
+        said, setup = self._said(stream), self.setup
         where = f"{setup.address}{setup.path}"
         if stream.status in (401, 403):
             how = "give it by --api-key-file or LAMINABENCH_API_KEY"
@@ -137,7 +143,7 @@ async def probed(probe: Probe, prompts: Prompts, *, listed: bool) -> Found:
     return Found(accepted, left_out, stream.told, added, counts, listed)
 
 
-def _said(stream: Stream) -> str:
+def _reason(stream: Stream) -> str:
     """What the server gave as a reason, on one line."""
     text = stream.plain.decode("utf-8", "replace")
     try:
@@ -152,8 +158,7 @@ def _said(stream: Stream) -> str:
             text += f" ({error['param']})"
     except (msgspec.DecodeError, UnicodeDecodeError, AttributeError):
         pass
-    text = " ".join(text.split())[:300]
-    return f"{stream.error}: {text}" if text else stream.error
+    return " ".join(text.split())
 
 
 def _fewer(accepted: Accepted, said: str) -> Accepted | None:

@@ -8,7 +8,7 @@ import multiprocessing
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
@@ -18,11 +18,14 @@ import uvloop
 
 from laminabench.errors import UserError
 from laminabench.systems.endpoint.client import Client, Part
+from laminabench.systems.endpoint.loop import loop_of_its_own
 from laminabench.systems.endpoint.records import Noted
 
 # From the moment when all are ready to the first request.
 HEAD_START_S = 0.2
 _JOIN_S = 5.0
+# How soon Ctrl-C is passed on to client processes.
+_PATIENCE_S = 0.2
 _STOPPED, _TERMINATED = "stopped by Ctrl-C", "terminated"
 
 
@@ -46,12 +49,8 @@ def shards(part: Part, workers: int) -> list[Part]:
 
 def here(part: Part, tell: Callable[[int, int], None]) -> Did:
     """In this process: Ctrl-C ends it, and what has been is kept."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with loop_of_its_own() as runner:
         did = runner.run(_interruptible(part, tell))
-    for number, handler in handlers.items():
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(number, handler)
     if did.why == _TERMINATED:
         # The loop heard it in place of whoever decides what follows from it.
         signal.raise_signal(signal.SIGTERM)
@@ -70,8 +69,11 @@ async def _interruptible(part: Part, tell: Callable[[int, int], None]) -> Did:
 
 
 async def _run(client: Client, began_s: float, tell: Callable[[int, int], None]) -> Did:
+    before_s, busy_s = time.monotonic(), time.process_time()
     await client.run(began_s, tell)
-    return Did(client.noted(began_s), client.facts(), client.why, time.monotonic() - began_s)
+    ended_s = time.monotonic()
+    busy = (time.process_time() - busy_s) / (ended_s - before_s)
+    return Did(client.noted(began_s), client.facts() | {"busy": busy}, client.why, ended_s - began_s)
 
 
 def elsewhere(parts: Sequence[Part], tell: Callable[[int, int], None]) -> list[Did]:
@@ -111,19 +113,18 @@ class _Together:
         began_s = time.monotonic() + HEAD_START_S
         for pipe in self._pipes:
             pipe.send(began_s)
-        while len(self._did) < len(self._pipes):
-            try:
+        with _ctrl_c_noted() as ctrl_c:
+            while len(self._did) < len(self._pipes):
                 self._listen()
-            except KeyboardInterrupt:
-                # They do not hear it themselves: it is said to them.
-                for number, pipe in enumerate(self._pipes):
-                    if number not in self._did:
-                        pipe.send(_STOPPED)
+                if ctrl_c.is_set():
+                    # They do not hear it themselves.
+                    self._stop_others(None, _STOPPED)
+                    ctrl_c.clear()
         return [self._did[number] for number in range(len(self._pipes))]
 
     def _listen(self) -> None:
         left = [pipe for number, pipe in enumerate(self._pipes) if number not in self._did]
-        for ready in wait(left):
+        for ready in wait(left, _PATIENCE_S):
             assert isinstance(ready, Pipe)
             number, said = self._pipes.index(ready), self._heard(ready)
             if isinstance(said, Did):
@@ -134,7 +135,7 @@ class _Together:
                 self._counts[number] = said
                 self._tell(sum(ended for ended, _ in self._counts), sum(made for _, made in self._counts))
 
-    def _stop_others(self, number: int, why: str) -> None:
+    def _stop_others(self, number: int | None, why: str) -> None:
         for other, pipe in enumerate(self._pipes):
             if other != number and other not in self._did:
                 with contextlib.suppress(BrokenPipeError):
@@ -151,6 +152,20 @@ class _Together:
         if isinstance(said, Exception):
             raise said
         return said
+
+
+@contextlib.contextmanager
+def _ctrl_c_noted() -> Iterator[threading.Event]:
+    """Ctrl-C is noted, rather than to break off whatever is half read."""
+    noted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield noted
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: noted.set())
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _child(pipe: Pipe, part: Part) -> None:

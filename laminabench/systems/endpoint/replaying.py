@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import uvloop
 
 from laminabench.catalog.models import load_models
 from laminabench.errors import UserError
@@ -19,6 +18,7 @@ from laminabench.runs.partial import Partial
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
 from laminabench.systems.endpoint.client import Part, pool_of
+from laminabench.systems.endpoint.loop import until_terminated
 from laminabench.systems.endpoint.outcome import outcome_of
 from laminabench.systems.endpoint.probe import Found, Probe, probed
 from laminabench.systems.endpoint.processes import Did, elsewhere, here, shards
@@ -31,6 +31,8 @@ from laminabench.traces.table import Trace
 SAFE_VOCAB = 10_000
 # Of text prompts, how many are encoded again to see whether they are as long as they should be.
 CHECKED_PROMPTS = 200
+# A client that works so much of the time reads what came later than it came.
+TOO_BUSY = 0.8
 Tell = Callable[[int, int], None]
 
 
@@ -54,6 +56,11 @@ def replay(trace: Trace, setup: EndpointSetup, offered: Offered, *, seed: int, t
     did = [here(parts[0], tell)] if len(parts) == 1 else elsewhere(parts, tell)
     outcome = outcome_of([one.noted for one in did], trace, offered.mode)
     facts |= _together(did, setup) | {"client_workers": len(parts), "in_flight_at_most": places or None}
+    if facts["busiest_client"] > TOO_BUSY:
+        notes.append(
+            f"a client process was busy {facts['busiest_client']:.0%} of the time, and what came waited for "
+            "it: times are those of this client as much as of the server; use more --client-workers"
+        )
     return Seen(outcome, facts, notes, *_ending(did))
 
 
@@ -80,8 +87,7 @@ def _prepared(
         facts |= {**found.describe(), "warm_up": len(lengths), "warm_up_failed": len(failed)}
         return found, prompts, facts, notes
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(asked())
+    return until_terminated(asked())
 
 
 def _prompts(trace: Trace, setup: EndpointSetup, seed: int, root: str) -> tuple[Prompts, dict[str, Any]]:
@@ -164,11 +170,12 @@ def _together(did: list[Did], setup: EndpointSetup) -> dict[str, Any]:
     errors: dict[str, str] = {}
     for one in did:
         told.update(one.facts["told"])
-        hidden = {kind: setup.hidden(said) for kind, said in one.facts["first_errors"].items()}
+        hidden = {kind: setup.hidden(said)[:500] for kind, said in one.facts["first_errors"].items()}
         errors = {**hidden, **errors}
     opened = sum(one.facts["connections_opened"] for one in did)
     return {
         "connections_opened": opened,
+        "busiest_client": max(one.facts["busy"] for one in did),  # its part of the time on a processor
         "requests_by_how_tokens_are_known": dict(told),
         "first_errors": errors,
     }

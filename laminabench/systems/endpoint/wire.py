@@ -35,7 +35,6 @@ class Connection(asyncio.Protocol):
         self._framed = False  # the answer says how long it is, rather than to end with the connection
         self._whole_head = False
         self._at_s = 0.0
-        self.used = 0  # requests so far
         self.reusable = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -44,9 +43,11 @@ class Connection(asyncio.Protocol):
 
     def ask(self, request: bytes, answer: Answer) -> float:
         """Send a request whose answer somebody listens to; when it was sent."""
-        assert self._transport is not None
         assert self._answer is None
-        self.used += 1
+        if self._transport is None:
+            # It was taken and closed again at once, before anybody could ask.
+            answer.ended(GONE)
+            return time.monotonic()
         self._answer = answer
         self._parser = httptools.HttpResponseParser(self)
         self._fields, self._framed, self._whole_head = [], False, False

@@ -15,6 +15,7 @@ def test_all_that_was_offered_is_counted() -> None:
         assert (row["requests"], row["failed"]) == (50, 0)
         assert row["lateness_ms"]["p50"] <= row["lateness_ms"]["p99"] <= row["lateness_ms"]["max"]
         assert row["client_cpu_us_per_chunk"] > 0
+        assert row["server_cpu_us_per_chunk"] >= 0
         assert row["offered_tokens_per_s"] == load.requests_per_s * 10
     assert result["met"] == all(row["met"] for row in result["loads"])
 

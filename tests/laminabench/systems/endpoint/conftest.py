@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import ssl
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
@@ -101,6 +103,7 @@ class StandIn:
     asked: list[Asked] = field(default_factory=list)
     most_at_once: int = 0
     gone: bool = False
+    tls: ssl.SSLContext | None = None
     url: str = ""
     refuse: Callable[[Asked], str | None] = lambda asked: None
     _at_once: int = 0
@@ -129,8 +132,8 @@ class StandIn:
 
     async def _run(self, ready: threading.Event) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
+        self.url = f"{'https' if self.tls else 'http'}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         ready.set()
         await self._stop.wait()
         self._server.close()
@@ -193,13 +196,25 @@ async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> A
 
 
 @pytest.fixture
-def server() -> Iterator[StandIn]:
-    made = StandIn()
-    made.start()
-    try:
+def make_server() -> Callable[..., contextlib.AbstractContextManager[StandIn]]:
+    """A stand-in that serves until the block ends."""
+
+    @contextlib.contextmanager
+    def made(**more: Any) -> Iterator[StandIn]:
+        server = StandIn(**more)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+    return made
+
+
+@pytest.fixture
+def server(make_server: Callable[..., contextlib.AbstractContextManager[StandIn]]) -> Iterator[StandIn]:
+    with make_server() as made:
         yield made
-    finally:
-        made.stop()
 
 
 @pytest.fixture

@@ -9,14 +9,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from laminabench.errors import UserError
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.simulate import Offered
 from laminabench.systems.endpoint.address import parse_url
+from laminabench.systems.endpoint.attempts import Attempts
+from laminabench.systems.endpoint.pool import NoConnectionError, Pool
+from laminabench.systems.endpoint.records import Records
 from laminabench.systems.endpoint.replaying import Seen, replay
 from laminabench.systems.endpoint.setup import Behind, EndpointSetup, Served
+from laminabench.systems.endpoint.stream import Stream
+from laminabench.systems.endpoint.wire import GONE, Connection
 from laminabench.traces.table import Trace
 
 Replayed = Callable[..., Seen]
@@ -76,6 +82,18 @@ async def busy(asked: Any) -> None:
     asked.plain(429, {"error": {"message": "later"}}, Retry_After="0")
 
 
+async def no_number(asked: Any) -> None:
+    asked.stream()
+    await asked.token(usage=2**70)
+    await asked.end()
+
+
+async def fewer_than_none(asked: Any) -> None:
+    asked.stream()
+    await asked.token(usage=1)
+    await asked.end(usage=-1)
+
+
 async def silent(_: Any) -> None:
     await asyncio.sleep(60)
 
@@ -94,6 +112,8 @@ async def stuck(asked: Any) -> None:
         (cut_short, "the stream stopped before its end", 200, 1),
         (garbage_events, "an event that is no part of a completion", 200, 0),
         (error_in_stream, "an error in the stream", 200, 0),
+        (no_number, "an event that is no part of a completion", 200, 0),
+        (fewer_than_none, "an event that is no part of a completion", 200, 1),
         (no_stream, "the answer is no stream of events", 200, 0),
         (no_http, "not an answer in HTTP", -1, 0),
         (nothing_in_it, "a stream without tokens", 200, 0),
@@ -209,3 +229,55 @@ def test_no_thread_or_connection_is_left(server: Any, seen: Replayed, make_trace
     server.answers.append(stuck)
     seen(make_trace(requests=2), timeout_s=0.3)
     assert threading.active_count() == before
+
+
+def test_a_connection_that_was_lost_before_it_was_used_is_one_that_closed() -> None:
+    async def ask() -> Stream:
+        connection = Connection(lambda lost: None)
+        connection.connection_made(asyncio.Transport())
+        connection.connection_lost(None)
+        stream = Stream(Records(np.zeros(1, np.int64)), 0, asyncio.get_running_loop().create_future())
+        connection.ask(b"GET / HTTP/1.1\r\n\r\n", stream)
+        await stream.over
+        return stream
+
+    assert asyncio.run(ask()).error == GONE
+
+
+def test_what_is_lost_on_the_way_to_the_server_is_not_lateness_of_the_client() -> None:
+    class Slow(Pool):
+        async def take(self) -> Connection:
+            await asyncio.sleep(0.2)
+            raise NoConnectionError("no connection in time", "none")
+
+    records = Records(np.zeros(1, np.int64))
+    pool = Slow(parse_url("http://127.0.0.1:1"), [], None)
+    began_s = time.monotonic()
+    asyncio.run(Attempts(pool, records, 9.0, 9.0, retries=0).serve(0, b"", began_s))
+    assert records.error == ["no connection in time"]
+    assert time.monotonic() - records.sent_s[0] >= 0.2
+
+
+@pytest.mark.parametrize("length", [480, 495])
+def test_a_secret_is_hidden_before_what_it_is_in_is_cut(
+    server: Any, seen: Replayed, make_trace: MakeTrace, length: int
+) -> None:
+    async def echo(asked: Any) -> None:
+        asked.plain(404, ("." * length + asked.fields["x-mine"]).encode())
+
+    server.answers.append(echo)
+    found = seen(make_trace(requests=1), fields=(("X-Mine", "private-as-can-be"),))
+    (said,) = found.facts["first_errors"].values()
+    assert "p" not in said
+    assert len(said) <= 500
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_client_without_time_to_spare_is_told_of(
+    seen: Replayed, make_trace: MakeTrace, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    idle = seen(make_trace(requests=3), workers=workers)
+    assert idle.facts["busiest_client"] > 0
+    monkeypatch.setattr("laminabench.systems.endpoint.replaying.TOO_BUSY", 0.0)
+    busy = seen(make_trace(requests=3), workers=workers)
+    assert any("--client-workers" in note for note in busy.notes)
