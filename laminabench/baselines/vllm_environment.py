@@ -82,7 +82,8 @@ def find(kind: Kind) -> Environment:
     folder = default_folder(kind)
     found = look_at(folder) if is_ready(folder, kind) else None
     if found is None:
-        raise UserError(f"vLLM is not here yet: `{_SETUP} --{kind}` builds its environment ({folder})")
+        state = "not here yet" if look_at(folder) is None else "not wholly installed, or not as pinned now"
+        raise UserError(f"vLLM is {state}: `{_SETUP} --{kind}` builds its environment ({folder})")
     return found
 
 

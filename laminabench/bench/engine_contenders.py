@@ -159,7 +159,11 @@ class VllmContender:
             stdout=subprocess.PIPE,
             stderr=self._log,
         )
-        self.ready = self._heard()
+        try:
+            self.ready = self._heard()
+        except BaseException:
+            self.close()  # or it would go on compiling, for minutes
+            raise
 
     def round(self) -> dict[str, float]:
         """As many tokens, by its own clock around its own steps."""

@@ -17,7 +17,7 @@ from laminabench.cli.replay import Call, free_directory, replay
 from laminabench.cli.replay_flags import NOT_OF_MANY
 from laminabench.cli.traces.options import TraceOptions
 from laminabench.compare.rounds import compare_runs
-from laminabench.errors import UserError
+from laminabench.errors import CheckFailedError, UserError
 from laminabench.runs.replace import require_writable
 
 if TYPE_CHECKING:
@@ -136,6 +136,8 @@ def _named(side: _Side, deed: Callable[[], Any]) -> None:
         deed()
     except UserError as error:
         raise UserError(f"--live {side.said!r}: {error}") from error
+    except CheckFailedError as error:
+        raise CheckFailedError(f"--live {side.said!r}: {error}") from error
 
 
 def _require_apart(sides: Sequence[_Side]) -> None:

@@ -97,7 +97,7 @@ class VllmReplay:
             out.note(f"{environment.python} is not as pinned: {', '.join(environment.unlike_pins[:3])}")
         if self.setup.kind == "cuda":
             out.note("vLLM for CUDA is not verified on hardware")
-        out.note("starting vLLM; it takes half a minute, and more the first time a model is compiled")
+        out.note("starting vLLM; it takes half a minute, and minutes more if it compiles the model")
         with out.rates("replaying", "requests", "tokens/s") as progress:
             self.replayed = replay_vllm(
                 trace,

@@ -23,6 +23,7 @@ _START_TIMES = 3
 # From being asked to end to being killed.
 _GRACE_S = 10.0
 _SHARED = re.compile(rb"vllm_dist_[0-9a-f]{32}")
+_NUMBERED = re.compile(rb"\bpid=(\d+)")
 _SHARED_MEMORY = Path("/dev/shm")
 # Of its log, what a Run keeps at most.
 _LOG_BYTES = 2_000_000
@@ -44,6 +45,7 @@ class VllmProcess:
         timeout_s: float,
     ) -> None:
         self._log, self._timeout_s = log, timeout_s
+        self._temporary = Path(environment["TMPDIR"])
         self._begun = False
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
@@ -140,13 +142,19 @@ class VllmProcess:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Remove the shared memory through which vLLM's workers on cores talk: they leave it behind.
+        """Remove what its processes leave behind in memory and among temporary files; they have all ended.
 
-        Its name begins with one that vLLM makes up for every start, and writes into its log.
+        That is what vLLM's workers on cores talk through, whose name begins with one that vLLM makes up for
+        every start and writes into its log, and what Intel's OpenMP notes of every process it is loaded in.
         """
-        for name in set(_SHARED.findall(self.log_bytes())):
-            for path in _SHARED_MEMORY.glob(f"{name.decode()}-*"):
+        log = self.log_bytes()
+        for name in {name.decode() for name in _SHARED.findall(log)}:
+            for path in (*_SHARED_MEMORY.glob(f"{name}-*"), self._temporary / name):
                 path.unlink(missing_ok=True)
+        for number in {self._process.pid, *map(int, _NUMBERED.findall(log))}:
+            if not Path(f"/proc/{number}").exists():
+                note = _SHARED_MEMORY / f"__KMP_REGISTERED_LIB_{number}_{os.getuid()}"
+                note.unlink(missing_ok=True)
 
     def _gone(self, sign: signal.Signals) -> bool:
         """Whether all of them end when told so."""
@@ -182,6 +190,8 @@ def variables(environment: Environment, cores: Sequence[int], workers: int, fold
         "PYTHONPATH": str(_RUNNER),
         "PYTHONDONTWRITEBYTECODE": "1",
         "TMPDIR": str(temporary),
+        # Names of sockets may have 107 characters, and where the environment is may be long.
+        "VLLM_RPC_BASE_PATH": str(folder),
         # The caches of compiled models go when the environment does.
         "VLLM_CACHE_ROOT": str(cache),
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),

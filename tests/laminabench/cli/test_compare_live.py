@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from laminabench.errors import CheckFailedError, UserError
+
 Shell = Callable[..., tuple[int, str, str]]
 AsJson = Callable[..., dict[str, Any]]
 
@@ -101,8 +103,17 @@ def test_wrong_use_is_one_sentence_and_nothing_starts(
     assert "engine" not in pretended
 
 
+@pytest.mark.parametrize(
+    ("error", "ends", "said"), [(UserError, 2, "error"), (CheckFailedError, 1, "check failed")]
+)
 def test_what_goes_wrong_is_told_of_its_side_and_finished_rounds_stay(
-    shell: Shell, pretended: dict[str, Any], made_up_engine: Any, monkeypatch: pytest.MonkeyPatch
+    error: type[Exception],
+    ends: int,
+    said: str,
+    shell: Shell,
+    pretended: dict[str, Any],
+    made_up_engine: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     del pretended
     steps = made_up_engine.step
@@ -111,14 +122,12 @@ def test_what_goes_wrong_is_told_of_its_side_and_finished_rounds_stay(
     def broken(engine: Any) -> Any:
         ran.append(1)
         if len(ran) > 60:
-            from laminabench.errors import UserError  # noqa: PLC0415
-
-            raise UserError("it is broken")
+            raise error("it is broken")
         return steps(engine)
 
     monkeypatch.setattr(made_up_engine, "step", broken)
     code, out, err = shell(*COMMON, *TWO, "--rounds", "9", "--out", "kept", "-q")
-    assert (code, out) == (2, "")
+    assert (code, out) == (ends, "")
     assert "it is broken" in err
-    assert err.splitlines()[-1].startswith(TOLD + "--live ")
+    assert err.splitlines()[-1].startswith(f"laminabench: {said}: --live ")
     assert Path("kept/1-1/run.json").is_file()

@@ -17,6 +17,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from .order import Order
+from .surroundings import told
 from .watch import Counted, NotStrippedError, Step, Watch
 
 CONNECTOR = {
@@ -27,14 +28,17 @@ CONNECTOR = {
 }
 # What a step may compute: only requests that were preempted ever need more than a token each.
 _LEAST_BUDGET = 2048
-# Of the environment, what vLLM and the libraries below it may go by.
-_OF_INTEREST = ("VLLM_", "OMP_", "KMP_", "GOMP_", "LD_PRELOAD", "CUDA_", "NCCL_", "TORCH", "PYTORCH_", "HF_")
+_WARM_UP_TOKENS = 3
 
 
 class _Statistics(StatLoggerBase):  # type: ignore[misc, unused-ignore] # vLLM is not there where this is checked
     """vLLM's own statistics of the last step."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew."""
         self.counted: Counted | None = None
         self.kv_usage = 0.0
         self.preemptions = 0
@@ -89,6 +93,7 @@ class VllmEngine:
         )
         self._rows: dict[str, int] = {}  # by vLLM's own name for a request
         self._scheduled: dict[int, int] = {}
+        self._warm_up_steps = self._warm_up()
         self._look_at_steps()
 
     def _memory(self) -> dict[str, Any]:
@@ -100,6 +105,20 @@ class VllmEngine:
             "gpu_memory_utilization": order.gpu_memory_utilization,
         }
         return {name: value for name, value in found.items() if value is not None}
+
+    def _warm_up(self) -> int:
+        """Decode a few tokens that nobody counts: first steps compile, and load what they need."""
+        order, steps = self._order, 0
+        tokens = min(_WARM_UP_TOKENS, order.max_model_len - 1)
+        # One, and as many as there can be: what is compiled for one number may not do for another.
+        for batch in (1, min(order.max_num_seqs, len(order))) if tokens else ():
+            for each in range(batch):
+                self._add(f"warm-up {batch} {each}", 1, tokens)
+            while self._engine.has_unfinished_requests():
+                self._engine.step()
+                steps += 1
+        self._statistics.forget()
+        return steps
 
     def _look_at_steps(self) -> None:
         """Note what the scheduler had decided whenever the results of a step come back to it."""
@@ -136,18 +155,22 @@ class VllmEngine:
 
     def submit(self, row: int) -> None:
         order = self._order
-        name = self._engine.add_request(
-            str(row),
-            {"prompt_token_ids": [1] * order.prompt_tokens[row]},
+        self._rows[self._add(str(row), order.prompt_tokens[row], order.output_tokens[row])] = row
+
+    def _add(self, name: str, prompt_tokens: int, output_tokens: int) -> str:
+        """A request for vLLM, and what vLLM calls it."""
+        given: str = self._engine.add_request(
+            name,
+            {"prompt_token_ids": [1] * prompt_tokens},
             SamplingParams(
                 temperature=0.0,
-                max_tokens=order.output_tokens[row],
+                max_tokens=output_tokens,
                 ignore_eos=True,
                 detokenize=False,
                 output_kind=RequestOutputKind.DELTA,
             ),
         )
-        self._rows[name] = row
+        return given
 
     def step(self) -> Step:
         self._scheduled = {}
@@ -186,9 +209,8 @@ class VllmEngine:
             "enforce_eager": bool(config.model_config.enforce_eager),
             "compilation": {"mode": str(compilation.mode), "backend": str(compilation.backend)},
             "connector": CONNECTOR,
-            "environment": {
-                name: value for name, value in sorted(os.environ.items()) if name.startswith(_OF_INTEREST)
-            },
+            "warm_up_steps": self._warm_up_steps,
+            "environment": told(os.environ),
         }
 
     def done(self) -> dict[str, Any]:
