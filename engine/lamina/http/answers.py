@@ -56,7 +56,7 @@ class CompletionLogprobs(_Told):
 
     tokens: list[str]
     token_logprobs: list[float]
-    top_logprobs: list[dict[str, float] | None]
+    top_logprobs: list[dict[str, float]]
     text_offset: list[int]
 
 

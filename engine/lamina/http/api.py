@@ -14,7 +14,8 @@ COMPLETION_TOKENS = 16  # OpenAI's default of max_tokens
 CHAT_TOKENS = 1024  # memory is kept for them: a chat that does not say must not take it all
 
 TokenId = Annotated[StrictInt, Field(ge=0, lt=INT64)]
-Tokens = Annotated[list[TokenId], Field(min_length=1)]
+# Of a list only the first wrong item is told: millions of them would keep the event loop for a minute.
+Tokens = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -24,8 +25,8 @@ class CompletionRequest(Asked):
     prompt: (
         Text
         | Tokens
-        | Annotated[list[Tokens], Field(min_length=1, max_length=MOST_PROMPTS)]
-        | Annotated[list[Text], Field(min_length=1, max_length=MOST_PROMPTS)]
+        | Annotated[list[Tokens], Field(min_length=1, max_length=MOST_PROMPTS, fail_fast=True)]
+        | Annotated[list[Text], Field(min_length=1, max_length=MOST_PROMPTS, fail_fast=True)]
     ) = Field(description="Text or token ids; or a list of either.")
     max_tokens: StrictInt | None = Field(
         None, ge=1, lt=INT64, description=f"{COMPLETION_TOKENS} if left out."
@@ -70,8 +71,14 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[Part], Field(min_length=1, max_length=256)]
+    content: str | Annotated[list[Part], Field(min_length=1, max_length=256, fail_fast=True)]
     name: str | None = Field(None, max_length=256)
+    # What an answer's message has, which clients send back as it came.
+    refusal: neutral() = None  # type: ignore[valid-type]
+    annotations: neutral([]) = None  # type: ignore[valid-type]
+    audio: neutral() = None  # type: ignore[valid-type]
+    function_call: neutral() = None  # type: ignore[valid-type]
+    tool_calls: neutral([]) = None  # type: ignore[valid-type]
 
     def plain(self) -> dict[str, str]:
         """As chat templates take it."""
@@ -84,7 +91,7 @@ class Message(BaseModel):
 class ChatRequest(Asked):
     """POST /v1/chat/completions."""
 
-    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES)
+    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)
     max_tokens: StrictInt | None = Field(
         None, ge=1, lt=INT64, description="max_completion_tokens' older name."
     )

@@ -25,6 +25,9 @@ Body = TypeVar("Body", bound=Asked)
 CREATED = 0  # the model has no date of its own
 PROMETHEUS = "text/plain; version=1.0.0; charset=utf-8"
 
+# Unknown fields are wrong one by one; of more it would take seconds to write down what and where.
+MOST_WRONG = 1000
+
 ERROR: dict[str, Any] = {"model": answers.ErrorAnswer}
 
 
@@ -154,6 +157,8 @@ async def _body(request: Request, model: type[Body]) -> Body:
 
 def _sentence(error: ValidationError) -> ApiError:
     """Of all that is wrong the first, and where."""
+    if (count := error.error_count()) > MOST_WRONG:
+        return ApiError(400, f"{count:,} things are wrong with the body", code="invalid_body")
     found = error.errors(include_url=False, include_context=False, include_input=False)
     # A field that may be one of several things is wrong in each way: who came furthest is meant.
     field = found[0]["loc"][:1]

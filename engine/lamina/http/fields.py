@@ -69,9 +69,12 @@ class Asked(BaseModel):
     top_p: Number | None = Field(None, gt=0, le=1)
     top_k: StrictInt | None = Field(None, ge=-1, lt=2**31, description="0 or -1: all tokens.")
     seed: StrictInt | None = Field(None, ge=-INT64, lt=INT64)
-    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS, fail_fast=True)] | None = None
     stop_token_ids: (
-        Annotated[list[Annotated[StrictInt, Field(ge=0, lt=INT64)]], Field(max_length=MOST_STOP_TOKENS)]
+        Annotated[
+            list[Annotated[StrictInt, Field(ge=0, lt=INT64)]],
+            Field(max_length=MOST_STOP_TOKENS, fail_fast=True),
+        ]
         | None
     ) = None
     include_stop_str_in_output: StrictBool | None = None

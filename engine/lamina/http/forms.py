@@ -93,10 +93,8 @@ class CompletionForm(Form):
             "text_offset": offsets,
         }
 
-    def _top(self, name: str, told: TokenLogprobs) -> dict[str, float] | None:
+    def _top(self, name: str, told: TokenLogprobs) -> dict[str, float]:
         """The likeliest, and the one that was chosen. Of two that read the same the likelier is told."""
-        if not told.top:
-            return None
         top: dict[str, float] = {}
         for token, logprob in told.top:
             top.setdefault(self._name(token), finite(logprob))

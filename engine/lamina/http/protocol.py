@@ -87,6 +87,13 @@ def protocol(limits: Limits) -> type[HttpToolsProtocol]:
 
         def _refuse(self, error: ApiError) -> None:
             self._at_ease()
+            if self.cycle and not self.cycle.response_complete:
+                if self.cycle.response_started:
+                    self.transport.abort()  # in the middle of an answer there is no room for another
+                    return
+                # Whoever waits for the rest of this request hears that its client is gone, and says nothing.
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
             body = error.body()
             self._refused = True
             self.transport.write(

@@ -93,6 +93,10 @@ class Serving:
             await served
         finally:
             minding.cancel()
+            lifespan = self._server.lifespan
+            if not lifespan.shutdown_event.is_set():
+                # uvicorn leaves it when it ends at once, or cannot listen.
+                await lifespan.shutdown()
             self._service.driver.stop("the server has ended")
             await asyncio.to_thread(self._service.driver.join)
 

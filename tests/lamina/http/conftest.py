@@ -139,7 +139,8 @@ class Server:
     def stop(self) -> None:
         """As a signal does."""
         assert self.loop
-        self.loop.call_soon_threadsafe(self.serving.stop)
+        with contextlib.suppress(RuntimeError):  # it has ended already
+            self.loop.call_soon_threadsafe(self.serving.stop)
 
     def settled(self) -> bool:
         """Whether nobody waits or runs, and all memory is free; waits for it for a while."""

@@ -99,6 +99,10 @@ def test_tells_log_probabilities(client: openai.OpenAI, reference: Any, tokenize
     for top, each in zip(logprobs.top_logprobs, wanted.logprobs, strict=True):
         assert top[tokenizer.token(each.top[0][0])] == pytest.approx(each.top[0][1])
         assert len(top) <= 4
+    none = client.completions.create(model="small", prompt=PROMPT, max_tokens=6, temperature=0, logprobs=0)
+    told_of = none.choices[0].logprobs
+    chosen = zip(told_of.tokens, told_of.token_logprobs, strict=True)
+    assert told_of.top_logprobs == [{token: logprob} for token, logprob in chosen]
 
 
 def test_makes_several_choices_of_several_prompts(
@@ -222,6 +226,16 @@ def test_streams_a_chat(client: openai.OpenAI) -> None:
 def test_a_chat_that_does_not_say_is_not_cut_short_early(client: openai.OpenAI, server: Any) -> None:
     told = client.chat.completions.create(model="small", messages=MESSAGES, extra_body={"ignore_eos": True})
     assert told.usage.total_tokens == server.service.context
+
+
+def test_an_answer_can_be_sent_back(client: openai.OpenAI) -> None:
+    same: dict[str, Any] = {"model": "small", "max_tokens": 4, "temperature": 0}
+    message = client.chat.completions.create(messages=MESSAGES, **same).choices[0].message
+    asked: dict[str, Any] = {"role": "user", "content": "and then?"}
+    told = client.chat.completions.create(messages=[*MESSAGES, message, asked], **same)
+    said = {"role": "assistant", "content": message.content, "annotations": [], "tool_calls": None}
+    again = client.chat.completions.create(messages=[*MESSAGES, said, asked], **same)
+    assert again.choices[0].message.content == told.choices[0].message.content
 
 
 def test_errors_are_the_clients_own(client: openai.OpenAI) -> None:

@@ -1,0 +1,145 @@
+"""What comes over a connection and is no request, or not only one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from lamina.http import Limits
+
+LONG = {"prompt": [5, 6], "max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def strict(serve: Any, make_engine: Callable[..., Any]) -> Iterator[Any]:
+    """A server that takes few connections."""
+    with serve(make_engine(), None, Limits(most_connections=40, drain_s=0)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def hurried(serve: Any, make_engine: Callable[..., Any]) -> Iterator[Any]:
+    """A server that does not wait for its clients."""
+    with serve(make_engine(), None, Limits(client_s=1.0, drain_s=0)) as running:
+        yield running
+
+
+def error_of(data: bytes) -> dict[str, Any]:
+    """The body of an error, whose form is checked."""
+    told = json.loads(data)
+    assert list(told) == ["error"]
+    assert set(told["error"]) == {"message", "type", "param", "code"}
+    assert told["error"]["message"]
+    found: dict[str, Any] = told["error"]
+    return found
+
+
+def posted(body: dict[str, Any]) -> bytes:
+    """A whole request."""
+    data = json.dumps(body).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    return head + b"content-length: %d\r\n\r\n" % len(data) + data
+
+
+def raw(connection: socket.socket) -> tuple[int, bytes]:
+    """Status and body of an answer after which the connection is closed."""
+    data = b""
+    while more := connection.recv(65536):
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00", 400),
+        (b"NONSENSE\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nhost: x\r\nbad header\r\n\r\n", 400),
+        (b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 200_000, 431),
+        (b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: -5\r\n\r\n", 400),
+    ],
+)
+def test_what_is_no_http_is_answered_in_the_same_form(strict: Any, sent: bytes, status: int) -> None:
+    with strict.connect() as connection:
+        connection.sendall(sent)
+        found, body = raw(connection)
+    assert found == status
+    error_of(body)
+
+
+@pytest.mark.parametrize("sent", [b"GET /health HTT", b""])
+def test_a_header_that_does_not_come_is_not_waited_for(hurried: Any, sent: bytes) -> None:
+    with hurried.connect() as connection:
+        connection.sendall(sent)
+        found, body = raw(connection)
+    assert found == 408
+    error_of(body)
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(hurried: Any) -> None:
+    with hurried.connect() as connection:
+        connection.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+            b'content-length: 50\r\n\r\n{"prompt"'
+        )
+        assert connection.recv(65536) == b""
+    assert hurried.settled()
+
+
+def test_too_many_connections(strict: Any) -> None:
+    idle = [strict.connect() for _ in range(60)]
+    try:
+        refused = 0
+        for connection in idle[40:]:
+            status, body = raw(connection)
+            refused += status == 503 and error_of(body)["code"] == "connections"
+        assert refused
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_nonsense_after_a_request_ends_its_answer(
+    strict: Any, caplog: pytest.LogCaptureFixture, begun: bool
+) -> None:
+    asked = posted(LONG)
+    with strict.connect() as connection:
+        if begun:
+            connection.sendall(asked)
+            assert connection.recv(15) == b"HTTP/1.1 200 OK"
+            connection.sendall(b"NONSENSE\r\n\r\n")
+            rest = b""
+            try:
+                while more := connection.recv(65536):
+                    rest += more
+            except OSError:  # it has hung up
+                pass
+            assert b"HTTP/1.1" not in rest
+            assert b"[DONE]" not in rest
+        else:
+            connection.sendall(asked + b"NONSENSE\r\n\r\n")
+            status, body = raw(connection)
+            assert (status, error_of(body)["code"]) == (400, "not_http")
+    assert strict.settled()
+    # uvicorn warns that it was no HTTP, which a server of ours does not write.
+    assert not [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+def test_asked_to_end_twice_it_ends_at_once(
+    serve: Any, make_engine: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with serve(make_engine(), None, Limits(drain_s=600)) as running, running.connect() as connection:
+        connection.sendall(posted(LONG))
+        assert connection.recv(15) == b"HTTP/1.1 200 OK"
+        running.stop()
+        running.stop()
+        while connection.recv(65536):
+            pass
+    assert not [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
