@@ -305,6 +305,8 @@ def _restart(argv: Sequence[str], cores: Sequence[int]) -> NoReturn:
     environment = {
         # The cache of compiled models goes when the environment does.
         "VLLM_CACHE_ROOT": str(Path(sys.prefix) / "cache"),
+        # The CPU build of 0.32 cannot load a model that it has compiled ahead and kept.
+        "VLLM_USE_AOT_COMPILE": "0",
         **os.environ,
         _BOUND: "1",
         "LD_PRELOAD": ":".join(preloaded),
