@@ -120,8 +120,8 @@ def test_a_replay_is_a_run_like_all_others(as_json: AsJson, tmp_path: Path) -> N
     order = json.loads((tmp_path / "order.json").read_text())
     assert (order["max_model_len"], order["tensor_parallel"], order["load_format"]) == (35, 1, "dummy")
     assert order["cores"] == sorted(os.sched_getaffinity(0))[:1]
-    # The names of sockets are short wherever the environment is.
     assert order["variables"]["VLLM_USE_AOT_COMPILE"] == "0"
+    # The names of sockets are short wherever the environment is.
     assert Path(order["variables"]["VLLM_RPC_BASE_PATH"]).parent == Path(tempfile.gettempdir())
     # What vLLM has compiled for a model it finds by the model's path.
     assert Path(order["model"]).parent == tmp_path / "venv" / "cache" / "models"
