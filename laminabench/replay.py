@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -39,6 +39,16 @@ class Workload:
     slo_tbt_ms: float = 100.0
 
 
+class Priced(Protocol):
+    """What a deployment costs and draws, as far as it is known."""
+
+    @property
+    def usd_per_hour(self) -> float | None: ...
+
+    @property
+    def power_w(self) -> float | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """What came out, and everything needed to know what it means."""
@@ -64,14 +74,8 @@ def replay(
     start = time.perf_counter()
     outcome = simulate(trace, modelled.spec, offered, record_s=record_s, progress=progress)
     simulation_s = time.perf_counter() - start
-    summary = summarise(
-        outcome,
-        trace,
-        mode=workload.mode,
-        slo_tbt_ms=workload.slo_tbt_ms,
-        usd_per_hour=setup.deployment.usd_per_hour,
-        power_w=setup.deployment.power_w,
-        shared_devices=modelled.spec.shared_devices,
+    summary = summary_of(
+        outcome, trace, workload, setup.deployment, shared_devices=modelled.spec.shared_devices
     )
     return Replayed(outcome, modelled, summary, simulation_s)
 
@@ -141,14 +145,7 @@ def replay_live(
         peak_kv_tokens=story.peak_kv_tokens,
         kv_capacity_tokens=facts["kv_capacity_tokens"],
     )
-    summary = summarise(
-        outcome,
-        trace,
-        mode=workload.mode,
-        slo_tbt_ms=workload.slo_tbt_ms,
-        usd_per_hour=setup.deployment.usd_per_hour,
-        power_w=setup.deployment.power_w,
-    )
+    summary = summary_of(outcome, trace, workload, setup.deployment)
     faults = faults_of(outcome, story.faults, story.strikes, workload.slo_tbt_ms)
     return ReplayedLive(
         outcome,
@@ -184,4 +181,24 @@ def offered_of(trace: Trace, workload: Workload) -> Offered:
         workload.mode,
         workload.concurrency or 0,
         priority_of(workload.policy, trace, workload.slo_tbt_ms / 1000),
+    )
+
+
+def summary_of(
+    outcome: Outcome,
+    trace: Trace,
+    workload: Workload,
+    deployment: Priced,
+    *,
+    shared_devices: bool = False,
+) -> dict[str, Any]:
+    """The summary of what came out, under the workload's limit and at the deployment's price."""
+    return summarise(
+        outcome,
+        trace,
+        mode=workload.mode,
+        slo_tbt_ms=workload.slo_tbt_ms,
+        usd_per_hour=deployment.usd_per_hour,
+        power_w=deployment.power_w,
+        shared_devices=shared_devices,
     )

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from laminabench.analysis.metrics import summarise
-from laminabench.replay import Workload, offered_of
+from laminabench.replay import Workload, offered_of, summary_of
 from laminabench.runs.partial import Partial
 from laminabench.sim.outcome import Outcome
 from laminabench.systems.endpoint.replaying import replay
@@ -37,12 +36,5 @@ def replay_endpoint(
 ) -> ReplayedEndpoint:
     """Offer the trace to the server, here and now."""
     seen = replay(trace, setup, offered_of(trace, workload), seed=seed, tell=tell)
-    summary = summarise(
-        seen.outcome,
-        trace,
-        mode=workload.mode,
-        slo_tbt_ms=workload.slo_tbt_ms,
-        usd_per_hour=setup.deployment.usd_per_hour,
-        power_w=setup.deployment.power_w,
-    )
+    summary = summary_of(seen.outcome, trace, workload, setup.deployment)
     return ReplayedEndpoint(seen.outcome, seen.facts, summary, seen.notes, seen.partial, seen.interrupted)

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from laminabench.analysis.metrics import summarise
 from laminabench.baselines.vllm_environment import Environment
-from laminabench.replay import Workload, offered_of
+from laminabench.replay import Workload, offered_of, summary_of
 from laminabench.runs.partial import Partial
 from laminabench.sim.outcome import Outcome
 from laminabench.systems.vllm_live import Ended, run
@@ -42,14 +41,7 @@ def replay_vllm(
     offered = offered_of(trace, workload)
     ended = run(trace, setup, offered, environment, free_bytes(), progress=progress, started=started)
     heard, outcome = ended.heard, ended.heard.outcome()
-    summary = summarise(
-        outcome,
-        trace,
-        mode=workload.mode,
-        slo_tbt_ms=workload.slo_tbt_ms,
-        usd_per_hour=setup.deployment.usd_per_hour,
-        power_w=setup.deployment.power_w,
-    )
+    summary = summary_of(outcome, trace, workload, setup.deployment)
     partial: Partial | None = None if ended.why is None else {"why": ended.why, "at_s": heard.at_s}
     facts = _facts(setup, environment, ended)
     return ReplayedVllm(outcome, summary, facts, partial, heard.why_refused, ended.log)

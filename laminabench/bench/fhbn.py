@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from lamina import _native, fhbn
 from laminabench.bench.fhbn_asked import Engines
-from laminabench.bench.fhbn_cores import pinned, two_cores, uncollected
+from laminabench.bench.fhbn_cores import pinned, two_cores
 from laminabench.bench.fhbn_peer import Echo, NotOpenedError, echoing
 from laminabench.bench.fhbn_rows import (
     SMALLEST,
@@ -33,6 +33,7 @@ from laminabench.bench.fhbn_rows import (
     rows_of_rounds,
 )
 from laminabench.errors import UserError
+from laminabench.uncollected import uncollected
 
 FEWEST_ROUNDS, ROUNDS = 3, 10
 _MOST_MESSAGES = 5000  # of a turn

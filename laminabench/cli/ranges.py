@@ -1,4 +1,4 @@
-"""A range of numbers on the command line."""
+"""Ranges of numbers on the command line."""
 
 from __future__ import annotations
 
@@ -17,3 +17,16 @@ class NumberRange(click.FloatRange):
         if math.isnan(found):
             self.fail(f"{value} is not a number", param, ctx)
         return found
+
+
+class CountOr(click.IntRange):
+    """A number of batches or workers, or one of some words."""
+
+    def __init__(self, *words: str) -> None:
+        super().__init__(1, 64)
+        self.words = words
+        self.name = f"{', '.join(words)} or count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The word, or the number."""
+        return value if value in self.words else super().convert(value, param, ctx)

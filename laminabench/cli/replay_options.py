@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from laminabench.cli.hardware import price_options
-from laminabench.cli.ranges import NumberRange
+from laminabench.cli.ranges import CountOr, NumberRange
 from laminabench.cli.replay_backend import NOT_MODELLED
 from laminabench.cli.replay_endpoint_options import OPTIONS as ENDPOINT_OPTIONS
 from laminabench.cli.traces.options import COUNT, window
@@ -22,30 +22,6 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 def _choice(*names: str) -> click.Choice[str]:
     return click.Choice(names)
-
-
-class BatchCount(click.IntRange):
-    """A number of batches, or `auto`."""
-
-    name = "count or auto"
-
-    def __init__(self) -> None:
-        super().__init__(1, 64)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value == "auto" else super().convert(value, param, ctx)
-
-
-class PrefillBy(click.IntRange):
-    """Who computes prompts: nobody, the model workers, or a number of workers of their own."""
-
-    name = "off, model or count"
-
-    def __init__(self) -> None:
-        super().__init__(1, 64)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value in ("off", "model") else super().convert(value, param, ctx)
 
 
 _OPTIONS = (
@@ -96,7 +72,7 @@ _OPTIONS = (
         help="Who goes first: fifo, sjf, deadline, module:Class.",
     ),
     click.option(
-        "--batches", type=BatchCount(), help="lamina: how many take turns, 1 is serial; 2. Live: or auto."
+        "--batches", type=CountOr("auto"), help="lamina: how many take turns, 1 is serial; 2. Live: or auto."
     ),
     click.option(
         "--pipelining", type=_choice("serial", "rotational", "fixed"), help="lamina: how they take turns."
@@ -182,7 +158,7 @@ _OPTIONS = (
     click.option("--oversubscribe", is_flag=True, help="Live: more workers than cores may share them."),
     click.option(
         "--prefill",
-        type=PrefillBy(),
+        type=CountOr("off", "model"),
         default="off",
         show_default=True,
         help="Live: prompts made up (off), computed by the model workers (model), or by N others.",

@@ -10,22 +10,9 @@ import click
 
 from laminabench.cli.engine_extra import needed
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.ranges import NumberRange
-from laminabench.cli.replay_options import BatchCount
+from laminabench.cli.ranges import CountOr, NumberRange
 from laminabench.cli.traces.options import COUNT
 from laminabench.errors import UserError
-
-
-class PrefillBy(click.IntRange):
-    """Who computes prompts: the model workers, or a number of workers of their own."""
-
-    name = "model or count"
-
-    def __init__(self) -> None:
-        super().__init__(1, 64)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return value if value == "model" else super().convert(value, param, ctx)
 
 
 @click.command()
@@ -86,7 +73,7 @@ class PrefillBy(click.IntRange):
     show_default=True,
     help="What running requests have to end in after SIGTERM or Ctrl-C.",
 )
-@click.option("--batches", type=BatchCount(), help="How many take turns, 1 is serial; 2, or auto.")
+@click.option("--batches", type=CountOr("auto"), help="How many take turns, 1 is serial; 2, or auto.")
 @click.option("--kv-tokens", type=COUNT, help="KV memory, of all workers together; else what fits.")
 @click.option(
     "--admission",
@@ -97,7 +84,7 @@ class PrefillBy(click.IntRange):
 )
 @click.option(
     "--prefill",
-    type=PrefillBy(),
+    type=CountOr("model"),
     default="model",
     show_default=True,
     help="Prompts computed by the model workers (model), or by N others.",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +24,7 @@ from laminabench.systems.endpoint.request import Accepted, request
 from laminabench.systems.endpoint.schedule import at_times, in_flight
 from laminabench.systems.endpoint.setup import EndpointSetup
 from laminabench.traces.table import Trace
+from laminabench.uncollected import uncollected
 
 # How often somebody who watches is told how far it is.
 TELL_S = 0.1
@@ -79,7 +79,8 @@ class Client:
         work = asyncio.ensure_future(self._schedule(began_s))
         ends = [asyncio.ensure_future(event.wait()) for event in (self.stopped, self.attempts.gone)]
         try:
-            with _uncollected():
+            gc.collect()  # the last time: there are few cycles, and no time to look for them
+            with uncollected():
                 await asyncio.wait([work, *ends], return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 await work
@@ -133,16 +134,3 @@ async def _telling(records: Records, tell: Callable[[int, int], None]) -> None:
     while True:
         tell(records.ended, records.tokens)
         await asyncio.sleep(TELL_S)
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the search for cycles, which would stop everything for milliseconds; there are few of them."""
-    was = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()

@@ -216,3 +216,32 @@ def server(serve: Serve, make_engine: Callable[..., Engine], tokenizer: Tokenize
     """One for all tests that only ask."""
     with serve(make_engine(), tokenizer) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def error_of() -> Callable[[bytes], dict[str, Any]]:
+    """The body of an error, whose form is checked."""
+
+    def check(data: bytes) -> dict[str, Any]:
+        told = json.loads(data)
+        assert list(told) == ["error"]
+        assert set(told["error"]) == {"message", "type", "param", "code"}
+        assert told["error"]["message"]
+        found: dict[str, Any] = told["error"]
+        return found
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def raw() -> Callable[[socket.socket], tuple[int, bytes]]:
+    """Status and body of an answer after which the connection is closed."""
+
+    def read(connection: socket.socket) -> tuple[int, bytes]:
+        data = b""
+        while more := connection.recv(65536):
+            data += more
+        head, _, body = data.partition(b"\r\n\r\n")
+        return int(head.split()[1]), body
+
+    return read

@@ -12,6 +12,8 @@ import pytest
 
 from lamina.http import Limits
 
+ErrorOf = Callable[[bytes], dict[str, Any]]
+Raw = Callable[[socket.socket], tuple[int, bytes]]
 LONG = {"prompt": [5, 6], "max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": True}
 
 
@@ -29,30 +31,11 @@ def hurried(serve: Any, make_engine: Callable[..., Any]) -> Iterator[Any]:
         yield running
 
 
-def error_of(data: bytes) -> dict[str, Any]:
-    """The body of an error, whose form is checked."""
-    told = json.loads(data)
-    assert list(told) == ["error"]
-    assert set(told["error"]) == {"message", "type", "param", "code"}
-    assert told["error"]["message"]
-    found: dict[str, Any] = told["error"]
-    return found
-
-
 def posted(body: dict[str, Any]) -> bytes:
     """A whole request."""
     data = json.dumps(body).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
     return head + b"content-length: %d\r\n\r\n" % len(data) + data
-
-
-def raw(connection: socket.socket) -> tuple[int, bytes]:
-    """Status and body of an answer after which the connection is closed."""
-    data = b""
-    while more := connection.recv(65536):
-        data += more
-    head, _, body = data.partition(b"\r\n\r\n")
-    return int(head.split()[1]), body
 
 
 @pytest.mark.parametrize(
@@ -65,7 +48,9 @@ def raw(connection: socket.socket) -> tuple[int, bytes]:
         (b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: -5\r\n\r\n", 400),
     ],
 )
-def test_what_is_no_http_is_answered_in_the_same_form(strict: Any, sent: bytes, status: int) -> None:
+def test_what_is_no_http_is_answered_in_the_same_form(
+    strict: Any, sent: bytes, status: int, error_of: ErrorOf, raw: Raw
+) -> None:
     with strict.connect() as connection:
         connection.sendall(sent)
         found, body = raw(connection)
@@ -74,7 +59,9 @@ def test_what_is_no_http_is_answered_in_the_same_form(strict: Any, sent: bytes, 
 
 
 @pytest.mark.parametrize("sent", [b"GET /health HTT", b""])
-def test_a_header_that_does_not_come_is_not_waited_for(hurried: Any, sent: bytes) -> None:
+def test_a_header_that_does_not_come_is_not_waited_for(
+    hurried: Any, sent: bytes, error_of: ErrorOf, raw: Raw
+) -> None:
     with hurried.connect() as connection:
         connection.sendall(sent)
         found, body = raw(connection)
@@ -92,7 +79,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(hurried: Any) -> None:
     assert hurried.settled()
 
 
-def test_too_many_connections(strict: Any) -> None:
+def test_too_many_connections(strict: Any, error_of: ErrorOf, raw: Raw) -> None:
     idle = [strict.connect() for _ in range(60)]
     try:
         refused = 0
@@ -107,7 +94,7 @@ def test_too_many_connections(strict: Any) -> None:
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_nonsense_after_a_request_ends_its_answer(
-    strict: Any, caplog: pytest.LogCaptureFixture, begun: bool
+    strict: Any, caplog: pytest.LogCaptureFixture, begun: bool, error_of: ErrorOf, raw: Raw
 ) -> None:
     asked = posted(LONG)
     with strict.connect() as connection:

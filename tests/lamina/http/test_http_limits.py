@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +14,8 @@ from lamina.http import Limits
 from lamina.http.api import MOST_PROMPTS, ChatRequest, CompletionRequest
 from lamina.http.fields import MOST_CHOICES
 
+ErrorOf = Callable[[bytes], dict[str, Any]]
+Raw = Callable[[socket.socket], tuple[int, bytes]]
 KEY = "sk-local-123"
 SHORT = {"prompt": [5, 6], "max_tokens": 2, "temperature": 0}
 
@@ -29,25 +30,6 @@ def strict(serve: Any, make_engine: Callable[..., Any]) -> Iterator[Any]:
 
 def authorised() -> dict[str, str]:
     return {"authorization": f"Bearer {KEY}"}
-
-
-def error_of(data: bytes) -> dict[str, Any]:
-    """The body of an error, whose form is checked."""
-    told = json.loads(data)
-    assert list(told) == ["error"]
-    assert set(told["error"]) == {"message", "type", "param", "code"}
-    assert told["error"]["message"]
-    found: dict[str, Any] = told["error"]
-    return found
-
-
-def raw(connection: socket.socket) -> tuple[int, bytes]:
-    """Status and body of an answer after which the connection is closed."""
-    data = b""
-    while more := connection.recv(65536):
-        data += more
-    head, _, body = data.partition(b"\r\n\r\n")
-    return int(head.split()[1]), body
 
 
 @pytest.mark.parametrize(
@@ -98,7 +80,9 @@ def raw(connection: socket.socket) -> tuple[int, bytes]:
         ({"request_id": "a\nb"}, "request_id"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_name(server: Any, wrong: dict[str, Any], param: str) -> None:
+def test_what_makes_no_sense_is_refused_by_name(
+    server: Any, wrong: dict[str, Any], param: str, error_of: ErrorOf
+) -> None:
     status, _, data = server.call("POST", "/v1/completions", SHORT | wrong)
     assert status == 400
     assert error_of(data)["param"] == param
@@ -137,7 +121,7 @@ def test_what_other_clients_send_and_means_nothing_is_taken(server: Any, harmles
         b'{"prompt": [1]} {"prompt": [1]}',
     ],
 )
-def test_what_is_no_such_json_is_refused(server: Any, body: bytes) -> None:
+def test_what_is_no_such_json_is_refused(server: Any, body: bytes, error_of: ErrorOf) -> None:
     status, _, data = server.call("POST", "/v1/completions", body)
     assert status == 400
     error_of(data)
@@ -155,7 +139,7 @@ def test_of_millions_of_wrong_items_one_is_told(items: bytes) -> None:
     assert found.value.error_count() < 10
 
 
-def test_thousands_of_unknown_fields_are_counted(server: Any) -> None:
+def test_thousands_of_unknown_fields_are_counted(server: Any, error_of: ErrorOf) -> None:
     status, _, data = server.call("POST", "/v1/completions", {f"f{i}": 1 for i in range(2000)} | SHORT)
     assert status == 400
     assert error_of(data)["message"] == "2,000 things are wrong with the body"
@@ -164,13 +148,13 @@ def test_thousands_of_unknown_fields_are_counted(server: Any) -> None:
 @pytest.mark.parametrize(
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""]
 )
-def test_a_body_says_what_it_is(server: Any, kind: str) -> None:
+def test_a_body_says_what_it_is(server: Any, kind: str, error_of: ErrorOf) -> None:
     status, _, data = server.call("POST", "/v1/completions", SHORT, {"content-type": kind})
     assert status == 415
     error_of(data)
 
 
-def test_wrong_places_and_methods(server: Any) -> None:
+def test_wrong_places_and_methods(server: Any, error_of: ErrorOf) -> None:
     for method, path, wanted in (
         ("GET", "/", 404),
         ("GET", "/v1/completions/", 404),
@@ -201,7 +185,7 @@ def test_without_a_tokenizer_text_is_refused(strict: Any) -> None:
     assert choice["logprobs"]["tokens"] == [f"token_id:{token}" for token in choice["token_ids"]]
 
 
-def test_the_key_is_asked_for(strict: Any) -> None:
+def test_the_key_is_asked_for(strict: Any, error_of: ErrorOf) -> None:
     wrong: list[dict[str, str]] = [
         {},
         {"authorization": "Bearer wrong"},
@@ -222,7 +206,7 @@ def test_the_key_is_asked_for(strict: Any) -> None:
     assert KEY not in repr(strict.service)
 
 
-def test_a_large_body_is_refused_by_its_length(strict: Any) -> None:
+def test_a_large_body_is_refused_by_its_length(strict: Any, error_of: ErrorOf, raw: Raw) -> None:
     with strict.connect() as connection:
         connection.sendall(
             b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
@@ -234,7 +218,7 @@ def test_a_large_body_is_refused_by_its_length(strict: Any) -> None:
     assert error_of(body)["code"] == "body_too_large"
 
 
-def test_a_large_body_is_refused_as_it_comes(strict: Any) -> None:
+def test_a_large_body_is_refused_as_it_comes(strict: Any, error_of: ErrorOf, raw: Raw) -> None:
     sent = 0
     with strict.connect() as connection:
         connection.sendall(
@@ -253,7 +237,7 @@ def test_a_large_body_is_refused_as_it_comes(strict: Any) -> None:
     assert sent < 100_000_000
 
 
-def test_too_many_waiting(strict: Any) -> None:
+def test_too_many_waiting(strict: Any, error_of: ErrorOf) -> None:
     held, let_go = threading.Event(), threading.Event()
 
     def hold() -> None:
