@@ -25,4 +25,6 @@ run() {
 run -c 'import lamina._native as n; assert "sanitize" in n.__file__, f"the tests would run {n.__file__} instead"'
 # The tests of the native code, not those of what runs on torch: that takes minutes here, and is not ours to mend.
 run -m pytest -q -p no:cacheprovider tests/lamina/core tests/lamina/kv tests/lamina/fhbn \
-  tests/lamina/attention/test_attention_native.py
+  tests/lamina/attention/test_attention_native.py tests/laminabench/sim/test_h2m2_pages.py \
+  tests/laminabench/sim/test_h2m2_slots.py tests/laminabench/sim/test_h2m2_memory.py \
+  tests/laminabench/sim/test_h2m2_room.py

@@ -1,11 +1,15 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "python/bindings.hpp"
+#include "python/h2m2_inputs.hpp"
 #include "sim/simulator.hpp"
 
 namespace nb = nanobind;
@@ -86,6 +90,11 @@ std::vector<T> table_of(const nb::dict& costs, const char* name, std::int64_t mo
   return {column.data(), column.data() + column.size()};
 }
 
+ServingCosts serving_costs_of(const nb::dict& d) {
+  return {nb::cast<Ticks>(d["host_fixed"]), nb::cast<double>(d["host_per_request"]),
+          nb::cast<bool>(d["host_async"]), nb::cast<double>(d["recompute_per_token"])};
+}
+
 Costs costs_of(const nb::dict& d, std::int64_t most) {
   Costs costs;
   costs.loads.resize(static_cast<std::size_t>(most) + 1);
@@ -111,14 +120,44 @@ Costs costs_of(const nb::dict& d, std::int64_t most) {
   costs.stream_chunks = nb::cast<int>(d["stream_chunks"]);
   costs.stream_by_request = nb::cast<bool>(d["stream_by_request"]);
   costs.chunk_overhead = nb::cast<Ticks>(d["chunk_overhead"]);
-  costs.host_async = nb::cast<bool>(d["host_async"]);
   costs.transfer_latency = nb::cast<Ticks>(d["transfer_latency"]);
   costs.device_tokens = nb::cast<std::int64_t>(d["device_tokens"]);
   costs.paged_per_token = nb::cast<double>(d["paged_per_token"]);
-  costs.host_fixed = nb::cast<Ticks>(d["host_fixed"]);
-  costs.host_per_request = nb::cast<double>(d["host_per_request"]);
-  costs.recompute_per_token = nb::cast<double>(d["recompute_per_token"]);
+  costs.serving = serving_costs_of(d);
   return costs;
+}
+
+BoardCosts board_costs_of(const nb::dict& d) {
+  BoardCosts costs;
+  costs.serving = serving_costs_of(d);
+  costs.board = board_of(nb::cast<nb::dict>(d["board"]));
+  costs.shape = shape_of(nb::cast<nb::dict>(d["shape"]));
+  costs.policy = nb::cast<std::string>(d["policy"]);
+  costs.translated = nb::cast<bool>(d["translated"]);
+  const auto [weights, kv] = nb::cast<std::pair<double, double>>(d["shares"]);
+  costs.shares = {weights, kv};
+  costs.overlap_moves = nb::cast<bool>(d["overlap_moves"]);
+  return costs;
+}
+
+nb::dict dict_of(MemoryRows&& rows) {
+  nb::dict memory;
+  memory["qkv_heads"] = array_of(std::move(rows.qkv_heads));
+  memory["attention_groups"] = array_of(std::move(rows.attention_groups));
+  memory["fc_heads"] = array_of(std::move(rows.fc_heads));
+  memory["hbm_qkv_bytes"] = array_of(std::move(rows.hbm_qkv_bytes));
+  memory["hbm_kv_bytes"] = array_of(std::move(rows.hbm_kv_bytes));
+  memory["hbm_fc_bytes"] = array_of(std::move(rows.hbm_fc_bytes));
+  memory["hbm_free_bytes"] = array_of(std::move(rows.hbm_free_bytes));
+  memory["lpddr_bytes"] = array_of(std::move(rows.lpddr_bytes));
+  memory["wasted_bytes"] = array_of(std::move(rows.wasted_bytes));
+  memory["moved_bytes"] = array_of(std::move(rows.moved_bytes));
+  memory["compacted_bytes"] = array_of(std::move(rows.compacted_bytes));
+  memory["moving_s"] = seconds_of(std::move(rows.moving));
+  memory["hidden_s"] = seconds_of(std::move(rows.hidden));
+  memory["hbm_busy_s"] = seconds_of(std::move(rows.hbm_busy));
+  memory["lpddr_busy_s"] = seconds_of(std::move(rows.lpddr_busy));
+  return memory;
 }
 
 nb::dict dict_of(Result&& result) {
@@ -167,6 +206,7 @@ nb::dict dict_of(Result&& result) {
   all["iterations"] = iterations;
   all["stints"] = stints;
   all["timeline"] = timeline;
+  if (result.memory) all["memory"] = dict_of(std::move(*result.memory));
   all["replica_busy_s"] = seconds_of(std::move(result.replica_busy));
   all["attention_busy_s"] = static_cast<double>(result.attention_busy) / kTicksPerSecond;
   all["end_s"] = static_cast<double>(result.end) / kTicksPerSecond;
@@ -182,6 +222,12 @@ Enum named(const std::string& name, std::initializer_list<std::pair<const char*,
     if (name == known) return value;
   }
   throw std::invalid_argument("unknown name: " + name);
+}
+
+// KV tokens a board has room for, and how many of them are allocated at once.
+std::pair<std::int64_t, std::int64_t> board_kv(const nb::dict& costs) {
+  const KvRoom room = kv_room(board_costs_of(costs));
+  return {room.tokens, room.column_tokens};
 }
 
 nb::dict run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt,
@@ -211,7 +257,9 @@ nb::dict run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt,
                                                          {"rotational", Pipelining::kRotational},
                                                          {"fixed", Pipelining::kFixed}}),
                           batches};
-  const Costs parsed = costs_of(costs, max_requests);
+  const bool on_board = costs.contains("board");
+  const BoardCosts board = on_board ? board_costs_of(costs) : BoardCosts{};
+  const Costs tables = on_board ? Costs{} : costs_of(costs, max_requests);
   Scheduler::Priority call;
   if (!priority.is_none()) {
     call = [&](Scheduler::Index request) {
@@ -227,8 +275,10 @@ nb::dict run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt,
   Result result;
   {
     nb::gil_scoped_release released;
-    result = simulate(workload, limits, std::move(call), rotation, layers, parsed, {record_from, record_to},
-                      look, check);
+    const Recording recording{record_from, record_to};
+    result = on_board ? simulate(workload, limits, std::move(call), board, recording, look, check)
+                      : simulate(workload, limits, std::move(call), rotation, layers, tables, recording, look,
+                                 check);
   }
   return dict_of(std::move(result));
 }
@@ -237,11 +287,15 @@ nb::dict run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt,
 
 NB_MODULE(_sim, m) {
   m.doc() = "The virtual cluster's event loop; laminabench.sim is its Python face.";
+  m.def("board_kv", &board_kv, "costs"_a,
+        "KV tokens a board has room for, and how many it allocates at once.");
   m.def("run", &run, nb::kw_only(), "arrival"_a, "prompt"_a, "output"_a, "prefix_offsets"_a, "prefix_ids"_a,
         "prefix_block_tokens"_a, "mode"_a, "concurrency"_a, "batches"_a, "pipelining"_a, "layers"_a,
         "pools"_a, "tokens_per_pool"_a, "block_tokens"_a, "admission"_a, "max_requests"_a, "costs"_a,
         "priority"_a.none(), "record_from"_a, "record_to"_a, "progress"_a.none(), "check"_a,
         "Replay a workload on a modelled deployment; columns in, columns out.");
+  bind_h2m2(m);
+  bind_h2m2_memory(m);
 }
 
 }  // namespace lamina::sim

@@ -9,9 +9,19 @@
 
 namespace lamina::sim {
 
+// What serving costs beside the model, on any hardware.
+struct ServingCosts {
+  Ticks host_fixed = 0;  // per iteration
+  double host_per_request = 0;
+  // The host prepares a batch's next iteration while its current one runs.
+  bool host_async = false;
+  double recompute_per_token = 0;  // to bring back the KV of a preempted request
+};
+
 // How long things take on a deployment, worked out beforehand: tables by batch size (entry B for B requests),
 // straight lines in KV tokens.
 struct Costs {
+  ServingCosts serving;
   std::vector<Load> loads;                  // all but attention, which depends on KV tokens too
   std::vector<Ticks> attention_fixed;       // per layer
   std::vector<double> attention_per_token;  // ticks per layer and KV token of the fullest pool
@@ -25,11 +35,6 @@ struct Costs {
   // KV beyond this many tokens of a pool is in host memory, and each such token costs this much per layer.
   std::int64_t device_tokens = INT64_MAX;
   double paged_per_token = 0;
-  Ticks host_fixed = 0;  // per iteration
-  double host_per_request = 0;
-  // The host prepares a batch's next iteration while its current one runs.
-  bool host_async = false;
-  double recompute_per_token = 0;  // to bring back the KV of a preempted request
 };
 
 inline Ticks to_ticks(double ticks) { return static_cast<Ticks>(ticks + 0.5); }
@@ -59,7 +64,7 @@ inline Load load_of(const Costs& costs, std::int64_t size, std::int64_t kv, std:
   return load;
 }
 
-inline Ticks host_of(const Costs& costs, std::int64_t size) {
+inline Ticks host_of(const ServingCosts& costs, std::int64_t size) {
   return costs.host_fixed + to_ticks(static_cast<double>(size) * costs.host_per_request);
 }
 

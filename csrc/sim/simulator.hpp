@@ -4,11 +4,16 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/scheduler.hpp"
 #include "sim/costs.hpp"
+#include "sim/h2m2/board.hpp"
+#include "sim/h2m2/load.hpp"
+#include "sim/h2m2/policy.hpp"
 #include "sim/pipeline.hpp"
 
 namespace lamina::sim {
@@ -81,6 +86,15 @@ private:
   std::size_t capacity_ = 0;
 };
 
+// One row an iteration of a board: what its memories hold while it runs, and what was moved for it before.
+struct MemoryRows {
+  std::vector<std::int32_t> qkv_heads, attention_groups, fc_heads;  // on the HBM side
+  std::vector<std::int64_t> hbm_qkv_bytes, hbm_kv_bytes, hbm_fc_bytes, hbm_free_bytes;
+  std::vector<std::int64_t> lpddr_bytes, wasted_bytes;
+  std::vector<std::int64_t> moved_bytes, compacted_bytes;
+  std::vector<Ticks> moving, hidden, hbm_busy, lpddr_busy;
+};
+
 struct Result {
   RequestRows requests;
   IterationRows iterations;
@@ -92,12 +106,34 @@ struct Result {
   std::int64_t peak_kv_tokens = 0;
   std::int64_t kv_capacity_tokens = 0;
   std::vector<Stretch> timeline;
+  std::optional<MemoryRows> memory;  // of a board whose policy maps
 };
 
 struct Recording {
   Ticks from = 0;
   Ticks to = 0;
 };
+
+// A board in place of tables: its times are worked out at every boundary, from who is there.
+struct BoardCosts {
+  ServingCosts serving;
+  h2m2::Board board;
+  h2m2::Shape shape;
+  std::string policy;
+  bool translated = false;
+  h2m2::Shares shares;
+  // What moves between the sides passes behind the last iteration, as far as LPDDR has time there. Without
+  // it the next iteration waits for all of it.
+  bool overlap_moves = false;
+};
+
+// KV that a board's scheduler may hand out: however requests share it, the policy finds room. No tokens where
+// not even the weights fit.
+struct KvRoom {
+  std::int64_t tokens = 0;
+  std::int64_t column_tokens = 1;  // what is allocated at once, where memory is paged
+};
+KvRoom kv_room(const BoardCosts& costs);
 
 // Called now and then with the number of finished requests; what it throws ends the run.
 using Progress = std::function<void(std::int64_t)>;
@@ -108,5 +144,9 @@ using Progress = std::function<void(std::int64_t)>;
 Result simulate(const Workload& workload, const SchedulerLimits& limits, Scheduler::Priority priority,
                 Rotation rotation, int layers, const Costs& costs, Recording recording,
                 const Progress& progress, bool check);
+
+// The same on a board: one batch, serial.
+Result simulate(const Workload& workload, const SchedulerLimits& limits, Scheduler::Priority priority,
+                const BoardCosts& costs, Recording recording, const Progress& progress, bool check);
 
 }  // namespace lamina::sim

@@ -137,6 +137,11 @@ class CostSet:
 
     def measured_as(self, device: Device) -> str:
         """The device whose measurements stand for `device`: itself, the one it borrows from, or any."""
+        if device.board:
+            raise UserError(
+                f"{device.name} is a board: its times are computed from the parameters that `laminabench "
+                f"hardware boards {device.board}` lists, and no cost set has coefficients for it"
+            )
         if device.name in self.attention:
             return device.name
         if device.name in self.borrowed and self.borrowed[device.name].device in self.attention:
@@ -162,22 +167,32 @@ class CostSet:
         borrowed = self.borrowed.get(device.name)
         rows = []
         for name, term in terms:
-            coefficients = asdict(term)
-            origin: Origin = term.origin
-            del coefficients["origin"]
-            row: dict[str, Any] = {
-                "term": name,
-                "set": self.name,
-                "kind": origin.kind,
-                "source": origin.source,
-            }
+            row = self._provenance_row(name, term)
             if name != "host" and borrowed and self.measured_as(device) == borrowed.device:
                 row["kind"] = "assumed"
                 row["borrowed_from"] = borrowed.device
                 row["reason"] = borrowed.reason
-            fitted = {"range": origin.range, "samples": origin.samples, "errors_percent": dict(origin.errors)}
-            rows.append(row | fitted | {"coefficients": coefficients})
+            rows.append(row)
         return rows
+
+    def host_provenance(self) -> dict[str, Any]:
+        """The host's row alone, for devices whose own times are not from cost sets."""
+        return self._provenance_row("host", self.host)
+
+    def _provenance_row(self, name: str, term: Any) -> dict[str, Any]:
+        coefficients = asdict(term)
+        del coefficients["origin"]
+        origin: Origin = term.origin
+        return {
+            "term": name,
+            "set": self.name,
+            "kind": origin.kind,
+            "source": origin.source,
+            "range": origin.range,
+            "samples": origin.samples,
+            "errors_percent": dict(origin.errors),
+            "coefficients": coefficients,
+        }
 
     def describe(self) -> dict[str, Any]:
         """What the set covers, for `costs list`."""

@@ -67,11 +67,14 @@ class Deployment:
 
     @property
     def price_note(self) -> str:
-        """A warning where rents and purchases are added up; empty when they are comparable."""
+        """A warning where rents and purchases are added up, or amounts are assumed; else empty."""
         kinds = kinds_of_prices(part.device for part in self.parts)
-        if not kinds or self.usd_per_hour is None:
-            return ""
-        return f"prices of different kinds are added up ({kinds}); give comparable ones with --price"
+        notes = list(assumed_amounts(part.device for part in self.parts))
+        if kinds and self.usd_per_hour is not None:
+            notes.append(
+                f"prices of different kinds are added up ({kinds}); give comparable ones with --price"
+            )
+        return "; ".join(notes)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -103,10 +106,33 @@ def parse_deployment(text: str, devices: Mapping[str, Device] | None = None) -> 
 
 def kinds_of_prices(devices: Iterable[Device]) -> str:
     """Which device has which kind of price, where some are rents and some purchases; empty if comparable."""
-    bases = {device.name: device.price.basis for device in devices if device.price}
+    # What is assumed is a rent too: it is said apart.
+    bases = {
+        device.name: "rent" if device.price.basis == "assumed" else device.price.basis
+        for device in devices
+        if device.price
+    }
     if len(set(bases.values()) - {"override"}) < 2:
         return ""
     return ", ".join(f"{name} by {basis}" for name, basis in bases.items())
+
+
+def assumed_amounts(devices: Iterable[Device]) -> tuple[str, ...]:
+    """Which prices and watts of these nobody published, a sentence each."""
+    found: dict[str, None] = {}
+    for each in devices:
+        said = []
+        if each.price is not None and each.price.basis == "assumed":
+            said.append(f"${each.price.usd:.2f} an hour")
+        if each.power_w is not None and each.power_basis == "assumed":
+            said.append(f"{each.power_w:,.0f} W")
+        if said:
+            amounts = f"{' and '.join(said)} of {each.name}"
+            found[
+                f"assumed, as nobody has published it: {amounts} (hardware show says from what); "
+                "--price and --power give others"
+            ] = None
+    return tuple(found)
 
 
 def _sum_if_known(values: list[float | None]) -> float | None:

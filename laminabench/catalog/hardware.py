@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Literal
 
 from laminabench.catalog.names import pick
-from laminabench.catalog.price import DEFAULT_RULE, Amortisation, HourlyPrice, Listed
+from laminabench.catalog.price import DEFAULT_RULE, Amortisation, Basis, HourlyPrice, Listed
 from laminabench.catalog.toml_file import Table, packaged
 from laminabench.errors import UserError
 
@@ -16,6 +16,10 @@ GB = 1e9  # everywhere in this project: data sheets and the papers count in powe
 
 # float16 and bfloat16 run at the same rate on every device listed.
 _SAME_RATE = {"fp16": "bf16", "float16": "bf16", "bfloat16": "bf16", "float8": "fp8"}
+
+
+# Who says how many watts: a data sheet, nobody, or the user.
+PowerBasis = Literal["rated", "assumed", "override"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class Device:
     nic_bytes_per_s: float
     power_w: float | None
     source: str
+    power_basis: PowerBasis = "rated"
+    board: str | None = None  # of boards.toml, where an iteration is computed from that instead of cost sets
     notes: str = ""
     rent: Listed | None = None
     purchase: Listed | None = None
@@ -54,7 +60,8 @@ class Device:
         if self.override_usd_per_hour is not None:
             return HourlyPrice(self.override_usd_per_hour, "override", "given by --price", "")
         if self.rent is not None:
-            return HourlyPrice(self.rent.usd, "rent", self.rent.source, self.rent.date)
+            basis: Basis = "assumed" if self.rent.assumed else "rent"
+            return HourlyPrice(self.rent.usd, basis, self.rent.source, self.rent.date)
         return None if self.purchase is None else self.purchase_price
 
     @property
@@ -92,6 +99,8 @@ class Device:
             "interchip_gb_per_s": self.interchip_bytes_per_s / GB,
             "nic_gb_per_s": self.nic_bytes_per_s / GB,
             "power_w": self.power_w,
+            "power_basis": None if self.power_w is None else self.power_basis,
+            "board": self.board,
             "source": self.source,
             "notes": self.notes,
             "price": None if self.price is None else self.price.describe(),
@@ -127,6 +136,15 @@ def priced(devices: Mapping[str, Device], overrides: Mapping[str, float]) -> dic
     return changed
 
 
+def rated(devices: Mapping[str, Device], overrides: Mapping[str, float]) -> dict[str, Device]:
+    """The devices with these watts in place of the catalogue's."""
+    changed = dict(devices)
+    for name, watts in overrides.items():
+        found = device(name, devices)
+        changed[found.name] = replace(found, power_w=watts, power_basis="override")
+    return changed
+
+
 def bought(devices: Mapping[str, Device], rule: Amortisation) -> dict[str, Device]:
     """The devices priced by purchase under `rule`; those without a purchase price keep their rent."""
     return {
@@ -137,14 +155,16 @@ def bought(devices: Mapping[str, Device], rule: Amortisation) -> dict[str, Devic
 
 def parse_price(text: str) -> tuple[str, float]:
     """`h100=2.5` as (h100, 2.5), for --price."""
-    name, equals, amount = text.partition("=")
-    try:
-        usd = float(amount.strip().removeprefix("$"))
-    except ValueError:
-        usd = -1.0
-    if not equals or not name.strip() or not 0 <= usd < float("inf"):
-        raise UserError(f"--price {text}: expected DEVICE=USD_PER_HOUR, such as h100=2.5")
-    return name.strip().lower(), usd
+    return _parse(
+        "--price", text, text.partition("=")[2].strip().removeprefix("$"), "USD_PER_HOUR, such as h100=2.5"
+    )
+
+
+def parse_power(text: str) -> tuple[str, float]:
+    """`h100=700` as (h100, 700.0), for --power."""
+    return _parse(
+        "--power", text, text.partition("=")[2].strip().lower().removesuffix("w"), "WATTS, such as h100=700"
+    )
 
 
 def _device(name: str, row: Table) -> Device:
@@ -157,6 +177,8 @@ def _device(name: str, row: Table) -> Device:
         interchip_bytes_per_s=row["interchip_gb_per_s"] * GB,
         nic_bytes_per_s=row["nic_gbit_per_s"] / 8 * GB,
         power_w=row.get("power_w"),
+        power_basis=row.get("power_basis", "rated"),
+        board=row.get("board"),
         source=row["source"],
         notes=row.get("notes", ""),
         rent=_listed(row, "rent"),
@@ -164,6 +186,20 @@ def _device(name: str, row: Table) -> Device:
     )
 
 
+def _parse(flag: str, text: str, amount: str, expected: str) -> tuple[str, float]:
+    name = text.partition("=")[0].strip().lower()
+    try:
+        number = float(amount)
+    except ValueError:
+        number = -1.0
+    if not name or not 0 <= number < float("inf"):
+        raise UserError(f"{flag} {text}: expected DEVICE={expected}")
+    return name, number
+
+
 def _listed(row: Table, kind: Literal["rent", "purchase"]) -> Listed | None:
     found = row.get(kind)
-    return None if found is None else Listed(float(found["usd"]), found["source"], found["date"])
+    if found is None:
+        return None
+    assumed = found.get("basis") == "assumed"
+    return Listed(float(found["usd"]), found["source"], found["date"], assumed)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from laminabench.catalog.cost_terms import Float64
-from laminabench.catalog.models import load_models
+from laminabench.catalog.models import released_models
 from laminabench.catalog.profiles import Samples
 
 Shape = tuple[int, int]  # (n, k)
@@ -26,14 +26,14 @@ class Layer:
 
 
 def layers_in_grid(samples: Samples) -> list[Layer]:
-    """Layers of the catalogue's models of which every GEMM was measured.
+    """Layers of the catalogue's released models of which every GEMM was measured.
 
     A fused gate-and-up matrix that is not in the grid counts as two of half the width. Layers with the
     same shapes (LLaMA3-8B and Mistral-7B) count once.
     """
     measured = _shapes(samples)
     found: dict[tuple[Shape, ...], Layer] = {}
-    for name, shape in load_models().items():
+    for name, shape in released_models().items():
         for tp in shape.tp_degrees(MAX_TP):
             shapes: list[Shape] = []
             for gemm in shape.layer_gemms(tp):

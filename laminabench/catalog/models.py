@@ -29,7 +29,7 @@ class WeightCount(NamedTuple):
 
     matrices: int  # the GEMM weights of all layers
     biases_and_norms: int
-    embedding: int  # token table, and learned positions where there are any
+    embedding: int  # token table, and what positions need where they are learned
     lm_head: int  # 0 where it is the embedding, used twice
 
 
@@ -51,6 +51,7 @@ class ModelShape:
     qk_norm: bool = False
     rotary: bool = True
     positions: int = 0  # rows of a learned position table (OPT)
+    relative_positions: bool = False  # Transformer-XL's (Chinchilla): a matrix a layer turns them into keys
     tied_embeddings: bool = False
     dtype: str = "bf16"
     kv_dtype: str = "bf16"
@@ -96,7 +97,11 @@ class ModelShape:
     # Memory
 
     def weights(self) -> WeightCount:
-        """Elements by place. Learned positions are counted with the embedding."""
+        """Elements by place. Learned positions are counted with the embedding.
+
+        So are the matrices for relative ones, which no step multiplies by: what they make of the positions
+        can be kept, as it depends on no token.
+        """
         shards = self.layer_gemms(1)
         matrices = self.layers * sum(gemm.n * gemm.k for gemm in shards)
         norms_a_layer = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
@@ -107,7 +112,8 @@ class ModelShape:
         elif self.qkv_bias:
             small += self.layers * (self.query_size + 2 * self.kv_size)
         head = 0 if self.tied_embeddings else self.vocab * self.hidden
-        return WeightCount(matrices, small, (self.vocab + self.positions) * self.hidden, head)
+        relative = self.layers * self.query_size if self.relative_positions else 0
+        return WeightCount(matrices, small, (self.vocab + self.positions + relative) * self.hidden, head)
 
     @property
     def parameters(self) -> int:
@@ -188,8 +194,11 @@ class ModelShape:
 
     def describe(self) -> dict[str, Any]:
         """Every fact of the model, for `models show` and manifests."""
+        facts = asdict(self)
+        if not self.relative_positions:
+            del facts["relative_positions"]  # one family's: goldens of all the others do without
         return {
-            **asdict(self),
+            **facts,
             "parameters": self.parameters,
             "weight_gb": self.weight_bytes / 1e9,
             "weight_gb_as_v2_table3": self.table3_bytes / 1e9,
@@ -207,9 +216,11 @@ class Traits(TypedDict, total=False):
     all_biases: bool
     qk_norm: bool
     rotary: bool
+    relative_positions: bool
     tied_embeddings: bool
 
 
+# By transformers' names: these can be read from a config.json and written as one.
 FAMILIES: Mapping[str, Traits] = {
     "llama": {},
     "mistral": {},
@@ -218,14 +229,32 @@ FAMILIES: Mapping[str, Traits] = {
     "qwen3": {"qk_norm": True},
 }
 
+# Known from papers alone: nobody released a model of them.
+UNRELEASED: Mapping[str, Traits] = {
+    "gpt3": {"gated_mlp": False, "all_biases": True, "rotary": False, "tied_embeddings": True},
+    "chinchilla": {
+        "gated_mlp": False,
+        "rotary": False,
+        "relative_positions": True,
+        "tied_embeddings": True,
+    },
+}
+
 
 @cache
 def load_models() -> Mapping[str, ModelShape]:
     """The catalogue's models, by name."""
     models: dict[str, ModelShape] = {}
+    families = {**FAMILIES, **UNRELEASED}
     for name, row in packaged("models.toml").items():
         fields = {key: value for key, value in row.items() if key != "family"}
         fields.setdefault("kv_heads", fields["heads"])
         fields.setdefault("head_dim", fields["hidden"] // fields["heads"])
-        models[name] = ModelShape(name=name, **{**FAMILIES[row["family"]], **fields})
+        models[name] = ModelShape(name=name, **{**families[row["family"]], **fields})
     return models
+
+
+def released_models() -> Mapping[str, ModelShape]:
+    """Those of the catalogue's models that somebody could have run."""
+    rows = packaged("models.toml")
+    return {name: shape for name, shape in load_models().items() if rows[name]["family"] not in UNRELEASED}

@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Basis = Literal["rent", "purchase", "override"]
+Basis = Literal["rent", "purchase", "override", "assumed"]
 
 HOURS_PER_YEAR = 8760.0
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A price somebody published, in USD: per hour for a rent, once for a purchase."""
+    """A price in USD: per hour for a rent, once for a purchase. Somebody published it, unless it says not."""
 
     usd: float
     source: str
     date: str
+    assumed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from laminabench.catalog.models import load_models
+from laminabench.catalog.models import UNRELEASED, load_models
 from laminabench.catalog.toml_file import packaged
+from laminabench.errors import UserError
 
 # What the catalogue does not hold. None of it changes a shape; a window changes what attention reads.
 ASSUMED = ("window", "RoPE base", "norm epsilon", "longest text", "special tokens")
@@ -23,6 +24,11 @@ def to_hf_config(name: str, longest_text: int | None = None) -> dict[str, Any]:
     any number of them. No token is special then.
     """
     shape, family = load_models()[name], packaged("models.toml")[name]["family"]
+    if family in UNRELEASED:
+        raise UserError(
+            f"{name} was never released, and transformers has no model like it: only its sizes are known, "
+            "which is enough for a modelled replay"
+        )
     config: dict[str, Any] = {
         "model_type": family,
         "num_hidden_layers": shape.layers,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from laminabench.cli.facts import render_facts
+from laminabench.cli.hardware_boards import boards
 from laminabench.cli.output import Output, reporting
 
 if TYPE_CHECKING:
@@ -22,13 +23,23 @@ def hardware() -> None:
     """The devices of the catalogue: what they can do, and what they cost."""
 
 
+hardware.add_command(boards)
+
+
 def price_options(command: Any) -> Any:
-    """--price DEVICE=USD, repeatable, and --price-basis."""
+    """--price DEVICE=USD and --power DEVICE=WATTS, repeatable, and --price-basis."""
     for option in (
         click.option(
             "--price-basis",
             type=click.Choice(["rent", "purchase"]),
             help="Rents, or purchases spread over four years with power; rent where there is one by default.",
+        ),
+        click.option(
+            "--power",
+            "powers",
+            multiple=True,
+            metavar="DEVICE=WATTS",
+            help="Rated power instead of the catalogue's.",
         ),
         click.option(
             "--price",
@@ -42,12 +53,22 @@ def price_options(command: Any) -> Any:
     return command
 
 
-def priced_devices(prices: tuple[str, ...], price_basis: str | None) -> Mapping[str, Device]:
-    """The catalogue's devices with the user's prices."""
-    from laminabench.catalog.hardware import bought, load_devices, parse_price, priced  # noqa: PLC0415 - TOML
+def priced_devices(
+    prices: tuple[str, ...], price_basis: str | None, powers: tuple[str, ...] = ()
+) -> Mapping[str, Device]:
+    """The catalogue's devices with the user's prices and watts."""
+    from laminabench.catalog.hardware import (  # noqa: PLC0415 - reads TOML
+        bought,
+        load_devices,
+        parse_power,
+        parse_price,
+        priced,
+        rated,
+    )
     from laminabench.catalog.price import DEFAULT_RULE  # noqa: PLC0415
 
-    devices = load_devices()
+    # Watts first: a purchase price has their electricity in it.
+    devices: Mapping[str, Device] = rated(load_devices(), dict(parse_power(text) for text in powers))
     if price_basis == "purchase":
         devices = bought(devices, DEFAULT_RULE)
     return priced(devices, dict(parse_price(text) for text in prices))
@@ -56,9 +77,11 @@ def priced_devices(prices: tuple[str, ...], price_basis: str | None) -> Mapping[
 @hardware.command("list")
 @price_options
 @reporting
-def list_hardware(prices: tuple[str, ...], price_basis: str | None, out: Output) -> None:
+def list_hardware(
+    prices: tuple[str, ...], powers: tuple[str, ...], price_basis: str | None, out: Output
+) -> None:
     """All devices, a line each."""
-    rows = [found.describe() for found in priced_devices(prices, price_basis).values()]
+    rows = [found.describe() for found in priced_devices(prices, price_basis, powers).values()]
     out.result({"hardware": rows}, lambda console: _render(console, rows))
 
 
@@ -66,11 +89,13 @@ def list_hardware(prices: tuple[str, ...], price_basis: str | None, out: Output)
 @click.argument("name")
 @price_options
 @reporting
-def show(name: str, prices: tuple[str, ...], price_basis: str | None, out: Output) -> None:
+def show(
+    name: str, prices: tuple[str, ...], powers: tuple[str, ...], price_basis: str | None, out: Output
+) -> None:
     """Every number of one device, and its source."""
     from laminabench.catalog.hardware import device  # noqa: PLC0415
 
-    facts = device(name, priced_devices(prices, price_basis)).describe()
+    facts = device(name, priced_devices(prices, price_basis, powers)).describe()
     out.result(facts, lambda console: render_facts(console, facts))
 
 
@@ -84,10 +109,10 @@ def _render(console: Console, rows: list[dict[str, Any]]) -> None:
     table.add_column("price is")
     table.add_column("what it is")
     for row in rows:
-        price, tflops = row["price"], row["tflops"].get("bf16", 0)
+        price, tflops = row["price"], row["tflops"].get("bf16")
         table.add_row(
             f"[bold]{row['name']}[/bold]",
-            f"{tflops:,.3g}" if tflops < 1 else f"{tflops:,.0f}",
+            "-" if tflops is None else f"{tflops:,.3g}" if tflops < 1 else f"{tflops:,.0f}",
             f"{row['memory_gb']:,.0f}",
             f"{row['bandwidth_gb_per_s']:,.0f}",
             "-" if row["power_w"] is None else f"{row['power_w']:,.0f}",

@@ -33,9 +33,9 @@ def list_models(out: Output) -> None:
 @reporting
 def show(name: str, out: Output) -> None:
     """Every number of one model: NAME of the catalogue, or the path of a config.json or its folder."""
-    from laminabench.catalog.find_model import model  # noqa: PLC0415
+    from laminabench.catalog.find_model import modelled  # noqa: PLC0415
 
-    found = model(name)
+    found = modelled(name)
     gemms = [gemm._asdict() for gemm in found.layer_gemms(1)]
     facts = {**found.describe(), "layer_gemms": gemms}
     out.result(facts, lambda console: render_facts(console, facts))

@@ -43,6 +43,8 @@ class Outcome:
     # due_s sent_s headers_s attempts status_code prompt_counted completion_counted even error; NaN or -1
     # where it never came to that. One row a request, in the trace's order.
     calls: Columns | None = None
+    # What a board's memories hold, as runs/schema.py has it: one row an iteration, in their order.
+    memory: Columns | None = None
 
     def __post_init__(self) -> None:
         assert (self.chunks is None) == (self.calls is None)

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from laminabench.errors import UserError
+from laminabench.sim.copies import deal, merge
+from laminabench.sim.offered import Offered, Priority
 from laminabench.sim.outcome import Outcome
-from laminabench.sim.spec import TICKS_PER_S, Mode, Spec, ticks
+from laminabench.sim.spec import TICKS_PER_S, Spec, ticks
 from laminabench.traces.table import Trace
+
+__all__ = ["Offered", "Priority", "simulate"]
 
 # 64-bit ticks of 0.1 ns last for 29 years.
 MOST_SECONDS = 25 * 365 * 86400.0
-
-Priority = Callable[[int], int]
-
-
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """How the trace's requests come: docs/traces.md has the three modes."""
-
-    mode: Mode = "saturate"
-    concurrency: int = 0
-    # Smaller goes first; called once when a request enters the queue. None is first come, first served.
-    priority: Priority | None = None
 
 
 def simulate(
@@ -39,10 +30,36 @@ def simulate(
     check: bool = False,
 ) -> Outcome:
     """The trace replayed on the deployment; `record_s` keeps the pieces of work that begin in that window."""
-    from laminabench import _sim  # noqa: PLC0415 - the native module
-
     if trace.arrival_s[-1] > MOST_SECONDS:
         raise UserError(f"{trace.meta.name} spans more than 25 years; the simulator's clock ends there")
+    if spec.copies == 1:
+        return _one(trace, spec, offered, record_s, progress, check=check)
+    shares, outcomes = deal(trace, offered, spec.copies), []
+    before = 0
+    for share in shares:
+        further = _counting_on(progress, before)
+        outcomes.append(_one(share.trace, spec, share.offered, record_s, further, check=check))
+        before += len(share.rows)
+    return merge(shares, outcomes, spec.copies)
+
+
+def _counting_on(progress: Callable[[int], None] | None, before: int) -> Callable[[int], None] | None:
+    """Told of one copy's requests, tells of those of the copies before it too."""
+    return None if progress is None else lambda done: progress(before + done)
+
+
+def _one(
+    trace: Trace,
+    spec: Spec,
+    offered: Offered,
+    record_s: tuple[float, float],
+    progress: Callable[[int], None] | None,
+    *,
+    check: bool,
+) -> Outcome:
+    """On one copy of the deployment."""
+    from laminabench import _sim  # noqa: PLC0415 - the native module
+
     no_ids = np.zeros(0, np.int64)
     share = spec.prefix_sharing and trace.prefix_blocks is not None
     tables: dict[str, Any] = _sim.run(

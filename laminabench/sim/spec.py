@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.errors import UserError
+
+if TYPE_CHECKING:
+    from laminabench.sim.board import BoardTiming
 
 Pipelining = Literal["serial", "rotational", "fixed"]
 Admission = Literal["reserve", "grow"]
@@ -99,7 +102,7 @@ class Spec:
     """One modelled deployment, ready to be replayed against."""
 
     layers: int
-    timing: Timing
+    timing: Timing | BoardTiming
     tokens_per_pool: int
     max_requests: int
     pools: int = 1
@@ -113,3 +116,5 @@ class Spec:
     attention_name: str = "attention workers"
     # Attention runs on the model workers' own devices: one pool of devices, not two.
     shared_devices: bool = False
+    # So many of this deployment side by side, requests dealt to them in turn; `replica_names` are of all.
+    copies: int = 1

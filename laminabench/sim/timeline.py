@@ -44,16 +44,17 @@ class Lanes:
 def lanes_of(outcome: Outcome, spec: Spec) -> Lanes:
     """The virtual cluster's: the replicas, and the attention workers, which move as one, at the end.
 
-    On shared devices attention is work of the (only) replica.
+    On shared devices attention is work of the (only) replica of the batch's copy.
     """
     replicas = len(outcome.replica_busy_s)
     names = spec.replica_names
     if len(names) != replicas:
         names = tuple(f"model replica {replica}" for replica in range(replicas))
     worker = outcome.timeline["worker"].astype(np.int64)
-    worker[worker == ATTENTION] = 0 if spec.shared_devices else replicas
+    copy = outcome.timeline["batch"].astype(np.int64) // spec.batches
+    worker = np.where(worker == ATTENTION, copy if spec.shared_devices else replicas, worker)
     attention = () if spec.shared_devices else (spec.attention_name,)
-    return Lanes("virtual cluster", (*names, *attention), worker, spec.batches)
+    return Lanes("virtual cluster", (*names, *attention), worker, spec.batches * spec.copies)
 
 
 def write_timeline(path: Path, outcome: Outcome, lanes: Lanes) -> None:

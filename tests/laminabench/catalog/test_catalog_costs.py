@@ -41,7 +41,13 @@ def test_the_default_set_is_measured_with_one_stack():
 
 
 @pytest.mark.parametrize("name", COST_SETS)
-@pytest.mark.parametrize("on", sorted(load_devices().keys() - {"cpu"}))
+def test_no_set_knows_a_board(name):
+    with pytest.raises(UserError, match=r"h2m2 is a board.*hardware boards h2m2"):
+        load_costs(name).attention_terms(model("llama-7b"), device("h2m2"))
+
+
+@pytest.mark.parametrize("name", COST_SETS)
+@pytest.mark.parametrize("on", sorted(load_devices().keys() - {"cpu", "h2m2"}))
 def test_every_set_covers_every_device_and_every_number_has_a_source(name, on):
     costs, found = load_costs(name), device(on)
     step = costs.model_step(model("llama-7b"), found, 2, [0, 1, 64])

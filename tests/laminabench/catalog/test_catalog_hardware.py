@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laminabench.catalog.deployment import parse_deployment
-from laminabench.catalog.hardware import bought, device, load_devices, parse_price, priced
+from laminabench.catalog.hardware import bought, device, load_devices, parse_power, parse_price, priced, rated
 from laminabench.catalog.price import Amortisation
 from laminabench.errors import UserError
 
@@ -127,6 +127,52 @@ def test_price_override_wins_and_says_so():
 def test_a_bad_price_is_refused(text):
     with pytest.raises(UserError, match=r"h100=2\.5"):
         parse_price(text)
+
+
+def test_power_override_wins_and_says_so():
+    devices = rated(load_devices(), dict([parse_power("H100=650W")]))
+    assert (devices["h100"].power_w, devices["h100"].power_basis) == (650, "override")
+    assert parse_deployment("2xh100+4xh20", devices).power_w == 2 * 650 + 4 * 400
+    assert (device("h100").power_w, device("h100").power_basis) == (700, "rated")
+
+
+@pytest.mark.parametrize("text", ["h100", "h100=", "=3", "h100=hot", "h100=-1", "h100=nan", "h100=inf"])
+def test_bad_watts_are_refused(text):
+    with pytest.raises(UserError, match=r"--power .*h100=700"):
+        parse_power(text)
+
+
+def test_a_board_is_what_its_paper_s_tables_add_up_to():
+    found = device("h2m2")
+    assert found.board == "h2m2"
+    # Two chips of four cores of 128 x 128 multiply-adds at 1 GHz; 96 + 512 GB; 3,000 + 544 GB/s.
+    assert found.flops_for("int8") == 2 * 4 * 128 * 128 * 2 * 1e9
+    assert (found.memory_bytes, found.bandwidth_bytes_per_s) == (608e9, 3544e9)
+    with pytest.raises(UserError, match="no peak rate for bf16"):
+        found.flops_for("bf16")
+    assert {each.board for each in load_devices().values() if each.name != "h2m2"} == {None}
+
+
+def test_what_a_board_costs_and_draws_is_derived_as_it_says():
+    found, h100, h20, rule = device("h2m2"), device("h100"), device("h20"), Amortisation()
+    lpddr_w = found.power_w - h20.power_w
+    rent_for_owning = h100.rent.usd / h100.purchase_price.usd
+    lpddr = rule.usd_per_hour(512 * 4, lpddr_w) * rent_for_owning
+    assert found.price_usd_per_hour == round(h20.price_usd_per_hour + lpddr, 2)
+    for said in (f"${lpddr:.2f}", "$2,048", f"{rent_for_owning:.2f} times", f"${h20.price_usd_per_hour}"):
+        assert said in found.price.source
+    assert (found.price.basis, found.power_basis) == ("assumed", "assumed")
+    assert "450 W is assumed" in found.notes
+
+
+def test_an_assumed_rent_is_compared_with_rents_and_not_with_purchases():
+    note = parse_deployment("1xh100+1xh2m2").price_note
+    assert "assumed, as nobody has published it: $5.26 an hour and 450 W of h2m2" in note
+    assert "different kinds" not in note
+    devices = bought(load_devices(), Amortisation())
+    assert "h2m2 by rent" in parse_deployment("1xh100+1xh2m2", devices).price_note
+    stated = rated(priced(load_devices(), {"h2m2": 5.0}), {"h2m2": 400.0})
+    assert parse_deployment("2xh2m2", stated).price_note == ""
 
 
 def test_amortisation_is_the_rule_it_says():

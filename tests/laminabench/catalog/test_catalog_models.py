@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from laminabench.catalog.find_model import model
+from laminabench.catalog.find_model import model, modelled
 from laminabench.catalog.hardware import device
 from laminabench.catalog.hf_config import from_config_json
 from laminabench.catalog.models import load_models
@@ -49,6 +50,26 @@ def test_parameters_are_the_published_count(name, parameters):
 )
 def test_the_rest_are_as_large_as_their_names(name, billion):
     assert model(name).parameters == pytest.approx(billion * 1e9, rel=0.02)
+
+
+def test_gpt3_has_the_parameters_of_its_paper_s_table():
+    # Brown et al. 2020, Table D.1: 174,600 M.
+    assert round(model("gpt3-175b").parameters / 1e6, -2) == 174_600
+
+
+def test_chinchilla_is_a_70b_model_only_with_the_matrices_for_relative_positions():
+    shape = model("chinchilla-70b")
+    assert shape.parameters == pytest.approx(70e9, rel=0.002)
+    absolute = replace(shape, relative_positions=False)
+    assert shape.parameters - absolute.parameters == 80 * 8192 * 8192
+    # No step multiplies by them.
+    assert shape.layer_gemms(1) == absolute.layer_gemms(1)
+
+
+@pytest.mark.parametrize("name", ["gpt3-175b", "chinchilla-70b"])
+def test_a_model_that_was_never_released_has_no_config_json(name):
+    with pytest.raises(UserError, match=f"{name} was never released.*modelled replay"):
+        to_hf_config(name)
 
 
 @pytest.mark.parametrize(
@@ -220,6 +241,28 @@ def test_a_file_that_is_not_a_config_is_refused(tmp_path):
 def test_a_wrong_name_suggests_the_right_one_and_the_path():
     with pytest.raises(UserError, match=r"did you mean .*llama3-70b.*config.json"):
         model("lama3-70b")
+
+
+def test_a_modelled_model_may_be_held_in_another_type():
+    plain, narrow = modelled("llama3-70b"), modelled("LLaMA3-70B@FP8")
+    assert narrow.name == "llama3-70b@fp8"
+    assert narrow.weight_bytes * 2 == plain.weight_bytes == 2 * plain.parameters
+    assert narrow.kv_bytes_per_token * 2 == plain.kv_bytes_per_token
+    with pytest.raises(UserError, match="no type of weights and KV named 'fp9'; did you mean fp8"):
+        modelled("llama3-70b@fp9")
+    with pytest.raises(UserError, match=r"no model named 'lama3-70b'; did you mean .*llama3-70b"):
+        modelled("lama3-70b@fp8")
+
+
+def test_a_config_json_may_be_held_in_another_type(tmp_path):
+    path = _write(tmp_path)
+    assert modelled(f"{path}@int8").dtype == "int8"
+    assert modelled(str(path)) == model(str(path))
+
+
+def test_what_has_to_run_has_no_other_type():
+    with pytest.raises(UserError, match="only a modelled replay takes llama3-8b in fp8"):
+        model("llama3-8b@fp8")
 
 
 def test_the_small_models_for_live_replays():

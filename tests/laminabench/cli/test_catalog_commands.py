@@ -41,8 +41,12 @@ def test_a_broken_cost_file_is_named(shell: Shell, old: str, new: str, said: str
     [
         ["hardware", "list"],
         ["hardware", "show", "h20"],
+        ["hardware", "show", "h2m2", "--power", "h2m2=500"],
+        ["hardware", "boards"],
+        ["hardware", "boards", "hbmcap-less"],
         ["models", "list"],
         ["models", "show", "llama3-70b"],
+        ["models", "show", "llama3-70b@fp8"],
         ["costs", "list"],
         ["costs", "show", "vllm-0.14", "--device", "h20"],
         ["costs", "show", "roofline", "--device", "h100"],
@@ -53,6 +57,32 @@ def test_the_catalogue_can_be_read(shell: Shell, as_json: AsJson, arguments: lis
     assert (code, err) == (0, "")
     assert len(out.splitlines()) > 3
     assert as_json(*arguments)
+
+
+def test_a_board_s_parameters_say_where_they_are_from(as_json: AsJson) -> None:
+    rows = as_json("hardware", "boards", "h2m2")["parameters"]
+    assert {row["kind"] for row in rows} == {"paper", "fitted", "assumed"}
+    assert all(row["source"] for row in rows)
+    varied = {row["name"]: row["varied"] for row in as_json("hardware", "boards")["boards"]}
+    assert varied["h2m2"] == {}
+    assert varied["hbmcap-less"] == {"hbm_capacity_gb": 48.0}
+
+
+def test_a_board_of_one_s_own_is_read_from_a_file(shell: Shell) -> None:
+    Path("mine.toml").write_text('base = "h2m2"\nhbm_capacity_gb = 144\n')
+    code, out, _ = shell("hardware", "boards", "mine.toml")
+    assert code == 0
+    assert "144" in next(line for line in out.splitlines() if line.startswith("hbm_capacity_gb"))
+    code, out, err = shell("hardware", "boards", "hbmcap-les")
+    assert (code, out) == (2, "")
+    assert "did you mean" in err
+
+
+def test_watts_of_the_user_are_charged(as_json: AsJson) -> None:
+    row = as_json("hardware", "show", "h2m2", "--power", "h2m2=500")
+    assert (row["power_w"], row["power_basis"]) == (500, "override")
+    facts = as_json("replay", *SMALL, "--no-out", "--power", "h100=650", "--power", "h20=350")
+    assert facts["energy"]["rated_w"] == 2 * 650 + 4 * 350
 
 
 def test_fitting_costs_needs_the_measurements(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The reference simulator, and what the tests of the simulator share."""
+"""The reference models, and what the tests of the simulator share."""
 
 from __future__ import annotations
 
@@ -18,16 +18,26 @@ TABLES = (
 )
 
 
-@pytest.fixture(scope="session")
-def reference() -> ModuleType:
-    """reference.py, which pytest's importlib mode leaves out of sys.path."""
-    spec = importlib.util.spec_from_file_location("sim_reference", Path(__file__).with_name("reference.py"))
+def load(file: str) -> ModuleType:
+    """A file beside this one, which pytest's importlib mode leaves out of sys.path."""
+    path = Path(__file__).with_name(file)
+    spec = importlib.util.spec_from_file_location(f"sim_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def reference() -> ModuleType:
+    return load("reference.py")
+
+
+@pytest.fixture(scope="session")
+def h2m2_reference() -> ModuleType:
+    return load("h2m2_reference.py")
 
 
 def ticks_of(result: dict[str, Any]) -> dict[str, Any]:

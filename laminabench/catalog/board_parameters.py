@@ -1,0 +1,119 @@
+"""The parameters of a board as files and reports name them, with their units, and what each may be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MIB = 2**20
+
+Value = float | bool | str
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter: its name carries its unit, the board's field has bytes and seconds."""
+
+    field: str
+    side: str | None  # "hbm" or "lpddr", where it is a memory's field
+
+    unit: str = ""
+
+    def shown(self, value: Value) -> Value:
+        """The field's value in the parameter's unit."""
+        return value
+
+    def stored(self, value: Value) -> Value:
+        """The other way round."""
+        return value
+
+    def wanted(self, value: object) -> str | None:
+        """What a value would have to be; None if it is."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Number(Parameter):
+    """A float of some unit."""
+
+    scale: float = 1.0
+    zero: bool = False
+    most: float = math.inf
+
+    def shown(self, value: Value) -> Value:
+        return float(f"{float(value) / self.scale:.12g}")  # 32 ns stay 32, not 32.000000000000004
+
+    def stored(self, value: Value) -> Value:
+        return float(value) * self.scale
+
+    def wanted(self, value: object) -> str | None:
+        if isinstance(value, int | float) and not isinstance(value, bool) and self._allows(value):
+            return None
+        least = "a number of at least 0" if self.zero else "a number above 0"
+        return least + (f" and at most {self.most:g}" if math.isfinite(self.most) else "")
+
+    def _allows(self, value: float) -> bool:
+        return math.isfinite(value) and (value > 0 or (self.zero and value == 0)) and value <= self.most
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Parameter):
+    """A whole number of things, at least one."""
+
+    most: int = 1_000_000
+
+    def wanted(self, value: object) -> str | None:
+        right = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= self.most
+        return None if right else f"a whole number from 1 to {self.most}"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag(Parameter):
+    def wanted(self, value: object) -> str | None:
+        return None if isinstance(value, bool) else "true or false"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Parameter):
+    words: tuple[str, ...] = ()
+
+    def wanted(self, value: object) -> str | None:
+        return None if value in self.words else " or ".join(f'"{word}"' for word in self.words)
+
+
+def _memory(side: str) -> dict[str, Parameter]:
+    return {
+        f"{side}_capacity_gb": Number("capacity_bytes", side, "GB", 1e9),
+        f"{side}_bandwidth_gb_per_s": Number("bandwidth_bytes_per_s", side, "GB/s", 1e9),
+        f"{side}_latency_ns": Number("latency_s", side, "ns", 1e-9, zero=True),
+        f"{side}_chips": Count("chips", side, "chips"),
+    }
+
+
+PARAMETERS: Mapping[str, Parameter] = {
+    **_memory("hbm"),
+    **_memory("lpddr"),
+    "link_gb_per_s": Number("link_bytes_per_s", None, "GB/s", 1e9),
+    "cores": Count("cores", None, "cores a chip"),
+    "clock_ghz": Number("clock_hz", None, "GHz", 1e9),
+    "mm_size": Count("mm_size", None, "rows and columns"),
+    "mv_rows": Count("mv_rows", None, "rows"),
+    "mv_width": Count("mv_width", None, "elements"),
+    "vector_width": Count("vector_width", None, "elements a cycle"),
+    "spm_mib": Number("spm_bytes", None, "MiB", MIB),
+    "launch_us": Number("launch_s", None, "us", 1e-6, zero=True),
+    "kernels": Count("kernels", None, "a layer"),
+    "page_mib": Number("page_bytes", None, "MiB", MIB),
+    "tlb_entries": Count("tlb_entries", None, "a chip"),
+    "tlb_miss_ns": Number("tlb_miss_s", None, "ns", 1e-9, zero=True),
+    "tlb_misses_at_once": Count("tlb_misses_at_once", None, "a chip"),
+    "dram_efficiency": Number("dram_efficiency", None, "of the peak bandwidth", most=1),
+    "weight_load": Choice("weight_load", None, "", ("before", "behind")),
+    "reread_kv": Flag("reread_kv", None),
+    "hierarchical_overlap": Number("hierarchical_overlap", None, "of the shorter part", zero=True, most=1),
+    "flexgen_share": Number("flexgen_share", None, "of weights and of KV in HBM", zero=True, most=1),
+    "hbm_devices": Count("hbm_devices", None, "devices"),
+    "hbm_barrier_us": Number("hbm_barrier_s", None, "us", 1e-6, zero=True),
+    "memory_power_ratio": Number("memory_power_ratio", None, "of LPDDR's power"),
+}

@@ -1,0 +1,241 @@
+"""One iteration on a board with two memories: how a mapping policy runs it, and how long it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from laminabench import _sim
+from laminabench.catalog.boards import NS, Board
+from laminabench.catalog.hardware import GB
+from laminabench.catalog.models import ModelShape
+from laminabench.errors import UserError
+from laminabench.nearest import nearest
+from laminabench.sim.h2m2_flexgen import solve_shares
+
+ELEMENT_BYTES = 1  # INT8, weights and KV, whatever number format a model is published in
+
+# In the order of csrc/sim/h2m2/policy.hpp.
+POLICIES = (
+    *("greedy", "oracle", "flexgen", "naive", "q-major", "a-major", "f-major"),
+    *("lpddr", "hierarchical", "8-hbm"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What an iteration has to do."""
+
+    batch: int
+    kv_tokens: int  # that its requests read, each with its new one
+    kv_rows: int  # how often these fill a matrix-vector unit's rows, request by request
+
+    def native(self) -> tuple[int, int, int]:
+        return self.batch, self.kv_tokens, self.kv_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """Heads on the HBM side, of attention whole KV groups; or layers, each on one side altogether."""
+
+    qkv: int
+    attention: int
+    fc: int
+    whole_layers: bool = False
+
+    def native(self) -> tuple[int, int, int, bool]:
+        return self.qkv, self.attention, self.fc, self.whole_layers
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One iteration as a policy runs it; the parts are of one layer but where it says otherwise."""
+
+    mapping: Mapping
+    layers: int
+    qkv_s: float  # the slower side's
+    attention_s: float
+    fc_s: float
+    exchange_s: float  # activations between the sides
+    launch_s: float  # launches and barriers, or communication between devices
+    lm_head_s: float  # once an iteration
+    on_demand_s: float  # once an iteration: data that is fetched to where it is computed on
+    hbm_busy_s: float  # of the whole iteration, each side computing or reading
+    lpddr_busy_s: float
+    lpddr_dram_s: float  # of the whole iteration: what LPDDR's bandwidth is in use for
+    iteration_s: float
+    hbm_bytes: dict[str, float]  # qkv, attention, fc
+
+
+def moment_of(lengths: Sequence[int], board: Board) -> Moment:
+    """The moment of requests that read so many KV tokens each."""
+    return Moment(len(lengths), sum(lengths), sum(-(-length // board.mv_rows) for length in lengths))
+
+
+def uniform(batch: int, length: int, board: Board) -> Moment:
+    """The moment of so many requests of one length, as the paper measures."""
+    return Moment(batch, batch * length, batch * -(-length // board.mv_rows))
+
+
+def shape_of(model: ModelShape, *, lm_head: bool = False) -> dict[str, int]:
+    """The model as the C++ side takes it: INT8 whatever its own number format, without embedding."""
+    return {
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "intermediate": model.intermediate,
+        "ff_matrices": 3 if model.gated_mlp else 2,
+        "vocab": model.vocab if lm_head else 0,
+        "element_bytes": ELEMENT_BYTES,
+    }
+
+
+def footprint(model: ModelShape, kv_tokens: int, *, lm_head: bool = False) -> dict[str, float]:
+    """Bytes of the whole model and its KV by sublayer; an LM head counts to fc."""
+    shape = shape_of(model, lm_head=lm_head)
+    unit: dict[str, float] = _sim.h2m2_footprint(shape=shape, kv_tokens=kv_tokens)
+    counts = {"qkv": model.heads, "attention": model.kv_heads, "fc": model.heads}
+    return {name: unit[name] * count for name, count in counts.items()}
+
+
+def plan(
+    board: Board,
+    model: ModelShape,
+    policy: str,
+    moment: Moment,
+    *,
+    translated: bool = False,
+    shares: tuple[float, float] | None = None,
+    lm_head: bool = False,
+) -> Plan:
+    """The iteration as `policy` runs it; a UserError if the footprint does not fit.
+
+    `translated` adds TLB misses to the policies that map. FlexGen's `shares` of weights and of KV in HBM are
+    solved for this moment where none are given.
+    """
+    if policy not in POLICIES:
+        raise UserError(f"no mapping policy named {policy!r}; {nearest(policy, POLICIES)}")
+    _require_work(moment)
+    if policy == "flexgen" and shares is None:
+        shares = _shares(board, model, moment, lm_head)
+    found = _native_plan(board, model, policy, moment, lm_head, translated, shares)
+    if found is None:
+        raise UserError(_no_room(board, model, policy, moment, lm_head))
+    by_sublayer = footprint(model, moment.kv_tokens, lm_head=lm_head)
+    in_hbm = _mapped_bytes(found, model, by_sublayer)
+    if policy == "hierarchical":  # which computes all at HBM and holds there what it can
+        held = min(1.0, board.hbm.capacity_bytes / sum(by_sublayer.values()))
+        in_hbm = {name: size * held for name, size in in_hbm.items()}
+    return _read(found, model, in_hbm)
+
+
+def time_of(
+    board: Board,
+    model: ModelShape,
+    mapping: Mapping,
+    moment: Moment,
+    *,
+    translated: bool = False,
+    lm_head: bool = False,
+) -> Plan:
+    """The iteration with this mapping, whether the footprint fits it or not."""
+    _require_work(moment)
+    found = _sim.h2m2_time_of(
+        board=board.native(),
+        shape=shape_of(model, lm_head=lm_head),
+        mapping=mapping.native(),
+        moment=moment.native(),
+        translated=translated,
+    )
+    by_sublayer = footprint(model, moment.kv_tokens, lm_head=lm_head)
+    return _read(found, model, _mapped_bytes(found, model, by_sublayer))
+
+
+def flexgen_shares(
+    board: Board, model: ModelShape, moment: Moment, *, lm_head: bool = False
+) -> tuple[float, float]:
+    """The shares of weights and of KV in HBM that FlexGen's linear programme finds for this moment."""
+    solved = _shares(board, model, moment, lm_head)
+    if solved is None:
+        raise UserError(_no_room(board, model, "flexgen", moment, lm_head))
+    return solved
+
+
+def _shares(board: Board, model: ModelShape, moment: Moment, lm_head: bool) -> tuple[float, float] | None:
+    by_sublayer = footprint(model, moment.kv_tokens, lm_head=lm_head)
+    return solve_shares(board, by_sublayer, model.group, moment.batch)
+
+
+def _native_plan(
+    board: Board,
+    model: ModelShape,
+    policy: str,
+    moment: Moment,
+    lm_head: bool,
+    translated: bool = False,
+    shares: tuple[float, float] | None = None,
+) -> dict[str, Any] | None:
+    weights, kv = shares or (0.0, 0.0)
+    return _sim.h2m2_plan(
+        board=board.native(),
+        shape=shape_of(model, lm_head=lm_head),
+        policy=policy,
+        moment=moment.native(),
+        translated=translated,
+        weights_share=weights,
+        kv_share=kv,
+    )
+
+
+def _read(found: dict[str, Any], model: ModelShape, hbm_bytes: dict[str, float]) -> Plan:
+    times = {name: value * NS for name, value in found.items() if name != "mapping"}
+    seconds = {f"{name.removesuffix('_ns')}_s": value for name, value in times.items()}
+    return Plan(mapping=Mapping(*found["mapping"]), layers=model.layers, hbm_bytes=hbm_bytes, **seconds)
+
+
+def _mapped_bytes(
+    found: dict[str, Any], model: ModelShape, by_sublayer: dict[str, float]
+) -> dict[str, float]:
+    qkv, attention, fc, whole_layers = found["mapping"]
+    heads, groups = (model.layers, model.layers) if whole_layers else (model.heads, model.kv_heads)
+    shares = {"qkv": qkv / heads, "attention": attention / groups, "fc": fc / heads}
+    return {name: by_sublayer[name] * share for name, share in shares.items()}
+
+
+def _require_work(moment: Moment) -> None:
+    if moment.batch < 1 or moment.kv_tokens < 0:
+        raise UserError(f"no iteration has {moment.batch} requests and {moment.kv_tokens} KV tokens")
+
+
+def _no_room(board: Board, model: ModelShape, policy: str, moment: Moment, lm_head: bool) -> str:
+    """What does not fit, and what would: a smaller batch of this length, or this batch with shorter ones."""
+
+    def fits(batch: int, length: int) -> bool:
+        return _native_plan(board, model, policy, uniform(batch, length, board), lm_head) is not None
+
+    length = -(-moment.kv_tokens // moment.batch)
+    size = sum(footprint(model, moment.kv_tokens, lm_head=lm_head).values())
+    room: float = _sim.h2m2_capacity(board=board.native(), shape=shape_of(model), policy=policy)
+    what = (
+        f"{model.name} in INT8 with {moment.batch} requests of {length} tokens takes {size / GB:.1f} GB, and "
+        f"{policy} on board {board.name} has {room / GB:.1f} GB"
+    )
+    batch = _most(lambda batch: fits(batch, length), moment.batch)
+    longest = _most(lambda length: fits(moment.batch, length), length)
+    possible = [
+        *([f"{batch} requests of that length"] if batch else []),
+        *([f"{longest} tokens each at that batch"] if longest else []),
+    ]
+    return f"{what}: {' or '.join(possible)} would fit" if possible else f"{what}: not even one token fits"
+
+
+def _most(fits: Callable[[int], bool], too_many: int) -> int:
+    """The largest number below `too_many` that fits, by halving; 0 if not even 1 does."""
+    fine, wrong = 0, too_many
+    while wrong - fine > 1:
+        middle = (fine + wrong) // 2
+        fine, wrong = (middle, wrong) if fits(middle) else (fine, middle)
+    return fine

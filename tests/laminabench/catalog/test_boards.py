@@ -1,0 +1,122 @@
+"""Boards: the catalogue's, variations of them, and those of a file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from laminabench.catalog.board_parameters import PARAMETERS
+from laminabench.catalog.boards import NAMES, Board, board, load_boards
+from laminabench.errors import UserError
+
+# The paper's table 4.
+VARIANTS = {
+    "hbmcap-less": ("hbm_capacity_gb", 48),
+    "hbmcap-more": ("hbm_capacity_gb", 192),
+    "hbmbw-less": ("hbm_bandwidth_gb_per_s", 2250),
+    "hbmbw-more": ("hbm_bandwidth_gb_per_s", 4000),
+    "lpddrbw-less": ("lpddr_bandwidth_gb_per_s", 408),
+    "lpddrbw-more": ("lpddr_bandwidth_gb_per_s", 680),
+    "hbmchip-more": ("hbm_chips", 2),
+    "lpddrchip-more": ("lpddr_chips", 2),
+}
+
+
+def parameters(found: Board) -> dict[str, object]:
+    return {key: value for key, value in found.describe().items() if key not in ("name", "title")}
+
+
+def test_the_names_are_the_catalogues() -> None:
+    assert tuple(load_boards()) == NAMES == ("h2m2", *VARIANTS)
+
+
+@pytest.mark.parametrize(("name", "change"), VARIANTS.items())
+def test_a_variant_changes_one_parameter(name: str, change: tuple[str, float]) -> None:
+    original, variant = parameters(board("h2m2")), parameters(board(name))
+    assert {key: value for key, value in variant.items() if value != original[key]} == dict([change])
+
+
+def test_native_units_are_bytes_and_nanoseconds() -> None:
+    native = board("h2m2").native()
+    hbm = {"capacity_bytes": 96e9, "bytes_per_ns": 3000.0, "latency_ns": 32.0, "chips": 1}
+    assert native["hbm"] == pytest.approx(hbm, rel=1e-12)
+    assert native["lpddr"]["bytes_per_ns"] == 544
+    assert native["link_bytes_per_ns"] == 960
+    assert native["page_bytes"] == 2**21
+    assert native["spm_bytes"] == 2**24
+    times = [native[name] for name in ("cycle_ns", "launch_ns", "tlb_miss_ns", "hbm_barrier_ns")]
+    assert times == pytest.approx([1, 1000, 300, 125_000], rel=1e-12)
+
+
+def test_every_parameter_says_where_it_is_from() -> None:
+    for found in load_boards().values():
+        rows = found.assumptions()
+        assert [row["name"] for row in rows] == list(PARAMETERS)
+        assert {row["kind"] for row in rows} == {"paper", "fitted", "assumed"}
+        assert all(row["source"] for row in rows)
+
+
+def test_what_was_fitted_is_said_to_be() -> None:
+    kinds = {row["name"]: row["kind"] for row in board("h2m2").assumptions()}
+    fitted = {name for name, kind in kinds.items() if kind == "fitted"}
+    assert fitted == {
+        *("tlb_misses_at_once", "dram_efficiency", "weight_load", "reread_kv", "hierarchical_overlap"),
+        *("flexgen_share", "hbm_barrier_us", "memory_power_ratio"),
+    }
+
+
+def test_a_varied_parameter_is_nobodys_number() -> None:
+    varied = replace(board("h2m2"), dram_efficiency=0.9)
+    rows = {row["name"]: row for row in varied.assumptions()}
+    assert rows["dram_efficiency"]["value"] == 0.9
+    assert rows["dram_efficiency"]["kind"] == "assumed"
+    assert rows["dram_efficiency"]["source"].startswith("varied; 0.82 is fitted")
+    assert rows["clock_ghz"]["kind"] == "paper"
+
+
+def test_a_file_names_a_base_and_its_own_values(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('base = "hbmcap-more"\nlpddr_chips = 2\ndram_efficiency = 1\nreread_kv = false\n')
+    found = board(str(path))
+    assert found.name == "mine"
+    assert found.hbm.capacity_bytes == 192e9
+    assert found.lpddr.chips == 2
+    assert found.reread_kv is False
+    row = next(row for row in found.assumptions() if row["name"] == "lpddr_chips")
+    assert row["source"] == "given in mine.toml"
+    assert row["kind"] == "assumed"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("hbm_capacity = 3", "no parameter 'hbm_capacity'; did you mean hbm_capacity_gb"),
+        ("hbm_capacity_gb = 0", "hbm_capacity_gb is 0 but must be a number above 0"),
+        ("hbm_latency_ns = -1", "must be a number of at least 0"),
+        ('cores = "four"', "cores is 'four' but must be a whole number from 1"),
+        ("cores = 1.5", "must be a whole number from 1"),
+        ("cores = true", "must be a whole number from 1"),
+        ("dram_efficiency = 1.2", "must be a number above 0 and at most 1"),
+        ("dram_efficiency = nan", "must be a number above 0 and at most 1"),
+        ('weight_load = "beside"', 'must be "before" or "behind"'),
+        ("reread_kv = 1", "must be true or false"),
+        ('base = "h3m3"', "no board named 'h3m3'; did you mean h2m2"),
+        ("base = 3", "written in quotes"),
+        ("base", "not valid TOML"),
+    ],
+)
+def test_a_wrong_file_gets_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        board(str(path))
+    assert sentence in str(caught.value)
+
+
+def test_a_wrong_name_gets_the_nearest() -> None:
+    with pytest.raises(UserError, match="no board named 'hbmcap-les'; did you mean hbmcap-less"):
+        board("hbmcap-les")
+    with pytest.raises(UserError, match=r"cannot read nowhere\.toml"):
+        board("nowhere.toml")

@@ -1,0 +1,212 @@
+"""Mapping policies against every mapping there is, on models small enough to try them all."""
+
+from __future__ import annotations
+
+import itertools
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laminabench import _sim
+from laminabench.catalog import boards
+
+SEEDS = st.integers(0, 2**32 - 1)
+SHARES = st.floats(0, 1)
+
+
+def planned(case: tuple[Any, Any, Any], policy: str, **given: Any) -> dict[str, Any] | None:
+    board, shape, moment = case
+    asked = {"translated": False, "weights_share": 0.0, "kv_share": 0.0, **given}
+    return _sim.h2m2_plan(board=board, shape=shape, policy=policy, moment=moment, **asked)
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=SEEDS)
+def test_oracle_is_the_best_of_all_mappings(h2m2_reference: ModuleType, seed: int) -> None:
+    case = h2m2_reference.random_case(seed)
+    every = h2m2_reference.times_of_all(*case)
+    found = planned(case, "oracle")
+    assert (found is None) == (not every)
+    if found is not None:
+        assert found["mapping"][:3] in every
+        assert found["iteration_ns"] == pytest.approx(min(every.values()), rel=1e-9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=SEEDS)
+def test_greedy_takes_the_cheapest_number_sublayer_by_sublayer(h2m2_reference: ModuleType, seed: int) -> None:
+    case = h2m2_reference.random_case(seed)
+    found = planned(case, "greedy")
+    if found is None:
+        assert not h2m2_reference.possible_mappings(*case)
+    else:
+        assert h2m2_reference.is_greedy(*case, found["mapping"][:3])
+
+
+def test_greedy_knows_when_a_group_shares_what_is_read(h2m2_reference: ModuleType) -> None:
+    """32 KV groups of 16 heads: re-read, both sides are as slow as their memory; shared, HBM's units are."""
+    shape = h2m2_reference.random_case(0)[1] | {"heads": 512, "kv_heads": 32, "head_dim": 128}
+    native = boards.board("h2m2").native()
+    moment = (32, 32 * 64, 32 * 2)
+    found = {
+        reread: planned((native | {"reread_kv": reread}, shape, moment), "greedy") for reread in (True, False)
+    }
+    # 32 x 2460 / (2460 + 446) and 32 x 16384 / (16384 + 16 x 446), the nearer whole number of each.
+    assert {reread: plan and plan["mapping"][1] for reread, plan in found.items()} == {True: 27, False: 22}
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=SEEDS, name=st.sampled_from(["q-major", "a-major", "f-major"]))
+def test_major_is_the_best_with_as_much_of_its_sublayer_as_can_be(
+    h2m2_reference: ModuleType, seed: int, name: str
+) -> None:
+    case = h2m2_reference.random_case(seed)
+    every = h2m2_reference.times_of_all(*case)
+    found = planned(case, name)
+    assert (found is None) == (not every)
+    if found is not None:
+        place = ("q-major", "a-major", "f-major").index(name)
+        most = max(mapping[place] for mapping in every)
+        assert found["mapping"][place] == most
+        best = min(time for mapping, time in every.items() if mapping[place] == most)
+        assert found["iteration_ns"] == pytest.approx(best, rel=1e-9)
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=SEEDS)
+def test_naive_is_the_best_of_all_whole_layers(h2m2_reference: ModuleType, seed: int) -> None:
+    board, shape, moment = case = h2m2_reference.random_case(seed)
+    layers = shape["layers"]
+    all_of = h2m2_reference.bytes_of(shape, h2m2_reference.counts(shape), moment[1])
+    sizes = [
+        count * unit / layers
+        for count, unit in zip(
+            h2m2_reference.counts(shape), h2m2_reference.units(shape, moment[1]).values(), strict=True
+        )
+    ]
+
+    def fits(mapping: tuple[int, ...]) -> bool:
+        in_hbm = sum(n * size for n, size in zip(mapping, sizes, strict=True))
+        hbm, lpddr = board["hbm"]["capacity_bytes"], board["lpddr"]["capacity_bytes"]
+        return bool(in_hbm <= hbm and all_of - in_hbm <= lpddr)
+
+    possible = [m for m in itertools.product(range(layers + 1), repeat=3) if fits(m)]
+    found = planned(case, "naive")
+    assert (found is None) == (not possible)
+    if found is not None:
+        assert found["mapping"][3]
+        assert found["mapping"][:3] in possible
+        best = min(h2m2_reference.layers_plan(*case, mapping, False) for mapping in possible)
+        assert found["iteration_ns"] == pytest.approx(best, rel=1e-9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=SEEDS, weights=SHARES, kv=SHARES)
+def test_flexgen_keeps_its_shares_and_gives_up_kv_first(
+    h2m2_reference: ModuleType, seed: int, weights: float, kv: float
+) -> None:
+    case = h2m2_reference.random_case(seed)
+    shape = case[1]
+    found = planned(case, "flexgen", weights_share=weights, kv_share=kv)
+    possible = h2m2_reference.possible_mappings(*case)
+    assert (found is None) == (not possible)
+    if found is None:
+        return
+    chosen = found["mapping"][:3]
+    assert chosen in possible
+    heads = wanted_heads(weights, shape["heads"], chosen[0])
+    with_weights = [mapping for mapping in possible if (mapping[0], mapping[2]) == (heads, heads)]
+    if with_weights:
+        assert (chosen[0], chosen[2]) == (heads, heads)
+        nearest = min(abs(mapping[1] - kv * shape["kv_heads"]) for mapping in with_weights)
+        assert abs(chosen[1] - kv * shape["kv_heads"]) == pytest.approx(nearest, abs=1e-9)
+
+
+def wanted_heads(share: float, heads: int, chosen: int) -> int:
+    """The nearest whole number; of two that are as near, the one chosen."""
+    exact = share * heads
+    return chosen if abs(chosen - exact) == 0.5 else round(exact)
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=SEEDS)
+def test_those_that_compute_at_one_memory(h2m2_reference: ModuleType, seed: int) -> None:
+    board, shape, moment = case = h2m2_reference.random_case(seed)
+    total = h2m2_reference.bytes_of(shape, h2m2_reference.counts(shape), moment[1])
+    hbm, lpddr = board["hbm"], board["lpddr"]
+
+    found = planned(case, "lpddr")
+    assert (found is None) == (total > lpddr["capacity_bytes"])
+    if found is not None:
+        expected = h2m2_reference.alone(board, lpddr, shape, moment)
+        assert found["iteration_ns"] == pytest.approx(expected, rel=1e-9)
+        assert found["hbm_busy_ns"] == 0
+
+    found = planned(case, "hierarchical")
+    assert (found is None) == (total > hbm["capacity_bytes"] + lpddr["capacity_bytes"])
+    if found is not None:
+        computing = h2m2_reference.alone(board, hbm, shape, moment)
+        rate = min(board["link_bytes_per_ns"], h2m2_reference.bandwidth(board, lpddr))
+        moving = max(0.0, total - hbm["capacity_bytes"]) / rate
+        hidden = board["hierarchical_overlap"] * min(computing, moving)
+        assert found["iteration_ns"] == pytest.approx(computing + moving - hidden, rel=1e-9)
+
+    found = planned(case, "8-hbm")
+    devices = board["hbm_devices"]
+    assert (found is None) == (total > devices * hbm["capacity_bytes"])
+    if found is not None:
+        together = hbm | {"bytes_per_ns": devices * hbm["bytes_per_ns"]}
+        expected = h2m2_reference.alone(board, together, shape, moment)
+        expected += 4 * shape["layers"] * board["hbm_barrier_ns"]
+        assert found["iteration_ns"] == pytest.approx(expected, rel=1e-9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=SEEDS,
+    side=st.sampled_from(["hbm", "lpddr"]),
+    what=st.sampled_from(["capacity_bytes", "bytes_per_ns", "chips"]),
+    times=st.integers(2, 4),
+)
+def test_more_of_anything_never_slows_the_oracle(
+    h2m2_reference: ModuleType, seed: int, side: str, what: str, times: int
+) -> None:
+    board, shape, moment = case = h2m2_reference.random_case(seed)
+    before = planned(case, "oracle")
+    more = board | {side: board[side] | {what: board[side][what] * times}}
+    after = planned((more, shape, moment), "oracle")
+    if before is not None:
+        assert after is not None
+        assert after["iteration_ns"] <= before["iteration_ns"] * (1 + 1e-12)
+
+
+def test_translation_changes_the_time_and_not_the_mapping(h2m2_reference: ModuleType) -> None:
+    case = next(
+        case for case in map(h2m2_reference.random_case, range(100)) if planned(case, "oracle") is not None
+    )
+    case[0].update(tlb_entries=1, tlb_miss_ns=100.0)
+    for policy in ("greedy", "oracle", "naive", "a-major"):
+        plain, translated = planned(case, policy), planned(case, policy, translated=True)
+        assert plain is not None
+        assert translated is not None
+        assert translated["mapping"] == plain["mapping"]
+        assert translated["iteration_ns"] > plain["iteration_ns"]
+
+
+def test_an_unknown_policy_is_refused(h2m2_reference: ModuleType) -> None:
+    with pytest.raises(ValueError, match="unknown mapping policy: best"):
+        planned(h2m2_reference.random_case(0), "best")
+
+
+def test_decisions_are_timed_moment_by_moment(h2m2_reference: ModuleType) -> None:
+    board, shape, moment = h2m2_reference.random_case(0)
+    ample = board | {"lpddr": board["lpddr"] | {"capacity_bytes": 1e15}}
+    timed = _sim.h2m2_decide(board=ample, shape=shape, policy="greedy", moments=[moment] * 3, repeats=2)
+    assert len(timed) == 3
+    assert min(timed) > 0
+    small = board | {side: board[side] | {"capacity_bytes": 1.0} for side in ("hbm", "lpddr")}
+    with pytest.raises(ValueError, match="does not fit"):
+        _sim.h2m2_decide(board=small, shape=shape, policy="greedy", moments=[moment], repeats=1)

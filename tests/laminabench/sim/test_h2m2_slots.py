@@ -1,0 +1,127 @@
+"""The token slots of a board's KV columns, walked at random beside a set of free numbers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from laminabench._sim import H2m2NoRoomError, H2m2TokenSlots
+
+REQUESTS = st.integers(0, 5)  # few, so that they meet often
+
+
+class SlotsBesideModel(RuleBasedStateMachine):
+    # Sizes around the 64 slots that the allocator looks at together.
+    @initialize(columns=st.integers(1, 5), of_column=st.sampled_from([1, 7, 64, 65]), row=st.integers(1, 5))
+    def begin(self, columns: int, of_column: int, row: int) -> None:
+        self.slots = H2m2TokenSlots(columns, of_column, row)
+        self.columns, self.of_column, self.row = columns, of_column, row
+        self.free = set(range(columns * of_column))
+        self.held: list[tuple[int, list[int]]] = []
+
+    def lowest(self) -> int:
+        slot = min(self.free)
+        self.free.remove(slot)
+        return slot
+
+    @rule(request=REQUESTS, tokens=st.integers(-1, 150))
+    def join(self, request: int, tokens: int) -> None:
+        if request in dict(self.held) or tokens < 0:
+            with pytest.raises(ValueError, match=r"is here already|fewer than no tokens"):
+                self.slots.join(request, tokens)
+        elif tokens > len(self.free):
+            with pytest.raises(H2m2NoRoomError, match=f"^asked for {tokens} token slots"):
+                self.slots.join(request, tokens)
+        else:
+            self.slots.join(request, tokens)
+            self.held.append((request, [self.lowest() for _ in range(tokens)]))
+
+    @rule(times=st.integers(1, 20))
+    def grow(self, times: int) -> None:
+        for _ in range(times):
+            if len(self.held) > len(self.free):
+                with pytest.raises(H2m2NoRoomError):
+                    self.slots.grow()
+                return
+            self.slots.grow()
+            for _, slots in self.held:
+                slots.append(self.lowest())
+
+    @rule(request=REQUESTS)
+    def leave(self, request: int) -> None:
+        if request not in dict(self.held):
+            with pytest.raises(IndexError, match=f"request {request} is not here"):
+                self.slots.leave(request)
+            return
+        self.slots.leave(request)
+        at = [each for each, _ in self.held].index(request)
+        self.free.update(self.held[at][1])
+        last = self.held.pop()
+        if at < len(self.held):
+            self.held[at] = last
+
+    @rule()
+    def compact(self) -> None:
+        columns = {slot // self.of_column for _, slots in self.held for slot in slots}
+        enough = -(-sum(len(slots) for _, slots in self.held) // self.of_column)
+        copied = 0
+        for _, slots in self.held:
+            for i, slot in enumerate(slots):
+                if len(columns) > enough and slot >= enough * self.of_column:
+                    self.free.add(slot)
+                    slots[i] = self.lowest()
+                    copied += 1
+        assert self.slots.compact() == copied
+        assert self.slots.columns_in_use == enough
+
+    @invariant()
+    def same_as_model(self) -> None:
+        self.slots.check_integrity()
+        assert self.slots.requests().tolist() == [request for request, _ in self.held]
+        for request, slots in self.held:
+            assert self.slots.slots(request).tolist() == slots
+        columns = [slot // self.of_column for _, slots in self.held for slot in slots]
+        assert self.slots.live().tolist() == [columns.count(column) for column in range(self.columns)]
+        assert self.slots.columns_in_use == len(set(columns))
+        assert self.slots.tokens == len(columns)
+        assert self.slots.free == len(self.free)
+        assert self.slots.rows == sum(-(-len(slots) // self.row) for _, slots in self.held)
+
+
+TestSlotsBesideModel = SlotsBesideModel.TestCase
+TestSlotsBesideModel.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+
+
+def test_columns_in_use_are_no_more_than_the_most_tokens_at_once_would_fill() -> None:
+    slots = H2m2TokenSlots(10, 4, 1)
+    for request in range(100):  # never more than 3 requests of 4 tokens at once
+        if request >= 3:
+            slots.leave(request - 3)
+        slots.join(request, 4)
+        assert slots.columns_in_use <= 3
+
+
+def test_what_one_that_left_had_is_filled_where_that_empties_a_column() -> None:
+    slots = H2m2TokenSlots(9, 7, 3)
+    slots.join(1, 5)
+    slots.join(2, 8)
+    slots.leave(1)
+    assert slots.slots(2).tolist() == [5, 6, 7, 8, 9, 10, 11, 12]
+    assert slots.compact() == 0, "eight tokens do fill two columns"
+    slots.join(3, 5)
+    slots.leave(2)
+    assert slots.slots(3).tolist() == [0, 1, 2, 3, 4]
+    slots.join(4, 12)
+    slots.leave(3)
+    assert slots.columns_in_use == 3
+    assert slots.compact() == 3
+    assert sorted(slots.slots(4).tolist()) == [0, 1, 2, *range(5, 14)]
+
+
+def test_more_slots_than_can_be_numbered_are_refused() -> None:
+    with pytest.raises(ValueError, match="more than can be numbered"):
+        H2m2TokenSlots(2**20, 2**20, 1)
+    with pytest.raises(ValueError, match="a row has at least one token"):
+        H2m2TokenSlots(1, 1, 0)
