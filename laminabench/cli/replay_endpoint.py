@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Flags that are not of this system alone, and mean the same here.
 _SHARED = {
     *("trace", "system_name", "deployment", "model_name", "backend", "mode", "concurrency", "slo_tbt_ms"),
-    *("policy", "resume", "prices", "price_basis", "directory", "no_out", "plot"),
+    *("policy", "resume", "prices", "powers", "price_basis", "directory", "no_out", "plot"),
 }
 
 
@@ -66,9 +66,12 @@ class EndpointReplay:
                 "closed": "--concurrency says how many are in flight",
             }[self.flags["mode"]]
             raise UserError(f"--connections is for --mode saturate: {why}")
-        if self.flags["deployment"] is None and (self.flags["prices"] or self.flags["price_basis"]):
+        if self.flags["deployment"] is None and any(
+            self.flags[name] for name in ("prices", "powers", "price_basis")
+        ):
+            flag = "--power" if self.flags["powers"] else "--price"
             raise UserError(
-                "--price: give --deployment too, such as 4xh100, to say what hardware is behind the URL"
+                f"{flag}: give --deployment too, such as 4xh100, to say what hardware is behind the URL"
             )
 
     def _setup(self) -> EndpointSetup:
@@ -82,7 +85,7 @@ class EndpointReplay:
             self.out.note(
                 f"{address} is not encrypted: whoever is on the way can read the key and the headers"
             )
-        devices = priced_devices(flags["prices"], flags["price_basis"])
+        devices = priced_devices(flags["prices"], flags["price_basis"], flags["powers"])
         hardware = parse_deployment(flags["deployment"], devices) if flags["deployment"] else None
         return setup.EndpointSetup(
             deployment=setup.Behind(address, hardware),

@@ -25,6 +25,8 @@ MODELLED_ONLY: Mapping[str, tuple[str, str]] = {
     "prefix_sharing": ("--prefix-sharing", "the engine stores every prompt by itself"),
     "block_size": ("--block-size", "the engine's KV memory is handed out token by token"),
     "gpu_memory_utilization": ("--gpu-memory-utilization", "give --kv-tokens instead"),
+    "mapping": ("--mapping", "no board with two memories is here"),
+    "board": ("--board", "no board with two memories is here"),
 }
 
 
@@ -66,7 +68,7 @@ class LiveReplay:
             model=live.in_dtype(model(flags["model_name"]), flags["dtype"]),
             source=flags["model_name"],
             deployment=parse_deployment(
-                flags["deployment"], priced_devices(flags["prices"], flags["price_basis"])
+                flags["deployment"], priced_devices(flags["prices"], flags["price_basis"], flags["powers"])
             ),
             network=flags["network_name"],
             max_sequences=flags["max_num_seqs"],

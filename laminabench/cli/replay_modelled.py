@@ -28,7 +28,7 @@ class ModelledReplay:
     def __init__(self, flags: dict[str, Any], given: set[str], out: Output, _: int) -> None:
         from laminabench.catalog.cost_file import load_costs  # noqa: PLC0415 - numpy and TOML, not for --help
         from laminabench.catalog.deployment import parse_deployment  # noqa: PLC0415
-        from laminabench.catalog.find_model import model  # noqa: PLC0415
+        from laminabench.catalog.find_model import modelled  # noqa: PLC0415
         from laminabench.catalog.network import parse_network  # noqa: PLC0415
         from laminabench.systems.registry import system  # noqa: PLC0415
         from laminabench.systems.setup import Setup  # noqa: PLC0415
@@ -42,12 +42,12 @@ class ModelledReplay:
             raise UserError("--batches auto goes with --backend live; give a modelled replay a number")
         self.flags, self.out = flags, out
         flags["model_name"] = flags["model_name"] or MODEL
-        shape = model(flags["model_name"])
+        shape = modelled(flags["model_name"])
         found = system(flags["system_name"])
         flags["deployment"] = flags["deployment"] or found.default_deployment(shape)
         flags["network_name"] = flags["network_name"] or found.NETWORK
         deployment = parse_deployment(
-            flags["deployment"], priced_devices(flags["prices"], self.price_basis())
+            flags["deployment"], priced_devices(flags["prices"], self.price_basis(), flags["powers"])
         )
         if deployment.price_note:
             out.note(deployment.price_note)
@@ -71,6 +71,8 @@ class ModelledReplay:
             block_tokens=flags["block_size"],
             memory_utilization=flags["gpu_memory_utilization"],
             kv_capacity=flags["kv_tokens"],
+            mapping=flags["mapping"],
+            board=flags["board"],
         )
 
     def price_basis(self) -> str | None:

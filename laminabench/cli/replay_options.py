@@ -13,6 +13,7 @@ from laminabench.cli.ranges import CountOr, NumberRange
 from laminabench.cli.replay_backend import NOT_MODELLED
 from laminabench.cli.replay_endpoint_options import OPTIONS as ENDPOINT_OPTIONS
 from laminabench.cli.traces.options import COUNT, window
+from laminabench.sim.h2m2 import POLICIES
 from laminabench.systems.registry import MODULES
 
 SYSTEMS = (*MODULES, *NOT_MODELLED)
@@ -132,6 +133,8 @@ _OPTIONS = (
         show_default=True,
         help="Share of a device's memory in use.",
     ),
+    click.option("--mapping", type=_choice(*POLICIES), help="h2m2: who says what is on which side; greedy."),
+    click.option("--board", metavar="NAME|FILE", help="h2m2: another board than the device's."),
     click.option(
         "--costs", "costs_name", default="vllm-0.14", show_default=True, help="Cost set, or a TOML file."
     ),

@@ -39,6 +39,8 @@ _NOT_VLLMS: Mapping[str, tuple[str, str]] = {
     "prefill": ("--prefill", "what is compared is decoding"),
     "chaos": ("--chaos", "vLLM does not recover from a worker's death"),
     "ray": ("--ray", "vLLM starts its workers itself"),
+    "mapping": ("--mapping", "vLLM maps nothing to two memories"),
+    "board": ("--board", "vLLM runs on no board with two memories"),
     "timeline": ("--timeline", "vLLM's workers record no work"),
     "timeline_window": ("--timeline-window", "vLLM's workers record no work"),
 }
@@ -80,7 +82,7 @@ class VllmReplay:
             model=live.in_dtype(model(flags["model_name"]), flags["dtype"]),
             source=flags["model_name"],
             deployment=parse_deployment(
-                flags["deployment"], priced_devices(flags["prices"], flags["price_basis"])
+                flags["deployment"], priced_devices(flags["prices"], flags["price_basis"], flags["powers"])
             ),
             timeout_s=flags["runner_timeout"],
             **same,

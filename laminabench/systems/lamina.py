@@ -20,6 +20,7 @@ from laminabench.systems.setup import (
     check_weights,
     device_timing,
     kv_tokens,
+    refuse_boards,
     slices,
 )
 from laminabench.systems.transfers import migration_seconds, transfers
@@ -37,6 +38,7 @@ def default_deployment(model: ModelShape) -> str:
 
 def build(setup: Setup) -> Modelled:
     """The deployment as the simulator takes it."""
+    refuse_boards(setup, "lamina")
     model, deployment = setup.model, setup.deployment
     if deployment.attention is None:
         raise UserError(

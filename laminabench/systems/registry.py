@@ -24,7 +24,7 @@ class System(Protocol):
         """The deployment as the simulator takes it."""
 
 
-MODULES = {"lamina": "lamina", "lamina-v1": "lamina_v1", "vllm": "vllm"}
+MODULES = {"lamina": "lamina", "lamina-v1": "lamina_v1", "vllm": "vllm", "h2m2": "h2m2"}
 
 
 def system(name: str) -> System:

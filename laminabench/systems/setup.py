@@ -57,6 +57,8 @@ class Setup:
     block_tokens: int | None = None
     memory_utilization: float = MEMORY_SHARE
     kv_capacity: int | None = None  # tokens, of all workers together; what fits, if None
+    mapping: str | None = None  # h2m2: the policy that says what is on which side of a board
+    board: str | None = None  # h2m2: another board than the device's, by name or TOML file
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,18 @@ class Slices(NamedTuple):
     mid: Float64
     last: Float64
     kv_projection: Float64
+
+
+def refuse_boards(setup: Setup, name: str) -> None:
+    """A UserError for devices and choices that only h2m2 has: cost sets do not know what a board takes."""
+    boards = [part.device.name for part in setup.deployment.parts if part.device.board]
+    if boards:
+        raise UserError(
+            f"{boards[0]} is a board, which runs whole models by itself; replay it as h2m2, not {name}"
+        )
+    for flag, chosen in (("--mapping", setup.mapping), ("--board", setup.board)):
+        if chosen is not None:
+            raise UserError(f"{flag} is about a board's two memories; {name} has none, it is for h2m2")
 
 
 def slices(setup: Setup, workers: Workers, tp: int, most: int) -> Slices:

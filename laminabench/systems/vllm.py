@@ -16,6 +16,7 @@ from laminabench.systems.setup import (
     check_weights,
     device_timing,
     kv_tokens,
+    refuse_boards,
     slices,
 )
 
@@ -33,6 +34,7 @@ def default_deployment(model: ModelShape) -> str:
 
 def build(setup: Setup) -> Modelled:
     """The deployment as the simulator takes it."""
+    refuse_boards(setup, "vllm")
     model, deployment = setup.model, setup.deployment
     if deployment.attention is not None:
         raise UserError(f"vllm runs on one kind of device, not on {deployment}; write for example 4xh100")

@@ -122,6 +122,7 @@ def test_of_headers_only_names_are_kept() -> None:
         (("--policy", "sjf"), "the server decides who goes first"),
         (("--backend", "modelled"), "cannot be modelled"),
         (("--price", "h100=1"), "give --deployment too"),
+        (("--power", "h100=1"), "--power: give --deployment too"),
         (("--connections", "4", "--mode", "open"), "--connections is for --mode saturate"),
         (("--mode", "closed"), "needs --concurrency"),
         (("--header", "nonsense"), "write it as 'Name: value'"),

@@ -1,0 +1,105 @@
+"""`laminabench replay --system h2m2` as a person uses it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from laminabench.runs.read import read_run
+
+Shell = Callable[..., tuple[int, str, str]]
+AsJson = Callable[..., dict[str, Any]]
+GPT3 = ("--system", "h2m2", "--model", "gpt3-175b")
+SMALL = ("--trace", "azure-conv", "--offline", "--num-requests", "40", "-q", *GPT3)
+
+
+@pytest.mark.parametrize("mode", [["saturate"], ["open"], ["closed", "--concurrency", "12"]])
+@pytest.mark.parametrize("admission", ["reserve", "grow"])
+def test_every_mode_and_admission(as_json: AsJson, mode: list[str], admission: str) -> None:
+    # Memory for three or four requests, so that with `grow` they make room for each other.
+    flags = ("--mode", *mode, "--admission", admission, "--kv-tokens", "8000")
+    facts = as_json("replay", *SMALL, "--no-out", *flags)
+    assert facts["requests"] == {"completed": 40, "rejected": 0, "unfinished": 0, "failed": 0}
+    assert facts["deployment"] == "1xh2m2"
+    assert facts["kv"]["capacity_tokens"] == 8000
+    if admission == "grow":
+        assert facts["preemptions"] > 0
+
+
+def test_a_run_keeps_what_the_memories_held(as_json: AsJson) -> None:
+    facts = as_json("replay", *SMALL, "--deployment", "2xh2m2", "--policy", "sjf")
+    run = read_run(Path(facts["run_dir"]))
+    memory, rows = run.outcome.memory, run.outcome.iterations
+    assert memory is not None
+    assert len(memory["qkv_heads"]) == len(rows["start_s"])
+    assert set(rows["batch"].tolist()) == {0, 1}
+    assert (np.diff(rows["start_s"]) >= 0).all()
+    kinds = {row["term"]: row["kind"] for row in run.manifest["coefficients"]}
+    assert (kinds["link_gb_per_s"], kinds["tlb_misses_at_once"]) == ("paper", "fitted")
+    kept = run.manifest["deployment"]
+    assert (kept["name"], kept["facts"]["board"], kept["facts"]["boards"]) == ("2xh2m2", "h2m2", 2)
+    assert kept["usd_per_hour"] == 2 * 5.26
+    assert 0 < facts["bubbles"]["devices"] < 0.2
+
+
+def test_policies_and_boards_differ(as_json: AsJson, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text("hbm_capacity_gb = 60\n")
+    found = {
+        name: as_json("replay", *SMALL, "--no-out", "--max-num-seqs", "16", *flags)["throughput_tokens_per_s"]
+        for name, flags in {
+            "greedy": [],
+            "oracle": ["--mapping", "oracle"],
+            "lpddr": ["--mapping", "lpddr"],
+            "more": ["--board", "hbmcap-more"],
+            "mine": ["--board", str(mine)],
+        }.items()
+    }
+    assert found["lpddr"] < found["mine"] < found["greedy"] < found["more"]
+    assert found["greedy"] < found["oracle"]
+
+
+def test_the_host_may_work_behind_the_board(as_json: AsJson) -> None:
+    flags = ("replay", *SMALL, "--no-out", "--max-num-seqs", "4")
+    waits, works = as_json(*flags), as_json(*flags, "--host-async")
+    assert works["time_shares"]["host"] < waits["time_shares"]["host"] / 5
+    assert works["throughput_tokens_per_s"] > waits["throughput_tokens_per_s"]
+
+
+def test_the_timeline_has_a_lane_a_board(as_json: AsJson, tmp_path: Path) -> None:
+    path = tmp_path / "boards.json"
+    facts = as_json(
+        *("replay", *SMALL, "--no-out", "--deployment", "2xh2m2", "--max-num-seqs", "4"),
+        *("--timeline", str(path), "--timeline-window", "1:2"),
+    )
+    assert set(facts["timeline"]["bubbles"]) == {"h2m2 0", "h2m2 1"}
+    events = json.loads(path.read_text())["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["name"] == "thread_name"]
+    assert names == ["h2m2 0", "h2m2 1", "host, batch 0", "host, batch 1"]
+    kinds = {(event["tid"], event["cat"]) for event in events if event["ph"] == "X"}
+    assert kinds == {(1, "slice"), (1, "attention"), (2, "slice"), (2, "attention"), (3, "host"), (4, "host")}
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--mapping", "greddy"], "'greddy' is not one of 'greedy', 'oracle'"),
+        (["--board", "hbmbw-mor"], "no board named 'hbmbw-mor'; did you mean hbmbw-more"),
+        (["--board", "none.toml"], "cannot read none.toml"),
+        (["--backend", "live"], "h2m2 is modelled only"),
+        (["--system", "vllm", "--mapping", "greedy"], "--mapping is about a board's two memories"),
+        (["--system", "vllm", "--deployment", "1xh2m2"], "replay it as h2m2, not vllm"),
+        (["--system", "lamina", "--backend", "live", "--board", "h2m2"], "--board is for --backend modelled"),
+        (["--mode", "closed", "--concurrency", "1", "--deployment", "2xh2m2"], "give at least 2"),
+    ],
+)
+def test_bad_input_is_one_sentence(shell: Shell, flags: list[str], said: str) -> None:
+    code, _, err = shell("replay", *SMALL, "--no-out", *flags)
+    assert code == 2
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
