@@ -10,6 +10,7 @@ from laminabench.analysis import rates
 from laminabench.analysis.arrivals import arrivals
 from laminabench.analysis.calls import of_calls
 from laminabench.analysis.exact import total
+from laminabench.analysis.memory import memory_of
 from laminabench.analysis.slo import in_time, limit_ticks, request_attainment, token_attainment
 from laminabench.analysis.streams import Seen, seen_of
 from laminabench.analysis.tbt import Tokens, tbt, tokens_of
@@ -42,7 +43,8 @@ def summarise(
     headline = of_whole if steady == whole else _rates(outcome, tokens, seen, steady, slo_tbt_ms)
     del tokens
     counts = np.bincount(statuses(outcome), minlength=len(STATUSES)).tolist()
-    used = _utilisation(outcome, steady)
+    # Of devices that do both each replica has its own attention.
+    used = _utilisation(outcome, steady, len(outcome.replica_busy_s) if shared_devices else 1)
     return {
         **headline,
         "cost": rates.cost(headline["throughput_tokens_per_s"], usd_per_hour),
@@ -58,6 +60,7 @@ def summarise(
         "queueing_s": rates.queueing(outcome, steady).describe(PER_S),
         "tpot_ms": rates.tpot(outcome, lengths, steady, seen).describe(PER_MS),
         **_inside(outcome),
+        **({"memory": memory_of(outcome, steady)} if outcome.memory is not None else {}),
         **(of_calls(outcome, lengths, seen, mode, steady) if seen else {}),
     }
 
@@ -96,7 +99,7 @@ def _rates(
     }
 
 
-def _utilisation(outcome: Outcome, steady: Window) -> dict[str, Any]:
+def _utilisation(outcome: Outcome, steady: Window, attention_pools: int) -> dict[str, Any]:
     """Of the pools in the window; of each worker over the whole run, as its busy time is known for that."""
     # Who is gone took its sum along.
     whole = rates.unknown_until_s(outcome) == 0
@@ -105,10 +108,10 @@ def _utilisation(outcome: Outcome, steady: Window) -> dict[str, Any]:
         return rates.share_of_run(outcome, busy) if whole else None
 
     return {
-        **rates.utilisation(outcome, steady),
+        **rates.utilisation(outcome, steady, attention_pools=attention_pools),
         "whole_run": {
             "replicas": [share(float(busy)) for busy in outcome.replica_busy_s],
-            "attention": share(outcome.attention_busy_s),
+            "attention": share(outcome.attention_busy_s / attention_pools),
         },
     }
 
@@ -122,12 +125,10 @@ def _bubbles(used: dict[str, Any], *, shared_devices: bool) -> dict[str, Any]:
 
     replicas, attention = used["whole_run"]["replicas"], used["whole_run"]["attention"]
     if shared_devices:
-        # Attention is spread evenly over the replicas' devices.
-        each = None if attention is None else attention / len(replicas)
-        in_window = None if used["attention"] is None else used["attention"] / len(replicas)
+        # Attention is taken to be spread evenly over the replicas' devices.
         return {
-            "devices": idle(used["model"], in_window),
-            "whole_run": {"devices": [idle(share, each) for share in replicas]},
+            "devices": idle(used["model"], used["attention"]),
+            "whole_run": {"devices": [idle(share, attention) for share in replicas]},
         }
     return {
         "model": idle(used["model"]),

@@ -99,8 +99,8 @@ def time_shares(outcome: Outcome, window: Window) -> dict[str, float | None]:
     return shares | {part: some / all_time if all_time else None for part, some in sums.items()}
 
 
-def utilisation(outcome: Outcome, window: Window) -> dict[str, float | None]:
-    """Busy share of the model replicas (their mean) and of the attention workers within the window.
+def utilisation(outcome: Outcome, window: Window, *, attention_pools: int = 1) -> dict[str, float | None]:
+    """Busy share of the model replicas and of the pools of attention workers (means) within the window.
 
     From the iterations; of one that is cut by the window's edge, the part that its time inside is of its
     duration, as if the work were spread evenly over it. Where workers are gone (a fault, a resumption), of
@@ -117,7 +117,7 @@ def utilisation(outcome: Outcome, window: Window) -> dict[str, float | None]:
             spent = ticks(np.nan_to_num(columns[f"{part}_s"][rows]))
             busy[part] += total(spent[whole])
             busy[part] += sum(int(spent[i]) * int(inside[i]) / int(end[i] - start[i]) for i in cut)
-    workers = {"model": len(outcome.replica_busy_s), "attention": 1}
+    workers = {"model": len(outcome.replica_busy_s), "attention": attention_pools}
     if window.ticks <= 0:
         return dict.fromkeys(busy)
     return {part: min(1.0, busy[part] / (workers[part] * window.ticks)) for part in busy}

@@ -9,7 +9,7 @@ from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices
 from laminabench.plan.asked import DEVICES, affordable, devices_of, papers_budget
-from laminabench.plan.candidate import Candidate
+from laminabench.plan.candidate import Candidate, Limits
 from laminabench.plan.front import front, winner
 from laminabench.plan.question import Question
 from laminabench.plan.search import Found, search
@@ -27,7 +27,7 @@ def question() -> tuple[Question, list[Candidate]]:
     shape, devices = model(MODEL), load_devices()
     asked = Question(resolve(TRACE, offline=True), shape, load_costs(DEFAULT_COSTS), SLO_TBT_P99_MS)
     chosen = devices_of(DEVICES, devices)
-    return asked, affordable(asked, list(MODULES), chosen, papers_budget(shape, devices), None)
+    return asked, affordable(asked, list(MODULES), chosen, Limits(papers_budget(shape, devices)))
 
 
 def run(

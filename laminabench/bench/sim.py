@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from laminabench.bench.timing import seconds_of, spread
+from laminabench.bench.timing import seconds_of, timed
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
 from laminabench.sim.simulate import Offered, simulate
@@ -47,19 +47,24 @@ def spec_of(system_name: str, model_name: str) -> Spec:
     return system(system_name).build(setup).spec
 
 
-def _hour(trace: Trace, mode: Mode, repeats: int) -> Row:
-    spec = spec_of("lamina", "llama3-70b")
-    outcome = simulate(trace, spec, Offered(mode))
+def simulation_seconds(trace: Trace, spec: Spec, offered: Offered, repeats: int) -> list[float]:
+    """How long each of so many simulations took, after one that nobody counts."""
+    outcome = simulate(trace, spec, offered)
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
         # Letting go of the last outcome is not part of the simulation: it is kept until the next is there.
-        following = simulate(trace, spec, Offered(mode))
+        following = simulate(trace, spec, offered)
         seconds.append(time.perf_counter() - start)
         outcome = following
     assert len(outcome.requests["arrival_s"]) == len(trace)
+    return seconds
+
+
+def _hour(trace: Trace, mode: Mode, repeats: int) -> Row:
+    seconds = simulation_seconds(trace, spec_of("lamina", "llama3-70b"), Offered(mode), repeats)
     what = f"azure-conv on lamina/llama3-70b, {mode}: simulation"
-    return _row(what, seconds, HOUR_TARGET_S, requests=len(trace), tokens=int(trace.output_tokens.sum()))
+    return timed(what, seconds, HOUR_TARGET_S, requests=len(trace), tokens=int(trace.output_tokens.sum()))
 
 
 def _figure_10(repeats: int) -> Row:
@@ -73,7 +78,7 @@ def _figure_10(repeats: int) -> Row:
                     simulate(trace, spec, Offered())
 
     all_runs()
-    return _row(
+    return timed(
         "Figure 10: 3 models x 4 traces x 2 systems",
         [seconds_of(all_runs) for _ in range(repeats)],
         FIGURE_10_TARGET_S,
@@ -88,7 +93,7 @@ def _cold(repeats: int) -> Row:
             _run_replay(folder, "--trace", "azure-conv")
 
         whole()
-        return _row(
+        return timed(
             "laminabench replay, whole command with its files",
             [seconds_of(whole) for _ in range(repeats)],
             COLD_TARGET_S,
@@ -101,7 +106,7 @@ def _week() -> Row:
         seconds = seconds_of(lambda: _run_replay(folder, "--trace", "azure-2024-conv", "--mode", "open"))
     # Of the largest child so far: no other comes near this one.
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    row = _row(
+    row = timed(
         "azure-2024-conv, 27.3 million requests, whole command", [seconds], WEEK_TARGET_S, peak_bytes=peak
     )
     row["target_bytes"] = WEEK_TARGET_BYTES
@@ -113,8 +118,3 @@ def _run_replay(folder: str, *arguments: str) -> None:
     """`laminabench replay` in a process of its own, its Run under the folder."""
     command = [sys.executable, "-m", "laminabench", "replay", *arguments, "--offline", "--json", "-q"]
     subprocess.run([*command, "--out", str(Path(folder) / "run")], capture_output=True, check=True)
-
-
-def _row(what: str, seconds: list[float], target_s: float, **more: object) -> Row:
-    found = spread(seconds)
-    return {"what": what, "seconds": found, "target_s": target_s, "met": found["median"] <= target_s, **more}

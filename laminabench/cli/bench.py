@@ -32,6 +32,12 @@ COMMANDS = (
         example="laminabench bench fhbn --plot fig13.svg",
     ),
     Lazy(
+        "h2m2",
+        "laminabench.cli.bench_h2m2:h2m2",
+        "Decisions and replays a second of boards with two memories.",
+        example="laminabench bench h2m2",
+    ),
+    Lazy(
         "plan",
         "laminabench.cli.bench_plan:plan",
         "Candidates per second of the search for a plan, against the grid.",

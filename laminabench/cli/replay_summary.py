@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 
 from laminabench.cli.replay_faults import disturbances, fault_table
+from laminabench.cli.replay_memory import memory_lines
 from laminabench.cli.replay_numbers import number, share
 from laminabench.cli.replay_parts import in_time, outcomes, points, price, throughput
 from laminabench.cli.replay_seen import seen_lines
@@ -63,6 +64,8 @@ def _lines(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "a token's time", ", ".join(f"{part} {share(result['time_shares'][part])}" for part in PARTS)
     idle = {name: value for name, value in result["bubbles"].items() if not isinstance(value, dict)}
     yield "idle (bubbles)", ", ".join(f"{name} {share(value)}" for name, value in idle.items())
+    if "memory" in result:
+        yield from memory_lines(result["memory"])
     counts = result["requests"]
     preempted = f"; {result['preemptions']:,} preemptions" if result["preemptions"] else ""
     waited = f"queueing p50 {number(result['queueing_s']['p50'])} s"

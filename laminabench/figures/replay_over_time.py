@@ -1,4 +1,4 @@
-"""A replay over time: tokens a second and the time between tokens, with its faults marked."""
+"""A replay over time: tokens a second, time between tokens, faults, and the memories of boards."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from laminabench.analysis.over_time import OverTime, over_time
 from laminabench.figures.drawn import drawn
+from laminabench.figures.memory_over_time import panels
 from laminabench.sim.outcome import Outcome
 from laminabench.traces.formats.wording import printable
 
@@ -47,8 +48,10 @@ def picture(
 
     found = over_time(outcome)
     with seaborn.axes_style("whitegrid"):
-        figure = Figure(figsize=(10.5, 6.0), facecolor="white", layout="constrained")
-        rates, gaps = figure.subplots(2, 1, sharex=True)
+        boards = outcome.memory is not None
+        figure = Figure(figsize=(10.5, 9.5 if boards else 6.0), facecolor="white", layout="constrained")
+        shares = [2, 2, 2, 1] if boards else [1, 1]
+        rates, gaps, *below = figure.subplots(len(shares), 1, sharex=True, height_ratios=shares)
     # A name is the user's: nothing in it is mathematics.
     figure.suptitle(printable(title), parse_math=False)
     rates.stairs(found.tokens_per_s, found.edges_s, fill=True, color=_RATE, alpha=0.6)
@@ -56,8 +59,14 @@ def picture(
     _gaps(gaps, found, slo_tbt_ms)
     for axes in (rates, gaps):
         _marks(axes, faults, resumed_s)
+    handles, labels = gaps.get_legend_handles_labels()
+    if boards:
+        panels(below, outcome)
+        more = below[0].get_legend_handles_labels()
+        handles, labels = handles + more[0], labels + more[1]
+    (below or [gaps])[-1].set_xlabel("seconds")
     # Beside the axes: within them it would hide what is worst.
-    figure.legend(*gaps.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, fontsize=8)
     return figure
 
 
@@ -66,7 +75,7 @@ def _gaps(axes: Axes, found: OverTime, slo_tbt_ms: float) -> None:
     for name, values, colour in (("p50", found.tbt_p50_ms, _P50), ("p99", found.tbt_p99_ms, _P99)):
         axes.plot(middle, values, color=colour, lw=1.4, marker=".", markersize=3, label=f"TBT {name}")
     axes.axhline(slo_tbt_ms, color="black", lw=0.8, ls=":", label=f"limit, {slo_tbt_ms:g} ms")
-    axes.set(xlabel="seconds", ylabel="time between tokens in ms")
+    axes.set(ylabel="time between tokens in ms")
     known = np.concatenate([found.tbt_p50_ms, found.tbt_p99_ms, [slo_tbt_ms]])
     known = known[np.isfinite(known) & (known > 0)]
     # A dip is a hundred times what is normal: both can be seen on a logarithmic axis only.

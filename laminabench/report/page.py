@@ -18,6 +18,7 @@ from laminabench.report.faults import fault_tables
 from laminabench.report.headline import cards, comparison, swatch
 from laminabench.report.latency import attainment_chart, cdf_chart
 from laminabench.report.markup import Markup, joined, script_data, tag
+from laminabench.report.memory import memory_charts, memory_table
 from laminabench.report.over_time import charts as charts_over_time
 from laminabench.report.provenance import provenance
 from laminabench.report.seen import seen_tables
@@ -78,6 +79,7 @@ def _body(found: Report) -> tuple[list[Chart], Markup]:
     spent, costs = time_charts(runs), cost_charts(runs)
     lanes = [] if all(each.seen_by_client for each in runs) else [timeline_chart(runs, found.window_s)]
     seen, faults = seen_tables(runs), fault_tables(runs)
+    memory, held = memory_table(runs), memory_charts(runs)
     told = tag("ul", *(tag("li", sentence) for sentence in found.caveats))
     main = tag(
         "main",
@@ -90,12 +92,14 @@ def _body(found: Report) -> tuple[list[Chart], Markup]:
         _section("Latency", _grid(latency)),
         _section("As the client saw it", *seen) if seen else "",
         _section("Over time", _grid(over_time)),
+        _section("Memory", *memory, _grid(held)) if held else "",
         _section("Faults", *faults) if faults else "",
         _section("Time and cost", _grid(spent, wide=True), _grid(costs)),
         _section("Timeline", _grid(lanes, wide=True)) if lanes else "",
         _section("Provenance", *(provenance(each) for each in runs)),
     )
-    return [*latency, *over_time, *spent, *costs, *lanes], joined((_header(found), main, _footer()))
+    charts = [*latency, *over_time, *held, *spent, *costs, *lanes]
+    return charts, joined((_header(found), main, _footer()))
 
 
 def _header(found: Report) -> Markup:

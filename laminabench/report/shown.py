@@ -9,14 +9,14 @@ from typing import Any
 
 from laminabench.analysis.window import Window
 from laminabench.compare.recorded import Recorded, of_run
-from laminabench.figures.style import GREEN, PURPLE, SYSTEM_COLOURS
+from laminabench.figures.style import PURPLE, SYSTEM_COLOURS
 from laminabench.report.required import require_whole
 from laminabench.runs.partial import ended_early
 from laminabench.runs.read import Run
 
 # Three to one against white and against the page's dark: the figures' sky blue is too light for white.
 COLOURS = {**SYSTEM_COLOURS, "lamina-v1": "#3d95cc"}
-OTHERS = (GREEN, PURPLE, "#8a7f2d")
+OTHERS = (PURPLE, "#8a7f2d", "#a0643c")
 # Runs of one system have its colour, so the line tells them apart, and in bars the pattern.
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 PATTERNS = ("", "/", "x", ".", "-")

@@ -55,6 +55,8 @@ def read_run(directory: Path) -> Run:
     if not {"requests", "iterations"} <= tables.keys():
         raise _damaged(directory / MANIFEST, "it does not name the tables")
     _require_calls_of_requests(directory, tables)
+    if "memory" in tables and len(tables["memory"]["moved_bytes"]) != len(tables["iterations"]["start_s"]):
+        raise _damaged(directory / "memory.parquet", "it has not one row for each iteration")
     tables.setdefault(
         "stints", {column.name: np.zeros(0, column.type.to_pandas_dtype()) for column in TABLES["stints"]}
     )
@@ -70,6 +72,7 @@ def read_run(directory: Path) -> Run:
             **totals,
             chunks=tables.get("chunks"),
             calls=tables.get("calls"),
+            memory=tables.get("memory"),
         )
     except TypeError as error:
         raise _damaged(directory / MANIFEST, "its totals are not those of a Run") from error

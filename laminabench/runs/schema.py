@@ -73,12 +73,34 @@ CALLS = (
     Column("even", FLAG, "the server did not say how many tokens a chunk has: all were dealt evenly"),
     Column("error", TEXT, "why it failed, empty if it did not"),
 )
+# Of a replay on boards that map heads to two memories: a row an iteration, in their order, of the board that
+# ran it, as its memories are meanwhile.
+MEMORY = (
+    Column(
+        "qkv_heads", COUNT, "heads of the QKV projection on the HBM side; of a policy that maps layers, these"
+    ),
+    Column("attention_groups", COUNT, "KV groups on the HBM side, or layers"),
+    Column("fc_heads", COUNT, "heads, or layers, whose part of what follows attention is on the HBM side"),
+    Column("hbm_qkv_bytes", NUMBER, "HBM allocated to weights of the QKV projection"),
+    Column("hbm_kv_bytes", NUMBER, "HBM allocated to KV"),
+    Column("hbm_fc_bytes", NUMBER, "HBM allocated to weights of output projection, feed-forward and LM head"),
+    Column("hbm_free_bytes", NUMBER, "HBM allocated to nothing"),
+    Column("lpddr_bytes", NUMBER, "LPDDR allocated, whatever to"),
+    Column("wasted_bytes", NUMBER, "allocated on both sides and holding nothing: the rest of pages"),
+    Column("moved_bytes", NUMBER, "moved from one side to the other before the iteration"),
+    Column("compacted_bytes", NUMBER, "KV copied within a side before it, so that fewer pages hold it"),
+    Column("moving_s", SECONDS, "how long moving and copying that takes"),
+    Column("hidden_s", SECONDS, "what of it could pass behind the iteration before, while LPDDR was idle"),
+    Column("hbm_busy_s", SECONDS, "the HBM side computing or reading"),
+    Column("lpddr_busy_s", SECONDS, "the LPDDR side computing or reading"),
+)
 TABLES = {
     "requests": REQUESTS,
     "iterations": ITERATIONS,
     "stints": STINTS,
     "chunks": CHUNKS,
     "calls": CALLS,
+    "memory": MEMORY,
 }
 
 

@@ -56,6 +56,9 @@ def write_run(
         tables["stints"] = outcome.stints
     if outcome.chunks is not None and outcome.calls is not None:
         tables |= {"chunks": outcome.chunks, "calls": outcome.calls}
+    # Readers that do not know this table leave it out, and read the others as they are.
+    if outcome.memory is not None:
+        tables["memory"] = outcome.memory
     whole: dict[str, Any] = {
         "format": FORMAT,
         **manifest,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lamina.pipeline import Records
 
 SLICES = 3
+BOARD_BYTES = 96_000_000_000
 # Until a worker that was struck is noticed, and until the iteration goes on.
 NOTICED_NS, RECOVERED_NS = {"kill": 200_000_000, "stop": 1_000_000_000}, 300_000_000
 # Milliseconds of one piece of work; the clock starts at no special moment.
@@ -252,3 +253,26 @@ def stream() -> type[Stream]:
 def seen() -> Callable[..., Outcome]:
     """Of streams, the Outcome of a replay that only a client saw."""
     return seen_by_client
+
+
+def with_memory(outcome: Outcome, seed: int = 1) -> Outcome:
+    """This outcome as if boards had made it: each iteration with memories that hold made-up bytes."""
+    rng, rows = np.random.default_rng(seed), len(outcome.iterations["start_s"])
+    memory: dict[str, Any] = {}
+    for name in ("qkv_heads", "attention_groups", "fc_heads"):
+        memory[name] = rng.integers(0, 3, rows, np.int32)
+    parts = np.sort(rng.integers(0, BOARD_BYTES, (rows, 3)), axis=1)
+    pieces = np.diff(parts, axis=1, prepend=0, append=BOARD_BYTES)
+    for column, name in enumerate(("hbm_qkv_bytes", "hbm_kv_bytes", "hbm_fc_bytes", "hbm_free_bytes")):
+        memory[name] = pieces[:, column]
+    for name in ("lpddr_bytes", "wasted_bytes", "moved_bytes", "compacted_bytes"):
+        memory[name] = rng.integers(0, BOARD_BYTES, rows)
+    for name in ("moving_s", "hidden_s", "hbm_busy_s", "lpddr_busy_s"):
+        memory[name] = rng.uniform(0, 1e-3, rows)
+    return replace(outcome, memory=memory)
+
+
+@pytest.fixture(scope="session")
+def on_boards() -> Callable[..., Outcome]:
+    """An Outcome with a made-up table `memory`, of iterations that are somebody else's."""
+    return with_memory

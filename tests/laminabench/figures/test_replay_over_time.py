@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from laminabench.errors import UserError
+from laminabench.figures.memory_over_time import panels
 from laminabench.figures.replay_over_time import draw
 from laminabench.sim.outcome import Outcome
 
@@ -63,3 +65,24 @@ def test_of_nothing_there_is_a_picture_too(tmp_path: Path) -> None:
 def test_a_kind_of_picture_that_there_is_not(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="suffixes"):
         draw(outcome(3), tmp_path / "one.txt", title="one", slo_tbt_ms=100)
+
+
+def test_boards_have_two_more_panels(tmp_path: Path, on_boards: Callable[..., Outcome]) -> None:
+    draw(on_boards(outcome(3000)), tmp_path / "boards.svg", title="boards", slo_tbt_ms=100)
+    text = (tmp_path / "boards.svg").read_text()
+    for label in ("HBM: KV", "HBM: QKV weights", "HBM: FC weights", "HBM: free", "moved, GB/s", "TBT p99"):
+        assert text.count(f">{label}<") == 1
+    assert len(text) < 300_000  # slices of time, however many iterations
+    draw(outcome(100), tmp_path / "others.svg", title="others", slo_tbt_ms=100)
+    assert "HBM" not in (tmp_path / "others.svg").read_text()
+
+
+def test_panels_add_up_to_the_boards_hbm(on_boards: Callable[..., Outcome]) -> None:
+    from matplotlib.figure import Figure  # noqa: PLC0415 - slow
+
+    held, moved = Figure().subplots(2, 1)
+    panels((held, moved), on_boards(outcome(500)))
+    tops = np.array([patch.get_data().values for patch in held.patches])
+    assert (np.diff(tops, axis=0) >= 0).all()
+    assert tops[-1] == pytest.approx(96)
+    assert held.get_ylim() == (0, pytest.approx(96))

@@ -1,0 +1,126 @@
+"""What boards with two memories held and moved: in numbers of the steady window, and over time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laminabench.analysis.exact import dot, total
+from laminabench.analysis.over_time import MOST_SLICES, slice_of
+from laminabench.analysis.window import Window
+from laminabench.sim.outcome import Columns, Outcome
+from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks, ticks
+
+# What HBM is allocated to, with the columns that say how much.
+PARTS = {"kv": "hbm_kv_bytes", "qkv": "hbm_qkv_bytes", "fc": "hbm_fc_bytes"}
+FREE = "hbm_free_bytes"
+_BITS, _MASK = 16, (1 << 16) - 1
+HEADS = ("qkv_heads", "attention_groups", "fc_heads")
+
+
+def memory_of(outcome: Outcome, window: Window) -> dict[str, Any]:
+    """The summary's `memory`: of the iterations that ended in the window, bytes as one board has them.
+
+    Means weigh each iteration by how long it took; counts and totals are of all boards together.
+    """
+    memory, rows = outcome.memory, outcome.iterations
+    assert memory is not None
+    lasts = ticks(rows["duration_s"])
+    end = ticks(rows["start_s"]) + lasts
+    inside = (end > window.start) & (end <= window.end)
+    changes = int(np.count_nonzero(_changed(memory, rows["batch"])[inside]))
+    memory, lasts = {name: values[inside] for name, values in memory.items()}, lasts[inside]
+    used = _together(memory, *PARTS.values())
+    capacity = int((used + memory[FREE]).max()) if len(used) else None
+    moving, hidden = (total(ticks(memory[name])) for name in ("moving_s", "hidden_s"))
+    time, count = total(lasts), len(lasts)
+    return {
+        "hbm_capacity_bytes": capacity,
+        "hbm_share": {name: _share(value, capacity) for name, value in _spread(used, lasts).items()},
+        "hbm_bytes": {part: _spread(memory[column], lasts) for part, column in PARTS.items()},
+        "lpddr_bytes": _spread(memory["lpddr_bytes"], lasts),
+        "wasted_bytes": _spread(memory["wasted_bytes"], lasts),
+        "mapping_changes": changes,
+        "changes_per_iteration": _share(changes, count),
+        "moved_bytes": _amounts(memory["moved_bytes"]),
+        "compacted_bytes": _amounts(memory["compacted_bytes"]),
+        "moving_s": moving / TICKS_PER_S,
+        "moving_share": _share(moving, time),
+        "hideable_share": _share(hidden, moving),
+        "hbm_busy_share": _share(total(ticks(memory["hbm_busy_s"])), time),
+        "lpddr_busy_share": _share(total(ticks(memory["lpddr_busy_s"])), time),
+    }
+
+
+def _together(memory: Columns, *columns: str) -> NDArray[np.int64]:
+    total_bytes: NDArray[np.int64] = np.sum([memory[column] for column in columns], axis=0, dtype=np.int64)
+    return total_bytes
+
+
+def _changed(memory: Columns, board: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which iterations had another mapping than the one before them on their board."""
+    changed = np.zeros(len(board), np.bool_)
+    mapping = np.column_stack([memory[name] for name in HEADS])
+    for each in np.unique(board).tolist():
+        mine = np.flatnonzero(board == each)
+        changed[mine[1:]] = (mapping[mine[1:]] != mapping[mine[:-1]]).any(axis=1)
+    return changed
+
+
+def _spread(values: NDArray[Any], lasts: Ticks) -> dict[str, float | None]:
+    """Mean over the iterations' time, and the most."""
+    time = total(lasts)
+    if not time:
+        return {"mean": None, "max": None}
+    # Bytes and ticks multiplied leave 64 bits: some bits of the bytes at a time.
+    weighed = sum(dot(lasts, (values >> bits) & _MASK) << bits for bits in range(0, 64, _BITS))
+    return {"mean": weighed / time, "max": int(values.max())}
+
+
+def _amounts(moved: NDArray[Any]) -> dict[str, float | None]:
+    """In all, and in an iteration: on average and at most."""
+    in_all, most = total(moved), int(moved.max()) if len(moved) else None
+    return {"total": in_all, "per_iteration": _share(in_all, len(moved)), "max": most}
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOverTime:
+    """One value a slice of time, all boards together."""
+
+    edges_s: Float64
+    capacity_bytes: int  # of HBM
+    held_bytes: dict[str, Float64]  # means of kv, qkv, fc and free; of HBM
+    moved_bytes_per_s: Float64
+
+
+def memory_over_time(outcome: Outcome, slices: int = MOST_SLICES) -> MemoryOverTime:
+    """Equal slices from the beginning to the end, nothing left out.
+
+    A board holds what an iteration began with until its next one begins, and after its last one nothing.
+    """
+    memory, rows = outcome.memory, outcome.iterations
+    assert memory is not None
+    edges_s = np.linspace(0.0, outcome.end_s, slices + 1)
+    width_s = outcome.end_s / slices
+    held = {part: np.zeros(slices) for part in (*PARTS, "free")}
+    capacity = 0
+    if not width_s:
+        return MemoryOverTime(edges_s, capacity, held, np.zeros(slices))
+    for board in np.unique(rows["batch"]).tolist():
+        mine = np.flatnonzero(rows["batch"] == board)
+        capacity += int(_together(memory, *PARTS.values(), FREE)[mine].max())
+        start_s = rows["start_s"][mine]
+        at_s = np.append(start_s, start_s[-1] + rows["duration_s"][mine[-1]])
+        for part, column in (*PARTS.items(), ("free", FREE)):
+            so_far = np.append(0.0, np.cumsum(memory[column][mine] * np.diff(at_s)))
+            held[part] += np.diff(np.interp(edges_s, at_s, so_far)) / width_s
+    place = slice_of(ticks(rows["start_s"]), ticks(edges_s))
+    moved = np.bincount(place, weights=memory["moved_bytes"], minlength=slices) / width_s
+    return MemoryOverTime(edges_s, capacity, held, moved)

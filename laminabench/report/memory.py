@@ -1,0 +1,129 @@
+"""What boards with two memories held, and what moved between these, over time and in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from laminabench.analysis.memory import MemoryOverTime, memory_over_time
+from laminabench.report.chart import Chart, axis, dotted_line, label, rounded, series
+from laminabench.report.headline import value
+from laminabench.report.markup import Markup, table
+from laminabench.report.numbers import number, share
+from laminabench.report.shown import Shown
+
+SLICES = 240
+# Other colours than those of systems, three to one against white and against dark, as in breakdown.py.
+PARTS = {"kv": ("KV", "#6470c4"), "qkv": ("QKV weights", "#b0821c"), "fc": ("FC weights", "#1a9a8a")}
+_SECONDS = axis("seconds since the replay began", rangemode="tozero")
+
+
+def _gb(found: float | None) -> str:
+    return "-" if found is None else f"{number(found / 1e9)} GB"
+
+
+_ROWS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
+    ("HBM in use, mean", ("hbm_share", "mean"), share),
+    ("HBM in use, most", ("hbm_share", "max"), share),
+    ("KV in HBM, mean", ("hbm_bytes", "kv", "mean"), _gb),
+    ("QKV weights in HBM, mean", ("hbm_bytes", "qkv", "mean"), _gb),
+    ("FC weights in HBM, mean", ("hbm_bytes", "fc", "mean"), _gb),
+    ("LPDDR in use, mean", ("lpddr_bytes", "mean"), _gb),
+    ("Empty in pages, both memories, mean", ("wasted_bytes", "mean"), _gb),
+    ("Changes of mapping", ("mapping_changes",), number),
+    ("Moved between the memories", ("moved_bytes", "total"), _gb),
+    ("Moved an iteration, mean", ("moved_bytes", "per_iteration"), _gb),
+    ("Moved an iteration, most", ("moved_bytes", "max"), _gb),
+    ("KV copied together within a memory", ("compacted_bytes", "total"), _gb),
+    ("Moving and copying, share of the iterations' time", ("moving_share",), share),
+    ("Of that, could pass while LPDDR is idle", ("hideable_share",), share),
+    ("HBM side busy", ("hbm_busy_share",), share),
+    ("LPDDR side busy", ("lpddr_busy_share",), share),
+)
+
+
+def memory_table(runs: Sequence[Shown]) -> list[Markup]:
+    """The numbers, a column for each Run that has any."""
+    known = _known(runs)
+    if not known:
+        return []
+    rows = [
+        (title, *(written(value(each.recorded.summary["memory"], path)) for each in known))
+        for title, path, written in _ROWS
+    ]
+    header = ("", *(each.name for each in known))
+    words = "Whole run" if all(each.window.fell_back for each in known) else "Steady window"
+    caption = f"{words}; bytes held are of one board, bytes moved of all"
+    return [table(caption, header, rows, "numbers")]
+
+
+def memory_charts(runs: Sequence[Shown]) -> list[Chart]:
+    """What HBM held, one chart for each Run, and for all of them what moved."""
+    found = [(each, memory_over_time(each.run.outcome, SLICES)) for each in _known(runs)]
+    return [*(_held(*pair) for pair in found), _moved(found)] if found else []
+
+
+def _known(runs: Sequence[Shown]) -> list[Shown]:
+    return [each for each in runs if each.run.outcome.memory is not None]
+
+
+def _held(each: Shown, found: MemoryOverTime) -> Chart:
+    middle_s = rounded((found.edges_s[:-1] + found.edges_s[1:]) / 2)
+    traces = [
+        {
+            "type": "scatter",
+            "mode": "none",
+            "stackgroup": "held",
+            "name": name,
+            "x": middle_s,
+            "y": rounded(found.held_bytes[part] / 1e9),
+            "fillcolor": colour,
+            "hovertemplate": f"{name} %{{y:,.4~g}} GB",
+            "meta": {"run": each.number},
+        }
+        for part, (name, colour) in PARTS.items()
+    ]
+    whole = found.capacity_bytes / 1e9
+    means = [
+        f"{name} {number(float(found.held_bytes[part].mean()) / 1e9)} GB" for part, (name, _) in PARTS.items()
+    ]
+    capacity = dotted_line(whole, f"{number(whole)} GB of HBM", vertical=False)
+    capacity["annotations"][0] |= {"x": 1, "xref": "paper", "xanchor": "right"}
+    return Chart(
+        f"hbm-{each.number}",
+        f"HBM over time, {each.name}",
+        f"What HBM held over time, {each.name}: on average over the whole run {series(means)}.",
+        f"Bytes allocated in HBM by sublayer, all boards together, as means of {SLICES} equal slices of the "
+        "replay. A board holds what an iteration began with until its next one begins.",
+        traces,
+        {"xaxis": _SECONDS, "yaxis": axis("GB", range=[0, 1.1 * whole or 1]), **capacity},
+    )
+
+
+def _moved(found: Sequence[tuple[Shown, MemoryOverTime]]) -> Chart:
+    traces, words = [], []
+    for each, over_time in found:
+        middle_s = (over_time.edges_s[:-1] + over_time.edges_s[1:]) / 2
+        rates = over_time.moved_bytes_per_s / 1e9
+        words.append(f"{each.name} {number(float(rates.mean()))} GB/s on average over the whole run")
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": label(each.name),
+                "x": rounded(middle_s),
+                "y": rounded(rates),
+                "line": {"color": each.colour, "dash": each.dash, "width": 2, "shape": "hvh"},
+                "hovertemplate": "%{y:,.4~g} GB/s at %{x:,.1f} s",
+                "meta": {"run": each.number},
+            }
+        )
+    return Chart(
+        "moved",
+        "Moved between the memories over time",
+        f"Bytes a second moved between HBM and LPDDR: {series(words)}.",
+        f"What changes of mapping moved in each of {SLICES} equal slices of the replay, in both directions, "
+        "all boards together.",
+        traces,
+        {"xaxis": _SECONDS, "yaxis": axis("GB/s", rangemode="tozero")},
+    )

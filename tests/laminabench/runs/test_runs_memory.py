@@ -1,0 +1,84 @@
+"""A Run of boards keeps what their memories held, and is as readable as any other to who does not ask."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from laminabench.errors import UserError
+from laminabench.runs import read
+from laminabench.runs.format import FIRST_VERSION, sha256_of
+from laminabench.runs.read import read_manifest, read_run
+from laminabench.runs.schema import TABLES
+from laminabench.runs.write import write_run
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.simulate import Offered, simulate
+from laminabench.sim.spec import Spec, Timing
+from laminabench.traces.table import Trace, TraceMeta
+
+OnBoards = Callable[..., Outcome]
+
+
+@pytest.fixture
+def small() -> tuple[Trace, Outcome]:
+    ones, flat = np.ones(30, np.int32), np.full(9, 1e-4)
+    trace = Trace(np.zeros(30), ones * 5, ones * 7, TraceMeta("small"))
+    spec = Spec(2, Timing(flat, flat, flat, flat, flat * 1e-3), tokens_per_pool=60, max_requests=8)
+    return trace, simulate(trace, spec, Offered())
+
+
+def test_the_table_comes_back_as_it_was(
+    tmp_path: Path, small: tuple[Trace, Outcome], on_boards: OnBoards
+) -> None:
+    trace, outcome = small
+    outcome = on_boards(outcome)
+    write_run(tmp_path / "run", outcome, trace, {})
+    found = read_run(tmp_path / "run").outcome.memory
+    assert found is not None
+    assert outcome.memory is not None
+    assert list(found) == [column.name for column in TABLES["memory"]]
+    for name, values in outcome.memory.items():
+        assert found[name].dtype == values.dtype
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+    table = pq.read_table(tmp_path / "run" / "memory.parquet")
+    assert all(field.metadata[b"doc"] for field in table.schema)
+
+
+def test_who_does_not_know_the_table_reads_the_others(
+    tmp_path: Path, small: tuple[Trace, Outcome], on_boards: OnBoards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace, outcome = small
+    write_run(tmp_path / "run", on_boards(outcome), trace, {})
+    assert read_manifest(tmp_path / "run")["format_version"] == FIRST_VERSION
+    monkeypatch.setattr(
+        read, "TABLES", {name: columns for name, columns in TABLES.items() if name != "memory"}
+    )
+    found = read_run(tmp_path / "run").outcome
+    assert found.memory is None
+    np.testing.assert_array_equal(found.iterations["start_s"], outcome.iterations["start_s"])
+
+
+def test_without_boards_there_is_no_table(tmp_path: Path, small: tuple[Trace, Outcome]) -> None:
+    trace, outcome = small
+    write_run(tmp_path / "run", outcome, trace, {})
+    assert not (tmp_path / "run" / "memory.parquet").exists()
+    assert read_run(tmp_path / "run").outcome.memory is None
+
+
+def test_a_table_of_other_iterations_is_damage(
+    tmp_path: Path, small: tuple[Trace, Outcome], on_boards: OnBoards
+) -> None:
+    trace, outcome = small
+    write_run(tmp_path / "run", on_boards(outcome), trace, {})
+    path = tmp_path / "run" / "memory.parquet"
+    pq.write_table(pq.read_table(path).slice(1), path)
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    manifest["tables"]["memory"]["sha256"] = sha256_of(path)
+    (tmp_path / "run" / "run.json").write_text(json.dumps(manifest))
+    with pytest.raises(UserError, match="not one row for each iteration"):
+        read_run(tmp_path / "run")
