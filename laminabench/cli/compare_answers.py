@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.deployment import Deployment, parse_deployment
-from laminabench.catalog.find_model import model
+from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, device
 from laminabench.catalog.names import pick
 from laminabench.catalog.network import parse_network
@@ -21,7 +21,7 @@ from laminabench.compare.cells import Cell
 from laminabench.compare.grid import Grid, grid_cells
 from laminabench.compare.rounds import compare_runs
 from laminabench.compare.sides import SideBySide
-from laminabench.compare.terms import EqualCost, Terms
+from laminabench.compare.terms import Equal, Terms
 from laminabench.errors import UserError
 from laminabench.replay import Workload
 from laminabench.systems.registry import MODULES
@@ -91,13 +91,16 @@ class OfSystems:
             yield f" ({cell.model} on {cell.trace}, {cell.costs})", cell.sides(self.base)
 
     def describe(self) -> dict[str, Any]:
-        equal_cost = self.terms.equal_cost
+        equal = self.terms.equal
+        tolerance = None if equal is None else {"tolerance": equal.tolerance}
         return {
             "backend": "modelled",
             "base": self.base,
             "systems": list(self.terms.systems),
-            "equal_cost": None if equal_cost is None else {"tolerance": equal_cost.tolerance},
+            "equal_cost": tolerance if equal and equal.amount == "cost" else None,
+            "equal_power": tolerance if equal and equal.amount == "power" else None,
             "host_async": list(self.terms.host_async),
+            "max_num_seqs": dict(self.terms.max_num_seqs),
             "cells": [cell.row(self.base) for cell in self.cells],
             "notes": self.notes,
         }
@@ -137,7 +140,7 @@ def of_systems(flags: dict[str, Any], options: TraceOptions, out: Output) -> OfS
         raise UserError(f"--systems {flags['systems']} is nothing to compare; name at least two")
     terms = _terms(flags, systems)
     base = _base(flags["base"], systems)
-    models = [model(name) for name in flags["models"] or MODELS]
+    models = [modelled(name) for name in flags["models"] or MODELS]
     cost_sets = [load_costs(name) for name in flags["costs"] or COSTS]
     traces = [options.load(name, out) for name in flags["traces"] or TRACES]
     _require_names_apart("--model", [each.name for each in models])
@@ -162,7 +165,7 @@ def _terms(flags: dict[str, Any], systems: tuple[str, ...]) -> Terms:
     basis = flags["price_basis"]
     if basis is None and "lamina-v1" in systems:
         basis = "purchase"  # v1's cheap devices are not for rent, and prices of two kinds cannot be compared
-    catalogue = priced_devices(flags["prices"], basis)
+    catalogue = priced_devices(flags["prices"], basis, flags["powers"])
     kinds = tuple(device(name, catalogue) for name in _names(flags["devices"] or ""))
     async_ = {"neither": (), "both": systems}
     if flags["host_async"] not in (*async_, *systems):
@@ -175,10 +178,17 @@ def _terms(flags: dict[str, Any], systems: tuple[str, ...]) -> Terms:
         catalogue=catalogue,
         network=parse_network(flags["network"]) if flags["network"] else None,
         host_async=async_.get(flags["host_async"], (flags["host_async"],)),
+        max_num_seqs=_limits(flags["limits"], systems),
         admission=flags["admission"],
         workload=Workload(flags["mode"], flags["concurrency"], slo_tbt_ms=flags["slo_tbt_ms"] or SLO_TBT_MS),
-        equal_cost=EqualCost(flags["tolerance"], kinds) if flags["equal_cost"] else None,
+        equal=_equal(flags, kinds),
     )
+
+
+def _equal(flags: dict[str, Any], kinds: tuple[Device, ...]) -> Equal | None:
+    if not flags["equal_cost"] and not flags["equal_power"]:
+        return None
+    return Equal(flags["tolerance"], kinds, "cost" if flags["equal_cost"] else "power")
 
 
 def _given(
@@ -198,6 +208,18 @@ def _given(
     return found
 
 
+def _limits(texts: Iterable[str], systems: tuple[str, ...]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        if name not in systems or not number.isdecimal() or int(number) < 1:
+            raise UserError(
+                f"--max-num-seqs {text}: expected SYSTEM=N of {' or '.join(systems)}, such as {systems[0]}=64"
+            )
+        found[name] = int(number)
+    return found
+
+
 def _base(wanted: str | None, systems: tuple[str, ...]) -> str:
     """vLLM is what people run today: that is what others are held against."""
     if wanted is None:
@@ -213,29 +235,36 @@ def _names(text: str) -> list[str]:
 
 
 def _notes(cells: list[Cell], terms: Terms) -> Iterator[str]:
-    """What a reader of the numbers should know of the prices behind them."""
-    if terms.equal_cost is None:
-        apart = {
-            " and ".join(
-                f"{cell.deployments[name]} of {name} for ${cell.usd_per_hour[name]:.2f}" for name in (a, b)
-            )
+    """What a reader of the numbers should know of what is behind them."""
+    equal = terms.equal
+    if equal is None:
+        yield from _apart(cells, terms)
+    else:
+        replaced = {
+            f"{cell.deployments[name]} for {cell.amount_of(name, equal)} took the place of {name}'s {asked} "
+            f"({cell.model} on {cell.trace})"
             for cell in cells
-            for a, b in zip(terms.systems, terms.systems[1:], strict=False)
-            if abs(cell.usd_per_hour[a] / cell.usd_per_hour[b] - 1) > ABOUT_EQUAL
+            for name, asked in cell.asked.items()
+            if asked != cell.deployments[name]
         }
-        for each in sorted(apart):
-            yield f"prices an hour differ: {each}; --equal-cost holds them together"
-    replaced = {
-        f"{cell.deployments[name]} for ${cell.usd_per_hour[name]:.2f} took the place of {name}'s {asked} "
-        f"({cell.model} on {cell.trace})"
-        for cell in cells
-        for name, asked in cell.asked.items()
-        if asked != cell.deployments[name]
-    }
-    for each in sorted(replaced):
-        yield f"at equal cost {each}"
+        for each in sorted(replaced):
+            yield f"at equal {equal.amount} {each}"
     for kinds in filter(None, dict.fromkeys(cell.kinds_of_prices for cell in cells)):
         yield f"prices of different kinds are compared ({kinds}); give comparable ones with --price"
     dropped = {(cell.model, cell.trace): cell.dropped for cell in cells if cell.dropped}
     for (model_name, trace), count in dropped.items():
         yield f"{count:,} requests of {trace} that not every system can hold with {model_name} are left out"
+
+
+def _apart(cells: list[Cell], terms: Terms) -> Iterator[str]:
+    """Prices that are not about equal."""
+    apart = {
+        " and ".join(
+            f"{cell.deployments[name]} of {name} for ${cell.usd_per_hour[name]:.2f}" for name in (a, b)
+        )
+        for cell in cells
+        for a, b in zip(terms.systems, terms.systems[1:], strict=False)
+        if abs(cell.usd_per_hour[a] / cell.usd_per_hour[b] - 1) > ABOUT_EQUAL
+    }
+    for each in sorted(apart):
+        yield f"prices an hour differ: {each}; --equal-cost holds them together"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 # Flags of the comparison that every side has too, by the names that both commands have for them.
-COMMON = ("mode", "concurrency", "slo_tbt_ms", "admission", "prices", "price_basis")
+COMMON = ("mode", "concurrency", "slo_tbt_ms", "admission", "prices", "powers", "price_basis")
 _HOW_TOLD = ("as_json", "quiet", "verbose")
 
 

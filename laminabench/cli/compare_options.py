@@ -29,7 +29,7 @@ _FOR_SYSTEMS = (
         default="lamina,vllm",
         show_default=True,
         metavar="A,B,...",
-        help=f"Of {', '.join(MODULES)}; prices are held to the first one's.",
+        help=f"Of {', '.join(MODULES)}; prices, or watts, are held to the first one's.",
     ),
     click.option(
         "--deployment",
@@ -42,16 +42,28 @@ _FOR_SYSTEMS = (
         "--equal-cost", is_flag=True, help="Choose deployments within --tolerance of the first one's price."
     ),
     click.option(
+        "--equal-power",
+        is_flag=True,
+        help="Choose deployments within --tolerance of the first one's rated watts.",
+    ),
+    click.option(
         "--tolerance",
         type=NumberRange(0, 1),
         default=0.1,
         show_default=True,
-        help="How far apart prices at equal cost may be.",
+        help="How far apart prices at equal cost may be, or watts at equal power.",
     ),
     click.option(
         "--devices",
         metavar="A,B,...",
-        help="Kinds to choose from at equal cost; the deployments' by default.",
+        help="Kinds to choose from at equal cost or power; the deployments' by default.",
+    ),
+    click.option(
+        "--max-num-seqs",
+        "limits",
+        multiple=True,
+        metavar="SYSTEM=N",
+        help="Repeatable: requests in one batch, on each board of h2m2; each system's own limit by default.",
     ),
     click.option("--network", help="As for replay; each paper's own by default."),
     click.option(
@@ -127,12 +139,12 @@ _SAID_OF_RUNS = {
     *("as_json", "quiet", "verbose"),
 }
 
-_OF_EQUAL_COST = {"tolerance", "devices"}
+_OF_EQUAL = {"tolerance", "devices"}
 _OF_LIVE = {"rounds", "directory"}
 # What can be said of systems and not of replays that take turns: each of those says it itself.
 _NOT_OF_LIVE = {
-    *("costs", "systems", "deployments", "equal_cost", "tolerance"),
-    *("devices", "network", "host_async", "jobs"),
+    *("costs", "systems", "deployments", "equal_cost", "equal_power", "tolerance"),
+    *("devices", "network", "host_async", "jobs", "limits"),
 }
 
 
@@ -146,8 +158,10 @@ def require_together(command: click.Command, given: Collection[str], flags: dict
         _refuse(command, set(given) & _NOT_OF_LIVE, "modelled systems; a side of --live has flags of its own")
     else:
         _refuse(command, set(given) & _OF_LIVE, "--live, which is not given")
-    if not flags["equal_cost"]:
-        _refuse(command, set(given) & _OF_EQUAL_COST, "--equal-cost, which is not asked for")
+    if flags["equal_cost"] and flags["equal_power"]:
+        raise UserError("--equal-cost and --equal-power: deployments are chosen by one of them; give either")
+    if not flags["equal_cost"] and not flags["equal_power"]:
+        _refuse(command, set(given) & _OF_EQUAL, "--equal-cost or --equal-power, which are not asked for")
 
 
 def _refuse(command: click.Command, wrong: set[str], what_for: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from laminabench.analysis.estimate import Estimate, Interval
@@ -11,12 +11,17 @@ from laminabench.cli.replay_numbers import number, share
 from laminabench.compare.cells import Cell
 from laminabench.compare.metrics import Metric
 from laminabench.compare.sides import Row, Side, SideBySide
+from laminabench.compare.terms import BOARD_TYPE
 
 # v2 6.1, over 3 models and 4 traces.
 PAPERS = ("lamina", "vllm")
 PUBLISHED = (
     "the paper measured +16.1% to +90.1% and a mean batch ratio of 2.39 over 12 cells; nothing here is tuned "
     "to it"
+)
+
+_NARROW_KV = (
+    "cost sets measured attention on 16 bits: its share of the memory's bandwidth is taken to be as high"
 )
 
 
@@ -41,7 +46,7 @@ def sheet_of_runs(compared: SideBySide) -> Sheet:
 def sheet_of_cell(cell: Cell, base: str) -> Sheet:
     """Metrics by systems."""
     title = f"{cell.model} on {cell.trace}, modelled with {cell.costs}, {_left_out(cell)}"
-    return _by_metric(cell.sides(base), title, [])
+    return _by_metric(cell.sides(base), title, list(behind([cell], base)))
 
 
 def sheets_of_grid(cells: list[Cell], base: str, *, as_published: bool) -> list[Sheet]:
@@ -55,7 +60,34 @@ def _lines(cells: list[Cell], names: list[str]) -> Sheet:
     columns = ("costs", "model", "trace", "tokens/s", "mean batch", "ratio", "TBT p50 ms", "left out")
     deployed = dict.fromkeys(_deployed(cell, names) for cell in cells)
     title = f"{' / '.join(names)}, modelled"
-    return Sheet(title, columns, [_line(cell, names) for cell in cells], words=3, notes=tuple(deployed))
+    notes = (*deployed, *behind(cells, names[0]))
+    return Sheet(title, columns, [_line(cell, names) for cell in cells], words=3, notes=notes)
+
+
+def behind(cells: Sequence[Cell], base: str) -> Iterator[str]:
+    """What the numbers suppose: types, prices and watts that are assumed, and at which price who is even."""
+    for cell in cells:
+        where = "" if len(cells) == 1 else f"{cell.model} on {cell.trace}, {cell.costs}: "
+        for name, others in cell.break_evens(base).items():
+            for other, usd in others.items():
+                even = f"{name} breaks even with {other} at ${usd:.2f} an hour a board"
+                yield f"{where}{even}: as many tokens a dollar"
+    held = dict.fromkeys(_held(cell) for cell in cells)
+    yield from (each for each in held if each)
+    yield from dict.fromkeys(itertools.chain.from_iterable(cell.assumed for cell in cells))
+
+
+def _held(cell: Cell) -> str:
+    """Where not all weights and KV are in 16 bits: who has them in what."""
+    kinds: dict[str, list[str]] = {}
+    for name, kind in cell.held_in.items():
+        kinds.setdefault(kind, []).append(name)
+    if set(kinds) == {"bf16"}:
+        return ""
+    said = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
+    narrow = " (--model NAME@fp8 models the others' in 8 bits too)" if "bf16" in kinds else ""
+    unmeasured = "" if set(kinds) <= {"bf16", BOARD_TYPE} else f" ({_NARROW_KV})"
+    return f"weights and KV of {cell.model} are in {said}{narrow}{unmeasured}"
 
 
 def _line(cell: Cell, names: list[str]) -> tuple[str, ...]:

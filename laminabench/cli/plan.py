@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 @click.option(
     "--budget", metavar="USD", callback=positive, help="Most an hour; twice v2 Table 5's by default."
 )
+@click.option(
+    "--power-budget", metavar="WATTS", callback=positive, help="Most rated watts; no limit by default."
+)
 @click.option("--devices", help="Comma-separated names; a100 is all of its kind. h100,h20,a100-80g.")
 @click.option("--systems", default=",".join(MODULES), show_default=True, help="Comma-separated.")
 @click.option("--most-devices", type=COUNT, help="Largest deployment, model and attention workers together.")
@@ -99,7 +102,7 @@ def plan(out: Output, workload: TraceOptions, **flags: Any) -> None:
 def check_flags(flags: dict[str, Any], out: Output) -> None:
     """Settle what has a default that costs something to know; refuse what could not be done."""
     from laminabench.catalog.cost_file import DEFAULT_COSTS  # noqa: PLC0415 - numpy
-    from laminabench.catalog.find_model import model  # noqa: PLC0415
+    from laminabench.catalog.find_model import modelled  # noqa: PLC0415
     from laminabench.figures.drawn import check_target  # noqa: PLC0415
     from laminabench.nearest import nearest  # noqa: PLC0415
     from laminabench.plan.asked import DEVICES, devices_of, papers_budget, price_note  # noqa: PLC0415
@@ -113,8 +116,8 @@ def check_flags(flags: dict[str, Any], out: Output) -> None:
             raise UserError(f"--systems: no system named {name!r}; {nearest(name, MODULES)}")
     if flags["plot"]:
         check_target(flags["plot"])
-    known = priced_devices(flags["prices"], flags["price_basis"])
-    flags["model"] = model(flags["model_name"])
+    known = priced_devices(flags["prices"], flags["price_basis"], flags["powers"])
+    flags["model"] = modelled(flags["model_name"])
     flags["devices"] = devices_of(DEVICES if flags["devices"] is None else flags["devices"], known)
     if note := price_note(flags["devices"]):
         out.note(note)
@@ -147,23 +150,30 @@ def _questions(trace: Trace, flags: dict[str, Any]) -> list[Question]:
 def _answer(question: Question, flags: dict[str, Any], out: Output) -> Answer:
     from laminabench.plan.answer import answer  # noqa: PLC0415 - numpy
     from laminabench.plan.asked import affordable  # noqa: PLC0415
+    from laminabench.plan.candidate import Limits  # noqa: PLC0415
 
-    found = affordable(question, flags["systems"], flags["devices"], flags["budget"], flags["most_devices"])
+    limits = Limits(flags["budget"], flags["power_budget"] or float("inf"), flags["most_devices"])
+    found = affordable(question, flags["systems"], flags["devices"], limits)
     with out.progress(f"searching with {question.costs.name}", unit="candidates") as told:
         return answer(question, found, exhaustive=flags["exhaustive"], jobs=flags["jobs"], told=told)
 
 
 def _head(trace: Trace, flags: dict[str, Any]) -> dict[str, Any]:
+    from laminabench.catalog.deployment import assumed_amounts  # noqa: PLC0415 - TOML
+
     meta = trace.meta
     return {
         "backend": "modelled",
         "trace": {"name": meta.name, "source": meta.source, "sha256": meta.sha256, "requests": len(trace)},
         "model": flags["model"].name,
+        "weights_and_kv": flags["model"].dtype,
         "mode": flags["mode"],
         "slo_tbt_p99_ms": flags["slo_tbt_p99_ms"],
         "slo_queueing_p99_s": flags["slo_queueing_p99_s"] if flags["mode"] == "open" else None,
         "budget_usd_per_hour": flags["budget"],
+        "power_budget_w": flags["power_budget"],
         "devices": [each.describe() for each in flags["devices"]],
+        "assumed": list(assumed_amounts(flags["devices"])),
         "most_devices": flags["most_devices"],
         "systems": flags["systems"],
         "network": flags["network_name"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -33,7 +34,8 @@ def render(console: Console, result: dict[str, Any], top: int) -> None:
         f"[bold]{escape(trace['name'])}[/bold], {SOURCES[trace['source']]}, {trace['requests']:,} requests,",
         f"with {escape(result['model'])} ({mode}, [bold]modelled[/bold]):",
         f"TBT p99 of at most {result['slo_tbt_p99_ms']:g} ms,",
-        f"at most ${result['budget_usd_per_hour']:.2f} an hour",
+        f"at most ${result['budget_usd_per_hour']:.2f} an hour"
+        + (f" and {result['power_budget_w']:,g} W" if result["power_budget_w"] else ""),
         soft_wrap=True,
     )
     for answer in result["answers"]:
@@ -94,7 +96,7 @@ def _points(rows: list[dict[str, Any]], winner: dict[str, Any] | None) -> Table:
     for row in rows:
         table.add_row(
             row["system"],
-            row["deployment"] + ASSUMED * bool(row["assumed_devices"]),
+            row["deployment"] + ASSUMED * bool(row["assumed_devices"]) + _limit(row),
             str(row["batches"]),
             f"{row['usd_per_hour']:.2f}",
             number(row["tokens_per_s"]),
@@ -106,6 +108,11 @@ def _points(rows: list[dict[str, Any]], winner: dict[str, Any] | None) -> Table:
             style="bold" if row == winner else None,
         )
     return table
+
+
+def _limit(row: dict[str, Any]) -> str:
+    """How many requests a board may run at once."""
+    return f", {row['most_requests']} on each" if row["most_requests"] else ""
 
 
 def _why(console: Console, answer: dict[str, Any], mode: str) -> None:
@@ -165,7 +172,7 @@ def _together(result: dict[str, Any], top: int) -> list[str]:
     if len(answers) > 1:
         winners = [row for answer in answers if (row := answer["winner"]) is not None]
         costs = [row["usd_per_million_tokens"] for row in winners]
-        names = {(row["system"], row["deployment"], row["batches"]) for row in winners}
+        names = {(row["system"], row["deployment"], row["batches"], row["most_requests"]) for row in winners}
         if len(winners) < len(answers):
             lines.append("the cost sets disagree: not all of them have a winner")
         elif len(names) > 1:
@@ -174,14 +181,23 @@ def _together(result: dict[str, Any], top: int) -> list[str]:
             )
         else:
             lines.append(f"the cost sets agree on it: ${min(costs):.3f} to ${max(costs):.3f}/M tokens")
-    assumed = sorted(
-        {device for each in answers for row in _shown(each, top) for device in row["assumed_devices"]}
-    )
-    if assumed:
+    assumed = {device for each in answers for row in _shown(each, top) for device in row["assumed_devices"]}
+    boards = [row["name"] for row in result["devices"] if row["board"]]
+    if borrowed := sorted(assumed - set(boards)):
         lines.append(
-            f"[dim]{ASSUMED} {', '.join(assumed)}: not measured, coefficients borrowed (costs show)[/dim]"
+            f"[dim]{ASSUMED} {', '.join(borrowed)}: not measured, coefficients borrowed (costs show)[/dim]"
         )
-    return lines
+    return lines + [f"[dim]{line}[/dim]" for line in _of_boards(result, boards)]
+
+
+def _of_boards(result: dict[str, Any], boards: list[str]) -> Iterator[str]:
+    """What is not measured of boards and not alike on them, whether or not one of them is in a table."""
+    for name in boards:
+        yield (
+            f"{ASSUMED} {name}: not measured, computed from the board's parameters (hardware boards); "
+            f"weights and KV in int8, elsewhere in {result['weights_and_kv']}"
+        )
+    yield from result["assumed"]
 
 
 def _shown(answer: dict[str, Any], top: int) -> list[dict[str, Any]]:

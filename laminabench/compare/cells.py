@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.deployment import kinds_of_prices
+from laminabench.catalog.deployment import assumed_amounts, kinds_of_prices
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network
-from laminabench.compare.equal_cost import at_equal_cost
+from laminabench.compare.equal import made_equal
 from laminabench.compare.holding import longest_held, without_longer
 from laminabench.compare.sides import Side, SideBySide, modelled_estimates, side_by_side
-from laminabench.compare.terms import Terms, price_of
+from laminabench.compare.terms import Equal, Terms, held_in, on_boards, price_of
 from laminabench.errors import UserError
 from laminabench.replay import replay
 from laminabench.systems.setup import Setup
@@ -33,9 +33,13 @@ class Cell:
     asked: dict[str, str]  # deployments; at equal cost others may have taken their place
     deployments: dict[str, str]
     usd_per_hour: dict[str, float]
+    power_w: dict[str, float | None]  # rated
+    boards: dict[str, int]  # of systems on boards, how many
+    held_in: dict[str, str]  # the type of weights and KV
     summaries: dict[str, dict[str, Any]]
     slo_tbt_ms: float
     kinds_of_prices: str  # where they cannot be compared: which device has which
+    assumed: tuple[str, ...]  # prices and watts that nobody published, a sentence each
 
     @property
     def throughput_tokens_per_s(self) -> dict[str, float]:
@@ -71,6 +75,30 @@ class Cell:
         """The same at exactly equal cost."""
         return (1 + self.gain_of(name, base)) * self.usd_per_hour[base] / self.usd_per_hour[name] - 1
 
+    def amount_of(self, name: str, equal: Equal) -> str:
+        """What a system has of what was held equal, with its unit."""
+        amount = self.usd_per_hour[name] if equal.amount == "cost" else self.power_w[name]
+        assert amount is not None
+        return equal.said(amount).removesuffix(" an hour")
+
+    def break_even_usd(self, name: str, other: str) -> float | None:
+        """What a board of this system may cost an hour for a dollar to buy as many tokens as the other's."""
+        rate = self.throughput_tokens_per_s
+        if name not in self.boards or not rate[other]:
+            return None
+        return rate[name] / rate[other] * self.usd_per_hour[other] / self.boards[name]
+
+    def break_evens(self, base: str) -> dict[str, dict[str, float]]:
+        """Of every system on boards with the base, or of the base with every other."""
+        others = [name for name in self.summaries if name != base]
+        pairs = [(base, each) if base in self.boards else (each, base) for each in others]
+        found: dict[str, dict[str, float]] = {}
+        for name, other in pairs:
+            usd = self.break_even_usd(name, other)
+            if usd is not None:
+                found.setdefault(name, {})[other] = usd
+        return found
+
     def sides(self, base: str) -> SideBySide:
         """With every metric, and ratios to the base."""
         sides = [
@@ -90,12 +118,16 @@ class Cell:
             "dropped": self.dropped,
             "deployment": self.deployments,
             "usd_per_hour": self.usd_per_hour,
+            "power_w": self.power_w,
+            "weights_and_kv": self.held_in,
             "throughput_tokens_per_s": self.throughput_tokens_per_s,
             "mean_batch": batch,
             "tbt_ms": self.tbt_ms,
             "gain": {name: self.gain_of(name, base) for name in others},
             "gain_per_dollar": {name: self.gain_per_dollar_of(name, base) for name in others},
             "batch_ratio": {name: batch[name] / batch[base] for name in others},
+            "break_even_usd_per_board_hour": self.break_evens(base),
+            "assumed": list(self.assumed),
             "compared": self.sides(base).describe(),
         }
 
@@ -120,13 +152,14 @@ def cells(
 
 
 def cell(terms: Terms, model: ModelShape, trace: Trace, costs: CostSet) -> Cell:
-    """Every system of the terms, at equal cost if they ask for it."""
+    """Every system of the terms, at equal cost or power if they ask for it."""
     asked = terms.setups(model, costs)
-    setups = at_equal_cost(asked, terms, terms.equal_cost, trace) if terms.equal_cost else asked
-    prices = {name: price_of(name, setup) for name, setup in setups.items()}
+    setups = made_equal(asked, terms, terms.equal, trace) if terms.equal else asked
+    prices = {name: price_of(name, setup.deployment) for name, setup in setups.items()}
     kept = without_longer(trace, min(longest_held(name, setup) for name, setup in setups.items()))
     if not len(kept):
         raise UserError(f"no request of {trace.meta.name} fits {' and '.join(setups)} with {model.name}")
+    devices = [part.device for setup in setups.values() for part in setup.deployment.parts]
     return Cell(
         model.name,
         trace.meta.name,
@@ -135,9 +168,13 @@ def cell(terms: Terms, model: ModelShape, trace: Trace, costs: CostSet) -> Cell:
         {name: str(setup.deployment) for name, setup in asked.items()},
         {name: str(setup.deployment) for name, setup in setups.items()},
         prices,
+        {name: setup.deployment.power_w for name, setup in setups.items()},
+        {name: setup.deployment.model.count for name, setup in setups.items() if on_boards(setup)},
+        {name: held_in(setup) for name, setup in setups.items()},
         {name: _summary(kept, name, setup, terms) for name, setup in setups.items()},
         terms.workload.slo_tbt_ms,
-        kinds_of_prices(part.device for setup in setups.values() for part in setup.deployment.parts),
+        kinds_of_prices(devices),
+        assumed_amounts(devices),
     )
 
 

@@ -51,7 +51,12 @@ def _seen(what: str, which: str) -> Metric:
 THROUGHPUT = Metric("throughput", "throughput, tokens/s", ("throughput_tokens_per_s",), "more")
 # At the base's price an hour, in proportion: as if one could buy any fraction of a deployment.
 AT_EQUAL_COST = Metric("throughput_at_equal_cost", "throughput at the base's cost, tokens/s", (), "more")
+# The same with rated power.
+AT_EQUAL_POWER = Metric("throughput_at_equal_power", "throughput at the base's power, tokens/s", (), "more")
 USD_PER_HOUR = Metric("usd_per_hour", "$ an hour", ("cost", "usd_per_hour"), "less")
+RATED_W = Metric("rated_w", "rated power, W", ("energy", "rated_w"), "less")
+# What is known of a deployment beforehand.
+FIXED = (USD_PER_HOUR, RATED_W)
 # Throughput and constants of the deployment, and so as sure as throughput is.
 BY_THROUGHPUT = (
     Metric("usd_per_million_tokens", "$ a million tokens", ("cost", "usd_per_million_tokens"), "less"),
@@ -67,8 +72,8 @@ SUMMARISED = (
     *(_seen(what, which) for what in ("ttft", "itl") for which in ("p50", "p99")),
     Metric("token_attainment", "tokens in time", ("slo", "token_attainment"), "more", is_share=True),
     Metric("request_attainment", "requests in time", ("slo", "request_attainment"), "more", is_share=True),
-    USD_PER_HOUR,
+    *FIXED,
     *BY_THROUGHPUT,
 )
-METRICS = (THROUGHPUT, AT_EQUAL_COST, *SUMMARISED[1:])
+METRICS = (THROUGHPUT, AT_EQUAL_COST, AT_EQUAL_POWER, *SUMMARISED[1:])
 BY_NAME = {metric.name: metric for metric in METRICS}

@@ -11,7 +11,7 @@ from laminabench.analysis.bootstrap import resamples
 from laminabench.analysis.estimate import Estimate, of_resamples
 from laminabench.analysis.metrics import summarise
 from laminabench.analysis.window import window
-from laminabench.compare.metrics import BY_THROUGHPUT, SUMMARISED, THROUGHPUT, USD_PER_HOUR
+from laminabench.compare.metrics import BY_THROUGHPUT, FIXED, SUMMARISED, THROUGHPUT
 from laminabench.compare.sides import modelled_estimates
 from laminabench.errors import UserError
 from laminabench.runs.manifest import Backend
@@ -116,5 +116,4 @@ def _measured_estimates(summary: dict[str, Any], drawn: dict[str, Float64]) -> d
     found = {metric.name: of_resamples(metric.of(summary), drawn.get(metric.key)) for metric in SUMMARISED}
     rate = found[THROUGHPUT.name]
     found |= {metric.name: Estimate(metric.of(summary), rate.error, rate.freedom) for metric in BY_THROUGHPUT}
-    found[USD_PER_HOUR.name] = Estimate(USD_PER_HOUR.of(summary))
-    return found
+    return found | {metric.name: Estimate(metric.of(summary)) for metric in FIXED}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from laminabench.analysis.estimate import of_rounds
 from laminabench.compare.doubts import doubts, reservations, unsure
-from laminabench.compare.metrics import SUMMARISED, USD_PER_HOUR
+from laminabench.compare.metrics import FIXED, SUMMARISED
 from laminabench.compare.recorded import Recorded, recorded
 from laminabench.compare.sides import Side, SideBySide, side_by_side
 from laminabench.errors import UserError
@@ -81,7 +81,7 @@ def _side(group: list[Recorded], label: str) -> Side:
         estimates = {
             metric.name: of_rounds([metric.of(each.summary) for each in group]) for metric in SUMMARISED
         }
-        estimates[USD_PER_HOUR.name] = first.estimates[USD_PER_HOUR.name]
+        estimates |= {metric.name: first.estimates[metric.name] for metric in FIXED}
     return Side(
         label,
         first.facts.system,

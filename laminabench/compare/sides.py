@@ -9,8 +9,10 @@ from typing import Any
 from laminabench.analysis.estimate import UNKNOWN, Estimate, Interval, ratio
 from laminabench.compare.metrics import (
     AT_EQUAL_COST,
+    AT_EQUAL_POWER,
     BY_NAME,
     METRICS,
+    RATED_W,
     SUMMARISED,
     THROUGHPUT,
     USD_PER_HOUR,
@@ -99,9 +101,12 @@ class SideBySide:
 
 
 def side_by_side(sides: Sequence[Side], base: int, slo_tbt_ms: float | None) -> SideBySide:
-    """Sides with the metrics of SUMMARISED; what they would come to at the base's cost is added."""
-    price = sides[base].estimates[USD_PER_HOUR.name].value
-    return SideBySide(tuple(_at_cost(side, price) for side in sides), base, slo_tbt_ms)
+    """Sides with the metrics of SUMMARISED; what they would come to at the base's cost or power is added."""
+    found = list(sides)
+    for scaled, amount in ((AT_EQUAL_COST, USD_PER_HOUR), (AT_EQUAL_POWER, RATED_W)):
+        of_base = sides[base].estimates[amount.name].value
+        found = [_in_proportion(side, scaled, amount, of_base) for side in found]
+    return SideBySide(tuple(found), base, slo_tbt_ms)
 
 
 def modelled_estimates(summary: Mapping[str, Any]) -> dict[str, Estimate]:
@@ -109,13 +114,14 @@ def modelled_estimates(summary: Mapping[str, Any]) -> dict[str, Estimate]:
     return {metric.name: Estimate(metric.of(summary)) for metric in SUMMARISED}
 
 
-def _at_cost(side: Side, usd_per_hour: float | None) -> Side:
-    own, rate = side.estimates[USD_PER_HOUR.name].value, side.estimates[THROUGHPUT.name]
-    if not own or usd_per_hour is None or rate.value is None:
-        scaled = UNKNOWN
+def _in_proportion(side: Side, scaled: Metric, amount: Metric, of_base: float | None) -> Side:
+    """With the throughput that it would have if it had as much as the base of what a deployment takes."""
+    own, rate = side.estimates[amount.name].value, side.estimates[THROUGHPUT.name]
+    if not own or of_base is None or rate.value is None:
+        found = UNKNOWN
     else:
-        scaled = replace(rate, value=rate.value * usd_per_hour / own)
-    return replace(side, estimates={**side.estimates, AT_EQUAL_COST.name: scaled})
+        found = replace(rate, value=rate.value * of_base / own)
+    return replace(side, estimates={**side.estimates, scaled.name: found})
 
 
 def _described(estimate: Estimate, interval: Interval | None) -> dict[str, Any]:

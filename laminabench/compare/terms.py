@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, parse_deployment
@@ -16,32 +17,51 @@ from laminabench.sim.spec import Admission
 from laminabench.systems.registry import system
 from laminabench.systems.setup import Setup
 
+Amount = Literal["cost", "power"]
+# The H2M2 paper's chips have arithmetic for nothing else.
+BOARD_TYPE = "int8"
+
 
 @dataclass(frozen=True, slots=True)
-class EqualCost:
-    """Deployments must be of about the same price, and may be chosen so that they are."""
+class Equal:
+    """Deployments must be of about the same price or rated power, and may be chosen so that they are."""
 
     tolerance: float = 0.1
     # Kinds to choose from; those of the systems' deployments where there are none.
     devices: tuple[Device, ...] = ()
+    amount: Amount = "cost"
 
-    def allows(self, usd_per_hour: float | None, reference: float) -> bool:
-        """Whether this price is about equal to the reference; one that nobody knows is not."""
-        return usd_per_hour is not None and abs(usd_per_hour - reference) <= self.tolerance * reference
+    def of(self, name: str, deployment: Deployment) -> float:
+        """Dollars an hour, or watts; a UserError if nobody knows, or it is nothing."""
+        return price_of(name, deployment) if self.amount == "cost" else power_of(name, deployment)
+
+    def allows(self, deployment: Deployment, reference: float) -> bool:
+        """Whether it is about equal to the reference; what nobody knows is not."""
+        own = self.known(deployment)
+        return own is not None and abs(own - reference) <= self.tolerance * reference
+
+    def known(self, deployment: Deployment) -> float | None:
+        """Dollars an hour, or watts; None if nobody knows."""
+        return deployment.usd_per_hour if self.amount == "cost" else deployment.power_w
+
+    def said(self, amount: float) -> str:
+        """With its unit."""
+        return f"${amount:.2f} an hour" if self.amount == "cost" else f"{amount:,.0f} W"
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The first system is the one whose price the others are held to."""
+    """The first system is the one whose price or power the others are held to."""
 
     systems: tuple[str, ...]
     given: Mapping[str, Deployment] = field(default_factory=dict)  # in place of the papers'
     catalogue: Mapping[str, Device] | None = None  # with the user's prices
     network: Network | None = None  # each paper's own, if None
     host_async: tuple[str, ...] = ()  # whose host works behind the devices
+    max_num_seqs: Mapping[str, int] = field(default_factory=dict)  # each one's own, where none is given
     admission: Admission = "reserve"
     workload: Workload = field(default_factory=Workload)
-    equal_cost: EqualCost | None = None
+    equal: Equal | None = None
 
     def setups(self, model: ModelShape, costs: CostSet) -> dict[str, Setup]:
         """Every system on the deployment that was given for it, or its paper's for this model."""
@@ -56,6 +76,7 @@ class Terms:
             self.network or parse_network(system(name).NETWORK),
             host_async=name in self.host_async,
             admission=self.admission,
+            max_num_seqs=self.max_num_seqs.get(name),
         )
 
     def _deployment(self, name: str, model: ModelShape) -> Deployment:
@@ -64,11 +85,32 @@ class Terms:
         )
 
 
-def price_of(name: str, setup: Setup) -> float:
+def on_boards(setup: Setup) -> bool:
+    """Whether it is deployed on boards, which hold a whole model each."""
+    return setup.deployment.model.device.board is not None
+
+
+def held_in(setup: Setup) -> str:
+    """The type that weights and KV are in: a board's own, else the model's."""
+    model = setup.model
+    if on_boards(setup):
+        return BOARD_TYPE
+    return model.dtype if model.dtype == model.kv_dtype else f"{model.dtype}, KV in {model.kv_dtype}"
+
+
+def price_of(name: str, deployment: Deployment) -> float:
     """What a deployment costs an hour; a UserError if nobody knows, or it is nothing."""
-    usd = setup.deployment.usd_per_hour
+    usd = deployment.usd_per_hour
     if not usd:
-        raise UserError(
-            f"{setup.deployment} of {name} has no price to compare by; --price DEVICE=USD gives one"
-        )
+        raise UserError(f"{deployment} of {name} has no price to compare by; --price DEVICE=USD gives one")
     return usd
+
+
+def power_of(name: str, deployment: Deployment) -> float:
+    """The watts that a deployment is rated for; a UserError if nobody knows, or there are none."""
+    watts = deployment.power_w
+    if not watts:
+        raise UserError(
+            f"{deployment} of {name} has no rated power to compare by; --power DEVICE=WATTS gives one"
+        )
+    return watts

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Not by colour alone.
-_MARKS = {"lamina": "o", "lamina-v1": "s", "vllm": "^"}
+MARKS = {"lamina": "o", "lamina-v1": "s", "vllm": "^", "h2m2": "D"}
 
 
 def draw(result: dict[str, Any], target: Path) -> None:
@@ -53,7 +53,7 @@ def _panel(axes: Axes, answer: dict[str, Any], slo_ms: float) -> None:
         own = [row for row in rows if row["system"] == system]
         if own:
             x, y = _places(own)
-            axes.scatter(x, y, s=14, color=colour, marker=_MARKS[system], alpha=0.75, lw=0, label=system)
+            axes.scatter(x, y, s=14, color=colour, marker=MARKS[system], alpha=0.75, lw=0, label=system)
     if answer["front"]:
         axes.plot(*_places(answer["front"]), color=INK, lw=0.8, drawstyle="steps-post", label="front")
     if answer["winner"]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.deployment import kinds_of_prices, parse_deployment
 from laminabench.catalog.hardware import Device, device
 from laminabench.catalog.models import ModelShape
 from laminabench.errors import UserError
-from laminabench.plan.candidate import Candidate, candidates
+from laminabench.plan.candidate import Candidate, Limits, candidates
 from laminabench.plan.measure import cluster
 from laminabench.plan.question import Question
 from laminabench.systems.registry import system
@@ -34,11 +35,17 @@ def devices_of(names: str, known: Mapping[str, Device]) -> list[Device]:
 
 def price_note(devices: Sequence[Device]) -> str:
     """A warning where rents and purchases are compared; empty where prices are of one kind."""
-    bases = {each.name: each.price.basis for each in devices if each.price}
-    if len(set(bases.values()) - {"override"}) < 2:
-        return ""
-    listed = ", ".join(f"{name} by {basis}" for name, basis in bases.items())
-    return f"prices of different kinds are compared ({listed}); see --price and --price-basis"
+    kinds = kinds_of_prices(devices)
+    return kinds and f"prices of different kinds are compared ({kinds}); see --price and --price-basis"
+
+
+def _require_used(systems: Sequence[str], devices: Sequence[Device]) -> None:
+    """A UserError where a device or a system was asked for that nothing would come of."""
+    boards = [each.name for each in devices if each.board]
+    if boards and "h2m2" not in systems:
+        raise UserError(f"--devices: {boards[0]} is a board, which only h2m2 runs on; add h2m2 to --systems")
+    if not boards and list(systems) == ["h2m2"]:
+        raise UserError("--systems h2m2 runs on boards, and --devices names none; add h2m2 to it")
 
 
 def papers_budget(model: ModelShape, known: Mapping[str, Device]) -> float:
@@ -52,30 +59,26 @@ def affordable(
     question: Question,
     systems: Sequence[str],
     devices: Sequence[Device],
-    budget_usd_per_hour: float,
-    most_devices: int | None,
+    limits: Limits,
 ) -> list[Candidate]:
-    """All within the budget; a UserError if the model fits on none of them, with what it would take."""
+    """All within the limits; a UserError if the model fits on none of them, with what it would take."""
+    _require_used(systems, devices)
     for each in devices:
-        question.costs.measured_as(each)  # a cost set that does not know it says so
-    found = list(
-        candidates(
-            systems,
-            question.model,
-            devices,
-            budget_usd_per_hour=budget_usd_per_hour,
-            most_devices=most_devices,
-        )
-    )
+        if not each.board:
+            question.costs.measured_as(each)  # a cost set that does not know it says so
+    found = list(candidates(systems, question.model, devices, limits))
     if any(cluster(question, each) is not None for each in found):
         return found
-    dearer = candidates(systems, question.model, devices, most_devices=most_devices)
+    dearer = candidates(systems, question.model, devices, replace(limits, usd_per_hour=float("inf")))
     fitting = sorted(dearer, key=lambda each: (each.usd_per_hour, str(each)))
     cheapest = next((each for each in fitting if cluster(question, each) is not None), None)
     names = ", ".join(each.name for each in devices)
-    most = "" if most_devices is None else f" with at most {most_devices} devices"
+    most = "" if limits.devices is None else f" with at most {limits.devices} devices"
+    if limits.power_w < float("inf"):
+        most += f" and {limits.power_w:g} W" if most else f" of at most {limits.power_w:g} W"
     if cheapest is None:
         raise UserError(f"{question.model.name} fits on no deployment of {names}{most}; name larger devices")
+    budget_usd_per_hour = limits.usd_per_hour
     raise UserError(
         f"--budget {budget_usd_per_hour:g}: the cheapest deployment of {names} that {question.model.name} "
         f"fits on is {cheapest.deployment} ({cheapest.system}) at ${cheapest.usd_per_hour:.2f} an hour"

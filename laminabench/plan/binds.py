@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
+from laminabench.catalog.boards import Board, BoardMemory
 from laminabench.catalog.deployment import Workers
 from laminabench.catalog.hardware import Device
 from laminabench.plan.candidate import Candidate
 from laminabench.plan.measure import Point, measure
 from laminabench.plan.question import Question
-from laminabench.sim.spec import Spec
+from laminabench.sim.board import BoardTiming
+from laminabench.sim.spec import Spec, Timing
 from laminabench.systems.registry import system
 from laminabench.systems.setup import Setup
 
 # A tenth more of what one has, or a tenth more speed.
 BETTER = 1.1
+
+AnyTiming = TypeVar("AnyTiming", Timing, BoardTiming)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,11 @@ def _better(question: Question, candidate: Candidate) -> Iterator[tuple[str, Spe
     """The cluster with each resource better in turn; nothing else changes, not even the devices' names."""
     setup, build = question.setup(candidate), system(candidate.system).build
     spec = build(setup).spec
+    yield "requests at once", build(replace(setup, max_num_seqs=int(spec.max_requests * BETTER))).spec
+    if isinstance(spec.timing, BoardTiming):
+        yield from _better_boards(spec, spec.timing)
+        yield "host time", replace(spec, timing=_with_host_better(spec.timing))
+        return
     timing, part = spec.timing, setup.deployment.model
 
     def built(change: Callable[[Device], Device]) -> Spec:
@@ -64,12 +73,12 @@ def _better(question: Question, candidate: Candidate) -> Iterator[tuple[str, Spe
         return build(_with_model_workers(setup, Workers(device, part.count))).spec
 
     yield "KV memory", replace(spec, tokens_per_pool=int(spec.tokens_per_pool * BETTER))
-    yield "requests at once", build(replace(setup, max_num_seqs=int(spec.max_requests * BETTER))).spec
     yield (
         "compute of model workers",
         built(lambda it: replace(it, flops={dtype: rate * BETTER for dtype, rate in it.flops.items()})),
     )
     faster = built(lambda it: replace(it, bandwidth_bytes_per_s=it.bandwidth_bytes_per_s * BETTER)).timing
+    assert isinstance(faster, Timing)
     # Of devices that do attention too, the part of the weights alone.
     slices = {name: getattr(faster, name) for name in ("first_slice", "mid_slice", "last_slice", "q_lead")}
     yield "memory bandwidth for weights", replace(spec, timing=replace(timing, **slices))
@@ -85,8 +94,38 @@ def _better(question: Question, candidate: Candidate) -> Iterator[tuple[str, Spe
         wide = replace(was, bandwidth_bytes_per_s=was.bandwidth_bytes_per_s * BETTER)
         yield "network bandwidth", build(replace(setup, network=wide)).spec
         yield "network latency", build(replace(setup, network=replace(was, rtt_s=was.rtt_s / BETTER))).spec
-    host = {name: getattr(timing, name) / BETTER for name in ("host_fixed", "host_per_request")}
-    yield "host time", replace(spec, timing=replace(timing, **host))
+    yield "host time", replace(spec, timing=_with_host_better(timing))
+
+
+def _with_host_better(timing: AnyTiming) -> AnyTiming:
+    return replace(
+        timing, host_fixed=timing.host_fixed / BETTER, host_per_request=timing.host_per_request / BETTER
+    )
+
+
+def _better_boards(spec: Spec, timing: BoardTiming) -> Iterator[tuple[str, Spec]]:
+    """Each part of the boards better in turn, all of them alike."""
+    board = timing.board
+
+    def built(better: Board) -> Spec:
+        changed = replace(timing, board=better)
+        tokens, _ = changed.kv_room()
+        return replace(spec, timing=changed, tokens_per_pool=tokens)
+
+    yield "HBM capacity", built(replace(board, hbm=_larger(board.hbm)))
+    yield "HBM bandwidth", built(replace(board, hbm=_faster(board.hbm)))
+    yield "LPDDR capacity", built(replace(board, lpddr=_larger(board.lpddr)))
+    yield "LPDDR bandwidth", built(replace(board, lpddr=_faster(board.lpddr)))
+    yield "compute of the chips", built(replace(board, clock_hz=board.clock_hz * BETTER))
+    yield "link between the sides", built(replace(board, link_bytes_per_s=board.link_bytes_per_s * BETTER))
+
+
+def _larger(memory: BoardMemory) -> BoardMemory:
+    return replace(memory, capacity_bytes=memory.capacity_bytes * BETTER)
+
+
+def _faster(memory: BoardMemory) -> BoardMemory:
+    return replace(memory, bandwidth_bytes_per_s=memory.bandwidth_bytes_per_s * BETTER)
 
 
 def _with_model_workers(setup: Setup, workers: Workers) -> Setup:

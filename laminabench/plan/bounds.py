@@ -11,7 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from laminabench.analysis.window import FEWEST_MOMENTS
+from laminabench.plan.board_bounds import tables_of_boards
 from laminabench.plan.demand import LEFT_OUT, Demand
+from laminabench.plan.tables import Tables, tables_of_costs
+from laminabench.sim.board import BoardTiming
 from laminabench.sim.spec import Float64, Spec
 
 # Tables are rounded to ticks, layer by layer: far less than this.
@@ -50,57 +53,42 @@ class Room:
     def tokens(self) -> int:
         return self.pools * self.pool_tokens
 
+    def running(self, demand: Demand) -> int:
+        """What is charged for all who run at once, at most: there are only so many of them."""
+        return min(self.tokens, self.most_requests * demand.longest)
+
 
 def room_of(spec: Spec) -> Room:
-    """Whole blocks only."""
+    """Whole blocks only; of all copies of a deployment together."""
     whole = spec.tokens_per_pool // spec.block_tokens * spec.block_tokens
-    return Room(spec.pools, whole, spec.max_requests)
+    return Room(spec.copies * spec.pools, whole, spec.copies * spec.max_requests)
 
 
-class Tables:
-    """Seconds an iteration by batch size, all layers, attention's part in KV tokens apart."""
-
-    def __init__(self, spec: Spec, most: int) -> None:
-        timing, layers = spec.timing, spec.layers
-        self.batches, self.layers, self.replicas = spec.batches, layers, len(spec.replica_names)
-        requests = np.arange(1, most + 1)
-        rows = slice(1, most + 1)
-
-        def table(values: Float64 | float) -> Float64:
-            return np.broadcast_to(np.asarray(values, np.float64), len(timing.first_slice))[rows]
-
-        self.mid = table(timing.mid_slice)
-        self.model = table(timing.first_slice) + (layers - 1) * self.mid + table(timing.last_slice)
-        # As one attention: the fixed part of all layers, and seconds a KV token of the batch.
-        self.attention = layers * (table(timing.attention_fixed) + timing.combine)
-        self.per_token = layers * float(table(timing.attention_per_token).min()) / spec.pools
-        host = requests * 0.0 if timing.host_async else timing.host_fixed + requests * timing.host_per_request
-        crossing = _crossing(spec, table(timing.q_transfer), table(timing.out_transfer))
-        self.chain = host + self.model + self.attention + layers * (crossing - table(timing.q_lead))
-
-
-def _crossing(spec: Spec, to: Float64, back: Float64) -> Float64:
-    """A layer's way to attention and back; of what is streamed, the part that hides behind nothing."""
-    chunks, latency = spec.timing.stream_chunks, spec.timing.transfer_latency
-    if chunks == 1:
-        return to + back
-    return 2 * latency + (to + back - 2 * latency) / chunks
+def tables_of(spec: Spec, most: int) -> Tables | None:
+    """Of a deployment of either kind; None where there is nothing to bound its times by."""
+    if isinstance(spec.timing, BoardTiming):
+        return tables_of_boards(spec, spec.timing, most)
+    return tables_of_costs(spec, spec.timing, most)
 
 
 def bound(spec: Spec, demand: Demand, room: Room) -> Bound:
     """Of a saturated replay, in its steady window or in the whole run if that is next to nothing."""
     most = min(room.most_requests, demand.can_run(room.tokens))
-    tables = Tables(spec, most)
-    cycles = max(demand.mean_charge(room.tokens) / room.tokens, 1 / room.most_requests)
-    per_token_s = least_seconds(tables, cycles, 1.0, demand.mean_read(room.tokens))
+    tables = tables_of(spec, most)
+    if tables is None:
+        return Bound(float("inf"), 0.0)
+    cycles = max(demand.mean_charge(room.running(demand)) / room.tokens, 1 / room.most_requests)
+    per_token_s = least_seconds(tables, cycles, 1.0, demand.mean_read(room.running(demand)))
     return Bound(1 / (per_token_s * ROUNDING), _least_p99(tables, demand, room, most) * ROUNDING)
 
 
 def bound_of_arrivals(spec: Spec, demand: Demand, room: Room) -> Bound:
     """Of an open replay that keeps up: no more than comes, and no faster than so much work allows."""
     most = min(room.most_requests, demand.can_run(room.tokens))
-    tables = Tables(spec, most)
+    tables = tables_of(spec, most)
     rate = demand.tokens / demand.span_s if demand.span_s > 0 else float("inf")
+    if tables is None:
+        return Bound(rate, 0.0)
     return Bound(rate, _least_p99_of_arrivals(tables, demand, room, most) * ROUNDING)
 
 
@@ -109,10 +97,13 @@ def falls_behind(spec: Spec, demand: Demand, room: Room, waiting_s: float) -> bo
 
     What was let in and is not done yet holds memory, so it is not much.
     """
-    tables = Tables(spec, min(room.most_requests, demand.can_run(room.tokens)))
+    tables = tables_of(spec, min(room.most_requests, demand.can_run(room.tokens)))
+    if tables is None:
+        return False
     late_tokens, late_charged = demand.late
-    tokens = demand.tokens - late_tokens - demand.missing_tokens.most(room.tokens)
-    unread = late_charged + demand.missing_charged.most(room.tokens)
+    running = room.running(demand)
+    tokens = demand.tokens - late_tokens - demand.missing_tokens.most(running)
+    unread = late_charged + demand.missing_charged.most(running)
     charged, read = demand.charged - unread, demand.read - unread
     if tokens <= 0 or charged <= 0:
         return False
@@ -156,7 +147,7 @@ def _least_p99(tables: Tables, demand: Demand, room: Room, most: int) -> float:
     full as admission makes them, so their mean size, and mean of KV tokens, can be read off the trace.
     """
     alone = float(tables.chain.min())
-    made = demand.tokens - demand.missing_tokens.most(room.tokens)
+    made = demand.tokens - demand.missing_tokens.most(room.running(demand))
     # What a cycle is full to, or it has as many requests as it may.
     full = room.pools * (room.pool_tokens - demand.longest + 1)
     # The last cycle of the window may be less full; first tokens have no gap.
@@ -183,7 +174,8 @@ def _least_p99_of_arrivals(tables: Tables, demand: Demand, room: Room, most: int
     of them it makes, and so the longer it takes. A mean y solves y = base + load y.
     """
     least_s = float(tables.chain.min())
-    made = demand.tokens - demand.late[0] - demand.last_tokens - demand.missing_tokens.most(room.tokens)
+    missing = demand.missing_tokens.most(room.running(demand))
+    made = demand.tokens - demand.late[0] - demand.last_tokens - missing
     gaps = (1 - LEFT_OUT) * (made - demand.requests)
     if made < FEWEST_MOMENTS * most or gaps <= 0:
         return least_s

@@ -12,15 +12,38 @@ from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 
 MOST_BATCHES = 3
+# One batch for all of its devices, or on each of them.
+ONE_BATCH = ("vllm", "h2m2")
+# Requests at once on a board. It holds many more than it is fast with, so memory does not limit them.
+BOARD_REQUESTS = (16, 32, 64, 128, 256, 512, 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a deployment may take at most."""
+
+    usd_per_hour: float = float("inf")
+    power_w: float = float("inf")  # rated
+    devices: int | None = None
+
+    def allows(self, deployment: Deployment) -> bool:
+        """What nobody knows the watts of is within no limit of them."""
+        watts = float("inf") if deployment.power_w is None else deployment.power_w
+        few = self.devices is None or sum(part.count for part in deployment.parts) <= self.devices
+        return few and watts <= self.power_w
+
+
+NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A system on counted devices, and for lamina how many batches take turns."""
+    """A system on counted devices, and for the laminas how many batches take turns."""
 
     system: str
     deployment: Deployment
     batches: int = 1
+    most_requests: int | None = None  # at once, on each board; the system's own limit, if None
 
     @property
     def usd_per_hour(self) -> float:
@@ -30,36 +53,34 @@ class Candidate:
         return price
 
     def borrowed(self, costs: CostSet) -> tuple[str, ...]:
-        """Those of its devices that nobody measured: they have another one's efficiencies."""
+        """Those of its devices that nobody measured: they have another one's efficiencies, or are boards."""
         devices = {part.device.name: part.device for part in self.deployment.parts}
-        return tuple(
-            name
-            for name, device in devices.items()
-            if name in costs.borrowed and costs.measured_as(device) == costs.borrowed[name].device
-        )
+        return tuple(name for name, device in devices.items() if device.board or _borrows(device, costs))
 
     def __str__(self) -> str:
         turns = f", {self.batches} batches" if self.batches > 1 else ""
-        return f"{self.system} {self.deployment}{turns}"
+        limit = f", {self.most_requests} requests on each" if self.most_requests else ""
+        return f"{self.system} {self.deployment}{turns}{limit}"
 
 
 def candidates(
-    systems: Sequence[str],
-    model: ModelShape,
-    devices: Sequence[Device],
-    *,
-    budget_usd_per_hour: float = float("inf"),
-    most_devices: int | None = None,
+    systems: Sequence[str], model: ModelShape, devices: Sequence[Device], limits: Limits = NO_LIMITS
 ) -> Iterator[Candidate]:
-    """All of them, whether or not the model fits; vllm has one batch, the others up to three.
+    """All of them, whether or not the model fits; the laminas have up to three batches, others one.
 
     Three batches rotate over two replicas, each of which holds all weights.
     """
     for name in systems:
-        for batches in range(1, 2 if name == "vllm" else MOST_BATCHES + 1):
+        for batches in range(1, 2 if name in ONE_BATCH else MOST_BATCHES + 1):
             found = deployments(
-                name, model, devices, usd_per_hour=(0.0, budget_usd_per_hour), replicas=max(1, batches - 1)
+                name, model, devices, usd_per_hour=(0.0, limits.usd_per_hour), replicas=max(1, batches - 1)
             )
             for each in found:
-                if most_devices is None or sum(part.count for part in each.parts) <= most_devices:
-                    yield Candidate(name, each, batches)
+                if limits.allows(each):
+                    for most in BOARD_REQUESTS if each.model.device.board else (None,):
+                        yield Candidate(name, each, batches, most)
+
+
+def _borrows(device: Device, costs: CostSet) -> bool:
+    borrowed = costs.borrowed.get(device.name)
+    return borrowed is not None and costs.measured_as(device) == borrowed.device

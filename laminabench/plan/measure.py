@@ -43,6 +43,7 @@ class Point:
             "system": self.candidate.system,
             "deployment": str(self.candidate.deployment),
             "batches": self.candidate.batches,
+            "most_requests": self.candidate.most_requests,
             "usd_per_hour": self.candidate.usd_per_hour,
             **numbers,
             "usd_per_million_tokens": self.usd_per_million_tokens,

@@ -40,5 +40,5 @@ class Question:
             self.network or parse_network(system(candidate.system).NETWORK),
             batches=candidate.batches,
             host_async=self.host_async,
-            max_num_seqs=most_requests,
+            max_num_seqs=most_requests or candidate.most_requests,
         )

@@ -39,8 +39,10 @@ class Stage:
     def cluster(self, candidate: Candidate) -> Spec | None:
         """With tables no longer than the batches that memory has room for: the same replay, made sooner.
 
-        All of the devices' memory is more than KV ever gets.
+        All of the devices' memory is more than KV ever gets. A board has no tables.
         """
+        if candidate.deployment.model.device.board:
+            return cluster(self.question, candidate)
         part = candidate.deployment.attention or candidate.deployment.model
         tokens = part.memory_bytes / self.question.model.kv_bytes_per_token
         most = max(1, self.demands[1].can_run(tokens))

@@ -12,7 +12,7 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices
 from laminabench.errors import UserError
 from laminabench.plan.asked import devices_of
-from laminabench.plan.candidate import Candidate, candidates
+from laminabench.plan.candidate import Candidate, Limits, candidates
 
 H100, H20 = (load_devices()[name] for name in ("h100", "h20"))
 
@@ -48,7 +48,7 @@ def test_replicas_multiply_model_workers_only() -> None:
 
 def test_candidates_of_a_plan() -> None:
     shape = model("llama3-70b")
-    found = list(candidates(["vllm", "lamina"], shape, [H100, H20], budget_usd_per_hour=50, most_devices=6))
+    found = list(candidates(["vllm", "lamina"], shape, [H100, H20], Limits(50, devices=6)))
     assert all(each.usd_per_hour <= 50 for each in found)
     assert all(sum(each.deployment.dop) <= 6 for each in found)
     assert {each.batches for each in found if each.system == "vllm"} == {1}
@@ -57,12 +57,39 @@ def test_candidates_of_a_plan() -> None:
     assert len(set(map(str, found))) == len(found)
 
 
+def test_boards_are_for_h2m2_alone_and_it_runs_on_nothing_else() -> None:
+    shape, board = model("llama3-70b"), load_devices()["h2m2"]
+    counts = [each.model.count for each in deployments("h2m2", shape, [H100, board])]
+    assert counts == list(range(1, 65))
+    assert {each.attention for each in deployments("h2m2", shape, [board])} == {None}
+    assert list(deployments("h2m2", shape, [H100, H20])) == []
+    for system in ("vllm", "lamina", "lamina-v1"):
+        assert list(deployments(system, shape, [board])) == []
+    within = list(candidates(["h2m2", "vllm"], shape, [H100, board], Limits(50)))
+    boards = [each for each in within if each.system == "h2m2"]
+    # A board's memory holds more requests than it is fast with.
+    assert [str(each) for each in boards[:2]] == [f"h2m2 1xh2m2, {n} requests on each" for n in (16, 32)]
+    assert {each.deployment.model.count for each in boards} == set(range(1, 10))
+    assert {each.batches for each in within} == {1}
+    assert {each.most_requests for each in within if each.system == "vllm"} == {None}
+
+
+def test_watts_may_be_limited_and_who_has_no_rating_is_out() -> None:
+    shape, tpu = model("llama3-70b"), load_devices()["tpu-v6e"]
+    found = list(candidates(["vllm"], shape, [H100, H20, tpu], Limits(power_w=1600)))
+    assert [str(each.deployment) for each in found] == ["1xh100", "2xh100", "1xh20", "2xh20", "4xh20"]
+    assert any(each.deployment.model.device is tpu for each in candidates(["vllm"], shape, [tpu]))
+
+
 def test_borrowed_are_devices_that_nobody_measured() -> None:
     both = Candidate("lamina", next(deployments("lamina", model("llama3-8b"), [H100, H20])))
     assert both.borrowed(load_costs("vllm-0.14")) == ()
     pair = [each for each in deployments("lamina", model("llama3-8b"), [H100, H20]) if "h20" in str(each)]
     assert Candidate("lamina", pair[0]).borrowed(load_costs("vllm-0.14")) == ("h20",)
     assert Candidate("lamina", pair[0]).borrowed(load_costs("roofline")) == ()
+    # Nobody has one to measure, whatever the cost set.
+    board = Candidate("h2m2", next(deployments("h2m2", model("llama3-8b"), [load_devices()["h2m2"]])))
+    assert board.borrowed(load_costs("roofline")) == ("h2m2",)
 
 
 def test_devices_by_name_and_by_family() -> None:

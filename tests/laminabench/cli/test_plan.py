@@ -53,6 +53,30 @@ def test_the_winner_is_the_cheapest_on_the_front(as_json: AsJson, trace: str) ->
         assert row["assumed_devices"] == (["h20"] if "h20" in row["deployment"] else [])
 
 
+def test_boards_are_candidates_where_they_are_named(shell: Shell, as_json: AsJson, trace: str) -> None:
+    devices = ("--devices", "h100,h2m2", "--jobs", "1", "-q")
+    call = ("plan", "--trace", trace, "--slo-tbt-p99-ms", "400", *devices)
+    asked = (*call, "--budget", "16", "--systems", "vllm,h2m2", "--power-budget", "1000", "--top", "20")
+    found = as_json(*asked)
+    assert (found["power_budget_w"], found["weights_and_kv"]) == (1000, "bf16")
+    (answer,) = found["answers"]
+    # 1xh100 does not hold the model, and three boards draw too much.
+    assert {row["deployment"] for row in answer["replayed"]} == {"1xh2m2", "2xh2m2"}
+    assert {row["most_requests"] for row in answer["replayed"]} <= {16, 32, 64, 128, 256, 512, 1024}
+    assert answer["winner"]["assumed_devices"] == ["h2m2"]
+    assert answer["binds"][0]["resource"] in ("compute of the chips", "requests at once")
+    code, out, _ = shell(*asked)
+    assert code == 0
+    for said in (
+        "at most $16.00 an hour and 1,000 W",
+        "xh2m2*, ",
+        "* h2m2: not measured, computed from the board's parameters",
+        "weights and KV in int8, elsewhere in bf16",
+        "assumed, as nobody has published it: $5.26 an hour and 450 W of h2m2",
+    ):
+        assert said in out
+
+
 def test_every_one_replayed_has_the_same_winner(as_json: AsJson, trace: str) -> None:
     call = ("plan", "--trace", trace, "--slo-tbt-p99-ms", "70", *FEW, "--jobs", "1")
     searched, every = as_json(*call), as_json(*call, "--exhaustive")

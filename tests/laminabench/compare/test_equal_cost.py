@@ -13,10 +13,10 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device, load_devices, priced
 from laminabench.catalog.network import parse_network
 from laminabench.compare.cells import cell, cells
-from laminabench.compare.equal_cost import at_equal_cost
+from laminabench.compare.equal import made_equal
 from laminabench.compare.grid import Grid, grid_cells
 from laminabench.compare.holding import longest_held
-from laminabench.compare.terms import EqualCost, Terms
+from laminabench.compare.terms import Equal, Terms
 from laminabench.errors import UserError
 from laminabench.replay import Workload
 from laminabench.traces.table import Trace, TraceMeta
@@ -34,47 +34,45 @@ TRACE = requests(*[(1000, 20), (4000, 30), (500, 40)] * 20)
 
 
 def chosen(terms: Terms, trace: Trace = TRACE) -> dict[str, str]:
-    assert terms.equal_cost is not None
-    setups = at_equal_cost(terms.setups(MODEL, COSTS), terms, terms.equal_cost, trace)
+    assert terms.equal is not None
+    setups = made_equal(terms.setups(MODEL, COSTS), terms, terms.equal, trace)
     return {name: str(setup.deployment) for name, setup in setups.items()}
 
 
 def test_the_papers_deployments_are_kept_where_their_prices_are_about_equal() -> None:
-    assert chosen(Terms(PAIR, equal_cost=EqualCost())) == {"lamina": "2xh100+4xh20", "vllm": "4xh100"}
+    assert chosen(Terms(PAIR, equal=Equal())) == {"lamina": "2xh100+4xh20", "vllm": "4xh100"}
 
 
 def test_another_is_chosen_where_the_papers_is_too_dear() -> None:
     given = {"lamina": parse_deployment("2xh200+4xh20")}  # $39.72 an hour, 4xh100 is $44.24
-    found = chosen(Terms(PAIR, given=given, equal_cost=EqualCost(0.1)))
+    found = chosen(Terms(PAIR, given=given, equal=Equal(0.1)))
     assert found["lamina"] == "2xh200+4xh20"
     assert found["vllm"] in ("8xh20", "4xh200")
 
 
 def test_the_best_of_all_within_the_tolerance_is_chosen() -> None:
-    terms = Terms(PAIR, equal_cost=EqualCost(0.3, (device("h20"), device("h100"), device("h200"))))
+    terms = Terms(PAIR, equal=Equal(0.3, (device("h20"), device("h100"), device("h200"))))
     terms = replace(terms, systems=("vllm", "lamina"), given={"lamina": parse_deployment("2xh200+1xh20")})
     found = chosen(terms)["lamina"]
-    best = cell(
-        replace(terms, equal_cost=None, given={"lamina": parse_deployment(found)}), MODEL, TRACE, COSTS
-    )
+    best = cell(replace(terms, equal=None, given={"lamina": parse_deployment(found)}), MODEL, TRACE, COSTS)
     for other in ("2xh100+2xh20", "2xh200+4xh20", "2xh100+4xh20"):
         given = {"lamina": parse_deployment(other)}
         assert 0.7 * 44.24 <= (given["lamina"].usd_per_hour or 0) <= 1.3 * 44.24, "not a rival"
-        rival = cell(replace(terms, equal_cost=None, given=given), MODEL, TRACE, COSTS)
+        rival = cell(replace(terms, equal=None, given=given), MODEL, TRACE, COSTS)
         assert best.throughput_tokens_per_s["lamina"] >= rival.throughput_tokens_per_s["lamina"]
 
 
 def test_where_there_is_none_the_nearest_is_named() -> None:
     with pytest.raises(UserError, match=r"within 1% of \$40\.64 an hour; the nearest is 4xh100 for \$44\.24"):
-        chosen(Terms(PAIR, equal_cost=EqualCost(0.01, (device("h100"),))))
+        chosen(Terms(PAIR, equal=Equal(0.01, (device("h100"),))))
     with pytest.raises(UserError, match="none has the memory"):
-        chosen(Terms(PAIR, equal_cost=EqualCost(0.01, (device("rtx-4080"),))))
+        chosen(Terms(PAIR, equal=Equal(0.01, (device("rtx-4080"),))))
 
 
 def test_a_deployment_without_a_price_is_refused() -> None:
     given = {"lamina": parse_deployment("2xtpu-v6e+4xcpu")}
     with pytest.raises(UserError, match="2xtpu-v6e\\+4xcpu of lamina has no price"):
-        chosen(Terms(PAIR, given=given, equal_cost=EqualCost()))
+        chosen(Terms(PAIR, given=given, equal=Equal()))
 
 
 def test_a_deployment_for_nothing_is_refused() -> None:
@@ -86,7 +84,7 @@ def test_a_deployment_for_nothing_is_refused() -> None:
 def test_prices_of_the_user_decide() -> None:
     dear = priced(load_devices(), {"h20": 40.0})
     with pytest.raises(UserError, match=r"of \$182\.12 an hour"):
-        chosen(Terms(PAIR, catalogue=dear, equal_cost=EqualCost(0.1, (dear["h100"],))))
+        chosen(Terms(PAIR, catalogue=dear, equal=Equal(0.1, (dear["h100"],))))
 
 
 def test_requests_that_one_system_could_never_hold_are_left_out_for_all() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from laminabench.figures.planned import picture
+from laminabench.figures.planned import MARKS, picture
+from laminabench.figures.style import SYSTEM_COLOURS
+from laminabench.systems.registry import MODULES
 
 
 def row(system: str, tbt_p99_ms: float, cost: float) -> dict[str, Any]:
@@ -36,3 +38,9 @@ def test_tokens_for_nothing_have_a_place_too() -> None:
     paid, free = ([row("vllm", 20, cost)] for cost in (3.0, 0.0))
     assert {axes.get_yscale() for axes in picture(plan(paid)).axes} == {"log"}
     assert {axes.get_yscale() for axes in picture(plan(paid, free)).axes} == {"linear"}
+
+
+def test_every_system_has_a_colour_and_a_mark_of_its_own() -> None:
+    for looks in (SYSTEM_COLOURS, MARKS):
+        assert looks.keys() == MODULES.keys()
+        assert len(set(looks.values())) == len(looks)

@@ -10,7 +10,7 @@ import pytest
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.hardware import load_devices
 from laminabench.plan.bounds import Bound, below
-from laminabench.plan.candidate import Candidate, candidates
+from laminabench.plan.candidate import Candidate, Limits, candidates
 from laminabench.plan.measure import Point
 from laminabench.plan.question import Question
 from laminabench.plan.stages import bounds, points, stage_of
@@ -32,7 +32,7 @@ def judged(question: Question, some: list[Candidate]) -> list[tuple[Bound, Point
 def a_dozen(seed: int, model: Any) -> list[Candidate]:
     """Of all systems, by chance."""
     devices = [load_devices()[name] for name in ("h100", "h20", "a100-80g", "l40s")]
-    every = list(candidates(SYSTEMS, model, devices, most_devices=16))
+    every = list(candidates(SYSTEMS, model, devices, Limits(devices=16)))
     chosen = np.random.default_rng(seed).choice(len(every), 12, replace=False)
     return [every[i] for i in chosen]
 
@@ -76,7 +76,7 @@ def test_bounds_are_near_where_batches_stay_full(draw_trace: Any, ask: Any) -> N
 
 def all_of_vllm(model: Any) -> list[Candidate]:
     devices = [load_devices()[name] for name in ("h100", "h20", "a100-80g")]
-    return list(candidates(["vllm"], model, devices, most_devices=8))
+    return list(candidates(["vllm"], model, devices, Limits(devices=8)))
 
 
 def test_open_what_falls_behind_by_its_bound_does_in_its_replay(draw_trace: Any, ask: Any) -> None:

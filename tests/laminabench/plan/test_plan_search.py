@@ -10,7 +10,7 @@ import pytest
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.hardware import load_devices
 from laminabench.plan.bounds import Bound
-from laminabench.plan.candidate import Candidate, candidates
+from laminabench.plan.candidate import Candidate, Limits, candidates
 from laminabench.plan.front import front, meets, nearest, winner
 from laminabench.plan.halving import FEWEST_REQUESTS, SHARES, part_of, undominated_on_samples
 from laminabench.plan.measure import Point
@@ -23,7 +23,7 @@ SYSTEMS = ("vllm", "lamina", "lamina-v1")
 
 def some(model: Any, budget: float = 45.0, devices: str = "h100 h20") -> list[Candidate]:
     chosen = [load_devices()[name] for name in devices.split()]
-    return list(candidates(SYSTEMS, model, chosen, budget_usd_per_hour=budget))
+    return list(candidates(SYSTEMS, model, chosen, Limits(budget)))
 
 
 CASES = [
