@@ -97,7 +97,7 @@ def _claim(claim: Claim) -> dict[str, object]:
 
 def _list(console: Console, titles: dict[str, str]) -> None:
     for name, title in titles.items():
-        console.print(f"{name:12}{literal(title)}")
+        console.print(f"{name:18}{literal(title)}")
 
 
 def _render(console: Console, written: list[Written], folder: Path) -> None:

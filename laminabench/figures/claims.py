@@ -26,6 +26,7 @@ class Claim:
     relation: Relation = "is"
     remark: str = ""  # a plain sentence where it does not come out
     entered: bool = False  # ours is the paper's own value, and so confirms nothing
+    fitted: bool = False  # a parameter was chosen for this very value, which so confirms nothing either
 
     @property
     def deviation(self) -> float | None:
@@ -60,6 +61,9 @@ class Claim:
         return list(zip(ours * (both // len(ours)), published * (both // len(published)), strict=True))
 
     def _verdict(self) -> str:
+        return self._difference() + (" (fitted)" if self.fitted else "")
+
+    def _difference(self) -> str:
         if self.relation != "is" and self.holds is not None:
             return "holds" if self.holds else "does not hold"
         pairs = self._pairs()
@@ -91,6 +95,6 @@ def _text(value: Value, unit: str) -> str:
 
 def _number(value: float, unit: str) -> str:
     if unit == "%":
-        return f"{value:.1f}"
+        return f"{value:.2g}" if abs(value) < 1 else f"{value:.1f}"
     # Papers print tenths of a token: "1,154.7" may not be shown as "1,155".
     return f"{value:,.1f}".removesuffix(".0") if abs(value) >= 1000 else f"{value:.4g}"

@@ -29,7 +29,13 @@ V1 = tuple(
     [f"v1-table{number}" for number in (1, 3, 4)]
     + [f"v1-fig{number}" for number in (1, 3, 4, 5, 6, 12, 13, 14, 15, 16, 17)]
 )
-NAMES = V2 + V1
+H2M2 = tuple(
+    [f"h2m2-fig{number}" for number in (6, 7, 8, 12, 13, 14, 15)]
+    + ["h2m2-table3"]
+    + [f"h2m2-fig{number}" for number in (16, 17, 18, 19)]
+    + ["h2m2-sensitivity"]
+)
+NAMES = V2 + V1 + H2M2
 SUFFIXES = (".csv", ".svg", ".png")
 
 

@@ -19,7 +19,7 @@ DRAFT = ("--offline", "--num-requests", "50", "--jobs", "1")
 def test_every_figure_is_listed_in_the_papers_order(shell: Shell, as_json: AsJson) -> None:
     listed = as_json("figures", "--list")["figures"]
     assert tuple(listed) == NAMES
-    assert len(NAMES) == 27
+    assert len(NAMES) == 40
     assert all(listed.values())
     code, out, err = shell("figures", "--list", "v1-fig1", "table4")
     assert (code, err) == (0, "")

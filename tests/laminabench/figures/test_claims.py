@@ -90,6 +90,16 @@ def test_what_was_only_entered_counts_as_nothing(tmp_path: Path) -> None:
     entered = claim(100.0, 100.0, entered=True)
     assert entered.row()[4] == "entered"
     write_page(tmp_path / "PAPER.md", [Written("table1", "title", "how", (entered, claim(1.0, 1.0)), 2)])
-    assert "2 claims: 1 hold or come out within 10 %, 0 do not, 0 cannot be compared here, and 1 are" in (
+    assert "2 claims: 1 hold or come out within 10 %, 0 do not, 0 cannot be compared here, 1 are" in (
         tmp_path / "PAPER.md"
     ).read_text(encoding="utf-8")
+
+
+def test_what_a_parameter_was_fitted_to_is_called_so_and_counts_as_nothing(tmp_path: Path) -> None:
+    fitted = claim(1.30, 1.29, fitted=True)
+    assert fitted.row()[4] == "-0.8% (fitted)"
+    write_page(tmp_path / "PAPER.md", [Written("h2m2-fig7", "title", "how", (fitted, claim(1.0, 2.0)), 2)])
+    page = (tmp_path / "PAPER.md").read_text(encoding="utf-8")
+    assert "2 claims: 0 hold or come out within 10 %, 1 do not, 0 cannot be compared here, 0 are" in page
+    assert "and 1 are what a parameter was fitted to" in page
+    assert "## H2M2" in page
