@@ -15,11 +15,11 @@ from lamina.cluster.meeting import Meeting
 from lamina.cluster.pulling import Pull
 from lamina.cluster.pulse import Pulse
 from lamina.cluster.worker import Front, Plan
-from lamina.convert import Conversion
 from lamina.fhbn import Listener
 from lamina.fhbn.channel import Message, Receiver, Sender
 from lamina.kv import Arena
 from lamina.model.prefill import CHUNK
+from lamina.operators import Attended
 from lamina.pipeline import Keeper, Recorder, Turn
 from lamina.pipeline.arenas import arena_shape, attend_over
 from lamina.pipeline.keeper import Arrival
@@ -38,14 +38,14 @@ class AttentionRole:
     """Serves one batch at a time, layer by layer, in the schedule's order."""
 
     def __init__(
-        self, boot: Boot, conversion: Conversion, front: Front, recorder: Recorder, pulse: Pulse
+        self, boot: Boot, attended: Attended, front: Front, recorder: Recorder, pulse: Pulse
     ) -> None:
         self._boot, self._front, self._recorder, self._pulse = boot, front, recorder, pulse
         front.check = self._check
         self._schedule, self._partition = boot.schedule, boot.deal
-        self._ops = conversion.attentions
+        self._ops = attended.attentions
         self._heads = self._partition.of_worker(boot.number)
-        self._arena = Arena(arena_shape(conversion, len(self._heads)), boot.arena_tokens)
+        self._arena = Arena(arena_shape(attended, len(self._heads)), boot.arena_tokens)
         if boot.decode_only:
             self._arena.fill()
         self._keeper = Keeper(self._arena, boot.batches)

@@ -8,20 +8,22 @@ model workers to each other, pair by pair in ascending order, the lower number l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from lamina.cluster.boot import Boot
 from lamina.cluster.collective import MESSAGE_BYTES, Ranks
 from lamina.cluster.pulling import PIECE_SLOTS, piece_bytes
-from lamina.cluster.ring import Ring
 from lamina.cluster.wires import Wires
 from lamina.cluster.worker import Front
 from lamina.fhbn import Link, Listener, connect
 from lamina.fhbn.channel import Receiver, Sender
 from lamina.fhbn.deadline import Deadline
 from lamina.model.prefill import CHUNK
+
+if TYPE_CHECKING:
+    from lamina.cluster.ring import Ring  # brings transformers, which attention workers do without
 
 # Not more messages than a batch has in flight: then nobody waits for room while others wait for him.
 _SPARE_SLOTS = 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,14 @@ from lamina.pipeline.original import original_of
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion
+
+
+def without_scipy() -> None:
+    """In a process that runs nothing but workers, before transformers is loaded: it would load scipy, for
+    losses of models that find objects in pictures, and that takes a second.
+    """
+    if "scipy" not in sys.modules:
+        sys.modules["scipy"] = None  # type: ignore[assignment]  # as for importlib: there is none
 
 
 class Models:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import select
 import signal
@@ -16,10 +17,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgpack
 import torch
 
-# What a worker does is loaded here once, not after every fork.
-from lamina.cluster import attention_worker, model_worker, prefill_worker, worker  # noqa: F401
+from lamina.cluster import worker
 from lamina.cluster.boot import Boot, Weights
-from lamina.cluster.models import Models
+from lamina.cluster.models import Models, without_scipy
 from lamina.pipeline.facts import ModelFacts
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ class Nursery:
     def _fork(self, said: dict[str, Any], model: dict[str, Any]) -> int:
         boot = Boot(**said)
         conversion, weights = self._models.conversion(model), self._models.weights(model)
+        if boot.kind == "model" and boot.deal.ranks > 1:
+            conversion.sharded(boot.deal.ranks).compile()  # here once, and not in every rank
         nursery = os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -104,8 +106,19 @@ def _become(nursery: int, boot: Boot, conversion: Conversion, weights: Weights) 
     os._exit(status)
 
 
+def load() -> None:
+    """What workers do, here once and not after every fork."""
+    without_scipy()
+    from lamina.cluster import attention_worker, model_worker, prefill_worker  # noqa: F401, PLC0415
+    from lamina.fhbn import gloo, shm  # noqa: F401, PLC0415
+
+    # It stays: a worker that looked for garbage in it would get its own copy of all of it.
+    gc.freeze()
+
+
 def main() -> None:
     """Answer until nobody asks."""
+    load()
     # Threads do not survive a fork: none may be started before it. Workers have a core each anyway.
     torch.set_num_threads(1)
     nursery, heard = Nursery(), msgpack.Unpacker(max_buffer_size=1 << 30)

@@ -117,7 +117,8 @@ class RayMachine:
 
     def _run(self, model: dict[str, Any], boot: Boot, slot: Slot, spot: Spot) -> int:
         handle = len(self._started) + 1
-        self._started[handle] = _Started(boot, slot, spot, slot.actor.run.remote(boot.said(), model))
+        run = slot.actor.run.remote(boot.said(), model, self._models.conversion(model).attended)
+        self._started[handle] = _Started(boot, slot, spot, run)
         return handle
 
     def kill(self, handles: Sequence[int]) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 
 from lamina import host_memory
 from lamina.cluster import worker
-from lamina.cluster.boot import Boot, Weights
+from lamina.cluster.boot import Boot
 from lamina.cluster.models import Models
+from lamina.operators import Attended
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,6 @@ class RayWorker:
     def prepare(self, model: dict[str, Any], kind: str) -> str | None:
         """Load what a worker of this kind has of the model; or why that cannot be."""
         try:
-            self._models.conversion(model)
             if has_weights(kind):
                 self._models.weights(model)
         except (ValueError, OSError) as error:
@@ -68,12 +68,16 @@ class RayWorker:
         gc.freeze()  # torch and the model stay: going through them takes most of a second
         return None
 
-    def run(self, said: dict[str, Any], model: dict[str, Any]) -> tuple[int, str]:
-        """A worker's life; the status that it ends with, and why."""
+    def run(self, said: dict[str, Any], model: dict[str, Any], attended: Attended) -> tuple[int, str]:
+        """A worker's life; the status that it ends with, and why.
+
+        What an attention worker has of the model is sent: it loads nothing of it, nor transformers.
+        """
         boot = Boot(**said)
         try:
-            weights: Weights = self._models.weights(model) if has_weights(boot.kind) else []
-            return worker.run(boot, self._models.conversion(model), weights), ""
+            if not has_weights(boot.kind):
+                return worker.run(boot, attended, []), ""
+            return worker.run(boot, self._models.conversion(model), self._models.weights(model)), ""
         except Exception:
             return 1, traceback.format_exc().strip()
         finally:

@@ -20,6 +20,7 @@ from lamina.fhbn import ChannelError, Link, Listener, connect
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import ChannelClosedError, ChannelTimeoutError, HandshakeError, PeerLostError
+from lamina.operators import Attended
 from lamina.pipeline import Change, Recorder
 
 if TYPE_CHECKING:
@@ -185,14 +186,14 @@ class Role(Protocol):
         """Turn by turn, until the front end wants no more."""
 
 
-def run(boot: Boot, conversion: Conversion, weights: Weights) -> int:
-    """A worker's life; the status it ends with."""
+def run(boot: Boot, model: Conversion | Attended, weights: Weights) -> int:
+    """A worker's life; the status it ends with. An attention worker is given no more than it attends to."""
     os.sched_setaffinity(0, {boot.core})
     torch.set_num_threads(1)
     with connect(boot.address, name=boot.name, secret=boot.secret, timeout_s=MEETING_S) as link:
         try:
             with torch.inference_mode():
-                _work(boot, conversion, weights, link)
+                _work(boot, model, weights, link)
         except EndedError:
             return 0
         except BaseException as error:
@@ -202,12 +203,12 @@ def run(boot: Boot, conversion: Conversion, weights: Weights) -> int:
     return 0
 
 
-def _work(boot: Boot, conversion: Conversion, weights: Weights, link: Link) -> None:
+def _work(boot: Boot, model: Conversion | Attended, weights: Weights, link: Link) -> None:
     recorder = Recorder()
     front = Front(link.control, recorder)
     front.call = Call(boot.epoch, boot.cycle, frozenset(), boot.partition)
     with Pulse(boot) as pulse:
-        role = _role(boot, conversion, weights, front, recorder, pulse)
+        role = _role(boot, model, weights, front, recorder, pulse)
         while True:
             try:
                 _meet(boot, front, role)
@@ -222,17 +223,25 @@ def _work(boot: Boot, conversion: Conversion, weights: Weights, link: Link) -> N
 
 
 def _role(
-    boot: Boot, conversion: Conversion, weights: Weights, front: Front, recorder: Recorder, pulse: Pulse
+    boot: Boot,
+    model: Conversion | Attended,
+    weights: Weights,
+    front: Front,
+    recorder: Recorder,
+    pulse: Pulse,
 ) -> Role:
-    from lamina.cluster.attention_worker import AttentionRole  # noqa: PLC0415 - they import this module
+    if boot.kind == "attention":
+        from lamina.cluster.attention_worker import AttentionRole  # noqa: PLC0415 - it imports this module
+
+        return AttentionRole(boot, Attended(model.attentions, model.dtype), front, recorder, pulse)
+    # These bring transformers too.
     from lamina.cluster.model_worker import ModelRole  # noqa: PLC0415
     from lamina.cluster.prefill_worker import PrefillRole  # noqa: PLC0415
 
+    assert not isinstance(model, Attended)
     if boot.kind == "model":
-        return ModelRole(boot, conversion, weights, front, recorder, pulse)
-    if boot.kind == "prefill":
-        return PrefillRole(boot, conversion, weights, front, pulse)
-    return AttentionRole(boot, conversion, front, recorder, pulse)
+        return ModelRole(boot, model, weights, front, recorder, pulse)
+    return PrefillRole(boot, model, weights, front, pulse)
 
 
 def _meet(boot: Boot, front: Front, role: Role) -> None:

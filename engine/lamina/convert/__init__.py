@@ -2,12 +2,13 @@
 
 from lamina.convert.bind import BoundSlice
 from lamina.convert.classes import SliceClass
-from lamina.convert.conversion import AttentionOp, Conversion, convert
+from lamina.convert.conversion import Conversion, convert
 from lamina.convert.describe import describe, drawing
 from lamina.convert.errors import ConversionError
 from lamina.convert.shard import Sharded
 from lamina.convert.shard_collective import Collective
 from lamina.convert.slices import Slice
+from lamina.operators import AttentionOp
 
 __all__ = [
     "AttentionOp",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,8 +24,9 @@ from lamina.convert.program import Name
 from lamina.convert.slices import Slice, draft_slices
 from lamina.convert.source import Source, build_on_meta, open_source
 from lamina.convert.spec import BATCH, spec_of
-from lamina.convert.trace import trace
+from lamina.convert.trace import Traced, trace
 from lamina.convert.unmodified import check_tables
+from lamina.operators import Attended, AttentionOp
 
 if TYPE_CHECKING:
     from lamina.convert.shard import Sharded
@@ -35,19 +37,6 @@ BACKENDS = ("python", "aot", "cudagraph")
 _one_at_a_time = threading.Lock()
 # Architectures that stay known: of a small one the graph takes a second, of 80 layers ten.
 _MOST_KEPT = 32
-
-
-@dataclass(frozen=True)
-class AttentionOp:
-    """One attention operator that was cut out: all that an attention worker must know of it."""
-
-    layer: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    scale: float
-    window: int  # tokens a token may see, itself included; 0 = all before it
-    softcap: float  # 0 = none
 
 
 @dataclass(frozen=True)
@@ -88,10 +77,21 @@ class Conversion:
         return bound
 
     def sharded(self, degree: int) -> Sharded:
-        """The same slices for `degree` ranks that share every layer's work and weights."""
+        """The same slices for `degree` ranks that share every layer's work and weights; made once."""
         from lamina.convert.shard import shard  # noqa: PLC0415 - it is made of conversions
 
-        return shard(self, degree)
+        if degree not in self._sharded:
+            self._sharded[degree] = shard(self, degree)
+        return self._sharded[degree]
+
+    @property
+    def attended(self) -> Attended:
+        """What attention workers have of it."""
+        return Attended(self.attentions, self.dtype)
+
+    @cached_property
+    def _sharded(self) -> dict[int, Sharded]:
+        return {}
 
 
 def _bind(
@@ -149,16 +149,19 @@ class _Cut:
 
 
 _kept: dict[tuple[object, ...], _Cut] = {}
+# The graph that was traced last, and its logits: often the other rope mode is asked for next.
+_graph: dict[tuple[object, ...], tuple[Traced, fx.Node]] = {}
 
 
 def _cut(source: Source, rope: str) -> _Cut:
     """As the last time, if this architecture has been asked for before."""
     config = source.config.to_json_string(use_diff=False)
-    key = (config, source.model_class, source.dtype, source.experts, rope)
+    architecture = (config, source.model_class, source.dtype, source.experts)
+    key = (*architecture, rope)
     known = _kept.get(key)
     if known is None or source.model is not None:
         model = build_on_meta(source)  # and the caller's own is compared with it
-        known = known or _cut_anew(model, source, rope)
+        known = known or _cut_anew(model, source, rope, architecture)
     _kept.pop(key, None)
     _kept[key] = known  # the last to be forgotten
     if len(_kept) > _MOST_KEPT:
@@ -166,11 +169,15 @@ def _cut(source: Source, rope: str) -> _Cut:
     return known
 
 
-def _cut_anew(model: PreTrainedModel, source: Source, rope: str) -> _Cut:
-    traced = trace(model, source.label)
-    logits = normalise(traced, source.label)
-    _check_logits(logits, source)
-    split_fused(traced.graph)
+def _cut_anew(model: PreTrainedModel, source: Source, rope: str, architecture: tuple[object, ...]) -> _Cut:
+    if architecture not in _graph:
+        _graph.clear()
+        traced = trace(model, source.label)
+        logits = normalise(traced, source.label)
+        _check_logits(logits, source)
+        split_fused(traced.graph)
+        _graph[architecture] = traced, logits
+    traced, logits = _graph[architecture]
     parts = partition(traced, rope, source.label)
     slices, classes = classify(draft_slices(traced, logits, parts))
     for cut, before in zip(parts.cut_bytes, slices, strict=False):

@@ -7,9 +7,10 @@ from typing import Any
 
 from lamina.convert.codegen import describe_spec
 from lamina.convert.constants import Computed
-from lamina.convert.conversion import AttentionOp, Conversion
+from lamina.convert.conversion import Conversion
 from lamina.convert.program import Instruction, Name, Program
 from lamina.convert.slices import Slice
+from lamina.operators import AttentionOp
 
 # Matrix products: what takes a model worker's time, and what its overlap with messages is counted in.
 _PRODUCTS = frozenset({"linear", "addmm", "mm", "bmm", "matmul", "_grouped_mm", "baddbmm"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from lamina.convert.spec import Spec
@@ -41,7 +42,12 @@ class Instruction:
 
     def uses(self) -> Iterator[Name]:
         """The names among its arguments."""
-        yield from names_in((self.args, self.kwargs))
+        return iter(self._uses)
+
+    @cached_property
+    def _uses(self) -> tuple[Name, ...]:
+        # Asked for again and again, where slices are drawn, written and split.
+        return tuple(names_in((self.args, self.kwargs)))
 
 
 def names_in(value: Any) -> Iterator[Name]:

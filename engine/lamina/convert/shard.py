@@ -23,7 +23,8 @@ from lamina.convert.shard_program import ShardedProgram, shard_program
 from lamina.convert.shard_weights import RankWeights
 
 if TYPE_CHECKING:
-    from lamina.convert.conversion import AttentionOp, Conversion
+    from lamina.convert.conversion import Conversion
+    from lamina.operators import AttentionOp
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,11 @@ class Sharded:
     def kv_heads_of(self, rank: int, layer: int = 0) -> range:
         """The key/value heads of a rank."""
         return self._part(rank, self.attentions[layer].kv_heads)
+
+    def compile(self) -> None:
+        """Make ready what ranks have in common, so that processes forked later find it."""
+        for kind in self.classes:
+            _ = kind.bind
 
     def bind(
         self,

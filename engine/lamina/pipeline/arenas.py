@@ -11,25 +11,26 @@ from lamina import host_memory
 from lamina.attention.cuda import CudaAttentionWorker
 from lamina.attention.worker import TensorWorker
 from lamina.kv import Arena, ArenaShape
+from lamina.operators import Attended, AttentionOp
 from lamina.pipeline.options import CoreOptions, EngineError
 
 if TYPE_CHECKING:
-    from lamina.convert import AttentionOp, Conversion
+    from lamina.convert import Conversion
 
 # Of the memory nobody uses, what arenas take when their size is not said.
 SHARE_OF_FREE_MEMORY = 0.25
 ALL_HEADS = slice(None)
 
 
-def arena_shape(conversion: Conversion, kv_heads: int | None = None) -> ArenaShape:
+def arena_shape(model: Conversion | Attended, kv_heads: int | None = None) -> ArenaShape:
     """What a token takes, of all KV heads or so many of them."""
-    attentions = conversion.attentions
+    attentions = model.attentions
     first = attentions[0]
     if any((op.kv_heads, op.head_dim) != (first.kv_heads, first.head_dim) for op in attentions):
         raise EngineError(
             "the model's layers have different KV heads or head dimensions, which one arena cannot hold"
         )
-    return ArenaShape(len(attentions), kv_heads or first.kv_heads, first.head_dim, conversion.dtype)
+    return ArenaShape(len(attentions), kv_heads or first.kv_heads, first.head_dim, model.dtype)
 
 
 def arena_tokens(shape: ArenaShape, options: CoreOptions, most_tokens: int) -> int:

@@ -94,6 +94,7 @@ def reference(saved: Saved) -> Callable[..., list[int]]:
 def start(saved: Saved, machine: Machine) -> Iterator[Callable[..., Engine]]:
     """Make an engine with workers; at the end all is as it should be, and nobody is left."""
     started: list[Engine] = []
+    before = set(left_of(machine))
 
     def make(
         layout: Layout,
@@ -110,6 +111,26 @@ def start(saved: Saved, machine: Machine) -> Iterator[Callable[..., Engine]]:
 
     yield make
     for engine in started:
+        engine.close()
+    assert set(left_of(machine)) <= before
+
+
+@pytest.fixture(scope="module")
+def kept(saved: Saved, machine: Machine) -> Iterator[Callable[..., Engine]]:
+    """An engine with workers for all tests that ask for the same one, and that leave it idle."""
+    made: dict[str, Engine] = {}
+
+    def give(layout: Layout, **options: object) -> Engine:
+        key = repr((layout, sorted(options.items())))
+        if key in made and not made[key].idle:  # the test that had it has failed
+            made.pop(key).close()
+        if key not in made:
+            given = {"kv_tokens": 2000} | options
+            made[key] = Engine(saved("llama-gqa"), layout=layout, machine=machine, **given)
+        return made[key]
+
+    yield give
+    for engine in made.values():
         engine.close()
     assert not left_of(machine)
 

@@ -9,7 +9,7 @@ import sys
 import time
 
 from lamina import Engine, Sampling
-from lamina.cluster import Layout
+from lamina.cluster import Layout, attention_worker, ray_worker
 
 
 def main(folder: str, deed: str) -> None:
@@ -18,7 +18,9 @@ def main(folder: str, deed: str) -> None:
     for length in range(1, 8):
         engine.submit(list(range(1, 1 + length)), Sampling(max_tokens=200))
     engine.step()
-    assert "transformers" not in sys.modules, "it takes seconds to load, and workers alone need it"
+    assert attention_worker
+    assert ray_worker
+    assert "transformers" not in sys.modules, "it takes seconds to load, and only who has weights needs it"
     crew = engine.core._crew
     print(engine.core._machine._process.pid, *crew.pids, flush=True)
     if deed == "wait":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from lamina.cluster import ClusterCore, Layout, Machine, told
 from lamina.serve.requests import Result
 
 Start = Callable[..., Engine]
+Alone = Callable[[tuple[int, ...], Sampling], list[Result]]
 Sound = Callable[[Engine], None]
 Prompts = Callable[..., list[list[int]]]
 Reference = Callable[..., list[int]]
@@ -30,6 +32,17 @@ LAYOUTS = {
 anywhere = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 
 
+@pytest.fixture(scope="module")
+def alone(saved: Saved, prompts: Prompts) -> Alone:
+    """What an engine without workers makes of prompts of these lengths."""
+
+    @functools.cache
+    def make(lengths: tuple[int, ...], wish: Sampling) -> list[Result]:
+        return Engine(saved("llama-gqa"), kv_tokens=4000).generate(prompts(*lengths), wish)
+
+    return make
+
+
 @anywhere
 @pytest.mark.parametrize(
     "wish",
@@ -43,14 +56,13 @@ anywhere = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
     ids=["samples", "4-beams", "3-beams", "2-beams", "stops"],
 )
 def test_wishes_are_fulfilled_as_in_one_process(
-    start: Start, sound: Sound, prompts: Prompts, saved: Saved, layout: Layout, wish: Sampling
+    kept: Start, sound: Sound, prompts: Prompts, alone: Alone, layout: Layout, wish: Sampling
 ) -> None:
-    texts = prompts(12, 3, 25, 7, 1)
-    local = Engine(saved("llama-gqa"), kv_tokens=2000).generate(texts, wish)
-    engine = start(layout)
-    made = engine.generate(texts, wish)
+    lengths = (12, 3, 25, 7, 1)
+    engine = kept(layout)
+    made = engine.generate(prompts(*lengths), wish)
     sound(engine)
-    for mine, theirs in zip(made, local, strict=True):
+    for mine, theirs in zip(made, alone(lengths, wish), strict=True):
         for one, other in zip(mine.completions, theirs.completions, strict=True):
             assert (one.tokens, one.finish_reason) == (other.tokens, other.finish_reason)
             # Ranks add up in another order.
@@ -80,19 +92,19 @@ def test_wishes_are_fulfilled_as_in_one_process(
     ids=["greedy", "samples", "beams"],
 )
 def test_those_that_make_room_make_the_same_tokens(
-    start: Start,
+    kept: Start,
     sound: Sound,
     prompts: Prompts,
-    saved: Saved,
+    alone: Alone,
     tokens_of: Tokens,
     layout: Layout,
     kv_tokens: int,
     wish: Sampling,
 ) -> None:
-    texts = prompts(20, 25, 18, 30, 12, 16, 22, 9)
-    roomy = Engine(saved("llama-gqa"), kv_tokens=4000).generate(texts, wish)
-    engine = start(layout, kv_tokens=kv_tokens, admission="grow")
-    numbers = [engine.submit(text, wish) for text in texts]
+    lengths = (20, 25, 18, 30, 12, 16, 22, 9)
+    roomy = alone(lengths, wish)
+    engine = kept(layout, kv_tokens=kv_tokens, admission="grow")
+    numbers = [engine.submit(text, wish) for text in prompts(*lengths)]
     while not engine.idle:
         engine.step()
         engine.check_integrity()
@@ -129,9 +141,9 @@ def test_batches_are_counted_in_a_memory_of_few_tokens(start: Start, sound: Soun
 
 @anywhere
 def test_streams_give_every_token_once(
-    start: Start, sound: Sound, prompts: Prompts, tokens_of: Tokens, layout: Layout
+    kept: Start, sound: Sound, prompts: Prompts, tokens_of: Tokens, layout: Layout
 ) -> None:
-    engine = start(layout)
+    engine = kept(layout)
     texts = prompts(6, 13)
     other = engine.submit(texts[0], Sampling(max_tokens=5))
     number = engine.submit(texts[1], Sampling(max_tokens=9, n=2, temperature=1.0, seed=0))
@@ -147,7 +159,7 @@ def test_streams_give_every_token_once(
 @anywhere
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 7])
 def test_cancelling_at_every_stage(
-    start: Start,
+    kept: Start,
     sound: Sound,
     prompts: Prompts,
     reference: Reference,
@@ -156,7 +168,7 @@ def test_cancelling_at_every_stage(
     steps: int,
 ) -> None:
     """In flight, just joined, waiting: whoever stays makes the same tokens, and all memory comes back."""
-    engine = start(layout, kv_tokens=200 * (2 if layout.partition == "requests" else 1))
+    engine = kept(layout, kv_tokens=200 * (2 if layout.partition == "requests" else 1))
     texts = prompts(10, 20, 30, 11, 21, 31, 12, 22, 32)
     wishes = [Sampling(max_tokens=20), Sampling(max_tokens=20, n=2, temperature=1.0, seed=1)]
     wishes.append(Sampling(max_tokens=20, beams=2))
@@ -180,8 +192,8 @@ def test_cancelling_at_every_stage(
     sound(engine)
 
 
-def test_the_last_one_cancelled_leaves_nothing(start: Start, sound: Sound, prompts: Prompts) -> None:
-    engine = start(LAYOUTS["rotational-3-by-requests"])
+def test_the_last_one_cancelled_leaves_nothing(kept: Start, sound: Sound, prompts: Prompts) -> None:
+    engine = kept(LAYOUTS["rotational-3-by-requests"])
     for steps in range(5):
         numbers = [engine.submit(text, Sampling(max_tokens=20)) for text in prompts(5, 9, 2, 7)]
         for _ in range(steps):
@@ -197,10 +209,10 @@ def test_the_last_one_cancelled_leaves_nothing(start: Start, sound: Sound, promp
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("admission", ["reserve", "grow"])
 def test_coming_and_going_at_random(
-    start: Start, sound: Sound, reference: Reference, prompts: Prompts, seed: int, admission: str
+    kept: Start, sound: Sound, reference: Reference, prompts: Prompts, seed: int, admission: str
 ) -> None:
     layout = LAYOUTS["rotational-3-by-requests"]
-    engine = start(layout, kv_tokens=260, max_sequences=12, admission=admission)
+    engine = kept(layout, kv_tokens=260, max_sequences=12, admission=admission)
     draws = random.Random(seed)
     lengths = (3, 8, 15, 24, 40)
     texts = prompts(*lengths)

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from lamina.cluster import ray_session, ray_slots
 from lamina.cluster.boot import Boot
 from lamina.cluster.ray_homes import at_home, require_memory, require_version
 from lamina.cluster.ray_machine import RayMachine
 from lamina.cluster.ray_worker import RayWorker, Spot, installed_version
+from lamina.operators import Attended
 from lamina.pipeline import EngineError
 from lamina.pipeline.facts import ModelFacts
 
@@ -203,6 +205,6 @@ def test_a_model_that_a_node_has_not(tmp_path: Path) -> None:
     }
     actor = RayWorker()
     assert "nowhere" in str(actor.prepare(model, "model"))
-    status, text = actor.run(BOOT.said(), model)
+    status, text = actor.run(BOOT.said(), model, Attended((), torch.float32))
     assert status == 1
     assert "nowhere" in text.rpartition("\n")[2]

@@ -52,6 +52,7 @@ def _run(bound: BoundSlice, program: Program, values: dict[Name, Tensor]) -> lis
     return [q, k, v, *bound.rest(state)]
 
 
+@pytest.mark.parametrize("rope", ["carry", "recompute"])  # one after the other: their graph is traced once
 @pytest.mark.parametrize(
     ("family", "changes"),
     [
@@ -62,7 +63,6 @@ def _run(bound: BoundSlice, program: Program, values: dict[Name, Tensor]) -> lis
         ("StableLm", {"qk_layernorm": True}),
     ],
 )
-@pytest.mark.parametrize("rope", ["carry", "recompute"])
 def test_source_computes_bit_for_bit_what_was_traced(
     family: str, changes: dict[str, Any], rope: str, tiny: Callable[..., Any], seeded: Callable[..., Any]
 ) -> None:

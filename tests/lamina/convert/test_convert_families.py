@@ -70,8 +70,9 @@ _ONLY_CARRIED = {
     *("opt", "opt-350m", "gpt2", "gpt2-scaled", "llama-mha", "llama-tied-bias", "llama-linear"),
     *("phi3-window", "gpt-neox-serial", "cohere-qk-norm", "stablelm-parallel"),
 }
-_CASES = [(name, "carry") for name in MODELS] + [
-    (name, "recompute") for name in MODELS if name not in _ONLY_CARRIED
+# One after the other: their graph is traced once.
+_CASES = [
+    (name, rope) for name in MODELS for rope in ("carry", "recompute")[: 1 if name in _ONLY_CARRIED else 2]
 ]
 
 

@@ -18,6 +18,7 @@ CHANGES = {"num_hidden_layers": 1, "intermediate_size": 104}
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversion_module, "_kept", {})
+    monkeypatch.setattr(conversion_module, "_graph", {})
 
 
 @pytest.fixture
@@ -58,6 +59,27 @@ def test_what_differs_is_another_architecture(tiny: Callable[..., Any], traced: 
     again = convert(scaled, torch.float32)
     assert len(traced) == len(found)
     assert again.slices is found[-1].slices
+
+
+def test_the_other_rope_mode_cuts_the_same_graph(
+    tiny: Callable[..., Any], traced: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And comes to what it comes to alone, in either order."""
+
+    def sources(rope: str) -> list[str]:
+        return [kind.source for kind in convert(tiny("Llama", **CHANGES), rope=rope).classes]
+
+    modes = ("carry", "recompute")
+    alone = []
+    for rope in modes:
+        conversion_module._graph.clear()
+        alone.append(sources(rope))
+    assert len(traced) == 2
+    assert alone[0] != alone[1]
+    for order in (modes, modes[::-1]):
+        monkeypatch.setattr(conversion_module, "_kept", {})
+        assert {rope: sources(rope) for rope in order} == dict(zip(modes, alone, strict=True))
+    assert len(traced) == 2
 
 
 def test_a_class_of_ones_own_is_not_taken_for_another(custom: Callable[..., Any], traced: list[Any]) -> None:

@@ -234,6 +234,7 @@ def test_slices_of_one_class_share_their_code(converted: Callable[..., Conversio
     sharded = conversion.sharded(2)
     assert [kind.members for kind in sharded.classes] == [kind.members for kind in conversion.classes]
     assert "collective.all_reduce(linear_1)" in sharded.classes[1].source
+    assert conversion.sharded(2) is sharded
 
 
 def test_one_rank_is_the_model_itself(small_model: SMALL) -> None:

@@ -1,0 +1,28 @@
+"""A model's attention operators, for those who have nothing else of it: here is no need of transformers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+
+@dataclass(frozen=True)
+class AttentionOp:
+    """One attention operator that was cut out: all that an attention worker must know of it."""
+
+    layer: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    window: int  # tokens a token may see, itself included; 0 = all before it
+    softcap: float  # 0 = none
+
+
+class Attended(NamedTuple):
+    """What an attention worker has of a model. It can be sent."""
+
+    attentions: tuple[AttentionOp, ...]
+    dtype: torch.dtype
