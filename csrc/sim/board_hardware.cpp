@@ -12,8 +12,16 @@ namespace lamina::sim {
 namespace {
 
 constexpr double kTicksPerNs = kTicksPerSecond / 1e9;
+constexpr double kLongestNs = 3600e9;  // an iteration
 
 Ticks ticks_of(double ns) { return to_ticks(ns * kTicksPerNs); }
+
+// As laminabench/sim/spec.py has it for cost tables: what takes longer has a wrong parameter, and ticks would
+// overflow.
+void require_possible(double ns) {
+  if (ns >= 0 && ns <= kLongestNs) return;
+  throw std::overflow_error("an iteration takes " + std::to_string(ns / 1e9) + " s");
+}
 
 // A layer's launches are counted before its projection; the exchange goes half before attention, half after.
 Load load_of(const h2m2::Plan& plan) {
@@ -67,6 +75,7 @@ Load BoardHardware::load(const Scheduler& scheduler, int, const Scheduler::Chang
   const std::int64_t compacted = memory_ ? memory_->compact() : 0;
   const std::optional<h2m2::Plan> plan = policy_->plan(lengths_.moment(), room());
   if (!plan) throw std::logic_error("a board's policy found no way to fit what the scheduler let in");
+  require_possible(plan->iteration_ns(costs_.shape.layers));
   Load load = load_of(*plan);
   load.first_slice += ticks_of(plan->on_demand_ns);
   if (memory_) load.first_slice += settle(*plan, compacted);
@@ -84,6 +93,7 @@ Ticks BoardHardware::settle(const h2m2::Plan& plan, std::int64_t compacted) {
   const double rate = std::min(board.link_bytes_per_ns, board.lpddr.bytes_per_ns * board.dram_efficiency);
   const std::int64_t copied = compacted * memory_->layout().slot_bytes();
   const double moving_ns = static_cast<double>(moved) / rate + compacting_ns(plan.mapping, copied);
+  require_possible(moving_ns);
   const double hidden_ns = std::min(moving_ns, lpddr_idle_ns_);
 
   const h2m2::Memory::Occupancy held = memory_->occupancy();

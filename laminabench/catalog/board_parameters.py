@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -39,7 +38,9 @@ class Number(Parameter):
 
     scale: float = 1.0
     zero: bool = False
-    most: float = math.inf
+    # Beyond these a number is a slip, and times or pages could not be counted.
+    least: float = 1e-3
+    most: float = 1e6
 
     def shown(self, value: Value) -> Value:
         return float(f"{float(value) / self.scale:.12g}")  # 32 ns stay 32, not 32.000000000000004
@@ -50,11 +51,10 @@ class Number(Parameter):
     def wanted(self, value: object) -> str | None:
         if isinstance(value, int | float) and not isinstance(value, bool) and self._allows(value):
             return None
-        least = "a number of at least 0" if self.zero else "a number above 0"
-        return least + (f" and at most {self.most:g}" if math.isfinite(self.most) else "")
+        return f"a number from {0 if self.zero else self.least:g} to {self.most:g}"
 
     def _allows(self, value: float) -> bool:
-        return math.isfinite(value) and (value > 0 or (self.zero and value == 0)) and value <= self.most
+        return self.least <= value <= self.most or (self.zero and 0 <= value <= self.most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +117,9 @@ PARAMETERS: Mapping[str, Parameter] = {
     "hbm_barrier_us": Number("hbm_barrier_s", None, "us", 1e-6, zero=True),
     "memory_power_ratio": Number("memory_power_ratio", None, "of LPDDR's power"),
 }
+
+# What is on a board and chips are made of. The others are software, or what the paper leaves open of these.
+HARDWARE = (
+    *(*_memory("hbm"), *_memory("lpddr"), "link_gb_per_s", "cores", "clock_ghz"),
+    *("mm_size", "mv_rows", "mv_width", "vector_width", "spm_mib", "tlb_entries"),
+)

@@ -8,13 +8,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from laminabench.catalog.board_parameters import PARAMETERS, Parameter, Value
+from laminabench.catalog.board_parameters import HARDWARE, PARAMETERS, Parameter, Value
 from laminabench.catalog.names import ALL, pick
 from laminabench.catalog.toml_file import Table, from_path, packaged
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
 
 NS = 1e-9
+# Tables of a simulated board that has more take more than half a gigabyte.
+MOST_PAGES = 2**25
 
 Kind = Literal["paper", "fitted", "assumed"]
 
@@ -84,6 +86,7 @@ class Board:
             "tlb_miss_ns": self.tlb_miss_s / NS,
             "hbm_barrier_ns": self.hbm_barrier_s / NS,
             **{name: getattr(self, name) for name in _NATIVE_AS_IT_IS},
+            "page_bytes": float(int(self.page_bytes)),
         }
 
     def describe(self) -> dict[str, Any]:
@@ -99,6 +102,10 @@ class Board:
             for name, parameter in PARAMETERS.items()
         ]
 
+    def bought_as(self, other: Board) -> bool:
+        """Whether it is the same hardware, whatever is assumed of how that works: it costs as much."""
+        return all(self._shown(PARAMETERS[name]) == other._shown(PARAMETERS[name]) for name in HARDWARE)
+
     def _shown(self, parameter: Parameter) -> Value:
         holder = self if parameter.side is None else getattr(self, parameter.side)
         return parameter.shown(getattr(holder, parameter.field))
@@ -112,7 +119,7 @@ class Board:
 
 _NATIVE_AS_IT_IS = (
     *("cores", "mm_size", "mv_rows", "mv_width", "vector_width", "spm_bytes", "kernels"),
-    *("page_bytes", "tlb_entries", "tlb_misses_at_once"),
+    *("tlb_entries", "tlb_misses_at_once"),
     *("dram_efficiency", "weight_load", "reread_kv", "hierarchical_overlap", "hbm_devices"),
 )
 
@@ -156,7 +163,11 @@ def _from_file(path: Path) -> Board:
         if wanted:
             raise UserError(f"{path}: {name} is {value!r} but must be {wanted}")
         origins[name] = Origin(value, "assumed", f"given in {path.name}")
-    return _board(path.stem, title, origins)
+    made = _board(path.stem, title, origins)
+    pages = (made.hbm.capacity_bytes + made.lpddr.capacity_bytes) / made.page_bytes
+    if pages > MOST_PAGES:
+        raise UserError(f"{path}: {pages:.2g} pages are more than {MOST_PAGES}; take a larger page_mib")
+    return made
 
 
 def _origins(row: Table, rows: Table) -> dict[str, Origin]:

@@ -73,6 +73,11 @@ class Device:
         source = f"{self.purchase.source}; {self.amortisation.describe()}"
         return HourlyPrice(usd, "purchase", source, self.purchase.date)
 
+    def varied(self) -> Device:
+        """Other hardware than the catalogue's: only what the user says it costs and draws is of this."""
+        watts = self.power_w if self.power_basis == "override" else None
+        return replace(self, rent=None, purchase=None, power_w=watts)
+
     @property
     def price_usd_per_hour(self) -> float | None:
         return None if self.price is None else self.price.usd

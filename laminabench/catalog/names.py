@@ -20,4 +20,5 @@ def pick(kind: str, name: str, entries: Mapping[str, Entry], *, hint: str = "") 
     if key in entries:
         return entries[key]
     meant = nearest(key, sorted(entries), ALL)
-    raise UserError(f"no {kind} named {name!r}; {meant}{hint and f' {hint}'}")
+    end = "" if meant.endswith("?") or hint.startswith("(") else "."
+    raise UserError(f"no {kind} named {name!r}; {meant}{hint and f'{end} {hint}'}")

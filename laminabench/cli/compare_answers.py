@@ -251,9 +251,28 @@ def _notes(cells: list[Cell], terms: Terms) -> Iterator[str]:
             yield f"at equal {equal.amount} {each}"
     for kinds in filter(None, dict.fromkeys(cell.kinds_of_prices for cell in cells)):
         yield f"prices of different kinds are compared ({kinds}); give comparable ones with --price"
+    yield from _without_window(cells)
     dropped = {(cell.model, cell.trace): cell.dropped for cell in cells if cell.dropped}
     for (model_name, trace), count in dropped.items():
         yield f"{count:,} requests of {trace} that not every system can hold with {model_name} are left out"
+
+
+def _without_window(cells: list[Cell]) -> Iterator[str]:
+    """Whose numbers have the end of the run in them, where batches run empty, while the others' have not."""
+    short = {
+        (cell.trace, tuple(name for name, summary in cell.summaries.items() if _fell_back(summary)))
+        for cell in cells
+    }
+    for trace, names in sorted(short):
+        if names:
+            yield (
+                f"{trace} has too few requests for a steady window of {' and '.join(names)}: numbers there "
+                "are over the whole run, until the last batch is empty"
+            )
+
+
+def _fell_back(summary: dict[str, Any]) -> bool:
+    return bool(summary["window"]["kind"] == "whole_run")
 
 
 def _apart(cells: list[Cell], terms: Terms) -> Iterator[str]:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from laminabench.analysis.estimate import Estimate, Interval
+from laminabench.catalog.models import DTYPE_BYTES
 from laminabench.cli.replay_numbers import number, share
 from laminabench.compare.cells import Cell
 from laminabench.compare.metrics import Metric
 from laminabench.compare.sides import Row, Side, SideBySide
-from laminabench.compare.terms import BOARD_TYPE
+from laminabench.compare.terms import KV_APART
 
 # v2 6.1, over 3 models and 4 traces.
 PAPERS = ("lamina", "vllm")
@@ -82,12 +83,18 @@ def _held(cell: Cell) -> str:
     kinds: dict[str, list[str]] = {}
     for name, kind in cell.held_in.items():
         kinds.setdefault(kind, []).append(name)
-    if set(kinds) == {"bf16"}:
+    wide = [kind for kind in kinds if _in_16_bits(kind)]
+    if len(wide) == len(kinds):
         return ""
     said = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
-    narrow = " (--model NAME@fp8 models the others' in 8 bits too)" if "bf16" in kinds else ""
-    unmeasured = "" if set(kinds) <= {"bf16", BOARD_TYPE} else f" ({_NARROW_KV})"
+    narrow = " (--model NAME@fp8 models the others' in 8 bits too)" if wide else ""
+    by_cost_sets = {kind for name, kind in cell.held_in.items() if name not in cell.boards}
+    unmeasured = "" if by_cost_sets <= set(wide) else f" ({_NARROW_KV})"
     return f"weights and KV of {cell.model} are in {said}{narrow}{unmeasured}"
+
+
+def _in_16_bits(kind: str) -> bool:
+    return all(DTYPE_BYTES[each] == 2 for each in kind.split(KV_APART))
 
 
 def _line(cell: Cell, names: list[str]) -> tuple[str, ...]:

@@ -161,12 +161,15 @@ class Call:
 
     def plot(self, trace: Trace, backend: Replaying) -> str:
         """Draw the replay over time; where."""
+        from laminabench.cli.replay_summary import on_boards  # noqa: PLC0415 - imports numpy
         from laminabench.figures.replay_over_time import draw  # noqa: PLC0415 - slow to import
 
         path: Path = self.flags["plot"]
         how = "live, measured" if backend.name == "live" else "modelled"
         how += ", PARTIAL" if backend.partial else ""
         what = f"{trace.meta.name} on {self.flags['system_name']} {backend.setup.deployment}"
+        boards = ", ".join(on_boards(str(backend.setup.deployment), backend.facts))
+        what += f" ({boards})" if boards else ""
         draw(
             backend.replayed.outcome,
             path,

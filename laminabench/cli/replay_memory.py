@@ -23,9 +23,10 @@ def memory_lines(memory: dict[str, Any]) -> Iterator[tuple[str, str]]:
     sides = f"HBM side {share(memory['hbm_busy_share'])}, LPDDR side {share(memory['lpddr_busy_share'])}"
     yield "busy", f"{sides} of the iterations' time"
     moved, copied = memory["moved_bytes"], memory["compacted_bytes"]
+    changes = f"{memory['mapping_changes']:,} {'change' if memory['mapping_changes'] == 1 else 'changes'}"
     yield (
         "moved",
-        f"{_gb(moved['total'])} in {memory['mapping_changes']:,} changes of mapping, "
+        f"{_gb(moved['total'])} in {changes} of mapping, "
         f"{_gb(moved['per_iteration'])} an iteration, {_gb(moved['max'])} at most; "
         f"{_gb(copied['total'])} of KV copied together; that takes "
         f"{share(memory['moving_share'])} of the time, {share(memory['hideable_share'])} of that "

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from laminabench.replay import Replayed, Workload
     from laminabench.runs.manifest import Backend
     from laminabench.runs.partial import Partial
+    from laminabench.systems.setup import Setup
     from laminabench.traces.table import Trace
 
 MODEL = "llama3-70b"
@@ -30,6 +31,7 @@ class ModelledReplay:
         from laminabench.catalog.deployment import parse_deployment  # noqa: PLC0415
         from laminabench.catalog.find_model import modelled  # noqa: PLC0415
         from laminabench.catalog.network import parse_network  # noqa: PLC0415
+        from laminabench.systems.other_boards import at_own_price  # noqa: PLC0415
         from laminabench.systems.registry import system  # noqa: PLC0415
         from laminabench.systems.setup import Setup  # noqa: PLC0415
 
@@ -49,9 +51,7 @@ class ModelledReplay:
         deployment = parse_deployment(
             flags["deployment"], priced_devices(flags["prices"], self.price_basis(), flags["powers"])
         )
-        if deployment.price_note:
-            out.note(deployment.price_note)
-        self.setup = Setup(
+        chosen = Setup(
             model=shape,
             deployment=deployment,
             costs=load_costs(flags["costs_name"]),
@@ -74,6 +74,11 @@ class ModelledReplay:
             mapping=flags["mapping"],
             board=flags["board"],
         )
+        # Some mappings and boards ask for other hardware than what the catalogue has a price of.
+        self.setup = at_own_price(chosen)
+        for note in (_unpriced(self.setup), self.setup.deployment.price_note):
+            if note:
+                out.note(note)
 
     def price_basis(self) -> str | None:
         """v1's cheap devices are not for rent: its systems are compared by what they cost to buy."""
@@ -132,3 +137,19 @@ class ModelledReplay:
 
     def require_sound(self) -> None:
         """Tests hold the simulator to its schedule; a replay does not check it again."""
+
+
+def _unpriced(setup: Setup) -> str:
+    """That the catalogue's price and watts are left out, and how to give some; empty if all are given."""
+    from laminabench.systems.other_boards import other_board  # noqa: PLC0415 - numpy
+
+    found, device = other_board(setup), setup.deployment.model.device.name
+    known = (("price", "USD", setup.deployment.usd_per_hour), ("power", "WATTS", setup.deployment.power_w))
+    missing = [(name, f"--{name} {device}={unit}") for name, unit, value in known if value is None]
+    if found is None or not missing:
+        return ""
+    names, flags = (" and ".join(words) for words in zip(*missing, strict=True))
+    return (
+        f"no {names} of these boards is known, as they are other hardware than {device}: "
+        f"{found}; {flags} would say it"
+    )

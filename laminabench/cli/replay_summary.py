@@ -26,10 +26,11 @@ def render(console: Console, result: dict[str, Any]) -> None:
     if partial := partial_sentence(result):
         console.print(f"[bold red]{escape(partial)}[/bold red]", soft_wrap=True)
     trace = result["trace"]
+    boards = (escape(said) for said in on_boards(result["deployment"], result["facts"]))
     console.print(
         f"[bold]{escape(trace['name'])}[/bold], {SOURCES[trace['source']]}, {trace['requests']:,} requests",
         f"on [bold]{result['system']}[/bold] {result['deployment']} with {escape(result['model'])}",
-        f"({result['mode']}, {_how(result)})",
+        f"({', '.join((result['mode'], *boards, _how(result)))})",
         soft_wrap=True,
     )
     lines = seen_lines(result) if "attempts" in result else _lines(result)
@@ -49,6 +50,14 @@ def _how(result: dict[str, Any]) -> str:
     if result["backend"] == "live":
         return "[bold]live, measured[/bold]"
     return f"[bold]modelled[/bold], costs {escape(result['costs_set'])}"
+
+
+def on_boards(deployment: str, facts: dict[str, Any]) -> Iterator[str]:
+    """Who maps, and what the boards are where the deployment does not say it."""
+    if "mapping" in facts:
+        yield f"mapping {facts['mapping']}"
+        if not deployment.endswith(f"x{facts['board']}"):
+            yield f"board {facts['board']}"
 
 
 def _lines(result: dict[str, Any]) -> Iterator[tuple[str, str]]:

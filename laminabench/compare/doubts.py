@@ -34,10 +34,19 @@ def doubts(found: list[Recorded]) -> Iterator[str]:
     if sizes and max(sizes) > ALIKE * min(sizes):
         said = ", ".join(f"{size:.3g}" for size in sizes)
         yield f"chunks have {said} tokens on average: TBT is of tokens, 0 within a chunk; ITL is of chunks"
+    yield from _boards([each.facts for each in found])
     limits = dict.fromkeys(each.summary["slo"]["tbt_ms"] for each in found)
     if len(limits) > 1:
         said = ", ".join(f"{limit:g}" for limit in limits)
         yield f"attainment and goodput are of different TBT limits ({said} ms): --slo-tbt-ms sets one"
+
+
+def _boards(found: list[Facts]) -> Iterator[str]:
+    """What boards hold in another type than others do, and what of their prices is assumed."""
+    held = dict.fromkeys(facts.boards_type or facts.model_type for facts in found)
+    if len(held) > 1 and any(facts.boards_type for facts in found):
+        yield f"weights and KV are not of one type ({', '.join(held)}): boards hold them in their own"
+    yield from dict.fromkeys(facts.boards_prices for facts in found if facts.boards_prices)
 
 
 def reservations(found: list[Recorded]) -> Iterator[str]:

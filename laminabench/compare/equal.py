@@ -67,7 +67,9 @@ def _devices_of(setups: dict[str, Setup]) -> tuple[Device, ...]:
 def _nothing_near(
     name: str, fitting: list[Setup], amount: float, asked: Equal, devices: tuple[Device, ...]
 ) -> str:
-    kinds = ", ".join(device.name for device in devices)
+    # Boards are for h2m2 and for nothing else; if there is none of the right kind, that is what to read.
+    right = [device for device in devices if (device.board is not None) == (name == "h2m2")]
+    kinds = ", ".join(device.name for device in right or devices)
     what = f"no deployment of {name} on {kinds} is within {asked.tolerance:.0%} of {asked.said(amount)}"
     known = {setup.deployment: own for setup in fitting if (own := asked.known(setup.deployment)) is not None}
     if not known:

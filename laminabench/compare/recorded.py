@@ -38,6 +38,9 @@ class Facts:
     mode: Mode
     slo_tbt_ms: float
     partial: str | None  # a sentence, where it ended before its trace did
+    model_type: str  # of the weights that the model is published with
+    boards_type: str  # what boards have in its place; empty, where there are none
+    boards_prices: str  # a sentence, where a board's price or watts are assumed
     what: str  # equal for Runs that did the same thing, whenever they did
 
 
@@ -98,6 +101,7 @@ def _facts(manifest: dict[str, Any]) -> Facts:
     where = [manifest["laminabench"], manifest["host"]]
     # Nor is one that ended early: it would drag down the others' mean.
     partial = partial_sentence(manifest)
+    boards_type, boards_prices = _on_boards(manifest)
     return Facts(
         *names,
         backend=cast("Backend", manifest["backend"]),
@@ -106,10 +110,21 @@ def _facts(manifest: dict[str, Any]) -> Facts:
         mode=cast("Mode", workload["mode"]),
         slo_tbt_ms=float(workload["slo_tbt_ms"]),
         partial=partial,
+        model_type=str(manifest["model"].get("dtype") or "another type"),
+        boards_type=boards_type,
+        boards_prices=boards_prices,
         what=json.dumps(
             [*names, *where, trace["sha256"], workload, options, transforms, partial], sort_keys=True
         ),
     )
+
+
+def _on_boards(manifest: dict[str, Any]) -> tuple[str, str]:
+    """What boards hold weights and KV in whatever the model's type is, and what their prices are worth."""
+    facts = manifest["deployment"].get("facts") or {}
+    if "board" not in facts:
+        return "", ""
+    return str(facts.get("weights_and_kv") or ""), str(manifest["deployment"].get("price_note") or "")
 
 
 def _measured_estimates(summary: dict[str, Any], drawn: dict[str, Float64]) -> dict[str, Estimate]:

@@ -20,6 +20,8 @@ from laminabench.systems.setup import Setup
 Amount = Literal["cost", "power"]
 # The H2M2 paper's chips have arithmetic for nothing else.
 BOARD_TYPE = "int8"
+# Between the types of weights and of KV, where these differ.
+KV_APART = ", KV in "
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def held_in(setup: Setup) -> str:
     model = setup.model
     if on_boards(setup):
         return BOARD_TYPE
-    return model.dtype if model.dtype == model.kv_dtype else f"{model.dtype}, KV in {model.kv_dtype}"
+    return model.dtype if model.dtype == model.kv_dtype else f"{model.dtype}{KV_APART}{model.kv_dtype}"
 
 
 def price_of(name: str, deployment: Deployment) -> float:

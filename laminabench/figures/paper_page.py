@@ -31,6 +31,9 @@ _PAPERS = (
     ),
 )
 _COLUMNS = ("claim", "where", "published", "ours", "deviation", "how ours was obtained", "remark")
+_HOW = _COLUMNS.index("how ours was obtained")
+# A cell with more characters is hard to read.
+_LONG = 120
 
 
 def write_page(target: Path, figures: Sequence[Written]) -> None:
@@ -74,5 +77,14 @@ def _section(figure: Written) -> Iterator[str]:
     if figure.claims:
         yield row(_COLUMNS)
         yield row(["---"] * len(_COLUMNS))
-        yield from (row(claim.row()) for claim in figure.claims)
+        yield from (row(_briefly(claim.row(), figure.how)) for claim in figure.claims)
         yield ""
+
+
+def _briefly(cells: Sequence[str], caption: str) -> list[str]:
+    """A row that does not say again, in full, the long list of parameters that the caption begins with."""
+    listed = caption.split(". ", maxsplit=1)[0].removesuffix(".")
+    how = cells[_HOW]
+    if len(listed) > _LONG and how.lower().startswith(listed.lower()):
+        how = f"{how.partition(':')[0]}, as under the picture{how[len(listed) :]}"
+    return [*cells[:_HOW], how, *cells[_HOW + 1 :]]

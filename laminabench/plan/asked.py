@@ -74,10 +74,12 @@ def affordable(
     cheapest = next((each for each in fitting if cluster(question, each) is not None), None)
     names = ", ".join(each.name for each in devices)
     most = "" if limits.devices is None else f" with at most {limits.devices} devices"
+    advice = "name larger devices"
     if limits.power_w < float("inf"):
+        advice += ", or raise --power-budget"
         most += f" and {limits.power_w:g} W" if most else f" of at most {limits.power_w:g} W"
     if cheapest is None:
-        raise UserError(f"{question.model.name} fits on no deployment of {names}{most}; name larger devices")
+        raise UserError(f"{question.model.name} fits on no deployment of {names}{most}; {advice}")
     budget_usd_per_hour = limits.usd_per_hour
     raise UserError(
         f"--budget {budget_usd_per_hour:g}: the cheapest deployment of {names} that {question.model.name} "

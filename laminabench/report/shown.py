@@ -27,8 +27,15 @@ _TELLING: tuple[Callable[[dict[str, Any]], object], ...] = (
     lambda manifest: manifest["trace"]["name"],
     lambda manifest: (manifest["workload"].get("options") or {}).get("costs_name"),
     lambda manifest: manifest["workload"]["mode"],
+    lambda manifest: _said_of_board(manifest, "board"),
+    lambda manifest: _said_of_board(manifest, "mapping"),
     lambda manifest: manifest["backend"],
 )
+
+
+def _said_of_board(manifest: dict[str, Any], fact: str) -> str | None:
+    value = (manifest["deployment"].get("facts") or {}).get(fact)
+    return value and f"{fact} {value}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,28 +62,31 @@ def _one(
 
     no_ids = np.zeros(0, np.int64)
     share = spec.prefix_sharing and trace.prefix_blocks is not None
-    tables: dict[str, Any] = _sim.run(
-        arrival=ticks(trace.arrival_s),
-        prompt=trace.prompt_tokens,
-        output=trace.output_tokens,
-        prefix_offsets=trace.prefix_blocks.offsets if share and trace.prefix_blocks else no_ids,
-        prefix_ids=trace.prefix_blocks.ids if share and trace.prefix_blocks else no_ids,
-        prefix_block_tokens=trace.meta.block_tokens,
-        mode=offered.mode,
-        concurrency=offered.concurrency,
-        batches=spec.batches,
-        pipelining=spec.pipelining,
-        layers=spec.layers,
-        pools=spec.pools,
-        tokens_per_pool=spec.tokens_per_pool,
-        block_tokens=spec.block_tokens,
-        admission=spec.admission,
-        max_requests=spec.max_requests,
-        costs=spec.timing.tables(),
-        priority=offered.priority,
-        record_from=round(record_s[0] * TICKS_PER_S),
-        record_to=round(record_s[1] * TICKS_PER_S),
-        progress=progress,
-        check=check,
-    )
+    try:
+        tables: dict[str, Any] = _sim.run(
+            arrival=ticks(trace.arrival_s),
+            prompt=trace.prompt_tokens,
+            output=trace.output_tokens,
+            prefix_offsets=trace.prefix_blocks.offsets if share and trace.prefix_blocks else no_ids,
+            prefix_ids=trace.prefix_blocks.ids if share and trace.prefix_blocks else no_ids,
+            prefix_block_tokens=trace.meta.block_tokens,
+            mode=offered.mode,
+            concurrency=offered.concurrency,
+            batches=spec.batches,
+            pipelining=spec.pipelining,
+            layers=spec.layers,
+            pools=spec.pools,
+            tokens_per_pool=spec.tokens_per_pool,
+            block_tokens=spec.block_tokens,
+            admission=spec.admission,
+            max_requests=spec.max_requests,
+            costs=spec.timing.tables(),
+            priority=offered.priority,
+            record_from=round(record_s[0] * TICKS_PER_S),
+            record_to=round(record_s[1] * TICKS_PER_S),
+            progress=progress,
+            check=check,
+        )
+    except OverflowError as error:
+        raise UserError(f"{error}, and none takes more than an hour; check the board's parameters") from None
     return Outcome(**tables)

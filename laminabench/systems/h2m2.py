@@ -119,7 +119,8 @@ def _timing(setup: Setup, on: Board, most: int) -> tuple[BoardTiming, int, int]:
     if room < 1:
         raise UserError(
             f"{setup.model.name} does not fit on board {on.name}: its {_weight_bytes(setup.model) / 1e9:.1f} "
-            f"GB of INT8 weights leave {mapping} no room for KV in {_room_text(on)}; "
+            f"GB of INT8 weights leave {mapping} no room for KV in "
+            f"{_room_text(on)}{_at_once(setup.model, column)}; "
             "take a smaller model or a board with more memory"
         )
     if mapping == "flexgen":
@@ -138,7 +139,13 @@ def _recompute_seconds(model: ModelShape, on: Board) -> float:
 
 def _room_text(on: Board) -> str:
     sides = (on.hbm.capacity_bytes, "HBM"), (on.lpddr.capacity_bytes, "LPDDR")
-    return " + ".join(f"{size / 1e9:.0f} GB {name}" for size, name in sides)
+    return " + ".join(f"{size / 1e9:g} GB {name}" for size, name in sides)
+
+
+def _at_once(model: ModelShape, column: int) -> str:
+    """What is too much where there is room for some KV, but none for a page of each layer and KV head."""
+    size = footprint(model, column)["attention"]
+    return f", as {column} tokens of it come at once and take {size / 1e9:.1f} GB" if column > 1 else ""
 
 
 def _weight_bytes(model: ModelShape) -> float:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 namespace lamina::h2m2 {
 
@@ -103,9 +104,21 @@ std::int64_t most_columns(const Board& board, const Shape& shape) {
     const double lpddr = room.lpddr_bytes - board.page_bytes;
     return some_fit(heads, hbm, lpddr) && some_fit(layers, hbm, lpddr);
   };
-  // Upwards, because a number may fail where a larger one fits: heads are coarse where there are few of KV.
-  std::int64_t columns = 0;
-  while (fits(columns + 1)) ++columns;
+  // More cannot be numbered. However many fit beside the weights on one side, with the other empty, need no
+  // trying; from there upwards, because a number may fail where a larger one fits: KV heads are coarse where
+  // there are few of them.
+  const std::int64_t most = INT32_MAX / Layout::slots_of_column(board, shape);
+  const double weights = shape.heads * (room.unit.qkv + room.unit.fc);
+  const double column_of_all = column * shape.kv_heads;
+  const auto on_one_side = [&](double there, double elsewhere) {
+    const double columns = std::floor((there - weights) / column_of_all) - 1;
+    return elsewhere < board.page_bytes ? 0.0 : columns;
+  };
+  std::int64_t columns = static_cast<std::int64_t>(
+      std::clamp(std::max(on_one_side(room.hbm_bytes - board.page_bytes, room.lpddr_bytes),
+                          on_one_side(room.lpddr_bytes - board.page_bytes, room.hbm_bytes)),
+                 0.0, static_cast<double>(most)));
+  while (columns < most && fits(columns + 1)) ++columns;
   return columns;
 }
 

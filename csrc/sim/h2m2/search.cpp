@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -48,9 +49,10 @@ std::vector<double> table(int count, Time time) {
   return values;
 }
 
-void trim(const std::vector<double>& values, Range& range) {
+// The lowest number in the range at which the least is.
+int best_of(const std::vector<double>& values, const Range& range) {
   const auto from = values.begin() + range.from;
-  range.to = static_cast<int>(std::min_element(from, values.begin() + range.to + 1) - values.begin());
+  return static_cast<int>(std::min_element(from, values.begin() + range.to + 1) - values.begin());
 }
 
 // The best heads of qkv and fc to have on the HBM side, by the room that attention leaves on both.
@@ -62,23 +64,31 @@ struct Weights {
 
 class WeightSearch {
 public:
-  WeightSearch(const std::vector<double>& qkv, Range qkv_range, const LeastOf& fc, Range fc_range,
-               const Footprint& unit)
+  WeightSearch(const std::vector<double>& qkv, Range qkv_range, int best_qkv, const LeastOf& fc,
+               Range fc_range, const Footprint& unit)
       : qkv_(qkv),
         qkv_range_(qkv_range),
+        best_qkv_(best_qkv),
         fc_(fc),
         fc_range_(fc_range),
+        best_fc_(fc.between(fc_range.from, fc_range.to)),
         heads_(static_cast<int>(qkv.size()) - 1),
-        least_fc_(fc[fc.between(fc_range.from, fc_range.to)]),
         unit_(unit) {}
 
+  // Both at their best, whether there is room for that or not.
+  double least() const { return qkv_[static_cast<std::size_t>(best_qkv_)] + fc_[best_fc_]; }
+
   Weights best(double hbm, double lpddr) const {
+    if (best_qkv_ * unit_.qkv + best_fc_ * unit_.fc <= hbm &&
+        (heads_ - best_qkv_) * unit_.qkv + (heads_ - best_fc_) * unit_.fc <= lpddr) {
+      return {best_qkv_, best_fc_, least()};
+    }
     const auto hbm_left = [&](int q) { return hbm - q * unit_.qkv; };
     const auto lpddr_left = [&](int q) { return lpddr - (heads_ - q) * unit_.qkv; };
     Window window(Pieces(unit_.fc, heads_), hbm_left(qkv_range_.from), lpddr_left(qkv_range_.from));
     Weights best;
     for (int q = qkv_range_.from; q <= qkv_range_.to; ++q) {
-      if (qkv_[static_cast<std::size_t>(q)] + least_fc_ >= best.ns) continue;
+      if (qkv_[static_cast<std::size_t>(q)] + fc_[best_fc_] >= best.ns) continue;
       window.follow(hbm_left(q), lpddr_left(q));
       const int most = std::min(fc_range_.to, window.most());
       const int least = std::max(fc_range_.from, window.least());
@@ -93,11 +103,20 @@ public:
 private:
   const std::vector<double>& qkv_;
   Range qkv_range_;
+  int best_qkv_;
   const LeastOf& fc_;
   Range fc_range_;
+  int best_fc_;
   int heads_;
-  double least_fc_;
   Footprint unit_;
+};
+
+// Numbers of KV groups on the HBM side that are still to be looked at, and what weights cost at least beside
+// any of them.
+struct Stretch {
+  int from;
+  int to;
+  double weights_ns;
 };
 
 }  // namespace
@@ -116,24 +135,36 @@ std::optional<Mapping> fastest(const Times& times, const Moment& moment, const R
   // More in HBM than is best for a sublayer is of use only where LPDDR has no room for the rest.
   const bool roomy = total_bytes(shape, room.unit) <= room.lpddr_bytes;
   Ranges ranges = asked;
+  const int best_qkv = best_of(qkv, asked.qkv);
+  const int best_attention = best_of(attention, asked.attention);
   if (roomy) {
-    trim(qkv, ranges.qkv);
-    trim(attention, ranges.attention);
+    ranges.qkv.to = best_qkv;
+    ranges.attention.to = best_attention;
   }
-  const WeightSearch search(qkv, ranges.qkv, fc, ranges.fc, room.unit);
+  const WeightSearch search(qkv, ranges.qkv, best_qkv, fc, ranges.fc, room.unit);
   double best = std::numeric_limits<double>::infinity();
-  // With more of attention in HBM there is less room for weights: these only get slower.
-  double least_weights = 0;
   std::optional<Mapping> found;
-  for (int a = ranges.attention.from; a <= ranges.attention.to; ++a) {
-    const double attention_ns = attention[static_cast<std::size_t>(a)];
-    if (roomy && attention_ns + least_weights >= best) continue;
+  std::vector<Stretch> open{{ranges.attention.from, ranges.attention.to, search.least()}};
+  while (!open.empty()) {
+    const Stretch stretch = open.back();
+    open.pop_back();
+    // Attention's time falls up to its best number and rises from there.
+    const int nearest = std::clamp(best_attention, stretch.from, stretch.to);
+    const double bound = attention[static_cast<std::size_t>(nearest)] + stretch.weights_ns;
+    if (bound > best || (found && bound == best && stretch.from > found->attention)) continue;
+    const int a = (stretch.from + stretch.to) / 2;
     const Weights weights = search.best(room.hbm_bytes - a * room.unit.attention,
                                         room.lpddr_bytes - (shape.kv_heads - a) * room.unit.attention);
-    least_weights = weights.ns;
-    if (attention_ns + weights.ns >= best) continue;
-    best = attention_ns + weights.ns;
-    found = Mapping{weights.qkv, a, weights.fc};
+    const double ns = attention[static_cast<std::size_t>(a)] + weights.ns;
+    // Of equals the one with the least attention in HBM, in whatever order they are looked at.
+    if (ns < best || (found && ns == best && a < found->attention)) {
+      best = ns;
+      found = Mapping{weights.qkv, a, weights.fc};
+    }
+    // With more of attention in HBM there is less room for weights: these only get slower, or fit nowhere.
+    const double above = roomy ? weights.ns : stretch.weights_ns;
+    if (a < stretch.to && std::isfinite(above)) open.push_back({a + 1, stretch.to, above});
+    if (a > stretch.from) open.push_back({stretch.from, a - 1, stretch.weights_ns});
   }
   return found;
 }

@@ -93,14 +93,19 @@ def test_a_file_names_a_base_and_its_own_values(tmp_path: Path) -> None:
     ("text", "sentence"),
     [
         ("hbm_capacity = 3", "no parameter 'hbm_capacity'; did you mean hbm_capacity_gb"),
-        ("hbm_capacity_gb = 0", "hbm_capacity_gb is 0 but must be a number above 0"),
-        ("hbm_latency_ns = -1", "must be a number of at least 0"),
+        ("hbm_capacity_gb = 0", "hbm_capacity_gb is 0 but must be a number from 0.001 to 1e+06"),
+        ("hbm_latency_ns = -1", "must be a number from 0 to 1e+06"),
         ('cores = "four"', "cores is 'four' but must be a whole number from 1"),
         ("cores = 1.5", "must be a whole number from 1"),
         ("cores = true", "must be a whole number from 1"),
-        ("dram_efficiency = 1.2", "must be a number above 0 and at most 1"),
-        ("dram_efficiency = nan", "must be a number above 0 and at most 1"),
+        ("dram_efficiency = 1.2", "must be a number from 0.001 to 1"),
+        ("dram_efficiency = nan", "must be a number from 0.001 to 1"),
         ('weight_load = "beside"', 'must be "before" or "behind"'),
+        ("dram_efficiency = 1e-300", "must be a number from 0.001 to 1"),
+        ("hbm_capacity_gb = 1e9", "must be a number from 0.001 to 1e+06"),
+        ("launch_us = inf", "must be a number from 0 to 1e+06"),
+        ("page_mib = 1e-9", "must be a number from 0.001 to 1e+06"),
+        ("page_mib = 0.001", "5.8e+08 pages are more than 33554432; take a larger page_mib"),
         ("reread_kv = 1", "must be true or false"),
         ('base = "h3m3"', "no board named 'h3m3'; did you mean h2m2"),
         ("base = 3", "written in quotes"),
@@ -113,6 +118,12 @@ def test_a_wrong_file_gets_one_sentence(tmp_path: Path, text: str, sentence: str
     with pytest.raises(UserError) as caught:
         board(str(path))
     assert sentence in str(caught.value)
+
+
+def test_a_page_is_whole_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "odd.toml"
+    path.write_text("page_mib = 1.3")
+    assert board(str(path)).native()["page_bytes"] == int(1.3 * 2**20)
 
 
 def test_a_wrong_name_gets_the_nearest() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,7 @@ def test_a_narrow_model_says_what_was_not_measured(shell: Shell) -> None:
         (("--deployment", "vllm=2xh2m2"), "h2m2 is a board"),
         (("--deployment", "h2m2=2xh100"), "h2m2 runs on boards"),
         (("--equal-cost", "--devices", "h100"), "no deployment of h2m2 on h100"),
+        (("--equal-cost", "--devices", "h2m2", "--price", "h2m2=80"), "no deployment of h2m2 on h2m2 is"),
     ],
 )
 def test_wrong_use_is_told_in_a_sentence(shell: Shell, arguments: tuple[str, ...], words: str) -> None:
@@ -101,3 +103,31 @@ def test_wrong_use_is_told_in_a_sentence(shell: Shell, arguments: tuple[str, ...
     assert (code, out) == (2, "")
     assert words in err
     assert err.count("\n") == 1
+
+
+def test_only_kinds_that_a_system_runs_on_are_named(shell: Shell) -> None:
+    _, _, err = shell(*CELL, "h2m2,vllm", "--costs", "vllm-0.14", "--equal-cost")
+    assert "no deployment of vllm on h100 is within 10% of $5.26 an hour" in err
+
+
+def test_other_types_of_16_bits_are_as_good_as_bf16(shell: Shell) -> None:
+    shape = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "vocab_size": 1000}
+    config = {"model_type": "llama", "num_hidden_layers": 2, "torch_dtype": "float16", **shape}
+    Path("config.json").write_text(json.dumps(config))
+    half = ["config.json" if part == "llama3-70b" else part for part in CELL]
+    code, out, _ = shell(*half, "vllm,lamina", "--costs", "vllm-0.14")
+    assert code == 0
+    assert "weights and KV" not in out
+    code, out, _ = shell(*half, "vllm,h2m2", "--costs", "vllm-0.14")
+    assert code == 0
+    assert "measured attention on 16 bits" not in out
+    assert "int8: h2m2 (--model NAME@fp8" in " ".join(out.split())
+
+
+def test_who_has_no_steady_window_is_named(shell: Shell) -> None:
+    # All 60 requests run at once on a board; with room for four, most of them wait.
+    command = tuple(flag for flag in CELL if flag != "-q")
+    for limit, said in (("60", True), ("4", False)):
+        limits = ("--max-num-seqs", f"h2m2={limit}", "--max-num-seqs", "vllm=4")
+        _, _, err = shell(*command, "vllm,h2m2", "--costs", "vllm-0.14", *limits)
+        assert ("few has too few requests for a steady window of h2m2: numbers there" in err) == said

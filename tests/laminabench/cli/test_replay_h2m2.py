@@ -103,3 +103,17 @@ def test_bad_input_is_one_sentence(shell: Shell, flags: list[str], said: str) ->
     assert code == 2
     assert said in err
     assert len(err.strip().splitlines()) == 1
+
+
+def test_other_hardware_is_not_charged_the_boards_price(shell: Shell) -> None:
+    command = ("replay", *(flag for flag in SMALL if flag != "-q"), "--no-out")
+    _, out, err = shell(*command, "--mapping", "lpddr")
+    assert "no price and power of these boards is known" in err
+    assert "both chips at LPDDR and no HBM; --price h2m2=USD and --power h2m2=WATTS would say it" in err
+    assert "5.26" not in out + err
+    assert "mapping lpddr" in out
+    _, out, err = shell(*command, "--board", "hbmcap-less", "--price", "h2m2=3", "--power", "h2m2=200")
+    assert "$3.00 an hour" in out
+    assert "200 W" in out
+    assert "mapping greedy, board hbmcap-less" in out
+    assert "no price" not in err

@@ -103,3 +103,19 @@ def test_what_a_parameter_was_fitted_to_is_called_so_and_counts_as_nothing(tmp_p
     assert "2 claims: 0 hold or come out within 10 %, 1 do not, 0 cannot be compared here, 0 are" in page
     assert "and 1 are what a parameter was fitted to" in page
     assert "## H2M2" in page
+
+
+def test_a_row_does_not_repeat_what_is_under_the_picture(tmp_path: Path) -> None:
+    how = f"modelled: {', '.join(f'parameter_{number} 0.{number}' for number in range(10))}"
+    rows = (
+        Claim("one", "section 1", 1.0, 1.0, how),
+        Claim("two", "section 1", 1.0, 1.0, f"{how}; 3 seeds"),
+        Claim("three", "section 1", 1.0, 1.0, "computed: sizes of tensors"),
+    )
+    caption = f"{how[0].upper()}{how[1:]}. Lines end somewhere."
+    write_page(tmp_path / "PAPER.md", [Written("h2m2-fig7", "title", caption, rows, 2)])
+    page = (tmp_path / "PAPER.md").read_text(encoding="utf-8")
+    assert page.count("parameter_9 0.9") == 1
+    assert "| modelled, as under the picture |" in page
+    assert "| modelled, as under the picture; 3 seeds |" in page
+    assert "| computed: sizes of tensors |" in page

@@ -75,6 +75,16 @@ def test_names_and_lines_tell_runs_apart(keep: Callable[..., Run]) -> None:
     assert same[0].name != same[1].name
 
 
+def test_boards_are_told_apart_by_what_they_are_and_who_maps(keep: Callable[..., Run]) -> None:
+    runs = [keep(), keep(), keep()]
+    for run, board, mapping in zip(
+        runs, ("h2m2", "h2m2", "mine"), ("greedy", "oracle", "oracle"), strict=True
+    ):
+        run.manifest["deployment"]["facts"] = {"board": board, "mapping": mapping}
+    said = [each.name.split(", ", 1)[1] for each in shown(runs)]
+    assert said == ["board h2m2, mapping greedy", "board h2m2, mapping oracle", "board mine, mapping oracle"]
+
+
 def test_a_manifest_without_what_is_needed_is_a_sentence(keep: Callable[..., Run]) -> None:
     run = keep()
     del run.manifest["summary"]["time_shares"]

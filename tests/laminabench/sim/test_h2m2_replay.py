@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from laminabench.catalog.boards import Board, board
 from laminabench.catalog.models import ModelShape
+from laminabench.errors import UserError
 from laminabench.sim.board import BoardTiming
 from laminabench.sim.h2m2 import POLICIES, Mapping, moment_of, plan, time_of
 from laminabench.sim.outcome import Outcome
@@ -260,3 +261,10 @@ def test_progress_is_told_often_although_iterations_of_boards_take_a_while() -> 
     spec = spec_of(BoardTiming(small_board(), SMALL, "greedy"))
     simulate(trace_of([10, 10], [1000, 1500]), spec, Offered(), progress=told.append)
     assert told == [0, 1]
+
+
+@pytest.mark.parametrize("mapping", ["greedy", "lpddr"])
+def test_iterations_of_more_than_an_hour_are_refused(mapping: str) -> None:
+    timing = BoardTiming(small_board(dram_efficiency=1e-12), SMALL, mapping)
+    with pytest.raises(UserError, match=r"an iteration takes \d+\.\d+ s, and none takes more than an hour"):
+        simulate(trace_of([9], [2]), spec_of(timing), Offered())

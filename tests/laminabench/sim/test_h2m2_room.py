@@ -96,6 +96,13 @@ def test_a_model_that_does_not_fit_has_no_columns() -> None:
     assert H2m2Memory.most_columns(a_board(0, 10**6, 2**21), GPT3) == 0  # nowhere for HBM's activations
 
 
+def test_no_more_columns_than_token_slots_can_be_numbered() -> None:
+    shape = GPT3 | {"layers": 1, "hidden": 8, "heads": 1, "kv_heads": 1, "head_dim": 1, "intermediate": 8}
+    native = a_board(2100, 4000, 2**21)  # pages for 6000 columns of 2^20 tokens
+    assert H2m2Memory.most_columns(native, shape) == (2**31 - 1) // 2**20
+    H2m2Memory(native, shape, 2047)
+
+
 def test_coarse_kv_heads_can_rule_out_a_number_of_columns_that_the_bytes_allow() -> None:
     # One KV head is on one side, whichever; the weights go to the other.
     shape = GPT3 | {"layers": 1, "hidden": 8, "heads": 1, "kv_heads": 1, "head_dim": 1, "intermediate": 8}

@@ -208,6 +208,15 @@ def test_what_cannot_be_is_said_in_one_sentence(
     assert "\n" not in str(error.value)
 
 
+def test_room_for_less_kv_than_comes_at_once_is_said(tmp_path: Path) -> None:
+    small = tmp_path / "small.toml"
+    small.write_text("lpddr_capacity_gb = 90.5\n")
+    with pytest.raises(
+        UserError, match=r"90\.5 GB LPDDR, as 8192 tokens of it come at once and take 19\.3 GB"
+    ):
+        build(board=str(small))
+
+
 @pytest.mark.parametrize("mapping", ["greedy", "lpddr"])
 def test_a_model_too_large_is_named_with_its_weights_and_the_board(tmp_path: Path, mapping: str) -> None:
     tiny = tmp_path / "tiny.toml"
