@@ -10,7 +10,7 @@ from laminabench.errors import UserError
 from laminabench.sim.board import BoardTiming
 from laminabench.sim.h2m2 import flexgen_shares, footprint, uniform
 from laminabench.sim.spec import Spec
-from laminabench.systems.setup import MEMORY_SHARE, PREFILL_ROWS, Modelled, Setup, kv_tokens
+from laminabench.systems.setup import MEMORY_SHARE, PREFILL_ROWS, Modelled, Setup, kv_tokens, refuse_laminas
 
 # Nothing crosses a network: a board holds the whole model.
 NETWORK = "fhbn"
@@ -154,21 +154,7 @@ def _weight_bytes(model: ModelShape) -> float:
 
 def _refuse_others(setup: Setup) -> None:
     """Choices that boards do not have: ignoring them would answer another question than was asked."""
-    laminas = {
-        "--batches": setup.batches not in (None, 1),
-        "--pipelining": setup.pipelining not in (None, "serial"),
-        "--partition": setup.partition is not None,
-        "--no-overlap": not setup.overlap,
-        "--stream-chunks": setup.stream_chunks is not None,
-        "--stream-along": setup.stream_along is not None,
-        "--kv-overcommit": setup.overcommit != 1.0,
-        "--pipeline-parallel": setup.pipeline_parallel != 1,
-    }
-    for flag, wanted in laminas.items():
-        if wanted:
-            raise UserError(
-                f"h2m2 runs one batch on each board, which has the whole model; {flag} is for lamina"
-            )
+    refuse_laminas(setup, "h2m2 runs one batch on each board, which has the whole model")
     if setup.prefix_sharing:
         raise UserError("a board keeps each request's KV by itself; leave --prefix-sharing out for h2m2")
     if setup.block_tokens is not None:

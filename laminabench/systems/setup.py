@@ -91,6 +91,26 @@ def refuse_boards(setup: Setup, name: str) -> None:
             raise UserError(f"{flag} is about a board's two memories; {name} has none, it is for h2m2")
 
 
+def refuse_laminas(setup: Setup, instead: str) -> None:
+    """A UserError for choices that a system of one batch and no network does not have.
+
+    Ignoring them would answer another question than was asked; `instead` says what it does.
+    """
+    chosen = {
+        "--batches": setup.batches not in (None, 1),
+        "--pipelining": setup.pipelining not in (None, "serial"),
+        "--partition": setup.partition is not None,
+        "--no-overlap": not setup.overlap,
+        "--stream-chunks": setup.stream_chunks is not None,
+        "--stream-along": setup.stream_along is not None,
+        "--kv-overcommit": setup.overcommit != 1.0,
+        "--pipeline-parallel": setup.pipeline_parallel != 1,
+    }
+    for flag, wanted in chosen.items():
+        if wanted:
+            raise UserError(f"{instead}; {flag} is for lamina")
+
+
 def slices(setup: Setup, workers: Workers, tp: int, most: int) -> Slices:
     """Cut the step that the cost set knows into the pieces between attentions.
 

@@ -17,6 +17,7 @@ from laminabench.systems.setup import (
     device_timing,
     kv_tokens,
     refuse_boards,
+    refuse_laminas,
     slices,
 )
 
@@ -38,7 +39,7 @@ def build(setup: Setup) -> Modelled:
     model, deployment = setup.model, setup.deployment
     if deployment.attention is not None:
         raise UserError(f"vllm runs on one kind of device, not on {deployment}; write for example 4xh100")
-    _refuse_laminas(setup)
+    refuse_laminas(setup, "vllm runs one batch by tensor parallelism")
     tp = deployment.model.count
     device = deployment.model.device
     usable = setup.memory_utilization * device.memory_bytes - WORKING_BYTES
@@ -74,20 +75,3 @@ def build(setup: Setup) -> Modelled:
         "max_num_seqs": most,
     }
     return Modelled(spec, facts, [*({**row, "device": device.name} for row in rows), *assumptions(setup)])
-
-
-def _refuse_laminas(setup: Setup) -> None:
-    """Choices that vLLM does not have: ignoring them would answer another question than was asked."""
-    chosen = {
-        "--batches": setup.batches not in (None, 1),
-        "--pipelining": setup.pipelining not in (None, "serial"),
-        "--partition": setup.partition is not None,
-        "--no-overlap": not setup.overlap,
-        "--stream-chunks": setup.stream_chunks is not None,
-        "--stream-along": setup.stream_along is not None,
-        "--kv-overcommit": setup.overcommit != 1.0,
-        "--pipeline-parallel": setup.pipeline_parallel != 1,
-    }
-    for flag, wanted in chosen.items():
-        if wanted:
-            raise UserError(f"vllm runs one batch by tensor parallelism; {flag} is for lamina")
