@@ -18,11 +18,14 @@ cp -r engine/lamina laminabench "$site"
 cmake --install build/sanitize --prefix "$site" >/dev/null
 packages=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 preload="$(${CXX:-c++} -print-file-name=libasan.so):$(${CXX:-c++} -print-file-name=libubsan.so)"
-# The interpreter does not free everything at exit; leaks of ours are caught by the C++ tests above.
+# The interpreter does not free everything at exit; leaks of ours are caught by the C++ tests above. -P leaves
+# the checkout out, where laminabench lies without its native module.
 run() {
-  LD_PRELOAD=$preload ASAN_OPTIONS=detect_leaks=0 PYTHONPATH="$site:$packages" python -S "$@"
+  LD_PRELOAD=$preload ASAN_OPTIONS=detect_leaks=0 PYTHONPATH="$site:$packages" python -S -P "$@"
 }
-run -c 'import lamina._native as n; assert "sanitize" in n.__file__, f"the tests would run {n.__file__} instead"'
+for module in lamina._native laminabench._sim; do
+  run -c "import $module as n; assert 'sanitize' in n.__file__, f'the tests would run {n.__file__} instead'"
+done
 # The tests of the native code, not those of what runs on torch: that takes minutes here, and is not ours to mend.
 run -m pytest -q -p no:cacheprovider tests/lamina/core tests/lamina/kv tests/lamina/fhbn \
   tests/lamina/attention/test_attention_native.py tests/laminabench/sim/test_h2m2_pages.py \
