@@ -16,6 +16,7 @@ from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks, ticks
 
 # What HBM is allocated to, with the columns that say how much.
 PARTS = {"kv": "hbm_kv_bytes", "qkv": "hbm_qkv_bytes", "fc": "hbm_fc_bytes"}
+NAMES = {"kv": "KV", "qkv": "QKV weights", "fc": "FC weights"}
 FREE = "hbm_free_bytes"
 _BITS, _MASK = 16, (1 << 16) - 1
 HEADS = ("qkv_heads", "attention_groups", "fc_heads")

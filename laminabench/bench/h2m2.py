@@ -54,7 +54,7 @@ def _decision(solver: str, repeats: int, decisions: int) -> Row:
             board=chosen.native(),
             shape=shape_of(model(MODEL)),
             policy=solver,
-            moments=[(each.batch, each.kv_tokens, each.kv_rows) for each in moments],
+            moments=[each.native() for each in moments],
             repeats=decisions,
         )
         for _ in range(repeats)

@@ -7,13 +7,12 @@ from typing import Any
 
 from laminabench.cli.replay_numbers import number, share
 
-# In the order in which the paper maps them.
-_PARTS = (("kv", "KV"), ("qkv", "QKV weights"), ("fc", "FC weights"))
-
 
 def memory_lines(memory: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """A line of what is held, one of who was busy, one of what was moved."""
-    held = ", ".join(f"{_gb(memory['hbm_bytes'][part]['mean'])} {name}" for part, name in _PARTS)
+    from laminabench.analysis.memory import NAMES  # noqa: PLC0415 - imports numpy
+
+    held = ", ".join(f"{_gb(memory['hbm_bytes'][part]['mean'])} {name}" for part, name in NAMES.items())
     used, lpddr, wasted = (memory[name] for name in ("hbm_share", "lpddr_bytes", "wasted_bytes"))
     yield (
         "memory",

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from laminabench.analysis.memory import memory_over_time
+from laminabench.analysis.memory import NAMES, memory_over_time
+from laminabench.figures.style import BLUE, GREEN, ORANGE, PURPLE
 from laminabench.sim.outcome import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Told apart by people who see no red or green (after Okabe and Ito); what is free is hardly there.
-COLOURS = {"kv": "#0072b2", "qkv": "#e69f00", "fc": "#009e73", "free": "#e4e7ea"}
-NAMES = {"kv": "KV", "qkv": "QKV weights", "fc": "FC weights", "free": "free"}
-_MOVED = "#cc79a7"
+# What is free is hardly there.
+COLOURS = {"kv": BLUE, "qkv": ORANGE, "fc": GREEN, "free": "#e4e7ea"}
 
 
 def panels(axes: Sequence[Axes], outcome: Outcome) -> None:
@@ -26,10 +25,9 @@ def panels(axes: Sequence[Axes], outcome: Outcome) -> None:
     bottom = np.zeros(len(found.edges_s) - 1)
     for part, colour in COLOURS.items():
         top = bottom + found.held_bytes[part] / 1e9
-        held.stairs(
-            top, found.edges_s, baseline=bottom, fill=True, lw=0, color=colour, label=f"HBM: {NAMES[part]}"
-        )
+        name = f"HBM: {NAMES.get(part, part)}"
+        held.stairs(top, found.edges_s, baseline=bottom, fill=True, lw=0, color=colour, label=name)
         bottom = top
     held.set(ylabel="HBM in GB", ylim=(0, max(found.capacity_bytes / 1e9, 1e-9)))
-    moved.stairs(found.moved_bytes_per_s / 1e9, found.edges_s, fill=True, color=_MOVED)
+    moved.stairs(found.moved_bytes_per_s / 1e9, found.edges_s, fill=True, color=PURPLE)
     moved.set(ylabel="moved, GB/s", ylim=(0, None))

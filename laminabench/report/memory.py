@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from laminabench.analysis.memory import MemoryOverTime, memory_over_time
+from laminabench.analysis.memory import NAMES, MemoryOverTime, memory_over_time
 from laminabench.report.chart import Chart, axis, dotted_line, label, rounded, series
 from laminabench.report.headline import value
 from laminabench.report.markup import Markup, table
@@ -14,7 +14,7 @@ from laminabench.report.shown import Shown
 
 SLICES = 240
 # Other colours than those of systems, three to one against white and against dark, as in breakdown.py.
-PARTS = {"kv": ("KV", "#6470c4"), "qkv": ("QKV weights", "#b0821c"), "fc": ("FC weights", "#1a9a8a")}
+COLOURS = {"kv": "#6470c4", "qkv": "#b0821c", "fc": "#1a9a8a"}
 _SECONDS = axis("seconds since the replay began", rangemode="tozero")
 
 
@@ -74,18 +74,18 @@ def _held(each: Shown, found: MemoryOverTime) -> Chart:
             "type": "scatter",
             "mode": "none",
             "stackgroup": "held",
-            "name": name,
+            "name": NAMES[part],
             "x": middle_s,
             "y": rounded(found.held_bytes[part] / 1e9),
             "fillcolor": colour,
-            "hovertemplate": f"{name} %{{y:,.4~g}} GB",
+            "hovertemplate": f"{NAMES[part]} %{{y:,.4~g}} GB",
             "meta": {"run": each.number},
         }
-        for part, (name, colour) in PARTS.items()
+        for part, colour in COLOURS.items()
     ]
     whole = found.capacity_bytes / 1e9
     means = [
-        f"{name} {number(float(found.held_bytes[part].mean()) / 1e9)} GB" for part, (name, _) in PARTS.items()
+        f"{name} {number(float(found.held_bytes[part].mean()) / 1e9)} GB" for part, name in NAMES.items()
     ]
     capacity = dotted_line(whole, f"{number(whole)} GB of HBM", vertical=False)
     capacity["annotations"][0] |= {"x": 1, "xref": "paper", "xanchor": "right"}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _GROUP = 0.8  # of the distance between two groups
 # Averages have a number above each bar: these are as wide as that, in inches.
 _NUMBER = 0.24
-_DOTS: dict[str, Any] = {"color": PUBLISHED, "lw": 1.6, "ls": (0, (1, 1))}
+DOTS: dict[str, Any] = {"color": PUBLISHED, "lw": 1.6, "ls": (0, (1, 1))}
 
 
 def point_names(frame: pd.DataFrame, *, batches: bool = True) -> pd.Series[str]:
@@ -58,7 +58,7 @@ def bars(
         _number(axes, middle + shift * wide, mean, max(mean, line or 0.0))
         if line is not None:
             left = middle + (shift - 0.5) * wide
-            axes.hlines(line, left, left + wide, zorder=3, **_DOTS)
+            axes.hlines(line, left, left + wide, zorder=3, **DOTS)
     axes.set_xticks([*range(len(points)), middle], [*points, "average"])
     axes.set_xlim(-0.6, middle + wide * len(ways) / 2 + 0.2)
     axes.grid(visible=False, axis="x")
@@ -77,4 +77,4 @@ def legend_entries(axes: Axes) -> tuple[list[Any], list[str]]:
     from matplotlib.lines import Line2D  # noqa: PLC0415 - slow to import
 
     handles, labels = axes.get_legend_handles_labels()
-    return [*handles, Line2D([], [], **_DOTS)], [*labels, "published average"]
+    return [*handles, Line2D([], [], **DOTS)], [*labels, "published average"]

@@ -10,8 +10,8 @@ from laminabench.figures.paper import Made
 from laminabench.figures.papers.h2m2_ground import GPT3, H2M2, HIERARCHICAL, how, lengths_text, means
 from laminabench.figures.papers.h2m2_one_model import (
     ALSO,
+    PUBLISHED_OF,
     SPAN,
-    Published,
     averaged,
     claims_of,
     draw_case,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Speed-up of GPT3-175B over LPDDR-only memory, batch 32"
-_PUBLISHED = Published("section 5.2.1", hierarchical=1.07, h2m2=1.46, of_oracle=0.97)
+_PUBLISHED = PUBLISHED_OF[GPT3.model]
 
 
 def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's board and model

@@ -10,9 +10,9 @@ from laminabench.figures.paper import Made
 from laminabench.figures.papers.h2m2_ground import CHINCHILLA, how, lengths_text
 from laminabench.figures.papers.h2m2_one_model import (
     ALSO,
+    PUBLISHED_OF,
     SPAN,
     STEP,
-    Published,
     claims_of,
     draw_case,
     frame_of,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Speed-up of Chinchilla-70B over LPDDR-only memory, batch 64"
-_PUBLISHED = Published("section 5.2.1", hierarchical=1.33, h2m2=1.55, of_oracle=0.95)
+_PUBLISHED = PUBLISHED_OF[CHINCHILLA.model]
 
 
 def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's board and model

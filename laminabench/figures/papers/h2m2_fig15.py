@@ -12,8 +12,8 @@ from laminabench.figures.papers.h2m2_assumed import mean_speed_up_assuming
 from laminabench.figures.papers.h2m2_ground import H2M2, LLAMA, OF_GQA, how, lengths_text, original
 from laminabench.figures.papers.h2m2_one_model import (
     ALSO,
+    PUBLISHED_OF,
     SPAN,
-    Published,
     claims_of,
     draw_case,
     frame_of,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Speed-up of Llama2-70B over LPDDR-only memory, batch 128"
-_PUBLISHED = Published("section 5.2.3", hierarchical=2.75, h2m2=2.94, of_oracle=0.98, oracle=3.00)
+_PUBLISHED = PUBLISHED_OF[LLAMA.model]
 
 
 def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's board and model

@@ -9,7 +9,7 @@ from laminabench.catalog.find_model import model
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
-from laminabench.figures.papers.h2m2_bars import bars, legend_entries, point_names
+from laminabench.figures.papers.h2m2_bars import DOTS, bars, legend_entries, point_names
 from laminabench.figures.papers.h2m2_ground import (
     COLOURS,
     EIGHT_HBM,
@@ -25,7 +25,7 @@ from laminabench.figures.papers.h2m2_ground import (
     plan_of,
     points_of,
 )
-from laminabench.figures.style import PAGE, PUBLISHED, foot, sentence, sheet
+from laminabench.figures.style import PAGE, foot, sentence, sheet
 from laminabench.sim.h2m2 import Plan, footprint
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _counted(axes: Axes, frame: pd.DataFrame) -> None:
     places = range(len(averages))
     drawn = axes.bar(places, averages, 0.6, color=COLOURS[H2M2.words], linewidth=0)
     axes.bar_label(drawn, fmt="%.2f", fontsize=6, padding=2)
-    axes.axhline(_PUBLISHED[H2M2.words], color=PUBLISHED, lw=1.6, ls=(0, (1, 1)))
+    axes.axhline(_PUBLISHED[H2M2.words], **DOTS)
     axes.set_xticks(places, [count.replace(" ", "\n", 1) for count in averages.index])
     axes.set_xlabel("H2M2's average, counted")
     axes.grid(visible=False, axis="x")

@@ -106,12 +106,6 @@ def points_of(case: Case) -> tuple[tuple[int, int], ...]:
     return tuple((case.batch, length) for length in case.lengths)
 
 
-def mean_speed_up(way: Way, case: Case, on: Board | None = None) -> float:
-    """The paper's average: of the speed-ups at each length."""
-    each = [speed_up(way, case.model, point, on) for point in points_of(case)]
-    return sum(each) / len(each)
-
-
 def speed_ups(
     ways: Sequence[Way], model_name: str, points: Iterable[tuple[int, int]], on: Board | None = None
 ) -> pd.DataFrame:

@@ -10,9 +10,12 @@ from laminabench.catalog.boards import Board
 from laminabench.figures.claims import Claim
 from laminabench.figures.papers.h2m2_bars import bars, legend_entries, point_names
 from laminabench.figures.papers.h2m2_ground import (
+    CHINCHILLA,
     COLOURS,
+    GPT3,
     H2M2,
     HIERARCHICAL,
+    LLAMA,
     OF_HIERARCHICAL,
     OF_TRANSLATION,
     ORACLE,
@@ -48,6 +51,13 @@ class Published:
     h2m2: float
     of_oracle: float
     oracle: float | None = None
+
+
+PUBLISHED_OF = {
+    GPT3.model: Published("section 5.2.1", hierarchical=1.07, h2m2=1.46, of_oracle=0.97),
+    CHINCHILLA.model: Published("section 5.2.1", hierarchical=1.33, h2m2=1.55, of_oracle=0.95),
+    LLAMA.model: Published("section 5.2.3", hierarchical=2.75, h2m2=2.94, of_oracle=0.98, oracle=3.00),
+}
 
 
 @cache

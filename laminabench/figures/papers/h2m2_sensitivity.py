@@ -27,6 +27,7 @@ from laminabench.figures.papers.h2m2_ground import (
     lengths_text,
     original,
 )
+from laminabench.figures.papers.h2m2_one_model import PUBLISHED_OF
 from laminabench.figures.style import BLUE, INK, PAGE, PUBLISHED, foot, sentence, sheet
 
 if TYPE_CHECKING:
@@ -73,16 +74,11 @@ OTHERS = (
     Other("shorter lengths", lengths=_SHORTER),
     Other("evenly spaced lengths", lengths=_EVEN),
 )
-# What the paper states of each model: section 5.2.
+# By the fields of `Published`: what the paper states of each model, section 5.2.
 _MEASURES = {
     "h2m2": "H2M2 over LPDDR-only",
     "of_oracle": "H2M2 over Oracle",
     "hierarchical": "Hierarchical over LPDDR-only",
-}
-_PUBLISHED = {
-    GPT3.model: {"h2m2": 1.46, "of_oracle": 0.97, "hierarchical": 1.07},
-    CHINCHILLA.model: {"h2m2": 1.55, "of_oracle": 0.95, "hierarchical": 1.33},
-    LLAMA.model: {"h2m2": 2.94, "of_oracle": 0.98, "hierarchical": 2.75},
 }
 
 
@@ -114,7 +110,7 @@ def _rows(case: Case, other: Other) -> Iterator[dict[str, object]]:
             "lengths": " ".join(map(str, mine.lengths)),
             "measure": measure,
             "times": value,
-            "published": _PUBLISHED[case.model][measure],
+            "published": getattr(PUBLISHED_OF[case.model], measure),
         }
 
 
@@ -125,7 +121,7 @@ def _claim(case: Case, frame: pd.DataFrame, obtained: str) -> Claim:
     return Claim(
         f"H2M2 over LPDDR-only, {case.words}, each assumption varied alone",
         "section 5.2",
-        f"{_PUBLISHED[case.model]['h2m2']} times",
+        f"{PUBLISHED_OF[case.model].h2m2} times",
         f"{times.min():.2f} to {times.max():.2f} times",
         obtained,
         remark=f"{default:.2f} times as assumed; most differs: {(times - default).abs().idxmax()}.",
