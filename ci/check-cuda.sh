@@ -33,8 +33,8 @@ awk '
     } else {
       element = ""
     }
-    split("attend finish share_out combine append await_slot gather poll fetch give_back", verbs, " ")
-    for (i = 1; i <= 10; ++i) if (index(name, length(verbs[i]) verbs[i])) found = verbs[i]
+    split("attend finish share_out combine append await_slot gather poll fetch give_back post poll_nic", verbs, " ")
+    for (i = 1; i <= 12; ++i) if (index(name, length(verbs[i]) verbs[i])) found = verbs[i]
     if (found == "attend") {
       size = substr(name, match(name, /ELi[0-9]+ELi[0-9]+E|WarpSimtILi[0-9]+ELi[0-9]+E/), RLENGTH)
       gsub(/[^0-9]+/, " ", size)
@@ -60,10 +60,10 @@ fail() {
   exit 1
 }
 # 6 attention kernels for each 16-bit type, 3 for fp32, a finish for each type, the three that know no type, and the
-# channel's five.
+# channel's five, and the NIC's two.
 for arch in sm_80 sm_90; do
   count=$(grep -c "^$arch " "$build/kernels.txt" || true)
-  [ "$count" -eq 26 ] || fail "there are $count kernels for $arch instead of 26"
+  [ "$count" -eq 28 ] || fail "there are $count kernels for $arch instead of 28"
 done
 grep -v ' 0 bytes spilled' "$build/kernels.txt" >&2 && fail "these kernels spill registers to memory"
 
@@ -74,7 +74,7 @@ if command -v cuobjdump >/dev/null; then
   done
   cuobjdump --list-ptx "$library" | grep -q sm_90 || fail "the library has no PTX for newer GPUs"
   count=$(cuobjdump -res-usage "$library" | grep -c '^ Function ')
-  [ "$count" -eq 52 ] || fail "the library has $count kernels instead of 52"
+  [ "$count" -eq 56 ] || fail "the library has $count kernels instead of 56"
 fi
 # It loads without a driver, and then either finds a device or says in a sentence that there is none.
 python - "$library" <<'CODE'

@@ -2,7 +2,7 @@
 #define LAMINA_CUDA_LIBRARY_H
 
 // What all of liblamina_cuda.so's functions have in common. What it does is in attention/cuda/decode.h and
-// fhbn/cuda/channel.h. Not verified on hardware.
+// fhbn/cuda/channel.h and nic.h. Not verified on hardware.
 
 #if defined(__cplusplus)
 extern "C" {
@@ -22,7 +22,8 @@ typedef enum {
   LAMINA_CUDA_CHANNEL_LOST = 5,       // the peer has ended without closing
   LAMINA_CUDA_CHANNEL_CLOSED = 6,     // the peer has closed its end
   LAMINA_CUDA_CHANNEL_CORRUPTED = 7,  // the peer has written what no peer of ours writes
-  LAMINA_CUDA_CHANNEL_MISUSED = 8     // what was called does not fit what has arrived
+  LAMINA_CUDA_CHANNEL_MISUSED = 8,    // what was called does not fit what has arrived
+  LAMINA_CUDA_NIC_FAILED = 9          // what lamina_cuda_nic_check() finds: the NIC has given up
 } lamina_cuda_status;
 
 // Why this thread's latest call did not return LAMINA_CUDA_OK, in one sentence. Valid until its next call.

@@ -18,7 +18,7 @@ struct Geometry {
 // Memory that two processes share, with a ring in it. It has no name in any file system: it can be reached
 // only through its file descriptor, is not limited by /dev/shm, and the kernel takes it back when the last
 // process that maps it ends, however it ends. Its size is sealed, so that no peer can cut it off under us.
-class Segment {
+class Segment : public std::enable_shared_from_this<Segment> {
 public:
   // What create() takes. std::invalid_argument if there can be no such ring.
   static std::size_t bytes_for(std::uint64_t message_bytes, std::uint32_t slots);

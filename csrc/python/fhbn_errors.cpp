@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "fhbn/errors.hpp"
+#include "fhbn/rdma/writer.hpp"
 #include "python/bindings.hpp"
 
 namespace nb = nanobind;
@@ -27,6 +28,7 @@ struct Errors {
   PyObject* closed;
   PyObject* timeout;
   PyObject* corrupted;
+  PyObject* nic;
 };
 
 void translate(const std::exception_ptr& thrown, void* payload) {
@@ -41,6 +43,8 @@ void translate(const std::exception_ptr& thrown, void* payload) {
     PyErr_SetString(errors.timeout, error.what());
   } catch (const fhbn::Corrupted& error) {
     PyErr_SetString(errors.corrupted, error.what());
+  } catch (const fhbn::rdma::NicError& error) {
+    PyErr_SetString(errors.nic, error.what());
   } catch (const fhbn::ChannelError& error) {
     PyErr_SetString(errors.base, error.what());
   } catch (const std::system_error& error) {
@@ -69,6 +73,9 @@ void bind_fhbn_errors(nb::module_& m) {
   errors.corrupted = new_error(m, "ChannelCorruptedError",
                                "The peer has written what no peer of ours writes.", nb::make_tuple(base))
                          .ptr();
+  errors.nic =
+      new_error(m, "NicError", "A NIC has given up; the channel can be opened again.", nb::make_tuple(base))
+          .ptr();
   nb::register_exception_translator(translate, &errors);
 }
 

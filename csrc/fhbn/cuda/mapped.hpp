@@ -14,10 +14,12 @@ namespace lamina::fhbn::cuda {
 // two ends over one ring share it.
 class Pinned {
 public:
-  Pinned(void* memory, std::size_t bytes) : memory_(memory) {
+  // `flags`: besides that any device may reach it.
+  Pinned(void* memory, std::size_t bytes, unsigned flags = 0) : memory_(memory) {
     const std::lock_guard lock(mutex());
     if (users()[memory]++ > 0) return;
-    const auto error = cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
+    const auto error =
+        cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped | flags);
     if (error == cudaSuccess) return;
     users().erase(memory);
     lamina::cuda::check(error, "pinning the channel's memory");

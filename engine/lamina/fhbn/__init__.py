@@ -13,6 +13,7 @@ from lamina.fhbn.errors import (
     ChannelError,
     ChannelTimeoutError,
     HandshakeError,
+    NicError,
     PeerLostError,
 )
 from lamina.fhbn.link import Link
@@ -29,6 +30,7 @@ __all__ = [
     "Link",
     "Listener",
     "Message",
+    "NicError",
     "PeerLostError",
     "Receiver",
     "Sender",

@@ -25,6 +25,15 @@ _MAGIC = b"lamina control 1"
 _NONCE_BYTES = 32
 _CODE_BYTES = 32
 _LENGTH = struct.Struct("<I")
+# After a silence of 2 s it is asked every second, and given up after three questions; what was said and not
+# acknowledged is given up in that time too.
+_KEPT_ALIVE = (
+    ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), 2),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPINTVL), 1),
+    ((socket.IPPROTO_TCP, socket.TCP_KEEPCNT), 3),
+    ((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT), 5000),
+)
 # What a connector says as soon as it was greeted: its own greeting, and the proof.
 INTRODUCTION_BYTES = len(_MAGIC) + _NONCE_BYTES + _CODE_BYTES
 
@@ -215,6 +224,11 @@ class Control:
     def fileno(self) -> int:
         """The socket, which hangs up when the other process ends."""
         return self._socket.fileno()
+
+    def notice_silence(self) -> None:
+        """Have the kernel ask now and then whether the other machine is there, and hang up if it is not."""
+        for option, value in _KEPT_ALIVE:
+            self._socket.setsockopt(*option, value)
 
     def close(self) -> None:
         """Hang up."""

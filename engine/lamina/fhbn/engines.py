@@ -13,10 +13,14 @@ from lamina.fhbn.errors import HandshakeError
 from lamina.fhbn.place import Place
 from lamina.fhbn.terms import Terms
 
-# From best to worst; `auto` takes the first that both ends have. NCCL moves device memory only, so that it is
-# taken when it is asked for.
+# From best to worst; `auto` takes the first that both ends have. The others are taken when they are asked
+# for: NCCL moves device memory only, RDMA devices of two machines may be on different networks, and softnic
+# is a test bench.
 _MODULES = {
     "shm": "lamina.fhbn.shm",
+    "verbs": "lamina.fhbn.verbs",
+    "mlx5": "lamina.fhbn.mlx5",
+    "softnic": "lamina.fhbn.softnic",
     "gloo": "lamina.fhbn.gloo",
     "nccl": "lamina.fhbn.nccl",
 }

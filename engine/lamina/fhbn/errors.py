@@ -7,6 +7,7 @@ from lamina._native import (
     ChannelCorruptedError,
     ChannelError,
     ChannelTimeoutError,
+    NicError,
     PeerLostError,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "ChannelError",
     "ChannelTimeoutError",
     "HandshakeError",
+    "NicError",
     "PeerLostError",
 ]

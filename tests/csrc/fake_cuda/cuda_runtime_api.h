@@ -21,6 +21,7 @@ enum cudaError_t {
 enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice };
 inline constexpr unsigned cudaHostRegisterPortable = 1, cudaHostRegisterMapped = 2;
+inline constexpr unsigned cudaHostRegisterIoMemory = 4;
 inline constexpr unsigned cudaHostAllocPortable = 1, cudaHostAllocMapped = 2;
 struct cudaFuncAttributes {};
 struct dim3 {

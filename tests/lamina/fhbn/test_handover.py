@@ -16,7 +16,7 @@ import pytest
 
 from lamina import fhbn
 from lamina._native import ShmReceiver, ShmSegment
-from lamina.fhbn import shm
+from lamina.fhbn import handover, shm
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.terms import Terms
 
@@ -40,7 +40,7 @@ def opened(links: Links, both: Both) -> tuple[fhbn.Sender, fhbn.Receiver]:
 @pytest.fixture
 def before_coming(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[dict[str, Any]], None]], None]:
     """Have something done when the sender has heard where to come, and has not come yet."""
-    field = shm.field
+    field = handover.field
 
     def install(act: Callable[[dict[str, Any]], None]) -> None:
         def spied(message: dict[str, Any], name: str, kind: type, peer: str) -> Any:
@@ -48,7 +48,7 @@ def before_coming(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[dict[s
                 act(message)
             return field(message, name, kind, peer)
 
-        monkeypatch.setattr(shm, "field", spied)
+        monkeypatch.setattr(handover, "field", spied)
 
     return install
 
@@ -81,7 +81,7 @@ def test_only_who_shows_the_token_gets_the_memory(links: Links, both: Both, befo
 def test_another_user_does_not_get_the_memory_with_the_token_either(
     links: Links, both: Both, before_coming: Before, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    credentials = shm._credentials
+    credentials = handover._credentials
     got: list[bytes] = []
 
     def anothers(connection: socket.socket) -> tuple[int, int, int]:
@@ -89,12 +89,12 @@ def test_another_user_does_not_get_the_memory_with_the_token_either(
         return pid, user + 1, group
 
     def steal(offer: dict[str, Any]) -> None:
-        monkeypatch.setattr(shm, "_credentials", anothers)
+        monkeypatch.setattr(handover, "_credentials", anothers)
         with visitor(offer) as thief, contextlib.suppress(BrokenPipeError):
             thief.send(offer["token"])
             with contextlib.suppress(ConnectionResetError):  # it was not even read
                 got.append(thief.recv(16))
-        monkeypatch.setattr(shm, "_credentials", credentials)
+        monkeypatch.setattr(handover, "_credentials", credentials)
 
     before_coming(steal)
     opened(links, both)

@@ -1,0 +1,206 @@
+#include <bit>
+#include <memory>
+#include <string>
+
+#include "cuda/runtime.hpp"
+#include "fhbn/cuda/arguments.hpp"
+#include "fhbn/cuda/mapped_pages.hpp"
+#include "fhbn/cuda/nic.cuh"
+#include "fhbn/cuda/nic.h"
+#include "fhbn/ordered.hpp"
+#include "fhbn/rdma/syndrome.hpp"
+
+namespace lamina::fhbn::cuda {
+
+namespace {
+
+void require_nic(const lamina_cuda_nic* nic) {
+  require(nic != nullptr, "the NIC's queues are missing");
+  const lamina_cuda_nic_queues& queues = nic->queues;
+  require(queues.requests != nullptr && queues.send_record != nullptr && queues.registers != nullptr &&
+              queues.completions != nullptr && queues.completion_record != nullptr,
+          "a part of the NIC's queues is missing");
+  require(std::has_single_bit(queues.blocks) && queues.blocks >= 8 && queues.blocks <= 32768 &&
+              std::has_single_bit(queues.completion_count) && queues.completion_count >= queues.blocks,
+          "a send queue has 8 to 32,768 blocks, a power of two, and its completion queue no fewer");
+}
+
+lamina_cuda_channel as_channel(const lamina_cuda_nic& nic) {
+  return {nic.memory, nic.bytes, nic.side, nic.timeout_ns, nic.peer};
+}
+
+Preamble checked(const lamina_cuda_nic& nic) {
+  const lamina_cuda_channel channel = as_channel(nic);
+  require_channel(&channel);
+  return checked_preamble(channel);
+}
+
+MappedPages map_queues(const lamina_cuda_nic_queues& queues) {
+  return MappedPages(
+      {{queues.requests, std::size_t{queues.blocks} * rdma::kBlockBytes},
+       {queues.send_record, sizeof(std::uint32_t)},
+       {queues.completions, std::size_t{queues.completion_count} * sizeof(rdma::CompletionEntry)},
+       {queues.completion_record, sizeof(std::uint32_t)}});
+}
+
+MappedPages map_registers(const lamina_cuda_nic_queues& queues) {
+  return MappedPages({{queues.registers, std::size_t{2} * queues.half_bytes}},
+                     queues.registers_are_io != 0 ? cudaHostRegisterIoMemory : 0);
+}
+
+template <typename T, typename Free, typename Allocate>
+std::unique_ptr<T, Free> allocated(Allocate allocate, const char* doing) {
+  void* memory = nullptr;
+  check(allocate(&memory), doing);
+  return std::unique_ptr<T, Free>(static_cast<T*>(memory));
+}
+
+}  // namespace
+
+}  // namespace lamina::fhbn::cuda
+
+namespace cuda = lamina::fhbn::cuda;
+namespace fhbn = lamina::fhbn;
+namespace rdma = lamina::fhbn::rdma;
+
+// What the library keeps; the device has its own.
+struct lamina_cuda_nic_end {
+  lamina_cuda_nic_end(const lamina_cuda_nic& nic, const fhbn::Preamble& preamble)
+      : peer(nic.peer),
+        device(cuda::current_device()),
+        ring(nic.memory, nic.bytes),
+        queues(cuda::map_queues(nic.queues)),
+        registers(cuda::map_registers(nic.queues)),
+        mailbox(cuda::allocated<cuda::NicMailbox, cuda::FreeHost>(
+            [](void** memory) {
+              return cudaHostAlloc(memory, sizeof(cuda::NicMailbox),
+                                   cudaHostAllocPortable | cudaHostAllocMapped);
+            },
+            "making a mailbox")),
+        cursor(cuda::allocated<cuda::NicCursor, cuda::FreeDevice>(
+            [](void** memory) { return cudaMalloc(memory, sizeof(cuda::NicCursor)); }, "making a cursor")) {
+    *mailbox = {};
+    cuda::NicCursor start{};
+    start.told = preamble.first_seqno;
+    cuda::check(cudaMemcpy(cursor.get(), &start, sizeof start, cudaMemcpyHostToDevice), "setting a cursor");
+    cuda::check(cudaStreamSynchronize(nullptr), "setting a cursor");  // the copy may still be under way
+    end.queue = {.requests = queues.find(static_cast<std::byte*>(nic.queues.requests)),
+                 .doorbell_record = queues.find(nic.queues.send_record),
+                 .registers = registers.find(nic.queues.registers),
+                 .blocks = nic.queues.blocks,
+                 .qpn = nic.queues.qpn,
+                 .half_bytes = nic.queues.half_bytes,
+                 .blueflame = false};  // a device's stores may come to a register one by one
+    end.completions = {.entries = queues.find(static_cast<rdma::CompletionEntry*>(nic.queues.completions)),
+                       .doorbell_record = queues.find(nic.queues.completion_record),
+                       .count = nic.queues.completion_count};
+    end.memory = cuda::on_device(static_cast<std::byte*>(nic.memory));
+    end.cursor = cursor.get();
+    end.mailbox = cuda::on_device(mailbox.get());
+    end.local_address = reinterpret_cast<std::uintptr_t>(nic.memory);
+    end.remote_address = nic.remote_address;
+    end.stride = fhbn::slot_stride(preamble.message_bytes);
+    end.timeout_ns = static_cast<std::uint64_t>(nic.timeout_ns);
+    end.local_key = nic.local_key;
+    end.remote_key = nic.remote_key;
+    end.slot_count = preamble.slots;
+    end.sends = nic.side == LAMINA_CUDA_CHANNEL_SENDS;
+  }
+
+  std::string peer;
+  int device;
+  cuda::Pinned ring;
+  cuda::MappedPages queues;
+  cuda::MappedPages registers;
+  std::unique_ptr<cuda::NicMailbox, cuda::FreeHost> mailbox;
+  std::unique_ptr<cuda::NicCursor, cuda::FreeDevice> cursor;
+  cuda::NicEnd end{};
+};
+
+namespace lamina::fhbn::cuda {
+
+namespace {
+
+template <typename Kernel>
+const void* entry_of(Kernel* kernel) {
+  return reinterpret_cast<const void*>(kernel);
+}
+
+void require_end(const lamina_cuda_nic_end* end) { require(end != nullptr, "the NIC's end is missing"); }
+
+void stop(const lamina_cuda_nic_end& end) { store_release(end.mailbox->abort, std::uint32_t{1}); }
+
+lamina_cuda_status enqueue(lamina_cuda_nic_end* end, void (*kernel)(NicEnd), lamina_cuda_stream stream,
+                           const char* doing) {
+  return guarded([&] {
+    require_end(end);
+    launch(entry_of(kernel), grid_of(1), 1, 0, stream, end->end, doing);
+  });
+}
+
+[[noreturn]] void tell(const NicMailbox::Report& report, const std::string& peer) {
+  if (report.trouble == NicTrouble::kFailed) {
+    const rdma::Completed completed{true, static_cast<rdma::Syndrome>(report.syndrome),
+                                    static_cast<std::uint8_t>(report.vendor_syndrome)};
+    throw Failure{LAMINA_CUDA_NIC_FAILED, rdma::sentence_of(completed, peer)};
+  }
+  if (report.trouble == NicTrouble::kAborted) {
+    throw Failure{LAMINA_CUDA_CHANNEL_LOST, peer + " has ended, and the NIC was not waited for"};
+  }
+  throw Failure{LAMINA_CUDA_CHANNEL_LATE,
+                "the NIC has not sent to " + peer + " in time what it was given: its queue stands still"};
+}
+
+}  // namespace
+
+}  // namespace lamina::fhbn::cuda
+
+lamina_cuda_status lamina_cuda_nic_create(const lamina_cuda_nic* nic, lamina_cuda_nic_end** end) {
+  return cuda::guarded([&] {
+    cuda::require_nic(nic);
+    const fhbn::Preamble preamble = cuda::checked(*nic);
+    cuda::require(end != nullptr, "there is nowhere to put the NIC's end");
+    cuda::require_device();
+    cudaFuncAttributes ignored;  // loads the kernels, so that no launch has to wait for one that waits
+    for (const void* entry : {cuda::entry_of(&cuda::post), cuda::entry_of(&cuda::poll_nic)}) {
+      cuda::check(cudaFuncGetAttributes(&ignored, entry), "loading the NIC's kernels");
+    }
+    *end = std::make_unique<lamina_cuda_nic_end>(*nic, preamble).release();
+  });
+}
+
+lamina_cuda_status lamina_cuda_nic_destroy(lamina_cuda_nic_end* end) {
+  return cuda::guarded([&] {
+    cuda::require_end(end);
+    const std::unique_ptr<lamina_cuda_nic_end> gone(end);
+    cuda::stop(*gone);
+    const int device = cuda::current_device();
+    cuda::check(cudaSetDevice(gone->device), "going to the NIC's device");
+    const cudaError_t waited = cudaDeviceSynchronize();
+    cudaSetDevice(device);
+    cuda::check(waited, "waiting for the last kernels that post");
+  });
+}
+
+lamina_cuda_status lamina_cuda_nic_post(lamina_cuda_nic_end* end, lamina_cuda_stream stream) {
+  return cuda::enqueue(end, &cuda::post, stream, "posting to the NIC");
+}
+
+lamina_cuda_status lamina_cuda_nic_poll(lamina_cuda_nic_end* end, lamina_cuda_stream stream) {
+  return cuda::enqueue(end, &cuda::poll_nic, stream, "waiting for the NIC");
+}
+
+lamina_cuda_status lamina_cuda_nic_check(lamina_cuda_nic_end* end) {
+  return cuda::guarded([&] {
+    cuda::require_end(end);
+    const cuda::NicMailbox::Report& report = end->mailbox->report;
+    if (fhbn::load_acquire(report.trouble) != cuda::NicTrouble::kNone) cuda::tell(report, end->peer);
+  });
+}
+
+lamina_cuda_status lamina_cuda_nic_abort(lamina_cuda_nic_end* end) {
+  return cuda::guarded([&] {
+    cuda::require_end(end);
+    cuda::stop(*end);
+  });
+}

@@ -1,0 +1,74 @@
+#ifndef LAMINA_FHBN_CUDA_NIC_H
+#define LAMINA_FHBN_CUDA_NIC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cuda/library.h"
+
+// What a NIC has to do for an end of a channel on an NVIDIA GPU, asked by kernels: work requests are put into
+// an mlx5 send queue and rung from the device, and the host has no part in it. Not verified on hardware.
+//
+// The end itself is one of channel.h. A sender's lies over a mirror of the peer's ring; post() behind its
+// send() writes the message and then its number into the ring. A receiver's lies over the ring; post() behind
+// its give_back() or recv() writes into the mirror how much was consumed. All that post() and poll() need
+// lies in the device's memory, so both can be captured in a graph.
+
+#if defined(__cplusplus)
+extern "C" {
+#endif
+
+typedef struct lamina_cuda_nic_end lamina_cuda_nic_end;
+
+// A queue pair's memory, mapped in this process, as mlx5dv or a softnic gives it.
+typedef struct {
+  void* requests;
+  uint32_t* send_record;
+  uint64_t* registers;  // of the UAR page
+  void* completions;
+  uint32_t* completion_record;
+  uint32_t blocks;  // of 64 bytes in the send queue, and as many completions or more; powers of two
+  uint32_t completion_count;
+  uint32_t qpn;
+  uint32_t half_bytes;       // of the registers
+  int32_t registers_are_io;  // 1: the page is a device's, 0: it is memory that a softnic looks at
+} lamina_cuda_nic_queues;
+
+typedef struct {
+  lamina_cuda_nic_queues queues;
+  void* memory;  // the ring or its mirror, beginning at a page; registered with the NIC
+  size_t bytes;
+  uint32_t local_key;
+  uint32_t remote_key;
+  uint64_t remote_address;  // where the peer's ring or mirror begins, as its NIC knows it
+  int32_t side;             // lamina_cuda_channel_side
+  int64_t timeout_ns;       // the longest that a kernel waits for the NIC, more than 0
+  const char* peer;         // who is at the other end, for what check() says; copied
+} lamina_cuda_nic;
+
+// Pins the queues' memory and the ring's, maps them and the registers for the current device. What they
+// belong to has to stay until destroy().
+LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_create(const lamina_cuda_nic* nic,
+                                                          lamina_cuda_nic_end** end);
+
+// Ends waits, waits for the device, and forgets the queues. Says nothing to the peer.
+LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_destroy(lamina_cuda_nic_end* end);
+
+// Tells the peer, through its memory, of all that this end has sent or given back since the last time.
+LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_post(lamina_cuda_nic_end* end, lamina_cuda_stream stream);
+
+// Waits until the NIC has done all that was posted, or has failed.
+LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_poll(lamina_cuda_nic_end* end, lamina_cuda_stream stream);
+
+// Whether the NIC still works for this end, as far as the device has come; LAMINA_CUDA_NIC_FAILED or
+// LAMINA_CUDA_CHANNEL_LATE if not. After that nothing more is posted. Waits for nothing.
+LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_check(lamina_cuda_nic_end* end);
+
+// Ends waits for the NIC.
+LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_abort(lamina_cuda_nic_end* end);
+
+#if defined(__cplusplus)
+}
+#endif
+
+#endif

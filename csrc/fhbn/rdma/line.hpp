@@ -1,0 +1,23 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "fhbn/segment.hpp"
+#include "fhbn/wait.hpp"
+
+// What the two ends of a channel over a NIC have in common.
+namespace lamina::fhbn::rdma {
+
+// A NIC writes a line and wakes nobody: who waits for it has to look.
+inline constexpr std::uint32_t kUnheard = 1;
+// How long a closed end waits until its peer's NIC has been told.
+inline constexpr Duration kGoodbye = std::chrono::seconds(1);
+
+inline std::uint64_t offset_in(const Segment& segment, const void* place) {
+  return static_cast<std::uint64_t>(static_cast<const std::byte*>(place) -
+                                    static_cast<const std::byte*>(segment.memory()));
+}
+
+}  // namespace lamina::fhbn::rdma

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "fhbn/rdma/order.hpp"
+#include "fhbn/rdma/queue.hpp"
+#include "fhbn/rdma/registered.hpp"
+#include "fhbn/rdma/writer.hpp"
+
+namespace lamina::fhbn::rdma {
+
+// The queues of a connected queue pair, and what keeps them: closed with the last that refers to it.
+struct QueuePair {
+  SendQueue send;
+  CompletionQueue completions;
+  std::shared_ptr<void> owner;
+};
+
+// A writer that makes its work requests itself and rings the NIC: an mlx5 one (not verified on hardware) or a
+// softnic.
+class Mlx5Writer final : public Writer {
+public:
+  // `peer`: who is at the other end, for what an error says. `patience`: how long the NIC may take for what
+  // has to be done before there is room in the queue.
+  Mlx5Writer(QueuePair pair, const LocalMemory& local, const RemoteMemory& remote, std::string peer,
+             Duration patience = std::chrono::seconds(10));
+
+  void write(std::uint64_t local_offset, std::uint64_t remote_offset, std::uint64_t bytes) override;
+  void write_line(std::uint64_t remote_offset, const Side& line) override;
+  void ring() override;
+  void check() override;
+  void drain(Duration timeout) override;
+
+  const SendState& state() const { return state_; }
+
+private:
+  void make_room(std::uint32_t blocks);
+  void wait_until_done(std::uint32_t block, Duration timeout);
+  Remote remote_at(std::uint64_t offset, std::uint64_t bytes) const;
+
+  QueuePair pair_;
+  SendState state_;
+  LocalMemory local_;
+  RemoteMemory remote_;
+  std::string peer_;
+  Duration patience_;
+  std::optional<NicError> failure_;
+};
+
+}  // namespace lamina::fhbn::rdma

@@ -1,0 +1,171 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "cuda/host_device.hpp"
+#include "fhbn/rdma/cqe.hpp"
+#include "fhbn/rdma/wqe.hpp"
+
+// A function for either side that is told by its `Order` how to reach the memory; an order may be for one
+// side only, of which nvcc would warn.
+#ifdef __CUDACC__
+#define LAMINA_HD_OF_ORDER _Pragma("nv_exec_check_disable") template <typename Order>
+#else
+#define LAMINA_HD_OF_ORDER template <typename Order>
+#endif
+
+// A send queue as an mlx5 NIC and whoever posts share it. None of it owns anything or knows who made it (a
+// driver or a softnic), and all of it can be among a kernel's arguments.
+//
+// The NIC is told in three steps, each to be seen after the one before: the request in the queue, the number
+// of blocks in the doorbell record, and the request's first 8 bytes (its doorbell) in a register of the UAR
+// page. An `Order` has the accesses that it takes:
+//   store_release(word, value)   to memory: what was written before is seen before
+//   store_register(word, value)  to the UAR page: what was written to it before is seen before
+//   fence_registers()            neither of them overtakes the other, or stays in a buffer of the processor
+namespace lamina::fhbn::rdma {
+
+struct SendQueue {
+  std::byte* requests;             // blocks * kBlockBytes
+  std::uint32_t* doorbell_record;  // the number of blocks posted, 16 bits of it, big-endian
+  std::uint64_t* registers;        // two halves, one behind the other, used in turn
+  std::uint32_t blocks;            // a power of two
+  std::uint32_t qpn;
+  std::uint32_t half_bytes;  // of the registers, a power of two
+  bool blueflame;            // a half takes a whole request; otherwise only its doorbell
+};
+
+struct CompletionQueue {
+  CompletionEntry* entries;
+  std::uint32_t* doorbell_record;  // how many were taken, 24 bits of it, big-endian
+  std::uint32_t count;             // a power of two, not less than the send queue's blocks
+};
+
+// How far a queue is; for who posts. Numbers of blocks go on beyond the queue's end.
+struct SendState {
+  std::uint32_t next = 0;    // the first block not yet written
+  std::uint32_t rung = 0;    // the first one that the NIC has not been told of
+  std::uint32_t latest = 0;  // where the latest request begins
+  std::uint32_t asked = 0;   // behind the latest request that asked for a completion
+  std::uint32_t done = 0;    // all before it are done
+  std::uint32_t taken = 0;   // completions
+  std::uint32_t half = 0;    // of the registers, in bytes: where the next doorbell goes
+};
+
+LAMINA_HD constexpr std::uint32_t free_blocks(const SendQueue& queue, const SendState& state) {
+  return queue.blocks - (state.next - state.done);
+}
+
+// A completion costs the NIC a write over the bus and the host a cache miss, so one stands for a quarter of a
+// queue.
+LAMINA_HD constexpr Completion moderated(const SendQueue& queue, const SendState& state,
+                                         std::uint32_t blocks) {
+  return state.next + blocks - state.asked >= queue.blocks / 4 ? Completion::kAsked : Completion::kWithLater;
+}
+
+// Puts a request behind the others; there has to be room. At the queue's end it goes on at its beginning,
+// between any two segments. The NIC does not look before ring().
+template <typename Request>
+LAMINA_HD void put(const SendQueue& queue, SendState& state, const Request& request, std::uint32_t segments) {
+  const std::uint32_t first = state.next * kSegmentsPerBlock;
+  const std::uint32_t mask = queue.blocks * kSegmentsPerBlock - 1;
+  const auto* const bytes = reinterpret_cast<const std::byte*>(&request);
+  for (std::uint32_t i = 0; i < segments; ++i) {
+    std::memcpy(queue.requests + std::size_t{(first + i) & mask} * kSegmentBytes,
+                bytes + std::size_t{i} * kSegmentBytes, kSegmentBytes);
+  }
+  state.latest = state.next;
+  state.next += blocks_of(segments);
+  if (request.control.flags == static_cast<std::uint8_t>(Completion::kAsked)) state.asked = state.next;
+}
+
+struct Remote {
+  std::uint64_t address;
+  std::uint32_t key;
+};
+
+LAMINA_HD void put_write(const SendQueue& queue, SendState& state, std::uint64_t local,
+                         std::uint32_t local_key, Remote remote, std::uint32_t bytes) {
+  WriteRequest request{};
+  request.control = control_segment(Opcode::kRdmaWrite, state.next, queue.qpn, WriteRequest::kSegments,
+                                    moderated(queue, state, 1));
+  request.remote = remote_address_segment(remote.address, remote.key);
+  request.data = data_segment(local, local_key, bytes);
+  put(queue, state, request, WriteRequest::kSegments);
+}
+
+// `kRoom`: kShortInline or kLongInline, not less than `bytes`.
+template <std::uint32_t kRoom>
+LAMINA_HD void put_inline(const SendQueue& queue, SendState& state, const void* local, Remote remote,
+                          std::uint32_t bytes) {
+  const std::uint32_t segments = inline_segments(bytes);
+  InlineRequest<kRoom> request{};
+  request.control = control_segment(Opcode::kRdmaWrite, state.next, queue.qpn, segments,
+                                    moderated(queue, state, blocks_of(segments)));
+  request.remote = remote_address_segment(remote.address, remote.key);
+  request.inline_bytes = big_endian(bytes | kInline);
+  std::memcpy(request.bytes, local, bytes);
+  put(queue, state, request, segments);
+}
+
+LAMINA_HD void put_nothing(const SendQueue& queue, SendState& state) {
+  NothingRequest request{};
+  request.control =
+      control_segment(Opcode::kNothing, state.next, queue.qpn, NothingRequest::kSegments, Completion::kAsked);
+  put(queue, state, request, NothingRequest::kSegments);
+}
+
+// Tells the NIC of all that was put since the last time. A single request that fits goes into the register
+// whole, so that the NIC need not fetch it: BlueFlame. The NIC may miss that, and then finds it in the queue.
+// Halves are used in turn, since a half's bytes may still be on their way.
+LAMINA_HD_OF_ORDER
+LAMINA_HD void ring(const SendQueue& queue, SendState& state) {
+  if (state.rung == state.next) return;
+  Order::store_release(queue.doorbell_record, big_endian(state.next & 0xffff));
+  Order::fence_registers();
+  constexpr std::uint32_t kWordsPerBlock = kBlockBytes / sizeof(std::uint64_t);
+  const std::uint32_t blocks = state.next - state.latest;
+  const bool whole =
+      queue.blueflame && state.latest == state.rung && blocks * kBlockBytes <= queue.half_bytes;
+  const std::uint32_t words = whole ? blocks * kWordsPerBlock : 1;
+  const auto* const requests = reinterpret_cast<const std::uint64_t*>(queue.requests);
+  std::uint64_t* const half = queue.registers + state.half / sizeof(std::uint64_t);
+  for (std::uint32_t i = 0; i < words; ++i) {
+    const std::uint32_t word = state.latest * kWordsPerBlock + i;
+    Order::store_register(half + i, requests[word & (queue.blocks * kWordsPerBlock - 1)]);
+  }
+  Order::fence_registers();
+  state.half ^= queue.half_bytes;
+  state.rung = state.next;
+}
+
+// What the NIC has said.
+struct Completed {
+  bool failed = false;
+  Syndrome syndrome = Syndrome::kNone;
+  std::uint8_t vendor_syndrome = 0;
+};
+
+// Takes the next completion if there is one. `Order` needs load_acquire(byte) here, besides.
+LAMINA_HD_OF_ORDER
+LAMINA_HD bool take_completion(const CompletionQueue& queue, SendState& state, Completed& completed) {
+  const CompletionEntry& entry = queue.entries[state.taken & (queue.count - 1)];
+  const std::uint8_t kind_owner = Order::load_acquire(&entry.kind_owner);
+  if (!is_ours(kind_owner, state.taken, queue.count)) return false;
+  completed = {};
+  if (kind_of(kind_owner) != CompletionKind::kRequest) {
+    completed = {true, static_cast<Syndrome>(entry.syndrome), entry.vendor_syndrome};
+  }
+  // The request's first block, of which 16 bits are told: at least that one is done. The NIC's word is
+  // believed as far as it can be true.
+  const auto ahead = static_cast<std::uint16_t>(big_endian(entry.block) - state.done);
+  if (ahead < state.next - state.done) state.done += ahead + 1u;
+  ++state.taken;
+  // Nothing of the entry is read after this, and the NIC may write there again.
+  Order::store_release(queue.doorbell_record, big_endian(state.taken & 0xffffff));
+  return true;
+}
+
+}  // namespace lamina::fhbn::rdma

@@ -1,0 +1,79 @@
+#include "fhbn/rdma/sender.hpp"
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "fhbn/errors.hpp"
+#include "fhbn/ordered.hpp"
+#include "fhbn/rdma/line.hpp"
+
+namespace lamina::fhbn::rdma {
+
+Sender::Sender(std::shared_ptr<Segment> mirror, std::shared_ptr<Writer> writer,
+               std::shared_ptr<const Peer> peer, Duration longest_spin)
+    : mirror_(std::move(mirror), std::move(peer), longest_spin), writer_(std::move(writer)) {
+  store_release(segment().ring().consumed.unheard, kUnheard);
+}
+
+Sender::~Sender() {
+  close();
+  // In a fork the queues are still the parent's, in the kernel too: never to be closed from here.
+  if (!owner_.is_here()) new std::shared_ptr<Writer>(std::move(writer_));
+}
+
+bool Sender::send(Parts parts, const Patience& patience) {
+  const std::function<bool()> asked = [this, &patience] {
+    writer_->check();
+    return patience.interrupted();
+  };
+  const std::uint64_t seqno = next_seqno();
+  try {
+    if (owner_.is_here() && !closed_) writer_->check();
+    if (!mirror_.send(parts, {patience.timeout, asked})) return false;
+    push(seqno, parts);
+  } catch (const NicError&) {
+    explain();
+    throw;
+  }
+  return true;
+}
+
+// The message and then its number, behind one doorbell.
+void Sender::push(std::uint64_t seqno, Parts parts) {
+  std::uint64_t bytes = sizeof(SlotHeader);
+  for (const auto part : parts) bytes += rounded_up(part.size(), kPartAlignment);
+  const std::uint64_t offset = offset_in(segment(), &segment().slot(seqno));
+  writer_->write(offset, offset, bytes);
+  write_line(State::kOpen);
+}
+
+void Sender::write_line(State state) {
+  writer_->write_line(offsetof(Ring, published), {next_seqno(), state, kUnheard});
+  writer_->ring();
+}
+
+void Sender::explain() const {
+  if (load_acquire(segment().ring().consumed.state) != State::kOpen) {
+    throw ChannelClosed(peer().name() + " has closed the channel and takes no more messages");
+  }
+  if (peer().has_ended()) {
+    throw PeerLost(peer().name() + " has ended with " + std::to_string(next_seqno() - consumed()) +
+                   " messages not consumed");
+  }
+}
+
+void Sender::close() {
+  if (!owner_.is_here() || std::exchange(closed_, true)) return;
+  mirror_.close();
+  if (load_acquire(segment().ring().consumed.state) != State::kOpen || peer().has_ended()) return;
+  try {
+    write_line(State::kClosed);
+    // The queue pair may go next, and with it what it was given.
+    writer_->drain(kGoodbye);
+  } catch (const NicError&) {
+    // Then the peer hears of this end by the connection over which the two have met.
+  }
+}
+
+}  // namespace lamina::fhbn::rdma

@@ -1,0 +1,32 @@
+#include "fhbn/rdma/soft_writer.hpp"
+
+#include <utility>
+
+namespace lamina::fhbn::rdma {
+
+SoftWriter::SoftWriter(std::shared_ptr<SoftNic> nic, std::shared_ptr<Segment> memory,
+                       std::size_t offered_bytes)
+    : nic_(std::move(nic)),
+      memory_(std::move(memory)),
+      offered_bytes_(offered_bytes),
+      registered_(
+          nic_->register_memory(static_cast<std::byte*>(memory_->memory()), memory_->bytes(), memory_)) {}
+
+SoftWriter::~SoftWriter() {
+  writer_.reset();
+  nic_->deregister(registered_.key);
+}
+
+RemoteMemory SoftWriter::address() const {
+  return {reinterpret_cast<std::uintptr_t>(memory_->memory()), offered_bytes_, registered_.key};
+}
+
+void SoftWriter::connect(const std::shared_ptr<Segment>& peer_memory, const RemoteMemory& known_as,
+                         const RemoteMemory& told, const std::string& peer_name) {
+  auto* const there = static_cast<std::byte*>(peer_memory->memory());
+  QueuePair pair = nic_->connect(kBlocks, {there, known_as, peer_memory});
+  qpn_ = pair.send.qpn;
+  writer_.emplace(std::move(pair), registered_, told, peer_name);
+}
+
+}  // namespace lamina::fhbn::rdma

@@ -1,0 +1,113 @@
+#include "fhbn/rdma/softnic.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <stdexcept>
+#include <utility>
+
+namespace lamina::fhbn::rdma {
+
+namespace {
+
+// Looks that found nothing, before others get the processor, and before this one sleeps between two looks.
+constexpr std::uint64_t kUntilYield = 200;
+constexpr std::uint64_t kUntilSleep = 4000;
+constexpr std::chrono::microseconds kSleep{50};
+
+}  // namespace
+
+SoftNic::SoftNic(const SoftHabits& habits) : habits_(habits) {
+  // No two NICs have the same keys: a wrong one is found out.
+  std::random_device random;
+  next_key_ = random();
+  next_qpn_ = random() & 0x7fffff;
+  thread_ = std::thread([this] { run(); });
+}
+
+SoftNic::~SoftNic() {
+  ends_ = true;
+  thread_.join();
+}
+
+std::unique_lock<std::mutex> SoftNic::lock() const {
+  ++others_;
+  std::unique_lock held(mutex_);
+  --others_;
+  return held;
+}
+
+LocalMemory SoftNic::register_memory(std::byte* memory, std::uint64_t bytes,
+                                     std::shared_ptr<const void> keep) {
+  const auto held = lock();
+  const LocalMemory known{memory, bytes, next_key_};
+  next_key_ += 0x101;
+  regions_.emplace(known.key, Region{known, std::move(keep)});
+  return known;
+}
+
+void SoftNic::deregister(std::uint32_t key) {
+  const auto held = lock();
+  regions_.erase(key);
+}
+
+QueuePair SoftNic::connect(std::uint32_t blocks, PeerMemory peer) {
+  const auto held = lock();
+  const std::uint32_t qpn = next_qpn_;
+  next_qpn_ = (next_qpn_ + 1) & 0xffffff;
+  const auto find_here = [this](std::uint32_t key, std::uint64_t address, std::uint64_t bytes) {
+    return find(key, address, bytes);
+  };
+  const auto queue = std::make_shared<SoftQueue>(qpn, blocks, std::move(peer), habits_, find_here);
+  ++habits_.seed;
+  std::erase_if(queues_, [](const auto& other) { return other.expired(); });
+  queues_.push_back(queue);
+  return {queue->send(), queue->memory().completions(), queue};
+}
+
+void SoftNic::unplug(std::uint32_t qpn) { queue(qpn)->unplug(); }
+void SoftNic::fail(std::uint32_t qpn) { queue(qpn)->fail(); }
+const SoftCounts& SoftNic::counts(std::uint32_t qpn) const { return queue(qpn)->counts(); }
+const QueueMemory& SoftNic::memory(std::uint32_t qpn) const { return queue(qpn)->memory(); }
+
+std::shared_ptr<SoftQueue> SoftNic::queue(std::uint32_t qpn) const {
+  const auto held = lock();
+  for (const auto& weak : queues_) {
+    if (auto queue = weak.lock(); queue && queue->send().qpn == qpn) return queue;
+  }
+  throw std::invalid_argument("this softnic has no such queue pair");
+}
+
+// Of the NIC's own thread, which holds the lock.
+const std::byte* SoftNic::find(std::uint32_t key, std::uint64_t address, std::uint64_t bytes) const {
+  const auto found = regions_.find(key);
+  if (found == regions_.end()) return nullptr;
+  const LocalMemory& memory = found->second.memory;
+  const std::uint64_t offset = address - reinterpret_cast<std::uintptr_t>(memory.memory);
+  const bool inside = offset <= memory.bytes && bytes <= memory.bytes - offset;
+  return inside ? memory.memory + offset : nullptr;
+}
+
+bool SoftNic::work_on_all() {
+  const std::lock_guard held(mutex_);
+  bool did = false;
+  for (const auto& weak : queues_) {
+    if (const auto queue = weak.lock()) did |= queue->work();
+  }
+  return did;
+}
+
+void SoftNic::run() {
+  std::uint64_t idle = 0;
+  while (!ends_) {
+    while (others_ > 0) std::this_thread::yield();
+    idle = work_on_all() ? 0 : idle + 1;
+    if (idle > kUntilSleep) {
+      std::this_thread::sleep_for(kSleep);
+    } else if (idle > kUntilYield) {
+      std::this_thread::yield();
+    }
+  }
+}
+
+}  // namespace lamina::fhbn::rdma

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "fhbn/rdma/mlx5_writer.hpp"
+#include "fhbn/rdma/soft_queue.hpp"
+
+namespace lamina::fhbn::rdma {
+
+// A thread that behaves towards queues, doorbells and registers as an mlx5 NIC does, so that the very code
+// that would drive a NIC runs on any machine. A test bench: it says nothing about the speed of RDMA.
+class SoftNic {
+public:
+  explicit SoftNic(const SoftHabits& habits = {});
+  ~SoftNic();
+  SoftNic(const SoftNic&) = delete;
+  SoftNic& operator=(const SoftNic&) = delete;
+
+  // Lets the NIC read memory, and the peer's NIC write there, by the key that comes back. `keep` is held
+  // until the memory is registered no more.
+  LocalMemory register_memory(std::byte* memory, std::uint64_t bytes, std::shared_ptr<const void> keep);
+  void deregister(std::uint32_t key);
+
+  // A queue pair that is connected to the peer whose memory this is. It ends with the last copy of what is
+  // returned, which may outlive the NIC.
+  QueuePair connect(std::uint32_t blocks, PeerMemory peer);
+
+  // Cuts a queue pair's link; lets it fail.
+  void unplug(std::uint32_t qpn);
+  void fail(std::uint32_t qpn);
+  // What has become of a queue pair's requests.
+  const SoftCounts& counts(std::uint32_t qpn) const;
+  // Its pages, for a GPU to reach.
+  const QueueMemory& memory(std::uint32_t qpn) const;
+
+private:
+  struct Region {
+    LocalMemory memory;
+    std::shared_ptr<const void> keep;
+  };
+
+  void run();
+  bool work_on_all();
+  const std::byte* find(std::uint32_t key, std::uint64_t address, std::uint64_t bytes) const;
+  std::shared_ptr<SoftQueue> queue(std::uint32_t qpn) const;
+  // The thread gives the others a chance: who wants the lock says so.
+  std::unique_lock<std::mutex> lock() const;
+
+  SoftHabits habits_;
+  mutable std::mutex mutex_;
+  mutable std::atomic<int> others_ = 0;
+  std::map<std::uint32_t, Region> regions_;
+  std::vector<std::weak_ptr<SoftQueue>> queues_;
+  std::uint32_t next_key_;
+  std::uint32_t next_qpn_;
+  std::atomic<bool> ends_ = false;
+  std::thread thread_;
+};
+
+}  // namespace lamina::fhbn::rdma

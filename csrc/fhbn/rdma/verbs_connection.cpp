@@ -1,0 +1,129 @@
+#include "fhbn/rdma/verbs_connection.hpp"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <random>
+#include <utility>
+
+#include "fhbn/errors.hpp"
+
+namespace lamina::fhbn::rdma {
+
+namespace {
+
+constexpr std::uint32_t kPsns = 1u << 24;
+// 4.096 us * 2^14, some 67 ms, seven times: a cut network is noticed within seconds, and a congested one is
+// waited for.
+constexpr std::uint8_t kTimeout = 14;
+constexpr std::uint8_t kRetries = 7;
+constexpr std::uint8_t kNotReadyTimer = 12;
+constexpr std::uint8_t kHopLimit = 64;
+
+std::string lock_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+  return "; this process may lock " + std::to_string(limit.rlim_cur) +
+         " bytes of memory: raise that limit (ulimit -l)";
+}
+
+}  // namespace
+
+VerbsConnection::VerbsConnection(std::shared_ptr<VerbsDevice> device, std::shared_ptr<Segment> memory,
+                                 std::size_t offered_bytes, const Depth& depth)
+    : device_(std::move(device)), memory_(std::move(memory)), first_psn_(std::random_device()() % kPsns) {
+  register_memory(offered_bytes);
+  create_queues(depth);
+  abi::QueuePairAttributes attributes{};
+  attributes.state = abi::kStateInit;
+  attributes.port = device_->port_number();
+  attributes.access = abi::kAccessRemoteWrite;
+  change(attributes, abi::kSetState | abi::kSetPkeyIndex | abi::kSetPort | abi::kSetAccess, "begin");
+}
+
+// Twice: what is read from here, and what the peer may write to. Relaxed ordering is not asked for: a message
+// has to be there before its number is.
+void VerbsConnection::register_memory(std::size_t offered_bytes) {
+  const auto registered = [this](std::size_t bytes, int access) {
+    abi::MemoryRegion* region = ibverbs().reg_mr(device_->domain(), memory_->memory(), bytes, access);
+    if (region == nullptr) {
+      const int error = errno;
+      throw ChannelError(device_->name() + " cannot register " + std::to_string(bytes) +
+                         " bytes of memory: " + std::strerror(error) + (error == ENOMEM ? lock_limit() : ""));
+    }
+    return region;
+  };
+  own_.reset(registered(memory_->bytes(), 0));
+  offered_.reset(registered(offered_bytes, abi::kAccessLocalWrite | abi::kAccessRemoteWrite));
+}
+
+void VerbsConnection::create_queues(const Depth& depth) {
+  completions_.reset(
+      ibverbs().create_cq(device_->context(), static_cast<int>(depth.completions), nullptr, nullptr, 0));
+  if (!completions_)
+    throw ChannelError(device_->name() + " gives no completion queue: " + std::strerror(errno));
+  abi::QueuePairInit init{};
+  init.send_completions = init.receive_completions = completions_.get();
+  init.capacity = {depth.requests, 1, 1, 1, depth.inline_bytes};
+  init.type = abi::kReliableConnected;
+  pair_.reset(ibverbs().create_qp(device_->domain(), &init));
+  if (!pair_) throw ChannelError(device_->name() + " gives no queue pair: " + std::strerror(errno));
+}
+
+VerbsAddress VerbsConnection::address() const {
+  return {device_->address(),
+          pair_->number,
+          first_psn_,
+          device_->port().active_mtu,
+          reinterpret_cast<std::uintptr_t>(memory_->memory()),
+          offered_->rkey};
+}
+
+void VerbsConnection::connect(const VerbsAddress& peer, const std::string& peer_name) {
+  peer_ = peer;
+  peer_name_ = peer_name;
+  abi::QueuePairAttributes receiving = path_to(peer);
+  change(receiving,
+         abi::kSetState | abi::kSetPath | abi::kSetPathMtu | abi::kSetDestination | abi::kSetReceivePsn |
+             abi::kSetReadsServed | abi::kSetNotReadyTimer,
+         "reach its peer");
+  abi::QueuePairAttributes sending{};
+  sending.state = abi::kStateReadyToSend;
+  sending.send_psn = first_psn_;
+  sending.timeout = kTimeout;
+  sending.retries = sending.not_ready_retries = kRetries;
+  change(sending,
+         abi::kSetState | abi::kSetSendPsn | abi::kSetTimeout | abi::kSetRetries | abi::kSetNotReadyRetries |
+             abi::kSetReadsIssued,
+         "send");
+}
+
+abi::QueuePairAttributes VerbsConnection::path_to(const VerbsAddress& peer) const {
+  abi::QueuePairAttributes attributes{};
+  attributes.state = abi::kStateReadyToReceive;
+  attributes.path_mtu = std::min(device_->port().active_mtu, peer.mtu);
+  attributes.destination = peer.queue_pair;
+  attributes.receive_psn = peer.first_psn;
+  attributes.not_ready_timer = kNotReadyTimer;
+  abi::AddressVector& path = attributes.path;
+  path.port = device_->port_number();
+  path.destination_lid = peer.port.lid;
+  if (device_->is_routed()) {
+    path.is_global = 1;
+    path.global.destination = peer.port.gid;
+    path.global.source_index = device_->gid_index();
+    path.global.hop_limit = kHopLimit;
+  }
+  return attributes;
+}
+
+void VerbsConnection::change(abi::QueuePairAttributes& attributes, int which, const char* to) {
+  const int error = ibverbs().modify_qp(pair_.get(), &attributes, which);
+  if (error == 0) return;
+  throw ChannelError(device_->name() + ": the queue pair to " + peer_name_ + " cannot " + to + ": " +
+                     std::strerror(error));
+}
+
+}  // namespace lamina::fhbn::rdma

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "fhbn/rdma/verbs_device.hpp"
+#include "fhbn/segment.hpp"
+
+namespace lamina::fhbn::rdma {
+
+// What the peer has to know of an end before it can write to it.
+struct VerbsAddress {
+  PortAddress port;
+  std::uint32_t queue_pair;
+  std::uint32_t first_psn;  // of the packets that this end will send
+  std::uint32_t mtu;        // as verbs count: 1 for 256 bytes, to 5 for 4096
+  std::uint64_t memory;     // where what it may write to begins
+  std::uint32_t rkey;
+};
+
+struct MemoryRegionDeleter {
+  void operator()(abi::MemoryRegion* region) const { ibverbs().dereg_mr(region); }
+};
+struct CompletionQueueDeleter {
+  void operator()(abi::CompletionQueue* queue) const { ibverbs().destroy_cq(queue); }
+};
+struct QueuePairDeleter {
+  void operator()(abi::QueuePair* pair) const { ibverbs().destroy_qp(pair); }
+};
+using RegisteredRegion = std::unique_ptr<abi::MemoryRegion, MemoryRegionDeleter>;
+
+// How much the queues take.
+struct Depth {
+  std::uint32_t requests;
+  std::uint32_t inline_bytes;
+  std::uint32_t completions;
+};
+
+// A queue pair of libibverbs in reliable connection with another one, and the memory that the two write to.
+// Who posts to it is another matter.
+class VerbsConnection {
+public:
+  // Registers the ring or its mirror. Of it the peer may write to the first `offered_bytes`, and no further.
+  VerbsConnection(std::shared_ptr<VerbsDevice> device, std::shared_ptr<Segment> memory,
+                  std::size_t offered_bytes, const Depth& depth);
+
+  VerbsAddress address() const;
+  // Once both have done this, both can write.
+  void connect(const VerbsAddress& peer, const std::string& peer_name);
+
+  const VerbsDevice& device() const { return *device_; }
+  const Segment& memory() const { return *memory_; }
+  std::uint32_t local_key() const { return own_->lkey; }
+  abi::CompletionQueue* completions() const { return completions_.get(); }
+  abi::QueuePair* pair() const { return pair_.get(); }
+  const VerbsAddress& peer() const { return peer_; }
+  const std::string& peer_name() const { return peer_name_; }
+
+private:
+  void register_memory(std::size_t offered_bytes);
+  void create_queues(const Depth& depth);
+  void change(abi::QueuePairAttributes& attributes, int which, const char* to);
+  abi::QueuePairAttributes path_to(const VerbsAddress& peer) const;
+
+  std::shared_ptr<VerbsDevice> device_;
+  std::shared_ptr<Segment> memory_;
+  // In the order in which they need each other: destroyed from the last to the first.
+  RegisteredRegion own_;
+  RegisteredRegion offered_;
+  std::unique_ptr<abi::CompletionQueue, CompletionQueueDeleter> completions_;
+  std::unique_ptr<abi::QueuePair, QueuePairDeleter> pair_;
+
+  std::uint32_t first_psn_;
+  VerbsAddress peer_{};
+  std::string peer_name_ = "a peer";
+};
+
+}  // namespace lamina::fhbn::rdma

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/host_device.hpp"
+
+// The requests that an mlx5 NIC reads from a send queue, byte for byte. A request is a row of segments of 16
+// bytes each, in blocks of 64 bytes; whoever posts is the host or a GPU, from this one source. Numbers in it
+// are big-endian, so members hold them turned around.
+//
+// The bytes are compared with those of rdma-core in tests/lamina/fhbn/test_wqe.py.
+namespace lamina::fhbn::rdma {
+
+inline constexpr std::uint32_t kBlockBytes = 64;
+inline constexpr std::uint32_t kSegmentBytes = 16;
+inline constexpr std::uint32_t kSegmentsPerBlock = kBlockBytes / kSegmentBytes;
+
+LAMINA_HD constexpr std::uint16_t big_endian(std::uint16_t value) {
+  return static_cast<std::uint16_t>(value >> 8 | value << 8);
+}
+LAMINA_HD constexpr std::uint32_t big_endian(std::uint32_t value) {
+  return value >> 24 | (value >> 8 & 0xff00) | (value & 0xff00) << 8 | value << 24;
+}
+LAMINA_HD constexpr std::uint64_t big_endian(std::uint64_t value) {
+  return std::uint64_t{big_endian(static_cast<std::uint32_t>(value))} << 32 |
+         big_endian(static_cast<std::uint32_t>(value >> 32));
+}
+
+enum class Opcode : std::uint8_t { kNothing = 0x00, kRdmaWrite = 0x08 };
+
+// The completion of a request that does not ask for one is told by that of a later one.
+enum class Completion : std::uint8_t { kWithLater = 0, kAsked = 0x08 };
+
+struct ControlSegment {
+  std::uint32_t index_opcode;    // modifier (8 bits), block's number in the queue (16), opcode (8)
+  std::uint32_t queue_segments;  // queue pair's number (24), segments of this request (8)
+  std::uint8_t signature;
+  std::uint8_t reserved[2];
+  std::uint8_t flags;  // Completion
+  std::uint32_t immediate;
+};
+
+struct RemoteAddressSegment {
+  std::uint64_t address;
+  std::uint32_t key;
+  std::uint32_t reserved;
+};
+
+struct DataSegment {
+  std::uint32_t bytes;  // the highest bit is kInline's
+  std::uint32_t key;
+  std::uint64_t address;
+};
+
+inline constexpr std::uint32_t kInline = 0x80000000;
+inline constexpr std::uint32_t kMostBytes = kInline - 1;  // of one data segment
+
+static_assert(sizeof(ControlSegment) == kSegmentBytes && sizeof(RemoteAddressSegment) == kSegmentBytes &&
+              sizeof(DataSegment) == kSegmentBytes);
+
+LAMINA_HD constexpr ControlSegment control_segment(Opcode opcode, std::uint32_t block, std::uint32_t qpn,
+                                                   std::uint32_t segments, Completion completion) {
+  return {big_endian((block & 0xffff) << 8 | static_cast<std::uint32_t>(opcode)),
+          big_endian(qpn << 8 | segments),
+          0,
+          {},
+          static_cast<std::uint8_t>(completion),
+          0};
+}
+
+LAMINA_HD constexpr RemoteAddressSegment remote_address_segment(std::uint64_t address, std::uint32_t key) {
+  return {big_endian(address), big_endian(key), 0};
+}
+
+LAMINA_HD constexpr DataSegment data_segment(std::uint64_t address, std::uint32_t key, std::uint32_t bytes) {
+  return {big_endian(bytes), big_endian(key), big_endian(address)};
+}
+
+// RDMA WRITE of registered memory.
+struct alignas(kBlockBytes) WriteRequest {
+  ControlSegment control;
+  RemoteAddressSegment remote;
+  DataSegment data;
+  std::uint64_t unused[2];
+  static constexpr std::uint32_t kSegments = 3;
+};
+
+// RDMA WRITE of bytes that lie in the request itself, so that the NIC need not fetch them.
+template <std::uint32_t kRoom>
+struct alignas(kBlockBytes) InlineRequest {
+  ControlSegment control;
+  RemoteAddressSegment remote;
+  std::uint32_t inline_bytes;
+  std::uint8_t bytes[kRoom];
+};
+
+// Segments of a request with that many bytes in it; the last one is filled up.
+LAMINA_HD constexpr std::uint32_t inline_segments(std::uint32_t bytes) {
+  return 2 + (static_cast<std::uint32_t>(sizeof(std::uint32_t)) + bytes + kSegmentBytes - 1) / kSegmentBytes;
+}
+
+LAMINA_HD constexpr std::uint32_t blocks_of(std::uint32_t segments) {
+  return (segments + kSegmentsPerBlock - 1) / kSegmentsPerBlock;
+}
+
+// What one block has room for, and what a BlueFlame register has. A queue takes more; it does not pay.
+inline constexpr std::uint32_t kShortInline = 28;
+inline constexpr std::uint32_t kLongInline = 220;
+using ShortInline = InlineRequest<kShortInline>;
+using LongInline = InlineRequest<kLongInline>;
+
+// Does nothing, and tells by its completion that all before it is done.
+struct alignas(kBlockBytes) NothingRequest {
+  ControlSegment control;
+  std::uint64_t unused[6];
+  static constexpr std::uint32_t kSegments = 1;
+};
+
+static_assert(sizeof(WriteRequest) == kBlockBytes && sizeof(NothingRequest) == kBlockBytes);
+static_assert(sizeof(ShortInline) == kBlockBytes && sizeof(LongInline) == 4 * kBlockBytes);
+static_assert(blocks_of(inline_segments(kShortInline)) == 1 && blocks_of(inline_segments(kLongInline)) == 4);
+
+}  // namespace lamina::fhbn::rdma

@@ -1,0 +1,196 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "fhbn/rdma/connectx_writer.hpp"
+#include "fhbn/rdma/mlx5dv.hpp"
+#include "fhbn/rdma/receiver.hpp"
+#include "fhbn/rdma/sender.hpp"
+#include "fhbn/rdma/soft_writer.hpp"
+#include "fhbn/rdma/verbs_writer.hpp"
+#include "python/bindings.hpp"
+#include "python/fhbn_ends.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lamina {
+
+namespace {
+
+namespace rdma = fhbn::rdma;
+
+constexpr const char* kSenderDoc =
+    R"(The sending end of a channel over a NIC. For one thread at a time.
+
+`segment` is a mirror of the receiver's ring: messages are put together there.)";
+
+constexpr const char* kReceiverDoc =
+    R"(The receiving end of a channel over a NIC, with the ring that the peer's NIC writes to.
+
+For one thread at a time.)";
+
+constexpr const char* kWriterDoc = R"(What writes to a peer's memory for one end of a channel.)";
+
+constexpr const char* kVerbsDoc =
+    R"(Writes by libibverbs, over a port of an RDMA device as in mlx5_0:1; '' is the first that is up.)";
+
+constexpr const char* kConnectxDoc =
+    R"(Writes by work requests of our own, put into the queues that libibverbs has made on an mlx5 NIC.
+
+Not verified on hardware.)";
+
+constexpr const char* kSoftNicDoc =
+    R"(A thread that does for queue pairs what an mlx5 NIC does: a test bench, and no measure of RDMA.
+
+`drops_blueflame`: it fetches every request from the queue. `reorders`: it does what it is told in the strangest
+order that a NIC may.)";
+
+constexpr const char* kSoftDoc = R"(Writes through a softnic, by work requests as an mlx5 NIC reads them.)";
+
+constexpr const char* kDevicesDoc =
+    R"(The names of this machine's RDMA devices; ChannelError without libibverbs.)";
+
+constexpr const char* kPortDoc =
+    R"(The device and port that this name stands for, opened to see that it can be used; ChannelError says why not.)";
+
+constexpr const char* kMlx5PortDoc = R"(The same of one that the mlx5 engine can use.)";
+
+nb::bytes gid_of(const rdma::PortAddress& port) { return nb::bytes(port.gid.raw, sizeof port.gid.raw); }
+
+template <typename Writer>
+nb::dict address_of(const Writer& writer) {
+  const rdma::VerbsAddress address = writer.address();
+  nb::dict said;
+  said["lid"] = address.port.lid;
+  said["gid"] = gid_of(address.port);
+  said["queue_pair"] = address.queue_pair;
+  said["first_psn"] = address.first_psn;
+  said["mtu"] = address.mtu;
+  said["memory"] = address.memory;
+  said["rkey"] = address.rkey;
+  return said;
+}
+
+template <typename Writer>
+void connect(Writer& writer, std::uint16_t lid, const nb::bytes& gid, std::uint32_t queue_pair,
+             std::uint32_t first_psn, std::uint32_t mtu, std::uint64_t memory, std::uint32_t rkey,
+             const std::string& peer) {
+  rdma::VerbsAddress address{{lid, {}}, queue_pair, first_psn, mtu, memory, rkey};
+  if (gid.size() != sizeof address.port.gid.raw) throw nb::value_error("a GID has 16 bytes");
+  std::copy_n(static_cast<const std::uint8_t*>(gid.data()), gid.size(), address.port.gid.raw);
+  nb::gil_scoped_release nogil;
+  writer.connect(address, peer);
+}
+
+std::size_t offered(const fhbn::Segment& segment, bool mirror) {
+  return mirror ? rdma::Sender::kOfferedBytes : segment.bytes();
+}
+
+template <typename Writer>
+void make_on_device(Writer* self, const std::string& device, std::shared_ptr<fhbn::Segment> segment,
+                    bool mirror) {
+  const std::size_t bytes = offered(*segment, mirror);
+  new (self) Writer(rdma::VerbsDevice::open(device), std::move(segment), bytes);
+}
+
+// A writer whose connection libibverbs makes, whoever posts.
+template <typename Writer>
+void bind_on_device(nb::module_& m, const char* name, const char* doc) {
+  nb::class_<Writer, rdma::Writer>(m, name, doc, nb::is_final())
+      .def("__init__", &make_on_device<Writer>, "device"_a, "segment"_a, nb::kw_only(), "mirror"_a)
+      .def_prop_ro("address", &address_of<Writer>)
+      .def("connect", &connect<Writer>, nb::kw_only(), "lid"_a, "gid"_a, "queue_pair"_a, "first_psn"_a,
+           "mtu"_a, "memory"_a, "rkey"_a, "peer"_a);
+}
+
+std::string mlx5_port(const std::string& name) {
+  const auto device = rdma::VerbsDevice::open(name);
+  rdma::require_mlx5(*device);
+  return device->name();
+}
+
+void make_soft(rdma::SoftWriter* self, std::shared_ptr<rdma::SoftNic> nic,
+               std::shared_ptr<fhbn::Segment> segment, bool mirror) {
+  const std::size_t bytes = offered(*segment, mirror);
+  new (self) rdma::SoftWriter(std::move(nic), std::move(segment), bytes);
+}
+
+using Registered = std::tuple<std::uint64_t, std::uint64_t, std::uint32_t>;  // address, bytes, key
+
+Registered registered_as(const rdma::SoftWriter& writer) {
+  const rdma::RemoteMemory memory = writer.address();
+  return {memory.address, memory.bytes, memory.key};
+}
+
+void connect_soft(rdma::SoftWriter& writer, const std::shared_ptr<fhbn::Segment>& peer_memory,
+                  const Registered& known_as, const Registered& told, const std::string& peer) {
+  if (std::get<1>(known_as) > peer_memory->bytes()) throw nb::value_error("more is registered than there is");
+  const auto memory = [](const Registered& said) { return std::make_from_tuple<rdma::RemoteMemory>(said); };
+  writer.connect(peer_memory, memory(known_as), memory(told), peer);
+}
+
+nb::dict counts_of(const rdma::SoftWriter& writer) {
+  const rdma::SoftCounts& found = writer.counts();
+  nb::dict counts;
+  counts["doorbells"] = found.doorbells.load();
+  counts["blueflames"] = found.blueflames.load();
+  counts["fetched"] = found.fetched.load();
+  counts["completions"] = found.completions.load();
+  return counts;
+}
+
+template <typename T>
+void make_end(End<T>* self, std::shared_ptr<fhbn::Segment> segment, std::shared_ptr<rdma::Writer> writer,
+              std::string peer, const std::vector<int>& watched, std::string engine, double timeout_s,
+              double spin_s) {
+  new (self) End<T>(std::move(engine), timeout_s, std::move(segment), std::move(writer),
+                    std::make_shared<fhbn::Peer>(std::move(peer), watched), seconds(spin_s));
+}
+
+template <typename T, typename Class>
+void bind_init(Class bound) {
+  bound.def("__init__", &make_end<T>, "segment"_a, "writer"_a, "peer"_a, "watched"_a = std::vector<int>(),
+            nb::kw_only(), "engine"_a, "timeout_s"_a, "spin_s"_a);
+}
+
+}  // namespace
+
+void bind_fhbn_rdma(nb::module_& m) {
+  m.def("verbs_devices", &rdma::verbs_devices, kDevicesDoc);
+  m.def(
+      "verbs_port", [](const std::string& device) { return rdma::VerbsDevice::open(device)->name(); },
+      "device"_a, nb::call_guard<nb::gil_scoped_release>(), kPortDoc);
+  m.def("mlx5_port", &mlx5_port, "device"_a, nb::call_guard<nb::gil_scoped_release>(), kMlx5PortDoc);
+  nb::class_<rdma::Writer>(m, "NicWriter", kWriterDoc);
+  bind_on_device<rdma::VerbsWriter>(m, "VerbsWriter", kVerbsDoc);
+  bind_on_device<rdma::ConnectxWriter>(m, "ConnectxWriter", kConnectxDoc);
+  nb::class_<rdma::SoftNic>(m, "SoftNic", kSoftNicDoc, nb::is_final(), nb::is_weak_referenceable())
+      .def(
+          "__init__",
+          [](rdma::SoftNic* self, bool drops_blueflame, bool reorders, std::uint64_t seed) {
+            new (self) rdma::SoftNic({drops_blueflame, reorders, seed});
+          },
+          nb::kw_only(), "drops_blueflame"_a = false, "reorders"_a = false, "seed"_a = 1);
+  nb::class_<rdma::SoftWriter, rdma::Writer>(m, "SoftWriter", kSoftDoc, nb::is_final())
+      .def("__init__", &make_soft, "nic"_a, "segment"_a, nb::kw_only(), "mirror"_a)
+      .def_prop_ro("registered_as", &registered_as)
+      .def("connect", &connect_soft, "peer_memory"_a, nb::kw_only(), "known_as"_a, "told"_a, "peer"_a)
+      .def("unplug", &rdma::SoftWriter::unplug)
+      .def("fail", &rdma::SoftWriter::fail)
+      .def_prop_ro("counts", &counts_of);
+  bind_init<rdma::Sender>(bind_sender<rdma::Sender>(m, "NicSender", kSenderDoc));
+  bind_init<rdma::Receiver>(bind_receiver<rdma::Receiver>(m, "NicReceiver", kReceiverDoc));
+  bind_message<rdma::Receiver>(m, "NicMessage");
+}
+
+}  // namespace lamina

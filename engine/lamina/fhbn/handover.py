@@ -1,0 +1,178 @@
+"""How two processes of one user hand each other open files: over a local socket that exists for that moment.
+
+It has a random name in no file system, and whoever connects has to show a token that was sent over the
+authenticated connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import secrets
+import socket
+import struct
+from collections.abc import Generator, Iterator
+from selectors import EVENT_READ, DefaultSelector
+from typing import NoReturn
+
+from lamina.fhbn.control import Control, field
+from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.errors import ChannelTimeoutError, HandshakeError
+from lamina.fhbn.place import Place
+
+_TOKEN_BYTES = 32
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_MOST_SAID_BYTES = 64
+
+
+def impossible(here: Place, there: Place) -> str | None:
+    """Why nothing can be handed over between the two, in words that follow "because"."""
+    if here.machine != there.machine:
+        return "the two processes are on different machines, or in different network namespaces"
+    if here.user != there.user:
+        return f"the two processes belong to different users, {here.user} and {there.user}"
+    return None
+
+
+@contextlib.contextmanager
+def meeting_point(control: Control, deadline: Deadline) -> Iterator[socket.socket]:
+    """A local connection to the process at the other end of `control`, which comes for it.
+
+    It tells of its end ever after.
+    """
+    token = secrets.token_bytes(_TOKEN_BYTES)
+    name = b"\0lamina-" + secrets.token_hex(16).encode()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(name)
+        listening.listen()
+        control.say({"socket": name, "token": token}, deadline)
+        with contextlib.closing(_visitors(listening, control, deadline)) as visitors:
+            for visitor in visitors:
+                with visitor:
+                    if _shows(visitor, token):
+                        yield visitor
+                        return
+
+
+@contextlib.contextmanager
+def visit(control: Control, deadline: Deadline) -> Iterator[socket.socket]:
+    """The same connection, to where the other process waits."""
+    offer = control.hear(deadline)
+    name, token = (field(offer, key, bytes, control.peer) for key in ("socket", "token"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        connection.settimeout(deadline.wait_s)
+        try:
+            connection.connect(name)
+            connection.send(token)
+        except ConnectionError:  # nobody is there any more
+            _raise_its_end(control, deadline)
+        except OSError as error:
+            raise _not_taken(error, control) from error
+        yield connection
+
+
+def give(
+    connection: socket.socket, said: bytes, descriptor: int, control: Control, deadline: Deadline
+) -> None:
+    """Hand an open file over, with a few words."""
+    try:
+        socket.send_fds(connection, [said], [descriptor])
+    except ConnectionError:
+        _raise_its_end(control, deadline)
+    except OSError as error:
+        raise HandshakeError(f"cannot hand shared memory over to {control.peer}: {error}") from error
+
+
+@contextlib.contextmanager
+def taken(connection: socket.socket, control: Control, deadline: Deadline) -> Iterator[tuple[bytes, int]]:
+    """What the peer gives: its words, and an open file that is closed afterwards."""
+    connection.settimeout(deadline.wait_s)
+    try:
+        said, descriptors, _, _ = socket.recv_fds(connection, _MOST_SAID_BYTES, 1)
+    except ConnectionError:  # nobody is there any more: why not is heard below
+        said, descriptors = b"", []
+    except OSError as error:
+        raise _not_taken(error, control) from error
+    with _closing(descriptors):
+        if not said:
+            _raise_its_end(control, deadline)
+        if len(descriptors) != 1:
+            raise HandshakeError(f"{control.peer} has not handed over its shared memory")
+        yield said, descriptors[0]
+
+
+def _not_taken(error: OSError, control: Control) -> Exception:
+    if isinstance(error, TimeoutError):
+        return ChannelTimeoutError(f"{control.peer} did not hand over its memory in time")
+    return HandshakeError(f"cannot take over the shared memory of {control.peer}: {error}")
+
+
+def _visitors(
+    listening: socket.socket, control: Control, deadline: Deadline
+) -> Generator[socket.socket, None, None]:
+    """Those of our own user that come and say something. Nobody is waited for who has come and is silent."""
+    with contextlib.ExitStack() as opened, DefaultSelector() as waiting:
+        waiting.register(control, EVENT_READ)
+        waiting.register(listening, EVENT_READ)
+        while ready := waiting.select(deadline.wait_s):
+            for key, _ in ready:
+                if key.fileobj is control:
+                    _raise_its_end(control, deadline)
+                if key.fileobj is listening:
+                    visitor = opened.enter_context(listening.accept()[0])
+                    if _credentials(visitor)[1] == os.getuid():
+                        waiting.register(visitor, EVENT_READ, visitor)
+                    else:
+                        visitor.close()
+                else:
+                    waiting.unregister(key.data)
+                    yield key.data
+    raise ChannelTimeoutError(f"{control.peer} did not come for its shared memory")
+
+
+def _shows(visitor: socket.socket, token: bytes) -> bool:
+    with contextlib.suppress(OSError):
+        return hmac.compare_digest(visitor.recv(_TOKEN_BYTES, socket.MSG_DONTWAIT), token)
+    return False
+
+
+def _raise_its_end(control: Control, deadline: Deadline) -> NoReturn:
+    """Raise why the peer does not go on: it has refused or is gone, and neither is silent."""
+    control.hear(deadline)
+    raise HandshakeError(f"{control.peer} speaks of something else while memory is handed over")
+
+
+@contextlib.contextmanager
+def watched(connection: socket.socket) -> Iterator[tuple[int, ...]]:
+    """What tells of the other process's end: its connection and, where it can be seen, the process.
+
+    Either alone would miss some: a child that it has forked keeps a connection open, and a process of another
+    pid namespace cannot be seen: it has no number here.
+    """
+    pid, _, _ = _credentials(connection)
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:
+        yield (connection.fileno(),)
+        return
+    try:
+        yield connection.fileno(), process
+    finally:
+        os.close(process)
+
+
+def _credentials(connection: socket.socket) -> tuple[int, int, int]:
+    pid, uid, gid = _CREDENTIALS.unpack(
+        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    )
+    return pid, uid, gid
+
+
+@contextlib.contextmanager
+def _closing(descriptors: list[int]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)

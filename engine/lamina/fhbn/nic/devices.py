@@ -1,0 +1,142 @@
+"""RDMA devices and their ports as pyverbs tells of them; the driver's name is the kernel's."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import socket
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lamina.fhbn.nic.pyverbs_package import pyverbs
+
+SYSFS = Path("/sys")
+# Of enum ibv_port_state, ibv_link_layer, ibv_transport_type and ibv_gid_type.
+_STATES = {0: "no change", 1: "down", 2: "initializing", 3: "armed", 4: "active", 5: "active, deferred"}
+_LINK_LAYERS = {1: "InfiniBand", 2: "Ethernet"}
+_TRANSPORTS = {0: "InfiniBand", 1: "iWARP", 2: "usNIC", 3: "usNIC over UDP"}
+_GID_TYPES = {0: "InfiniBand", 1: "RoCE v1", 2: "RoCE v2"}
+_RXE_VENDOR = 0xFFFFFF
+
+
+@dataclass(frozen=True)
+class Gid:
+    """An address of a port. Over Ethernet each is for one of RoCE's two ways, and of one interface."""
+
+    index: int
+    address: str
+    kind: str
+    interface: str | None
+
+
+@dataclass(frozen=True)
+class Port:
+    """One port of a device."""
+
+    number: int
+    state: str
+    link_layer: str
+    mtu: int
+    lid: int
+    speed: str
+    gids: tuple[Gid, ...]
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device that libibverbs has opened."""
+
+    name: str
+    provider: str
+    transport: str
+    firmware: str
+    vendor_id: int
+    part_id: int
+    max_queue_pairs: int
+    ports: tuple[Port, ...]
+
+    def described(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What could be opened, and of the others why not."""
+
+    devices: tuple[Device, ...]
+    refused: dict[str, str]
+
+
+def listed(sysfs: Path = SYSFS) -> Listed:
+    """Every device that libibverbs finds; NoPyverbsError where pyverbs is not here."""
+    pyverbs()
+    verbs: Any = importlib.import_module("pyverbs.device")
+    try:
+        found = verbs.get_device_list()
+    except verbs.PyverbsError:  # the kernel has no verbs at all: libibverbs does not call that an empty list
+        found = []
+    devices, refused = [], {}
+    for entry in found:
+        name = entry.name.decode()
+        try:
+            with verbs.Context(name=name) as context:
+                devices.append(_device(verbs, context, name, entry.transport_type, sysfs))
+        except verbs.PyverbsError as error:
+            refused[name] = str(error).partition(".")[0]
+    return Listed(tuple(devices), refused)
+
+
+def _device(verbs: Any, context: Any, name: str, transport: int, sysfs: Path) -> Device:
+    has = context.query_device()
+    return Device(
+        name=name,
+        provider=_provider(sysfs / "class" / "infiniband" / name, transport, has.vendor_id),
+        transport=_TRANSPORTS.get(transport, "unknown"),
+        firmware=has.fw_version or "none",
+        vendor_id=has.vendor_id,
+        part_id=has.vendor_part_id,
+        max_queue_pairs=has.max_qp,
+        ports=tuple(_port(verbs, context, number) for number in range(1, has.phys_port_cnt + 1)),
+    )
+
+
+def _provider(folder: Path, transport: int, vendor: int) -> str:
+    """mlx5 and its like by the driver of the PCI device; what is on no bus is the kernel's own software."""
+    driver = folder / "device" / "driver"
+    if driver.is_symlink():
+        return driver.readlink().name.removesuffix("_core").removesuffix("_ib")
+    if vendor == _RXE_VENDOR:
+        return "rxe"
+    return "siw" if _TRANSPORTS.get(transport) == "iWARP" else "unknown"
+
+
+def _port(verbs: Any, context: Any, number: int) -> Port:
+    has = context.query_port(number)
+    gids = tuple(_gids(verbs, context, number, has.gid_tbl_len))
+    return Port(
+        number=number,
+        state=_STATES.get(has.state, f"unknown ({has.state})"),
+        link_layer=_LINK_LAYERS.get(has.link_layer, "unspecified"),
+        mtu=128 << has.active_mtu,  # enum ibv_mtu has 256 as 1
+        lid=has.lid,
+        speed=" ".join(
+            text.partition(" (")[0]
+            for text in (verbs.width_to_str(has.active_width), verbs.speed_to_str(has.active_speed))
+        ),
+        gids=gids,
+    )
+
+
+def _gids(verbs: Any, context: Any, port: int, length: int) -> Iterator[Gid]:
+    for index in range(length):
+        try:
+            entry = context.query_gid_ex(port_num=port, gid_index=index)
+        except verbs.PyverbsError:  # an index without an address
+            continue
+        interface = None
+        with contextlib.suppress(OSError):  # of another network namespace, or none
+            interface = socket.if_indextoname(entry.ndev_ifindex)
+        yield Gid(index, entry.gid_str(), _GID_TYPES.get(entry.gid_type, "unknown"), interface)

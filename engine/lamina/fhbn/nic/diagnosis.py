@@ -1,0 +1,58 @@
+"""Everything there is to say of RDMA on this machine, gathered once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from lamina.fhbn.nic import findings as found_by
+from lamina.fhbn.nic.devices import Device, Listed, listed
+from lamina.fhbn.nic.findings import Finding
+from lamina.fhbn.nic.machine import System, system_below
+from lamina.fhbn.nic.needs import Readiness, readiness
+from lamina.fhbn.nic.pyverbs_package import NoPyverbsError
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The devices, what is missing, and what can be used."""
+
+    devices: tuple[Device, ...]
+    findings: tuple[Finding, ...]
+    engines: tuple[Readiness, ...]
+    system: System
+
+    def described(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "devices": [device.described() for device in self.devices],
+            "findings": [
+                {"sentence": found.sentence, "blocks": list(found.blocks)} for found in self.findings
+            ],
+            "engines": [ready.described() for ready in self.engines],
+            "system": self.system.described(),
+        }
+
+
+def diagnosed() -> Diagnosis:
+    """Of this machine, as this process sees it."""
+    system = system_below()
+    try:
+        found, unlisted = listed(), None
+    except NoPyverbsError as error:
+        found, unlisted = Listed((), {}), str(error)
+    return conclusion(system, found, unlisted)
+
+
+def conclusion(system: System, found: Listed, unlisted: str | None) -> Diagnosis:
+    """What follows from these facts. `unlisted` is why devices could not even be listed."""
+    findings = list(found_by.of_the_system(system, found.devices))
+    if unlisted is None:
+        findings += found_by.of_the_list(system, found.devices, found.refused)
+        findings += found_by.of_the_ports(found.devices)
+    else:
+        names = ", ".join(system.kernel_devices)
+        beside = f"; the kernel has {names}, of which nothing more is told without it" if names else ""
+        findings.append(Finding(f"{unlisted}{beside}"))
+    findings += found_by.of_the_gpu(system.gpu, registers_dmabuf=system.registers_dmabuf)
+    return Diagnosis(found.devices, tuple(findings), tuple(readiness(findings)), system)

@@ -1,0 +1,38 @@
+"""The memory that a channel's ring lies in, as its receiver makes it and its sender sees it."""
+
+from __future__ import annotations
+
+from lamina import host_memory
+from lamina._native import ShmSegment
+from lamina.fhbn.control import Control
+from lamina.fhbn.errors import HandshakeError
+from lamina.fhbn.terms import Terms
+
+
+def new_ring(terms: Terms) -> ShmSegment:
+    """A ring of this channel's shape, or HandshakeError if there is no memory for it."""
+    shape = terms.message_bytes, terms.slots
+    needed, free = ShmSegment.bytes_for(*shape), host_memory.free_bytes()
+    if needed > free:
+        raise HandshakeError(
+            f"channel {terms.name} takes {needed:,} bytes for {terms.slots} messages of "
+            f"{terms.message_bytes:,}, and {free:,} bytes of memory are free: make them smaller or fewer"
+        )
+    return ShmSegment.create(*shape, epoch=terms.epoch, first_seqno=terms.first_seqno)
+
+
+def attached(descriptor: int, terms: Terms, control: Control) -> ShmSegment:
+    """The peer's ring, seen to be what was offered."""
+    try:
+        segment = ShmSegment.attach(descriptor)
+    except ValueError as error:
+        raise HandshakeError(f"{control.peer}: {error}") from error
+    found = (segment.message_bytes, segment.slots, segment.epoch, segment.first_seqno)
+    if found != (terms.message_bytes, terms.slots, terms.epoch, terms.first_seqno):
+        raise HandshakeError(f"{control.peer} has handed over another ring than it had offered")
+    return segment
+
+
+def called(control: Control, terms: Terms) -> str:
+    """The other end of a channel, as errors call it."""
+    return f"{control.peer} (channel {terms.name})"

@@ -1,0 +1,104 @@
+"""A test bench for channels over an mlx5 NIC, on one machine and without one: the NIC is a thread.
+
+The two ends make the work requests that a ConnectX reads, and ring for them as for one; a softnic does what
+they say. It goes through all of the code that would drive the NIC, and says nothing about how fast RDMA is.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from lamina._native import NicReceiver, NicSender, ShmSegment, SoftNic, SoftWriter
+from lamina.fhbn import handover
+from lamina.fhbn.control import Control, field
+from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.errors import HandshakeError
+from lamina.fhbn.place import Place
+from lamina.fhbn.ring import attached, called, new_ring
+from lamina.fhbn.terms import Terms
+
+_REGISTERED = struct.Struct("<QQI")  # address, bytes, key
+# One for all channels of a process, while there are any. A fork has none: its parent's thread is not in it.
+_nics: WeakValueDictionary[int, SoftNic] = WeakValueDictionary()
+
+AnyEnd = TypeVar("AnyEnd", NicReceiver, NicSender)
+
+
+def missing(here: Place, there: Place) -> str | None:
+    """A softnic writes to memory that both processes have."""
+    return handover.impossible(here, there)
+
+
+def receiver(control: Control, terms: Terms, deadline: Deadline) -> NicReceiver:
+    """Make the ring and its queue pair."""
+    ring = new_ring(terms)
+    writer = SoftWriter(nic(), ring, mirror=False)
+    with handover.meeting_point(control, deadline) as connection:
+        _give(connection, ring, writer, control, deadline)
+        _take(connection, writer, control, terms, deadline)
+        return _end(NicReceiver, connection, ring, writer, called(control, terms), terms)
+
+
+def sender(control: Control, terms: Terms, deadline: Deadline) -> NicSender:
+    """Make the ring's mirror and its queue pair."""
+    mirror = new_ring(terms)
+    writer = SoftWriter(nic(), mirror, mirror=True)
+    with handover.visit(control, deadline) as connection:
+        # In this order: until it has been visited, the receiver hears words as a refusal.
+        _take(connection, writer, control, terms, deadline)
+        _give(connection, mirror, writer, control, deadline)
+        return _end(NicSender, connection, mirror, writer, called(control, terms), terms)
+
+
+def nic() -> SoftNic:
+    """This process's."""
+    found = _nics.get(os.getpid())
+    if found is None:
+        found = _nics[os.getpid()] = SoftNic()
+    return found
+
+
+def _give(
+    connection: socket.socket, own: ShmSegment, writer: SoftWriter, control: Control, deadline: Deadline
+) -> None:
+    """Let the peer have our memory, and know what it is registered as.
+
+    That goes with the memory, as what the peer's NIC would know; and over the connection, as a peer across a
+    network would say it: what the requests contain.
+    """
+    handover.give(connection, _REGISTERED.pack(*writer.registered_as), own.descriptor, control, deadline)
+    address, size, key = writer.registered_as
+    control.say({"memory": address, "bytes": size, "rkey": key}, deadline)
+
+
+def _take(
+    connection: socket.socket, writer: SoftWriter, control: Control, terms: Terms, deadline: Deadline
+) -> None:
+    """Have the peer's memory, and write to it from now on."""
+    with handover.taken(connection, control, deadline) as (said, descriptor):
+        peers = attached(descriptor, terms, control)
+    heard = control.hear(deadline)
+    address, size, key = (field(heard, name, int, control.peer) for name in ("memory", "bytes", "rkey"))
+    try:
+        known_as = _REGISTERED.unpack(said)
+        writer.connect(peers, known_as=known_as, told=(address, size, key), peer=called(control, terms))
+    except (TypeError, ValueError, struct.error) as error:
+        raise HandshakeError(f"{control.peer} has registered memory that cannot be") from error
+
+
+def _end(
+    kind: type[AnyEnd],
+    connection: socket.socket,
+    segment: ShmSegment,
+    writer: SoftWriter,
+    peer: str,
+    terms: Terms,
+) -> AnyEnd:
+    with handover.watched(connection) as watched:
+        return kind(
+            segment, writer, peer, watched, engine="softnic", timeout_s=terms.timeout_s, spin_s=terms.spin_s
+        )

@@ -1,0 +1,94 @@
+"""The engine for two machines with RDMA devices: libibverbs, posted to by the host.
+
+The sender's NIC writes messages into the receiver's memory, and the receiver's NIC what was consumed into the
+sender's. What one has to know of the other goes over the connection over which they have met; after that it
+only tells whether the other process is still there. Nothing is encrypted, and a NIC's keys are easily
+guessed: use a network that is yours.
+
+LAMINA_RDMA_DEVICE names the device, or the device and its port as in mlx5_0:1; without it, it is the first
+whose port is up.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, TypeVar
+
+from lamina._native import ConnectxWriter, NicReceiver, NicSender, ShmSegment, VerbsWriter, verbs_port
+from lamina.fhbn.control import Control, field
+from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.errors import ChannelError, HandshakeError
+from lamina.fhbn.place import Place
+from lamina.fhbn.ring import called, new_ring
+from lamina.fhbn.terms import Terms
+
+_ADDRESS = {
+    "lid": int,
+    "gid": bytes,
+    "queue_pair": int,
+    "first_psn": int,
+    "mtu": int,
+    "memory": int,
+    "rkey": int,
+}
+
+AnyEnd = TypeVar("AnyEnd", NicReceiver, NicSender)
+
+
+def missing(here: Place, there: Place) -> str | None:  # noqa: ARG001 - a NIC reaches other machines, and its own
+    """A device with a port that is up; whether it reaches the peer is seen when the first message is sent."""
+    try:
+        verbs_port(device())
+    except ChannelError as error:
+        return str(error)
+    return None
+
+
+def device() -> str:
+    """The device and port that were asked for; nothing if any will do."""
+    return os.environ.get("LAMINA_RDMA_DEVICE", "")
+
+
+def receiver(control: Control, terms: Terms, deadline: Deadline) -> NicReceiver:
+    """Make the ring, and let the peer write to it."""
+    ring = new_ring(terms)
+    writer = VerbsWriter(device(), ring, mirror=False)
+    return connected(NicReceiver, "verbs", ring, writer, control, terms, deadline)
+
+
+def sender(control: Control, terms: Terms, deadline: Deadline) -> NicSender:
+    """Make the ring's mirror, and let the peer write to the part before its slots."""
+    mirror = new_ring(terms)
+    writer = VerbsWriter(device(), mirror, mirror=True)
+    return connected(NicSender, "verbs", mirror, writer, control, terms, deadline)
+
+
+def connected(
+    kind: type[AnyEnd],
+    engine: str,
+    segment: ShmSegment,
+    writer: VerbsWriter | ConnectxWriter,
+    control: Control,
+    terms: Terms,
+    deadline: Deadline,
+) -> AnyEnd:
+    """An end whose queue pair and the peer's know of each other."""
+    control.say(writer.address, deadline)
+    heard = control.hear(deadline)
+    said: dict[str, Any] = {name: field(heard, name, of, control.peer) for name, of in _ADDRESS.items()}
+    peer = called(control, terms)
+    try:
+        writer.connect(**said, peer=peer)
+    except (TypeError, ValueError) as error:
+        raise HandshakeError(f"{control.peer} has sent an address that cannot be: {error}") from error
+    # Kept open by the end, beyond the link: by it alone the peer's end can be noticed from afar.
+    control.notice_silence()
+    return kind(
+        segment,
+        writer,
+        peer,
+        (control.fileno(),),
+        engine=engine,
+        timeout_s=terms.timeout_s,
+        spin_s=terms.spin_s,
+    )

@@ -1,0 +1,169 @@
+// The set-up for a ConnectX, from the libraries it loads to messages that arrive, over libraries whose NIC is
+// a softnic. What only hardware can show is whether a ConnectX does as that does.
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "expect.hpp"
+#include "fake_mlx5/fake_mlx5.hpp"
+#include "fhbn/errors.hpp"
+#include "fhbn/ordered.hpp"
+#include "fhbn/rdma/connectx_writer.hpp"
+#include "fhbn/rdma/device_memory.hpp"
+#include "fhbn/segment.hpp"
+
+using namespace lamina::fhbn;
+using namespace lamina::fhbn::rdma;
+
+namespace {
+
+constexpr std::uint64_t kMessageBytes = 4096;
+constexpr std::uint32_t kSlots = 4;
+constexpr Duration kPatience = std::chrono::seconds(10);
+
+// One end: memory of a ring's shape, and a writer to the other's.
+struct End {
+  End()
+      : memory(Segment::create({kMessageBytes, kSlots, 1, 0})),
+        writer(VerbsDevice::open("mlx5_0:1"), memory, memory->bytes()) {}
+  std::byte* bytes() const { return static_cast<std::byte*>(memory->memory()); }
+
+  std::shared_ptr<Segment> memory;
+  ConnectxWriter writer;
+};
+
+void connect(End& one, End& other) {
+  const VerbsAddress first = one.writer.address(), second = other.writer.address();
+  one.writer.connect(second, "the other");
+  other.writer.connect(first, "the one");
+}
+
+// The ChannelError that a call ends with says this.
+void expect_said(const std::function<void()>& call, const std::string& words) {
+  try {
+    call();
+  } catch (const ChannelError& error) {
+    expect(std::string(error.what()).find(words) != std::string::npos,
+           "'" + words + "' is not said by: " + error.what());
+    return;
+  }
+  fail("nothing was said where '" + words + "' was expected");
+}
+
+// Whatever a test has changed is as before after it, and nothing that it has opened is left.
+void with(const std::function<void(fake_mlx5::Settings&)>& change, const std::function<void()>& test) {
+  change(fake_mlx5::settings());
+  test();
+  fake_mlx5::settings() = {};
+  expect(fake_mlx5::living() == 0, std::to_string(fake_mlx5::living()) + " objects were not destroyed");
+}
+
+void send_one(End& from, const End& to, std::uint64_t seqno, std::size_t bytes) {
+  const std::size_t offset = kSlotsOffset + (seqno % kSlots) * slot_stride(kMessageBytes);
+  std::memset(from.bytes() + offset, static_cast<int>(seqno % 251 + 1), bytes);
+  from.writer.write(offset, offset, bytes);
+  from.writer.write_line(offsetof(Ring, published), {seqno + 1, State::kOpen, 1});
+  from.writer.ring();
+  const auto end = Clock::now() + kPatience;
+  while (load_acquire(to.memory->ring().published.seqno) != seqno + 1) {
+    expect(Clock::now() < end, "message " + std::to_string(seqno) + " has not arrived");
+    std::this_thread::yield();
+  }
+  // Its number is there, so it is.
+  expect(std::memcmp(to.bytes() + offset, from.bytes() + offset, bytes) == 0,
+         "a message is not what was sent");
+}
+
+// Around the queues more than once, both ways, with payloads inside requests and outside.
+void messages_arrive() {
+  End one, other;
+  connect(one, other);
+  for (std::uint64_t seqno = 0; seqno < 3000; ++seqno) {
+    const std::size_t bytes = seqno % 3 == 0 ? 64 : kMessageBytes;
+    send_one(one, other, seqno, bytes);
+    send_one(other, one, seqno, bytes);
+  }
+  one.writer.drain(kPatience);
+  other.writer.drain(kPatience);
+}
+
+void lines_alone_go_by_blueflame() {
+  End one, other;
+  connect(one, other);
+  one.writer.write_line(offsetof(Ring, consumed), {1, State::kOpen, 1});
+  one.writer.ring();
+  one.writer.drain(kPatience);
+  expect(other.memory->ring().consumed.seqno == 1, "a line has not arrived");
+}
+
+void a_wrong_key_is_told() {
+  End one, other;
+  VerbsAddress wrong = other.writer.address();
+  wrong.rkey += 1;
+  one.writer.connect(wrong, "the other");
+  one.writer.write_line(offsetof(Ring, published), {1, State::kOpen, 1});
+  try {
+    one.writer.drain(kPatience);
+  } catch (const NicError& error) {
+    expect(error.fault == NicFault::kRemoteAccess, std::string("another fault: ") + error.what());
+    return;
+  }
+  fail("a wrong key was taken");
+}
+
+void opening_fails(const std::string& words) {
+  End one, other;
+  expect_said([&] { connect(one, other); }, words);
+  expect_said([&] { one.writer.check(); }, "is not connected yet");
+}
+
+void memory_of_a_device_is_registered() {
+  const auto device = VerbsDevice::open("");
+  std::vector<std::byte> memory(4096);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  const int access = abi::kAccessLocalWrite | abi::kAccessRemoteWrite;
+  const RegisteredRegion by_file = registered(*device, {address, memory.size(), Dmabuf{0, 0}}, access);
+  const RegisteredRegion by_address = registered(*device, {address, memory.size(), {}}, access);
+  expect(by_file->rkey != by_address->rkey && by_file->length == memory.size(), "memory is not registered");
+  fake_mlx5::settings().takes_device_memory = false;
+  expect_said([&] { registered(*device, {address, memory.size(), Dmabuf{0, 0}}, access); },
+              "takes no dmabuf");
+  expect_said([&] { registered(*device, {address, memory.size(), {}}, access); }, "load nvidia-peermem");
+}
+
+}  // namespace
+
+int main() {
+  using Settings = fake_mlx5::Settings;
+  const auto as_it_is = [](Settings&) {};
+
+  with(as_it_is, messages_arrive);
+  const std::uint64_t after_messages = fake_mlx5::blueflames();
+  with(as_it_is, lines_alone_go_by_blueflame);
+  expect(fake_mlx5::blueflames() > after_messages, "no request went by BlueFlame");
+
+  const std::uint64_t before = fake_mlx5::blueflames();
+  with([](Settings& s) { s.drops_blueflame = true; }, messages_arrive);
+  with([](Settings& s) { s.has_blueflame = false; }, messages_arrive);
+  expect(fake_mlx5::blueflames() == before && fake_mlx5::fetched() > 0,
+         "BlueFlame was used where there is none");
+
+  with(as_it_is, a_wrong_key_is_told);
+  with([](Settings& s) { s.port_is_up = false; },
+       [] { expect_said([] { VerbsDevice::open(""); }, "no RDMA device can be used; mlx5_0:1 is down"); });
+  with([](Settings& s) { s.is_mlx5 = false; },
+       [] { opening_fails("mlx5_0:1 is no mlx5 NIC: take the engine 'verbs'"); });
+  with([](Settings& s) { s.showing_fails_with = EOPNOTSUPP; },
+       [] { opening_fails("does not show what its queues are made of: Operation not supported"); });
+  with([](Settings& s) { s.entry_bytes = 128; }, [] { opening_fails("completions of 128 bytes"); });
+  with([](Settings& s) { s.block_bytes = 128; }, [] { opening_fails("blocks of 128 bytes"); });
+  with(as_it_is, memory_of_a_device_is_registered);
+  std::puts("mlx5dv set-up: ok");
+}

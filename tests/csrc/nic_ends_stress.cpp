@@ -1,0 +1,133 @@
+// Both ends of a channel over softnics of all habits: random messages, checked byte for byte, given back by a
+// thread of their own. Exits with 1 on a mismatch.
+
+#include <condition_variable>
+#include <cstdio>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "fhbn/errors.hpp"
+#include "fhbn/rdma/receiver.hpp"
+#include "fhbn/rdma/sender.hpp"
+#include "fhbn/rdma/soft_writer.hpp"
+#include "fhbn_messages.hpp"
+
+namespace {
+
+using namespace fhbn_test;
+namespace rdma = lamina::fhbn::rdma;
+
+struct Course {
+  rdma::SoftHabits habits;
+  std::uint32_t slots = 4;
+  std::uint64_t message_bytes = 3000;
+  std::uint64_t first = 0;
+  std::uint64_t messages = 1500;
+  Duration spin = 50us;
+};
+
+// The ring and its mirror, with a queue pair each, as two processes would have them.
+struct Ends {
+  explicit Ends(const Course& course)
+      : nic(std::make_shared<rdma::SoftNic>(course.habits)),
+        ring(Segment::create({course.message_bytes, course.slots, 7, course.first})),
+        mirror(Segment::create({course.message_bytes, course.slots, 7, course.first})) {
+    const auto reading = std::make_shared<rdma::SoftWriter>(nic, ring, ring->bytes());
+    const auto writing = std::make_shared<rdma::SoftWriter>(nic, mirror, rdma::Sender::kOfferedBytes);
+    reading->connect(mirror, writing->address(), writing->address(), "sender");
+    writing->connect(ring, reading->address(), reading->address(), "receiver");
+    sender.emplace(mirror, writing, unwatched("receiver"), course.spin);
+    receiver.emplace(ring, reading, unwatched("sender"), course.spin);
+  }
+
+  std::shared_ptr<rdma::SoftNic> nic;
+  std::shared_ptr<Segment> ring;
+  std::shared_ptr<Segment> mirror;
+  std::optional<rdma::Sender> sender;
+  std::optional<rdma::Receiver> receiver;
+};
+
+// Gives back what others have received, beside them.
+class Releaser {
+public:
+  Releaser(rdma::Receiver& receiver, const Messages& messages)
+      : receiver_(receiver), messages_(messages), thread_([this] { run(); }) {}
+  ~Releaser() {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  void add(const Arrived& arrived) {
+    {
+      const std::lock_guard lock(mutex_);
+      held_.push_back(arrived);
+    }
+    changed_.notify_all();
+  }
+
+private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [this] { return over_ || !held_.empty(); });
+      if (held_.empty()) return;
+      const Arrived arrived = held_.front();
+      held_.pop_front();
+      lock.unlock();
+      messages_.check(arrived, arrived.seqno);
+      receiver_.give_back(arrived.seqno);
+      lock.lock();
+    }
+  }
+
+  rdma::Receiver& receiver_;
+  const Messages& messages_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Arrived> held_;
+  bool over_ = false;
+  std::thread thread_;
+};
+
+void run(const Course& course) {
+  const Messages messages(course.habits.seed, course.message_bytes);
+  Ends ends(course);
+  std::thread sending([&] {
+    for (std::uint64_t i = 0; i < course.messages; ++i) {
+      expect(ends.sender->send(messages.at(course.first + i), kPatient), "a send was interrupted by nobody");
+    }
+    ends.sender->close();
+  });
+  {
+    Releaser releaser(*ends.receiver, messages);
+    for (std::uint64_t i = 0; i < course.messages; ++i) {
+      // All slots may be held for a moment: then there is nothing to wait for.
+      while (ends.receiver->next_seqno() - ends.receiver->consumed() >= course.slots)
+        std::this_thread::yield();
+      const auto arrived = ends.receiver->receive(kPatient);
+      expect(arrived.has_value(), "a receive was interrupted by nobody");
+      messages.check(*arrived, course.first + i);
+      releaser.add(*arrived);
+    }
+  }
+  sending.join();
+  expect_throws<ChannelClosed>([&] { ends.receiver->receive(kPatient); }, "a channel that was closed");
+  expect(ends.receiver->consumed() == course.first + course.messages, "something was not given back");
+}
+
+}  // namespace
+
+int main() {
+  constexpr std::uint64_t kNearlyAround = ~std::uint64_t{0} - 700;
+  run({.habits = {}});
+  run({.habits = {.drops_blueflame = true, .seed = 2}, .slots = 1});
+  run({.habits = {.reorders = true, .seed = 3}, .slots = 8, .first = kNearlyAround});
+  run({.habits = {.drops_blueflame = true, .reorders = true, .seed = 4}, .slots = 2, .spin = 0us});
+  run({.habits = {.seed = 5}, .slots = 16, .message_bytes = 200'000, .messages = 200});
+  std::puts("all messages arrived whole, in order and once");
+}

@@ -1,0 +1,171 @@
+"""What is missing for RDMA, from facts of machines that are not this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("msgpack")
+
+from lamina.fhbn.engines import NETWORKS
+from lamina.fhbn.nic import findings
+from lamina.fhbn.nic.devices import Device, Gid, Listed, Port
+from lamina.fhbn.nic.diagnosis import Diagnosis, conclusion
+from lamina.fhbn.nic.findings import Finding
+from lamina.fhbn.nic.gpu import Gpu
+from lamina.fhbn.nic.machine import System
+
+GPU = Gpu(1, None, peermem=True, dmabuf=False, maps_registers=True)
+V2 = Gid(1, "0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2", "eth1")
+PORT = Port(1, "active", "Ethernet", 4096, 0, "4X 25.0 Gbps", (V2,))
+CONNECTX = Device("mlx5_0", "mlx5", "InfiniBand", "28.39.1002", 0x2C9, 4129, 131072, (PORT,))
+SOFT = replace(CONNECTX, name="rxe0", provider="rxe")
+SOUND = System(
+    kernel="6.1.0",
+    loads_modules=True,
+    has_verbs=True,
+    kernel_devices=("mlx5_0",),
+    mellanox_on_pci=("0000:3b:00.0",),
+    closed_files=(),
+    libibverbs=True,
+    libmlx5=True,
+    registers_dmabuf=True,
+    memlock_bytes=None,
+    gpu=GPU,
+)
+
+
+def concluded(system: System, *devices: Device, unlisted: str | None = None) -> Diagnosis:
+    return conclusion(system, Listed(devices, {}), unlisted)
+
+
+def not_usable(found: Diagnosis) -> set[str]:
+    """Of those that hang on RDMA."""
+    return {ready.engine for ready in found.engines if not ready.usable} & set(findings.RDMA)
+
+
+def only(found: Iterable[Finding]) -> Finding:
+    (finding,) = found
+    return finding
+
+
+def test_a_sound_machine_has_nothing_to_say() -> None:
+    found = concluded(SOUND, CONNECTX)
+    assert found.findings == ()
+    assert {"verbs", "mlx5", "mlx5 on a GPU"} <= {ready.engine for ready in found.engines}
+    assert not not_usable(found) - set(NETWORKS)  # what an engine says of this machine is its own matter
+
+
+@pytest.mark.parametrize(
+    ("system", "sentence", "blocked"),
+    [
+        (replace(SOUND, libibverbs=False), "libibverbs.so.1 cannot be loaded: install rdma-core", "verbs"),
+        (replace(SOUND, libmlx5=False), "libmlx5.so.1 cannot be loaded", "mlx5"),
+        (
+            replace(SOUND, has_verbs=False),
+            "has no RDMA (no /sys/class/infiniband_verbs): load ib_uv",
+            "verbs",
+        ),
+        (replace(SOUND, has_verbs=False, loads_modules=False), "loads no modules, so take another", "verbs"),
+        (
+            replace(SOUND, closed_files=("/dev/infiniband/uverbs0",)),
+            "/dev/infiniband/uverbs0 cannot be opened",
+            "verbs",
+        ),
+        (replace(SOUND, memlock_bytes=32 << 10), "too little for any channel: raise the limit", "verbs"),
+    ],
+)
+def test_what_is_below_a_device(system: System, sentence: str, blocked: str) -> None:
+    finding = only(findings.of_the_system(system, [CONNECTX]))
+    assert sentence in finding.sentence
+    assert blocked in finding.blocks
+    assert ("verbs" in finding.blocks) == (blocked == "verbs")
+
+
+def test_no_device_says_how_to_get_one() -> None:
+    found = concluded(replace(SOUND, kernel_devices=(), mellanox_on_pci=()))
+    assert "rdma link add rxe0 type rxe" in found.findings[0].sentence
+    assert not_usable(found) == {"verbs", "mlx5", "mlx5 on a GPU"}
+
+
+def test_a_nic_without_a_driver_is_seen_on_pci() -> None:
+    found = list(findings.of_the_system(replace(SOUND, kernel_devices=()), []))
+    assert any("on PCI (0000:3b:00.0) and has no driver" in finding.sentence for finding in found)
+
+
+def test_some_memlock_is_enough_for_small_messages() -> None:
+    finding = only(findings.of_the_system(replace(SOUND, memlock_bytes=8 << 20), [CONNECTX]))
+    assert "8,388,608 bytes" in finding.sentence
+    assert finding.blocks == ()
+
+
+@pytest.mark.parametrize(
+    ("device", "port", "sentence"),
+    [
+        (SOFT, replace(PORT, state="down"), "it is down: plug the cable in, or bring eth1 up"),
+        (CONNECTX, replace(PORT, state="initializing", link_layer="InfiniBand"), "see whether a subnet man"),
+        (CONNECTX, replace(PORT, link_layer="InfiniBand"), "it has no LID: see whether a subnet manager"),
+        (CONNECTX, replace(PORT, gids=()), "no GID of RoCE v2: give its interface an IP address"),
+        (CONNECTX, replace(PORT, gids=(replace(V2, kind="RoCE v1"),)), "no GID of RoCE v2"),
+        (CONNECTX, replace(PORT, link_layer="unspecified"), "wrong link layer: it is neither"),
+        (replace(SOFT, transport="iWARP"), PORT, "wrong link layer: it speaks iWARP"),
+    ],
+)
+def test_a_port_that_cannot_be_used_says_why(device: Device, port: Port, sentence: str) -> None:
+    found = concluded(replace(SOUND, kernel_devices=(device.name,)), replace(device, ports=(port,)))
+    assert f"port 1 of {device.name} cannot be used: " in found.findings[0].sentence
+    assert sentence in found.findings[0].sentence
+    assert not_usable(found) == {"verbs", "mlx5", "mlx5 on a GPU"}
+
+
+def test_one_sound_port_is_enough() -> None:
+    down = replace(PORT, number=2, state="down")
+    found = list(findings.of_the_ports([replace(CONNECTX, ports=(PORT, down))]))
+    assert [finding.blocks for finding in found] == [()]
+
+
+def test_software_roce_is_for_verbs_only() -> None:
+    finding = only(findings.of_the_ports([SOFT]))
+    assert finding.sentence == "no usable device is a ConnectX (provider mlx5): rxe only"
+    assert finding.blocks == ("mlx5", "mlx5 on a GPU")
+
+
+def test_two_link_layers_are_told_of() -> None:
+    other = replace(CONNECTX, name="mlx5_1", ports=(replace(PORT, link_layer="InfiniBand", lid=7),))
+    assert "the same link layer" in only(findings.of_the_ports([CONNECTX, other])).sentence
+
+
+def test_devices_that_libibverbs_does_not_know_are_told_of() -> None:
+    system = replace(SOUND, kernel_devices=("mlx5_0", "odd0", "shut0"))
+    found = list(findings.of_the_list(system, [CONNECTX], {"shut0": "Failed to open device"}))
+    assert [finding.sentence.partition(":")[0] for finding in found] == [
+        "device shut0 cannot be opened",
+        "the kernel has device odd0 and libibverbs has no provider for it",
+    ]
+
+
+def test_without_pyverbs_the_kernels_names_are_told() -> None:
+    found = concluded(SOUND, unlisted="pyverbs is not installed: get it")
+    assert only(found.findings).sentence.startswith("pyverbs is not installed: get it; the kernel has mlx5_0")
+    assert not not_usable(found) - set(NETWORKS)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dmabuf", "sentence"),
+    [
+        (Gpu(0, "there is no driver", False, False, False), True, "no GPU can post or poll: there is no dr"),
+        (replace(GPU, peermem=False), True, "no GPUDirect RDMA"),
+        (replace(GPU, peermem=False, dmabuf=True), False, "no GPUDirect RDMA"),
+        (replace(GPU, maps_registers=False), True, "PeerMappingOverride=1"),
+    ],
+)
+def test_what_keeps_a_gpu_from_the_nic(gpu: Gpu, dmabuf: bool, sentence: str) -> None:
+    finding = only(findings.of_the_gpu(gpu, registers_dmabuf=dmabuf))
+    assert sentence in finding.sentence
+    assert finding.blocks == ("mlx5 on a GPU",)
+
+
+def test_a_dmabuf_does_without_the_module() -> None:
+    assert not list(findings.of_the_gpu(replace(GPU, peermem=False, dmabuf=True), registers_dmabuf=True))

@@ -1,0 +1,139 @@
+"""The facts below RDMA, read from files laid out as Linux has them, and pyverbs found or missed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("msgpack")
+
+from lamina.fhbn.nic import machine, pyverbs_package
+from lamina.fhbn.nic.devices import listed
+from lamina.fhbn.nic.machine import system_below
+from lamina.fhbn.nic.pyverbs_package import NoPyverbsError, pyverbs
+
+NO_CAPABILITIES = "CapEff:\t0000000000000000\n"
+ALL_CAPABILITIES = "CapEff:\t000001ffffffffff\n"
+OWN_NAMESPACE = "0 1000 1\n"
+INITIAL = "         0          0 4294967295\n"
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+@pytest.fixture
+def no_pyverbs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if it were neither loaded nor in this environment."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyverbs"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+
+
+def test_an_empty_machine_has_nothing(tmp_path: Path) -> None:
+    found = system_below(tmp_path)
+    assert not found.has_verbs
+    assert not found.loads_modules
+    assert (found.kernel_devices, found.mellanox_on_pci, found.closed_files) == ((), (), ())
+    assert not found.gpu.peermem
+    assert not found.gpu.maps_registers
+
+
+def test_a_machine_with_a_nic(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "proc/modules": "",
+            "sys/class/infiniband/mlx5_0/node_guid": "",
+            "sys/class/infiniband_verbs/abi_version": "6",
+            "sys/class/infiniband_verbs/uverbs0/ibdev": "mlx5_0",
+            "sys/class/infiniband_verbs/uverbs1/ibdev": "mlx5_1",
+            "dev/infiniband/uverbs0": "",
+            "sys/bus/pci/devices/0000:3b:00.0/vendor": "0x15b3\n",
+            "sys/bus/pci/devices/0000:3b:00.0/class": "0x020700\n",
+            "sys/bus/pci/devices/0000:3c:00.0/vendor": "0x15b3\n",
+            "sys/bus/pci/devices/0000:3c:00.0/class": "0x060400\n",  # a bridge of a BlueField
+            "sys/module/nvidia_peermem/refcnt": "0",
+            "proc/driver/nvidia/params": 'RegistryDwords: "PeerMappingOverride=1;"\n',
+        },
+    )
+    found = system_below(tmp_path)
+    assert found.has_verbs
+    assert found.loads_modules
+    assert found.kernel_devices == ("mlx5_0",)
+    assert found.mellanox_on_pci == ("0000:3b:00.0",)
+    assert found.closed_files == ("/dev/infiniband/uverbs1",)
+    assert found.gpu.peermem
+    assert found.gpu.maps_registers
+
+
+@pytest.mark.parametrize(
+    ("status", "uid_map", "limit", "expected"),
+    [
+        (NO_CAPABILITIES, INITIAL, 65536, 65536),
+        (ALL_CAPABILITIES, INITIAL, 65536, None),
+        (ALL_CAPABILITIES, OWN_NAMESPACE, 65536, 65536),
+        (NO_CAPABILITIES, INITIAL, -1, None),
+    ],
+)
+def test_memlock_counts_unless_the_process_may_lock_all(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: str,
+    uid_map: str,
+    limit: int,
+    expected: int | None,
+) -> None:
+    write(tmp_path, {"proc/self/status": status, "proc/self/uid_map": uid_map})
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (limit, limit))
+    assert system_below(tmp_path).memlock_bytes == expected
+
+
+@pytest.mark.usefixtures("no_pyverbs")
+def test_pyverbs_of_another_python_is_not_taken(tmp_path: Path) -> None:
+    write(tmp_path, {"pyverbs/__init__.py": "", "pyverbs/device.cpython-39-x86_64-linux-gnu.so": ""})
+    with pytest.raises(NoPyverbsError, match=r"is for CPython 3\.9 and this is 3\.\d+: pip install"):
+        pyverbs(tmp_path)
+
+
+@pytest.mark.usefixtures("no_pyverbs")
+def test_no_pyverbs_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(NoPyverbsError, match="apt-get install python3-pyverbs"):
+        pyverbs(tmp_path)
+
+
+@pytest.mark.usefixtures("no_pyverbs")
+def test_a_broken_pyverbs_leaves_nothing_behind(tmp_path: Path) -> None:
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    write(tmp_path, {"pyverbs/__init__.py": "", f"pyverbs/device{suffix}": "no library"})
+    with pytest.raises(NoPyverbsError, match=r"pyverbs cannot be loaded .*install it again"):
+        pyverbs(tmp_path)
+    assert "pyverbs" not in sys.modules
+
+
+def test_the_systems_pyverbs_brings_nothing_else_along() -> None:
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    if not (pyverbs_package.SYSTEM_PACKAGES / "pyverbs" / f"device{suffix}").exists():
+        pytest.skip("the system has no pyverbs for this Python")
+    code = (
+        "import sys; before = list(sys.path); from lamina.fhbn.nic.devices import listed; listed()\n"
+        "assert sys.path == before; import pyverbs.device; print(pyverbs.device.__file__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pyverbs/device" in done.stdout
+
+
+def test_devices_are_as_the_kernel_has_them() -> None:
+    try:
+        found = listed()
+    except NoPyverbsError as error:
+        pytest.skip(str(error))
+    folder = Path("/sys/class/infiniband")
+    known = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    assert {device.name for device in found.devices} | found.refused.keys() <= known
