@@ -9,7 +9,7 @@ NATIVE := $(shell find csrc CMakeLists.txt -type f)
 CXX_FILES := $(shell find csrc tests -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 PYTEST_WORKERS ?= 2
 
-.PHONY: setup test lint check format sanitize cuda vllm clients bench replay figures clean
+.PHONY: setup test lint check format sanitize cuda rdma-test vllm clients bench replay figures clean
 
 setup: $(STAMP)
 
@@ -43,6 +43,10 @@ sanitize: setup
 # Compiles the CUDA kernels as CI does; needs nvcc and no GPU.
 cuda: setup
 	@ci/check-cuda.sh $(VENV)
+
+# What needs an RDMA device, on soft-RoCE in virtual machines; says so and succeeds where these cannot be had.
+rdma-test: setup
+	@$(BIN)/python ci/rdma-vm test
 
 # An environment of its own for the vLLM that Lamina is compared with (CPU build, 2.4 GB).
 vllm: setup

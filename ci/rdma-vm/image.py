@@ -1,0 +1,151 @@
+"""The Debian that the virtual machines start from: found in the cache, or built; and the tools that it takes.
+
+One is kept for each state of the files that say what is in it, in $LAMINABENCH_HOME/rdma-vm.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from laminabench.paths import home
+
+HERE = Path(__file__).parent
+INPUTS = ("root.sh", "modules", "archive.py")  # what an image's content follows from, with Debian's release
+QEMU = "qemu-system-x86_64"
+PACKAGES = {QEMU: "qemu-system-x86", "debootstrap": "debootstrap"}  # of programs
+KEPT = 2  # images: of another checkout, or before a change
+
+
+class UnavailableError(Exception):
+    """There cannot be such a machine here; the sentence says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """A kernel and the file system that it starts with."""
+
+    folder: Path
+
+    @property
+    def kernel(self) -> Path:
+        return self.folder / "kernel"
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "root.cpio"
+
+
+def image() -> Image:
+    """The image, built if there is none, and QEMU, installed if it is missing."""
+    release = _release()
+    _install(QEMU)
+    folder = home() / "rdma-vm"
+    folder.mkdir(parents=True, exist_ok=True)
+    found = Image(folder / _key(release))
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another checkout's run may be building the same
+        if not found.folder.is_dir():
+            _build(found.folder)
+            _forget_old(folder)
+    os.utime(found.folder)
+    _same_python(found)
+    return found
+
+
+def say(sentence: str) -> None:
+    print(f"rdma-vm: {sentence}", file=sys.stderr, flush=True)
+
+
+def _release() -> str:
+    """Debian's name for what runs here."""
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        raise UnavailableError("the virtual machine is built on Linux on x86_64 only; run it there")
+    about = platform.freedesktop_os_release()
+    release = about.get("VERSION_CODENAME", "")
+    if about.get("ID") != "debian" or not release:
+        raise UnavailableError(
+            f"the virtual machine is a Debian, made from this machine's own mirror, and this is "
+            f"{about.get('PRETTY_NAME', 'something else')}; run it on Debian"
+        )
+    return release
+
+
+def _install(program: str) -> None:
+    if shutil.which(program):
+        return
+    package = PACKAGES[program]
+    as_root = _as_root()
+    if as_root is None or not shutil.which("apt-get"):
+        raise UnavailableError(f"there is no {program} and nobody may install it here; install {package}")
+    say(f"installing {package}")
+    apt = [*as_root, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
+    for command in (["update"], ["install", "-y", "--no-install-recommends", package]):
+        done = subprocess.run([*apt, *command], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise UnavailableError(
+                f"{package} could not be installed ({_last_line(done.stderr)}); install it"
+            )
+
+
+def _build(folder: Path) -> None:
+    _install("debootstrap")
+    as_root = _as_root()
+    if as_root is None:
+        raise UnavailableError(
+            "only root can build the virtual machine's Debian; run it once as root or with sudo"
+        )
+    say("building its Debian (some minutes, once)")
+    began = time.monotonic()
+    subprocess.run([*as_root, "nice", str(HERE / "root.sh"), str(folder)], check=True)
+    megabytes = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+    say(f"built in {time.monotonic() - began:.0f} s: {folder} ({megabytes:.0f} MB)")
+
+
+def _as_root() -> list[str] | None:
+    """What to put before a command that only root may run."""
+    if os.geteuid() == 0:
+        return []
+    if (
+        shutil.which("sudo")
+        and subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode == 0
+    ):
+        return ["sudo", "-n"]
+    return None
+
+
+def _key(release: str) -> str:
+    content = hashlib.sha256(release.encode())
+    for name in INPUTS:
+        content.update((HERE / name).read_bytes())
+    return f"{release}-{content.hexdigest()[:12]}"
+
+
+def _forget_old(folder: Path) -> None:
+    made = sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
+    for path in made[:-KEPT]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _same_python(found: Image) -> None:
+    """The native module and numpy are taken along as they were built for the Python that runs this."""
+    theirs = (found.folder / "python").read_text().strip()
+    ours = f"python{sysconfig.get_python_version()}"
+    if theirs != ours:
+        raise UnavailableError(
+            f"Debian's pyverbs is for {theirs} and this environment is {ours}'s; make it with PYTHON={theirs}"
+        )
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "apt-get says nothing"

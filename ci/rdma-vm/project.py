@@ -1,0 +1,69 @@
+"""What the tests in the virtual machine need of this checkout and of its environment, as one archive.
+
+In there the checkout is /project and the packages are in /packages; the interpreter and pyverbs are Debian's.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Iterator
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+from archive import Archive, below
+from packaging.requirements import Requirement
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+# Channels without torch, the command line, and what their tests run on.
+PACKAGES = ("click", "msgpack", "numpy", "platformdirs", "pytest", "rich")
+PARTS = ("engine/lamina", "laminabench", "tests/rdma", "tests/lamina/fhbn", "pyproject.toml")
+PYTHONPATH = "/project/engine:/project:/packages"
+NOT_NEEDED = {".a", ".h", ".pyi"}
+
+
+def pack(file: Path) -> None:
+    with file.open("wb") as out:
+        made = Archive(out)
+        for part in PARTS:
+            path = CHECKOUT / part
+            for found in below(path) if path.is_dir() else (path,):
+                made.add(found, str(Path("project", found.relative_to(CHECKOUT))))
+        native = _native()
+        made.add(native, f"project/engine/lamina/{native.name}")
+        for found, name in _packages():
+            made.add(found, f"packages/{name}")
+        made.end()
+
+
+def _native() -> Path:
+    """The compiled part: an editable install has it where no source is."""
+    found = importlib.util.find_spec("lamina._native")
+    if found is None or found.origin is None:
+        raise FileNotFoundError("there is no lamina._native in this environment; run make setup")
+    return Path(found.origin)
+
+
+def _packages() -> Iterator[tuple[Path, str]]:
+    for package in _with_what_they_need(PACKAGES):
+        for file in package.files or ():
+            # What an installer puts elsewhere (`../../bin`), and tests of numpy's, which are half of it.
+            if file.parts[0] == ".." or "tests" in file.parts or file.suffix in NOT_NEEDED:
+                continue
+            path = Path(str(package.locate_file(file)))
+            if path.is_file():
+                yield path, str(file)
+
+
+def _with_what_they_need(names: Iterable[str]) -> list[Distribution]:
+    found: dict[str, Distribution] = {}
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found[name] = distribution(name)
+        for line in found[name].requires or ():
+            needed = Requirement(line)
+            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+                waiting.append(needed.name)
+    return list(found.values())

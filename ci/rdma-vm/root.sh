@@ -1,0 +1,76 @@
+#!/bin/sh
+# Build the machine that the RDMA tests run in: a small Debian and its kernel, as `kernel` and `root.cpio` in a folder
+# that must not exist. Needs root (debootstrap changes into the new system), debootstrap and apt.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+folder=$1
+
+fail() {
+  echo "rdma-vm: $*" >&2
+  exit 1
+}
+# What one step says is of interest only when it fails.
+quietly() {
+  "$@" >"$work/log" 2>&1 || {
+    tail -n 20 "$work/log" >&2
+    fail "\`$1\` failed while the machine was built (its last lines are above)"
+  }
+}
+
+# shellcheck disable=SC1091
+release=$(. /etc/os-release && echo "$VERSION_CODENAME")
+rm -rf "$folder.part"
+work=$(mktemp -d "${TMPDIR:-/tmp}/rdma-vm.XXXXXX")
+# What an interrupted debootstrap has left mounted is the system's own.
+trap 'rm -rf --one-file-system "$work"' EXIT
+trap 'exit 130' INT TERM
+root=$work/root
+
+# From where this machine gets its own packages, with apt's own settings.
+# shellcheck disable=SC2016
+mirror=$(apt-get indextargets --format '$(CODENAME) $(REPO_URI)' 'Created-By: Packages' |
+  awk -v release="$release" '$1 == release { print $2; exit }')
+[ -n "$mirror" ] || fail "apt knows of no place with the packages of $release; run apt-get update"
+eval "$(apt-config shell http_proxy Acquire::http::Proxy https_proxy Acquire::https::Proxy)"
+export http_proxy="${http_proxy:-}" https_proxy="${https_proxy:-}"
+
+# libstdc++ is for our native module; the rest is named in the tests.
+quietly debootstrap --variant=minbase --include="kmod,iproute2,rdma-core,ibverbs-utils,rdmacm-utils,perftest,libstdc++6,python3,python3-pyverbs" \
+  "$release" "$root" "$mirror"
+
+# Only the kernel and the modules that init loads: installing the package would build an initramfs of its own.
+kernel=$(apt-cache depends linux-image-amd64 | awk '$1 == "Depends:" { print $2; exit }')
+[ -n "$kernel" ] || fail "apt knows of no linux-image-amd64; run apt-get update"
+chmod 755 "$work"
+mkdir -m 777 "$work/kernel"
+(cd "$work/kernel" && quietly apt-get download "$kernel")
+quietly dpkg-deb -x "$work"/kernel/*.deb "$work/unpacked"
+mkdir "$work/done"
+cp "$work"/unpacked/boot/vmlinuz-* "$work/done/kernel"
+version=$(ls "$work/unpacked/lib/modules")
+mkdir -p "$root/lib/modules"
+mv "$work/unpacked/lib/modules/$version" "$root/lib/modules/all"
+modules=$root/lib/modules/$version
+mv "$root/lib/modules/all" "$modules"
+quietly chroot "$root" depmod "$version"
+grep -v '^#' "$here/modules" | xargs chroot "$root" modprobe -S "$version" -a --show-depends |
+  awk '$1 == "insmod" { print $2 }' | sort -u >"$work/needed"
+mkdir "$work/kept"
+(cd "$root" && sed 's|^/||' "$work/needed" | xargs cp --parents -t "$work/kept")
+cp "$modules/modules.builtin" "$modules/modules.order" "$work/kept/lib/modules/$version"
+rm -rf "$modules"
+cp -r "$work/kept/lib/modules/$version" "$root/lib/modules"
+quietly chroot "$root" depmod "$version"
+
+# Every byte is copied at each start.
+rm -rf "$root"/usr/share/doc "$root"/usr/share/man "$root"/usr/share/info "$root"/usr/share/locale \
+  "$root"/usr/share/zoneinfo "$root"/usr/lib/udev/hwdb* "$root"/var/cache "$root"/var/lib/apt "$root"/var/lib/dpkg "$root"/var/log \
+  "$root"/debootstrap "$root"/dev "$root"/proc "$root"/sys "$root"/tmp
+mkdir -m 755 "$root/dev" "$root/proc" "$root/sys" "$root/tmp"
+readlink "$root/usr/bin/python3" >"$work/done/python"
+install -m 644 "$here/modules" "$root/modules"
+python3 "$here/archive.py" "$root" "$work/done/root.cpio"
+# Whole or not at all, and the property of whoever has the folder.
+mv -T "$work/done" "$folder.part"
+chown -R --reference="$(dirname "$folder")" "$folder.part"
+mv -T "$folder.part" "$folder"

@@ -1,0 +1,103 @@
+"""What is run in virtual machines: a command in one, or in one of two that a cable joins."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import project
+from image import Image, say
+from machine import BOOT_S, Job, Machine, StrangeEndError
+from wire import Wire
+
+NEAR, FAR = "10.77.0.1", "10.77.0.2"  # of the RDMA devices
+NEAR_ASIDE, FAR_ASIDE = "10.78.0.1", "10.78.0.2"
+AGENT = "exec python3 tests/rdma/two/agent.py"  # starts in the far machine what tests in the near one ask for
+
+
+def one(image: Image, command: str, limit_s: int, out: Path) -> int:
+    """In a machine by itself, whose device is on a dummy interface."""
+
+    def run(folder: Path, archive: Path) -> int:
+        job = Job("one", NEAR, command, limit_s, _environment("one"))
+        with Machine(image, archive, job, folder / "one", _stdout()) as machine:
+            return _end(machine, out)
+
+    return _with_project(run)
+
+
+def two(image: Image, command: str, limit_s: int, out: Path) -> int:
+    """In a machine with a cable to another one, which it can have cut."""
+
+    def run(folder: Path, archive: Path) -> int:
+        near = Job("near", NEAR, command, limit_s, _environment("two"), NEAR_ASIDE, processors=1)
+        # It has no end of its own; with room for the other one's start.
+        far_limit_s = limit_s + int(BOOT_S)
+        far = Job("far", FAR, AGENT, far_limit_s, _environment("far"), FAR_ASIDE, processors=1)
+        with (
+            (folder / "far-output").open("wb") as far_output,
+            Machine(image, archive, near, folder / "near", _stdout(), _cables(folder, "server=on")) as asking,
+        ):
+            _wait_for(asking, *(folder / name for name in ("near/qmp", "near/host", "cable", "aside")))
+            with Machine(
+                image, archive, far, folder / "far", far_output, _cables(folder, "server=off")
+            ) as other:
+                _wait_for(other, folder / "far/qmp")
+                with Wire(asking.folder, other.folder):
+                    status = _end(asking, out)
+                if status:
+                    said = (folder / "far-output").read_text(errors="replace").strip()
+                    say(f"the far machine said: {said or 'nothing'}\n{other.last_words()}")
+                return status
+
+    return _with_project(run)
+
+
+def _with_project(run: Callable[[Path, Path], int]) -> int:
+    # Not below the checkout: the paths of sockets have to be short.
+    with tempfile.TemporaryDirectory(prefix="rdma-vm-") as made:
+        archive = Path(made, "project.cpio")
+        project.pack(archive)
+        return run(Path(made), archive)
+
+
+def _end(machine: Machine, out: Path) -> int:
+    status = machine.wait()
+    machine.results(out)
+    say(f"exit status {status} after {machine.age_s:.0f} s")
+    if status:
+        say(f"its console said:\n{machine.last_words()}")
+    return status
+
+
+def _cables(folder: Path, end: str) -> tuple[str, ...]:
+    return tuple(f"stream,{end},addr.type=unix,addr.path={folder / name}" for name in ("cable", "aside"))
+
+
+def _wait_for(machine: Machine, *sockets: Path) -> None:
+    """Until QEMU listens there."""
+    while not all(path.is_socket() for path in sockets):
+        if not machine.running() or machine.age_s > BOOT_S:
+            raise StrangeEndError(f"QEMU did not start: {machine.last_words()}")
+        time.sleep(0.01)
+
+
+def _environment(place: str) -> dict[str, str]:
+    return {
+        "LAMINABENCH_RDMA_VM": place,
+        "LAMINABENCH_RDMA_NEAR": NEAR,
+        "LAMINABENCH_RDMA_FAR": FAR,
+        "LAMINABENCH_RDMA_AGENT": FAR_ASIDE,
+        "PYTHONPATH": project.PYTHONPATH,
+        "PYTHONUNBUFFERED": "1",
+        "CI": "1",
+    }
+
+
+def _stdout() -> IO[bytes]:
+    sys.stdout.flush()
+    return sys.stdout.buffer

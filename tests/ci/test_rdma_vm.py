@@ -1,0 +1,150 @@
+"""ci/rdma-vm without starting a machine: what one is made of, orders to QEMU, and where none can be had."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parents[2] / "ci" / "rdma-vm"
+QEMU = "qemu-system-x86_64"
+HEADER_BYTES = 110  # the magic, and 13 numbers of eight digits
+MAGIC = b"070701"
+
+
+@pytest.fixture(autouse=True)
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Its modules, by the names they have for each other."""
+    monkeypatch.syspath_prepend(HERE)
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if str(HERE) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+def test_without_qemu_it_says_so_and_succeeds(tmp_path: Path) -> None:
+    if not Path("/etc/debian_version").exists():
+        pytest.skip("what is missing is another sentence elsewhere than on Debian")
+    done = subprocess.run(
+        [sys.executable, HERE, "test"],
+        env={"PATH": str(tmp_path), "HOME": str(tmp_path), "LAMINABENCH_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    missing = "there is no qemu-system-x86_64 and nobody may install it here; install qemu-system-x86"
+    assert done.stderr == f"rdma-vm: skipped: {missing}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_image_is_another_one_when_what_makes_it_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import image  # noqa: PLC0415
+
+    for name in image.INPUTS:
+        shutil.copy(HERE / name, tmp_path / name)
+    before = image._key("bookworm")
+    monkeypatch.setattr(image, "HERE", tmp_path)
+    assert image._key("bookworm") == before
+    assert image._key("trixie") != before
+    (tmp_path / "modules").write_text("dummy\n")
+    assert image._key("bookworm") != before
+
+
+def test_an_archive_holds_folders_before_what_is_in_them(tmp_path: Path) -> None:
+    from archive import pack  # noqa: PLC0415
+
+    tree = tmp_path / "tree"
+    (tree / "b" / "c").mkdir(parents=True)
+    (tree / "b" / "c" / "file").write_bytes(b"seven..")
+    (tree / "b" / "program").write_text("#!/bin/sh\n")
+    (tree / "b" / "program").chmod(0o755)
+    (tree / "a").symlink_to("b/program")
+    os.utime(tree / "b" / "program", (5, 1_700_000_000))
+    pack(tree, tmp_path / "cpio")
+    found = entries((tmp_path / "cpio").read_bytes())
+    assert list(found) == ["a", "b", "b/c", "b/program", "b/c/file", "TRAILER!!!"]
+    assert found["a"] == (0o120777, found["a"][1], b"b/program")
+    assert found["b/program"] == (0o100755, 1_700_000_000, b"#!/bin/sh\n")
+    assert found["b/c/file"][2] == b"seven.."
+    assert (tmp_path / "cpio").stat().st_size % 512 == 0
+
+
+def test_an_archive_makes_the_folders_that_nobody_has_added() -> None:
+    from archive import Archive  # noqa: PLC0415
+
+    out = io.BytesIO()
+    made = Archive(out)
+    made.text("job/deep/command", "true\n")
+    made.text("job/settings", "A='1'\n")
+    made.end()
+    assert list(entries(out.getvalue())) == [
+        "job",
+        "job/deep",
+        "job/deep/command",
+        "job/settings",
+        "TRAILER!!!",
+    ]
+
+
+def test_orders_to_qemu_are_obeyed_or_refused_aloud() -> None:
+    from wire import Monitor  # noqa: PLC0415
+
+    if not shutil.which(QEMU):
+        pytest.skip(f"there is no {QEMU}")
+    # Paths of sockets have to be short, and pytest's are not.
+    with tempfile.TemporaryDirectory(prefix="qmp-") as folder:
+        path = Path(folder, "qmp")
+        # It waits for somebody to connect, and its machine has nothing in it.
+        arguments = [
+            QEMU,
+            "-machine",
+            "none",
+            "-nodefaults",
+            "-display",
+            "none",
+            "-qmp",
+            f"unix:{path},server=on",
+        ]
+        with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as qemu:
+            assert qemu.stderr is not None
+            assert "waiting for connection" in qemu.stderr.readline()
+            monitor = Monitor(path)
+            try:
+                monitor.order("stop")
+                with pytest.raises(RuntimeError, match="QEMU refused set_link: Device 'nic0' not found"):
+                    monitor.order("set_link", name="nic0", up=False)
+                monitor.order("quit")
+                assert qemu.wait(60) == 0
+            finally:
+                monitor.close()
+                qemu.kill()
+
+
+def entries(archive: bytes) -> dict[str, tuple[int, int, bytes]]:
+    """Mode, time and content by name, read as the kernel's documentation has it."""
+    found: dict[str, tuple[int, int, bytes]] = {}
+    at = 0
+    while "TRAILER!!!" not in found:
+        assert archive[at : at + 6] == MAGIC
+        numbers = [int(archive[at + 6 + 8 * n : at + 14 + 8 * n], 16) for n in range(13)]
+        mode, mtime, size, name_bytes = numbers[1], numbers[5], numbers[6], numbers[11]
+        name = archive[at + HEADER_BYTES : at + HEADER_BYTES + name_bytes - 1].decode()
+        content = aligned(at + HEADER_BYTES + name_bytes)
+        found[name] = (mode, mtime, archive[content : content + size])
+        at = aligned(content + size)
+    return found
+
+
+def aligned(at: int) -> int:
+    return at + -at % 4

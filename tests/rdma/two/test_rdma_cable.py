@@ -1,0 +1,84 @@
+"""The cable between the two machines, and what soft-RoCE makes of its being cut, by programs of others."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+Server = Callable[..., subprocess.Popen[str]]
+
+PORT = 18515  # of a machine that runs nothing else
+RPING_PORT = 7174
+LIMIT_S = 60
+FEW = ("ib_write_lat", "-d", "rxe0", "-p", str(PORT), "-n", "100")
+# With a row for each second, at once: on a pipe it would keep them. The count of retries, which the program
+# takes with rdma_cm only, is 7 otherwise, and soft-RoCE takes that for "without end".
+STREAM = (
+    *("stdbuf", "-oL", "ib_write_bw", "-d", "rxe0", "-p", str(PORT), "-R", "--retry_count=3"),
+    *("-s", "4096", "--run_infinitely", "-D", "1"),
+)
+RETRIES_EXCEEDED = "Failed status 12"  # IBV_WC_RETRY_EXC_ERR
+
+
+def test_rping_reaches_the_far_machine(near: str, run_there: Callable[..., Any]) -> None:
+    # It listens where no /proc/net/tcp shows it; the far one tries until it is heard.
+    with subprocess.Popen(["rping", "-s", "-a", near, "-p", str(RPING_PORT), "-C", "5"]) as server:
+        tries = f"until rping -c -a {near} -p {RPING_PORT} -C 5 -v; do sleep 0.2; done"
+        status, said = run_there("timeout", str(LIMIT_S), "sh", "-c", tries).wait()
+        assert status == 0, said
+        assert sum("ping data: rdma-ping" in line for line in said) == 5, said
+        assert server.wait(LIMIT_S) == 0
+
+
+def test_perftest_writes_to_the_far_machine(write_here: Callable[[], None]) -> None:
+    write_here()
+
+
+@pytest.mark.parametrize("side", ["there", "here"])
+def test_a_cut_in_mid_stream_is_an_error_and_a_joined_cable_works(
+    side: str, stream: Any, cable: Any, write_here: Callable[[], None]
+) -> None:
+    cable.cut(side)
+    status, said = stream.wait()
+    assert status > 0, said
+    assert any(RETRIES_EXCEEDED in line for line in said), said
+    cable.join()
+    write_here()
+
+
+@pytest.fixture
+def stream(near: str, run_there: Callable[..., Any]) -> Iterator[Any]:
+    """A program in the far machine that writes into this one's memory without end, in mid-stream."""
+    with subprocess.Popen(STREAM, stdout=subprocess.DEVNULL) as server:
+        try:
+            yield next(writer for writer in tries(near, run_there) if writes(writer))
+        finally:
+            server.kill()
+
+
+def tries(near: str, run_there: Callable[..., Any]) -> Iterator[Any]:
+    """Until one is heard: nothing here shows that rdma_cm listens."""
+    while True:
+        yield run_there(*STREAM, near)
+
+
+def writes(writer: Any) -> bool:
+    """Whether it gets as far as its first row."""
+    return any(line.split()[:1] == ["4096"] for line in writer.lines())
+
+
+@pytest.fixture
+def write_here(near: str, serve: Server, run_there: Callable[..., Any]) -> Callable[[], None]:
+    """The far machine writes into this one's memory."""
+
+    def write() -> None:
+        server = serve(PORT, *FEW)
+        status, said = run_there(*FEW, near).wait()
+        assert status == 0, said
+        assert server.wait(LIMIT_S) == 0
+        assert said[-2].split()[:2] == ["2", "100"], said
+
+    return write
