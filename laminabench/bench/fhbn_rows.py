@@ -14,7 +14,14 @@ TARGET_SHARE = 0.9
 SMALLEST, LARGEST_JUDGED = 64, 16 << 20
 # Below, a share of a copy compares one call from Python with another.
 SHARE_FROM = 16 << 10
-UNVERIFIED = ("nccl",)
+# What has to be said beside an engine's numbers.
+TEST_BENCH = "a test bench, not RDMA performance"
+CAVEATS = {
+    "verbs": "verified on soft-RoCE, not on a NIC",
+    "mlx5": "not verified on hardware",
+    "softnic": TEST_BENCH,
+    "nccl": "not verified on hardware",
+}
 
 Seconds = NDArray[np.float64]
 # "memcpy" and "channel_copy": one entry a round.
@@ -44,7 +51,8 @@ def row(engine: str, size: int, samples: Samples, copies: Copies) -> dict[str, A
     found: dict[str, Any] = {
         "engine": engine,
         "bytes": size,
-        "verified": engine not in UNVERIFIED,
+        "verified": engine not in CAVEATS,
+        "caveat": CAVEATS.get(engine),
         **{f"rtt_us_p{share}": float(np.percentile(rtt, share)) * 1e6 for share in (10, 50, 99)},
         "rtt_us_min": float(rtt.min()) * 1e6,
         "one_way_us_p50": one_way_s * 1e6,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.traces.options import positive
+from laminabench.cli.ranges import positive
 from laminabench.cli.verdict import device_option, seconds_option, verdict
 
 if TYPE_CHECKING:

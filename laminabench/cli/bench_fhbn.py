@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 @click.option(
     "--engines",
     metavar="LIST",
-    default="shm,gloo,nccl",
+    default="shm,verbs,gloo,nccl",
     show_default=True,
-    help="Some of auto, shm, gloo, nccl; those that cannot be used here are skipped. "
-    "nccl is not verified on hardware.",
+    help="Some of auto, shm, verbs, mlx5, softnic, gloo, nccl; those that cannot be used here are skipped. "
+    "softnic is a test bench; mlx5 and nccl are not verified on hardware.",
 )
 @click.option(
     "--sizes",
@@ -79,16 +79,18 @@ def _between_processes(
     named: bool,
 ) -> None:
     from laminabench.cli.engine_extra import needed  # noqa: PLC0415 - reads what --help does without
-    from laminabench.figures.drawn import check_target  # noqa: PLC0415
 
     if plot is not None:
+        from laminabench.figures.drawn import check_target  # noqa: PLC0415
+
         check_target(plot)
     with needed():
         from laminabench.bench.fhbn import run  # noqa: PLC0415
         from laminabench.bench.fhbn_asked import engines_of, sizes_of  # noqa: PLC0415
-        from laminabench.bench.fhbn_run import check_replaceable, write  # noqa: PLC0415
     asked, wanted = engines_of(engines, named=named), sizes_of(sizes)
     if directory is not None:
+        from laminabench.bench.fhbn_run import check_replaceable  # noqa: PLC0415 - needs pyarrow
+
         check_replaceable(directory)
     if asked.auto:
         out.note(f"auto is {asked.auto} here")
@@ -103,6 +105,8 @@ def _between_processes(
     # Said first: a file that cannot be written does not take it away.
     out.result(measured.result, lambda console: _render(console, measured.result))
     if directory is not None:
+        from laminabench.bench.fhbn_run import write  # noqa: PLC0415
+
         write(directory, measured, ["laminabench", *sys.argv[1:]])
         out.note(f"wrote {directory}")
     if plot is not None:
@@ -129,7 +133,7 @@ def _render(console: Console, result: dict[str, Any]) -> None:
     for row in result["rows"]:
         large = row["bytes"] >= SHARE_FROM
         table.add_row(
-            row["engine"] + ("" if row["verified"] else "*"),
+            row["engine"] + ("*" if row["caveat"] else ""),
             size_text(row["bytes"]),
             _us(row["rtt_us_p50"]),
             _us(row["rtt_us_p99"]),
@@ -140,8 +144,9 @@ def _render(console: Console, result: dict[str, Any]) -> None:
             verdict(row["met"]) if row["target"] else "",
         )
     console.print(table)
-    if not all(row["verified"] for row in result["rows"]):
-        console.print("* not verified on hardware")
+    for name, caveat in {row["engine"]: row["caveat"] for row in result["rows"]}.items():
+        if caveat:
+            console.print(f"* {name}: {caveat}")
     for name, reason in result["skipped"].items():
         console.print(f"{name} skipped: {literal(reason)}")
     limits, largest = result["limits"], max(result["sizes"])

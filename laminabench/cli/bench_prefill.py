@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.traces.options import COUNT, positive
+from laminabench.cli.ranges import positive
+from laminabench.cli.traces.options import COUNT
 from laminabench.cli.verdict import seconds_option, verdict
 from laminabench.errors import UserError
 

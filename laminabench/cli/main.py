@@ -99,6 +99,13 @@ COMMANDS = (
         example="laminabench serve --model llama-mini --port 8000",
     ),
     Lazy(
+        "fhbn",
+        "laminabench.cli.fhbn:fhbn",
+        "RDMA devices, and which network engines can run here.",
+        section="The engine",
+        example="laminabench fhbn devices",
+    ),
+    Lazy(
         "baseline",
         "laminabench.cli.baseline:baseline",
         "Install real systems to compare with: vLLM.",

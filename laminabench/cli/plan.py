@@ -9,7 +9,8 @@ import click
 
 from laminabench.cli.hardware import price_options, priced_devices
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.traces.options import COUNT, TraceOptions, positive, trace_options
+from laminabench.cli.ranges import positive
+from laminabench.cli.traces.options import COUNT, TraceOptions, trace_options
 from laminabench.errors import UserError
 from laminabench.systems.registry import MODULES
 

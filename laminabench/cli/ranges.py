@@ -8,6 +8,19 @@ from typing import Any
 import click
 
 
+def positive(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+    """Callback of an option that takes a finite number above zero."""
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        raise click.BadParameter(f"'{value}' is not a number") from None
+    if not (math.isfinite(number) and number > 0):
+        raise click.BadParameter(f"{value} is not above zero")
+    return number
+
+
 class NumberRange(click.FloatRange):
     """click's, which lets "nan" through: that is neither below nor above anything."""
 

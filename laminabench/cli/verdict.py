@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from laminabench.cli.traces.options import positive
+from laminabench.cli.ranges import positive
 
 _WORDS = {None: "[dim]not judged[/dim]", True: "[green]met[/green]", False: "[red]missed[/red]"}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from laminabench.bench.fhbn_asked import size_text
-from laminabench.bench.fhbn_rows import SHARE_FROM
+from laminabench.bench.fhbn_rows import CAVEATS, SHARE_FROM
 from laminabench.bench.fhbn_run import read
 from laminabench.figures.drawn import drawn
 
@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Told apart by people who see no red or green (after Okabe and Ito), and by their marks.
-_LOOKS = {"shm": ("#0072b2", "o"), "gloo": ("#d55e00", "s"), "nccl": ("#009e73", "^")}
+_LOOKS = {
+    "shm": ("#0072b2", "o"),
+    "verbs": ("#cc79a7", "D"),
+    "mlx5": ("#56b4e9", "v"),
+    "softnic": ("#e69f00", "x"),
+    "gloo": ("#d55e00", "s"),
+    "nccl": ("#009e73", "^"),
+}
 _GREY = "#777777"
 # Section 6.3 of https://arxiv.org/abs/2405.01814, between GPUs of two machines over 400 Gb/s RoCE. They stand
 # for themselves: nothing here was measured on such a machine. NCCL's share is its 35.5 of 50 GB/s.
@@ -48,7 +55,7 @@ def picture(result: Mapping[str, Any]) -> Figure:
         rows = [row for row in result["rows"] if row["engine"] == engine]
         sizes = [row["bytes"] for row in rows]
         colour, mark = _LOOKS[engine]
-        label = engine if all(row["verified"] for row in rows) else f"{engine} (not verified on hardware)"
+        label = f"{engine} ({CAVEATS[engine]})" if engine in CAVEATS else engine
         looks: dict[str, Any] = {"color": colour, "marker": mark, "markersize": 4, "lw": 1.6, "label": label}
         trips.plot(sizes, [row["rtt_us_p50"] for row in rows], **looks)
         trips.fill_between(

@@ -12,22 +12,10 @@ from typing import Any
 import click
 
 from laminabench.cli.output import Output
+from laminabench.cli.ranges import positive
 from laminabench.traces.resolve import resolve
 from laminabench.traces.table import MAX_REQUESTS, Trace
 from laminabench.traces.transform import Transforms
-
-
-def positive(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
-    """Callback of an option that takes a finite number above zero."""
-    if value is None:
-        return None
-    try:
-        number = float(value)
-    except ValueError:
-        raise click.BadParameter(f"'{value}' is not a number") from None
-    if not (math.isfinite(number) and number > 0):
-        raise click.BadParameter(f"{value} is not above zero")
-    return number
 
 
 def window(_: click.Context, __: click.Parameter, value: str | None) -> tuple[float, float] | None:

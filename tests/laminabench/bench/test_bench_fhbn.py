@@ -44,6 +44,7 @@ def test_rows_are_those_of_what_was_asked(measured: Measured) -> None:
         assert each["share_of_memcpy"] == pytest.approx(each["gb_per_s"] / limits[0])
         assert each["share_of_limit"] == pytest.approx(each["gb_per_s"] / max(limits))
         assert each["verified"]
+        assert each["caveat"] is None
         assert each["read_gb_per_s"] > 0
         shares = each["share_of_memcpy_by_round"]
         assert 0 < shares["min"] <= shares["median"] <= shares["max"]

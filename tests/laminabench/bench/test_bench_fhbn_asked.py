@@ -65,5 +65,5 @@ def test_what_cannot_be_used_is_skipped_unless_nothing_is_left(monkeypatch: pyte
         UserError, match="--engines 'gloo': gloo cannot be used because torch is not installed"
     ):
         engines_of("gloo")
-    with pytest.raises(UserError, match="there is no 'pigeon', give some of auto, shm, gloo, nccl"):
+    with pytest.raises(UserError, match="there is no 'pigeon', give some of auto, shm, verbs, mlx5, softnic"):
         engines_of("shm,pigeon")

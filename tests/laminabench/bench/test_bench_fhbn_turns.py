@@ -182,6 +182,13 @@ def test_nccl_is_not_compared_with_the_host() -> None:
     assert found["gb_per_s"] > 0
 
 
+def test_a_test_bench_says_so_beside_its_numbers() -> None:
+    once = [np.full(3, 1e-3)]
+    found = row("softnic", 64, Samples(once, once, once), {"memcpy": once, "channel_copy": once})
+    assert found["caveat"] == "a test bench, not RDMA performance"
+    assert not found["verified"]
+
+
 def test_threads_of_a_core_are_as_the_system_lists_them(tmp_path: Path) -> None:
     for core, listed in ((0, "0,4\n"), (1, "1-2,8\n"), (3, "what?\n")):
         where = tmp_path / f"cpu{core}" / "topology"

@@ -57,9 +57,9 @@ def test_a_picture_that_fails_does_not_take_the_result_away(
 
 def test_the_table_says_what_nobody_has_verified_and_fits(capsys: pytest.CaptureFixture[str]) -> None:
     told = {"rtt_us_p50": 1e4, "rtt_us_p99": 1e5, "gb_per_s": 99.97, "read_gb_per_s": 12.3}
-    row = told | {"verified": True, "share_of_memcpy": 1.0, "share_of_limit": 0.001, "bytes": 16 << 20}
+    row = told | {"caveat": None, "share_of_memcpy": 1.0, "share_of_limit": 0.001, "bytes": 16 << 20}
     target = {"target": {"share_of_memcpy": 0.9}, "met": False}
-    unverified = {"verified": False, "share_of_memcpy": None, "share_of_limit": None}
+    unverified = {"caveat": "not verified on hardware", "share_of_memcpy": None, "share_of_limit": None}
     result = {
         "rows": [
             row | target | {"engine": "shm"},
@@ -81,7 +81,7 @@ def test_the_table_says_what_nobody_has_verified_and_fits(capsys: pytest.Capture
     assert gloo.split()[-3:] == ["-", "-", "-"]
     assert nccl.split()[0] == "nccl*"
     assert nccl.split()[-3:] == ["12.3", "-", "-"]
-    assert note == "* not verified on hardware"
+    assert note == "* nccl: not verified on hardware"
     assert copy == "a copy of 16 MiB: memcpy 0.0123 GB/s, as a channel copies 123 GB/s"
 
 
@@ -118,7 +118,7 @@ def test_one_core_is_a_note(shell: Shell) -> None:
     ("arguments", "sentence"),
     [
         (["--sizes", "64:16X"], "--sizes '64:16X': give FIRST:LAST or a list such as 64,4K,1M"),
-        (["--engines", "pigeon"], "--engines 'pigeon': there is no 'pigeon', give some of auto, shm, gloo"),
+        (["--engines", "pigeon"], "--engines 'pigeon': there is no 'pigeon', give some of auto, shm, verbs"),
         (["--plot", "figure.gif"], "cannot draw figure.gif: give it one of the suffixes"),
         (["--plot", "/dev/null/figure.svg"], "cannot write /dev/null/figure.svg: /dev/null is not a dir"),
         (["--plot", "drawer.svg"], "cannot write drawer.svg: it is there and not a file"),

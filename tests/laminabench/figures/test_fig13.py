@@ -20,7 +20,7 @@ def result(engines: tuple[str, ...] = ("shm", "gloo"), line_us: float | None = 0
     rows = [
         {
             "engine": engine, "bytes": size, "rtt_us_p10": 0.9 * index, "rtt_us_p50": 1.0 * index,
-            "rtt_us_p99": 2.0 * index, "verified": engine != "nccl",
+            "rtt_us_p99": 2.0 * index,
             "share_of_limit": None if engine == "nccl" else 1 / index,
         }
         for index, engine in enumerate(engines, 1)
@@ -55,6 +55,17 @@ def test_small_messages_have_no_share(tmp_path: Path) -> None:
 def test_without_two_cores_there_is_no_line_for_them() -> None:
     trips, _ = picture(result(line_us=None)).axes
     assert "a cache line there and back" not in [line.get_label() for line in trips.get_lines()]
+
+
+def test_a_test_bench_is_not_taken_for_rdma() -> None:
+    trips, _ = picture(result(("shm", "verbs", "mlx5", "softnic"))).axes
+    labels = [str(line.get_label()) for line in trips.get_lines()]
+    assert labels[:4] == [
+        "shm",
+        "verbs (verified on soft-RoCE, not on a NIC)",
+        "mlx5 (not verified on hardware)",
+        "softnic (a test bench, not RDMA performance)",
+    ]
 
 
 def test_published_values_are_told_apart(tmp_path: Path) -> None:

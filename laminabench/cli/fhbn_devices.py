@@ -1,0 +1,114 @@
+"""`laminabench fhbn devices`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from laminabench.cli.output import Output, literal, reporting
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lamina.fhbn.nic import Diagnosis
+    from lamina.fhbn.nic.devices import Device, Port
+
+
+@click.command()
+@reporting
+def devices(out: Output) -> None:
+    """Every RDMA device and port, what is missing, and which network engines can run here.
+
+    Devices are those that libibverbs opens, by pyverbs. An engine that can run here needs a peer that has it
+    too; -v also shows every GID of every port.
+    """
+    from laminabench.cli.engine_extra import needed  # noqa: PLC0415 - reads what --help does without
+
+    with needed():
+        from lamina.fhbn.nic import diagnosed  # noqa: PLC0415
+    found = diagnosed()
+    out.result(found.described(), lambda console: _render(console, found, every_gid=out.verbose))
+
+
+def _render(console: Console, found: Diagnosis, *, every_gid: bool) -> None:
+    if found.devices:
+        _render_devices(console, found.devices)
+        console.print()
+    else:
+        console.print("no RDMA device")
+    if every_gid:
+        for device in found.devices:
+            _render_gids(console, device)
+    for finding in found.findings:
+        console.print(f"- {literal(finding.sentence)}", soft_wrap=True)
+    if found.findings:
+        console.print()
+    _render_engines(console, found)
+
+
+def _render_devices(console: Console, devices: tuple[Device, ...]) -> None:
+    from rich.table import Table  # noqa: PLC0415 - not for --json
+
+    table = Table(box=None, pad_edge=False)
+    for title in (
+        "device",
+        "provider",
+        "firmware",
+        "port",
+        "link layer",
+        "state",
+        "speed",
+        "MTU",
+        "LID",
+        "GIDs",
+    ):
+        table.add_column(title, justify="right" if title in ("port", "MTU", "LID", "GIDs") else "left")
+    table.add_column("interface")
+    for device in devices:
+        for port in device.ports:
+            table.add_row(
+                *(literal(text) for text in (device.name, device.provider, device.firmware)),
+                str(port.number),
+                port.link_layer,
+                port.state,
+                port.speed,
+                *(f"{number:,}" for number in (port.mtu, port.lid, len(port.gids))),
+                literal(_interfaces(port)),
+            )
+    console.print(table)
+
+
+def _interfaces(port: Port) -> str:
+    return ", ".join(sorted({gid.interface for gid in port.gids if gid.interface})) or "-"
+
+
+def _render_gids(console: Console, device: Device) -> None:
+    from rich.table import Table  # noqa: PLC0415 - not for --json
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("GIDs of", "index", "address", "kind", "interface"):
+        table.add_column(title)
+    for port in device.ports:
+        for gid in port.gids:
+            name = literal(f"{device.name}:{port.number}")
+            table.add_row(name, str(gid.index), gid.address, gid.kind, literal(gid.interface or "-"))
+    console.print(table)
+    console.print()
+
+
+def _render_engines(console: Console, found: Diagnosis) -> None:
+    from rich.table import Table  # noqa: PLC0415 - not for --json
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("engine", "here", "verified", "needs"):
+        table.add_column(title)
+    for ready in found.engines:
+        here = "[green]yes[/green]" if ready.usable else "[red]no[/red]"
+        table.add_row(ready.engine, here, ready.verified, ready.needs)
+    console.print(table)
+    said = {finding.sentence for finding in found.findings}
+    for ready in found.engines:
+        for why in ready.because:
+            if why not in said:
+                console.print(f"no {ready.engine}: {literal(why)}", soft_wrap=True)
