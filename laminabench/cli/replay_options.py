@@ -141,7 +141,8 @@ _OPTIONS = (
     click.option(
         "--network",
         "network_name",
-        help="fhbn, nccl, shm, ..., or 40us,42GB/s; the paper's by default. Live: auto, shm, gloo.",
+        help="fhbn, nccl, shm, ..., or 40us,42GB/s; the paper's by default. Live: auto, shm, gloo, verbs, "
+        "mlx5.",
     ),
     click.option(
         "--tensor-parallel",

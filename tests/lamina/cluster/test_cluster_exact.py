@@ -106,6 +106,7 @@ def test_windows_and_caps_by_requests(family: str, start: Start, check: Check) -
         {"attention_workers": 3, "partition": "requests"},
         {"attention_workers": 4, "partition": "requests", "stream_chunks": 7},
         {"network": "gloo"},
+        {"network": "softnic"},
         {"model_workers": 3, "batches": 4},
         {"model_workers": 4, "batches": 5},
     ],

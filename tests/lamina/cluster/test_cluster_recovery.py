@@ -24,6 +24,7 @@ LAYOUTS = {
     "ranks": Layout(2, 1, pipelining="serial", oversubscribe=True),
     "stages": Layout(2, 2, pipeline_parallel=2, oversubscribe=True),
     "streamed": Layout(1, 2, stream_chunks=2, oversubscribe=True),
+    "softnic": Layout(1, 2, network="softnic", oversubscribe=True),
 }
 Start = Callable[..., Engine]
 Play = Callable[..., list[list[list[int]]]]

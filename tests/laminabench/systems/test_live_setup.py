@@ -48,12 +48,14 @@ def test_deployments_that_this_machine_is_not(deployment: str, said: str) -> Non
 def test_what_it_is() -> None:
     check(a_setup())
     check(a_setup("2xcpu+2xcpu", oversubscribe=True, network="gloo"))
+    check(a_setup(network="verbs"))
     with pytest.raises(
         UserError, match=r"4 KV heads of llama-mini do not split over 3 .*--partition requests"
     ):
         check(a_setup("1xcpu+3xcpu", oversubscribe=True))
-    with pytest.raises(UserError, match="auto, shm, gloo"):
-        check(a_setup(network="fhbn"))
+    for unknown in ("fhbn", "softnic"):
+        with pytest.raises(UserError, match="auto, shm, gloo, verbs, mlx5"):
+            check(a_setup(network=unknown))
 
 
 def test_a_model_that_does_not_fit() -> None:
