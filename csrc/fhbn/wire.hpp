@@ -48,6 +48,9 @@ struct alignas(kApart) Side {
   std::uint32_t unheard;  // 1: this side is a device, which cannot wake a sleeper in the kernel
 };
 
+inline constexpr std::size_t kLineBytes = 16;  // of a Side: what it says
+static_assert(offsetof(Side, unheard) + sizeof(Side::unheard) == kLineBytes);
+
 struct alignas(kApart) Asleep {
   std::uint32_t flag;  // 1: sleeps on this word. Who wakes it writes 0 first.
 };

@@ -199,6 +199,7 @@ auto bind_end(nanobind::module_& m, const char* name, const char* doc) {
       .def("close",
            [](Bound& self) {
              const Busy<T> busy(self);
+             const nanobind::gil_scoped_release nogil;  // a NIC may be waited for
              self.end.close();
            })
       .def_prop_ro("engine", [](const Bound& self) { return self.engine; })

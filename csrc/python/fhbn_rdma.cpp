@@ -1,10 +1,14 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -12,6 +16,7 @@
 #include <vector>
 
 #include "fhbn/rdma/connectx_writer.hpp"
+#include "fhbn/rdma/lent_queue.hpp"
 #include "fhbn/rdma/mlx5dv.hpp"
 #include "fhbn/rdma/receiver.hpp"
 #include "fhbn/rdma/sender.hpp"
@@ -56,6 +61,18 @@ constexpr const char* kSoftNicDoc =
 order that a NIC may.)";
 
 constexpr const char* kSoftDoc = R"(Writes through a softnic, by work requests as an mlx5 NIC reads them.)";
+
+constexpr const char* kLendDoc =
+    R"(Lends its queue to a device that posts there for an end of a channel, over its ring, or the mirror if it sends.
+
+Nobody else writes by this writer from then on.)";
+
+constexpr const char* kLentDoc = R"(A writer's queue while a device posts there, and where it is.)";
+
+constexpr const char* kCloseLentDoc =
+    R"(The device posts no more: goes on where it has left the queue, and tells the peer that this was the end.
+
+`told` is the number that the device has told the peer last.)";
 
 constexpr const char* kDevicesDoc =
     R"(The names of this machine's RDMA devices; ChannelError without libibverbs.)";
@@ -105,9 +122,10 @@ void make_on_device(Writer* self, const std::string& device, std::shared_ptr<fhb
 
 // A writer whose connection libibverbs makes, whoever posts.
 template <typename Writer>
-void bind_on_device(nb::module_& m, const char* name, const char* doc) {
-  nb::class_<Writer, rdma::Writer>(m, name, doc, nb::is_final())
-      .def("__init__", &make_on_device<Writer>, "device"_a, "segment"_a, nb::kw_only(), "mirror"_a)
+auto bind_on_device(nb::module_& m, const char* name, const char* doc) {
+  return nb::class_<Writer, rdma::Writer>(m, name, doc, nb::is_final())
+      .def("__init__", &make_on_device<Writer>, "device"_a, "segment"_a, nb::kw_only(), "mirror"_a,
+           nb::call_guard<nb::gil_scoped_release>())  // to register much memory takes long
       .def_prop_ro("address", &address_of<Writer>)
       .def("connect", &connect<Writer>, nb::kw_only(), "lid"_a, "gid"_a, "queue_pair"_a, "first_psn"_a,
            "mtu"_a, "memory"_a, "rkey"_a, "peer"_a);
@@ -149,6 +167,64 @@ nb::dict counts_of(const rdma::SoftWriter& writer) {
   return counts;
 }
 
+template <typename Writer>
+std::shared_ptr<rdma::LentQueue> lend(const std::shared_ptr<Writer>& writer,
+                                      std::shared_ptr<fhbn::Segment> segment, std::string peer,
+                                      const std::vector<int>& watched, bool sends) {
+  return std::make_shared<rdma::LentQueue>(std::shared_ptr<rdma::Mlx5Writer>(writer, &writer->connected()),
+                                           std::move(segment),
+                                           std::make_shared<fhbn::Peer>(std::move(peer), watched), sends);
+}
+
+template <typename Writer, typename Class>
+void bind_lend(Class bound) {
+  bound.def("lend", &lend<Writer>, "segment"_a, "peer"_a, "watched"_a = std::vector<int>(), nb::kw_only(),
+            "sends"_a, kLendDoc);
+}
+
+// Named as in lamina_cuda_nic_queues.
+nb::dict queues_of(const rdma::LentQueue& lent) {
+  const rdma::QueuePair& pair = lent.writer().queues();
+  nb::dict queues;
+  const auto address = [&](const char* name, const void* memory) {
+    queues[name] = reinterpret_cast<std::uintptr_t>(memory);
+  };
+  address("requests", pair.send.requests);
+  address("send_record", pair.send.doorbell_record);
+  address("registers", pair.send.registers);
+  address("completions", pair.completions.entries);
+  address("completion_record", pair.completions.doorbell_record);
+  queues["blocks"] = pair.send.blocks;
+  queues["completion_count"] = pair.completions.count;
+  queues["qpn"] = pair.send.qpn;
+  queues["half_bytes"] = pair.send.half_bytes;
+  queues["registers_are_io"] = pair.registers_are_memory ? 0 : 1;
+  return queues;
+}
+
+using State = std::array<std::uint32_t, sizeof(rdma::SendState) / sizeof(std::uint32_t)>;
+
+void close_lent(rdma::LentQueue& lent, const State& state, std::uint64_t told) {
+  const nb::gil_scoped_release nogil;  // the NIC is waited for
+  lent.close(std::bit_cast<rdma::SendState>(state), told);
+}
+
+void bind_lent(nb::module_& m) {
+  nb::class_<rdma::LentQueue>(m, "LentQueue", kLentDoc, nb::is_final())
+      .def_prop_ro("queues", &queues_of)
+      .def_prop_ro("state",
+                   [](const rdma::LentQueue& lent) {
+                     return nb::tuple(nb::cast(std::bit_cast<State>(lent.writer().state())));
+                   })
+      .def_prop_ro("local_key", [](const rdma::LentQueue& lent) { return lent.writer().local().key; })
+      .def_prop_ro("remote_key", [](const rdma::LentQueue& lent) { return lent.writer().remote().key; })
+      .def_prop_ro("remote_address",
+                   [](const rdma::LentQueue& lent) { return lent.writer().remote().address; })
+      .def_prop_ro("peer_has_closed", &rdma::LentQueue::peer_has_closed)
+      .def_prop_ro("peer_has_ended", &rdma::LentQueue::peer_has_ended)
+      .def("close", &close_lent, "state"_a, "told"_a, kCloseLentDoc);
+}
+
 template <typename T>
 void make_end(End<T>* self, std::shared_ptr<fhbn::Segment> segment, std::shared_ptr<rdma::Writer> writer,
               std::string peer, const std::vector<int>& watched, std::string engine, double timeout_s,
@@ -172,8 +248,9 @@ void bind_fhbn_rdma(nb::module_& m) {
       "device"_a, nb::call_guard<nb::gil_scoped_release>(), kPortDoc);
   m.def("mlx5_port", &mlx5_port, "device"_a, nb::call_guard<nb::gil_scoped_release>(), kMlx5PortDoc);
   nb::class_<rdma::Writer>(m, "NicWriter", kWriterDoc);
+  bind_lent(m);
   bind_on_device<rdma::VerbsWriter>(m, "VerbsWriter", kVerbsDoc);
-  bind_on_device<rdma::ConnectxWriter>(m, "ConnectxWriter", kConnectxDoc);
+  bind_lend<rdma::ConnectxWriter>(bind_on_device<rdma::ConnectxWriter>(m, "ConnectxWriter", kConnectxDoc));
   nb::class_<rdma::SoftNic>(m, "SoftNic", kSoftNicDoc, nb::is_final(), nb::is_weak_referenceable())
       .def(
           "__init__",
@@ -181,13 +258,14 @@ void bind_fhbn_rdma(nb::module_& m) {
             new (self) rdma::SoftNic({drops_blueflame, reorders, seed});
           },
           nb::kw_only(), "drops_blueflame"_a = false, "reorders"_a = false, "seed"_a = 1);
-  nb::class_<rdma::SoftWriter, rdma::Writer>(m, "SoftWriter", kSoftDoc, nb::is_final())
-      .def("__init__", &make_soft, "nic"_a, "segment"_a, nb::kw_only(), "mirror"_a)
-      .def_prop_ro("registered_as", &registered_as)
-      .def("connect", &connect_soft, "peer_memory"_a, nb::kw_only(), "known_as"_a, "told"_a, "peer"_a)
-      .def("unplug", &rdma::SoftWriter::unplug)
-      .def("fail", &rdma::SoftWriter::fail)
-      .def_prop_ro("counts", &counts_of);
+  bind_lend<rdma::SoftWriter>(
+      nb::class_<rdma::SoftWriter, rdma::Writer>(m, "SoftWriter", kSoftDoc, nb::is_final())
+          .def("__init__", &make_soft, "nic"_a, "segment"_a, nb::kw_only(), "mirror"_a)
+          .def_prop_ro("registered_as", &registered_as)
+          .def("connect", &connect_soft, "peer_memory"_a, nb::kw_only(), "known_as"_a, "told"_a, "peer"_a)
+          .def("unplug", &rdma::SoftWriter::unplug)
+          .def("fail", &rdma::SoftWriter::fail)
+          .def_prop_ro("counts", &counts_of));
   bind_init<rdma::Sender>(bind_sender<rdma::Sender>(m, "NicSender", kSenderDoc));
   bind_init<rdma::Receiver>(bind_receiver<rdma::Receiver>(m, "NicReceiver", kReceiverDoc));
   bind_message<rdma::Receiver>(m, "NicMessage");

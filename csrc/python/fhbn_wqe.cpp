@@ -1,6 +1,5 @@
 #include <nanobind/nanobind.h>
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -25,9 +24,7 @@ constexpr const char* kQueueDoc =
 class WqeQueue {
 public:
   WqeQueue(std::uint32_t blocks, std::uint32_t qpn, std::uint32_t first) {
-    if (!std::has_single_bit(blocks) || blocks < 8 || blocks > 32768) {
-      throw nb::value_error("a send queue has 8 to 32,768 blocks, a power of two");
-    }
+    if (!rdma::is_sound(blocks)) throw nb::value_error("a send queue has 8 to 32,768 blocks, a power of two");
     if (qpn > 0xffffff) throw nb::value_error("a queue pair's number has 24 bits");
     memory_.resize(std::size_t{blocks} * rdma::kBlockBytes);
     queue_ = {.requests = memory_.data(),

@@ -38,6 +38,12 @@ _SIGNATURES: dict[str, list[type]] = {
     "channel_describe": [_POINTER, _POINTER],
     "channel_check": [_POINTER],
     "channel_abort": [_POINTER],
+    "nic_create": [_POINTER, _POINTER],
+    "nic_destroy": [_POINTER, _POINTER],
+    "nic_post": [_POINTER, _POINTER],
+    "nic_poll": [_POINTER, _POINTER],
+    "nic_check": [_POINTER],
+    "nic_abort": [_POINTER],
 }
 
 

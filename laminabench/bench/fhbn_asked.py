@@ -35,10 +35,7 @@ class Engines:
 def engines_of(text: str, *, named: bool = True) -> Engines:
     """Of a list such as "shm,gloo"; those that cannot be used here are skipped, unless none is left."""
     here = Place.here()
-    asked = [word.strip() for word in text.split(",")]
-    for word in asked:
-        if word not in NETWORKS:
-            raise UserError(f"--engines '{text}': there is no '{word}', give some of {', '.join(NETWORKS)}")
+    asked = _words(text)
     auto = None
     if "auto" in asked:
         try:
@@ -53,6 +50,26 @@ def engines_of(text: str, *, named: bool = True) -> Engines:
         why = "; ".join(f"{name} cannot be used because {reason}" for name, reason in skipped.items())
         raise UserError(f"--engines '{text}': {why}")
     return Engines(names, skipped, auto, named)
+
+
+def device_engines_of(text: str) -> list[str]:
+    """Of a list such as "shm,softnic": those whose ends are operations on a GPU's stream, as each must be."""
+    here = Place.here()
+    names = []
+    for word in _words(text):
+        try:
+            names.append(usable(word, here, here, on_stream=True)[0])
+        except HandshakeError as error:
+            raise UserError(f"--engines '{text}': {error}") from error
+    return names
+
+
+def _words(text: str) -> list[str]:
+    asked = [word.strip() for word in text.split(",")]
+    for word in asked:
+        if word not in NETWORKS:
+            raise UserError(f"--engines '{text}': there is no '{word}', give some of {', '.join(NETWORKS)}")
+    return asked
 
 
 def sizes_of(text: str) -> list[int]:

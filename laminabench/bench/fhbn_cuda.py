@@ -9,15 +9,19 @@ import importlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from laminabench.bench.fhbn_asked import device_engines_of
+from laminabench.bench.fhbn_pair import linked
+from laminabench.bench.fhbn_rows import CAVEATS
 from laminabench.bench.timing import seconds_of, spread
 from laminabench.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lamina._native import ShmSegment
+    from lamina.fhbn import Receiver, Sender
+    from lamina.fhbn.device import DeviceReceiver, DeviceSender
 
 SLOTS = 4
 TRIPS = 20  # there and back, launched ahead at once: few enough for the GPU's queue of launches
@@ -27,17 +31,20 @@ SPIN_S = 0.01  # the host looks, and does not sleep
 WARM_UP = 3
 
 Progress = Callable[[int, int], None]
+Ends = TypeVar("Ends", bound=tuple[Any, Any])
 
 
 def run(
+    engines: str = "shm",
     sizes: Sequence[int] = (0, 4 << 10, 64 << 10, 1 << 20, 16 << 20),
     rounds: int = 50,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Every size of message; the answer is ready for JSON.
+    """Every engine of a list such as "shm,softnic", with every size of message; ready for JSON.
 
     `one_way` is from one stream of a GPU to another through memory of the host, for a message of no bytes the
-    price of publishing and polling alone. `staged` is the same with torch: to the host, wait, and back.
+    price of publishing and polling alone, and of posting over a NIC. `staged` is the same with torch: to the
+    host, wait, and back.
 
     `round_trip` is from a host thread that sends to a kernel that adds 1 to the message and back to that
     thread: with everything launched ahead of the message (`launched_ahead`), so as a graph (`graph_ahead`),
@@ -45,16 +52,25 @@ def run(
     copied to the GPU, worked on, copied back). What is ahead of its message hides the launches.
     """
     torch = _torch_with_cuda()
+    names = device_engines_of(engines)
     rows = []
-    for done, size in enumerate(sizes):
+    turns = [(engine, size) for engine in names for size in sizes]
+    for done, (engine, size) in enumerate(turns):
         if progress:
-            progress(done, len(sizes))
+            progress(done, len(turns))
         rows.append(
-            {"bytes": size, "one_way_s": _one_way(size, rounds), "round_trip_s": _trips(size, rounds)}
+            {
+                "engine": engine,
+                "bytes": size,
+                "caveat": CAVEATS.get(engine),
+                "one_way_s": _one_way(engine, size, rounds),
+                "round_trip_s": _trips(engine, size, rounds),
+            }
         )
     return {
         "benchmark": "fhbn-cuda",
         "device": torch.cuda.get_device_name(),
+        "engines": names,
         "path": "pinned host memory, one GPU, one process; no network",
         "verified": False,
         "rows": rows,
@@ -76,10 +92,47 @@ def _torch_with_cuda() -> Any:
     return torch
 
 
-def _ring(size: int) -> ShmSegment:
-    from lamina._native import ShmSegment  # noqa: PLC0415
+class _Channels:
+    """Channels between two ends in this process, for messages of one size; closed with `stack`."""
 
-    return ShmSegment.create(max(size, 1), SLOTS, epoch=0, first_seqno=0)
+    def __init__(self, stack: ExitStack, engine: str, size: int) -> None:
+        self._stack = stack
+        self._pair = stack.enter_context(linked(TIMEOUT_S))
+        self._engine = engine
+        self._wanted: dict[str, Any] = {"message_bytes": max(size, 1), "slots": SLOTS, "timeout_s": TIMEOUT_S}
+
+    def within_the_gpu(self, name: str) -> tuple[DeviceSender, DeviceReceiver]:
+        """From one stream to another."""
+        return self._closed(
+            self._pair.open(
+                lambda link: link.device_sender(name, network=self._engine, timeout_s=TIMEOUT_S),
+                lambda link: link.device_receiver(name, network=self._engine, **self._wanted),
+            )
+        )
+
+    def to_the_gpu(self, name: str, engine: str | None = None) -> tuple[Sender, DeviceReceiver]:
+        """From this thread to a stream."""
+        network = engine or self._engine
+        return self._closed(
+            self._pair.open(
+                lambda link: link.sender(name, network=network, timeout_s=TIMEOUT_S, spin_s=SPIN_S),
+                lambda link: link.device_receiver(name, network=network, **self._wanted),
+            )
+        )
+
+    def from_the_gpu(self, name: str) -> tuple[DeviceSender, Receiver]:
+        """From a stream to this thread."""
+        return self._closed(
+            self._pair.open(
+                lambda link: link.device_sender(name, network=self._engine, timeout_s=TIMEOUT_S),
+                lambda link: link.receiver(name, network=self._engine, spin_s=SPIN_S, **self._wanted),
+            )
+        )
+
+    def _closed(self, ends: Ends) -> Ends:
+        for end in ends:
+            self._stack.callback(end.close)
+        return ends
 
 
 def _message(size: int) -> list[Tensor]:
@@ -89,29 +142,19 @@ def _message(size: int) -> list[Tensor]:
     return [torch.zeros(size, dtype=torch.uint8, device="cuda")] if size else []
 
 
-def _one_way(size: int, rounds: int) -> dict[str, dict[str, float]]:
+def _one_way(engine: str, size: int, rounds: int) -> dict[str, dict[str, float]]:
     """Two streams that send a message to and fro, all launched ahead; the GPU's own clock.
 
     The first stream begins with the host's message, which is sent when everything is launched.
     """
-    from lamina._native import ShmSender  # noqa: PLC0415
-    from lamina.fhbn.device import DeviceReceiver, DeviceSender  # noqa: PLC0415
-
     gpu: Any = importlib.import_module("torch.cuda")  # whose types are not told
     first, second = gpu.Stream(), gpu.Stream()
-    there, back, gate = _ring(size), _ring(size), _ring(0)
     here, far = _message(size), _message(size)
-    opener = ShmSender(gate, "the GPU", timeout_s=TIMEOUT_S, spin_s=SPIN_S)
-    with ExitStack() as ends:
-        serve, answer = (
-            ends.enter_context(DeviceSender(ring, "the other stream", timeout_s=TIMEOUT_S))
-            for ring in (there, back)
-        )
-        take, end = (
-            ends.enter_context(DeviceReceiver(ring, "the other stream", timeout_s=TIMEOUT_S))
-            for ring in (there, back)
-        )
-        begin = ends.enter_context(DeviceReceiver(gate, "the host", timeout_s=TIMEOUT_S))
+    with ExitStack() as stack:
+        channels = _Channels(stack, engine, size)
+        serve, take = channels.within_the_gpu("there")
+        answer, end = channels.within_the_gpu("back")
+        opener, begin = channels.to_the_gpu("gate", "shm")
 
         def seconds() -> float:
             events = [gpu.Event(enable_timing=True) for _ in range(2)]
@@ -144,22 +187,16 @@ def _stage(source: Tensor, target: Tensor) -> None:
     torch.cuda.synchronize()
 
 
-def _trips(size: int, rounds: int) -> dict[str, dict[str, float]]:
+def _trips(engine: str, size: int, rounds: int) -> dict[str, dict[str, float]]:
     """The host sends, the GPU works, the host receives; the host's clock."""
     import torch  # noqa: PLC0415
 
-    from lamina._native import ShmReceiver, ShmSender  # noqa: PLC0415
-    from lamina.fhbn.device import DeviceReceiver, DeviceSender  # noqa: PLC0415
-
-    there, back = _ring(size), _ring(size)
     held = _message(size)
-    sender = ShmSender(there, "the GPU", timeout_s=TIMEOUT_S, spin_s=SPIN_S)
-    receiver = ShmReceiver(back, "the GPU", timeout_s=TIMEOUT_S, spin_s=SPIN_S)
     payload = [torch.zeros(size, dtype=torch.uint8)] if size else []
-    with (
-        DeviceReceiver(there, "the host", timeout_s=TIMEOUT_S) as take,
-        DeviceSender(back, "the host", timeout_s=TIMEOUT_S) as answer,
-    ):
+    with ExitStack() as stack:
+        channels = _Channels(stack, engine, size)
+        sender, take = channels.to_the_gpu("there")
+        answer, receiver = channels.from_the_gpu("back")
 
         def work() -> None:
             take.recv_into(*held)

@@ -15,6 +15,7 @@
 #include <memory>
 #include <new>
 #include <random>
+#include <span>
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -143,7 +144,9 @@ inline bool resume() {
 }
 
 inline void run_block() {
-  for (auto& thread : machine.threads) {
+  // There may be more, from a larger block before.
+  const std::span threads(machine.threads.data(), static_cast<std::size_t>(machine.count));
+  for (auto& thread : threads) {
     thread->done = false;
     thread->waits_at = nullptr;
     thread->groups.clear();
@@ -170,7 +173,7 @@ inline void run_block() {
     }
   }
   // Who has not come to the end waits at a barrier that others have passed by.
-  for (const auto& thread : machine.threads) {
+  for (const auto& thread : threads) {
     if (!thread->done) std::abort();
   }
 }
@@ -181,7 +184,6 @@ void launch(Kernel kernel, int x, int y, int threads, std::size_t shared_bytes, 
   machine.count = threads;
   while (static_cast<int>(machine.threads.size()) < threads)
     machine.threads.push_back(std::make_unique<Thread>());
-  machine.threads.resize(static_cast<std::size_t>(threads));
   machine.shared.reset(static_cast<char*>(::operator new[](shared_bytes + 1, std::align_val_t(128))));
   machine.shared_bytes = shared_bytes;
   machine.blocks_x = x;

@@ -15,16 +15,20 @@ namespace abi = lamina::fhbn::rdma::abi;
 #define SAME_VALUE(ours, theirs) static_assert(static_cast<int>(abi::ours) == static_cast<int>(theirs))
 
 SAME_SIZE(GidEntry, ibv_gid_entry);
+SAME_PLACE(GidEntry, gid, ibv_gid_entry, gid);
 SAME_PLACE(GidEntry, index, ibv_gid_entry, gid_index);
+SAME_PLACE(GidEntry, port, ibv_gid_entry, port_num);
 SAME_PLACE(GidEntry, type, ibv_gid_entry, gid_type);
 
-SAME_SIZE(PortAttributes, ibv_port_attr);
+// Newer headers have more behind `flags`, which the function that is called here does not fill in.
+static_assert(sizeof(abi::PortAttributes) <= sizeof(ibv_port_attr));
 SAME_PLACE(PortAttributes, state, ibv_port_attr, state);
 SAME_PLACE(PortAttributes, active_mtu, ibv_port_attr, active_mtu);
 SAME_PLACE(PortAttributes, gids, ibv_port_attr, gid_tbl_len);
 SAME_PLACE(PortAttributes, max_message_bytes, ibv_port_attr, max_msg_sz);
 SAME_PLACE(PortAttributes, lid, ibv_port_attr, lid);
 SAME_PLACE(PortAttributes, link_layer, ibv_port_attr, link_layer);
+SAME_PLACE(PortAttributes, flags, ibv_port_attr, flags);
 
 SAME_SIZE(ProtectionDomain, ibv_pd);
 SAME_SIZE(MemoryRegion, ibv_mr);
@@ -43,14 +47,17 @@ SAME_PLACE(QueuePairInit, type, ibv_qp_init_attr, qp_type);
 SAME_PLACE(QueuePairInit, signal_all, ibv_qp_init_attr, sq_sig_all);
 
 SAME_SIZE(GlobalRoute, ibv_global_route);
+SAME_PLACE(GlobalRoute, destination, ibv_global_route, dgid);
 SAME_PLACE(GlobalRoute, source_index, ibv_global_route, sgid_index);
 SAME_PLACE(GlobalRoute, hop_limit, ibv_global_route, hop_limit);
 SAME_SIZE(AddressVector, ibv_ah_attr);
+SAME_PLACE(AddressVector, global, ibv_ah_attr, grh);
 SAME_PLACE(AddressVector, destination_lid, ibv_ah_attr, dlid);
 SAME_PLACE(AddressVector, is_global, ibv_ah_attr, is_global);
 SAME_PLACE(AddressVector, port, ibv_ah_attr, port_num);
 
 SAME_SIZE(QueuePairAttributes, ibv_qp_attr);
+SAME_PLACE(QueuePairAttributes, state, ibv_qp_attr, qp_state);
 SAME_PLACE(QueuePairAttributes, path_mtu, ibv_qp_attr, path_mtu);
 SAME_PLACE(QueuePairAttributes, receive_psn, ibv_qp_attr, rq_psn);
 SAME_PLACE(QueuePairAttributes, send_psn, ibv_qp_attr, sq_psn);
@@ -67,7 +74,11 @@ SAME_PLACE(QueuePairAttributes, retries, ibv_qp_attr, retry_cnt);
 SAME_PLACE(QueuePairAttributes, not_ready_retries, ibv_qp_attr, rnr_retry);
 
 SAME_SIZE(Piece, ibv_sge);
+SAME_PLACE(Piece, address, ibv_sge, addr);
+SAME_PLACE(Piece, length, ibv_sge, length);
+SAME_PLACE(Piece, lkey, ibv_sge, lkey);
 SAME_SIZE(SendRequest, ibv_send_wr);
+SAME_PLACE(SendRequest, id, ibv_send_wr, wr_id);
 SAME_PLACE(SendRequest, next, ibv_send_wr, next);
 SAME_PLACE(SendRequest, pieces, ibv_send_wr, sg_list);
 SAME_PLACE(SendRequest, piece_count, ibv_send_wr, num_sge);
@@ -77,6 +88,7 @@ SAME_PLACE(SendRequest, remote_address, ibv_send_wr, wr.rdma.remote_addr);
 SAME_PLACE(SendRequest, rkey, ibv_send_wr, wr.rdma.rkey);
 
 SAME_SIZE(Completion, ibv_wc);
+SAME_PLACE(Completion, id, ibv_wc, wr_id);
 SAME_PLACE(Completion, status, ibv_wc, status);
 SAME_PLACE(Completion, vendor_error, ibv_wc, vendor_err);
 SAME_PLACE(Completion, queue_pair, ibv_wc, qp_num);
@@ -85,6 +97,7 @@ SAME_SIZE(ContextCalls, ibv_context_ops);
 SAME_PLACE(ContextCalls, poll, ibv_context_ops, poll_cq);
 SAME_PLACE(ContextCalls, post, ibv_context_ops, post_send);
 SAME_SIZE(Context, ibv_context);
+SAME_PLACE(Context, device, ibv_context, device);
 SAME_PLACE(Context, calls, ibv_context, ops);
 SAME_PLACE(CompletionQueue, entries, ibv_cq, cqe);
 SAME_PLACE(QueuePair, number, ibv_qp, qp_num);
@@ -92,13 +105,13 @@ SAME_PLACE(QueuePair, number, ibv_qp, qp_num);
 SAME_VALUE(kGidRoceV2, IBV_GID_TYPE_ROCE_V2);
 SAME_VALUE(kPortActive, IBV_PORT_ACTIVE);
 SAME_VALUE(kLinkLayerEthernet, IBV_LINK_LAYER_ETHERNET);
+SAME_VALUE(kRouteRequired, IBV_QPF_GRH_REQUIRED);
 SAME_VALUE(kAccessLocalWrite, IBV_ACCESS_LOCAL_WRITE);
 SAME_VALUE(kAccessRemoteWrite, IBV_ACCESS_REMOTE_WRITE);
 SAME_VALUE(kReliableConnected, IBV_QPT_RC);
 SAME_VALUE(kStateInit, IBV_QPS_INIT);
 SAME_VALUE(kStateReadyToReceive, IBV_QPS_RTR);
 SAME_VALUE(kStateReadyToSend, IBV_QPS_RTS);
-SAME_VALUE(kStateError, IBV_QPS_ERR);
 SAME_VALUE(kSetState, IBV_QP_STATE);
 SAME_VALUE(kSetAccess, IBV_QP_ACCESS_FLAGS);
 SAME_VALUE(kSetPkeyIndex, IBV_QP_PKEY_INDEX);

@@ -37,7 +37,8 @@ SAME_PLACE(abi::Mlx5CompletionQueue, count, mlx5dv_cq, cqe_cnt);
 SAME_PLACE(abi::Mlx5CompletionQueue, entry_bytes, mlx5dv_cq, cqe_size);
 SAME_PLACE(abi::Mlx5CompletionQueue, wanted, mlx5dv_cq, comp_mask);
 
-SAME_SIZE(abi::Mlx5Objects, mlx5dv_obj);
+// Newer versions have more objects, of which none is asked for.
+static_assert(sizeof(abi::Mlx5Objects) >= sizeof(mlx5dv_obj));
 SAME_PLACE(abi::Mlx5Objects, pair, mlx5dv_obj, qp.in);
 SAME_PLACE(abi::Mlx5Objects, shown_pair, mlx5dv_obj, qp.out);
 SAME_PLACE(abi::Mlx5Objects, completions, mlx5dv_obj, cq.in);

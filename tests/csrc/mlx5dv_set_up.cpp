@@ -1,9 +1,13 @@
 // The set-up for a ConnectX, from the libraries it loads to messages that arrive, over libraries whose NIC is
 // a softnic. What only hardware can show is whether a ConnectX does as that does.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -17,6 +21,8 @@
 #include "fhbn/ordered.hpp"
 #include "fhbn/rdma/connectx_writer.hpp"
 #include "fhbn/rdma/device_memory.hpp"
+#include "fhbn/rdma/receiver.hpp"
+#include "fhbn/rdma/sender.hpp"
 #include "fhbn/segment.hpp"
 
 using namespace lamina::fhbn;
@@ -138,6 +144,79 @@ void memory_of_a_device_is_registered() {
   expect_said([&] { registered(*device, {address, memory.size(), {}}, access); }, "load nvidia-peermem");
 }
 
+// A ring is locked once; of its mirror, the part that the peer may write to is locked once more.
+void memory_is_locked_as_little_as_can_be() {
+  const auto memory = Segment::create({kMessageBytes, kSlots, 1, 0});
+  const ConnectxWriter ring(VerbsDevice::open(""), memory, memory->bytes());
+  expect(fake_mlx5::registered_bytes() == memory->bytes(), "a ring is registered more than once");
+  const ConnectxWriter mirror(VerbsDevice::open(""), memory, kSlotsOffset);
+  expect(fake_mlx5::registered_bytes() == 2 * memory->bytes() + kSlotsOffset,
+         "a mirror is registered otherwise");
+}
+
+void a_fork_still_has_the_ring() {
+  const End end;
+  expect(fake_mlx5::keeps_from_forks(), "a fork may leave the NIC with a copy of a queue");
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(load_acquire(end.memory->ring().preamble.magic) == kMagic ? 0 : 1);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  expect(status == 0, "a fork cannot read the ring");
+}
+
+void ends_of_a_writer_without_a_peer_can_go() {
+  End one, other;
+  const auto nobody = std::make_shared<Peer>("nobody");
+  const auto writer_of = [](const End& end) {
+    return std::make_shared<ConnectxWriter>(VerbsDevice::open(""), end.memory, end.memory->bytes());
+  };
+  const rdma::Sender sender(one.memory, writer_of(one), nobody, Duration::zero());
+  const rdma::Receiver receiver(other.memory, writer_of(other), nobody, Duration::zero());
+}
+
+void addresses_that_cannot_be_are_told() {
+  End one, other;
+  const auto expect_refused = [&](const std::function<void(VerbsAddress&)>& change,
+                                  const std::string& words) {
+    VerbsAddress wrong = other.writer.address();
+    change(wrong);
+    expect_said([&] { one.writer.connect(wrong, "the other"); },
+                "the other has sent an address that cannot be: " + words);
+  };
+  expect_refused([](VerbsAddress& a) { a.queue_pair = 1u << 24; }, "numbers of more than 24 bits");
+  expect_refused([](VerbsAddress& a) { a.first_psn = 1u << 24; }, "numbers of more than 24 bits");
+  expect_refused([](VerbsAddress& a) { a.mtu = 0; }, "an MTU");
+  expect_refused([](VerbsAddress& a) { a.mtu = 6; }, "an MTU");
+  expect_refused([](VerbsAddress& a) { a.memory = ~std::uint64_t{0} - 4096; }, "memory that goes beyond");
+  expect_refused([](VerbsAddress& a) { a.port.lid = 0; }, "no LID");
+  connect(one, other);  // and nothing has become of it
+}
+
+void infiniband_goes_by_lid() {
+  End one, other;
+  connect(one, other);
+  const abi::AddressVector path = fake_mlx5::last_path();
+  expect(path.is_global == 0 && path.destination_lid == 7, "a LID is not enough");
+}
+
+void a_port_that_asks_for_gids_is_given_them() {
+  End one, other;
+  connect(one, other);
+  const abi::AddressVector path = fake_mlx5::last_path();
+  expect(path.is_global == 1 && path.global.destination.raw[15] == 7,
+         "there is no GID in a path that needs one");
+  VerbsAddress wrong = other.writer.address();
+  wrong.port.gid = {};
+  expect_said([&] { one.writer.connect(wrong, "the other"); }, "no GID");
+}
+
+// What the environment asks of libmlx5.
+void with_variable(const char* name, const std::function<void()>& test) {
+  ::setenv(name, "1", 1);
+  with([](fake_mlx5::Settings&) {}, test);
+  ::unsetenv(name);
+}
+
 }  // namespace
 
 int main() {
@@ -152,6 +231,7 @@ int main() {
   const std::uint64_t before = fake_mlx5::blueflames();
   with([](Settings& s) { s.drops_blueflame = true; }, messages_arrive);
   with([](Settings& s) { s.has_blueflame = false; }, messages_arrive);
+  with_variable("MLX5_SHUT_UP_BF", messages_arrive);
   expect(fake_mlx5::blueflames() == before && fake_mlx5::fetched() > 0,
          "BlueFlame was used where there is none");
 
@@ -164,6 +244,13 @@ int main() {
        [] { opening_fails("does not show what its queues are made of: Operation not supported"); });
   with([](Settings& s) { s.entry_bytes = 128; }, [] { opening_fails("completions of 128 bytes"); });
   with([](Settings& s) { s.block_bytes = 128; }, [] { opening_fails("blocks of 128 bytes"); });
+  with_variable("MLX5_QP_SIGNATURE", [] { opening_fails("signed requests (unset MLX5_QP_SIGNATURE)"); });
   with(as_it_is, memory_of_a_device_is_registered);
+  with(as_it_is, memory_is_locked_as_little_as_can_be);
+  with(as_it_is, a_fork_still_has_the_ring);
+  with(as_it_is, ends_of_a_writer_without_a_peer_can_go);
+  with(as_it_is, addresses_that_cannot_be_are_told);
+  with(as_it_is, infiniband_goes_by_lid);
+  with([](Settings& s) { s.port_flags = abi::kRouteRequired; }, a_port_that_asks_for_gids_is_given_them);
   std::puts("mlx5dv set-up: ok");
 }

@@ -8,6 +8,8 @@
 #include <thread>
 
 #include "fhbn/errors.hpp"
+#include "fhbn/ordered.hpp"
+#include "fhbn/rdma/line.hpp"
 #include "fhbn/rdma/receiver.hpp"
 #include "fhbn/rdma/sender.hpp"
 #include "fhbn/rdma/soft_writer.hpp"
@@ -47,6 +49,13 @@ struct Ends {
   std::optional<rdma::Sender> sender;
   std::optional<rdma::Receiver> receiver;
 };
+
+// Who sleeps until it is woken would miss what a NIC writes, and look 20 ms later.
+void expect_unheard(const Ends& ends) {
+  expect(load_acquire(ends.ring->ring().published.unheard) == rdma::kUnheard &&
+             load_acquire(ends.mirror->ring().consumed.unheard) == rdma::kUnheard,
+         "a line does not say that nobody is woken for it");
+}
 
 // Gives back what others have received, beside them.
 class Releaser {
@@ -97,6 +106,7 @@ private:
 void run(const Course& course) {
   const Messages messages(course.habits.seed, course.message_bytes);
   Ends ends(course);
+  expect_unheard(ends);
   std::thread sending([&] {
     for (std::uint64_t i = 0; i < course.messages; ++i) {
       expect(ends.sender->send(messages.at(course.first + i), kPatient), "a send was interrupted by nobody");
@@ -116,6 +126,7 @@ void run(const Course& course) {
     }
   }
   sending.join();
+  expect_unheard(ends);
   expect_throws<ChannelClosed>([&] { ends.receiver->receive(kPatient); }, "a channel that was closed");
   expect(ends.receiver->consumed() == course.first + course.messages, "something was not given back");
 }

@@ -160,6 +160,52 @@ void another_queue_pair() {
   expect(pair.has_arrived(0, 1000), "a new queue pair does not work after another one's failure");
 }
 
+// Two queue pairs that are each other's peers, as those of a channel's ends are.
+struct Connected {
+  Connected() : left(kBytes, {}), right(kBytes, {}) {
+    const Failed of_left = std::make_shared<std::uint32_t>(0), of_right = std::make_shared<std::uint32_t>(0);
+    there = left.nic.connect(kBlocks, {right.begin(), right.remote(), right.memory, of_right}, of_left);
+    back = right.nic.connect(kBlocks, {left.begin(), left.remote(), left.memory, of_left}, of_right);
+  }
+  void expect_left_hears(const RemoteMemory& told, NicFault fault, const std::string& part) {
+    Mlx5Writer writer(there, left.local, told, "attention worker 0", kLong);
+    writer.write(0, 0, 100);
+    writer.ring();
+    expect_fault(writer, fault, part);
+  }
+  void expect_right_hears(NicFault fault, const std::string& part) {
+    Mlx5Writer writer(back, right.local, left.remote(), "attention worker 0", kLong);
+    writer.write(0, 0, 100);
+    writer.ring();
+    expect_fault(writer, fault, part);
+  }
+
+  Host left, right;
+  QueuePair there, back;
+};
+
+// A failure on one side is heard of on the other one, when that asks for something.
+void failures_of_the_peer() {
+  {
+    Connected pair;
+    RemoteMemory wrong = pair.right.remote();
+    wrong.key ^= 1;
+    pair.expect_left_hears(wrong, NicFault::kRemoteAccess, "refuses a write");
+    pair.expect_right_hears(NicFault::kFlushed, "has failed and sends nothing more");
+  }
+  {
+    Connected pair;
+    pair.right.nic.fail(pair.back.send.qpn);
+    pair.expect_left_hears(pair.right.remote(), NicFault::kRetryExceeded, "has not answered");
+    pair.expect_right_hears(NicFault::kFlushed, "has failed and sends nothing more");
+  }
+  {
+    Connected pair;
+    pair.back = {};
+    pair.expect_left_hears(pair.right.remote(), NicFault::kRetryExceeded, "has not answered");
+  }
+}
+
 // Posts one request of a caller's making and waits for what comes of it.
 Completed answer_to(Pair& pair, const std::function<void(WriteRequest&)>& spoil) {
   SendState state;
@@ -255,6 +301,7 @@ int main() {
   out_of_bounds();
   gone_while_in_use();
   another_queue_pair();
+  failures_of_the_peer();
   requests_without_sense();
   full_completion_queue();
 }

@@ -126,7 +126,7 @@ void run_one_by_one(bool drops) {
   Mlx5Writer writer(pair, left.local, right.remote(), "right");
   const SoftCounts& counts = left.nic.counts(pair.send.qpn);
   for (std::uint64_t i = 0; i < 300; ++i) {
-    const std::uint64_t bytes = i % (kLongInline + 1);
+    const std::uint64_t bytes = 1 + i % kLongInline;
     std::memcpy(left.begin(), contents_of(i), bytes);
     writer.write(0, 128, bytes);
     writer.ring();

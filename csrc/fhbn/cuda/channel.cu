@@ -15,11 +15,6 @@ namespace lamina::fhbn::cuda {
 
 namespace {
 
-template <typename Kernel>
-const void* entry_of(Kernel* kernel) {
-  return reinterpret_cast<const void*>(kernel);
-}
-
 // A kernel's first launch may load it, and loading may wait for all that runs: for a kernel that waits for a
 // message from the one that is being loaded, perhaps.
 void load_kernels() {
@@ -28,13 +23,6 @@ void load_kernels() {
        {entry_of(&await_slot), entry_of(&gather), entry_of(&poll), entry_of(&fetch), entry_of(&give_back)}) {
     check(cudaFuncGetAttributes(&ignored, entry), "loading the channel's kernels");
   }
-}
-
-template <typename T, typename Free, typename Allocate>
-std::unique_ptr<T, Free> allocated(Allocate allocate, const char* doing) {
-  void* memory = nullptr;
-  check(allocate(&memory), doing);
-  return std::unique_ptr<T, Free>(static_cast<T*>(memory));
 }
 
 std::int64_t blocks_for(const Buffers& buffers) {
@@ -59,14 +47,8 @@ struct lamina_cuda_channel_end {
         ring(static_cast<fhbn::Ring*>(channel.memory)),
         device(cuda::current_device()),
         pinned(channel.memory, channel.bytes),
-        mailbox(cuda::allocated<cuda::Mailbox, cuda::FreeHost>(
-            [](void** memory) {
-              return cudaHostAlloc(memory, sizeof(cuda::Mailbox),
-                                   cudaHostAllocPortable | cudaHostAllocMapped);
-            },
-            "making a mailbox")),
-        cursor(cuda::allocated<cuda::Cursor, cuda::FreeDevice>(
-            [](void** memory) { return cudaMalloc(memory, sizeof(cuda::Cursor)); }, "making a cursor")) {
+        mailbox(cuda::host_memory<cuda::Mailbox>()),
+        cursor(cuda::device_memory<cuda::Cursor>()) {
     *mailbox = {};
     cuda::Cursor start{};
     start.next = start.consumed = preamble.first_seqno;
@@ -93,8 +75,8 @@ struct lamina_cuda_channel_end {
   fhbn::Ring* ring;
   int device;
   cuda::Pinned pinned;
-  std::unique_ptr<cuda::Mailbox, cuda::FreeHost> mailbox;
-  std::unique_ptr<cuda::Cursor, cuda::FreeDevice> cursor;
+  cuda::HostMemory<cuda::Mailbox> mailbox;
+  cuda::DeviceMemory<cuda::Cursor> cursor;
   cuda::End end{};
 };
 

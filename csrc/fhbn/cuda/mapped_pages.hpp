@@ -25,7 +25,9 @@ public:
     for (const Piece& piece : pieces) {
       const std::uintptr_t begin = address_of(piece.memory) / kPage * kPage;
       const std::uintptr_t end = (address_of(piece.memory) + piece.bytes + kPage - 1) / kPage * kPage;
-      if (!ranges_.empty() && begin <= ranges_.back().end) {
+      // Neighbours stay apart: a page that other queues have pieces in too must not be pinned with one that
+      // they have not.
+      if (!ranges_.empty() && begin < ranges_.back().end) {
         ranges_.back().end = std::max(ranges_.back().end, end);
       } else {
         ranges_.push_back({begin, end, nullptr, nullptr});

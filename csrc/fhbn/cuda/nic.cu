@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 #include <memory>
 #include <string>
@@ -20,8 +21,8 @@ void require_nic(const lamina_cuda_nic* nic) {
   require(queues.requests != nullptr && queues.send_record != nullptr && queues.registers != nullptr &&
               queues.completions != nullptr && queues.completion_record != nullptr,
           "a part of the NIC's queues is missing");
-  require(std::has_single_bit(queues.blocks) && queues.blocks >= 8 && queues.blocks <= 32768 &&
-              std::has_single_bit(queues.completion_count) && queues.completion_count >= queues.blocks,
+  require(rdma::is_sound(queues.blocks) && is_power_of_two(queues.completion_count) &&
+              queues.completion_count >= queues.blocks,
           "a send queue has 8 to 32,768 blocks, a power of two, and its completion queue no fewer");
 }
 
@@ -43,16 +44,17 @@ MappedPages map_queues(const lamina_cuda_nic_queues& queues) {
        {queues.completion_record, sizeof(std::uint32_t)}});
 }
 
+// Registers without halves still take a doorbell.
 MappedPages map_registers(const lamina_cuda_nic_queues& queues) {
-  return MappedPages({{queues.registers, std::size_t{2} * queues.half_bytes}},
+  const std::size_t bytes = std::max(std::size_t{2} * queues.half_bytes, sizeof(std::uint64_t));
+  return MappedPages({{queues.registers, bytes}},
                      queues.registers_are_io != 0 ? cudaHostRegisterIoMemory : 0);
 }
 
-template <typename T, typename Free, typename Allocate>
-std::unique_ptr<T, Free> allocated(Allocate allocate, const char* doing) {
-  void* memory = nullptr;
-  check(allocate(&memory), doing);
-  return std::unique_ptr<T, Free>(static_cast<T*>(memory));
+// The queue goes on after a wait that the host has ended: what was put there is whole.
+lamina_cuda_nic_left left_by(const NicCursor& cursor) {
+  const bool works = cursor.trouble == NicTrouble::kNone || cursor.trouble == NicTrouble::kAborted;
+  return {std::bit_cast<lamina_cuda_nic_state>(cursor.state), cursor.told, works ? 1 : 0};
 }
 
 }  // namespace
@@ -71,16 +73,11 @@ struct lamina_cuda_nic_end {
         ring(nic.memory, nic.bytes),
         queues(cuda::map_queues(nic.queues)),
         registers(cuda::map_registers(nic.queues)),
-        mailbox(cuda::allocated<cuda::NicMailbox, cuda::FreeHost>(
-            [](void** memory) {
-              return cudaHostAlloc(memory, sizeof(cuda::NicMailbox),
-                                   cudaHostAllocPortable | cudaHostAllocMapped);
-            },
-            "making a mailbox")),
-        cursor(cuda::allocated<cuda::NicCursor, cuda::FreeDevice>(
-            [](void** memory) { return cudaMalloc(memory, sizeof(cuda::NicCursor)); }, "making a cursor")) {
+        mailbox(cuda::host_memory<cuda::NicMailbox>()),
+        cursor(cuda::device_memory<cuda::NicCursor>()) {
     *mailbox = {};
     cuda::NicCursor start{};
+    start.state = std::bit_cast<rdma::SendState>(nic.state);
     start.told = preamble.first_seqno;
     cuda::check(cudaMemcpy(cursor.get(), &start, sizeof start, cudaMemcpyHostToDevice), "setting a cursor");
     cuda::check(cudaStreamSynchronize(nullptr), "setting a cursor");  // the copy may still be under way
@@ -112,19 +109,14 @@ struct lamina_cuda_nic_end {
   cuda::Pinned ring;
   cuda::MappedPages queues;
   cuda::MappedPages registers;
-  std::unique_ptr<cuda::NicMailbox, cuda::FreeHost> mailbox;
-  std::unique_ptr<cuda::NicCursor, cuda::FreeDevice> cursor;
+  cuda::HostMemory<cuda::NicMailbox> mailbox;
+  cuda::DeviceMemory<cuda::NicCursor> cursor;
   cuda::NicEnd end{};
 };
 
 namespace lamina::fhbn::cuda {
 
 namespace {
-
-template <typename Kernel>
-const void* entry_of(Kernel* kernel) {
-  return reinterpret_cast<const void*>(kernel);
-}
 
 void require_end(const lamina_cuda_nic_end* end) { require(end != nullptr, "the NIC's end is missing"); }
 
@@ -169,16 +161,23 @@ lamina_cuda_status lamina_cuda_nic_create(const lamina_cuda_nic* nic, lamina_cud
   });
 }
 
-lamina_cuda_status lamina_cuda_nic_destroy(lamina_cuda_nic_end* end) {
+lamina_cuda_status lamina_cuda_nic_destroy(lamina_cuda_nic_end* end, lamina_cuda_nic_left* left) {
+  if (left != nullptr) *left = {};
   return cuda::guarded([&] {
     cuda::require_end(end);
+    cuda::require(left != nullptr, "there is nowhere to put what the NIC's end leaves");
     const std::unique_ptr<lamina_cuda_nic_end> gone(end);
     cuda::stop(*gone);
     const int device = cuda::current_device();
     cuda::check(cudaSetDevice(gone->device), "going to the NIC's device");
-    const cudaError_t waited = cudaDeviceSynchronize();
+    cudaError_t waited = cudaDeviceSynchronize();
+    cuda::NicCursor last{};
+    if (waited == cudaSuccess) {
+      waited = cudaMemcpy(&last, gone->cursor.get(), sizeof last, cudaMemcpyDeviceToHost);
+    }
     cudaSetDevice(device);
     cuda::check(waited, "waiting for the last kernels that post");
+    *left = cuda::left_by(last);
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include "fhbn/cuda/device.cuh"
 #include "fhbn/cuda/nic_end.hpp"
+#include "fhbn/rdma/registered.hpp"
 
 // Posting to an mlx5 NIC and hearing of it, by one thread of the device.
 namespace lamina::fhbn::cuda {
@@ -79,10 +80,9 @@ LAMINA_DEVICE bool put_slot(const NicEnd& end, std::uint64_t seqno) {
   const std::uint64_t offset = kSlotsOffset + (seqno & (end.slot_count - 1)) * end.stride;
   const auto& slot = *reinterpret_cast<const SlotHeader*>(end.memory + offset);
   const std::uint64_t bytes = bytes_in_use(slot);
-  constexpr std::uint64_t kMostAtOnce = std::uint64_t{1} << 30;
-  for (std::uint64_t at = 0; at < bytes; at += kMostAtOnce) {
+  for (std::uint64_t at = 0; at < bytes; at += rdma::kMostWriteBytes) {
     if (!make_room(end)) return false;
-    const std::uint64_t size = bytes - at < kMostAtOnce ? bytes - at : kMostAtOnce;
+    const std::uint64_t size = bytes - at < rdma::kMostWriteBytes ? bytes - at : rdma::kMostWriteBytes;
     rdma::put_write(end.queue, end.cursor->state, end.local_address + offset + at, end.local_key,
                     {end.remote_address + offset + at, end.remote_key}, static_cast<std::uint32_t>(size));
   }
@@ -102,7 +102,6 @@ LAMINA_KERNEL(1) post(const NicEnd end) {
     if (!put_slot(end, next)) return;
   }
   if (!make_room(end)) return;
-  constexpr std::uint32_t kLineBytes = offsetof(Side, unheard) + sizeof(Side::unheard);
   Side told{};
   told.seqno = seqno;
   told.unheard = 1;

@@ -34,9 +34,21 @@ typedef struct {
   int32_t registers_are_io;  // 1: the page is a device's, 0: it is memory that a softnic looks at
 } lamina_cuda_nic_queues;
 
+// How far the queues are, as who posts keeps account of it (rdma::SendState).
+typedef struct {
+  uint32_t next;
+  uint32_t rung;
+  uint32_t latest;
+  uint32_t asked;
+  uint32_t done;
+  uint32_t taken;
+  uint32_t half;
+} lamina_cuda_nic_state;
+
 typedef struct {
   lamina_cuda_nic_queues queues;
-  void* memory;  // the ring or its mirror, beginning at a page; registered with the NIC
+  lamina_cuda_nic_state state;  // where the host has left them
+  void* memory;                 // the ring or its mirror, beginning at a page; registered with the NIC
   size_t bytes;
   uint32_t local_key;
   uint32_t remote_key;
@@ -46,13 +58,23 @@ typedef struct {
   const char* peer;         // who is at the other end, for what check() says; copied
 } lamina_cuda_nic;
 
+// What a device leaves to the host.
+typedef struct {
+  lamina_cuda_nic_state state;  // where the host may go on
+  uint64_t told;                // the number that the peer was given last
+  int32_t works;                // 1: it may; 0: the NIC has failed, and nothing is to be posted
+} lamina_cuda_nic_left;
+
 // Pins the queues' memory and the ring's, maps them and the registers for the current device. What they
 // belong to has to stay until destroy().
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_create(const lamina_cuda_nic* nic,
                                                           lamina_cuda_nic_end** end);
 
-// Ends waits, waits for the device, and forgets the queues. Says nothing to the peer.
-LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_destroy(lamina_cuda_nic_end* end);
+// Ends waits, waits for the device, and gives the queues back: the peer has not been told that this was the
+// end. Before it the channel's end should be ended by abort(), or its waits are waited for. No graph that
+// uses this end may be replayed afterwards. `left` is filled in whatever the status is.
+LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_destroy(lamina_cuda_nic_end* end,
+                                                           lamina_cuda_nic_left* left);
 
 // Tells the peer, through its memory, of all that this end has sent or given back since the last time.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_post(lamina_cuda_nic_end* end, lamina_cuda_stream stream);

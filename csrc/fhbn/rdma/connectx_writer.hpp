@@ -32,9 +32,10 @@ public:
   void check() override { connected().check(); }
   void drain(Duration timeout) override { connected().drain(timeout); }
 
-private:
+  // What puts its requests into the queue; ChannelError before connect().
   Mlx5Writer& connected();
 
+private:
   std::shared_ptr<VerbsConnection> connection_;
   std::optional<Mlx5Writer> writer_;
 };

@@ -20,6 +20,15 @@ void find(void* library, const char* name, Function& function) {
   }
 }
 
+// Before Linux 5.12 a process that forks and then writes to a queue would write to a copy, which the NIC does
+// not read: then the library has to keep its queues from forks. It cannot if somebody has used it already
+// without that, who has chosen for us.
+void keep_from_forks(void* library) {
+  int (*fork_init)() = nullptr;
+  find(library, "ibv_fork_init", fork_init);
+  fork_init();
+}
+
 Ibverbs load() {
   // Not unloaded: drivers of devices have threads and tables of their own in there.
   void* library = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -46,6 +55,7 @@ Ibverbs load() {
   find(library, "ibv_destroy_qp", found.destroy_qp);
   found.reg_dmabuf_mr =
       reinterpret_cast<decltype(found.reg_dmabuf_mr)>(::dlsym(library, "ibv_reg_dmabuf_mr"));
+  keep_from_forks(library);
   return found;
 }
 

@@ -23,6 +23,7 @@ enum : std::uint32_t {
   kGidRoceV2 = 2,
   kPortActive = 4,
   kLinkLayerEthernet = 2,
+  kRouteRequired = 1,  // among a port's flags: nothing goes without GIDs
 };
 
 struct GidEntry {
@@ -33,6 +34,7 @@ struct GidEntry {
   std::uint32_t interface;
 };
 
+// As far as the library's function fills it in; newer headers have more, for functions of theirs.
 struct PortAttributes {
   std::uint32_t state;
   std::uint32_t max_mtu;
@@ -55,7 +57,6 @@ struct PortAttributes {
   std::uint8_t physical_state;
   std::uint8_t link_layer;
   std::uint8_t flags;
-  std::uint16_t more_capabilities;
 };
 
 struct ProtectionDomain {
@@ -80,11 +81,9 @@ enum : int {
 
 enum : std::uint32_t {
   kReliableConnected = 2,  // a queue pair's type
-  kStateReset = 0,
   kStateInit = 1,
   kStateReadyToReceive = 2,
   kStateReadyToSend = 3,
-  kStateError = 6,
 };
 
 struct Capacity {

@@ -15,6 +15,23 @@ inline constexpr std::uint32_t kUnheard = 1;
 // How long a closed end waits until its peer's NIC has been told.
 inline constexpr Duration kGoodbye = std::chrono::seconds(1);
 
+// A NIC tells only of what it was asked to do, and of a queue pair that has failed, here or at the peer, no
+// more than that. So who waits asks for something now and then: that its line be written once more.
+class Reminder {
+public:
+  // True once in a while.
+  bool is_due() {
+    const auto now = Clock::now();
+    if (now < next_) return false;
+    next_ = now + kEvery;
+    return true;
+  }
+
+private:
+  static constexpr Duration kEvery = std::chrono::seconds(1);
+  Clock::time_point next_ = Clock::now() + kEvery;
+};
+
 inline std::uint64_t offset_in(const Segment& segment, const void* place) {
   return static_cast<std::uint64_t>(static_cast<const std::byte*>(place) -
                                     static_cast<const std::byte*>(segment.memory()));

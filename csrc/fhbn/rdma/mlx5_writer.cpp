@@ -1,8 +1,6 @@
 #include "fhbn/rdma/mlx5_writer.hpp"
 
 #include <algorithm>
-#include <bit>
-#include <cstddef>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -15,11 +13,6 @@ namespace {
 
 // A payload of up to this travels in its request: copying it costs less than the NIC's fetching it.
 constexpr std::uint64_t kMostInline = kLongInline;
-// Of one request; a part of what a data segment can say, so that a NIC's own limit (2 GiB at most) is kept
-// too.
-constexpr std::uint64_t kMostAtOnce = std::uint64_t{1} << 30;
-// What a side's line tells; the rest of it is empty.
-constexpr std::uint32_t kLineBytes = offsetof(Side, unheard) + sizeof(Side::unheard);
 
 bool lies_within(std::uint64_t offset, std::uint64_t bytes, std::uint64_t all) {
   return offset <= all && bytes <= all - offset;
@@ -30,11 +23,9 @@ bool lies_within(std::uint64_t offset, std::uint64_t bytes, std::uint64_t all) {
 Mlx5Writer::Mlx5Writer(QueuePair pair, const LocalMemory& local, const RemoteMemory& remote, std::string peer,
                        Duration patience)
     : pair_(std::move(pair)), local_(local), remote_(remote), peer_(std::move(peer)), patience_(patience) {
-  const SendQueue& queue = pair_.send;
-  if (!std::has_single_bit(queue.blocks) || queue.blocks < 8 ||
-      !std::has_single_bit(pair_.completions.count) || pair_.completions.count < queue.blocks) {
+  if (!is_sound(pair_.send, pair_.completions)) {
     throw std::invalid_argument(
-        "a send queue has 8 blocks or more, a power of two, and its completion queue no fewer");
+        "a send queue has 8 to 32,768 blocks, a power of two, and its completion queue no fewer");
   }
 }
 
@@ -49,30 +40,33 @@ void Mlx5Writer::write(std::uint64_t local_offset, std::uint64_t remote_offset, 
   if (!lies_within(local_offset, bytes, local_.bytes)) {
     throw std::out_of_range("a write to " + peer_ + " would read beyond the registered memory");
   }
-  remote_at(remote_offset, bytes);
+  const Remote remote = remote_at(remote_offset, bytes);
+  if (bytes == 0) return;  // in a request it stands for 2 GiB
   if (bytes <= kMostInline) {
     const auto size = static_cast<std::uint32_t>(bytes);
-    make_room(blocks_of(inline_segments(size)));
-    put_inline<kLongInline>(pair_.send, state_, local_.memory + local_offset, remote_at(remote_offset, bytes),
-                            size);
+    make_room(blocks_of(inline_segments(size)), patience_);
+    put_inline<kLongInline>(pair_.send, state_, local_.memory + local_offset, remote, size);
     return;
   }
   const auto address = reinterpret_cast<std::uintptr_t>(local_.memory);
-  for (std::uint64_t at = 0; at < bytes; at += kMostAtOnce) {
-    const std::uint64_t size = std::min(bytes - at, kMostAtOnce);
-    make_room(1);
-    put_write(pair_.send, state_, address + local_offset + at, local_.key,
-              remote_at(remote_offset + at, size), static_cast<std::uint32_t>(size));
+  for (std::uint64_t at = 0; at < bytes; at += kMostWriteBytes) {
+    const std::uint64_t size = std::min(bytes - at, kMostWriteBytes);
+    make_room(1, patience_);
+    put_write(pair_.send, state_, address + local_offset + at, local_.key, {remote.address + at, remote.key},
+              static_cast<std::uint32_t>(size));
   }
 }
 
 void Mlx5Writer::write_line(std::uint64_t remote_offset, const Side& line) {
   static_assert(kLineBytes <= kShortInline);
-  make_room(1);
+  make_room(1, patience_);
   put_inline<kShortInline>(pair_.send, state_, &line, remote_at(remote_offset, kLineBytes), kLineBytes);
 }
 
-void Mlx5Writer::ring() { rdma::ring<HostOrder>(pair_.send, state_); }
+void Mlx5Writer::ring() {
+  if (failure_) throw *failure_;
+  rdma::ring<HostOrder>(pair_.send, state_);
+}
 
 void Mlx5Writer::check() {
   Completed completed;
@@ -84,23 +78,23 @@ void Mlx5Writer::check() {
   if (failure_) throw *failure_;
 }
 
-void Mlx5Writer::make_room(std::uint32_t blocks) {
+void Mlx5Writer::make_room(std::uint32_t blocks, Duration timeout) {
   check();
   if (free_blocks(pair_.send, state_) >= blocks) return;
   ring();
-  wait_until_done(state_.next - (pair_.send.blocks - blocks), patience_);
+  wait_until_done(state_.next - (pair_.send.blocks - blocks), Clock::now() + timeout);
 }
 
 void Mlx5Writer::drain(Duration timeout) {
-  make_room(1);
+  const auto end = Clock::now() + timeout;
+  make_room(1, timeout);
   put_nothing(pair_.send, state_);
   ring();
-  wait_until_done(state_.next, timeout);
+  wait_until_done(state_.next, end);
 }
 
 // `block`: the first one that need not be done.
-void Mlx5Writer::wait_until_done(std::uint32_t block, Duration timeout) {
-  const auto end = Clock::now() + timeout;
+void Mlx5Writer::wait_until_done(std::uint32_t block, Clock::time_point end) {
   while (true) {
     const bool last_look = Clock::now() >= end;
     check();

@@ -18,6 +18,7 @@ struct QueuePair {
   SendQueue send;
   CompletionQueue completions;
   std::shared_ptr<void> owner;
+  bool registers_are_memory = false;  // which a softnic looks at, and no device's
 };
 
 // A writer that makes its work requests itself and rings the NIC: an mlx5 one (not verified on hardware) or a
@@ -35,11 +36,17 @@ public:
   void check() override;
   void drain(Duration timeout) override;
 
+  // For who posts to the same queue in its place: where it is, what requests say, and how far it is.
+  const QueuePair& queues() const { return pair_; }
+  const LocalMemory& local() const { return local_; }
+  const RemoteMemory& remote() const { return remote_; }
   const SendState& state() const { return state_; }
+  // Goes on from where they have left it.
+  void resume(const SendState& state) { state_ = state; }
 
 private:
-  void make_room(std::uint32_t blocks);
-  void wait_until_done(std::uint32_t block, Duration timeout);
+  void make_room(std::uint32_t blocks, Duration timeout);
+  void wait_until_done(std::uint32_t block, Clock::time_point end);
   Remote remote_at(std::uint64_t offset, std::uint64_t bytes) const;
 
   QueuePair pair_;

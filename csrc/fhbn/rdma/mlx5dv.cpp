@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <bit>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -32,6 +33,12 @@ Mlx5dv load() {
           .init_obj = reinterpret_cast<int (*)(abi::Mlx5Objects*, std::uint64_t)>(found("mlx5dv_init_obj"))};
 }
 
+// Whether a variable asks libmlx5 for something that it does not show.
+bool is_asked(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr && std::strcmp(value, "0") != 0;
+}
+
 // What the structures of queue.hpp take for granted.
 void require_known_layout(const std::string& device, const abi::Mlx5QueuePair& pair,
                           const abi::Mlx5CompletionQueue& completions) {
@@ -39,7 +46,7 @@ void require_known_layout(const std::string& device, const abi::Mlx5QueuePair& p
     throw ChannelError(device + " has queues that are not laid out as the mlx5 engine knows them: " + how);
   };
   if (pair.send.stride != kBlockBytes) refuse("blocks of " + std::to_string(pair.send.stride) + " bytes");
-  if (!std::has_single_bit(pair.send.count)) refuse(std::to_string(pair.send.count) + " blocks");
+  if (!is_sound(pair.send.count)) refuse(std::to_string(pair.send.count) + " blocks");
   if (pair.registers.half_bytes != 0 && !std::has_single_bit(pair.registers.half_bytes)) {
     refuse("registers of " + std::to_string(pair.registers.half_bytes) + " bytes");
   }
@@ -51,6 +58,7 @@ void require_known_layout(const std::string& device, const abi::Mlx5QueuePair& p
     refuse(std::to_string(completions.count) + " completions for " + std::to_string(pair.send.count) +
            " blocks");
   }
+  if (std::getenv("MLX5_QP_SIGNATURE") != nullptr) refuse("signed requests (unset MLX5_QP_SIGNATURE)");
 }
 
 }  // namespace
@@ -87,7 +95,7 @@ QueuePair queues_of(std::shared_ptr<VerbsConnection> connection) {
                    .blocks = pair.send.count,
                    .qpn = connection->pair()->number,
                    .half_bytes = pair.registers.half_bytes,
-                   .blueflame = pair.registers.half_bytes != 0},
+                   .blueflame = pair.registers.half_bytes != 0 && !is_asked("MLX5_SHUT_UP_BF")},
           .completions = {.entries = static_cast<CompletionEntry*>(completions.entries),
                           .doorbell_record = completions.doorbell_records,
                           .count = completions.count},

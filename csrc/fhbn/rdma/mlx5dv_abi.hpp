@@ -49,7 +49,7 @@ struct Mlx5Objects {
   Mlx5QueuePair* shown_pair;
   CompletionQueue* completions;
   Mlx5CompletionQueue* shown_completions;
-  void* others[10];
+  void* others[28];  // for those of newer versions, too
 };
 
 // Of a queue pair's doorbell records.

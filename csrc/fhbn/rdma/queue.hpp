@@ -7,6 +7,7 @@
 #include "cuda/host_device.hpp"
 #include "fhbn/rdma/cqe.hpp"
 #include "fhbn/rdma/wqe.hpp"
+#include "fhbn/wire.hpp"
 
 // A function for either side that is told by its `Order` how to reach the memory; an order may be for one
 // side only, of which nvcc would warn.
@@ -23,15 +24,15 @@
 // of blocks in the doorbell record, and the request's first 8 bytes (its doorbell) in a register of the UAR
 // page. An `Order` has the accesses that it takes:
 //   store_release(word, value)   to memory: what was written before is seen before
-//   store_register(word, value)  to the UAR page: what was written to it before is seen before
-//   fence_registers()            neither of them overtakes the other, or stays in a buffer of the processor
+//   store_register(word, value)  to the UAR page, in one piece
+//   fence_registers()            between the two: none overtakes the other, or stays in a processor's buffer
 namespace lamina::fhbn::rdma {
 
 struct SendQueue {
   std::byte* requests;             // blocks * kBlockBytes
   std::uint32_t* doorbell_record;  // the number of blocks posted, 16 bits of it, big-endian
   std::uint64_t* registers;        // two halves, one behind the other, used in turn
-  std::uint32_t blocks;            // a power of two
+  std::uint32_t blocks;            // is_sound()
   std::uint32_t qpn;
   std::uint32_t half_bytes;  // of the registers, a power of two
   bool blueflame;            // a half takes a whole request; otherwise only its doorbell
@@ -42,6 +43,20 @@ struct CompletionQueue {
   std::uint32_t* doorbell_record;  // how many were taken, 24 bits of it, big-endian
   std::uint32_t count;             // a power of two, not less than the send queue's blocks
 };
+
+// The doorbell record counts blocks in 16 bits, and a full queue must not look like an empty one. In a queue
+// of fewer than 8 a request of four might wait for completions that nobody has asked for: see moderated().
+inline constexpr std::uint32_t kLeastQueueBlocks = 8;
+inline constexpr std::uint32_t kMostQueueBlocks = 32768;
+
+LAMINA_HD constexpr bool is_sound(std::uint32_t blocks) {
+  return is_power_of_two(blocks) && blocks >= kLeastQueueBlocks && blocks <= kMostQueueBlocks;
+}
+
+// Each block may get a completion of its own, and the NIC must never find their queue full.
+LAMINA_HD constexpr bool is_sound(const SendQueue& send, const CompletionQueue& completions) {
+  return is_sound(send.blocks) && is_power_of_two(completions.count) && completions.count >= send.blocks;
+}
 
 // How far a queue is; for who posts. Numbers of blocks go on beyond the queue's end.
 struct SendState {
@@ -59,7 +74,8 @@ LAMINA_HD constexpr std::uint32_t free_blocks(const SendQueue& queue, const Send
 }
 
 // A completion costs the NIC a write over the bus and the host a cache miss, so one stands for a quarter of a
-// queue.
+// queue. Once all that were asked for have come, less than that is left, and up to three blocks of the last
+// request whose completion tells of its first only: there is room for another one.
 LAMINA_HD constexpr Completion moderated(const SendQueue& queue, const SendState& state,
                                          std::uint32_t blocks) {
   return state.next + blocks - state.asked >= queue.blocks / 4 ? Completion::kAsked : Completion::kWithLater;

@@ -2,7 +2,6 @@
 
 #include <sys/mman.h>
 
-#include <bit>
 #include <cerrno>
 #include <new>
 #include <stdexcept>
@@ -24,10 +23,7 @@ std::size_t whole_pages(std::size_t bytes, std::size_t page) { return (bytes + p
 }  // namespace
 
 QueueMemory::QueueMemory(std::uint32_t blocks) : blocks_(blocks) {
-  // The doorbell record counts blocks in 16 bits, and a full queue must not look like an empty one.
-  if (!std::has_single_bit(blocks) || blocks < 8 || blocks > 32768) {
-    throw std::invalid_argument("a send queue has 8 to 32,768 blocks, a power of two");
-  }
+  if (!is_sound(blocks)) throw std::invalid_argument("a send queue has 8 to 32,768 blocks, a power of two");
   const std::size_t queues = std::size_t{blocks} * (kBlockBytes + sizeof(CompletionEntry));
   bytes_ = whole_pages(queues, kPage) + 2 * kPage;  // the records' page and the UAR page
   void* memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -4,7 +4,6 @@
 
 #include "fhbn/errors.hpp"
 #include "fhbn/ordered.hpp"
-#include "fhbn/rdma/line.hpp"
 
 namespace lamina::fhbn::rdma {
 
@@ -16,11 +15,7 @@ Receiver::Receiver(std::shared_ptr<Segment> segment, std::shared_ptr<Writer> wri
   store_release(ring_.segment().ring().published.unheard, kUnheard);
 }
 
-Receiver::~Receiver() {
-  close();
-  // In a fork the queues are still the parent's, in the kernel too: never to be closed from here.
-  if (!owner_.is_here()) new std::shared_ptr<Writer>(std::move(writer_));
-}
+Receiver::~Receiver() { close(); }
 
 // A wait that ends when the NIC fails, unless there is something to take. What has arrived was written
 // before.
@@ -51,7 +46,9 @@ Woken Receiver::await(const Patience& patience) {
 
 void Receiver::check() {
   const std::lock_guard lock(posting_);
-  if (state_ == State::kOpen) writer_->check();
+  if (state_ != State::kOpen) return;
+  writer_->check();
+  if (reminder_.is_due()) write_line();
 }
 
 void Receiver::give_back(std::uint64_t seqno) {
@@ -81,8 +78,9 @@ void Receiver::close() {
     write_line();
     // The queue pair may go next, and with it what it was given.
     writer_->drain(kGoodbye);
-  } catch (const NicError&) {
-    // Then the peer hears of this end by the connection over which the two have met.
+  } catch (const ChannelError&) {
+    // The NIC has failed, or was never connected: then the peer hears of this end by the connection over
+    // which the two have met.
   }
 }
 

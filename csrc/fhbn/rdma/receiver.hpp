@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 
+#include "fhbn/rdma/line.hpp"
 #include "fhbn/rdma/writer.hpp"
 #include "fhbn/receiver.hpp"
 
@@ -45,6 +46,7 @@ private:
   std::shared_ptr<Writer> writer_;
   std::uint64_t told_;  // how much the sender knows to be consumed
   State state_ = State::kOpen;
+  Reminder reminder_;
   Owner owner_;
 };
 

@@ -6,7 +6,6 @@
 
 #include "fhbn/errors.hpp"
 #include "fhbn/ordered.hpp"
-#include "fhbn/rdma/line.hpp"
 
 namespace lamina::fhbn::rdma {
 
@@ -16,15 +15,12 @@ Sender::Sender(std::shared_ptr<Segment> mirror, std::shared_ptr<Writer> writer,
   store_release(segment().ring().consumed.unheard, kUnheard);
 }
 
-Sender::~Sender() {
-  close();
-  // In a fork the queues are still the parent's, in the kernel too: never to be closed from here.
-  if (!owner_.is_here()) new std::shared_ptr<Writer>(std::move(writer_));
-}
+Sender::~Sender() { close(); }
 
 bool Sender::send(Parts parts, const Patience& patience) {
   const std::function<bool()> asked = [this, &patience] {
     writer_->check();
+    if (reminder_.is_due()) write_line(State::kOpen);
     return patience.interrupted();
   };
   const std::uint64_t seqno = next_seqno();
@@ -71,8 +67,9 @@ void Sender::close() {
     write_line(State::kClosed);
     // The queue pair may go next, and with it what it was given.
     writer_->drain(kGoodbye);
-  } catch (const NicError&) {
-    // Then the peer hears of this end by the connection over which the two have met.
+  } catch (const ChannelError&) {
+    // The NIC has failed, or was never connected: then the peer hears of this end by the connection over
+    // which the two have met.
   }
 }
 

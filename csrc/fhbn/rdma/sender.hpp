@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "fhbn/rdma/line.hpp"
 #include "fhbn/rdma/writer.hpp"
 #include "fhbn/sender.hpp"
 
@@ -40,6 +41,7 @@ private:
 
   fhbn::Sender mirror_;
   std::shared_ptr<Writer> writer_;
+  Reminder reminder_;
   bool closed_ = false;
   Owner owner_;
 };

@@ -60,15 +60,23 @@ Segment SoftQueue::Fetched::segment(std::uint32_t index) const {
   return segment;
 }
 
-SoftQueue::SoftQueue(std::uint32_t qpn, std::uint32_t blocks, PeerMemory peer, const SoftHabits& habits,
-                     FindLocal find)
+SoftQueue::SoftQueue(std::uint32_t qpn, std::uint32_t blocks, PeerMemory peer, Failed failed,
+                     const SoftHabits& habits, FindLocal find)
     : memory_(blocks),
       send_(memory_.send(qpn)),
       completions_(memory_.completions()),
       peer_(std::move(peer)),
+      failed_(std::move(failed)),
       habits_(habits),
       find_local_(std::move(find)),
       random_(static_cast<std::minstd_rand::result_type>(habits.seed)) {}
+
+SoftQueue::~SoftQueue() {
+  if (owner_.is_here()) fail();
+}
+
+void SoftQueue::fail() { store_release(*failed_, std::uint32_t{1}); }
+bool SoftQueue::has_failed() const { return load_acquire(*failed_) != 0; }
 
 bool SoftQueue::work() {
   bool did = look();
@@ -152,7 +160,7 @@ void SoftQueue::fetch() {
 
 // Checks the current request and finds what it moves.
 Syndrome SoftQueue::begin() {
-  if (broken_) return Syndrome::kFlushed;
+  if (has_failed()) return Syndrome::kFlushed;
   const auto control = current_->segment<ControlSegment>(0);
   const std::uint32_t index_opcode = big_endian(control.index_opcode);
   const bool ours = limit_ - head_ <= send_.blocks && current_->segments != 0 && index_opcode >> 24 == 0 &&
@@ -173,13 +181,18 @@ Syndrome SoftQueue::begin_write() {
   std::vector<Piece> from;
   std::uint64_t bytes = 0;
   if (const Syndrome syndrome = gather(from, bytes); syndrome != Syndrome::kNone) return syndrome;
-  if (unplugged_) return Syndrome::kRetryExceeded;
+  // A queue pair that has failed drops what comes, without a word.
+  if (unplugged_ || load_acquire(*peer_.failed) != 0) return Syndrome::kRetryExceeded;
   const auto remote = current_->segment<RemoteAddressSegment>(1);
   const std::uint64_t offset = big_endian(remote.address) - peer_.known_as.address;
   if (bytes == 0) return Syndrome::kNone;
   const bool allowed = big_endian(remote.key) == peer_.known_as.key && offset <= peer_.known_as.bytes &&
                        bytes <= peer_.known_as.bytes - offset;
-  if (!allowed) return Syndrome::kRemoteAccess;
+  if (!allowed) {
+    // Who refuses fails as well, and hears of it by what it asks its own NIC to do next.
+    store_release(*peer_.failed, std::uint32_t{1});
+    return Syndrome::kRemoteAccess;
+  }
   cut_up(peer_.memory + offset, from);
   return Syndrome::kNone;
 }
@@ -251,7 +264,7 @@ void SoftQueue::end_request(Syndrome syndrome) {
     entry.kind_owner = static_cast<std::uint8_t>(static_cast<std::uint8_t>(kind) << 4);
     owed_.push_back(entry);
   }
-  if (failed) broken_ = true;
+  if (failed) fail();
   if (limit_ - head_ > send_.blocks) limit_ = head_ + 1;  // a doorbell record that cannot be
   head_ += std::max(blocks_of(current_->segments), 1u);
   current_.reset();

@@ -11,6 +11,7 @@
 #include <random>
 #include <vector>
 
+#include "fhbn/process.hpp"
 #include "fhbn/rdma/queue_memory.hpp"
 #include "fhbn/rdma/registered.hpp"
 
@@ -35,11 +36,16 @@ struct SoftCounts {
   std::atomic<std::uint64_t> completions = 0;
 };
 
+// Whether a queue pair has failed, or is gone: 1 if so. Both ends' softnics reach it, as they do the two
+// memories, since no wire is between them.
+using Failed = std::shared_ptr<std::uint32_t>;
+
 // The memory of the peer that a queue pair may write to, mapped here.
 struct PeerMemory {
   std::byte* memory;
   RemoteMemory known_as;
   std::shared_ptr<const void> keep;
+  Failed failed = std::make_shared<std::uint32_t>(0);  // the peer's queue pair
 };
 
 // Where memory that a key stands for lies; null if it may not be read.
@@ -48,16 +54,19 @@ using FindLocal =
 
 class SoftQueue {
 public:
-  SoftQueue(std::uint32_t qpn, std::uint32_t blocks, PeerMemory peer, const SoftHabits& habits,
+  SoftQueue(std::uint32_t qpn, std::uint32_t blocks, PeerMemory peer, Failed failed, const SoftHabits& habits,
             FindLocal find);
+  ~SoftQueue();
+  SoftQueue(const SoftQueue&) = delete;
+  SoftQueue& operator=(const SoftQueue&) = delete;
 
   // Looks at the registers, and does a piece of what there is to do. False if there was nothing.
   bool work();
 
   // Its link is cut: nothing arrives any more, and no answer comes.
   void unplug() { unplugged_ = true; }
-  // As after a failure that concerns it: everything is flushed.
-  void fail() { broken_ = true; }
+  // As after a failure that concerns it: everything is flushed, and the peer gets no answer.
+  void fail();
 
   const QueueMemory& memory() const { return memory_; }
   const SendQueue& send() const { return send_; }
@@ -91,11 +100,13 @@ private:
   void move_a_piece();
   void end_request(Syndrome syndrome);
   void complete();
+  bool has_failed() const;
 
   QueueMemory memory_;
   SendQueue send_;
   CompletionQueue completions_;
   PeerMemory peer_;
+  Failed failed_;
   SoftHabits habits_;
   FindLocal find_local_;
   SoftCounts counts_;
@@ -108,7 +119,7 @@ private:
   std::deque<CompletionEntry> owed_;
   std::uint32_t completed_ = 0;
   std::atomic<bool> unplugged_ = false;
-  std::atomic<bool> broken_ = false;
+  Owner owner_;
 };
 
 }  // namespace lamina::fhbn::rdma

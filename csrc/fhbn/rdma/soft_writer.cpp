@@ -4,6 +4,19 @@
 
 namespace lamina::fhbn::rdma {
 
+namespace {
+
+// In a ring or its mirror, where both softnics see whether its queue pair has failed: what a wire would tell
+// lies in the room before the slots, which a ring has no use for.
+Failed failed_in(const std::shared_ptr<Segment>& memory) {
+  constexpr std::size_t kOffset = kSlotsOffset - kApart;
+  static_assert(sizeof(Ring) <= kOffset);
+  auto* const begin = static_cast<std::byte*>(memory->memory());
+  return {memory, reinterpret_cast<std::uint32_t*>(begin + kOffset)};
+}
+
+}  // namespace
+
 SoftWriter::SoftWriter(std::shared_ptr<SoftNic> nic, std::shared_ptr<Segment> memory,
                        std::size_t offered_bytes)
     : nic_(std::move(nic)),
@@ -24,7 +37,8 @@ RemoteMemory SoftWriter::address() const {
 void SoftWriter::connect(const std::shared_ptr<Segment>& peer_memory, const RemoteMemory& known_as,
                          const RemoteMemory& told, const std::string& peer_name) {
   auto* const there = static_cast<std::byte*>(peer_memory->memory());
-  QueuePair pair = nic_->connect(kBlocks, {there, known_as, peer_memory});
+  QueuePair pair =
+      nic_->connect(kBlocks, {there, known_as, peer_memory, failed_in(peer_memory)}, failed_in(memory_));
   qpn_ = pair.send.qpn;
   writer_.emplace(std::move(pair), registered_, told, peer_name);
 }

@@ -26,6 +26,9 @@ public:
   void connect(const std::shared_ptr<Segment>& peer_memory, const RemoteMemory& known_as,
                const RemoteMemory& told, const std::string& peer_name);
 
+  // What puts its requests into the queue, once connected.
+  Mlx5Writer& connected() { return writer_.value(); }
+
   void write(std::uint64_t local_offset, std::uint64_t remote_offset, std::uint64_t bytes) override {
     writer_->write(local_offset, remote_offset, bytes);
   }

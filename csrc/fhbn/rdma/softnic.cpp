@@ -4,7 +4,10 @@
 #include <chrono>
 #include <random>
 #include <stdexcept>
+#include <string>
 #include <utility>
+
+#include "fhbn/errors.hpp"
 
 namespace lamina::fhbn::rdma {
 
@@ -26,11 +29,18 @@ SoftNic::SoftNic(const SoftHabits& habits) : habits_(habits) {
 }
 
 SoftNic::~SoftNic() {
+  if (!owner_.is_here()) {
+    // The thread is not in a fork, so that nobody can wait for it: this handle of it must not come to an end.
+    new std::thread(std::move(thread_));
+    return;
+  }
   ends_ = true;
   thread_.join();
 }
 
+// In a fork nobody would give it back: the thread may have had it at that moment.
 std::unique_lock<std::mutex> SoftNic::lock() const {
+  if (!owner_.is_here()) throw ChannelError(std::string("this softnic") + kNotOurs);
   ++others_;
   std::unique_lock held(mutex_);
   --others_;
@@ -47,22 +57,24 @@ LocalMemory SoftNic::register_memory(std::byte* memory, std::uint64_t bytes,
 }
 
 void SoftNic::deregister(std::uint32_t key) {
+  if (!owner_.is_here()) return;
   const auto held = lock();
   regions_.erase(key);
 }
 
-QueuePair SoftNic::connect(std::uint32_t blocks, PeerMemory peer) {
+QueuePair SoftNic::connect(std::uint32_t blocks, PeerMemory peer, Failed failed) {
   const auto held = lock();
   const std::uint32_t qpn = next_qpn_;
   next_qpn_ = (next_qpn_ + 1) & 0xffffff;
   const auto find_here = [this](std::uint32_t key, std::uint64_t address, std::uint64_t bytes) {
     return find(key, address, bytes);
   };
-  const auto queue = std::make_shared<SoftQueue>(qpn, blocks, std::move(peer), habits_, find_here);
+  const auto queue =
+      std::make_shared<SoftQueue>(qpn, blocks, std::move(peer), std::move(failed), habits_, find_here);
   ++habits_.seed;
   std::erase_if(queues_, [](const auto& other) { return other.expired(); });
   queues_.push_back(queue);
-  return {queue->send(), queue->memory().completions(), queue};
+  return {queue->send(), queue->memory().completions(), queue, true};
 }
 
 void SoftNic::unplug(std::uint32_t qpn) { queue(qpn)->unplug(); }

@@ -29,8 +29,9 @@ public:
   void deregister(std::uint32_t key);
 
   // A queue pair that is connected to the peer whose memory this is. It ends with the last copy of what is
-  // returned, which may outlive the NIC.
-  QueuePair connect(std::uint32_t blocks, PeerMemory peer);
+  // returned, which may outlive the NIC. `failed`: where the peer's softnic looks whether it has.
+  QueuePair connect(std::uint32_t blocks, PeerMemory peer,
+                    Failed failed = std::make_shared<std::uint32_t>(0));
 
   // Cuts a queue pair's link; lets it fail.
   void unplug(std::uint32_t qpn);
@@ -62,6 +63,7 @@ private:
   std::uint32_t next_qpn_;
   std::atomic<bool> ends_ = false;
   std::thread thread_;
+  Owner owner_;
 };
 
 }  // namespace lamina::fhbn::rdma

@@ -1,10 +1,13 @@
 #include "fhbn/rdma/verbs_connection.hpp"
 
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
+#include <limits>
 #include <random>
 #include <utility>
 
@@ -14,11 +17,12 @@ namespace lamina::fhbn::rdma {
 
 namespace {
 
-constexpr std::uint32_t kPsns = 1u << 24;
-// 4.096 us * 2^14, some 67 ms, seven times: a cut network is noticed within seconds, and a congested one is
-// waited for.
-constexpr std::uint8_t kTimeout = 14;
-constexpr std::uint8_t kRetries = 7;
+constexpr std::uint32_t kNumbers = 1u << 24;  // of queue pairs, and of packets
+// 4.096 us * 2^16, some 268 ms (a NIC may wait four times as long), for the first time and six more: a cut
+// network is noticed within seconds, and a congested one is waited for. Soft-RoCE takes seven more to mean
+// for ever.
+constexpr std::uint8_t kTimeout = 16;
+constexpr std::uint8_t kRetries = 6;
 constexpr std::uint8_t kNotReadyTimer = 12;
 constexpr std::uint8_t kHopLimit = 64;
 
@@ -33,7 +37,7 @@ std::string lock_limit() {
 
 VerbsConnection::VerbsConnection(std::shared_ptr<VerbsDevice> device, std::shared_ptr<Segment> memory,
                                  std::size_t offered_bytes, const Depth& depth)
-    : device_(std::move(device)), memory_(std::move(memory)), first_psn_(std::random_device()() % kPsns) {
+    : device_(std::move(device)), memory_(std::move(memory)), first_psn_(std::random_device()() % kNumbers) {
   register_memory(offered_bytes);
   create_queues(depth);
   abi::QueuePairAttributes attributes{};
@@ -43,8 +47,8 @@ VerbsConnection::VerbsConnection(std::shared_ptr<VerbsDevice> device, std::share
   change(attributes, abi::kSetState | abi::kSetPkeyIndex | abi::kSetPort | abi::kSetAccess, "begin");
 }
 
-// Twice: what is read from here, and what the peer may write to. Relaxed ordering is not asked for: a message
-// has to be there before its number is.
+// What the peer may write to, and unless that is all of it, what is read from here: locked memory is counted
+// once for each. Relaxed ordering is not asked for: a message has to be there before its number is.
 void VerbsConnection::register_memory(std::size_t offered_bytes) {
   const auto registered = [this](std::size_t bytes, int access) {
     abi::MemoryRegion* region = ibverbs().reg_mr(device_->domain(), memory_->memory(), bytes, access);
@@ -55,8 +59,11 @@ void VerbsConnection::register_memory(std::size_t offered_bytes) {
     }
     return region;
   };
-  own_.reset(registered(memory_->bytes(), 0));
   offered_.reset(registered(offered_bytes, abi::kAccessLocalWrite | abi::kAccessRemoteWrite));
+  if (offered_bytes < memory_->bytes()) own_.reset(registered(memory_->bytes(), 0));
+  // A fork finds the ring where it was, though the library may have kept it back: shared memory is not
+  // copied.
+  ::madvise(memory_->memory(), memory_->bytes(), MADV_DOFORK);
 }
 
 void VerbsConnection::create_queues(const Depth& depth) {
@@ -81,7 +88,27 @@ VerbsAddress VerbsConnection::address() const {
           offered_->rkey};
 }
 
+// What a peer says is used by the kernel and the NIC; what they would refuse with a mere number is told here.
+void VerbsConnection::require_sound(const VerbsAddress& peer, const std::string& peer_name) const {
+  const auto require = [&](bool holds, const std::string& what) {
+    if (!holds) throw ChannelError(peer_name + " has sent an address that cannot be: " + what);
+  };
+  require(peer.queue_pair < kNumbers && peer.first_psn < kNumbers, "numbers of more than 24 bits");
+  require(peer.mtu >= 1 && peer.mtu <= 5, "an MTU that is none of 1 (256 bytes) to 5 (4096)");
+  require(peer.memory <= std::numeric_limits<std::uint64_t>::max() - memory_->bytes(),
+          "memory that goes beyond the last address");
+  const auto& gid = peer.port.gid.raw;
+  if (device_->is_routed()) {
+    require(std::any_of(std::begin(gid), std::end(gid), [](std::uint8_t byte) { return byte != 0; }),
+            "no GID, and " + device_->name() + " reaches others by theirs");
+  } else {
+    require(peer.port.lid != 0,
+            "no LID, as of a port on Ethernet, and " + device_->name() + " is on InfiniBand");
+  }
+}
+
 void VerbsConnection::connect(const VerbsAddress& peer, const std::string& peer_name) {
+  require_sound(peer, peer_name);
   peer_ = peer;
   peer_name_ = peer_name;
   abi::QueuePairAttributes receiving = path_to(peer);

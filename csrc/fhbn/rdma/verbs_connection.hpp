@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "fhbn/process.hpp"
 #include "fhbn/rdma/verbs_device.hpp"
 #include "fhbn/segment.hpp"
 
@@ -20,16 +21,15 @@ struct VerbsAddress {
   std::uint32_t rkey;
 };
 
-struct MemoryRegionDeleter {
-  void operator()(abi::MemoryRegion* region) const { ibverbs().dereg_mr(region); }
+// Not in a fork: there it is still the parent's, in the kernel too.
+template <auto Ibverbs::* kDestroy>
+struct Destroyer {
+  Owner owner;
+  void operator()(auto* made) const {
+    if (owner.is_here()) (ibverbs().*kDestroy)(made);
+  }
 };
-struct CompletionQueueDeleter {
-  void operator()(abi::CompletionQueue* queue) const { ibverbs().destroy_cq(queue); }
-};
-struct QueuePairDeleter {
-  void operator()(abi::QueuePair* pair) const { ibverbs().destroy_qp(pair); }
-};
-using RegisteredRegion = std::unique_ptr<abi::MemoryRegion, MemoryRegionDeleter>;
+using RegisteredRegion = std::unique_ptr<abi::MemoryRegion, Destroyer<&Ibverbs::dereg_mr>>;
 
 // How much the queues take.
 struct Depth {
@@ -47,12 +47,13 @@ public:
                   std::size_t offered_bytes, const Depth& depth);
 
   VerbsAddress address() const;
-  // Once both have done this, both can write.
+  // Once both have done this, both can write. ChannelError if the peer's address cannot be, or the device
+  // takes it for none.
   void connect(const VerbsAddress& peer, const std::string& peer_name);
 
   const VerbsDevice& device() const { return *device_; }
   const Segment& memory() const { return *memory_; }
-  std::uint32_t local_key() const { return own_->lkey; }
+  std::uint32_t local_key() const { return own_ ? own_->lkey : offered_->lkey; }
   abi::CompletionQueue* completions() const { return completions_.get(); }
   abi::QueuePair* pair() const { return pair_.get(); }
   const VerbsAddress& peer() const { return peer_; }
@@ -60,6 +61,7 @@ public:
 
 private:
   void register_memory(std::size_t offered_bytes);
+  void require_sound(const VerbsAddress& peer, const std::string& peer_name) const;
   void create_queues(const Depth& depth);
   void change(abi::QueuePairAttributes& attributes, int which, const char* to);
   abi::QueuePairAttributes path_to(const VerbsAddress& peer) const;
@@ -67,10 +69,10 @@ private:
   std::shared_ptr<VerbsDevice> device_;
   std::shared_ptr<Segment> memory_;
   // In the order in which they need each other: destroyed from the last to the first.
-  RegisteredRegion own_;
   RegisteredRegion offered_;
-  std::unique_ptr<abi::CompletionQueue, CompletionQueueDeleter> completions_;
-  std::unique_ptr<abi::QueuePair, QueuePairDeleter> pair_;
+  RegisteredRegion own_;  // of memory that is not all offered
+  std::unique_ptr<abi::CompletionQueue, Destroyer<&Ibverbs::destroy_cq>> completions_;
+  std::unique_ptr<abi::QueuePair, Destroyer<&Ibverbs::destroy_qp>> pair_;
 
   std::uint32_t first_psn_;
   VerbsAddress peer_{};

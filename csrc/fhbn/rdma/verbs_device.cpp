@@ -132,6 +132,7 @@ void VerbsDevice::allocate() {
 }
 
 VerbsDevice::~VerbsDevice() {
+  if (!owner_.is_here()) return;  // it is still the parent's
   if (domain_ != nullptr) ibverbs().dealloc_pd(domain_);
   ibverbs().close_device(context_);
 }

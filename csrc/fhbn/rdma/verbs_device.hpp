@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "fhbn/process.hpp"
 #include "fhbn/rdma/ibverbs.hpp"
 
 namespace lamina::fhbn::rdma {
@@ -34,8 +35,12 @@ public:
   abi::ProtectionDomain* domain() const { return domain_; }
   const abi::PortAttributes& port() const { return attributes_; }
   std::uint8_t port_number() const { return port_; }
-  // Whether packets are routed by GID: always on Ethernet.
-  bool is_routed() const { return attributes_.link_layer == abi::kLinkLayerEthernet; }
+  // Whether packets are routed by GID: always on Ethernet, and on InfiniBand where the port asks for it, as a
+  // virtual function's may.
+  bool is_routed() const {
+    return attributes_.link_layer == abi::kLinkLayerEthernet ||
+           (attributes_.flags & abi::kRouteRequired) != 0;
+  }
   PortAddress address() const { return {attributes_.lid, gid_.gid}; }
   std::uint8_t gid_index() const { return static_cast<std::uint8_t>(gid_.index); }
 
@@ -52,6 +57,7 @@ private:
   std::uint8_t port_ = 0;
   abi::PortAttributes attributes_{};
   abi::GidEntry gid_{};
+  Owner owner_;
 };
 
 }  // namespace lamina::fhbn::rdma

@@ -5,14 +5,13 @@
 #include <thread>
 #include <utility>
 
+#include "fhbn/rdma/registered.hpp"
 #include "fhbn/rdma/syndrome.hpp"
 
 namespace lamina::fhbn::rdma {
 
 namespace {
 
-// Some drivers take lengths for signed numbers.
-constexpr std::uint64_t kMostWriteBytes = std::uint64_t{1} << 30;
 // Longer than a NIC takes to give up a peer that does not answer.
 constexpr Duration kPatience = std::chrono::seconds(10);
 
@@ -52,7 +51,6 @@ void VerbsWriter::write(std::uint64_t local_offset, std::uint64_t remote_offset,
 }
 
 void VerbsWriter::write_line(std::uint64_t remote_offset, const Side& line) {
-  static_assert(offsetof(Side, unheard) + sizeof line.unheard == kLineBytes);
   Queued& one = queue(remote_offset);
   std::memcpy(one.line.data(), &line, kLineBytes);
   one.piece = {reinterpret_cast<std::uintptr_t>(one.line.data()), kLineBytes, 0};
@@ -106,7 +104,10 @@ void VerbsWriter::check() {
   }
 }
 
-void VerbsWriter::drain(Duration timeout) { wait_until(handed_, timeout); }
+void VerbsWriter::drain(Duration timeout) {
+  ring();
+  wait_until(handed_, timeout);
+}
 
 void VerbsWriter::wait_until(std::uint64_t completed, Duration timeout) {
   const auto end = Clock::now() + timeout;

@@ -33,8 +33,6 @@ public:
   void drain(Duration timeout) override;
 
 private:
-  // What was written before it is seen together with it: the members of a Side that are in use.
-  static constexpr std::size_t kLineBytes = 16;
   // Requests that the NIC may have at a time; more are handed over as it completes them.
   static constexpr std::uint32_t kDepth = 256;
   static constexpr std::uint32_t kMostAtOnce = 32;

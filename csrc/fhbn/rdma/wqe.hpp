@@ -54,7 +54,6 @@ struct DataSegment {
 };
 
 inline constexpr std::uint32_t kInline = 0x80000000;
-inline constexpr std::uint32_t kMostBytes = kInline - 1;  // of one data segment
 
 static_assert(sizeof(ControlSegment) == kSegmentBytes && sizeof(RemoteAddressSegment) == kSegmentBytes &&
               sizeof(DataSegment) == kSegmentBytes);

@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
-import socket
-import stat
-import threading
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import ClassVar, Self
 
 import torch
@@ -25,23 +21,26 @@ from lamina._native import (
     ChannelCorruptedError,
     ChannelError,
     ChannelTimeoutError,
+    ConnectxWriter,
+    NicError,
     PeerLostError,
     ShmSegment,
+    SoftWriter,
 )
 from lamina.cuda_library import CudaError
-from lamina.fhbn import shm
 from lamina.fhbn.channel import MOST_PARTS
-from lamina.fhbn.control import Control
-from lamina.fhbn.deadline import Deadline, seconds
-from lamina.fhbn.terms import Terms
+from lamina.fhbn.deadline import seconds
+from lamina.fhbn.device_nic import CLOSED, LATE, LOST, NicEnd
+from lamina.fhbn.watch import Watch
 
 _SENDS, _RECEIVES = 0, 1
 _ERRORS: dict[int, type[ChannelError]] = {
-    4: ChannelTimeoutError,
-    5: PeerLostError,
-    6: ChannelClosedError,
+    LATE: ChannelTimeoutError,
+    LOST: PeerLostError,
+    CLOSED: ChannelClosedError,
     7: ChannelCorruptedError,
     8: ChannelError,
+    9: NicError,
 }
 
 
@@ -68,7 +67,6 @@ class _DeviceEnd:
     that use it are replayed.
     """
 
-    engine = "shm"
     _side: ClassVar[int]
 
     def __init__(
@@ -79,32 +77,45 @@ class _DeviceEnd:
         *,
         timeout_s: float,
         device: torch.device | str = "cuda",
+        engine: str = "shm",
+        writer: SoftWriter | ConnectxWriter | None = None,
     ) -> None:
+        """With a `writer` a NIC carries the messages, and the segment is the ring or mirror that it knows."""
         self._end = ctypes.c_void_p()
-        self._watch: _Watch | None = None
+        self._nic: NicEnd | None = None
+        self._watch: Watch | None = None
+        self._owner = os.getpid()
         cuda_library.call("check_device")
         if not torch.cuda.is_available():
             raise CudaError("this torch is built without CUDA, whose tensors a device's channel needs")
         self.device = torch.device(device)
         if self.device.index is None:  # the one that is current now, whatever is later
             self.device = torch.device(self.device.type, torch.cuda.current_device())
+        self.engine = engine
         self.peer = peer
         self.first_seqno = segment.first_seqno  # of the first message: where one that takes over begins
         self._segment = segment  # stays mapped
         timeout_ns = int(seconds(timeout_s) * 1e9)
         channel = _Channel(segment.address, segment.nbytes, self._side, timeout_ns, peer.encode())
-        with torch.cuda.device(self.device):
-            cuda_library.call("channel_create", channel, ctypes.byref(self._end))
-        if watched:
-            self._watch = _Watch(watched, self._abort_of(ctypes.c_void_p(self._end.value)))
+        try:
+            with torch.cuda.device(self.device):
+                cuda_library.call("channel_create", channel, ctypes.byref(self._end))
+                if writer is not None:
+                    queue = writer.lend(segment, peer, watched, sends=self._side == _SENDS)
+                    self._nic = NicEnd(segment, queue, self._side, timeout_ns, peer)
+            if watched:
+                self._watch = Watch(watched, self._abort_of(ctypes.c_void_p(self._end.value), self._nic))
+        except BaseException:
+            self.close()
+            raise
 
-    def _abort_of(self, end: ctypes.c_void_p) -> Callable[[], None]:
+    def _abort_of(self, end: ctypes.c_void_p, nic: NicEnd | None) -> Callable[[], None]:
         """What the watch calls. It keeps this object no longer than the call takes, and as long."""
         this = weakref.ref(self)
 
         def abort() -> None:
             if (kept := this()) is not None:
-                cuda_library.call("channel_abort", end)
+                _end_waits(end, nic)
             del kept  # which may be the last there is of it: __del__ runs here, in the watch's thread
 
         return abort
@@ -112,15 +123,29 @@ class _DeviceEnd:
     def check(self) -> None:
         """Raise what the device has found wrong by now, as a ChannelError; waits for nothing."""
         status, sentence = cuda_library.ask("channel_check", self._open())
+        # That nothing came in time may be because the NIC has failed.
+        if self._nic is not None and status in (0, LATE):
+            found = self._nic.found()
+            status, sentence = found if found[0] else (status, sentence)
         if status:
             raise _ERRORS.get(status, CudaError)(sentence)
+
+    def drain(self, stream: torch.cuda.Stream | None = None) -> None:
+        """Wait on the stream until the NIC has done all that it was asked to; without a NIC, for nothing.
+
+        What it has found wrong by then, check() tells.
+        """
+        self._open()
+        if self._nic is not None:
+            with self._on(stream) as on:
+                self._nic.poll(on)
 
     def abort(self) -> None:
         """The peer has ended: end the waits for it, once all that it had published is received.
 
         Called when the peer's process ends, if one of `watched` tells of it, as on a link they do.
         """
-        cuda_library.call("channel_abort", self._open())
+        _end_waits(self._open(), self._nic)
 
     def close(self) -> None:
         """Wait for the device and tell the peer that there will be nothing more.
@@ -131,14 +156,19 @@ class _DeviceEnd:
         if self._end.value is None:
             return
         end, self._end = self._end, ctypes.c_void_p()
+        nic, self._nic = self._nic, None
         watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.stop()
-        try:
-            cuda_library.call("channel_destroy", end)
-        finally:
-            if watch is not None:  # the peer sees the ring closed before it sees the connection gone
-                watch.close()
+        with ExitStack() as closing:  # from the last to the first, whatever one of them raises
+            if watch is not None:
+                closing.callback(watch.close)  # the peer sees the channel closed before the connection gone
+            if os.getpid() != self._owner:
+                return  # the parent's, in the driver too
+            closing.callback(cuda_library.call, "channel_destroy", end)
+            if nic is not None:
+                closing.callback(nic.close)
+                closing.callback(cuda_library.call, "channel_abort", end)
+            if watch is not None:
+                closing.callback(watch.stop)
 
     def __enter__(self) -> Self:
         return self
@@ -152,71 +182,55 @@ class _DeviceEnd:
     def _open(self) -> ctypes.c_void_p:
         if self._end.value is None:
             raise ChannelClosedError(f"the channel with {self.peer} was closed at this end")
+        if os.getpid() != self._owner:
+            raise ChannelError(
+                f"the channel with {self.peer} is another process's, and this is a fork of that"
+            )
         return self._end
 
+    @contextmanager
+    def _on(self, stream: torch.cuda.Stream | None) -> Iterator[torch.cuda.Stream]:
+        """The stream that work goes to, torch's current one of this device if none is named."""
+        with torch.cuda.device(self.device):
+            yield torch.cuda.current_stream() if stream is None else stream
+
     def _launch(
-        self, name: str, tensors: tuple[Tensor, ...] | None, stream: torch.cuda.Stream | None
+        self,
+        name: str,
+        tensors: tuple[Tensor, ...] | None,
+        stream: torch.cuda.Stream | None,
+        *,
+        posts: bool = False,
     ) -> None:
-        """A call that puts work on a stream, torch's current one if none is named."""
+        """A call that puts work on a stream, and has the NIC tell the peer of it if it `posts`."""
         end = self._open()
         parts = [] if tensors is None else [buffers_of(tensors, self.device), len(tensors)]
-        with torch.cuda.device(self.device):
-            on = torch.cuda.current_stream() if stream is None else stream
+        with self._on(stream) as on:
             cuda_library.call(f"channel_{name}", end, *parts, on.cuda_stream)
             for tensor in tensors or ():
                 tensor.record_stream(on)  # its memory is not given to others before
+            if posts and self._nic is not None:
+                self._nic.post(on)
 
 
-class _Watch:
-    """A thread that waits for the peer to end, which a kernel that waits for it cannot see."""
-
-    def __init__(self, watched: Sequence[int], ended: Callable[[], None]) -> None:
-        with ExitStack() as opened:
-            self._running, stopping = (opened.enter_context(end) for end in socket.socketpair())
-            waiting = select.poll()
-            waiting.register(stopping, select.POLLIN)
-            for descriptor in watched:
-                kept = os.dup(descriptor)
-                opened.callback(os.close, kept)
-                # A pidfd is readable when its process has ended, and a socket hangs up.
-                is_socket = stat.S_ISSOCK(os.fstat(kept).st_mode)
-                waiting.register(kept, select.POLLRDHUP if is_socket else select.POLLIN)
-            self._thread = threading.Thread(
-                target=_watch, args=(waiting, stopping.fileno(), ended), name="lamina-fhbn-watch", daemon=True
-            )
-            self._thread.start()
-            self._opened = opened.pop_all()
-
-    def stop(self) -> None:
-        """It calls nobody after this."""
-        self._running.shutdown(socket.SHUT_WR)
-        # It may be that thread in which the end is collected as garbage. It then finds that it is to stop, or
-        # has called already.
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
-
-    def close(self) -> None:
-        """Let go of what was watched."""
-        self._opened.close()
-
-
-def _watch(waiting: select.poll, stopping: int, ended: Callable[[], None]) -> None:
-    if stopping not in dict(waiting.poll()):
-        ended()
+def _end_waits(end: ctypes.c_void_p, nic: NicEnd | None) -> None:
+    cuda_library.call("channel_abort", end)
+    if nic is not None:
+        nic.abort()
 
 
 class DeviceSender(_DeviceEnd):
-    """The sending end, for the process whose peer has made the segment."""
+    """The sending end: over the ring that the peer has made, or over a mirror of it that a NIC knows."""
 
     _side = _SENDS
 
     def send(self, *tensors: Tensor, stream: torch.cuda.Stream | None = None) -> None:
         """Send up to 14 contiguous CUDA tensors as the parts of one message, when there is a free slot."""
-        self._launch("send", tensors, stream)
+        self._launch("send", tensors, stream, posts=True)
 
 
 class DeviceReceiver(_DeviceEnd):
-    """The receiving end, for the process that has made the segment."""
+    """The receiving end, for the process that has made the ring."""
 
     _side = _RECEIVES
 
@@ -225,7 +239,7 @@ class DeviceReceiver(_DeviceEnd):
 
         There must be as many tensors as parts, none smaller than its part.
         """
-        self._launch("recv", tensors, stream)
+        self._launch("recv", tensors, stream, posts=True)
 
     def poll(self, stream: torch.cuda.Stream | None = None) -> None:
         """Wait for the next message, which stays in the ring until it is given back."""
@@ -237,7 +251,7 @@ class DeviceReceiver(_DeviceEnd):
 
     def give_back(self, stream: torch.cuda.Stream | None = None) -> None:
         """Let the sender write again where the oldest message lies that was not given back."""
-        self._launch("give_back", None, stream)
+        self._launch("give_back", None, stream, posts=True)
 
     @property
     def message_address(self) -> int:
@@ -245,18 +259,6 @@ class DeviceReceiver(_DeviceEnd):
         address = ctypes.c_void_p()
         cuda_library.call("channel_describe", self._open(), ctypes.byref(address))
         return address.value or 0
-
-
-def receiver(device: str, control: Control, terms: Terms, deadline: Deadline) -> DeviceReceiver:
-    """Make a ring, hand it to the sender, and receive on a stream of this GPU."""
-    with shm.made_ring(control, terms, deadline) as ring:
-        return DeviceReceiver(*ring, timeout_s=terms.timeout_s, device=device)
-
-
-def sender(device: str, control: Control, terms: Terms, deadline: Deadline) -> DeviceSender:
-    """Take the receiver's ring, and send on a stream of this GPU."""
-    with shm.taken_ring(control, terms, deadline) as ring:
-        return DeviceSender(*ring, timeout_s=terms.timeout_s, device=device)
 
 
 def buffers_of(tensors: tuple[Tensor, ...], device: torch.device) -> ctypes.Array[_Buffer]:

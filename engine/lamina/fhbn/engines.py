@@ -25,8 +25,12 @@ _MODULES = {
     "nccl": "lamina.fhbn.nccl",
 }
 _AUTOMATIC = ("shm", "gloo")
-# Those whose ends can be operations on a GPU's stream.
-_ON_STREAMS = ("shm",)
+# Those whose ends can be operations on a GPU's stream, and why the others' cannot be.
+_ON_STREAMS = ("shm", "mlx5", "softnic")
+_ON_THE_HOST = {
+    "verbs": "the host posts its messages, and none can be operations on a GPU's stream: ask for mlx5, which "
+    "takes a ConnectX on each side",
+}
 NETWORKS = ("auto", *_MODULES)
 
 
@@ -62,7 +66,11 @@ def usable(network: str, here: Place, there: Place, *, on_stream: bool = False) 
     names = _AUTOMATIC if network == "auto" else (network,)
     reasons = {name: engine(name).missing(here, there) for name in names}
     if on_stream:
-        reasons |= {name: "it has no ends on a GPU's stream" for name in names if name not in _ON_STREAMS}
+        reasons |= {
+            name: _ON_THE_HOST.get(name, "it has no ends on a GPU's stream")
+            for name in names
+            if name not in _ON_STREAMS
+        }
     found = [name for name, reason in reasons.items() if reason is None]
     if not found:
         why = "; ".join(f"{name} cannot be used because {reason}" for name, reason in reasons.items())

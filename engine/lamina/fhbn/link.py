@@ -94,19 +94,21 @@ class Link:
         device: str = "cuda",
     ) -> DeviceReceiver:
         """The same on a GPU's stream, whatever the peer's end is on. Not verified on hardware."""
-        from lamina.fhbn import device as ends  # noqa: PLC0415 - torch is slow to load
+        from lamina.fhbn import device_opening as ends  # noqa: PLC0415 - torch is slow to load
 
         terms = Terms.new(name, message_bytes, slots, first_seqno, timeout_s, 0.0)
-        return self._receiver(terms, network, lambda _: partial(ends.receiver, device), on_stream=True)
+        return self._receiver(
+            terms, network, lambda chosen: partial(ends.receiver, chosen, device), on_stream=True
+        )
 
     def device_sender(
         self, name: str, *, network: str = "auto", timeout_s: float = TIMEOUT_S, device: str = "cuda"
     ) -> DeviceSender:
         """The same on a GPU's stream, whatever the peer's end is on. Not verified on hardware."""
-        from lamina.fhbn import device as ends  # noqa: PLC0415 - torch is slow to load
+        from lamina.fhbn import device_opening as ends  # noqa: PLC0415 - torch is slow to load
 
         return self._sender(
-            name, timeout_s, 0.0, network, lambda _: partial(ends.sender, device), on_stream=True
+            name, timeout_s, 0.0, network, lambda chosen: partial(ends.sender, chosen, device), on_stream=True
         )
 
     def _receiver(
@@ -175,6 +177,7 @@ class Link:
                 raise HandshakeError(f"{self.peer} has not opened its end of the channel")
         except BaseException:
             end.close()
+            del end  # with the connection that it watches: the peer hears of that one's end only
             raise
         return end
 

@@ -6,34 +6,44 @@ rung, is the code that `softnic` drives. libmlx5 shows where the queues and the 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 from lamina._native import ConnectxWriter, NicReceiver, NicSender, mlx5_port
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
-from lamina.fhbn.errors import ChannelError
 from lamina.fhbn.place import Place
-from lamina.fhbn.ring import new_ring
+from lamina.fhbn.ring import Joined, new_ring
 from lamina.fhbn.terms import Terms
-from lamina.fhbn.verbs import connected, device
+from lamina.fhbn.verbs import connected, device, why_not
 
 
 def missing(here: Place, there: Place) -> str | None:  # noqa: ARG001 - a NIC reaches other machines, and its own
     """A ConnectX with a port that is up, and libmlx5."""
-    try:
-        mlx5_port(device())
-    except ChannelError as error:
-        return str(error)
-    return None
+    return why_not(mlx5_port)
 
 
 def receiver(control: Control, terms: Terms, deadline: Deadline) -> NicReceiver:
-    """Make the ring, and let the peer write to it."""
-    ring = new_ring(terms)
-    writer = ConnectxWriter(device(), ring, mirror=False)
-    return connected(NicReceiver, "mlx5", ring, writer, control, terms, deadline)
+    """Receive in a ring of our own."""
+    with made_ring(control, terms, deadline) as joined:
+        return NicReceiver(*joined, engine="mlx5", timeout_s=terms.timeout_s, spin_s=terms.spin_s)
 
 
 def sender(control: Control, terms: Terms, deadline: Deadline) -> NicSender:
+    """Send from a mirror of the receiver's ring."""
+    with made_mirror(control, terms, deadline) as joined:
+        return NicSender(*joined, engine="mlx5", timeout_s=terms.timeout_s, spin_s=terms.spin_s)
+
+
+@contextlib.contextmanager
+def made_ring(control: Control, terms: Terms, deadline: Deadline) -> Iterator[Joined[ConnectxWriter]]:
+    """Make the ring, and let the peer write to it."""
+    ring = new_ring(terms)
+    yield connected(ring, ConnectxWriter(device(), ring, mirror=False), control, terms, deadline)
+
+
+@contextlib.contextmanager
+def made_mirror(control: Control, terms: Terms, deadline: Deadline) -> Iterator[Joined[ConnectxWriter]]:
     """Make the ring's mirror, and let the peer write to the part before its slots."""
     mirror = new_ring(terms)
-    writer = ConnectxWriter(device(), mirror, mirror=True)
-    return connected(NicSender, "mlx5", mirror, writer, control, terms, deadline)
+    yield connected(mirror, ConnectxWriter(device(), mirror, mirror=True), control, terms, deadline)

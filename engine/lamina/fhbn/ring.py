@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Generic, NamedTuple, TypeVar
+
 from lamina import host_memory
-from lamina._native import ShmSegment
+from lamina._native import NicWriter, ShmSegment
 from lamina.fhbn.control import Control
 from lamina.fhbn.errors import HandshakeError
 from lamina.fhbn.terms import Terms
+
+AnyWriter = TypeVar("AnyWriter", bound=NicWriter)
+
+
+class Joined(NamedTuple, Generic[AnyWriter]):
+    """What an end over a NIC consists of, once its queue pair and the peer's know of each other."""
+
+    segment: ShmSegment  # the ring, or the mirror of it where messages are put together
+    writer: AnyWriter
+    peer: str
+    watched: tuple[int, ...]  # descriptors that tell of its end; to be copied
 
 
 def new_ring(terms: Terms) -> ShmSegment:

@@ -6,10 +6,11 @@ they say. It goes through all of the code that would drive the NIC, and says not
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
-from typing import TypeVar
+from collections.abc import Iterator
 from weakref import WeakValueDictionary
 
 from lamina._native import NicReceiver, NicSender, ShmSegment, SoftNic, SoftWriter
@@ -18,14 +19,12 @@ from lamina.fhbn.control import Control, field
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import HandshakeError
 from lamina.fhbn.place import Place
-from lamina.fhbn.ring import attached, called, new_ring
+from lamina.fhbn.ring import Joined, attached, called, new_ring
 from lamina.fhbn.terms import Terms
 
 _REGISTERED = struct.Struct("<QQI")  # address, bytes, key
 # One for all channels of a process, while there are any. A fork has none: its parent's thread is not in it.
 _nics: WeakValueDictionary[int, SoftNic] = WeakValueDictionary()
-
-AnyEnd = TypeVar("AnyEnd", NicReceiver, NicSender)
 
 
 def missing(here: Place, there: Place) -> str | None:
@@ -34,24 +33,40 @@ def missing(here: Place, there: Place) -> str | None:
 
 
 def receiver(control: Control, terms: Terms, deadline: Deadline) -> NicReceiver:
-    """Make the ring and its queue pair."""
+    """Receive in a ring of our own."""
+    with made_ring(control, terms, deadline) as joined:
+        return NicReceiver(*joined, engine="softnic", timeout_s=terms.timeout_s, spin_s=terms.spin_s)
+
+
+def sender(control: Control, terms: Terms, deadline: Deadline) -> NicSender:
+    """Send from a mirror of the receiver's ring."""
+    with made_mirror(control, terms, deadline) as joined:
+        return NicSender(*joined, engine="softnic", timeout_s=terms.timeout_s, spin_s=terms.spin_s)
+
+
+@contextlib.contextmanager
+def made_ring(control: Control, terms: Terms, deadline: Deadline) -> Iterator[Joined[SoftWriter]]:
+    """The receiver's half: make the ring and its queue pair."""
     ring = new_ring(terms)
     writer = SoftWriter(nic(), ring, mirror=False)
     with handover.meeting_point(control, deadline) as connection:
         _give(connection, ring, writer, control, deadline)
         _take(connection, writer, control, terms, deadline)
-        return _end(NicReceiver, connection, ring, writer, called(control, terms), terms)
+        with handover.watched(connection) as watched:
+            yield Joined(ring, writer, called(control, terms), watched)
 
 
-def sender(control: Control, terms: Terms, deadline: Deadline) -> NicSender:
-    """Make the ring's mirror and its queue pair."""
+@contextlib.contextmanager
+def made_mirror(control: Control, terms: Terms, deadline: Deadline) -> Iterator[Joined[SoftWriter]]:
+    """The sender's half: make the ring's mirror and its queue pair."""
     mirror = new_ring(terms)
     writer = SoftWriter(nic(), mirror, mirror=True)
     with handover.visit(control, deadline) as connection:
         # In this order: until it has been visited, the receiver hears words as a refusal.
         _take(connection, writer, control, terms, deadline)
         _give(connection, mirror, writer, control, deadline)
-        return _end(NicSender, connection, mirror, writer, called(control, terms), terms)
+        with handover.watched(connection) as watched:
+            yield Joined(mirror, writer, called(control, terms), watched)
 
 
 def nic() -> SoftNic:
@@ -88,17 +103,3 @@ def _take(
         writer.connect(peers, known_as=known_as, told=(address, size, key), peer=called(control, terms))
     except (TypeError, ValueError, struct.error) as error:
         raise HandshakeError(f"{control.peer} has registered memory that cannot be") from error
-
-
-def _end(
-    kind: type[AnyEnd],
-    connection: socket.socket,
-    segment: ShmSegment,
-    writer: SoftWriter,
-    peer: str,
-    terms: Terms,
-) -> AnyEnd:
-    with handover.watched(connection) as watched:
-        return kind(
-            segment, writer, peer, watched, engine="softnic", timeout_s=terms.timeout_s, spin_s=terms.spin_s
-        )

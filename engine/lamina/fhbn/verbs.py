@@ -12,6 +12,7 @@ whose port is up.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from lamina._native import ConnectxWriter, NicReceiver, NicSender, ShmSegment, VerbsWriter, verbs_port
@@ -19,9 +20,10 @@ from lamina.fhbn.control import Control, field
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import ChannelError, HandshakeError
 from lamina.fhbn.place import Place
-from lamina.fhbn.ring import called, new_ring
+from lamina.fhbn.ring import Joined, called, new_ring
 from lamina.fhbn.terms import Terms
 
+_VARIABLE = "LAMINA_RDMA_DEVICE"
 _ADDRESS = {
     "lid": int,
     "gid": bytes,
@@ -32,47 +34,47 @@ _ADDRESS = {
     "rkey": int,
 }
 
-AnyEnd = TypeVar("AnyEnd", NicReceiver, NicSender)
+OnDevice = TypeVar("OnDevice", VerbsWriter, ConnectxWriter)
 
 
 def missing(here: Place, there: Place) -> str | None:  # noqa: ARG001 - a NIC reaches other machines, and its own
     """A device with a port that is up; whether it reaches the peer is seen when the first message is sent."""
+    return why_not(verbs_port)
+
+
+def why_not(port: Callable[[str], str]) -> str | None:
+    """What `port` says against the device that was asked for."""
     try:
-        verbs_port(device())
+        port(device())
     except ChannelError as error:
-        return str(error)
+        asked = f" ({_VARIABLE} is {device()!r})" if device() else ""
+        return f"{error}{asked}"
     return None
 
 
 def device() -> str:
     """The device and port that were asked for; nothing if any will do."""
-    return os.environ.get("LAMINA_RDMA_DEVICE", "")
+    return os.environ.get(_VARIABLE, "")
 
 
 def receiver(control: Control, terms: Terms, deadline: Deadline) -> NicReceiver:
     """Make the ring, and let the peer write to it."""
     ring = new_ring(terms)
-    writer = VerbsWriter(device(), ring, mirror=False)
-    return connected(NicReceiver, "verbs", ring, writer, control, terms, deadline)
+    joined = connected(ring, VerbsWriter(device(), ring, mirror=False), control, terms, deadline)
+    return NicReceiver(*joined, engine="verbs", timeout_s=terms.timeout_s, spin_s=terms.spin_s)
 
 
 def sender(control: Control, terms: Terms, deadline: Deadline) -> NicSender:
     """Make the ring's mirror, and let the peer write to the part before its slots."""
     mirror = new_ring(terms)
-    writer = VerbsWriter(device(), mirror, mirror=True)
-    return connected(NicSender, "verbs", mirror, writer, control, terms, deadline)
+    joined = connected(mirror, VerbsWriter(device(), mirror, mirror=True), control, terms, deadline)
+    return NicSender(*joined, engine="verbs", timeout_s=terms.timeout_s, spin_s=terms.spin_s)
 
 
 def connected(
-    kind: type[AnyEnd],
-    engine: str,
-    segment: ShmSegment,
-    writer: VerbsWriter | ConnectxWriter,
-    control: Control,
-    terms: Terms,
-    deadline: Deadline,
-) -> AnyEnd:
-    """An end whose queue pair and the peer's know of each other."""
+    segment: ShmSegment, writer: OnDevice, control: Control, terms: Terms, deadline: Deadline
+) -> Joined[OnDevice]:
+    """Have this queue pair and the peer's know of each other."""
     control.say(writer.address, deadline)
     heard = control.hear(deadline)
     said: dict[str, Any] = {name: field(heard, name, of, control.peer) for name, of in _ADDRESS.items()}
@@ -80,15 +82,7 @@ def connected(
     try:
         writer.connect(**said, peer=peer)
     except (TypeError, ValueError) as error:
-        raise HandshakeError(f"{control.peer} has sent an address that cannot be: {error}") from error
+        raise HandshakeError(f"{control.peer} has sent an address that cannot be") from error
     # Kept open by the end, beyond the link: by it alone the peer's end can be noticed from afar.
     control.notice_silence()
-    return kind(
-        segment,
-        writer,
-        peer,
-        (control.fileno(),),
-        engine=engine,
-        timeout_s=terms.timeout_s,
-        spin_s=terms.spin_s,
-    )
+    return Joined(segment, writer, peer, (control.fileno(),))

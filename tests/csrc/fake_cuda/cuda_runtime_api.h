@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <new>
-#include <set>
 #include <string>
 
 enum cudaError_t {
@@ -19,7 +19,7 @@ enum cudaError_t {
   cudaErrorUnknown,
 };
 enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor };
-enum cudaMemcpyKind { cudaMemcpyHostToDevice };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
 inline constexpr unsigned cudaHostRegisterPortable = 1, cudaHostRegisterMapped = 2;
 inline constexpr unsigned cudaHostRegisterIoMemory = 4;
 inline constexpr unsigned cudaHostAllocPortable = 1, cudaHostAllocMapped = 2;
@@ -31,8 +31,8 @@ using cudaStream_t = struct CUstream_st*;
 
 namespace fake_cuda {
 
-inline std::string failing;               // the call that fails
-inline std::set<const void*> registered;  // memory of the host
+inline std::string failing;                                 // the call that fails
+inline std::map<const std::byte*, std::size_t> registered;  // memory of the host, and how much
 inline int compute_capability = 9;
 
 void launch(const void* entry, dim3 grid, dim3 block, void** arguments);
@@ -68,12 +68,19 @@ inline cudaError_t cudaLaunchKernel(const void* entry, dim3 grid, dim3 block, vo
   fake_cuda::launch(entry, grid, block, arguments);
   return cudaSuccess;
 }
-inline cudaError_t cudaHostRegister(void* memory, std::size_t, unsigned) {
-  if (fake_cuda::failing == "cudaHostRegister") return cudaErrorUnknown;
-  return fake_cuda::registered.insert(memory).second ? cudaSuccess : cudaErrorUnknown;
+// No byte may be registered twice.
+inline cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
+  if (fake_cuda::failing == "cudaHostRegister" || bytes == 0) return cudaErrorUnknown;
+  auto* const begin = static_cast<const std::byte*>(memory);
+  for (const auto& [first, size] : fake_cuda::registered) {
+    if (begin < first + size && first < begin + bytes) return cudaErrorUnknown;
+  }
+  fake_cuda::registered[begin] = bytes;
+  return cudaSuccess;
 }
 inline cudaError_t cudaHostUnregister(void* memory) {
-  return fake_cuda::registered.erase(memory) == 1 ? cudaSuccess : cudaErrorUnknown;
+  const bool was = fake_cuda::registered.erase(static_cast<const std::byte*>(memory)) == 1;
+  return was ? cudaSuccess : cudaErrorUnknown;
 }
 inline cudaError_t cudaHostGetDevicePointer(void** device, void* memory, unsigned) {
   *device = memory;

@@ -18,6 +18,7 @@ struct Settings {
   bool has_blueflame = true;
   bool drops_blueflame = false;
   bool takes_device_memory = true;
+  std::uint8_t port_flags = 0;
   int showing_fails_with = 0;  // an errno
   std::uint32_t block_bytes = lamina::fhbn::rdma::kBlockBytes;
   std::uint32_t entry_bytes = sizeof(lamina::fhbn::rdma::CompletionEntry);
@@ -26,6 +27,12 @@ Settings& settings();
 
 // Contexts, domains, regions and queues that were not destroyed.
 int living();
+// Of the regions among them.
+std::uint64_t registered_bytes();
+// Whether the library was asked to keep what it registers from forks.
+bool keeps_from_forks();
+// How a queue pair was told to reach its peer, the last time.
+lamina::fhbn::rdma::abi::AddressVector last_path();
 // Of the requests of all queue pairs so far, those that the NIC took from a register, and from the queue.
 std::uint64_t blueflames();
 std::uint64_t fetched();

@@ -1,5 +1,7 @@
 // As much of libibverbs as lamina calls. Nobody posts by it: its queue pairs have queues only for who makes
 // their own requests.
+#include <sys/mman.h>
+
 #include <cerrno>
 #include <cstddef>
 #include <map>
@@ -29,12 +31,24 @@ struct FakePair : abi::QueuePair {
 
 std::recursive_mutex mutex;
 int alive = 0;
+bool kept_from_forks = false;
+std::uint64_t bytes_registered = 0;
+abi::AddressVector path{};
 std::uint64_t taken_whole = 0, taken_from_queue = 0;
 std::uint32_t next_number = 1;
 std::map<std::uint32_t, FakePair*> pairs;
 std::map<abi::ProtectionDomain*, rdma::RemoteMemory> offered;  // the last that peers may write to
 
 FakeContext& of(abi::Context* context) { return *static_cast<FakeContext*>(context); }
+
+// As the library does it from ibv_fork_init() on, on kernels that need it.
+void advise(void* address, std::size_t bytes, int advice) {
+  constexpr std::uintptr_t kPage = 4096;
+  if (!kept_from_forks) return;
+  const auto begin = reinterpret_cast<std::uintptr_t>(address) / kPage * kPage;
+  const auto end = (reinterpret_cast<std::uintptr_t>(address) + bytes + kPage - 1) / kPage * kPage;
+  ::madvise(reinterpret_cast<void*>(begin), end - begin, advice);
+}
 
 abi::MemoryRegion* registered(abi::ProtectionDomain* domain, void* address, std::size_t bytes, int access) {
   const std::lock_guard held(mutex);
@@ -43,6 +57,8 @@ abi::MemoryRegion* registered(abi::ProtectionDomain* domain, void* address, std:
   if ((access & abi::kAccessRemoteWrite) != 0) {
     offered[domain] = {reinterpret_cast<std::uintptr_t>(address), bytes, known.key};
   }
+  advise(address, bytes, MADV_DONTFORK);
+  bytes_registered += bytes;
   ++alive;
   return new abi::MemoryRegion{domain->context, domain, address, bytes, 0, known.key, known.key};
 }
@@ -67,6 +83,9 @@ Settings& settings() {
   return all;
 }
 int living() { return alive; }
+std::uint64_t registered_bytes() { return bytes_registered; }
+bool keeps_from_forks() { return kept_from_forks; }
+abi::AddressVector last_path() { return path; }
 std::uint64_t blueflames() { return taken_whole; }
 std::uint64_t fetched() { return taken_from_queue; }
 Queues queues(abi::QueuePair* pair) {
@@ -78,6 +97,11 @@ Queues queues(abi::QueuePair* pair) {
 
 #pragma GCC visibility push(default)
 extern "C" {
+
+int ibv_fork_init() {
+  kept_from_forks = true;
+  return 0;
+}
 
 abi::Device** ibv_get_device_list(int* count) {
   static abi::Device only;
@@ -111,10 +135,13 @@ int ibv_query_port(abi::Context*, std::uint8_t port, abi::PortAttributes* attrib
   attributes->max_message_bytes = 1u << 30;
   attributes->lid = 7;
   attributes->link_layer = 1;  // InfiniBand: addressed by LID
+  attributes->flags = fake_mlx5::settings().port_flags;
   return 0;
 }
-std::ptrdiff_t _ibv_query_gid_table(abi::Context*, abi::GidEntry*, std::size_t, std::uint32_t, std::size_t) {
-  return 0;
+std::ptrdiff_t _ibv_query_gid_table(abi::Context*, abi::GidEntry* entries, std::size_t, std::uint32_t,
+                                    std::size_t) {
+  entries[0] = {{{0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7}}, 0, 1, 0, 0};
+  return 1;
 }
 
 abi::ProtectionDomain* ibv_alloc_pd(abi::Context* context) {
@@ -149,6 +176,8 @@ abi::MemoryRegion* ibv_reg_dmabuf_mr(abi::ProtectionDomain* domain, std::uint64_
 int ibv_dereg_mr(abi::MemoryRegion* region) {
   const std::lock_guard held(mutex);
   --alive;
+  bytes_registered -= region->length;
+  advise(region->address, region->length, MADV_DOFORK);
   of(region->context).nic->deregister(region->lkey);
   delete region;
   return 0;
@@ -181,6 +210,7 @@ abi::QueuePair* ibv_create_qp(abi::ProtectionDomain* domain, abi::QueuePairInit*
 int ibv_modify_qp(abi::QueuePair* pair, abi::QueuePairAttributes* attributes, int) {
   const std::lock_guard held(mutex);
   if (attributes->state != abi::kStateReadyToReceive) return 0;
+  path = attributes->path;
   return connect(*static_cast<FakePair*>(pair), attributes->destination);
 }
 int ibv_destroy_qp(abi::QueuePair* pair) {

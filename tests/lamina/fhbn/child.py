@@ -1,6 +1,7 @@
 """The other process of the tests: sends or receives without end, until it is killed.
 
-python child.py ROLE ADDRESS NETWORK [LOG], the secret in hex on stdin.
+python child.py ROLE ADDRESS NETWORK [LOG], the secret in hex on stdin; softnic+reorders is the network
+softnic with a NIC of that habit.
 python child.py, and on stdin a line of JSON for each process to be forked: [SECRET, ROLE, ADDRESS, ...].
 """
 
@@ -15,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lamina import fhbn
+from lamina._native import SoftNic
+from lamina.fhbn import softnic
 
 MESSAGE_BYTES = 1 << 14
 
@@ -43,6 +46,10 @@ def fork_each() -> None:
 def play(secret: bytes, said: Sequence[str]) -> None:
     """Play the role."""
     role, address, network, *log = said
+    network, _, habit = network.partition("+")
+    if habit:
+        nic = SoftNic(**{habit: True})
+        softnic.nic = lambda: nic
     link = fhbn.connect(address, name=role, secret=secret)
     if role == "producer":
         sender = link.sender("data", network=network)

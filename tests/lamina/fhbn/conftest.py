@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import runpy
@@ -15,15 +16,22 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from lamina import fhbn
+from lamina._native import NicReceiver, NicSender, SoftNic
+from lamina.fhbn import softnic
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.engines import engine
+from lamina.fhbn.place import Place
 
 CHILD = Path(__file__).with_name("child.py")
+# What goes over a NIC, `softnic+reorders` being one with that habit; in `make rdma-test` what needs one.
+NICS = ("softnic", "softnic+drops_blueflame", "softnic+reorders", "verbs")
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 
 
@@ -90,6 +98,50 @@ def links(listener: fhbn.Listener, secret: bytes, both: Both) -> Iterator[tuple[
     )
     with ours, theirs:
         yield ours, theirs
+
+
+@pytest.fixture(params=NICS[-1:] if os.environ.get("LAMINABENCH_RDMA_VM") else NICS)
+def nic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An engine of channels over a NIC, and the habit of this process's softnic, as child.py takes them."""
+    name, _, habit = str(request.param).partition("+")
+    here = Place.here()
+    why = engine(name).missing(here, here)
+    if why is not None:
+        pytest.skip(f"{name} cannot be used: {why}")
+    if habit:
+        made = SoftNic(**{habit: True}, seed=5)
+        monkeypatch.setattr(softnic, "nic", lambda: made)
+    return str(request.param)
+
+
+@pytest.fixture
+def network(nic: str) -> str:
+    """The engine's name."""
+    return nic.partition("+")[0]
+
+
+@pytest.fixture
+def module(network: str) -> ModuleType:
+    """The engine's."""
+    return importlib.import_module(f"lamina.fhbn.{network}")
+
+
+@pytest.fixture
+def ends(links: tuple[fhbn.Link, fhbn.Link], both: Both) -> Callable[..., tuple[NicSender, NicReceiver]]:
+    """Open a channel over a NIC between the two ends of a link."""
+
+    def make(
+        network: str, message_bytes: int = 4096, slots: int = 4, first_seqno: int = 0
+    ) -> tuple[NicSender, NicReceiver]:
+        made: tuple[NicSender, NicReceiver] = both(
+            lambda: links[0].sender("data", network=network),
+            lambda: links[1].receiver(
+                "data", message_bytes=message_bytes, slots=slots, first_seqno=first_seqno, network=network
+            ),
+        )
+        return made
+
+    return make
 
 
 @pytest.fixture

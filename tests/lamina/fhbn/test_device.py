@@ -5,9 +5,8 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ import torch
 from lamina import cuda_library
 from lamina._native import ShmSegment
 from lamina.cuda_library import CudaError
-from lamina.fhbn import device
+from lamina.fhbn import device, device_nic
 from lamina.fhbn.device import DeviceReceiver, DeviceSender
 
 GPU = torch.device("cuda", 0)
@@ -106,29 +105,45 @@ def test_calls_without_an_end_are_refused() -> None:
     for name, arguments in calls.items():
         with pytest.raises(ValueError, match="the channel's end is missing"):
             cuda_library.call(f"channel_{name}", None, *arguments)
+    of_a_nic: dict[str, tuple[object, ...]] = {
+        "post": (None,), "poll": (None,), "check": (), "abort": (), "destroy": (device_nic._Left(),),
+    }  # fmt: skip
+    for name, arguments in of_a_nic.items():
+        with pytest.raises(ValueError, match="the NIC's end is missing"):
+            cuda_library.call(f"nic_{name}", None, *arguments)
 
 
 def test_structs_lie_as_the_header_has_them(tmp_path: Path) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler to ask")
-    structs = {"lamina_cuda_channel": device._Channel, "lamina_cuda_channel_buffer": device._Buffer}
+    structs = {
+        "lamina_cuda_channel": device._Channel,
+        "lamina_cuda_channel_buffer": device._Buffer,
+        "lamina_cuda_nic_queues": device_nic._Queues,
+        "lamina_cuda_nic_state": device_nic._State,
+        "lamina_cuda_nic": device_nic._Nic,
+        "lamina_cuda_nic_left": device_nic._Left,
+    }
     asked, wanted = [], []
     for name, struct in structs.items():
         asked.append(f"sizeof({name})")
         wanted.append(ctypes.sizeof(struct))
-        for field, _ in struct._fields_:
+        for field, *_ in struct._fields_:
             asked.append(f"offsetof({name}, {field})")
             wanted.append(getattr(struct, field).offset)
     asked += ["LAMINA_CUDA_CHANNEL_PARTS", "LAMINA_CUDA_CHANNEL_SENDS", "LAMINA_CUDA_CHANNEL_RECEIVES"]
     wanted += [device.MOST_PARTS, device._SENDS, device._RECEIVES]
     for what in ("LATE", "LOST", "CLOSED", "CORRUPTED", "MISUSED"):
         asked.append(f"LAMINA_CUDA_CHANNEL_{what}")
+    asked.append("LAMINA_CUDA_NIC_FAILED")
     wanted += list(device._ERRORS)
     source = tmp_path / "ask.c"
     prints = "\n".join(f'printf("%d\\n", (int)({one}));' for one in asked)
     source.write_text(
-        f'#include <stdio.h>\n#include "fhbn/cuda/channel.h"\nint main(void) {{ {prints} return 0; }}'
+        "#include <stddef.h>\n#include <stdio.h>\n"
+        '#include "fhbn/cuda/channel.h"\n#include "fhbn/cuda/nic.h"\n'
+        f"int main(void) {{ {prints} return 0; }}"
     )
     program = tmp_path / "ask"
     subprocess.run([compiler, "-std=c11", "-Werror", f"-I{CSRC}", source, "-o", program], check=True)
@@ -140,6 +155,3 @@ def test_the_segment_tells_where_it_is() -> None:
     ring = segment()
     assert ring.address % 4096 == 0
     assert ctypes.string_at(ring.address, 8) == b"LAMHBN01"
-
-
-Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]

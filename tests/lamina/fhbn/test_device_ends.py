@@ -19,6 +19,8 @@ from lamina._native import ShmSegment
 from lamina.cuda_library import CudaError
 from lamina.fhbn import device
 from lamina.fhbn.device import DeviceReceiver, DeviceSender
+from lamina.fhbn.engines import engine, usable
+from lamina.fhbn.place import Place
 
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 
@@ -149,6 +151,7 @@ def test_a_closed_end_says_so(fake: FakeLibrary) -> None:
         (6, _native.ChannelClosedError),
         (7, _native.ChannelCorruptedError),
         (8, _native.ChannelError),
+        (9, _native.NicError),
         (3, CudaError),
     ],
 )
@@ -204,8 +207,23 @@ def test_the_end_of_the_peer_ends_waits_on_the_device(
     receiver.close()
 
 
-def test_an_engine_without_device_ends_is_told(links: tuple[fhbn.Link, fhbn.Link]) -> None:
-    with pytest.raises(
-        fhbn.HandshakeError, match="gloo cannot be used because it has no ends on a GPU's stream"
-    ):
-        links[0].device_receiver("a", message_bytes=64, network="gloo")
+@pytest.mark.parametrize(
+    ("network", "why"),
+    [
+        ("gloo", "it has no ends on a GPU's stream"),
+        ("verbs", "the host posts its messages, .* ask for mlx5, which takes a ConnectX on each side"),
+    ],
+)
+def test_an_engine_without_device_ends_is_told(
+    links: tuple[fhbn.Link, fhbn.Link], network: str, why: str
+) -> None:
+    with pytest.raises(fhbn.HandshakeError, match=f"{network} cannot be used because {why}"):
+        links[0].device_receiver("a", message_bytes=64, network=network)
+
+
+def test_a_nic_is_taken_on_a_stream_when_it_is_asked_for_only() -> None:
+    here = Place.here()
+    assert usable("auto", here, here, on_stream=True) == ["shm"]
+    assert usable("softnic", here, here, on_stream=True) == ["softnic"]
+    if engine("mlx5").missing(here, here) is None:
+        assert usable("mlx5", here, here, on_stream=True) == ["mlx5"]

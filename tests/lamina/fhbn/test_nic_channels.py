@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import random
 from collections.abc import Callable
@@ -13,8 +12,7 @@ from typing import Any
 import pytest
 
 from lamina import fhbn
-from lamina._native import NicReceiver, NicSender, SoftNic, SoftWriter
-from lamina.fhbn import softnic
+from lamina._native import NicReceiver, NicSender
 from lamina.fhbn.engines import engine
 from lamina.fhbn.place import Place
 
@@ -22,37 +20,6 @@ Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 Links = tuple[fhbn.Link, fhbn.Link]
 Ends = tuple[NicSender, NicReceiver]
 Open = Callable[..., Ends]
-
-
-@pytest.fixture(params=["verbs"] if os.environ.get("LAMINABENCH_RDMA_VM") else ["softnic", "verbs"])
-def network(request: pytest.FixtureRequest) -> str:
-    here = Place.here()
-    why = engine(request.param).missing(here, here)
-    if why is not None:
-        pytest.skip(f"{request.param} cannot be used: {why}")
-    return str(request.param)
-
-
-@pytest.fixture
-def module(network: str) -> ModuleType:
-    """The engine's."""
-    return importlib.import_module(f"lamina.fhbn.{network}")
-
-
-@pytest.fixture
-def ends(links: Links, both: Both) -> Open:
-    """Open a channel between the two ends of a link."""
-
-    def make(network: str, message_bytes: int = 4096, slots: int = 4, first_seqno: int = 0) -> Ends:
-        made: Ends = both(
-            lambda: links[0].sender("data", network=network),
-            lambda: links[1].receiver(
-                "data", message_bytes=message_bytes, slots=slots, first_seqno=first_seqno, network=network
-            ),
-        )
-        return made
-
-    return make
 
 
 @pytest.mark.parametrize("first_seqno", [0, 2**32 - 3, 2**64 - 5])
@@ -78,20 +45,6 @@ def test_a_large_message_arrives_whole(ends: Open, network: str) -> None:
         sender.send(body)
         with receiver.recv() as found:
             assert bytes(found[0]) == body
-
-
-@pytest.mark.parametrize("habit", [{"drops_blueflame": True}, {"reorders": True}, {}])
-def test_a_softnic_of_any_habit_delivers(
-    ends: Open, monkeypatch: pytest.MonkeyPatch, habit: dict[str, bool]
-) -> None:
-    made = SoftNic(**habit, seed=5)
-    monkeypatch.setattr(softnic, "nic", lambda: made)
-    sender, receiver = ends("softnic", 1 << 14)
-    for number in range(100):
-        body = random.Random(number).randbytes(number * 37)
-        sender.send(body, number.to_bytes(8))
-        with receiver.recv() as found:
-            assert [bytes(part) for part in found] == [body, number.to_bytes(8)]
 
 
 def test_a_full_ring_makes_the_sender_wait_and_loses_nothing(ends: Open, network: str) -> None:
@@ -164,85 +117,10 @@ def test_a_corrupted_header_is_told(
         receiver.recv()
 
 
-def fake(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[int], int]
-) -> None:
-    """Have a field of what the peer says of its memory read as something else."""
-    field = module.field
-
-    def spied(message: dict[str, Any], asked: str, kind: type, peer: str) -> Any:
-        found = field(message, asked, kind, peer)
-        return change(found) if asked == name else found
-
-    monkeypatch.setattr(module, "field", spied)
-
-
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [("rkey", lambda key: key ^ 0x5A5A00), ("memory", lambda address: address + (1 << 30))],
-    ids=["wrong rkey", "out of bounds"],
-)
-def test_a_refused_write_is_one_clear_error_and_the_channel_can_be_opened_again(
-    ends: Open,
-    network: str,
-    module: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    change: Callable[[int], int],
-) -> None:
-    with monkeypatch.context() as patched:
-        fake(module, patched, name, change)
-        sender, receiver = ends(network)
-    with pytest.raises(fhbn.NicError, match=r"the NIC of .* \(channel data\) refuses a write"):
-        until_it_fails(sender)
-    with pytest.raises(fhbn.NicError, match="refuses a write"):
-        sender.send(b"again")
-    with pytest.raises(fhbn.ChannelError):
-        receiver.recv(0.05)
-    sender, receiver = ends(network, first_seqno=receiver.next_seqno)
-    sender.send(b"anew")
-    assert bytes(receiver.recv()[0]) == b"anew"
-
-
 def until_it_fails(sender: NicSender) -> None:
     """The ring has 4 slots: the fifth message waits."""
     for number in range(5):
         sender.send(bytes([number]), timeout_s=30)
-
-
-@pytest.mark.parametrize(
-    ("act", "sentence"),
-    [
-        ("unplug", r"has not answered, and sending again has not helped"),
-        ("fail", r"the queue pair to .* has failed and sends nothing more"),
-    ],
-)
-def test_a_softnic_that_fails_is_told_and_the_channel_can_be_opened_again(
-    ends: Open, monkeypatch: pytest.MonkeyPatch, act: str, sentence: str
-) -> None:
-    writers: list[SoftWriter] = []
-
-    def noted(*asked: Any, mirror: bool) -> SoftWriter:
-        writer = SoftWriter(*asked, mirror=mirror)
-        if mirror:
-            writers.append(writer)
-        return writer
-
-    monkeypatch.setattr(softnic, "SoftWriter", noted)
-    sender, receiver = ends("softnic")
-    sender.send(b"before")
-    with receiver.recv() as message:
-        assert bytes(message[0]) == b"before"
-    getattr(writers.pop(), act)()
-    with pytest.raises(fhbn.NicError, match=sentence):
-        until_it_fails(sender)
-    with pytest.raises(fhbn.ChannelTimeoutError):
-        receiver.recv(0.05)
-    sender.close()
-    sender, receiver = ends("softnic", first_seqno=receiver.next_seqno)
-    assert sender.next_seqno == 1
-    sender.send(b"anew")
-    assert bytes(receiver.recv()[0]) == b"anew"
 
 
 @pytest.mark.usefixtures("nothing_left")

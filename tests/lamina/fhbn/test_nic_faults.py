@@ -14,23 +14,12 @@ from typing import Any
 import pytest
 
 from lamina import fhbn
-from lamina.fhbn.engines import engine
-from lamina.fhbn.place import Place
 
 Spawn = Callable[..., subprocess.Popen[str]]
 Fork = Callable[..., Any]
 Act = Callable[..., None]
 MESSAGE_BYTES = 1 << 14  # as the child has it
 KILLS = 10  # of either side
-
-
-@pytest.fixture(params=["verbs"] if os.environ.get("LAMINABENCH_RDMA_VM") else ["softnic", "verbs"])
-def network(request: pytest.FixtureRequest) -> str:
-    here = Place.here()
-    why = engine(request.param).missing(here, here)
-    if why is not None:
-        pytest.skip(f"{request.param} cannot be used: {why}")
-    return str(request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -51,11 +40,13 @@ def for_ever(call: Callable[..., None], *arguments: object) -> None:
         call(*arguments)
 
 
-def test_a_sender_killed_anywhere(listener: fhbn.Listener, fork: Fork, take: Act, network: str) -> None:
+def test_a_sender_killed_anywhere(
+    listener: fhbn.Listener, fork: Fork, take: Act, nic: str, network: str
+) -> None:
     draws = random.Random(1)
     wanted = 0
     for _ in range(KILLS):
-        child = fork("producer", network)
+        child = fork("producer", nic)
         with listener.accept() as link:
             receiver = link.receiver("data", message_bytes=MESSAGE_BYTES, network=network, first_seqno=wanted)
         for _ in range(1 + draws.randrange(20)):
@@ -70,12 +61,12 @@ def test_a_sender_killed_anywhere(listener: fhbn.Listener, fork: Fork, take: Act
 
 
 def test_a_receiver_killed_anywhere(
-    listener: fhbn.Listener, fork: Fork, tmp_path: Path, send_next: Act, network: str
+    listener: fhbn.Listener, fork: Fork, tmp_path: Path, send_next: Act, nic: str, network: str
 ) -> None:
     draws = random.Random(2)
     log = tmp_path / "log"
     for _ in range(KILLS):
-        child = fork("consumer", network, log)
+        child = fork("consumer", nic, log)
         with listener.accept() as link:
             sender = link.sender("data", network=network)
         for _ in range(6 + draws.randrange(30)):
@@ -93,9 +84,9 @@ def test_a_receiver_killed_anywhere(
 
 
 def test_a_stopped_peer_is_waited_for_and_loses_nothing(
-    listener: fhbn.Listener, spawn: Spawn, take: Act, network: str
+    listener: fhbn.Listener, spawn: Spawn, take: Act, nic: str, network: str
 ) -> None:
-    child = spawn("producer", network)
+    child = spawn("producer", nic)
     with listener.accept() as link:
         receiver = link.receiver("data", message_bytes=MESSAGE_BYTES, network=network)
     take(receiver)
@@ -112,9 +103,9 @@ def test_a_stopped_peer_is_waited_for_and_loses_nothing(
 
 
 def test_a_stopped_receiver_is_waited_for(
-    listener: fhbn.Listener, spawn: Spawn, tmp_path: Path, send_next: Act, network: str
+    listener: fhbn.Listener, spawn: Spawn, tmp_path: Path, send_next: Act, nic: str, network: str
 ) -> None:
-    child = spawn("consumer", network, tmp_path / "log")
+    child = spawn("consumer", nic, tmp_path / "log")
     with listener.accept() as link:
         sender = link.sender("data", network=network)
     child.send_signal(signal.SIGSTOP)
@@ -126,9 +117,9 @@ def test_a_stopped_receiver_is_waited_for(
 
 
 def test_a_fork_leaves_the_channels_of_its_parent_alone(
-    listener: fhbn.Listener, spawn: Spawn, take: Act, network: str
+    listener: fhbn.Listener, spawn: Spawn, take: Act, nic: str, network: str
 ) -> None:
-    spawn("producer", network)
+    spawn("producer", nic)
     with listener.accept() as link:
         receiver = link.receiver("data", message_bytes=MESSAGE_BYTES, network=network)
     take(receiver)

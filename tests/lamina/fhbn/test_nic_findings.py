@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 
 pytest.importorskip("msgpack")
 
-from lamina.fhbn.engines import NETWORKS
 from lamina.fhbn.nic import findings
 from lamina.fhbn.nic.devices import Device, Gid, Listed, Port
 from lamina.fhbn.nic.diagnosis import Diagnosis, conclusion
-from lamina.fhbn.nic.findings import Finding
 from lamina.fhbn.nic.gpu import Gpu
 from lamina.fhbn.nic.machine import System
 
+Found = TypeVar("Found")
 GPU = Gpu(1, None, peermem=True, dmabuf=False, maps_registers=True)
 V2 = Gid(1, "0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2", "eth1")
 PORT = Port(1, "active", "Ethernet", 4096, 0, "4X 25.0 Gbps", (V2,))
@@ -28,7 +28,7 @@ SOUND = System(
     has_verbs=True,
     kernel_devices=("mlx5_0",),
     mellanox_on_pci=("0000:3b:00.0",),
-    closed_files=(),
+    closed_files={},
     libibverbs=True,
     libmlx5=True,
     registers_dmabuf=True,
@@ -41,25 +41,24 @@ def concluded(system: System, *devices: Device, unlisted: str | None = None) -> 
     return conclusion(system, Listed(devices, {}), unlisted)
 
 
-def not_usable(found: Diagnosis) -> set[str]:
-    """Of those that hang on RDMA."""
-    return {ready.engine for ready in found.engines if not ready.usable} & set(findings.RDMA)
+def blocked(found: Diagnosis) -> set[str]:
+    """Engines that something was found against; what an engine says of this machine is its own matter."""
+    return {engine for finding in found.findings for engine in finding.blocks}
 
 
-def only(found: Iterable[Finding]) -> Finding:
-    (finding,) = found
-    return finding
+def only(found: Iterable[Found]) -> Found:
+    (one,) = found
+    return one
 
 
 def test_a_sound_machine_has_nothing_to_say() -> None:
     found = concluded(SOUND, CONNECTX)
     assert found.findings == ()
     assert {"verbs", "mlx5", "mlx5 on a GPU"} <= {ready.engine for ready in found.engines}
-    assert not not_usable(found) - set(NETWORKS)  # what an engine says of this machine is its own matter
 
 
 @pytest.mark.parametrize(
-    ("system", "sentence", "blocked"),
+    ("system", "sentence", "first_blocked"),
     [
         (replace(SOUND, libibverbs=False), "libibverbs.so.1 cannot be loaded: install rdma-core", "verbs"),
         (replace(SOUND, libmlx5=False), "libmlx5.so.1 cannot be loaded", "mlx5"),
@@ -70,34 +69,42 @@ def test_a_sound_machine_has_nothing_to_say() -> None:
         ),
         (replace(SOUND, has_verbs=False, loads_modules=False), "loads no modules, so take another", "verbs"),
         (
-            replace(SOUND, closed_files=("/dev/infiniband/uverbs0",)),
-            "/dev/infiniband/uverbs0 cannot be opened",
+            replace(SOUND, closed_files={"mlx5_0": "/dev/infiniband/uverbs0"}),
+            "device mlx5_0 cannot be opened: /dev/infiniband/uverbs0 is not there for this process",
             "verbs",
         ),
         (replace(SOUND, memlock_bytes=32 << 10), "too little for any channel: raise the limit", "verbs"),
     ],
 )
-def test_what_is_below_a_device(system: System, sentence: str, blocked: str) -> None:
-    finding = only(findings.of_the_system(system, [CONNECTX]))
+def test_what_is_below_a_device(system: System, sentence: str, first_blocked: str) -> None:
+    finding = only(findings.of_the_system(system))
     assert sentence in finding.sentence
-    assert blocked in finding.blocks
-    assert ("verbs" in finding.blocks) == (blocked == "verbs")
+    assert finding.blocks == findings.RDMA[findings.RDMA.index(first_blocked) :]
 
 
 def test_no_device_says_how_to_get_one() -> None:
     found = concluded(replace(SOUND, kernel_devices=(), mellanox_on_pci=()))
     assert "rdma link add rxe0 type rxe" in found.findings[0].sentence
-    assert not_usable(found) == {"verbs", "mlx5", "mlx5 on a GPU"}
+    assert blocked(found) == set(findings.RDMA)
 
 
 def test_a_nic_without_a_driver_is_seen_on_pci() -> None:
-    found = list(findings.of_the_system(replace(SOUND, kernel_devices=()), []))
+    found = list(findings.of_the_system(replace(SOUND, kernel_devices=())))
     assert any("on PCI (0000:3b:00.0) and has no driver" in finding.sentence for finding in found)
 
 
 def test_some_memlock_is_enough_for_small_messages() -> None:
-    finding = only(findings.of_the_system(replace(SOUND, memlock_bytes=8 << 20), [CONNECTX]))
+    finding = only(findings.of_the_system(replace(SOUND, memlock_bytes=8 << 20)))
     assert "8,388,608 bytes" in finding.sentence
+    assert finding.blocks == ()
+
+
+def test_a_container_with_one_of_two_devices_can_use_that() -> None:
+    closed = {"mlx5_1": "/dev/infiniband/uverbs1"}
+    system = replace(SOUND, kernel_devices=("mlx5_0", "mlx5_1"), closed_files=closed)
+    found = conclusion(system, Listed((CONNECTX,), {"mlx5_1": "Failed to open device mlx5_1"}), None)
+    finding = only(found.findings)  # once, with what to do
+    assert finding.sentence.startswith("device mlx5_1 cannot be opened: /dev/infiniband/uverbs1 is not there")
     assert finding.blocks == ()
 
 
@@ -117,7 +124,7 @@ def test_a_port_that_cannot_be_used_says_why(device: Device, port: Port, sentenc
     found = concluded(replace(SOUND, kernel_devices=(device.name,)), replace(device, ports=(port,)))
     assert f"port 1 of {device.name} cannot be used: " in found.findings[0].sentence
     assert sentence in found.findings[0].sentence
-    assert not_usable(found) == {"verbs", "mlx5", "mlx5 on a GPU"}
+    assert blocked(found) == set(findings.RDMA)
 
 
 def test_one_sound_port_is_enough() -> None:
@@ -141,7 +148,7 @@ def test_devices_that_libibverbs_does_not_know_are_told_of() -> None:
     system = replace(SOUND, kernel_devices=("mlx5_0", "odd0", "shut0"))
     found = list(findings.of_the_list(system, [CONNECTX], {"shut0": "Failed to open device"}))
     assert [finding.sentence.partition(":")[0] for finding in found] == [
-        "device shut0 cannot be opened",
+        "device shut0 cannot be used",
         "the kernel has device odd0 and libibverbs has no provider for it",
     ]
 
@@ -149,7 +156,7 @@ def test_devices_that_libibverbs_does_not_know_are_told_of() -> None:
 def test_without_pyverbs_the_kernels_names_are_told() -> None:
     found = concluded(SOUND, unlisted="pyverbs is not installed: get it")
     assert only(found.findings).sentence.startswith("pyverbs is not installed: get it; the kernel has mlx5_0")
-    assert not not_usable(found) - set(NETWORKS)
+    assert not blocked(found)
 
 
 @pytest.mark.parametrize(
@@ -165,6 +172,15 @@ def test_what_keeps_a_gpu_from_the_nic(gpu: Gpu, dmabuf: bool, sentence: str) ->
     finding = only(findings.of_the_gpu(gpu, registers_dmabuf=dmabuf))
     assert sentence in finding.sentence
     assert finding.blocks == ("mlx5 on a GPU",)
+
+
+def test_a_gpu_posts_only_where_the_engine_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was found against it, and the NIC that was asked for is none."""
+    monkeypatch.setenv("LAMINA_RDMA_DEVICE", "none_0:1")
+    engines = {ready.engine: ready for ready in concluded(SOUND, CONNECTX).engines}
+    assert "LAMINA_RDMA_DEVICE is 'none_0:1'" in only(engines["verbs"].because)
+    assert engines["mlx5 on a GPU"].because == engines["mlx5"].because
+    assert not engines["mlx5 on a GPU"].usable
 
 
 def test_a_dmabuf_does_without_the_module() -> None:

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("msgpack")
 
 from lamina.fhbn.nic import machine, pyverbs_package
-from lamina.fhbn.nic.devices import listed
+from lamina.fhbn.nic.devices import _provider, listed
 from lamina.fhbn.nic.machine import system_below
 from lamina.fhbn.nic.pyverbs_package import NoPyverbsError, pyverbs
 
@@ -40,7 +40,7 @@ def test_an_empty_machine_has_nothing(tmp_path: Path) -> None:
     found = system_below(tmp_path)
     assert not found.has_verbs
     assert not found.loads_modules
-    assert (found.kernel_devices, found.mellanox_on_pci, found.closed_files) == ((), (), ())
+    assert (found.kernel_devices, found.mellanox_on_pci, found.closed_files) == ((), (), {})
     assert not found.gpu.peermem
     assert not found.gpu.maps_registers
 
@@ -68,9 +68,46 @@ def test_a_machine_with_a_nic(tmp_path: Path) -> None:
     assert found.loads_modules
     assert found.kernel_devices == ("mlx5_0",)
     assert found.mellanox_on_pci == ("0000:3b:00.0",)
-    assert found.closed_files == ("/dev/infiniband/uverbs1",)
+    assert found.closed_files == {"mlx5_1": "/dev/infiniband/uverbs1"}
     assert found.gpu.peermem
     assert found.gpu.maps_registers
+
+
+@pytest.mark.parametrize(
+    ("driver", "vendor", "transport", "expected"),
+    [
+        ("mlx5_core", 0x2C9, 0, "mlx5"),
+        ("mlx5_core.sf", 0x2C9, 0, "mlx5"),  # a part of a NIC
+        ("mlx4_core", 0x2C9, 0, "mlx4"),
+        ("mlx5_core", 0xFFFFFF, 0, "rxe"),  # soft-RoCE over such a NIC, as older kernels have it
+        (None, 0xFFFFFF, 0, "rxe"),
+        (None, 0, 1, "siw"),
+        (None, 0, 0, "unknown"),
+    ],
+)
+def test_the_provider_is_the_drivers(
+    tmp_path: Path, driver: str | None, vendor: int, transport: int, expected: str
+) -> None:
+    if driver is not None:
+        (tmp_path / "device").mkdir()
+        (tmp_path / "device/driver").symlink_to(f"../../bus/drivers/{driver}")
+    assert _provider(tmp_path, transport, vendor) == expected
+
+
+@pytest.mark.parametrize(
+    ("user", "options", "expected"),
+    [
+        (0, 'RegistryDwords: ""', True),
+        (1000, 'RegistryDwords: ""', False),
+        (1000, 'RegistryDwords: "PeerMappingOverride=1;"', True),
+    ],
+)
+def test_a_nics_registers_are_mapped_by_root_or_by_an_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int, options: str, expected: bool
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: user)
+    write(tmp_path, {"proc/driver/nvidia/params": options})
+    assert system_below(tmp_path).gpu.maps_registers == expected
 
 
 @pytest.mark.parametrize(

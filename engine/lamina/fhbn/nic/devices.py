@@ -85,7 +85,7 @@ def listed(sysfs: Path = SYSFS) -> Listed:
             with verbs.Context(name=name) as context:
                 devices.append(_device(verbs, context, name, entry.transport_type, sysfs))
         except verbs.PyverbsError as error:
-            refused[name] = str(error).partition(".")[0]
+            refused[name] = str(error)
     return Listed(tuple(devices), refused)
 
 
@@ -105,11 +105,12 @@ def _device(verbs: Any, context: Any, name: str, transport: int, sysfs: Path) ->
 
 def _provider(folder: Path, transport: int, vendor: int) -> str:
     """mlx5 and its like by the driver of the PCI device; what is on no bus is the kernel's own software."""
+    if vendor == _RXE_VENDOR:  # older kernels have it on the bus of the NIC that it was made over
+        return "rxe"
     driver = folder / "device" / "driver"
     if driver.is_symlink():
-        return driver.readlink().name.removesuffix("_core").removesuffix("_ib")
-    if vendor == _RXE_VENDOR:
-        return "rxe"
+        # A part of a NIC, as of a virtual machine's, is driven by mlx5_core.sf.
+        return driver.readlink().name.partition(".")[0].removesuffix("_core").removesuffix("_ib")
     return "siw" if _TRANSPORTS.get(transport) == "iWARP" else "unknown"
 
 

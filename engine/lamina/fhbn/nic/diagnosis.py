@@ -46,7 +46,7 @@ def diagnosed() -> Diagnosis:
 
 def conclusion(system: System, found: Listed, unlisted: str | None) -> Diagnosis:
     """What follows from these facts. `unlisted` is why devices could not even be listed."""
-    findings = list(found_by.of_the_system(system, found.devices))
+    findings = list(found_by.of_the_system(system))
     if unlisted is None:
         findings += found_by.of_the_list(system, found.devices, found.refused)
         findings += found_by.of_the_ports(found.devices)

@@ -24,7 +24,7 @@ class Finding:
     blocks: tuple[str, ...] = ()
 
 
-def of_the_system(system: System, devices: Sequence[Device]) -> Iterator[Finding]:
+def of_the_system(system: System) -> Iterator[Finding]:
     """What is missing below any device: libraries, the kernel's part, rights."""
     if not system.libibverbs:
         yield Finding(
@@ -37,14 +37,17 @@ def of_the_system(system: System, devices: Sequence[Device]) -> Iterator[Finding
             "libmlx5.so.1 cannot be loaded: install rdma-core's providers (ibverbs-providers)", MLX5
         )
     yield from _of_the_kernel(system)
-    for name in system.closed_files:
+    # A container may have been given one of many devices.
+    blocked = RDMA if system.closed_files.keys() == set(system.kernel_devices) else ()
+    for name, file in system.closed_files.items():
         yield Finding(
-            f"{name} cannot be opened for reading and writing: give this user the right to it, "
-            f"or a container the device (--device={name})",
-            RDMA,
+            f"device {name} cannot be opened: {file} is not there for this process to read and write; give "
+            f"this user the right to it, or a container the device (--device={file})",
+            blocked,
         )
-    if system.memlock_bytes is not None and system.memlock_bytes < _ENOUGH_MEMLOCK and devices:
-        yield _of_memlock(system.memlock_bytes)
+    limit = system.memlock_bytes
+    if limit is not None and limit < _ENOUGH_MEMLOCK and system.kernel_devices:
+        yield _of_memlock(limit)
 
 
 def _of_the_kernel(system: System) -> Iterator[Finding]:
@@ -78,8 +81,9 @@ def _of_memlock(limit: int) -> Finding:
 def of_the_list(system: System, devices: Sequence[Device], refused: dict[str, str]) -> Iterator[Finding]:
     """Devices that the kernel has and libibverbs does not, or cannot open."""
     for name, why in refused.items():
-        yield Finding(f"device {name} cannot be opened: {why}")
-    known = {device.name for device in devices} | refused.keys()
+        if name not in system.closed_files:
+            yield Finding(f"device {name} cannot be used: {why}")
+    known = {device.name for device in devices} | refused.keys() | system.closed_files.keys()
     for name in system.kernel_devices:
         if name not in known:
             yield Finding(

@@ -27,7 +27,7 @@ class System:
     has_verbs: bool
     kernel_devices: tuple[str, ...]
     mellanox_on_pci: tuple[str, ...]
-    closed_files: tuple[str, ...]
+    closed_files: dict[str, str]  # by the device that is behind them
     libibverbs: bool
     libmlx5: bool
     registers_dmabuf: bool
@@ -48,7 +48,7 @@ def system_below(root: Path = Path("/")) -> System:
         has_verbs=(root / "sys/class/infiniband_verbs").is_dir(),
         kernel_devices=_names(root / "sys/class/infiniband"),
         mellanox_on_pci=tuple(_mellanox(root / "sys/bus/pci/devices")),
-        closed_files=tuple(_closed(root)),
+        closed_files=_closed(root),
         libibverbs=verbs is not None,
         libmlx5=_library("libmlx5.so.1") is not None,
         registers_dmabuf=hasattr(verbs, "ibv_reg_dmabuf_mr"),
@@ -79,14 +79,14 @@ def _mellanox(devices: Path) -> list[str]:
     )
 
 
-def _closed(root: Path) -> list[str]:
+def _closed(root: Path) -> dict[str, str]:
     """Device files that verbs go through and that this process may not use, or that are missing."""
-    wanted = [f"/dev/infiniband/{name}" for name in _names(root / "sys/class/infiniband_verbs")]
-    return [
-        name
-        for name in wanted
-        if Path(name).name.startswith("uverbs") and not os.access(root / name[1:], os.R_OK | os.W_OK)
-    ]
+    folder = root / "sys/class/infiniband_verbs"
+    return {
+        _text(folder / name / "ibdev"): f"/dev/infiniband/{name}"
+        for name in _names(folder)
+        if name.startswith("uverbs") and not os.access(root / "dev/infiniband" / name, os.R_OK | os.W_OK)
+    }
 
 
 def _memlock_bytes(process: Path) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lamina.fhbn.engines import NETWORKS, engine
+from lamina.fhbn.engines import engine
 from lamina.fhbn.nic.findings import Finding
 from lamina.fhbn.place import Place
 
@@ -19,6 +19,7 @@ _NEEDS = {
     "gloo": "torch, and TCP between the two",
     "nccl": "a CUDA build of torch with NCCL, and a GPU for each process",
 }
+_ENGINES = {"mlx5 on a GPU": "mlx5"}  # of what has no engine of its own
 _VERIFIED = {
     "shm": "yes",
     "verbs": "on soft-RoCE, not on a NIC",
@@ -59,8 +60,8 @@ def readiness(findings: Sequence[Finding]) -> list[Readiness]:
 
 def _against(name: str, findings: Sequence[Finding]) -> list[str]:
     found = [finding.sentence for finding in findings if name in finding.blocks]
-    if found or name not in NETWORKS:
+    if found:
         return found
     here = Place.here()
-    why = engine(name).missing(here, here)
+    why = engine(_ENGINES.get(name, name)).missing(here, here)
     return [] if why is None else [why]

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "fhbn/peer.hpp"
+#include "fhbn/process.hpp"
+#include "fhbn/rdma/mlx5_writer.hpp"
+#include "fhbn/segment.hpp"
+
+namespace lamina::fhbn::rdma {
+
+// A writer's queue while a device posts there, for a device's end of a channel (cuda/nic.h). The host has it
+// back when the device is done, for the last that the peer is told.
+class LentQueue {
+public:
+  // `memory`: the ring, or the mirror of an end that sends.
+  LentQueue(std::shared_ptr<Mlx5Writer> writer, std::shared_ptr<Segment> memory,
+            std::shared_ptr<const Peer> peer, bool sends);
+  LentQueue(const LentQueue&) = delete;
+  LentQueue& operator=(const LentQueue&) = delete;
+
+  const Mlx5Writer& writer() const { return *writer_; }
+
+  // Whether the peer has, which explains why its NIC answers no more.
+  bool peer_has_closed() const;
+  bool peer_has_ended() const { return peer_->has_ended(); }
+
+  // The device posts no more: `state` is how far it has come, and `told` the number that the peer was given
+  // last. Tells the peer that there will be nothing more, and waits until its NIC has that.
+  void close(const SendState& state, std::uint64_t told);
+
+private:
+  std::shared_ptr<Mlx5Writer> writer_;
+  std::shared_ptr<Segment> memory_;
+  std::shared_ptr<const Peer> peer_;
+  bool sends_;
+  Owner owner_;
+};
+
+}  // namespace lamina::fhbn::rdma

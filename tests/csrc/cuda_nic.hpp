@@ -1,0 +1,141 @@
+#pragma once
+
+// Device's ends of channels over softnics, for tests: the library's calls over a runtime whose device is the
+// emulation.
+
+#include <bit>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda_fake_device.hpp"
+#include "fhbn/cuda/channel.h"
+#include "fhbn/cuda/nic.h"
+#include "fhbn/rdma/mlx5_writer.hpp"
+#include "softnic_pair.hpp"
+
+namespace cuda_nic_test {
+
+using namespace lamina::fhbn;
+using namespace lamina::fhbn::cuda;
+
+inline constexpr std::uint64_t kNearWrap = 0 - std::uint64_t{3};
+inline constexpr std::uint64_t kMessageBytes = 20'000;
+inline constexpr std::int64_t kForever = std::int64_t{1} << 50;
+
+inline void expect_status(lamina_cuda_status wanted, lamina_cuda_status found, const std::string& words) {
+  const std::string message = lamina_cuda_message();
+  expect(wanted == found, words + ": the status is " + std::to_string(found) + ": " + message);
+  expect(wanted == LAMINA_CUDA_OK ? message.empty() : message.find(words) != std::string::npos,
+         "\"" + message + "\" does not say \"" + words + "\"");
+}
+
+inline void expect_ok(lamina_cuda_status found) { expect_status(LAMINA_CUDA_OK, found, "a sound call"); }
+
+// A ring or its mirror, and the softnic that knows it.
+struct NicSide {
+  explicit NicSide(std::uint32_t slots, const rdma::SoftHabits& habits)
+      : segment(Segment::create({kMessageBytes, slots, 7, kNearWrap})),
+        nic(habits),
+        local(nic.register_memory(static_cast<std::byte*>(segment->memory()), segment->bytes(), segment)) {}
+  rdma::RemoteMemory remote() const {
+    return {reinterpret_cast<std::uintptr_t>(segment->memory()), segment->bytes(), local.key};
+  }
+  rdma::PeerMemory as_peer() const { return {static_cast<std::byte*>(segment->memory()), remote(), segment}; }
+
+  std::shared_ptr<Segment> segment;
+  rdma::SoftNic nic;
+  rdma::LocalMemory local;
+};
+
+inline lamina_cuda_nic_queues queues_of(const rdma::QueuePair& pair) {
+  return {.requests = pair.send.requests,
+          .send_record = pair.send.doorbell_record,
+          .registers = pair.send.registers,
+          .completions = pair.completions.entries,
+          .completion_record = pair.completions.doorbell_record,
+          .blocks = pair.send.blocks,
+          .completion_count = pair.completions.count,
+          .qpn = pair.send.qpn,
+          .half_bytes = pair.send.half_bytes,
+          .registers_are_io = 0};
+}
+
+// What the library is told of a writer's queue, as far as the writer has come.
+inline lamina_cuda_nic nic_of(const rdma::Mlx5Writer& writer, lamina_cuda_channel_side side,
+                              std::int64_t timeout_ns = kForever) {
+  return {.queues = queues_of(writer.queues()),
+          .state = std::bit_cast<lamina_cuda_nic_state>(writer.state()),
+          .memory = const_cast<std::byte*>(writer.local().memory),
+          .bytes = writer.local().bytes,
+          .local_key = writer.local().key,
+          .remote_key = writer.remote().key,
+          .remote_address = writer.remote().address,
+          .side = side,
+          .timeout_ns = timeout_ns,
+          .peer = "worker 3"};
+}
+
+// A device's end of a channel, with what posts for it.
+class DeviceSide {
+public:
+  DeviceSide(const NicSide& self, const rdma::QueuePair& pair, const rdma::RemoteMemory& remote,
+             lamina_cuda_channel_side side, std::int64_t timeout_ns = kForever)
+      : writer(std::make_shared<rdma::Mlx5Writer>(pair, self.local, remote, "worker 3")) {
+    const lamina_cuda_channel channel{self.segment->memory(), self.segment->bytes(), side, timeout_ns,
+                                      "worker 3"};
+    expect_ok(lamina_cuda_channel_create(&channel, &end));
+    const lamina_cuda_nic asked = nic_of(*writer, side, timeout_ns);
+    expect_ok(lamina_cuda_nic_create(&asked, &nic));
+  }
+  ~DeviceSide() {
+    if (end != nullptr) close();
+  }
+  DeviceSide(const DeviceSide&) = delete;
+  DeviceSide& operator=(const DeviceSide&) = delete;
+
+  void expect_sound() const {
+    expect_ok(lamina_cuda_channel_check(end));
+    expect_ok(lamina_cuda_nic_check(nic));
+  }
+
+  void send(const std::vector<Memory>& parts) const {
+    const Buffers from = buffers_of(parts);
+    expect_ok(lamina_cuda_channel_send(end, from.part, static_cast<int>(from.count), nullptr));
+    expect_ok(lamina_cuda_nic_post(nic, nullptr));
+  }
+  // Into buffers of the sizes that these have.
+  std::vector<Bytes> receive(const std::vector<Memory>& like) const {
+    std::vector<Memory> room;
+    for (const Memory& part : like) room.emplace_back(part.size());
+    const Buffers into = buffers_of(room);
+    expect_ok(lamina_cuda_channel_recv(end, into.part, static_cast<int>(into.count), nullptr));
+    expect_ok(lamina_cuda_nic_post(nic, nullptr));
+    return copies_of(room);
+  }
+
+  // As an owner ends it.
+  lamina_cuda_nic_left close() {
+    lamina_cuda_nic_left left{};
+    expect_ok(lamina_cuda_channel_abort(end));
+    expect_ok(lamina_cuda_nic_destroy(nic, &left));
+    expect_ok(lamina_cuda_channel_destroy(std::exchange(end, nullptr)));
+    return left;
+  }
+
+  std::shared_ptr<rdma::Mlx5Writer> writer;
+  lamina_cuda_channel_end* end = nullptr;
+  lamina_cuda_nic_end* nic = nullptr;
+};
+
+inline std::vector<Memory> some_parts(Random& random) {
+  std::vector<Memory> parts;
+  for (std::size_t count = random() % (kMostParts + 1); parts.size() < count;) {
+    parts.emplace_back(random() % 1200);
+    parts.back().fill(random);
+  }
+  return parts;
+}
+
+}  // namespace cuda_nic_test

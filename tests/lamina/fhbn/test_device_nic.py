@@ -1,0 +1,374 @@
+"""A device's end of a channel over a NIC where there is no device: its library is built over an emulated one.
+
+The calls are the library's own, the kernels theirs, run thread by thread on the host when they are launched
+(tests/csrc/cuda_emulated_library.cpp); the NIC is a softnic, and the peer a host's end. What a GPU's memory
+and a driver do is not in it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from lamina import cuda_library, fhbn
+from lamina._native import NicReceiver, NicSender, SoftNic, SoftWriter
+from lamina.fhbn import softnic
+from lamina.fhbn.device import DeviceReceiver, DeviceSender
+
+Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
+Links = tuple[fhbn.Link, fhbn.Link]
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The library over the emulated device."""
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler to build the emulated device with")
+    path = tmp_path_factory.mktemp("emulated") / "liblamina_cuda.so"
+    folders = [f"-I{ROOT / folder}" for folder in ("csrc", "tests/csrc", "tests/csrc/fake_cuda")]
+    source = ROOT / "tests/csrc/cuda_emulated_library.cpp"
+    subprocess.run(
+        [
+            compiler,
+            "-std=c++20",
+            "-O1",
+            "-shared",
+            "-fPIC",
+            "-fvisibility=hidden",
+            *folders,
+            source,
+            "-o",
+            path,
+        ],
+        check=True,
+    )
+    library = ctypes.CDLL(str(path))
+    library.lamina_cuda_message.restype = ctypes.c_char_p
+    for name, types in cuda_library._SIGNATURES.items():
+        if hasattr(library, f"lamina_cuda_{name}"):
+            getattr(library, f"lamina_cuda_{name}").argtypes = types
+    return library
+
+
+@pytest.fixture(autouse=True)
+def device(emulated: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch that believes in it."""
+    stream = SimpleNamespace(cuda_stream=None)
+    monkeypatch.setattr(cuda_library, "library", lambda: emulated)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+
+
+class OnDevice:
+    """Bytes in the memory of the emulated device, as far as they are a tensor."""
+
+    is_cuda = True
+    device = torch.device("cuda", 0)
+
+    def __init__(self, content: bytes) -> None:
+        self._bytes = (ctypes.c_char * len(content)).from_buffer_copy(content)
+        self.nbytes = len(content)
+
+    def data_ptr(self) -> int:
+        return ctypes.addressof(self._bytes)
+
+    def is_contiguous(self) -> bool:
+        return True
+
+    def record_stream(self, stream: object) -> None:
+        pass
+
+    def content(self) -> bytes:
+        return bytes(self._bytes)
+
+
+def on_device(*parts: bytes) -> list[Any]:
+    return [OnDevice(part) for part in parts]
+
+
+def received(receiver: DeviceReceiver, *like: bytes) -> list[bytes]:
+    """The next message, into buffers as large as these parts."""
+    into = on_device(*(bytes(len(part)) for part in like))
+    receiver.recv_into(*into)
+    receiver.check()
+    return [part.content() for part in into]
+
+
+def message(seed: int) -> list[bytes]:
+    draws = random.Random(seed)
+    return [draws.randbytes(draws.choice((0, 1, 64, 700))) for _ in range(draws.randrange(15))]
+
+
+@pytest.fixture
+def from_device(links: Links, both: Both) -> Callable[..., tuple[DeviceSender, NicReceiver]]:
+    def make(network: str = "softnic", **asked: Any) -> tuple[DeviceSender, NicReceiver]:
+        made: tuple[DeviceSender, NicReceiver] = both(
+            lambda: links[0].device_sender("data", network=network, **asked),
+            lambda: links[1].receiver(
+                "data", message_bytes=1 << 14, network=network, first_seqno=2**64 - 5, timeout_s=20
+            ),
+        )
+        return made
+
+    return make
+
+
+@pytest.fixture
+def to_device(links: Links, both: Both) -> Callable[..., tuple[NicSender, DeviceReceiver]]:
+    def make(**asked: Any) -> tuple[NicSender, DeviceReceiver]:
+        made: tuple[NicSender, DeviceReceiver] = both(
+            lambda: links[0].sender("data", network="softnic", timeout_s=20),
+            lambda: links[1].device_receiver("data", message_bytes=1 << 14, network="softnic", **asked),
+        )
+        return made
+
+    return make
+
+
+FromDevice = Callable[..., tuple[DeviceSender, NicReceiver]]
+ToDevice = Callable[..., tuple[NicSender, DeviceReceiver]]
+
+
+@pytest.mark.parametrize("habit", [{}, {"drops_blueflame": True}, {"reorders": True}])
+def test_a_device_sends_over_a_nic_and_its_end_is_told(
+    from_device: FromDevice, monkeypatch: pytest.MonkeyPatch, habit: dict[str, bool]
+) -> None:
+    made = SoftNic(**habit, seed=3)
+    monkeypatch.setattr(softnic, "nic", lambda: made)
+    sender, receiver = from_device()
+    assert (sender.engine, sender.first_seqno) == ("softnic", 2**64 - 5)
+    for seed in range(150):  # more requests than the queue holds
+        sent = message(seed)
+        sender.send(*on_device(*sent))
+        with receiver.recv() as found:
+            assert [bytes(part) for part in found] == sent
+    sender.check()
+    sender.send(*on_device(b"the last"))
+    sender.close()
+    assert bytes(receiver.recv()[0]) == b"the last"
+    with pytest.raises(fhbn.ChannelClosedError, match="has closed the channel and all its messages"):
+        receiver.recv()
+
+
+def test_a_device_receives_over_a_nic_and_its_end_is_told(to_device: ToDevice) -> None:
+    sender, receiver = to_device()
+    assert receiver.engine == "softnic"
+    for seed in range(100):
+        sent = message(seed)
+        sender.send(*sent)
+        assert received(receiver, *sent) == sent
+    sender.send(b"held")
+    receiver.poll()
+    into = on_device(b"    ")
+    receiver.fetch_into(*into)
+    assert into[0].content() == b"held"
+    receiver.give_back()
+    receiver.drain()
+    receiver.check()
+    assert sender.consumed == sender.next_seqno == 101
+    receiver.close()
+    with pytest.raises(fhbn.ChannelClosedError, match="has closed the channel and takes no more"):
+        fill(sender)
+
+
+def fill(sender: NicSender) -> None:
+    """The ring has four slots: the fifth message waits."""
+    for _ in range(5):
+        sender.send(b"x")
+
+
+def test_two_devices_over_a_nic(links: Links, both: Both) -> None:
+    sender, receiver = both(
+        lambda: links[0].device_sender("data", network="softnic"),
+        lambda: links[1].device_receiver("data", message_bytes=1 << 14, network="softnic", slots=1),
+    )
+    for seed in range(20):
+        sent = message(seed)
+        sender.send(*on_device(*sent))
+        assert received(receiver, *sent) == sent
+    sender.close()
+    receiver.recv_into()
+    with pytest.raises(fhbn.ChannelClosedError, match="has closed the channel and all its messages"):
+        receiver.check()
+
+
+def test_what_was_sent_is_received_though_the_sender_is_gone(to_device: ToDevice) -> None:
+    """It takes no credits any more: that its queue pair is gone is not the receiver's failure."""
+    sender, receiver = to_device()
+    for number in range(3):
+        sender.send(bytes([number]))
+    sender.close()
+    del sender
+    gc.collect()
+    for number in range(3):
+        assert received(receiver, b"x") == [bytes([number])]
+        receiver.drain()
+        receiver.check()
+    receiver.recv_into()
+    with pytest.raises(fhbn.ChannelClosedError, match="has closed the channel and all its messages"):
+        receiver.check()
+
+
+def test_a_receiver_that_is_gone_is_told_as_that(from_device: FromDevice) -> None:
+    sender, receiver = from_device()
+    receiver.close()
+    del receiver
+    gc.collect()
+    sender.send(*on_device(b"x"))
+    sender.drain()
+    with pytest.raises(fhbn.ChannelClosedError, match="has closed the channel and takes no more"):
+        sender.check()
+
+
+@pytest.fixture
+def writers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SoftWriter]]:
+    """The senders' writers, as they are made."""
+    made: list[SoftWriter] = []
+
+    def noted(*asked: Any, mirror: bool) -> SoftWriter:
+        writer = SoftWriter(*asked, mirror=mirror)
+        if mirror:
+            made.append(writer)
+        return writer
+
+    monkeypatch.setattr(softnic, "SoftWriter", noted)
+    yield made
+    made.clear()
+
+
+@pytest.mark.parametrize(
+    ("act", "sentence"),
+    [
+        ("unplug", r"has not answered, and sending again has not helped"),
+        ("fail", r"the queue pair to attention worker 0 \(channel data\) has failed and sends nothing more"),
+    ],
+)
+def test_a_nic_that_fails_is_told_and_asked_for_nothing_more(
+    from_device: FromDevice, writers: list[SoftWriter], act: str, sentence: str
+) -> None:
+    sender, receiver = from_device(timeout_s=0.02)
+    getattr(writers[0], act)()
+    for _ in range(5):  # the ring has four slots: the fifth message waits, and comes too late
+        sender.send(*on_device(b"x"))
+    for _ in range(2):
+        with pytest.raises(fhbn.NicError, match=sentence):
+            sender.check()
+    counted = writers[0].counts["doorbells"]
+    sender.close()
+    assert writers[0].counts["doorbells"] == counted
+    receiver.close()
+
+
+def test_a_peer_that_ends_ends_the_waits(
+    listener: fhbn.Listener, spawn: Callable[..., subprocess.Popen[str]]
+) -> None:
+    child = spawn("producer", "softnic")
+    with listener.accept() as link:
+        receiver = link.device_receiver("data", message_bytes=1 << 14, network="softnic", timeout_s=1e6)
+    child.kill()
+    with pytest.raises(fhbn.PeerLostError, match="has ended and all its messages were received"):
+        take_all(receiver)
+    receiver.close()
+
+
+def take_all(receiver: DeviceReceiver) -> None:
+    """What a peer had sent comes before its end."""
+    for _ in range(10):
+        receiver.poll()
+        receiver.give_back()
+        receiver.check()
+
+
+@pytest.mark.parametrize("network", ["shm", "softnic"])
+def test_a_fork_leaves_a_device_end_alone(from_device: FromDevice, network: str) -> None:
+    sender, receiver = from_device(network)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            sender.send(*on_device(b"not mine"))
+        except fhbn.ChannelError as error:
+            code = 0 if "is a fork of that" in str(error) else 2
+        finally:
+            sender.close()
+            del sender
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    sender.send(*on_device(b"mine"))
+    sender.check()
+    assert bytes(receiver.recv()[0]) == b"mine"
+    with pytest.raises(fhbn.ChannelTimeoutError):  # and is open still
+        receiver.recv(0.01)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of the library, as they are made."""
+    made: list[str] = []
+    ask = cuda_library.ask
+
+    def noted(name: str, *arguments: object) -> tuple[int, str]:
+        made.append(name)
+        return ask(name, *arguments)
+
+    monkeypatch.setattr(cuda_library, "ask", noted)
+    return made
+
+
+def test_an_end_is_closed_in_order(from_device: FromDevice, calls: list[str]) -> None:
+    """Neither of the two waits for the other, and both have left the ring when its memory is unpinned."""
+    sender, _ = from_device()
+    sender.send(*on_device(b"x"))
+    sender.close()
+    sender.close()
+    opened = ["check_device", "channel_create", "nic_create"]
+    assert calls == [
+        *opened, "channel_send", "nic_post", "channel_abort", "nic_destroy", "channel_destroy",
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_nothing_of_a_device_end_is_left(listener: fhbn.Listener, secret: bytes, both: Both) -> None:
+    ours, theirs = both(
+        lambda: listener.accept(30), lambda: fhbn.connect(listener.address, name="other", secret=secret)
+    )
+    with ours, theirs:
+        sender, receiver = both(
+            lambda: ours.device_sender("a", network="softnic"),
+            lambda: theirs.device_receiver("a", message_bytes=64, network="softnic"),
+        )
+        sender.send(*on_device(b"x"))
+        assert received(receiver, b"x") == [b"x"]
+    del sender, receiver
+    gc.collect()
+
+
+def test_a_nic_that_cannot_be_reached_leaves_nothing(
+    from_device: FromDevice, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = cuda_library.ask
+
+    def refusing(name: str, *arguments: object) -> tuple[int, str]:
+        return (3, "CUDA failed at mapping") if name == "nic_create" else noted(name, *arguments)
+
+    monkeypatch.setattr(cuda_library, "ask", refusing)
+    with pytest.raises(cuda_library.CudaError, match="CUDA failed at mapping") as raised:
+        from_device()
+    assert calls == ["check_device", "channel_create", "channel_destroy"]
+    assert raised  # and with it whatever was being made: it was closed before

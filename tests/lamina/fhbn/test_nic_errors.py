@@ -1,0 +1,153 @@
+"""What both ends hear when a NIC gives up: one error each, and the channel can be opened again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from lamina import fhbn
+from lamina._native import NicReceiver, NicSender, SoftWriter
+from lamina.fhbn import softnic
+
+Ends = tuple[NicSender, NicReceiver]
+Open = Callable[..., Ends]
+Call = Callable[[], object]
+
+RECEIVER = "attention worker 0"  # as the sender calls it
+REFUSES = r"the NIC of .* \(channel data\) refuses a write"
+NO_ANSWER = r"the NIC of .* \(channel data\) has not answered, and sending again has not helped"
+HAS_FAILED = r"the queue pair to .* \(channel data\) has failed and sends nothing more"
+
+
+def fill(sender: NicSender) -> None:
+    """Until there is no slot left, and then wait for one."""
+    while True:
+        sender.send(b"x", timeout_s=30)
+
+
+def expect_told(call: Call, sentence: str) -> None:
+    """The same error each time."""
+    with pytest.raises(fhbn.NicError, match=sentence) as first:
+        call()
+    with pytest.raises(fhbn.NicError) as again:
+        call()
+    assert str(again.value) == str(first.value)
+
+
+def expect_goes_on(ends: Open, network: str, receiver: NicReceiver) -> None:
+    """With a new channel over the same link."""
+    first_seqno = receiver.next_seqno
+    sender, receiver = ends(network, first_seqno=first_seqno)
+    assert sender.next_seqno == first_seqno
+    for number in range(10):
+        sender.send(bytes([number]))
+        with receiver.recv() as message:
+            assert bytes(message[0]) == bytes([number])
+
+
+def mislead(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[int], int]
+) -> None:
+    """Have the sender read a field of what the receiver says of its memory as something else."""
+    field = module.field
+
+    def spied(message: dict[str, Any], asked: str, kind: type, peer: str) -> Any:
+        found = field(message, asked, kind, peer)
+        return change(found) if (asked, peer) == (name, RECEIVER) else found
+
+    monkeypatch.setattr(module, "field", spied)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [("rkey", lambda key: key ^ 0x5A5A00), ("memory", lambda address: address + (1 << 30))],
+    ids=["wrong rkey", "out of bounds"],
+)
+def test_a_write_is_refused(
+    ends: Open,
+    network: str,
+    module: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    change: Callable[[int], int],
+) -> None:
+    """The queue pair that refuses fails too: its end hears of that though it has nothing to write."""
+    with monkeypatch.context() as patched:
+        mislead(module, patched, name, change)
+        sender, receiver = ends(network)
+    expect_told(lambda: fill(sender), REFUSES)
+    expect_told(lambda: receiver.recv(30), HAS_FAILED)
+    expect_goes_on(ends, network, receiver)
+
+
+@pytest.fixture
+def writers(monkeypatch: pytest.MonkeyPatch) -> dict[str, SoftWriter]:
+    """What writes for the sender and for the receiver, once there are any."""
+    made: dict[str, SoftWriter] = {}
+
+    def noted(*asked: Any, mirror: bool) -> SoftWriter:
+        writer = SoftWriter(*asked, mirror=mirror)
+        made["sender" if mirror else "receiver"] = writer
+        return writer
+
+    monkeypatch.setattr(softnic, "SoftWriter", noted)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("act", "whose", "sender_hears", "receiver_hears"),
+    [
+        ("fail", "sender", HAS_FAILED, NO_ANSWER),
+        ("fail", "receiver", NO_ANSWER, HAS_FAILED),
+        ("unplug", "sender", NO_ANSWER, NO_ANSWER),
+        ("unplug", "receiver", NO_ANSWER, NO_ANSWER),
+    ],
+    ids=["the sender's", "the receiver's", "the sender's cable", "the receiver's cable"],
+)
+def test_a_queue_pair_fails(
+    ends: Open, writers: dict[str, SoftWriter], act: str, whose: str, sender_hears: str, receiver_hears: str
+) -> None:
+    """Of a softnic; of a device, tests/rdma has it. Who only waits hears of it too."""
+    sender, receiver = ends("softnic")
+    sender.send(b"before")
+    with receiver.recv() as message:
+        assert bytes(message[0]) == b"before"
+    end = time.monotonic() + 30
+    while sender.consumed != 1:  # until then the receiver's queue pair has something to do
+        assert time.monotonic() < end
+    getattr(writers[whose], act)()
+    told: list[tuple[Call, str]] = [
+        (lambda: fill(sender), sender_hears),
+        (lambda: receiver.recv(30), receiver_hears),
+    ]
+    for call, sentence in told if whose == "sender" else reversed(told):
+        expect_told(call, sentence)
+    sender.close()
+    expect_goes_on(ends, "softnic", receiver)
+
+
+def test_a_sender_that_waits_for_a_slot_hears_of_it(ends: Open, writers: dict[str, SoftWriter]) -> None:
+    sender, receiver = ends("softnic", slots=1)
+    sender.send(b"x")
+    assert receiver.ready(30)
+    writers["receiver"].fail()
+    expect_told(lambda: sender.send(b"y", timeout_s=30), NO_ANSWER)
+
+
+def test_what_is_asked_while_waiting_changes_nothing(ends: Open) -> None:
+    """The line is written again as it was."""
+    sender, receiver = ends("softnic", slots=1, first_seqno=2**64 - 1)
+    with pytest.raises(fhbn.ChannelTimeoutError):
+        receiver.recv(1.2)
+    sender.send(b"a")
+    with pytest.raises(fhbn.ChannelTimeoutError):
+        sender.send(b"late", timeout_s=0.1)
+    for wanted in (b"a", b"b"):
+        with receiver.recv() as message:
+            assert bytes(message[0]) == wanted
+        if wanted == b"a":
+            sender.send(b"b")

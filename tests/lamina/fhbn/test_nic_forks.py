@@ -1,0 +1,83 @@
+"""What becomes of channels over a NIC, and of softnics, in a fork of their process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# Both ends are in the process that forks; the child does one thing and ends.
+PROGRAM = """
+import os, sys
+from concurrent.futures import ThreadPoolExecutor
+
+from lamina import fhbn
+from lamina._native import SoftNic
+from lamina.fhbn import softnic
+
+network, act = sys.argv[1:]
+
+
+def channel():
+    secret = fhbn.new_secret()
+    with fhbn.Listener("one", secret) as listener, ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(fhbn.connect, listener.address, name="other", secret=secret)
+        with listener.accept() as ours, coming.result() as theirs:
+            opening = pool.submit(theirs.receiver, "data", message_bytes=64, network=network)
+            return ours.sender("data", network=network), opening.result()
+
+
+def pass_on(sender, receiver):
+    for number in range(20):
+        sender.send(bytes([number]))
+        with receiver.recv() as message:
+            assert bytes(message[0]) == bytes([number])
+
+
+def refused(call):
+    try:
+        call()
+    except fhbn.ChannelError as error:
+        return "is a fork of that one" in str(error)
+    return False
+
+
+def child():
+    if act == "use":
+        assert refused(lambda: sender.send(b"x")) and refused(receiver.recv)
+        assert refused(lambda: receiver.ready(1))
+        sender.close()
+        receiver.close()
+    elif act == "open":
+        pass_on(*channel())
+    elif act == "drop":
+        global sender_, alone_
+        del sender_, alone_
+    elif act == "_exit":
+        os._exit(0)
+    sys.exit(0)
+
+
+alone = SoftNic()
+ends = sender, receiver = channel()
+pass_on(*ends)
+if act == "drop":
+    sender_, alone_ = sender, alone
+    del sender, alone, ends
+    if os.fork() == 0:
+        child()
+    sender = sender_
+elif os.fork() == 0:
+    child()
+assert os.wait()[1] == 0, "the child has failed"
+pass_on(sender, receiver)
+"""
+
+
+@pytest.mark.parametrize("act", ["exit", "_exit", "use", "open", "drop"])
+def test_a_fork_ends_and_its_parent_goes_on(network: str, act: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, network, act], timeout=60, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
