@@ -13,13 +13,8 @@ for name in "${LAMINABENCH_BROWSER:-}" chromium chromium-browser google-chrome; 
   fi
 done
 
-if [ "$(id -u)" -eq 0 ]; then
-  as_root=
-elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
-  as_root='sudo -n'
-else
-  as_root=no
-fi
+# shellcheck source=ci/as-root.sh
+. "$(dirname "$0")/as-root.sh"
 if [ "$as_root" = no ] || ! command -v apt-get >/dev/null; then
   say "there is no Chromium and nobody may install one here; install chromium, or name a browser in LAMINABENCH_BROWSER"
   exit 0

@@ -6,32 +6,27 @@ set -eu
 venv=${1:-.venv}
 
 say() { echo "pyverbs: $*"; }
-found() {
-  "$venv/bin/python" -c 'from lamina.fhbn.nic.pyverbs_package import pyverbs; pyverbs()' 2>/dev/null &&
-    [ -e /usr/include/infiniband/mlx5dv.h ]
-}
+headers() { [ -e /usr/include/infiniband/mlx5dv.h ]; }
+# Nothing if it can be loaded, else why not.
+why_not() { "$venv/bin/python" -c 'from lamina.fhbn.nic.pyverbs_package import pyverbs; pyverbs()' 2>&1 | tail -n 1; }
 
-if found; then
+if headers && [ -z "$(why_not)" ]; then
   say "it is here"
   exit 0
 fi
-if [ "$(id -u)" -eq 0 ]; then
-  as_root=
-elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
-  as_root='sudo -n'
-else
-  as_root=no
-fi
+# shellcheck source=ci/as-root.sh
+. "$(dirname "$0")/as-root.sh"
 if [ "$as_root" = no ] || ! command -v apt-get >/dev/null; then
   say "there is no pyverbs, or no libibverbs-dev, and nobody may install them here; install both"
   exit 0
 fi
 say "installing python3-pyverbs and libibverbs-dev"
 # shellcheck disable=SC2086
-if $as_root apt-get update -qq >/dev/null 2>&1 &&
-  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
-    python3-pyverbs libibverbs-dev >/dev/null 2>&1 && found; then
-  say "it is here"
+if ! said=$({ $as_root apt-get update -qq && $as_root env DEBIAN_FRONTEND=noninteractive \
+  apt-get install -qq -y --no-install-recommends python3-pyverbs libibverbs-dev; } 2>&1); then
+  say "they could not be installed ($(echo "$said" | tail -n 1)); install them"
+elif why=$(why_not) && [ -n "$why" ]; then
+  say "$why"
 else
-  say "there is no python3-pyverbs for this Python; install 'laminabench[rdma]'"
+  say "it is here"
 fi

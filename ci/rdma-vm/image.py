@@ -10,12 +10,14 @@ import hashlib
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from laminabench.paths import home
 
@@ -23,11 +25,16 @@ HERE = Path(__file__).parent
 INPUTS = ("root.sh", "modules", "archive.py")  # what an image's content follows from, with Debian's release
 QEMU = "qemu-system-x86_64"
 PACKAGES = {QEMU: "qemu-system-x86", "debootstrap": "debootstrap"}  # of programs
+INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KEPT = 2  # images: of another checkout, or before a change
 
 
 class UnavailableError(Exception):
     """There cannot be such a machine here; the sentence says why, and what to do."""
+
+
+class BuildError(Exception):
+    """There could be such a machine here, and building it has failed."""
 
 
 @dataclass(frozen=True)
@@ -53,13 +60,22 @@ def image() -> Image:
     folder.mkdir(parents=True, exist_ok=True)
     found = Image(folder / _key(release))
     with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # another checkout's run may be building the same
+        _wait_for(lock)
         if not found.folder.is_dir():
             _build(found.folder)
             _forget_old(folder)
     os.utime(found.folder)
     _same_python(found)
     return found
+
+
+def _wait_for(lock: IO[str]) -> None:
+    """Another checkout's run may be building the same."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say("waiting for another run, which builds its Debian")
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def say(sentence: str) -> None:
@@ -70,12 +86,15 @@ def _release() -> str:
     """Debian's name for what runs here."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         raise UnavailableError("the virtual machine is built on Linux on x86_64 only; run it there")
-    about = platform.freedesktop_os_release()
+    try:
+        about = platform.freedesktop_os_release()
+    except OSError:  # a system that does not say which it is
+        about = {}
     release = about.get("VERSION_CODENAME", "")
     if about.get("ID") != "debian" or not release:
         raise UnavailableError(
             f"the virtual machine is a Debian, made from this machine's own mirror, and this is "
-            f"{about.get('PRETTY_NAME', 'something else')}; run it on Debian"
+            f"{about.get('PRETTY_NAME', 'something else')}; run it in a Debian, which may be a container"
         )
     return release
 
@@ -106,9 +125,32 @@ def _build(folder: Path) -> None:
         )
     say("building its Debian (some minutes, once)")
     began = time.monotonic()
-    subprocess.run([*as_root, "nice", str(HERE / "root.sh"), str(folder)], check=True)
+    _obeyed([*as_root, "nice", str(HERE / "root.sh"), str(folder), sys.executable], as_root)
     megabytes = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
     say(f"built in {time.monotonic() - began:.0f} s: {folder} ({megabytes:.0f} MB)")
+
+
+def _obeyed(command: list[str], as_root: list[str]) -> None:
+    """Run to its end. Interrupted, it and all that it has started are asked to end, and can tidy up."""
+    # Signals wait while it is started: one that came then would leave it running.
+    signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTIONS)
+    with subprocess.Popen(
+        command,
+        start_new_session=True,
+        preexec_fn=_heard,  # noqa: PLW1509 - there are no threads yet
+    ) as running:
+        try:
+            _heard()
+            status = running.wait()
+        except BaseException:
+            subprocess.run([*as_root, "sh", "-c", f"kill -s TERM -- -{running.pid}"], check=False)
+            raise
+    if status:
+        raise BuildError("its Debian could not be built; what went wrong is above")
+
+
+def _heard() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTIONS)
 
 
 def _as_root() -> list[str] | None:

@@ -1,9 +1,11 @@
 #!/bin/sh
 # Build the machine that the RDMA tests run in: a small Debian and its kernel, as `kernel` and `root.cpio` in a folder
-# that must not exist. Needs root (debootstrap changes into the new system), debootstrap and apt.
+# that must not exist. Needs root (debootstrap changes into the new system), debootstrap, apt, and a Python, which the
+# second argument names.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 folder=$1
+python=${2:-python3}
 
 fail() {
   echo "rdma-vm: $*" >&2
@@ -20,17 +22,34 @@ quietly() {
 # shellcheck disable=SC1091
 release=$(. /etc/os-release && echo "$VERSION_CODENAME")
 rm -rf "$folder.part"
-work=$(mktemp -d "${TMPDIR:-/tmp}/rdma-vm.XXXXXX")
-# What an interrupted debootstrap has left mounted is the system's own.
-trap 'rm -rf --one-file-system "$work"' EXIT
-trap 'exit 130' INT TERM
+# A system has devices and programs, which not every file system may have.
+for place in "${TMPDIR:-/var/tmp}" /var/tmp /tmp "$(dirname "$folder")" ""; do
+  [ -n "$place" ] || fail "/var/tmp and others are mounted nodev or noexec; set TMPDIR to a folder that is not"
+  case ,$(findmnt --noheadings --output OPTIONS --target "$place"), in
+    *,nodev,* | *,noexec,*) ;;
+    *) break ;;
+  esac
+done
+work=$(mktemp -d "$place/rdma-vm.XXXXXX")
 root=$work/root
+clean() {
+  # An interrupted debootstrap may leave them; what is in them is the system's own.
+  umount "$root/sys" "$root/proc" 2>/dev/null || true
+  rm -rf --one-file-system "$work"
+}
+trap clean EXIT
+trap 'exit 130' INT TERM
 
-# From where this machine gets its own packages, with apt's own settings.
+# What apt knows may be nothing, as in a new container, or packages that are gone by now. Where it cannot ask, what it
+# knows may do.
+apt-get -qq update >"$work/log" 2>&1 || true
+# From where this machine gets its own packages, with apt's own settings. Other people's packages are often kept under
+# Debian's names.
 # shellcheck disable=SC2016
-mirror=$(apt-get indextargets --format '$(CODENAME) $(REPO_URI)' 'Created-By: Packages' |
-  awk -v release="$release" '$1 == release { print $2; exit }')
-[ -n "$mirror" ] || fail "apt knows of no place with the packages of $release; run apt-get update"
+mirror=$(apt-get indextargets --format '$(CODENAME) $(COMPONENT) $(REPO_URI) $(ORIGIN)' 'Created-By: Packages' |
+  awk -v release="$release" '$1 == release && $2 == "main" { found[$4 == "Debian"] = $3 }
+    END { print (1 in found) ? found[1] : found[0] }')
+[ -n "$mirror" ] || fail "apt knows of no place with the packages of $release, and 'apt-get update' finds none"
 eval "$(apt-config shell http_proxy Acquire::http::Proxy https_proxy Acquire::https::Proxy)"
 export http_proxy="${http_proxy:-}" https_proxy="${https_proxy:-}"
 
@@ -40,7 +59,7 @@ quietly debootstrap --variant=minbase --include="kmod,iproute2,rdma-core,ibverbs
 
 # Only the kernel and the modules that init loads: installing the package would build an initramfs of its own.
 kernel=$(apt-cache depends linux-image-amd64 | awk '$1 == "Depends:" { print $2; exit }')
-[ -n "$kernel" ] || fail "apt knows of no linux-image-amd64; run apt-get update"
+[ -n "$kernel" ] || fail "apt knows of no linux-image-amd64, which a Debian has; see apt's sources"
 chmod 755 "$work"
 mkdir -m 777 "$work/kernel"
 (cd "$work/kernel" && quietly apt-get download "$kernel")
@@ -65,11 +84,11 @@ quietly chroot "$root" depmod "$version"
 # Every byte is copied at each start.
 rm -rf "$root"/usr/share/doc "$root"/usr/share/man "$root"/usr/share/info "$root"/usr/share/locale \
   "$root"/usr/share/zoneinfo "$root"/usr/lib/udev/hwdb* "$root"/var/cache "$root"/var/lib/apt "$root"/var/lib/dpkg "$root"/var/log \
-  "$root"/debootstrap "$root"/dev "$root"/proc "$root"/sys "$root"/tmp
+  "$root"/debootstrap "${root:?}/dev" "$root"/proc "$root"/sys "$root"/tmp
 mkdir -m 755 "$root/dev" "$root/proc" "$root/sys" "$root/tmp"
 readlink "$root/usr/bin/python3" >"$work/done/python"
 install -m 644 "$here/modules" "$root/modules"
-python3 "$here/archive.py" "$root" "$work/done/root.cpio"
+"$python" "$here/archive.py" "$root" "$work/done/root.cpio"
 # Whole or not at all, and the property of whoever has the folder.
 mv -T "$work/done" "$folder.part"
 chown -R --reference="$(dirname "$folder")" "$folder.part"

@@ -11,7 +11,7 @@ from typing import IO
 
 import project
 from image import Image, say
-from machine import BOOT_S, Job, Machine, StrangeEndError
+from machine import BOOT_S, TIMED_OUT, Job, Machine, StrangeEndError
 from wire import Wire
 
 NEAR, FAR = "10.77.0.1", "10.77.0.2"  # of the RDMA devices
@@ -67,8 +67,12 @@ def _with_project(run: Callable[[Path, Path], int]) -> int:
 
 def _end(machine: Machine, out: Path) -> int:
     status = machine.wait()
-    machine.results(out)
-    say(f"exit status {status} after {machine.age_s:.0f} s")
+    if machine.running():  # it does not even stop; what it has left may be half a file
+        say(f"machine {machine.job.name} hangs; it is ended after {machine.age_s:.0f} s")
+    else:
+        machine.results(out)
+        limit = f", its limit of {machine.job.limit_s} s" if status == TIMED_OUT else ""
+        say(f"exit status {status}{limit}, {machine.age_s:.0f} s after the start")
     if status:
         say(f"its console said:\n{machine.last_words()}")
     return status

@@ -18,6 +18,10 @@ CABLE = "nic0"  # the other one, nic1, carries what tests say to each other
 SIDES = ("here", "there")
 
 
+class RefusedError(Exception):
+    """QEMU will not do what it was told."""
+
+
 class Monitor:
     """Orders to a running QEMU (its QMP)."""
 
@@ -33,7 +37,7 @@ class Monitor:
         for line in self._lines:
             said = json.loads(line)
             if "error" in said:
-                raise RuntimeError(f"QEMU refused {command}: {said['error']['desc']}")
+                raise RefusedError(f"QEMU refused {command}: {said['error']['desc']}")
             if "return" in said:  # all others tell of events
                 return
         raise ConnectionError(f"QEMU ended before it had done {command}")
@@ -67,7 +71,11 @@ class Wire:
     def _obey(self) -> None:
         with self._asked.makefile("rwb", buffering=0) as lines, suppress(OSError):
             for line in lines:
-                lines.write(self._do(line.decode().split()).encode() + b"\n")
+                try:
+                    answer = self._do(line.decode(errors="replace").split())
+                except RefusedError as error:
+                    answer = str(error)
+                lines.write(answer.encode() + b"\n")
 
     def _do(self, words: list[str]) -> str:
         match words:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     default="shm,verbs,gloo,nccl",
     show_default=True,
     help="Some of auto, shm, verbs, mlx5, softnic, gloo, nccl; those that cannot be used here are skipped. "
-    "softnic is a test bench; mlx5 and nccl are not verified on hardware.",
+    "softnic is a test bench; mlx5 and nccl are not verified on hardware. With --device cuda: shm (unless "
+    "asked for others), mlx5, softnic.",
 )
 @click.option(
     "--sizes",
@@ -52,19 +53,20 @@ def fhbn(context: click.Context, /, device: str, out: Output, **asked: Any) -> N
     }
     if device == "cpu":
         _between_processes(out, named="--engines" in given, **asked)
-    elif given:
-        options = ", ".join(sorted(given))
+    elif given - {"--engines"}:
+        options = ", ".join(sorted(given - {"--engines"}))
         raise UserError(f"--device cuda measures in a way of its own: leave out {options}")
     else:
-        _on_a_gpu(out)
+        _on_a_gpu(out, asked["engines"] if given else "shm")
 
 
-def _on_a_gpu(out: Output) -> None:
-    from laminabench.bench.fhbn_cuda import run  # noqa: PLC0415
+def _on_a_gpu(out: Output, engines: str) -> None:
     from laminabench.cli.engine_extra import needed  # noqa: PLC0415
 
+    with needed():
+        from laminabench.bench.fhbn_cuda import run  # noqa: PLC0415
     with needed(), out.progress("sizes", unit="sizes") as progress:
-        result = run(progress=progress)
+        result = run(engines, progress=progress)
     out.result(result, lambda console: _render_cuda(console, result))
 
 
@@ -144,9 +146,7 @@ def _render(console: Console, result: dict[str, Any]) -> None:
             verdict(row["met"]) if row["target"] else "",
         )
     console.print(table)
-    for name, caveat in {row["engine"]: row["caveat"] for row in result["rows"]}.items():
-        if caveat:
-            console.print(f"* {name}: {caveat}")
+    _say_caveats(console, result)
     for name, reason in result["skipped"].items():
         console.print(f"{name} skipped: {literal(reason)}")
     limits, largest = result["limits"], max(result["sizes"])
@@ -166,16 +166,23 @@ def _render_cuda(console: Console, result: dict[str, Any]) -> None:
 
     console.print(f"{literal(result['device'])}; {result['path']}; not verified on hardware")
     table = Table(box=None, pad_edge=False)
-    for title in ("size", "what", "way", "median", "min to max"):
+    for title in ("engine", "size", "what", "way", "median", "min to max"):
         table.add_column(title, justify="right" if title in ("median", "min to max") else "left")
     for row in result["rows"]:
         for what in ("one_way", "round_trip"):
             for way, took in row[f"{what}_s"].items():
                 low, median, high = (_us(took[name] * 1e6) for name in ("min", "median", "max"))
-                table.add_row(
-                    size_text(row["bytes"]), what.replace("_", " "), way, median, f"{low} to {high}"
-                )
+                engine = row["engine"] + ("*" if row["caveat"] else "")
+                size = size_text(row["bytes"])
+                table.add_row(engine, size, what.replace("_", " "), way, median, f"{low} to {high}")
     console.print(table)
+    _say_caveats(console, result)
+
+
+def _say_caveats(console: Console, result: dict[str, Any]) -> None:
+    for name, caveat in {row["engine"]: row["caveat"] for row in result["rows"]}.items():
+        if caveat:
+            console.print(f"* {name}: {caveat}")
 
 
 def _three_digits(number: float) -> str:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 def devices(out: Output) -> None:
     """Every RDMA device and port, what is missing, and which network engines can run here.
 
-    Devices are those that libibverbs opens, by pyverbs. An engine that can run here needs a peer that has it
-    too; -v also shows every GID of every port.
+    Devices are those that libibverbs opens, by pyverbs; -v also shows every GID of every port. An engine that
+    can run here needs a peer that has it too. LAMINA_RDMA_DEVICE names the device, and its port as in
+    mlx5_0:1, that channels take instead of the first whose port is up.
     """
     from laminabench.cli.engine_extra import needed  # noqa: PLC0415 - reads what --help does without
 
@@ -35,6 +36,9 @@ def _render(console: Console, found: Diagnosis, *, every_gid: bool) -> None:
     if found.devices:
         _render_devices(console, found.devices)
         console.print()
+    elif found.system.kernel_devices:
+        names = ", ".join(found.system.kernel_devices)
+        console.print(f"RDMA devices of which no more can be told: {literal(names)}", soft_wrap=True)
     else:
         console.print("no RDMA device")
     if every_gid:
@@ -51,19 +55,13 @@ def _render_devices(console: Console, devices: tuple[Device, ...]) -> None:
     from rich.table import Table  # noqa: PLC0415 - not for --json
 
     table = Table(box=None, pad_edge=False)
-    for title in (
-        "device",
-        "provider",
-        "firmware",
-        "port",
-        "link layer",
-        "state",
-        "speed",
-        "MTU",
-        "LID",
-        "GIDs",
-    ):
-        table.add_column(title, justify="right" if title in ("port", "MTU", "LID", "GIDs") else "left")
+    for title in ("device", "provider", "firmware"):
+        table.add_column(title)
+    table.add_column("port", justify="right")
+    for title in ("link layer", "state", "speed"):
+        table.add_column(title)
+    for title in ("MTU", "LID", "GIDs"):
+        table.add_column(title, justify="right")
     table.add_column("interface")
     for device in devices:
         for port in device.ports:
@@ -108,7 +106,10 @@ def _render_engines(console: Console, found: Diagnosis) -> None:
         table.add_row(ready.engine, here, ready.verified, ready.needs)
     console.print(table)
     said = {finding.sentence for finding in found.findings}
+    own: dict[str, list[str]] = {}
     for ready in found.engines:
         for why in ready.because:
             if why not in said:
-                console.print(f"no {ready.engine}: {literal(why)}", soft_wrap=True)
+                own.setdefault(why, []).append(ready.engine)
+    for why, engines in own.items():
+        console.print(f"no {', '.join(engines)}: {literal(why)}", soft_wrap=True)

@@ -97,8 +97,46 @@ def test_an_archive_makes_the_folders_that_nobody_has_added() -> None:
     ]
 
 
+def test_what_builds_the_image_tidies_up_when_it_is_interrupted() -> None:
+    script = "trap 'echo tidied; exit 130' TERM; echo begun; while :; do :; done"
+    code = (
+        "import signal, sys, image\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+        f"image._obeyed(['sh', '-c', {script!r}], [])"
+    )
+    command = [sys.executable, "-c", code]
+    environment = os.environ | {"PYTHONPATH": str(HERE)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as building:
+        assert building.stdout is not None
+        assert building.stdout.readline() == "begun\n"
+        building.terminate()
+        assert building.stdout.read() == "tidied\n"
+        assert building.wait(60) == 143
+
+
+def test_a_machine_that_does_not_start_says_what_qemu_said(tmp_path: Path) -> None:
+    from image import Image  # noqa: PLC0415
+    from machine import Job, Machine, StrangeEndError  # noqa: PLC0415
+
+    if not shutil.which(QEMU):
+        pytest.skip(f"there is no {QEMU}")
+    for name in ("kernel", "root.cpio", "project"):
+        (tmp_path / name).write_text("nothing that starts")
+    # Paths of sockets have to be short, and pytest's are not.
+    with tempfile.TemporaryDirectory(prefix="vm-") as folder:
+        job = Job("one", "10.77.0.1", "true", 1, {})
+        out = io.BytesIO()
+        with Machine(Image(tmp_path), tmp_path / "project", job, Path(folder, "one"), out) as machine:
+            with pytest.raises(StrangeEndError, match=r"(?s)ended without a word.*kernel"):
+                machine.wait()
+            assert not machine.running()
+            machine.results(tmp_path / "results")
+        assert out.getvalue() == b""
+    assert not (tmp_path / "results").exists()
+
+
 def test_orders_to_qemu_are_obeyed_or_refused_aloud() -> None:
-    from wire import Monitor  # noqa: PLC0415
+    from wire import Monitor, RefusedError  # noqa: PLC0415
 
     if not shutil.which(QEMU):
         pytest.skip(f"there is no {QEMU}")
@@ -122,7 +160,7 @@ def test_orders_to_qemu_are_obeyed_or_refused_aloud() -> None:
             monitor = Monitor(path)
             try:
                 monitor.order("stop")
-                with pytest.raises(RuntimeError, match="QEMU refused set_link: Device 'nic0' not found"):
+                with pytest.raises(RefusedError, match="QEMU refused set_link: Device 'nic0' not found"):
                     monitor.order("set_link", name="nic0", up=False)
                 monitor.order("quit")
                 assert qemu.wait(60) == 0

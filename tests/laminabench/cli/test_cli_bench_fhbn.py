@@ -149,9 +149,10 @@ def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_a_gpu_that_is_not_there_is_told(shell: Shell) -> None:
-    code, out, err = shell("bench", "fhbn", "--device", "cuda")
-    assert (code, out) == (2, "")
-    assert "this benchmark needs a GPU" in err
+    for engines in ([], ["--engines", "softnic,mlx5"]):
+        code, out, err = shell("bench", "fhbn", "--device", "cuda", *engines)
+        assert (code, out) == (2, "")
+        assert "this benchmark needs a GPU" in err
 
 
 def test_what_a_gpu_has_measured_is_a_table(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,12 +161,29 @@ def test_what_a_gpu_has_measured_is_a_table(shell: Shell, monkeypatch: pytest.Mo
     measured = {
         "device": "some GPU",
         "path": "pinned host memory",
-        "rows": [{"bytes": 4096, "one_way_s": {"channel": took}, "round_trip_s": {"graph_ahead": took}}],
+        "rows": [
+            {
+                "engine": "softnic",
+                "bytes": 4096,
+                "caveat": "a test bench",
+                "one_way_s": {"channel": took},
+                "round_trip_s": {"graph_ahead": took},
+            }
+        ],
     }
-    monkeypatch.setattr("laminabench.bench.fhbn_cuda.run", lambda progress: measured)
-    code, out, _ = shell("bench", "fhbn", "--device", "cuda")
-    assert code == 0
+    asked = []
+
+    def run(engines: str, **_: object) -> dict[str, object]:
+        asked.append(engines)
+        return measured
+
+    monkeypatch.setattr("laminabench.bench.fhbn_cuda.run", run)
+    assert shell("bench", "fhbn", "--device", "cuda")[0] == 0
+    code, out, _ = shell("bench", "fhbn", "--device", "cuda", "--engines", "softnic,mlx5")
+    assert (code, asked) == (0, ["shm", "softnic,mlx5"])
     for words in (
+        "softnic*",
+        "* softnic: a test bench",
         "some GPU",
         "not verified on hardware",
         "4 KiB",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +54,20 @@ def test_a_device_is_a_row_and_its_gids_are_asked_for(
     found = conclusion(system_below(tmp_path), Listed((device,), {}), None)
     _render(Console(width=160), found, every_gid=False)
     out = capsys.readouterr().out
-    assert "rxe[0]  rxe       none      1     Ethernet" not in out.splitlines()[0]
     row = out.splitlines()[1].split()
     assert row == ["rxe[0]", "rxe", "none", "1", "Ethernet", "active", "1X", "2.5", "Gbps", "1,024", "0",
                    "1", "dummy0"]  # fmt: skip
     assert gid.address not in out
     _render(Console(width=160), found, every_gid=True)
     assert gid.address in capsys.readouterr().out
+
+
+def test_a_device_that_cannot_be_opened_is_not_called_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    system = replace(system_below(tmp_path), kernel_devices=("mlx5[0]",))
+    _render(Console(width=160), conclusion(system, Listed((), {}), None), every_gid=False)
+    assert capsys.readouterr().out.startswith("RDMA devices of which no more can be told: mlx5[0]\n- ")
 
 
 def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

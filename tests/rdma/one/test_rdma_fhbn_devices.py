@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +14,8 @@ import pytest
 LIMIT_S = 100  # of a command in an emulated machine
 
 
-def devices(*options: str) -> str:
-    command = [sys.executable, "-m", "laminabench", "fhbn", "devices", *options]
+def devices(*options: str, before: Sequence[str] = ()) -> str:
+    command = [*before, sys.executable, "-m", "laminabench", "fhbn", "devices", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
@@ -42,6 +44,32 @@ def test_verbs_can_be_used_and_mlx5_cannot(found: dict[str, Any]) -> None:
     engines = {row["engine"]: row for row in found["engines"]}
     assert engines["verbs"]["because"] == []
     assert engines["mlx5"]["because"] == ["no usable device is a ConnectX (provider mlx5): rxe only"]
+
+
+def test_too_little_memory_that_may_be_locked_is_told() -> None:
+    no_right = ["setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock"]
+    found = json.loads(devices("--json", before=[*no_right, "prlimit", "--memlock=32768"]))
+    (why,) = next(row["because"] for row in found["engines"] if row["engine"] == "verbs")
+    assert why.startswith("this process may register 32,768 bytes of memory")
+    assert "too little for any channel: raise the limit" in why
+
+
+@pytest.fixture
+def closed() -> Iterator[Path]:
+    """The device's file, which is root's alone for a while."""
+    file = Path("/dev/infiniband/uverbs0")
+    mode = file.stat().st_mode
+    file.chmod(0o600)
+    yield file
+    file.chmod(mode)
+
+
+def test_a_device_of_others_is_told(device: str, closed: Path) -> None:
+    nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    first, second, *_ = devices(before=nobody).splitlines()
+    assert first == f"RDMA devices of which no more can be told: {device}"
+    assert second.startswith(f"- device {device} cannot be opened: {closed} is not there for this process to")
+    assert devices().startswith("device ")  # root may
 
 
 def test_the_table_has_a_row_for_it(device: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ Server = Callable[..., subprocess.Popen[str]]
 PORT = 18515  # of a machine that runs nothing else
 RPING_PORT = 7174
 LIMIT_S = 60
+TRIES, HEARD_S = 10, 100.0  # of writers, for each start of a server; of all of them
 FEW = ("ib_write_lat", "-d", "rxe0", "-p", str(PORT), "-n", "100")
 # With a row for each second, at once: on a pipe it would keep them. The count of retries, which the program
 # takes with rdma_cm only, is 7 otherwise, and soft-RoCE takes that for "without end".
@@ -52,17 +55,25 @@ def test_a_cut_in_mid_stream_is_an_error_and_a_joined_cable_works(
 @pytest.fixture
 def stream(near: str, run_there: Callable[..., Any]) -> Iterator[Any]:
     """A program in the far machine that writes into this one's memory without end, in mid-stream."""
-    with subprocess.Popen(STREAM, stdout=subprocess.DEVNULL) as server:
-        try:
-            yield next(writer for writer in tries(near, run_there) if writes(writer))
-        finally:
-            server.kill()
+    with ExitStack() as servers:
+        yield next(writer for writer in tries(near, run_there, servers) if writes(writer))
 
 
-def tries(near: str, run_there: Callable[..., Any]) -> Iterator[Any]:
-    """Until one is heard: nothing here shows that rdma_cm listens."""
-    while True:
-        yield run_there(*STREAM, near)
+def tries(near: str, run_there: Callable[..., Any], servers: ExitStack) -> Iterator[Any]:
+    """Until one is heard: nothing here shows that rdma_cm listens.
+
+    A server takes one writer. One that came too early may have ended it, or left it waiting for more.
+    """
+    until = time.monotonic() + HEARD_S
+    while time.monotonic() < until:
+        server = servers.enter_context(subprocess.Popen(STREAM, stdout=subprocess.DEVNULL))
+        servers.callback(server.kill)
+        for _ in range(TRIES):
+            if server.poll() is None:
+                yield run_there(*STREAM, near)
+        server.kill()
+        server.wait()
+    raise AssertionError(f"no writer was heard in {HEARD_S:.0f} s")
 
 
 def writes(writer: Any) -> bool:
