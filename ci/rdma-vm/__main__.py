@@ -55,7 +55,8 @@ def main() -> int:
 
 def _terminate(number: int, _: object) -> None:
     """Ends as an error does, so that no machine is left behind; another such signal would disturb that."""
-    signal.signal(number, signal.SIG_IGN)
+    for each in INTERRUPTIONS:
+        signal.signal(each, signal.SIG_IGN)
     sys.exit(128 + number)
 
 

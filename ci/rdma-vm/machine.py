@@ -125,8 +125,9 @@ class Machine:
 
     def results(self, into: Path) -> None:
         """What the command has left in /out, of a machine that has ended."""
-        if (self.folder / "results").stat().st_size:
-            with tarfile.open(self.folder / "results") as found:
+        results = self.folder / "results"  # QEMU makes it
+        if results.exists() and results.stat().st_size:
+            with tarfile.open(results) as found:
                 found.extractall(into, filter="data")
 
     def _pass_on(self, out: IO[bytes]) -> None:

@@ -54,6 +54,12 @@ struct End {
   template <typename... Made>
   End(std::string engine_name, double timeout_s, Made&&... made)
       : end(std::forward<Made>(made)...), timeout(seconds(timeout_s)), engine(std::move(engine_name)) {}
+  ~End() {
+    const nanobind::gil_scoped_release nogil;  // a NIC may be waited for
+    end.close();
+  }
+  End(const End&) = delete;
+  End& operator=(const End&) = delete;
 
   T end;
   fhbn::Duration timeout;

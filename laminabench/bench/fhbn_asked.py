@@ -47,21 +47,28 @@ def engines_of(text: str, *, named: bool = True) -> Engines:
     names = tuple(name for name, reason in reasons.items() if reason is None)
     skipped = {name: reason for name, reason in reasons.items() if reason is not None}
     if not names:
-        why = "; ".join(f"{name} cannot be used because {reason}" for name, reason in skipped.items())
-        raise UserError(f"--engines '{text}': {why}")
+        raise _none_left(text, skipped)
     return Engines(names, skipped, auto, named)
 
 
-def device_engines_of(text: str) -> list[str]:
-    """Of a list such as "shm,softnic": those whose ends are operations on a GPU's stream, as each must be."""
+def device_engines_of(text: str) -> Engines:
+    """Of a list such as "shm,softnic": those whose ends can be operations on a GPU's stream here."""
     here = Place.here()
-    names = []
+    names: dict[str, None] = {}
+    skipped = {}
     for word in _words(text):
         try:
-            names.append(usable(word, here, here, on_stream=True)[0])
+            names[usable(word, here, here, on_stream=True)[0]] = None
         except HandshakeError as error:
-            raise UserError(f"--engines '{text}': {error}") from error
-    return names
+            skipped[word] = str(error).removeprefix(f"{word} cannot be used because ")
+    if not names:
+        raise _none_left(text, skipped)
+    return Engines(tuple(names), skipped, None)
+
+
+def _none_left(text: str, skipped: dict[str, str]) -> UserError:
+    why = "; ".join(f"{name} cannot be used because {reason}" for name, reason in skipped.items())
+    return UserError(f"--engines '{text}': {why}")
 
 
 def _words(text: str) -> list[str]:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from lamina import fhbn
 
-First = TypeVar("First")
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+First = TypeVar("First", bound=_Closable)
 Second = TypeVar("Second")
 
 
@@ -24,11 +29,13 @@ class Pair:
     ) -> tuple[First, Second]:
         """What two calls make that need each other, such as a channel's sender and its receiver."""
         other = self._pool.submit(second, self._theirs)
-        try:
-            return first(self._ours), other.result()
-        except BaseException:
-            self._ours.close()  # else the other one may wait for it
-            raise
+        with contextlib.ExitStack() as failing:
+            failing.callback(self._ours.close)  # else the other one may wait for it
+            made = first(self._ours)
+            failing.callback(made.close)
+            pair = made, other.result()
+            failing.pop_all()
+            return pair
 
 
 @contextlib.contextmanager

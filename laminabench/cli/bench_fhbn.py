@@ -146,9 +146,7 @@ def _render(console: Console, result: dict[str, Any]) -> None:
             verdict(row["met"]) if row["target"] else "",
         )
     console.print(table)
-    _say_caveats(console, result)
-    for name, reason in result["skipped"].items():
-        console.print(f"{name} skipped: {literal(reason)}")
+    _say_what_else(console, result)
     limits, largest = result["limits"], max(result["sizes"])
     memcpy, copy = (
         _three_digits(limits[f"{name}_gb_per_s"][str(largest)]) for name in ("memcpy", "channel_copy")
@@ -176,13 +174,15 @@ def _render_cuda(console: Console, result: dict[str, Any]) -> None:
                 size = size_text(row["bytes"])
                 table.add_row(engine, size, what.replace("_", " "), way, median, f"{low} to {high}")
     console.print(table)
-    _say_caveats(console, result)
+    _say_what_else(console, result)
 
 
-def _say_caveats(console: Console, result: dict[str, Any]) -> None:
+def _say_what_else(console: Console, result: dict[str, Any]) -> None:
     for name, caveat in {row["engine"]: row["caveat"] for row in result["rows"]}.items():
         if caveat:
             console.print(f"* {name}: {caveat}")
+    for name, reason in result["skipped"].items():
+        console.print(f"{name} skipped: {literal(reason)}")
 
 
 def _three_digits(number: float) -> str:

@@ -5,7 +5,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +16,7 @@
 #include "fhbn/rdma/mlx5_writer.hpp"
 #include "fhbn/rdma/order.hpp"
 #include "fhbn/rdma/queue_memory.hpp"
+#include "fhbn/rdma/sender.hpp"
 
 using namespace lamina::fhbn;
 using namespace lamina::fhbn::rdma;
@@ -146,6 +150,40 @@ void a_stuck_queue_is_waited_for_no_longer_than_asked() {
   expect(Clock::now() - begun < Forsaken::kPatience / 2, "a full queue was waited for all the same");
 }
 
+// A queue with room for one message, in which it stays.
+struct ForsakenSender {
+  QueueMemory memory{kLeast};
+  std::shared_ptr<Segment> mirror = Segment::create({64, 1024, 7, 0});
+  std::shared_ptr<Mlx5Writer> writer = std::make_shared<Mlx5Writer>(
+      QueuePair{memory.send(kQpn), memory.completions(), nullptr},
+      LocalMemory{static_cast<const std::byte*>(mirror->memory()), mirror->bytes(), 1},
+      RemoteMemory{0, mirror->bytes(), 2}, "the peer", Forsaken::kPatience);
+  rdma::Sender sender{mirror, writer, std::make_shared<Peer>("the peer"), Duration::zero()};
+
+  bool send(Duration timeout, bool interrupted = false) {
+    const std::function<bool()> asked = [=] { return interrupted; };
+    const std::byte bytes[64]{};
+    const std::span<const std::byte> parts[]{bytes};
+    return sender.send(parts, {timeout, asked});
+  }
+};
+
+void who_sends_waits_for_room_no_longer_than_asked() {
+  ForsakenSender end;
+  expect(end.sender.is_ready() && end.send(0ms), "the first message was not sent");
+  expect(!end.sender.is_ready(), "a message would have to wait, and is said not to");
+  const auto begun = Clock::now();
+  try {
+    end.send(10ms);
+    fail("a message was sent through a queue that stands still");
+  } catch (const DeadlinePassed&) {
+  }
+  expect(!end.send(Forsaken::kPatience, true), "an interruption was not heard");
+  end.sender.close();
+  expect(Clock::now() - begun < Forsaken::kPatience / 2, "a full queue was waited for all the same");
+  expect(end.sender.next_seqno() == 1, "what was not sent is counted");
+}
+
 void nothing_is_asked_for_no_bytes() {
   Forsaken end;
   end.writer.write(0, 0, 0);
@@ -172,6 +210,7 @@ int main() {
   blueflame_goes_on_at_the_queues_beginning();
   the_record_is_written_before_the_register();
   a_stuck_queue_is_waited_for_no_longer_than_asked();
+  who_sends_waits_for_room_no_longer_than_asked();
   nothing_is_asked_for_no_bytes();
   a_queue_that_has_failed_is_not_rung();
   std::puts("NIC's queue: ok");

@@ -140,7 +140,7 @@ lamina_cuda_status enqueue(lamina_cuda_nic_end* end, void (*kernel)(NicEnd), lam
     throw Failure{LAMINA_CUDA_CHANNEL_LOST, peer + " has ended, and the NIC was not waited for"};
   }
   throw Failure{LAMINA_CUDA_CHANNEL_LATE,
-                "the NIC has not sent to " + peer + " in time what it was given: its queue stands still"};
+                rdma::sentence_of(rdma::NicFault::kStuck, peer, "its queue stands still")};
 }
 
 }  // namespace

@@ -82,8 +82,9 @@ LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_post(lamina_cuda_nic_end* end
 // Waits until the NIC has done all that was posted, or has failed.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_poll(lamina_cuda_nic_end* end, lamina_cuda_stream stream);
 
-// Whether the NIC still works for this end, as far as the device has come; LAMINA_CUDA_NIC_FAILED or
-// LAMINA_CUDA_CHANNEL_LATE if not. After that nothing more is posted. Waits for nothing.
+// Whether the NIC still works for this end, as far as the device has come: LAMINA_CUDA_NIC_FAILED or
+// LAMINA_CUDA_CHANNEL_LATE if not, LAMINA_CUDA_CHANNEL_LOST if a wait was ended by abort(). After that
+// kernels post nothing more. Waits for nothing.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_check(lamina_cuda_nic_end* end);
 
 // Ends waits for the NIC.

@@ -22,6 +22,7 @@ public:
   // Once both have done this, both can write.
   void connect(const VerbsAddress& peer, const std::string& peer_name);
 
+  bool has_room() const override { return writer_ && writer_->has_room(); }
   void write(std::uint64_t local_offset, std::uint64_t remote_offset, std::uint64_t bytes) override {
     connected().write(local_offset, remote_offset, bytes);
   }

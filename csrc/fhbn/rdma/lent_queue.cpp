@@ -10,7 +10,7 @@ namespace lamina::fhbn::rdma {
 
 LentQueue::LentQueue(std::shared_ptr<Mlx5Writer> writer, std::shared_ptr<Segment> memory,
                      std::shared_ptr<const Peer> peer, bool sends)
-    : writer_(std::move(writer)), memory_(std::move(memory)), peer_(std::move(peer)), sends_(sends) {}
+    : peer_(std::move(peer)), writer_(std::move(writer)), memory_(std::move(memory)), sends_(sends) {}
 
 bool LentQueue::peer_has_closed() const {
   const Ring& ring = memory_->ring();
@@ -21,6 +21,7 @@ void LentQueue::close(const SendState& state, std::uint64_t told) {
   if (!owner_.is_here() || peer_has_closed() || peer_has_ended()) return;
   writer_->resume(state);
   try {
+    if (!writer_->has_room()) writer_->drain(kGoodbye);
     writer_->write_line(sends_ ? offsetof(Ring, published) : offsetof(Ring, consumed),
                         {told, State::kClosed, kUnheard});
     writer_->drain(kGoodbye);  // which rings, too

@@ -31,9 +31,9 @@ public:
   void close(const SendState& state, std::uint64_t told);
 
 private:
+  std::shared_ptr<const Peer> peer_;  // first: its connection goes after the queue pair
   std::shared_ptr<Mlx5Writer> writer_;
   std::shared_ptr<Segment> memory_;
-  std::shared_ptr<const Peer> peer_;
   bool sends_;
   Owner owner_;
 };

@@ -16,7 +16,8 @@ inline constexpr std::uint32_t kUnheard = 1;
 inline constexpr Duration kGoodbye = std::chrono::seconds(1);
 
 // A NIC tells only of what it was asked to do, and of a queue pair that has failed, here or at the peer, no
-// more than that. So who waits asks for something now and then: that its line be written once more.
+// more than that. So who waits asks for something now and then: that its line be written once more. Not where
+// that would have to wait for room: then the NIC has enough to tell of.
 class Reminder {
 public:
   // True once in a while.

@@ -36,6 +36,11 @@ Remote Mlx5Writer::remote_at(std::uint64_t offset, std::uint64_t bytes) const {
   return {remote_.address + offset, remote_.key};
 }
 
+bool Mlx5Writer::has_room() const {
+  constexpr std::uint32_t kMessage = blocks_of(inline_segments(kLongInline)) + 1;
+  return free_blocks(pair_.send, state_) >= kMessage;
+}
+
 void Mlx5Writer::write(std::uint64_t local_offset, std::uint64_t remote_offset, std::uint64_t bytes) {
   if (!lies_within(local_offset, bytes, local_.bytes)) {
     throw std::out_of_range("a write to " + peer_ + " would read beyond the registered memory");
@@ -102,8 +107,7 @@ void Mlx5Writer::wait_until_done(std::uint32_t block, Clock::time_point end) {
     if (last_look) break;
     std::this_thread::yield();
   }
-  failure_.emplace(NicFault::kStuck,
-                   "the NIC has not sent to " + peer_ + " in time what it was given: its queue stands still");
+  failure_.emplace(NicFault::kStuck, sentence_of(NicFault::kStuck, peer_, "its queue stands still"));
   throw *failure_;
 }
 

@@ -30,6 +30,7 @@ public:
   Mlx5Writer(QueuePair pair, const LocalMemory& local, const RemoteMemory& remote, std::string peer,
              Duration patience = std::chrono::seconds(10));
 
+  bool has_room() const override;
   void write(std::uint64_t local_offset, std::uint64_t remote_offset, std::uint64_t bytes) override;
   void write_line(std::uint64_t remote_offset, const Side& line) override;
   void ring() override;

@@ -48,7 +48,7 @@ void Receiver::check() {
   const std::lock_guard lock(posting_);
   if (state_ != State::kOpen) return;
   writer_->check();
-  if (reminder_.is_due()) write_line();
+  if (writer_->has_room() && reminder_.is_due()) write_line();
 }
 
 void Receiver::give_back(std::uint64_t seqno) {
@@ -75,6 +75,7 @@ void Receiver::close() {
   ring_.close();
   if (load_acquire(segment().ring().published.state) != State::kOpen || peer().has_ended()) return;
   try {
+    if (!writer_->has_room()) writer_->drain(kGoodbye);
     write_line();
     // The queue pair may go next, and with it what it was given.
     writer_->drain(kGoodbye);

@@ -1,7 +1,9 @@
 #include "fhbn/rdma/sender.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "fhbn/errors.hpp"
@@ -20,17 +22,33 @@ Sender::~Sender() { close(); }
 bool Sender::send(Parts parts, const Patience& patience) {
   const std::function<bool()> asked = [this, &patience] {
     writer_->check();
-    if (reminder_.is_due()) write_line(State::kOpen);
+    if (writer_->has_room() && reminder_.is_due()) write_line(State::kOpen);
     return patience.interrupted();
   };
   const std::uint64_t seqno = next_seqno();
+  const auto end = Clock::now() + patience.timeout;
   try {
-    if (owner_.is_here() && !closed_) writer_->check();
-    if (!mirror_.send(parts, {patience.timeout, asked})) return false;
+    if (owner_.is_here() && !closed_ && !await_room(end, patience)) return false;
+    const Duration left = std::max(end - Clock::now(), Duration::zero());
+    if (!mirror_.send(parts, {left, asked})) return false;
     push(seqno, parts);
   } catch (const NicError&) {
     explain();
     throw;
+  }
+  return true;
+}
+
+// For the NIC, as long as the caller would wait for a slot. False if that was interrupted.
+bool Sender::await_room(Clock::time_point end, const Patience& patience) {
+  writer_->check();
+  while (!writer_->has_room()) {
+    if (patience.interrupted && patience.interrupted()) return false;
+    if (Clock::now() >= end) {
+      throw DeadlinePassed("the NIC has not taken in time what was sent to " + peer().name() + " before");
+    }
+    std::this_thread::yield();
+    writer_->check();
   }
   return true;
 }
@@ -64,6 +82,7 @@ void Sender::close() {
   mirror_.close();
   if (load_acquire(segment().ring().consumed.state) != State::kOpen || peer().has_ended()) return;
   try {
+    if (!writer_->has_room()) writer_->drain(kGoodbye);
     write_line(State::kClosed);
     // The queue pair may go next, and with it what it was given.
     writer_->drain(kGoodbye);

@@ -24,7 +24,7 @@ public:
 
   // As fhbn::Sender's, with a NicError when the NIC has failed. What it was given before may be lost then.
   bool send(Parts parts, const Patience& patience);
-  bool is_ready() const { return mirror_.is_ready(); }
+  bool is_ready() const { return mirror_.is_ready() && writer_->has_room(); }
   void close();
 
   std::uint64_t next_seqno() const { return mirror_.next_seqno(); }
@@ -34,6 +34,7 @@ public:
   const Peer& peer() const { return mirror_.peer(); }
 
 private:
+  bool await_room(Clock::time_point end, const Patience& patience);
   void push(std::uint64_t seqno, Parts parts);
   void write_line(State state);
   // Why there will be nothing more, if the NIC's failure was but a sign of that.

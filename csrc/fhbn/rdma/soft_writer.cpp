@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "fhbn/errors.hpp"
+
 namespace lamina::fhbn::rdma {
 
 namespace {
@@ -41,6 +43,11 @@ void SoftWriter::connect(const std::shared_ptr<Segment>& peer_memory, const Remo
       nic_->connect(kBlocks, {there, known_as, peer_memory, failed_in(peer_memory)}, failed_in(memory_));
   qpn_ = pair.send.qpn;
   writer_.emplace(std::move(pair), registered_, told, peer_name);
+}
+
+Mlx5Writer& SoftWriter::connected() {
+  if (!writer_) throw ChannelError("this end is not connected to its softnic's peer yet");
+  return *writer_;
 }
 
 }  // namespace lamina::fhbn::rdma

@@ -26,18 +26,19 @@ public:
   void connect(const std::shared_ptr<Segment>& peer_memory, const RemoteMemory& known_as,
                const RemoteMemory& told, const std::string& peer_name);
 
-  // What puts its requests into the queue, once connected.
-  Mlx5Writer& connected() { return writer_.value(); }
+  // What puts its requests into the queue; ChannelError before connect().
+  Mlx5Writer& connected();
 
+  bool has_room() const override { return writer_ && writer_->has_room(); }
   void write(std::uint64_t local_offset, std::uint64_t remote_offset, std::uint64_t bytes) override {
-    writer_->write(local_offset, remote_offset, bytes);
+    connected().write(local_offset, remote_offset, bytes);
   }
   void write_line(std::uint64_t remote_offset, const Side& line) override {
-    writer_->write_line(remote_offset, line);
+    connected().write_line(remote_offset, line);
   }
-  void ring() override { writer_->ring(); }
-  void check() override { writer_->check(); }
-  void drain(Duration timeout) override { writer_->drain(timeout); }
+  void ring() override { connected().ring(); }
+  void check() override { connected().check(); }
+  void drain(Duration timeout) override { connected().drain(timeout); }
 
   // Cuts the link; lets the queue pair fail.
   void unplug() { nic_->unplug(qpn_); }

@@ -26,6 +26,7 @@ public:
     connection_.connect(peer, peer_name);
   }
 
+  bool has_room() const override { return handed_ + queued_count_ + 2 <= completed_ + kDepth; }
   void write(std::uint64_t local_offset, std::uint64_t remote_offset, std::uint64_t bytes) override;
   void write_line(std::uint64_t remote_offset, const Side& line) override;
   void ring() override;

@@ -36,6 +36,9 @@ class Writer {
 public:
   virtual ~Writer() = default;
 
+  // Whether the next message and its line need not wait for room in the queue, as far as check() has seen.
+  virtual bool has_room() const = 0;
+
   // Puts a request into the queue, waiting for room there if need be. Nothing is sent before ring(), except
   // what has to go to make room.
   virtual void write(std::uint64_t local_offset, std::uint64_t remote_offset, std::uint64_t bytes) = 0;

@@ -68,6 +68,7 @@ class _DeviceEnd:
     """
 
     _side: ClassVar[int]
+    _end = ctypes.c_void_p()  # of one that was never made
 
     def __init__(
         self,
@@ -214,9 +215,11 @@ class _DeviceEnd:
 
 
 def _end_waits(end: ctypes.c_void_p, nic: NicEnd | None) -> None:
-    cuda_library.call("channel_abort", end)
-    if nic is not None:
-        nic.abort()
+    try:
+        cuda_library.call("channel_abort", end)
+    finally:
+        if nic is not None:
+            nic.abort()
 
 
 class DeviceSender(_DeviceEnd):

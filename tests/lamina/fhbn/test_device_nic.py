@@ -262,10 +262,11 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SoftWriter]]:
 def test_a_nic_that_fails_is_told_and_asked_for_nothing_more(
     from_device: FromDevice, writers: list[SoftWriter], act: str, sentence: str
 ) -> None:
-    sender, receiver = from_device(timeout_s=0.02)
+    sender, receiver = from_device(timeout_s=1)
     getattr(writers[0], act)()
     for _ in range(5):  # the ring has four slots: the fifth message waits, and comes too late
         sender.send(*on_device(b"x"))
+    sender.drain()
     for _ in range(2):
         with pytest.raises(fhbn.NicError, match=sentence):
             sender.check()

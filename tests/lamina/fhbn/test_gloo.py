@@ -252,13 +252,7 @@ def test_a_killed_peer_is_lost(
         several(5, lambda: take(receiver))
 
 
-@pytest.fixture
-def collected() -> None:
-    """What other tests have left is gone before anything is counted."""
-    gc.collect()
-
-
-@pytest.mark.usefixtures("collected", "nothing_left")
+@pytest.mark.usefixtures("nothing_left")
 def test_nothing_is_left(listener: fhbn.Listener, secret: bytes, both: Both) -> None:
     ours, theirs = both(listener.accept, lambda: fhbn.connect(listener.address, name="a", secret=secret))
     for _ in range(3):

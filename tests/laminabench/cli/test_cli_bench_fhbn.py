@@ -161,6 +161,7 @@ def test_what_a_gpu_has_measured_is_a_table(shell: Shell, monkeypatch: pytest.Mo
     measured = {
         "device": "some GPU",
         "path": "pinned host memory",
+        "skipped": {"mlx5": "there is none"},
         "rows": [
             {
                 "engine": "softnic",
@@ -182,6 +183,7 @@ def test_what_a_gpu_has_measured_is_a_table(shell: Shell, monkeypatch: pytest.Mo
     code, out, _ = shell("bench", "fhbn", "--device", "cuda", "--engines", "softnic,mlx5")
     assert (code, asked) == (0, ["shm", "softnic,mlx5"])
     for words in (
+        "mlx5 skipped: there is none",
         "softnic*",
         "* softnic: a test bench",
         "some GPU",

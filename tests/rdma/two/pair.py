@@ -67,7 +67,7 @@ def main() -> None:
     asked = parser.parse_args()
     secret = bytes.fromhex(sys.stdin.readline())
     try:
-        if ":" in asked.address:
+        if asked.address.count(":") == 1 or "]:" in asked.address:  # others with colons are of IPv6
             measure(secret, asked.network, asked.address, asked.rounds)
         else:
             echo(secret, asked.network, asked.address)

@@ -83,7 +83,7 @@ def _closed(root: Path) -> dict[str, str]:
     """Device files that verbs go through and that this process may not use, or that are missing."""
     folder = root / "sys/class/infiniband_verbs"
     return {
-        _text(folder / name / "ibdev"): f"/dev/infiniband/{name}"
+        _text(folder / name / "ibdev") or name: f"/dev/infiniband/{name}"
         for name in _names(folder)
         if name.startswith("uverbs") and not os.access(root / "dev/infiniband" / name, os.R_OK | os.W_OK)
     }
