@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,11 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
 )
 settings.load_profile("laminabench")
+
+# Started in the background of a script, this process ignores Ctrl-C, and so would all that tests start to see
+# what that does.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 RAY_STORE_BYTES = 80 << 20  # the least that Ray takes
 RAY_KINDS = ("compute_gpu", "memory_gpu")
