@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "fhbn/errors.hpp"
 #include "fhbn/rdma/mlx5dv.hpp"
 
 namespace lamina::fhbn::rdma {
@@ -33,9 +32,8 @@ void ConnectxWriter::connect(const VerbsAddress& peer, const std::string& peer_n
   writer_.emplace(queues_of(connection_), local, remote, peer_name);
 }
 
-Mlx5Writer& ConnectxWriter::connected() {
-  if (!writer_) throw ChannelError(connection_->device().name() + ": this end is not connected yet");
-  return *writer_;
+std::string ConnectxWriter::unconnected() const {
+  return connection_->device().name() + ": this end is not connected yet";
 }
 
 }  // namespace lamina::fhbn::rdma

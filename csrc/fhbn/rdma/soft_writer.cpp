@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "fhbn/errors.hpp"
-
 namespace lamina::fhbn::rdma {
 
 namespace {
@@ -45,9 +43,6 @@ void SoftWriter::connect(const std::shared_ptr<Segment>& peer_memory, const Remo
   writer_.emplace(std::move(pair), registered_, told, peer_name);
 }
 
-Mlx5Writer& SoftWriter::connected() {
-  if (!writer_) throw ChannelError("this end is not connected to its softnic's peer yet");
-  return *writer_;
-}
+std::string SoftWriter::unconnected() const { return "this end is not connected to its softnic's peer yet"; }
 
 }  // namespace lamina::fhbn::rdma
