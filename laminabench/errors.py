@@ -1,11 +1,29 @@
-"""The errors a person is meant to read: one sentence that says what, where and what to do."""
+"""The errors a person is meant to read: a stable code, and a sentence that says what, where and what to do."""
 
 from __future__ import annotations
 
 
-class UserError(Exception):
+class CodedError(Exception):
+    """Raised as `UserError("trace-unknown", "no trace is called ...")`.
+
+    Tests and scripts rely on the code, which stays; the sentence may be improved. docs/errors.md lists all.
+    """
+
+    def __init__(self, *words: str) -> None:
+        code, self.sentence = words if len(words) == 2 else ("uncoded", *words)
+        # Both are arguments, so that the error survives being pickled on its way between processes.
+        super().__init__(*words)
+        self.code = code
+        # Shown in tracebacks, and found by `pytest.raises(match=...)`.
+        self.__notes__ = [code]
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+class UserError(CodedError):
     """Wrong use or bad input. The command line prints the sentence and exits with 2."""
 
 
-class CheckFailedError(Exception):
+class CheckFailedError(CodedError):
     """A check said no (a regression, a checksum, a failed gate). The command line exits with 1."""

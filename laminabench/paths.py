@@ -31,6 +31,6 @@ def home() -> Path:
     chosen = os.environ.get("LAMINABENCH_HOME")
     if chosen:
         return expanded(chosen)
-    import platformdirs  # noqa: PLC0415 - costs more than the rest of --help
+    import platformdirs
 
     return Path(platformdirs.user_cache_dir("laminabench", appauthor=False))

@@ -60,7 +60,7 @@ def _run(version: str, common: Any, work: Callable[[Any, Any], Any], item: Any) 
 def _joined(address: str) -> Any:
     """Ray, connected; a UserError where it is not installed, or nobody answers."""
     try:
-        import ray  # noqa: PLC0415 - not for work on this machine
+        import ray
     except ImportError as error:
         raise UserError(
             "Ray is not installed, or not whole: pip install 'laminabench[engine]' here and on every node"

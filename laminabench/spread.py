@@ -55,7 +55,7 @@ def spread(
 
 
 def _on_ray(address: str, common: Any) -> contextlib.AbstractContextManager[Submit]:
-    from laminabench.ray_tasks import tasks  # noqa: PLC0415 - Ray is slow to import, and may be missing
+    from laminabench.ray_tasks import tasks
 
     return tasks(address, common)
 

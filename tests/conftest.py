@@ -55,7 +55,7 @@ def real_profiles() -> Path:
 @pytest.fixture(scope="session")
 def machine() -> Iterator[Any]:
     """Where the workers of most tests start: torch and transformers are imported there once."""
-    from lamina import Machine  # noqa: PLC0415 - torch is slow to load
+    from lamina import Machine
 
     with Machine() as made:
         yield made
@@ -77,7 +77,7 @@ def ray_cluster() -> Iterator[Any]:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
-        from ray.cluster_utils import Cluster  # noqa: PLC0415 - Ray is slow to load
+        from ray.cluster_utils import Cluster
 
         # Not where Ray notes which cluster "auto" is; and the paths of sockets have to be short.
         folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")

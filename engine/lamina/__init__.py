@@ -14,7 +14,7 @@ __all__ = ["Engine", "Layout", "Machine", "Sampling"]
 def __getattr__(name: str) -> Any:
     """The engine needs torch; parts of lamina, such as the slab, do not."""
     if name in __all__:
-        from lamina import cluster, serve  # noqa: PLC0415 - not before it is asked for
+        from lamina import cluster, serve
 
         return getattr(cluster if name in ("Layout", "Machine") else serve, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

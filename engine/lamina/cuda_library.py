@@ -8,11 +8,13 @@ import os
 from functools import cache
 from pathlib import Path
 
+from lamina.errors import CodedError
+
 _BAD_ARGUMENT = 1
 _LIBRARY = "liblamina_cuda.so"
 
 
-class CudaError(RuntimeError):
+class CudaError(CodedError, RuntimeError):
     """No library, no device, or CUDA said no; the message is one sentence that says which."""
 
 

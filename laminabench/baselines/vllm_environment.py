@@ -59,7 +59,7 @@ def default_folder(kind: Kind) -> Path:
     chosen = os.environ.get("LAMINABENCH_HOME")
     if chosen:
         return expanded(chosen) / "baselines" / f"vllm-{kind}"
-    import platformdirs  # noqa: PLC0415 - costs more than the rest of --help
+    import platformdirs
 
     return Path(platformdirs.user_data_dir("laminabench", appauthor=False)) / "baselines" / f"vllm-{kind}"
 

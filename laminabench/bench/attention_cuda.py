@@ -86,10 +86,10 @@ def run(
 
 def _torch_with_cuda() -> Any:
     """Torch, if it and the kernels can use a GPU here."""
-    import torch  # noqa: PLC0415 - a second to import
+    import torch
 
-    from lamina.attention.cuda import require_device  # noqa: PLC0415
-    from lamina.cuda_library import CudaError  # noqa: PLC0415
+    from lamina.attention.cuda import require_device
+    from lamina.cuda_library import CudaError
 
     try:
         require_device()
@@ -99,7 +99,7 @@ def _torch_with_cuda() -> Any:
 
 
 def _measure(shape: Shape, rounds: int, copy_bandwidth: float) -> dict[str, Any]:
-    import torch  # noqa: PLC0415
+    import torch
 
     heads, kv_heads = shape.heads
     row: dict[str, Any] = {
@@ -140,9 +140,9 @@ def _measure(shape: Shape, rounds: int, copy_bandwidth: float) -> dict[str, Any]
 
 def _contenders(shape: Shape) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
     """Ways to do the same attention, and those that torch refuses here, with its reason."""
-    import torch  # noqa: PLC0415
-    from torch.nn.attention.flex_attention import flex_attention  # noqa: PLC0415
-    from torch.nn.functional import scaled_dot_product_attention  # noqa: PLC0415
+    import torch
+    from torch.nn.attention.flex_attention import flex_attention
+    from torch.nn.functional import scaled_dot_product_attention
 
     heads, kv_heads = shape.heads
     q = torch.randn((shape.batch, heads, 1, HEAD_DIM), device="cuda", dtype=torch.bfloat16)
@@ -169,9 +169,9 @@ def _contenders(shape: Shape) -> tuple[dict[str, Callable[[], object]], dict[str
 
 def _lamina(shape: Shape, q: Tensor) -> Callable[[], object]:
     """Begin and finish of one layer, planned once, as in a decode step."""
-    import torch  # noqa: PLC0415
+    import torch
 
-    from lamina.attention.cuda import CudaAttentionWorker  # noqa: PLC0415
+    from lamina.attention.cuda import CudaAttentionWorker
 
     heads, kv_heads = shape.heads
     tokens = shape.batch * shape.context
@@ -189,7 +189,7 @@ def _lamina(shape: Shape, q: Tensor) -> Callable[[], object]:
 
 def _copy_bandwidth() -> float:
     """Bytes read and written a second by the fastest thing that does both."""
-    import torch  # noqa: PLC0415
+    import torch
 
     source = torch.empty(COPY_BYTES, device="cuda", dtype=torch.uint8)
     target = torch.empty_like(source)

@@ -214,7 +214,7 @@ def on_device(engine: str, payload: NDArray[np.uint8]) -> Any:
     """The bytes where the engine takes them from. Not verified on hardware for NCCL."""
     if engine != "nccl":
         return payload
-    import torch  # noqa: PLC0415 - shared memory needs none
+    import torch
 
     return torch.from_numpy(payload).cuda()
 

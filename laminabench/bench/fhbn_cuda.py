@@ -80,9 +80,9 @@ def run(
 
 def _torch_with_cuda() -> Any:
     """Torch, if it and the kernels can use a GPU here."""
-    import torch  # noqa: PLC0415 - a second to import
+    import torch
 
-    from lamina import cuda_library  # noqa: PLC0415
+    from lamina import cuda_library
 
     try:
         cuda_library.call("check_device")
@@ -138,7 +138,7 @@ class _Channels:
 
 def _message(size: int) -> list[Tensor]:
     """A message of one part, or of none."""
-    import torch  # noqa: PLC0415
+    import torch
 
     return [torch.zeros(size, dtype=torch.uint8, device="cuda")] if size else []
 
@@ -182,7 +182,7 @@ def _one_way(engine: str, size: int, rounds: int) -> dict[str, dict[str, float]]
 
 
 def _stage(source: Tensor, target: Tensor) -> None:
-    import torch  # noqa: PLC0415
+    import torch
 
     target.copy_(source.cpu())
     torch.cuda.synchronize()
@@ -190,7 +190,7 @@ def _stage(source: Tensor, target: Tensor) -> None:
 
 def _trips(engine: str, size: int, rounds: int) -> dict[str, dict[str, float]]:
     """The host sends, the GPU works, the host receives; the host's clock."""
-    import torch  # noqa: PLC0415
+    import torch
 
     held = _message(size)
     payload = [torch.zeros(size, dtype=torch.uint8)] if size else []

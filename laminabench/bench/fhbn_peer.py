@@ -97,7 +97,7 @@ def channels(
         sender = link.sender(there, **either)
         return sender, link.receiver(back, **wanted)
     if engine == "nccl":
-        import torch  # noqa: PLC0415 - shared memory needs none
+        import torch
 
         # The first process has the first GPU. Not verified on hardware.
         torch.cuda.set_device(1)

@@ -45,7 +45,7 @@ def spec_of(max_num_seqs: int | None = None) -> Spec:
 
 def _decision(solver: str, repeats: int, decisions: int) -> Row:
     """Over lengths, each by the median of its repeats; judged by the length that takes longest."""
-    from laminabench import _sim  # noqa: PLC0415 - the native module
+    from laminabench import _sim
 
     chosen = board(BOARD)
     moments = [uniform(BATCH, length, chosen) for length in LENGTHS]

@@ -105,6 +105,6 @@ def _write_azure_csv(path: Path, rows: int) -> None:
 
 
 def _pandas_load(path: Path) -> None:
-    import pandas  # noqa: PLC0415 - only to compare with
+    import pandas
 
     pandas.read_csv(path, parse_dates=["TIMESTAMP"])

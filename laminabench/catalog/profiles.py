@@ -131,7 +131,7 @@ def _samples(table: pd.DataFrame, names: dict[str, str], seconds: Float64) -> Sa
 
 
 def _read(folder: Path, name: str) -> pd.DataFrame:
-    import pandas as pd  # noqa: PLC0415 - only fitting needs it
+    import pandas as pd
 
     path = folder / name
     if not path.is_file():

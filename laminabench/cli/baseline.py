@@ -34,8 +34,8 @@ def baseline() -> None:
 @reporting
 def setup(name: str, kind: str | None, into: Path | None, python: str | None, out: Output) -> None:
     """Install a system, with pinned versions that are checked. Run again, it does nothing."""
-    from laminabench.baselines.vllm_environment import default_folder, default_kind  # noqa: PLC0415
-    from laminabench.baselines.vllm_setup import set_up  # noqa: PLC0415
+    from laminabench.baselines.vllm_environment import default_folder, default_kind
+    from laminabench.baselines.vllm_setup import set_up
 
     chosen = "cuda" if kind == "cuda" else "cpu" if kind == "cpu" else default_kind()
     folder = (into or default_folder(chosen)).absolute()
@@ -60,7 +60,7 @@ def list_baselines(out: Output) -> None:
 @reporting
 def show(name: str, out: Output) -> None:
     """All that is known of a system's environments: versions, where, and what is not as pinned."""
-    from laminabench.cli.facts import render_facts  # noqa: PLC0415
+    from laminabench.cli.facts import render_facts
 
     facts = {"name": name, "environments": [_state(kind) for kind in ("cpu", "cuda")]}
     out.result(facts, lambda console: render_facts(console, facts))
@@ -68,8 +68,8 @@ def show(name: str, out: Output) -> None:
 
 def _state(kind: Any) -> dict[str, Any]:
     """What `replay` would find."""
-    from laminabench.baselines.vllm_environment import default_folder, find  # noqa: PLC0415
-    from laminabench.errors import UserError  # noqa: PLC0415
+    from laminabench.baselines.vllm_environment import default_folder, find
+    from laminabench.errors import UserError
 
     try:
         return {"name": "vllm", "ready": True, **find(kind).describe(), "why_not": None}

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 @reporting
 def attention(seconds: float, kv_mb: float, device: str, out: Output) -> None:
     """Decode attention's speed on this machine, as a share of what its memory can be read at."""
-    from laminabench.cli.engine_extra import needed  # noqa: PLC0415 - torch is slow to import
+    from laminabench.cli.engine_extra import needed
 
     with needed(), out.progress("cases", unit="cases") as progress:
         if device == "cuda":
-            from laminabench.bench import attention_cuda  # noqa: PLC0415
+            from laminabench.bench import attention_cuda
 
             result = attention_cuda.run(progress=progress)
         else:
-            from laminabench.bench.attention import run  # noqa: PLC0415
+            from laminabench.bench.attention import run
 
             result = run(seconds, int(kv_mb * (1 << 20)), progress)
     render = _render_cuda if device == "cuda" else _render
@@ -44,7 +44,7 @@ def attention(seconds: float, kv_mb: float, device: str, out: Output) -> None:
 
 
 def _render(console: Console, result: dict[str, Any]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for title in ("heads", "numbers", "slots"):
@@ -74,7 +74,7 @@ def _render(console: Console, result: dict[str, Any]) -> None:
 
 
 def _render_cuda(console: Console, result: dict[str, Any]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     copy = result["copy_bandwidth_bytes_per_s"]["median"]
     console.print(f"{result['device']}, which copies {copy / 1e9:,.0f} GB/s; bfloat16, slots at random")

@@ -58,10 +58,10 @@ def endpoint(
     The server is another process on this machine: where the two have no core each, what is measured is how
     they share one.
     """
-    from laminabench.cli.endpoint_extra import needed  # noqa: PLC0415
+    from laminabench.cli.endpoint_extra import needed
 
     with needed():
-        from laminabench.bench.endpoint import Load, run  # noqa: PLC0415 - numpy, and the extra
+        from laminabench.bench.endpoint import Load, run
 
         loads = [
             Load(request_rate, seconds, prompt_tokens, output_tokens, min(each, output_tokens), gap_ms / 1e3)
@@ -73,7 +73,7 @@ def endpoint(
 
 
 def _render(console: Console, result: dict[str, Any]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     workers = result["client_workers"]
     clients = "one client process" if workers == 1 else f"{workers} client processes"

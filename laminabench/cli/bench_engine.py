@@ -67,15 +67,15 @@ def engine(
     --compare model worker and attention worker have a core each, and layouts of them take turns, with vLLM
     if that is wanted.
     """
-    from laminabench.cli.engine_extra import needed  # noqa: PLC0415 - torch takes a second to import
+    from laminabench.cli.engine_extra import needed
 
     # Read when torch is loaded. After each matrix product its threads would go on spinning for a millisecond,
     # on the cores that attention needs then; docs/engine.md tells users of the engine.
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     with needed():
-        from lamina.kv import ArenaError  # noqa: PLC0415
-        from lamina.serve import EngineError, RequestError  # noqa: PLC0415
-        from laminabench.bench.engine import run  # noqa: PLC0415
+        from lamina.kv import ArenaError
+        from lamina.serve import EngineError, RequestError
+        from laminabench.bench.engine import run
 
     if compare:
         _compare(compare, batch, context, output_tokens, rounds, vllm_python, out)
@@ -98,19 +98,19 @@ def _compare(
     vllm_python: Path | None,
     out: Output,
 ) -> None:
-    from laminabench.cli.bench_engine_compare import CONTENDERS, render  # noqa: PLC0415
+    from laminabench.cli.bench_engine_compare import CONTENDERS, render
 
     chosen = list(dict.fromkeys(name.strip() for name in names.split(",")))
     if unknown := [name for name in chosen if name not in CONTENDERS]:
         raise UserError(f"--compare {names}: '{unknown[0]}' is unknown; known are {', '.join(CONTENDERS)}")
-    from lamina.fhbn import ChannelError  # noqa: PLC0415
-    from lamina.kv import ArenaError  # noqa: PLC0415
-    from lamina.serve import EngineError, RequestError  # noqa: PLC0415
-    from laminabench.bench.engine_compare import compare  # noqa: PLC0415
-    from laminabench.bench.engine_contenders import Load  # noqa: PLC0415
+    from lamina.fhbn import ChannelError
+    from lamina.kv import ArenaError
+    from lamina.serve import EngineError, RequestError
+    from laminabench.bench.engine_compare import compare
+    from laminabench.bench.engine_contenders import Load
 
     if vllm_python is None and "vllm" in chosen:
-        from laminabench.baselines.vllm_environment import find  # noqa: PLC0415
+        from laminabench.baselines.vllm_environment import find
 
         vllm_python = find("cpu").python
 
@@ -129,7 +129,7 @@ def _compare(
 
 
 def _render(console: Console, result: dict[str, Any]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     options, threads = result["options"], result["threads"]
     console.print(

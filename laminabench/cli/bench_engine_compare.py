@@ -14,7 +14,7 @@ CONTENDERS = ("serial", "rotational", "one-process", "vllm")
 
 def render(console: Console, result: dict[str, Any]) -> None:
     """A row for each who took part, then the ratios beside their targets."""
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     console.print(
         f"{result['model']}, bfloat16, decoding only: {result['batch']} requests of "

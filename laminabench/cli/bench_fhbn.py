@@ -61,10 +61,10 @@ def fhbn(context: click.Context, /, device: str, out: Output, **asked: Any) -> N
 
 
 def _on_a_gpu(out: Output, engines: str) -> None:
-    from laminabench.cli.engine_extra import needed  # noqa: PLC0415
+    from laminabench.cli.engine_extra import needed
 
     with needed():
-        from laminabench.bench.fhbn_cuda import run  # noqa: PLC0415
+        from laminabench.bench.fhbn_cuda import run
     with needed(), out.progress("sizes", unit="sizes") as progress:
         result = run(engines, progress=progress)
     out.result(result, lambda console: _render_cuda(console, result))
@@ -80,18 +80,18 @@ def _between_processes(
     *,
     named: bool,
 ) -> None:
-    from laminabench.cli.engine_extra import needed  # noqa: PLC0415 - reads what --help does without
+    from laminabench.cli.engine_extra import needed
 
     if plot is not None:
-        from laminabench.figures.drawn import check_target  # noqa: PLC0415
+        from laminabench.figures.drawn import check_target
 
         check_target(plot)
     with needed():
-        from laminabench.bench.fhbn import run  # noqa: PLC0415
-        from laminabench.bench.fhbn_asked import engines_of, sizes_of  # noqa: PLC0415
+        from laminabench.bench.fhbn import run
+        from laminabench.bench.fhbn_asked import engines_of, sizes_of
     asked, wanted = engines_of(engines, named=named), sizes_of(sizes)
     if directory is not None:
-        from laminabench.bench.fhbn_run import check_replaceable  # noqa: PLC0415 - needs pyarrow
+        from laminabench.bench.fhbn_run import check_replaceable
 
         check_replaceable(directory)
     if asked.auto:
@@ -107,22 +107,22 @@ def _between_processes(
     # Said first: a file that cannot be written does not take it away.
     out.result(measured.result, lambda console: _render(console, measured.result))
     if directory is not None:
-        from laminabench.bench.fhbn_run import write  # noqa: PLC0415
+        from laminabench.bench.fhbn_run import write
 
         write(directory, measured, ["laminabench", *sys.argv[1:]])
         out.note(f"wrote {directory}")
     if plot is not None:
-        from laminabench.figures.fig13 import draw  # noqa: PLC0415
+        from laminabench.figures.fig13 import draw
 
         draw(measured.result, plot)
         out.note(f"drew {plot}")
 
 
 def _render(console: Console, result: dict[str, Any]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
-    from laminabench.bench.fhbn_asked import size_text  # noqa: PLC0415
-    from laminabench.bench.fhbn_rows import SHARE_FROM  # noqa: PLC0415
+    from laminabench.bench.fhbn_asked import size_text
+    from laminabench.bench.fhbn_rows import SHARE_FROM
 
     table = Table(box=None, pad_edge=False)
     table.add_column("engine")
@@ -158,9 +158,9 @@ def _render(console: Console, result: dict[str, Any]) -> None:
 
 
 def _render_cuda(console: Console, result: dict[str, Any]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
-    from laminabench.bench.fhbn_asked import size_text  # noqa: PLC0415
+    from laminabench.bench.fhbn_asked import size_text
 
     console.print(f"{literal(result['device'])}; {result['path']}; not verified on hardware")
     table = Table(box=None, pad_edge=False)

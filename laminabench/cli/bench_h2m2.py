@@ -13,7 +13,7 @@ from laminabench.cli.output import Output, reporting
 @reporting
 def h2m2(repeats: int, out: Output) -> None:
     """Time decisions about mapping, and replays on boards, targets beside what came out."""
-    from laminabench.bench.h2m2 import run  # noqa: PLC0415 - numpy is slow to import
+    from laminabench.bench.h2m2 import run
 
     rows = run(repeats=repeats)
     met = all(row["met"] is not False for row in rows)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @reporting
 def plan(repeats: int, jobs: int | None, out: Output) -> None:
     """Time the search for a plan, in turns with replaying every candidate."""
-    from laminabench.bench.plan import run  # noqa: PLC0415 - numpy is slow to import
+    from laminabench.bench.plan import run
 
     with out.progress("planning", unit="searches") as told:
         row = run(repeats, jobs, told)
@@ -27,7 +27,7 @@ def plan(repeats: int, jobs: int | None, out: Output) -> None:
 
 
 def _render(console: Console, row: dict[str, Any]) -> None:
-    from laminabench.cli.plan_text import counted  # noqa: PLC0415 - not for --json
+    from laminabench.cli.plan_text import counted
 
     rate, ratio = row["candidates_per_s"], row["times_faster_than_grid"]
     console.print(f"{row['what']}: {row['candidates']:,} candidates")

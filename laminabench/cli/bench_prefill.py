@@ -56,12 +56,12 @@ def prefill(
     prompts that the model worker computes in the batch's turn. llama-mini in bfloat16 with made-up weights, a
     model worker and an attention worker, one batch.
     """
-    from laminabench.cli.engine_extra import needed  # noqa: PLC0415 - torch takes a second to import
+    from laminabench.cli.engine_extra import needed
 
     with needed():
-        from lamina.fhbn import ChannelError  # noqa: PLC0415
-        from lamina.serve import EngineError, RequestError  # noqa: PLC0415
-        from laminabench.bench.prefill import Offer, run  # noqa: PLC0415
+        from lamina.fhbn import ChannelError
+        from lamina.serve import EngineError, RequestError
+        from laminabench.bench.prefill import Offer, run
 
     if source is None:
         source = "computed" if len(os.sched_getaffinity(0)) >= OWN_CORES else "traffic"
@@ -84,7 +84,7 @@ def prefill(
 
 
 def _render(console: Console, result: dict[str, Any]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     console.print(
         f"{result['model']}, bfloat16, {result['cores']} cores: {result['batch']} requests of "

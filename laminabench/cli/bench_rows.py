@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def render_times(console: Console, rows: Sequence[dict[str, Any]]) -> None:
     """Rows of `laminabench.bench.timing.timed`, with the memory of those that say how much they took."""
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     table.add_column("what")

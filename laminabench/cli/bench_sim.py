@@ -14,7 +14,7 @@ from laminabench.cli.output import Output, reporting
 @reporting
 def sim(week: bool, repeats: int, out: Output) -> None:
     """Time the virtual cluster, targets beside what came out."""
-    from laminabench.bench.sim import run  # noqa: PLC0415 - numpy is slow to import
+    from laminabench.bench.sim import run
 
     rows = run(week=week, repeats=repeats)
     met = all(row["met"] for row in rows)

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 @reporting
 def slab(seconds: float, out: Output) -> None:
     """Token allocations per second of the KV slab allocator, on one core, target beside them."""
-    from laminabench.bench.slab import run  # noqa: PLC0415 - numpy is slow to import
+    from laminabench.bench.slab import run
 
     result = run(seconds)
     out.result(result, lambda console: _render(console, result))
 
 
 def _render(console: Console, result: dict[str, Any]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     table.add_column("call")

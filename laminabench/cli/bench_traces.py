@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @reporting
 def traces(csv_rows: int, parquet_rows: int, repeats: int, out: Output) -> None:
     """Load a CSV in Azure's format (beside pandas) and open a large parquet trace, targets beside them."""
-    from laminabench.bench.traces import run  # noqa: PLC0415 - pyarrow is slow to import
+    from laminabench.bench.traces import run
 
     out.note(f"writing {csv_rows:,} CSV rows and {parquet_rows:,} parquet rows to measure with")
     result = run(csv_rows, parquet_rows, repeats)

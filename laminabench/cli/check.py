@@ -48,15 +48,15 @@ def check(
     laminabench check --junit check.xml --markdown check.md
     laminabench check --update
     """
-    from laminabench.cli.check_replay import require_flags  # noqa: PLC0415 - numpy, not for --help
-    from laminabench.cli.check_table import render  # noqa: PLC0415
-    from laminabench.cli.replay_flags import flags_of_many  # noqa: PLC0415
-    from laminabench.regress.case_file import read_cases  # noqa: PLC0415
-    from laminabench.regress.gate import goldens_of, keep, verdicts_on  # noqa: PLC0415
-    from laminabench.regress.junit import write_junit  # noqa: PLC0415
-    from laminabench.regress.markdown import write_markdown  # noqa: PLC0415
-    from laminabench.regress.told import headline  # noqa: PLC0415
-    from laminabench.runs.replace import require_writable  # noqa: PLC0415
+    from laminabench.cli.check_replay import require_flags
+    from laminabench.cli.check_table import render
+    from laminabench.cli.replay_flags import flags_of_many
+    from laminabench.regress.case_file import read_cases
+    from laminabench.regress.gate import goldens_of, keep, verdicts_on
+    from laminabench.regress.junit import write_junit
+    from laminabench.regress.markdown import write_markdown
+    from laminabench.regress.told import headline
+    from laminabench.runs.replace import require_writable
 
     began = time.perf_counter()
     file = read_cases(cases, flags_of_many())
@@ -91,8 +91,8 @@ def check(
 
 def _replayed(cases: Sequence[Case], jobs: int | None, out: Output) -> dict[str, tuple[Obtained, float]]:
     """What each case came to now, and its seconds. What is measured has the machine to itself."""
-    from laminabench.cli.check_replay import replayed  # noqa: PLC0415 - numpy, not for --help
-    from laminabench.spread import spread  # noqa: PLC0415
+    from laminabench.cli.check_replay import replayed
+    from laminabench.spread import spread
 
     found: dict[str, tuple[Obtained, float]] = {}
     modelled = [case for case in cases if not case.measured]

@@ -49,10 +49,10 @@ class _Call:
 
     def run(self) -> None:
         """Compare, print, write, judge."""
-        from laminabench.cli.compare_text import print_sheets, write_markdown  # noqa: PLC0415 - not for --help
-        from laminabench.compare.gates import failures, parse_gate  # noqa: PLC0415 - numpy
-        from laminabench.figures.drawn import check_target  # noqa: PLC0415
-        from laminabench.runs.replace import require_writable  # noqa: PLC0415
+        from laminabench.cli.compare_text import print_sheets, write_markdown
+        from laminabench.compare.gates import failures, parse_gate
+        from laminabench.figures.drawn import check_target
+        from laminabench.runs.replace import require_writable
 
         gates = [parse_gate(text) for text in self.flags["fail_on"]]
         if self.flags["plot"]:
@@ -84,12 +84,12 @@ class _Call:
 
     def answer(self) -> Answer:
         """What the flags ask to be compared."""
-        from laminabench.cli.compare_answers import of_runs, of_systems  # noqa: PLC0415 - numpy, not for --help
+        from laminabench.cli.compare_answers import of_runs, of_systems
 
         runs: tuple[Path, ...] = self.flags["runs"]
         require_together(compare, self.given, self.flags)
         if self.flags["live"]:
-            from laminabench.cli.compare_live import of_live  # noqa: PLC0415 - replay's flags, only for it
+            from laminabench.cli.compare_live import of_live
 
             return of_live(self.flags, self.given, self.options, self.out)
         return of_runs(self.flags, self.out) if runs else of_systems(self.flags, self.options, self.out)

@@ -72,7 +72,7 @@ class OfRuns:
         return [sheet_of_runs(self.compared)]
 
     def draw(self, target: Path) -> None:
-        from laminabench.figures.compared import draw_sides  # noqa: PLC0415 - slow to import
+        from laminabench.figures.compared import draw_sides
 
         draw_sides(self.compared, target)
 
@@ -111,7 +111,7 @@ class OfSystems:
         return sheets_of_grid(self.cells, self.base, as_published=not self.terms.given)
 
     def draw(self, target: Path) -> None:
-        from laminabench.figures.compared import draw_cells  # noqa: PLC0415 - slow to import
+        from laminabench.figures.compared import draw_cells
 
         draw_cells(self.cells, target)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def print_sheets(console: Console, sheets: Sequence[Sheet], failed: Sequence[str]) -> None:
     """Each as a table with its notes; then every gate that failed, a line each."""
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     for place, sheet in enumerate(sheets):
         if place:

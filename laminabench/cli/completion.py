@@ -16,7 +16,7 @@ def completion(shell: str) -> None:
     zsh:   eval "$(laminabench completion zsh)"    in ~/.zshrc
     fish:  laminabench completion fish | source    in config.fish
     """
-    from laminabench.cli.main import COMPLETION, main  # noqa: PLC0415 - main's table leads here
+    from laminabench.cli.main import COMPLETION, main
 
     found = get_completion_class(shell)
     assert found is not None

@@ -75,12 +75,12 @@ def _one(
     dtype: str | None,
     source: bool,
 ) -> None:
-    from laminabench.cli.convert_text import render, render_instructions, render_source  # noqa: PLC0415
-    from laminabench.cli.engine_extra import needed  # noqa: PLC0415
-    from laminabench.conversion.asked import asked  # noqa: PLC0415 - reads TOML
-    from laminabench.errors import CheckFailedError  # noqa: PLC0415
-    from laminabench.figures.converted_layer import draw_slice  # noqa: PLC0415
-    from laminabench.figures.drawn import check_target  # noqa: PLC0415
+    from laminabench.cli.convert_text import render, render_instructions, render_source
+    from laminabench.cli.engine_extra import needed
+    from laminabench.conversion.asked import asked
+    from laminabench.errors import CheckFailedError
+    from laminabench.figures.converted_layer import draw_slice
+    from laminabench.figures.drawn import check_target
 
     if graph is not None:
         check_target(graph)
@@ -89,7 +89,7 @@ def _one(
     if layers is not None and layers >= _LONG:
         out.note(f"running {layers} layers of {model.name} symbolically: about a tenth of a second each")
     with needed():  # torch takes seconds to import
-        from laminabench.conversion.report import check_slice, report, typical_slice  # noqa: PLC0415
+        from laminabench.conversion.report import check_slice, report, typical_slice
 
     facts = report(model, dtype, rope)
     if index is not None:
@@ -117,14 +117,14 @@ def _one(
 
 
 def _families(out: Output, dtype: str | None, rope: str) -> None:
-    from laminabench.catalog.small_models import SMALL_MODELS  # noqa: PLC0415
-    from laminabench.cli.convert_text import render_families  # noqa: PLC0415
-    from laminabench.cli.engine_extra import needed  # noqa: PLC0415
-    from laminabench.conversion.asked import asked  # noqa: PLC0415
-    from laminabench.errors import CheckFailedError  # noqa: PLC0415
+    from laminabench.catalog.small_models import SMALL_MODELS
+    from laminabench.cli.convert_text import render_families
+    from laminabench.cli.engine_extra import needed
+    from laminabench.conversion.asked import asked
+    from laminabench.errors import CheckFailedError
 
     with needed():
-        from laminabench.conversion.report import report, summary  # noqa: PLC0415
+        from laminabench.conversion.report import report, summary
 
     rows = []
     with out.progress("converting", unit="families") as progress:

@@ -182,7 +182,7 @@ def _product(one: Mapping[str, Any]) -> str:
 
 
 def _table(*titles: str, wide: int | None = None) -> Table:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for place, title in enumerate(titles):

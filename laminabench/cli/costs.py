@@ -24,7 +24,7 @@ def costs() -> None:
 @reporting
 def list_costs(out: Output) -> None:
     """The sets that --costs takes."""
-    from laminabench.catalog.cost_file import COST_SETS, DEFAULT_COSTS, load_costs  # noqa: PLC0415
+    from laminabench.catalog.cost_file import COST_SETS, DEFAULT_COSTS, load_costs
 
     rows = [{**load_costs(name).describe(), "default": name == DEFAULT_COSTS} for name in COST_SETS]
 
@@ -49,8 +49,8 @@ def list_costs(out: Output) -> None:
 @reporting
 def show(name: str, device_name: str, tp: int, dtype: str, out: Output) -> None:
     """Every coefficient of a set (NAME or a TOML file) for one device: value, kind, source, error."""
-    from laminabench.catalog.cost_file import load_costs  # noqa: PLC0415
-    from laminabench.catalog.hardware import device  # noqa: PLC0415
+    from laminabench.catalog.cost_file import load_costs
+    from laminabench.catalog.hardware import device
 
     facts = {
         "set": name,
@@ -78,8 +78,8 @@ def show(name: str, device_name: str, tp: int, dtype: str, out: Output) -> None:
 @reporting
 def fit(set_name: str, folder: Path | None, target: Path | None, out: Output) -> None:
     """Fit a cost set to published measurements and print its errors, held-out shapes included."""
-    from laminabench.catalog.cost_file import write_costs  # noqa: PLC0415
-    from laminabench.catalog.fit_costs import fit as fit_set  # noqa: PLC0415
+    from laminabench.catalog.cost_file import write_costs
+    from laminabench.catalog.fit_costs import fit as fit_set
 
     named = folder or (
         Path(os.environ["LAMINABENCH_PROFILES"]) if os.environ.get("LAMINABENCH_PROFILES") else None
@@ -96,7 +96,7 @@ def fit(set_name: str, folder: Path | None, target: Path | None, out: Output) ->
 
 
 def _render_errors(console: Console, rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     # Not every term has every kind of error.
     titles = list(dict.fromkeys(key for row in rows for key in row))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import FrameType
 
 import click
@@ -77,19 +79,37 @@ def say(sentence: str) -> None:
         click.echo(sentence, err=True)
 
 
-def sentence_of(error: Exception) -> tuple[str, int]:
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a run of the command line ended: its exit code, and what is to be said of it, if anything."""
+
+    exit_code: int
+    sentence: str = ""
+    error_code: str = ""
+
+
+def say_as_json(end: End) -> None:
+    """The one object on stdout of a command with --json that failed before it had a result."""
+    error = {"code": end.error_code, "message": end.sentence.removeprefix("laminabench: ")}
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(json.dumps({"error": error}, indent=2))
+
+
+def end_of(error: Exception) -> End:
     """What to tell of an error, and the exit code for it."""
     if isinstance(error, CheckFailedError):
-        return f"check failed: {error}", CHECK_FAILED
+        return End(CHECK_FAILED, f"laminabench: check failed: {error}", error.code)
     if isinstance(error, UserError):
-        return f"error: {error}", WRONG_USE
+        return End(WRONG_USE, f"laminabench: error: {error}", error.code)
     if isinstance(error, OSError):
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
-        return f"error: {where}{error.strerror or error}", WRONG_USE
+        return End(WRONG_USE, f"laminabench: error: {where}{error.strerror or error}", "os-error")
     if isinstance(error, MemoryError):
-        return "error: this needs more memory than there is; ask for fewer or smaller requests", WRONG_USE
-    return (
-        f"internal error: {type(error).__name__}: {error}; this is a bug: "
-        "please report it with what LAMINABENCH_DEBUG=1 shows",
+        sentence = "this needs more memory than there is; ask for fewer or smaller requests"
+        return End(WRONG_USE, f"laminabench: error: {sentence}", "out-of-memory")
+    return End(
         BUG,
+        f"laminabench: internal error: {type(error).__name__}: {error}; this is a bug: "
+        "please report it with what LAMINABENCH_DEBUG=1 shows",
+        "internal",
     )

@@ -24,10 +24,10 @@ def devices(out: Output) -> None:
     can run here needs a peer that has it too. LAMINA_RDMA_DEVICE names the device, and its port as in
     mlx5_0:1, that channels take instead of the first whose port is up.
     """
-    from laminabench.cli.engine_extra import needed  # noqa: PLC0415 - reads what --help does without
+    from laminabench.cli.engine_extra import needed
 
     with needed():
-        from lamina.fhbn.nic import diagnosed  # noqa: PLC0415
+        from lamina.fhbn.nic import diagnosed
     found = diagnosed()
     out.result(found.described(), lambda console: _render(console, found, every_gid=out.verbose))
 
@@ -52,7 +52,7 @@ def _render(console: Console, found: Diagnosis, *, every_gid: bool) -> None:
 
 
 def _render_devices(console: Console, devices: tuple[Device, ...]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for title in ("device", "provider", "firmware"):
@@ -82,7 +82,7 @@ def _interfaces(port: Port) -> str:
 
 
 def _render_gids(console: Console, device: Device) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for title in ("GIDs of", "index", "address", "kind", "interface"):
@@ -96,7 +96,7 @@ def _render_gids(console: Console, device: Device) -> None:
 
 
 def _render_engines(console: Console, found: Diagnosis) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for title in ("engine", "here", "verified", "needs"):

@@ -54,10 +54,10 @@ def figures(
     laminabench figures fig10
     laminabench figures all --out figures
     """
-    from laminabench.figures.ground import Ground, kept_results  # noqa: PLC0415 - numpy, not for --help
-    from laminabench.figures.paper import figure, find, write  # noqa: PLC0415
-    from laminabench.figures.paper_page import write_page  # noqa: PLC0415
-    from laminabench.spread import spread  # noqa: PLC0415
+    from laminabench.figures.ground import Ground, kept_results
+    from laminabench.figures.paper import figure, find, write
+    from laminabench.figures.paper_page import write_page
+    from laminabench.spread import spread
 
     chosen = find(names)
     if listing:
@@ -101,7 +101,7 @@ def _list(console: Console, titles: dict[str, str]) -> None:
 
 
 def _render(console: Console, written: list[Written], folder: Path) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for column in ("figure", "claim", "published", "ours", "deviation"):

@@ -57,7 +57,7 @@ def priced_devices(
     prices: tuple[str, ...], price_basis: str | None, powers: tuple[str, ...] = ()
 ) -> Mapping[str, Device]:
     """The catalogue's devices with the user's prices and watts."""
-    from laminabench.catalog.hardware import (  # noqa: PLC0415 - reads TOML
+    from laminabench.catalog.hardware import (
         bought,
         load_devices,
         parse_power,
@@ -65,7 +65,7 @@ def priced_devices(
         priced,
         rated,
     )
-    from laminabench.catalog.price import DEFAULT_RULE  # noqa: PLC0415
+    from laminabench.catalog.price import DEFAULT_RULE
 
     # Watts first: a purchase price has their electricity in it.
     devices: Mapping[str, Device] = rated(load_devices(), dict(parse_power(text) for text in powers))
@@ -93,14 +93,14 @@ def show(
     name: str, prices: tuple[str, ...], powers: tuple[str, ...], price_basis: str | None, out: Output
 ) -> None:
     """Every number of one device, and its source."""
-    from laminabench.catalog.hardware import device  # noqa: PLC0415
+    from laminabench.catalog.hardware import device
 
     facts = device(name, priced_devices(prices, price_basis, powers)).describe()
     out.result(facts, lambda console: render_facts(console, facts))
 
 
 def _render(console: Console, rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     table.add_column("device")

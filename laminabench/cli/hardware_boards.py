@@ -22,7 +22,7 @@ ORIGINAL = "h2m2"
 @reporting
 def boards(name: str | None, out: Output) -> None:
     """Boards with two memories, a line each; of one, every parameter and where it is from."""
-    from laminabench.catalog.boards import NAMES, board  # noqa: PLC0415 - reads TOML
+    from laminabench.catalog.boards import NAMES, board
 
     if name is None:
         rows = [_summary(board(each), board(ORIGINAL)) for each in NAMES]
@@ -44,7 +44,7 @@ def _summary(found: Board, original: Board) -> dict[str, Any]:
 
 
 def _render_all(console: Console, rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     table.add_column("board")
@@ -62,7 +62,7 @@ def _render_all(console: Console, rows: list[dict[str, Any]]) -> None:
 
 
 def _render_one(console: Console, title: str, parameters: list[dict[str, Any]]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     console.print(f"[bold]{literal(title)}[/bold]", soft_wrap=True)
     table = Table(box=None, pad_edge=False)

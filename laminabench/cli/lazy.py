@@ -47,7 +47,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.table and not args[0].startswith("-"):
-            from laminabench.nearest import nearest  # noqa: PLC0415 - only for the mistyped
+            from laminabench.nearest import nearest
 
             raise click.UsageError(f"no command is called '{args[0]}'; {nearest(args[0], self.table)}", ctx)
         return super().resolve_command(ctx, args)

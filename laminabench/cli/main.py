@@ -9,6 +9,7 @@ import click
 
 from laminabench.cli import ending
 from laminabench.cli.lazy import Lazy, LazyGroup
+from laminabench.cli.output import Output
 
 # Set by the shell's completion script, which `laminabench completion` prints.
 COMPLETION = "_LAMINABENCH_COMPLETE"
@@ -138,7 +139,7 @@ COMMANDS = (
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from laminabench import version  # noqa: PLC0415 - asks git, which costs
+        from laminabench import version
 
         click.echo(f"laminabench {version.describe()}")
         ctx.exit()
@@ -157,39 +158,47 @@ def main() -> None:
     """Would splitting attention from the model beat the LLM serving you run today, and by how much?"""
 
 
-def run(arguments: list[str] | None = None) -> None:
-    """The console script: every way a command can end, as an exit code and at most one sentence."""
+def run(arguments: list[str] | None = None, *, show_codes: bool = False) -> None:
+    """The console script: every way a command can end, as an exit code and at most one sentence.
+
+    With -v an error's code follows its sentence; with --json stdout has it as `{"error": {...}}`.
+    """
+    words = sys.argv[1:] if arguments is None else arguments
     ending.open_streams()
+    Output.answered = False
     with ending.terminable():
-        said, code = _outcome(arguments)
-    if said:
-        ending.say(said)
+        end = _outcome(arguments)
+    if end.sentence:
+        with_code = bool(end.error_code) and (show_codes or not {"-v", "--verbose"}.isdisjoint(words))
+        ending.say(f"{end.sentence} [{end.error_code}]" if with_code else end.sentence)
+    if end.error_code and "--json" in words and not Output.answered:
+        ending.say_as_json(end)
     ending.close_streams()
-    sys.exit(code)
+    sys.exit(end.exit_code)
 
 
-def _outcome(arguments: list[str] | None) -> tuple[str, int]:
-    """Run the command; what is to be said of its end, and the exit code."""
+def _outcome(arguments: list[str] | None) -> ending.End:
+    """Run the command; how it ended."""
     try:
-        return "", _call(arguments)
+        return ending.End(_call(arguments))
     except click.exceptions.NoArgsIsHelpError as error:
-        return error.format_message(), ending.WRONG_USE
+        return ending.End(ending.WRONG_USE, error.format_message())
     except click.ClickException as error:
-        return f"laminabench: error: {_usage_sentence(error)}", ending.WRONG_USE
+        return ending.End(ending.WRONG_USE, f"laminabench: error: {_usage_sentence(error)}", "usage")
     except (KeyboardInterrupt, click.exceptions.Abort):
-        return "laminabench: interrupted", ending.INTERRUPTED
+        return ending.End(ending.INTERRUPTED, "laminabench: interrupted", "interrupted")
     except ending.Interrupted as error:
-        return f"laminabench: interrupted; {error}", ending.INTERRUPTED
+        return ending.End(ending.INTERRUPTED, f"laminabench: interrupted; {error}", "interrupted")
     except ending.Terminated as error:
-        return "; ".join(["laminabench: terminated", *map(str, error.args)]), ending.TERMINATED
+        sentence = "; ".join(["laminabench: terminated", *map(str, error.args)])
+        return ending.End(ending.TERMINATED, sentence, "terminated")
     except BrokenPipeError:
         # The reader left (`| head`): it has what it wanted.
-        return "", ending.DONE
+        return ending.End(ending.DONE)
     except Exception as error:
         if os.environ.get("LAMINABENCH_DEBUG"):
             raise
-        sentence, code = ending.sentence_of(error)
-        return f"laminabench: {sentence}", code
+        return ending.end_of(error)
 
 
 def _call(arguments: list[str] | None) -> int:

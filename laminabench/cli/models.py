@@ -22,7 +22,7 @@ def models() -> None:
 @reporting
 def list_models(out: Output) -> None:
     """All models, a line each."""
-    from laminabench.catalog.models import load_models  # noqa: PLC0415 - reads TOML
+    from laminabench.catalog.models import load_models
 
     rows = [found.describe() for found in load_models().values()]
     out.result({"models": rows}, lambda console: _render(console, rows))
@@ -33,7 +33,7 @@ def list_models(out: Output) -> None:
 @reporting
 def show(name: str, out: Output) -> None:
     """Every number of one model: NAME of the catalogue, or the path of a config.json or its folder."""
-    from laminabench.catalog.find_model import modelled  # noqa: PLC0415
+    from laminabench.catalog.find_model import modelled
 
     found = modelled(name)
     gemms = [gemm._asdict() for gemm in found.layer_gemms(1)]
@@ -42,7 +42,7 @@ def show(name: str, out: Output) -> None:
 
 
 def _render(console: Console, rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     table.add_column("model")

@@ -8,7 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
@@ -24,6 +24,9 @@ PIPE_WIDTH = 120
 class Output:
     """One command's voice: --json, -q and -v decide what is said and where."""
 
+    # Whether the one JSON object has been printed: what fails after that adds no other.
+    answered: ClassVar[bool] = False
+
     def __init__(self, *, as_json: bool, quiet: bool, verbose: bool) -> None:
         self.as_json = as_json
         self.quiet = quiet
@@ -32,6 +35,7 @@ class Output:
     def result(self, data: Mapping[str, object], render: Callable[[Console], None]) -> None:
         """The answer: exactly one JSON object, or what `render` draws."""
         if self.as_json:
+            Output.answered = True
             click.echo(json.dumps(finite(data), indent=2, allow_nan=False))
         else:
             render(_console(stderr=False))
@@ -87,7 +91,7 @@ class Output:
         if self.quiet or not sys.stderr.isatty():
             yield None
             return
-        from rich import progress as bars  # noqa: PLC0415 - only when there is something to watch
+        from rich import progress as bars
 
         size = bars.DownloadColumn() if unit == "bytes" else bars.MofNCompleteColumn()
         columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), size, bars.TimeRemainingColumn())
@@ -98,7 +102,7 @@ class Output:
 
 def literal(text: object) -> str:
     """Text that is not ours (names, paths, origins): rich must not take its brackets for markup."""
-    from rich.markup import escape  # noqa: PLC0415 - not for --json
+    from rich.markup import escape
 
     return escape(str(text))
 
@@ -117,7 +121,7 @@ def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _console(*, stderr: bool) -> Console:
-    from rich.console import Console  # noqa: PLC0415 - costs more than the rest of --help
+    from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
     watched = stream.isatty()

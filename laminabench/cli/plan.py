@@ -78,8 +78,8 @@ def plan(out: Output, workload: TraceOptions, **flags: Any) -> None:
 
     Exit code 1: nothing meets the limit; which candidate comes nearest is said.
     """
-    from laminabench.cli.plan_text import render  # noqa: PLC0415 - not for --help
-    from laminabench.plan.verdict import require_possible, require_winner  # noqa: PLC0415 - numpy
+    from laminabench.cli.plan_text import render
+    from laminabench.plan.verdict import require_possible, require_winner
 
     check_flags(flags, out)
     trace = workload.load(flags["trace_name"], out)
@@ -90,7 +90,7 @@ def plan(out: Output, workload: TraceOptions, **flags: Any) -> None:
         require_possible(each)
     result = {**_head(trace, flags), "answers": [each.row() for each in found], "plot": None}
     if flags["plot"]:
-        from laminabench.figures.planned import draw  # noqa: PLC0415 - slow to import
+        from laminabench.figures.planned import draw
 
         draw(result, flags["plot"])
         result["plot"] = str(flags["plot"])
@@ -102,12 +102,12 @@ def plan(out: Output, workload: TraceOptions, **flags: Any) -> None:
 
 def check_flags(flags: dict[str, Any], out: Output) -> None:
     """Settle what has a default that costs something to know; refuse what could not be done."""
-    from laminabench.catalog.cost_file import DEFAULT_COSTS  # noqa: PLC0415 - numpy
-    from laminabench.catalog.find_model import modelled  # noqa: PLC0415
-    from laminabench.figures.drawn import check_target  # noqa: PLC0415
-    from laminabench.nearest import nearest  # noqa: PLC0415
-    from laminabench.plan.asked import DEVICES, devices_of, papers_budget, price_note  # noqa: PLC0415
-    from laminabench.plan.question import SLO_QUEUEING_P99_S  # noqa: PLC0415
+    from laminabench.catalog.cost_file import DEFAULT_COSTS
+    from laminabench.catalog.find_model import modelled
+    from laminabench.figures.drawn import check_target
+    from laminabench.nearest import nearest
+    from laminabench.plan.asked import DEVICES, devices_of, papers_budget, price_note
+    from laminabench.plan.question import SLO_QUEUEING_P99_S
 
     if flags["slo_queueing_p99_s"] and flags["mode"] != "open":
         raise click.UsageError("--slo-queueing-p99-s goes with --mode open: a saturated queue is never empty")
@@ -129,9 +129,9 @@ def check_flags(flags: dict[str, Any], out: Output) -> None:
 
 def _questions(trace: Trace, flags: dict[str, Any]) -> list[Question]:
     """One for each cost set."""
-    from laminabench.catalog.cost_file import load_costs  # noqa: PLC0415 - numpy
-    from laminabench.catalog.network import parse_network  # noqa: PLC0415
-    from laminabench.plan.question import Question  # noqa: PLC0415
+    from laminabench.catalog.cost_file import load_costs
+    from laminabench.catalog.network import parse_network
+    from laminabench.plan.question import Question
 
     return [
         Question(
@@ -149,9 +149,9 @@ def _questions(trace: Trace, flags: dict[str, Any]) -> list[Question]:
 
 
 def _answer(question: Question, flags: dict[str, Any], out: Output) -> Answer:
-    from laminabench.plan.answer import answer  # noqa: PLC0415 - numpy
-    from laminabench.plan.asked import affordable  # noqa: PLC0415
-    from laminabench.plan.candidate import Limits  # noqa: PLC0415
+    from laminabench.plan.answer import answer
+    from laminabench.plan.asked import affordable
+    from laminabench.plan.candidate import Limits
 
     limits = Limits(flags["budget"], flags["power_budget"] or float("inf"), flags["most_devices"])
     found = affordable(question, flags["systems"], flags["devices"], limits)
@@ -160,7 +160,7 @@ def _answer(question: Question, flags: dict[str, Any], out: Output) -> Answer:
 
 
 def _head(trace: Trace, flags: dict[str, Any]) -> dict[str, Any]:
-    from laminabench.catalog.deployment import assumed_amounts  # noqa: PLC0415 - TOML
+    from laminabench.catalog.deployment import assumed_amounts
 
     meta = trace.meta
     return {

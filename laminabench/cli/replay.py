@@ -53,7 +53,7 @@ def replay(**flags: Any) -> None:
 
 def _resume(given: set[str], *, out: Output, workload: TraceOptions, **flags: Any) -> None:
     """The call that was interrupted again, with what its journal has."""
-    from laminabench.cli.replay_resume import in_force, reopened  # noqa: PLC0415 - not for --help
+    from laminabench.cli.replay_resume import in_force, reopened
 
     del workload  # the interrupted one's is in force
     kept = reopened(flags["resume"])
@@ -87,8 +87,8 @@ class Call:
 
     def run(self) -> None:
         """Resolve, replay, keep, print."""
-        from laminabench.cli.replay_summary import render  # noqa: PLC0415 - imports numpy, not for --help
-        from laminabench.replay import Workload  # noqa: PLC0415
+        from laminabench.cli.replay_summary import render
+        from laminabench.replay import Workload
 
         if self.flags["no_out"] and self.flags["directory"]:
             raise click.UsageError("--out and --no-out contradict each other")
@@ -121,8 +121,8 @@ class Call:
         self, trace: Trace, backend: Replaying, directory: Path | None
     ) -> contextlib.AbstractContextManager[None]:
         """A replay on our engine has a journal until its Run is written."""
-        from laminabench.cli.replay_live import LiveReplay  # noqa: PLC0415 - not for --help
-        from laminabench.cli.replay_resume import begun, require_same  # noqa: PLC0415
+        from laminabench.cli.replay_live import LiveReplay
+        from laminabench.cli.replay_resume import begun, require_same
 
         if directory is None or not isinstance(backend, LiveReplay):
             return contextlib.nullcontext()
@@ -134,15 +134,15 @@ class Call:
 
     def backend(self) -> Replaying:
         """What the replay runs on; a UserError if the flags ask for something else than it has."""
-        from laminabench.cli.replay_backend import replaying  # noqa: PLC0415 - not for --help
+        from laminabench.cli.replay_backend import replaying
 
         return replaying(self.flags, self.given, self.out, self.options.transforms.seed)
 
     def check_targets(self) -> None:
         """Refuse what could not be written before spending time on it."""
-        from laminabench.figures.drawn import check_target  # noqa: PLC0415
-        from laminabench.runs.write import check_replaceable  # noqa: PLC0415
-        from laminabench.sim.timeline import check_suffix  # noqa: PLC0415
+        from laminabench.figures.drawn import check_target
+        from laminabench.runs.write import check_replaceable
+        from laminabench.sim.timeline import check_suffix
 
         if self.flags["timeline"]:
             check_suffix(self.flags["timeline"])
@@ -161,8 +161,8 @@ class Call:
 
     def plot(self, trace: Trace, backend: Replaying) -> str:
         """Draw the replay over time; where."""
-        from laminabench.cli.replay_summary import on_boards  # noqa: PLC0415 - imports numpy
-        from laminabench.figures.replay_over_time import draw  # noqa: PLC0415 - slow to import
+        from laminabench.cli.replay_summary import on_boards
+        from laminabench.figures.replay_over_time import draw
 
         path: Path = self.flags["plot"]
         how = "live, measured" if backend.name == "live" else "modelled"
@@ -219,9 +219,9 @@ class Call:
 
     def write(self, directory: Path, trace: Trace, offered: Workload, backend: Replaying) -> None:
         """Keep the Run."""
-        from laminabench.cli.replay_endpoint_options import redacted  # noqa: PLC0415
-        from laminabench.runs.manifest import manifest  # noqa: PLC0415
-        from laminabench.runs.write import write_run  # noqa: PLC0415
+        from laminabench.cli.replay_endpoint_options import redacted
+        from laminabench.runs.manifest import manifest
+        from laminabench.runs.write import write_run
 
         facts = manifest(
             # Of one that was resumed the command that it began with: that repeats it.
@@ -244,7 +244,7 @@ class Call:
 
 def free_directory(name: str) -> Path:
     """runs/NAME-TIME, with a number if that exists or is being made: a Run is never replaced unasked."""
-    from laminabench.runs.journal import beside  # noqa: PLC0415 - not for --help
+    from laminabench.runs.journal import beside
 
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
     stamped = Path("runs") / f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -48,7 +48,7 @@ class EndpointReplay:
 
     def _refuse(self, given: set[str]) -> None:
         """Flags that say how an engine of ours, or a modelled one, is made."""
-        from laminabench.cli.replay_flags import spelled  # noqa: PLC0415 - imports the command itself
+        from laminabench.cli.replay_flags import spelled
 
         for name in sorted(given & set(self.flags) - _SHARED - set(FLAGS)):
             seen = name in ("timeline", "timeline_window")
@@ -75,9 +75,9 @@ class EndpointReplay:
             )
 
     def _setup(self) -> EndpointSetup:
-        from laminabench.catalog.deployment import parse_deployment  # noqa: PLC0415 - numpy and TOML
-        from laminabench.systems.endpoint import setup  # noqa: PLC0415
-        from laminabench.systems.endpoint.address import parse_url  # noqa: PLC0415
+        from laminabench.catalog.deployment import parse_deployment
+        from laminabench.systems.endpoint import setup
+        from laminabench.systems.endpoint.address import parse_url
 
         flags = self.flags
         address, fields = parse_url(flags["url"]), fields_of(flags["headers"] or (), flags["api_key_file"])
@@ -117,7 +117,7 @@ class EndpointReplay:
 
     def replay(self, trace: Trace, offered: Workload) -> None:
         with needed():
-            from laminabench.replay_endpoint import replay_endpoint  # noqa: PLC0415 - needs the extra
+            from laminabench.replay_endpoint import replay_endpoint
 
             with self.out.rates("replaying", "requests", "tokens/s") as progress:
                 began = False

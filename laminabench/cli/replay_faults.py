@@ -31,7 +31,7 @@ def disturbances(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def fault_table(faults: list[dict[str, Any]]) -> Table:
     """A row for each of the first faults."""
-    from rich.table import Table  # noqa: PLC0415 - only where something went wrong
+    from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     table.add_column("fault")

@@ -39,10 +39,10 @@ class LiveReplay:
     beside: Mapping[str, bytes] = {}
 
     def __init__(self, flags: dict[str, Any], given: set[str], out: Output, seed: int) -> None:
-        from laminabench.catalog.deployment import parse_deployment  # noqa: PLC0415 - numpy and TOML
-        from laminabench.catalog.find_model import model  # noqa: PLC0415
-        from laminabench.systems import live  # noqa: PLC0415
-        from laminabench.systems.chaos import parse, plan  # noqa: PLC0415
+        from laminabench.catalog.deployment import parse_deployment
+        from laminabench.catalog.find_model import model
+        from laminabench.systems import live
+        from laminabench.systems.chaos import parse, plan
 
         for flag, (said, why) in MODELLED_ONLY.items():
             if flag in given:
@@ -78,7 +78,7 @@ class LiveReplay:
         plan(self.chaos, self.setup.names(), 0, 0)  # to refuse it before anything is loaded
 
     def replay(self, trace: Trace, offered: Workload) -> None:
-        from laminabench.replay import replay_live  # noqa: PLC0415
+        from laminabench.replay import replay_live
 
         workers, keeper = self.setup.processes, self.keeper
         where = f" in the Ray cluster at {self.setup.ray}" if self.setup.ray else ""
@@ -106,7 +106,7 @@ class LiveReplay:
 
     def timeline(self, trace: Trace, offered: Workload) -> dict[str, Any]:  # noqa: ARG002 - as a modelled one
         """Of the replay that has been: what the workers recorded of one window."""
-        from laminabench.sim.timeline import bubbles, write_timeline  # noqa: PLC0415
+        from laminabench.sim.timeline import bubbles, write_timeline
 
         drawn, lanes, window_s = self.replayed.recorded.drawn(
             self.replayed.outcome, self.flags["timeline_window"]
@@ -125,7 +125,7 @@ class LiveReplay:
 
     def kept(self) -> dict[str, Any]:
         """What a Run's summary has beside the metrics."""
-        from laminabench.analysis.checksum import tokens_sha256  # noqa: PLC0415 - numpy
+        from laminabench.analysis.checksum import tokens_sha256
 
         done = self.replayed
         return {

@@ -10,7 +10,7 @@ from laminabench.cli.replay_numbers import number, share
 
 def memory_lines(memory: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """A line of what is held, one of who was busy, one of what was moved."""
-    from laminabench.analysis.memory import NAMES  # noqa: PLC0415 - imports numpy
+    from laminabench.analysis.memory import NAMES
 
     held = ", ".join(f"{_gb(memory['hbm_bytes'][part]['mean'])} {name}" for part, name in NAMES.items())
     used, lpddr, wasted = (memory[name] for name in ("hbm_share", "lpddr_bytes", "wasted_bytes"))

@@ -27,13 +27,13 @@ class ModelledReplay:
     beside: Mapping[str, bytes] = {}
 
     def __init__(self, flags: dict[str, Any], given: set[str], out: Output, _: int) -> None:
-        from laminabench.catalog.cost_file import load_costs  # noqa: PLC0415 - numpy and TOML, not for --help
-        from laminabench.catalog.deployment import parse_deployment  # noqa: PLC0415
-        from laminabench.catalog.find_model import modelled  # noqa: PLC0415
-        from laminabench.catalog.network import parse_network  # noqa: PLC0415
-        from laminabench.systems.other_boards import at_own_price  # noqa: PLC0415
-        from laminabench.systems.registry import system  # noqa: PLC0415
-        from laminabench.systems.setup import Setup  # noqa: PLC0415
+        from laminabench.catalog.cost_file import load_costs
+        from laminabench.catalog.deployment import parse_deployment
+        from laminabench.catalog.find_model import modelled
+        from laminabench.catalog.network import parse_network
+        from laminabench.systems.other_boards import at_own_price
+        from laminabench.systems.registry import system
+        from laminabench.systems.setup import Setup
 
         for flag in ("prefill", "chaos", "ray", "dtype"):
             if flag in given:
@@ -91,7 +91,7 @@ class ModelledReplay:
         self.replayed = self._replay(trace, offered, (0.0, 0.0))
 
     def _replay(self, trace: Trace, offered: Workload, record_s: tuple[float, float]) -> Replayed:
-        from laminabench.replay import replay as run_replay  # noqa: PLC0415
+        from laminabench.replay import replay as run_replay
 
         with self.out.progress("replaying", unit="requests") as progress:
             return run_replay(
@@ -105,7 +105,7 @@ class ModelledReplay:
 
     def timeline(self, trace: Trace, offered: Workload) -> dict[str, Any]:
         """Replay once more, keeping every piece of work of one window."""
-        from laminabench.sim.timeline import bubbles, lanes_of, two_iterations, write_timeline  # noqa: PLC0415
+        from laminabench.sim.timeline import bubbles, lanes_of, two_iterations, write_timeline
 
         outcome = self.replayed.outcome
         first, last = self.flags["timeline_window"] or two_iterations(outcome)
@@ -141,7 +141,7 @@ class ModelledReplay:
 
 def _unpriced(setup: Setup) -> str:
     """That the catalogue's price and watts are left out, and how to give some; empty if all are given."""
-    from laminabench.systems.other_boards import other_board  # noqa: PLC0415 - numpy
+    from laminabench.systems.other_boards import other_board
 
     found, device = other_board(setup), setup.deployment.model.device.name
     known = (("price", "USD", setup.deployment.usd_per_hour), ("power", "WATTS", setup.deployment.power_w))

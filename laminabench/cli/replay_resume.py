@@ -44,7 +44,7 @@ class Kept:
 
     def open(self) -> Journal:
         """The journal to write to: a new one from the moment that there is something to go on with."""
-        from laminabench.runs.journal import Journal  # noqa: PLC0415 - not for --help
+        from laminabench.runs.journal import Journal
 
         if self.journal is None:
             self.journal = Journal.create(self.path, self.header)
@@ -80,9 +80,9 @@ class Kept:
 
 def begun(directory: Path, parameters: Mapping[str, Any], given: set[str], trace: Trace) -> Kept:
     """A new journal beside where the Run will be."""
-    from laminabench.runs.journal import beside, require_none  # noqa: PLC0415 - not for --help
-    from laminabench.runs.replace import require_writable  # noqa: PLC0415
-    from laminabench.version import __version__  # noqa: PLC0415
+    from laminabench.runs.journal import beside, require_none
+    from laminabench.runs.replace import require_writable
+    from laminabench.version import __version__
 
     header = {
         "format_version": FORMAT_VERSION,
@@ -101,7 +101,7 @@ def begun(directory: Path, parameters: Mapping[str, Any], given: set[str], trace
 
 def reopened(path: Path) -> Kept:
     """The journal of an interrupted replay, by its own name or the Run's; a UserError says why not."""
-    from laminabench.runs.journal import SUFFIX, Journal, beside  # noqa: PLC0415 - not for --help
+    from laminabench.runs.journal import SUFFIX, Journal, beside
 
     file = path if path.name.endswith(SUFFIX) else beside(path)
     if not file.exists():
@@ -121,8 +121,8 @@ def reopened(path: Path) -> Kept:
 
 
 def _understood(journal: Journal, header: dict[str, Any], records: list[Any]) -> Kept:
-    from laminabench.systems.live_story import unpacked  # noqa: PLC0415 - numpy
-    from laminabench.version import __version__  # noqa: PLC0415
+    from laminabench.systems.live_story import unpacked
+    from laminabench.version import __version__
 
     version = (header["format_version"], header["laminabench"])
     if version != (FORMAT_VERSION, __version__):
@@ -190,7 +190,7 @@ def _identity(trace: Trace) -> dict[str, Any]:
 
 def _there(directory: Path) -> str | None:
     """Which Run is there, by its manifest's checksum; None if nothing is, and nothing of anything else."""
-    from laminabench.runs.format import MANIFEST, sha256_of  # noqa: PLC0415 - not for --help
+    from laminabench.runs.format import MANIFEST, sha256_of
 
     path = directory / MANIFEST
     if path.is_file():

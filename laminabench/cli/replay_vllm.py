@@ -57,10 +57,10 @@ class VllmReplay:
     coefficients: tuple[dict[str, Any], ...] = ()
 
     def __init__(self, flags: dict[str, Any], given: set[str], out: Output, _: int) -> None:
-        from laminabench.baselines.vllm_environment import find  # noqa: PLC0415 - not for --help
-        from laminabench.catalog.deployment import parse_deployment  # noqa: PLC0415
-        from laminabench.catalog.find_model import model  # noqa: PLC0415
-        from laminabench.systems import live, vllm_setup  # noqa: PLC0415
+        from laminabench.baselines.vllm_environment import find
+        from laminabench.catalog.deployment import parse_deployment
+        from laminabench.catalog.find_model import model
+        from laminabench.systems import live, vllm_setup
 
         for flag, (said, why) in _NOT_VLLMS.items():
             if flag in given and flags[flag] != _AS_VLLM_DOES.get(flag):
@@ -92,7 +92,7 @@ class VllmReplay:
         self.replayed: ReplayedVllm
 
     def replay(self, trace: Trace, offered: Workload) -> None:
-        from laminabench.replay_vllm import replay_vllm  # noqa: PLC0415 - not for --help
+        from laminabench.replay_vllm import replay_vllm
 
         environment, out = self.environment, self.out
         if environment.unlike_pins:

@@ -50,12 +50,12 @@ def report(
     \b
     laminabench report runs/lamina runs/vllm -o report.html
     """
-    from laminabench.report.bundle import plotly_script  # noqa: PLC0415 - of an extra, not for --help
-    from laminabench.report.page import report as made  # noqa: PLC0415
-    from laminabench.report.page import write_page  # noqa: PLC0415
-    from laminabench.report.shown import shown  # noqa: PLC0415
-    from laminabench.runs.read import read_run  # noqa: PLC0415
-    from laminabench.runs.replace import require_writable  # noqa: PLC0415
+    from laminabench.report.bundle import plotly_script
+    from laminabench.report.page import report as made
+    from laminabench.report.page import write_page
+    from laminabench.report.shown import shown
+    from laminabench.runs.read import read_run
+    from laminabench.runs.replace import require_writable
 
     require_writable(target)
     _require_no_part(target, directories)
@@ -75,8 +75,8 @@ def report(
 
 def _require_no_part(target: Path, directories: tuple[Path, ...]) -> None:
     """A page in the folder of a Run is welcome there; one in the place of its numbers is not."""
-    from laminabench.runs.format import MANIFEST  # noqa: PLC0415 - pyarrow, not for --help
-    from laminabench.runs.schema import TABLES  # noqa: PLC0415
+    from laminabench.runs.format import MANIFEST
+    from laminabench.runs.schema import TABLES
 
     parts = {MANIFEST, *(f"{name}.parquet" for name in TABLES)}
     there = target.resolve()

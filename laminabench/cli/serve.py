@@ -109,7 +109,7 @@ def serve(out: Output, **flags: Any) -> None:
     laminabench serve --model llama-mini --port 8000
     laminabench serve --model path/to/model --deployment 1xcpu+1xcpu --served-name my-model
     """
-    from laminabench.systems import served  # noqa: PLC0415 - not for --help
+    from laminabench.systems import served
 
     setup = _setup(flags, verbose=out.verbose)
     if setup.tokenizer is None:
@@ -132,10 +132,10 @@ def serve(out: Output, **flags: Any) -> None:
 
 def _setup(flags: dict[str, Any], *, verbose: bool) -> Any:
     """The choices, resolved; a UserError if they make no sense."""
-    from laminabench.catalog.deployment import parse_deployment  # noqa: PLC0415 - numpy and TOML
-    from laminabench.catalog.find_model import model  # noqa: PLC0415
-    from laminabench.catalog.hardware import load_devices  # noqa: PLC0415
-    from laminabench.systems import live, served  # noqa: PLC0415
+    from laminabench.catalog.deployment import parse_deployment
+    from laminabench.catalog.find_model import model
+    from laminabench.catalog.hardware import load_devices
+    from laminabench.systems import live, served
 
     source = flags["model_name"] or live.MODEL
     shape = live.in_dtype(model(source), flags["dtype"])

@@ -60,11 +60,11 @@ def sweep(
     laminabench sweep --trace azure-code --vary attention-workers=2..8 --vary batches=1,2
     laminabench sweep --trace azure-conv --vary system=lamina,vllm --vary slo-tbt-ms=50,100 --sort cost
     """
-    from laminabench.cli.sweep_points import points  # noqa: PLC0415 - numpy, not for --help
-    from laminabench.cli.sweep_run import Sweep  # noqa: PLC0415
-    from laminabench.figures.drawn import check_target  # noqa: PLC0415
-    from laminabench.sweeps.rows import TABLE  # noqa: PLC0415
-    from laminabench.sweeps.values import parse_vary  # noqa: PLC0415
+    from laminabench.cli.sweep_points import points
+    from laminabench.cli.sweep_run import Sweep
+    from laminabench.figures.drawn import check_target
+    from laminabench.sweeps.rows import TABLE
+    from laminabench.sweeps.values import parse_vary
 
     started = time.perf_counter()
     if ray is not None and jobs is not None:
@@ -89,7 +89,7 @@ def sweep(
         "plot": None,
     }
     if plot and len(failed) < len(rows):
-        from laminabench.figures.swept import draw  # noqa: PLC0415 - slow to import
+        from laminabench.figures.swept import draw
 
         draw(rows, columns, plot)
         result["plot"] = str(plot)

@@ -92,7 +92,7 @@ def _by_error(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, list[str
 
 
 def _table(rows: Sequence[Row], columns: Sequence[str], top: dict[str, float]) -> Any:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
     for name in columns:

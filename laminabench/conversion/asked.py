@@ -55,6 +55,6 @@ def asked(name: str) -> Asked:
 def _printable(text: str) -> str:
     if text.isprintable():
         return text
-    from laminabench.traces.formats.wording import printable  # noqa: PLC0415 - brings 40 MB of pyarrow along
+    from laminabench.traces.formats.wording import printable
 
     return printable(text)

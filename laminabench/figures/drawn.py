@@ -29,7 +29,7 @@ def check_target(target: Path) -> None:
 def drawn(picture: Callable[[], Figure], target: Path) -> None:
     """Write it into `target`, in the format that its suffix names."""
     check_target(target)
-    import matplotlib as mpl  # noqa: PLC0415 - slow to import
+    import matplotlib as mpl
 
     suffix = target.suffix.lower()
     # Text stays text, so that a picture can be searched.

@@ -47,7 +47,7 @@ def draw(result: Mapping[str, Any], target: Path) -> None:
 
 def picture(result: Mapping[str, Any]) -> Figure:
     """The figure, not yet written anywhere."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10.5, 4.8), facecolor="white")
     trips, shares = figure.subplots(1, 2)

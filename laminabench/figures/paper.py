@@ -73,7 +73,7 @@ class Written:
 
 def find(names: tuple[str, ...]) -> tuple[str, ...]:
     """The names asked for, in the papers' order; all, for `all` or nothing."""
-    from laminabench.nearest import nearest  # noqa: PLC0415 - only for the mistyped
+    from laminabench.nearest import nearest
 
     if not names or "all" in names:
         return NAMES

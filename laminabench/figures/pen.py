@@ -43,7 +43,7 @@ class Pen:
     """Draws on one page."""
 
     def __init__(self, width: float, height: float) -> None:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import
+        from matplotlib.figure import Figure
 
         self.figure: Figure = Figure(figsize=(width, height), facecolor="white")
         self.axes: Axes = self.figure.add_axes((0.0, 0.0, 1.0, 1.0))
@@ -86,7 +86,7 @@ class Pen:
             self.text(x + LANE / 2, y, words, size=9 if bold else 8, bold=bold, colour=ink, middle=True)
 
     def band(self, x: float, width: float, top: float, bottom: float, *, shaded: bool) -> None:
-        from matplotlib.patches import Rectangle  # noqa: PLC0415
+        from matplotlib.patches import Rectangle
 
         colour = "#eef1f4" if shaded else "#f7f8fa"
         self.axes.add_patch(
@@ -99,8 +99,8 @@ class Pen:
 
     def line(self, x: Sequence[float], y: Sequence[float], colour: str, into: float) -> None:
         """From the lower side of the first place to the upper side of the last, upright at each bend."""
-        from matplotlib.patches import FancyArrowPatch  # noqa: PLC0415
-        from matplotlib.path import Path  # noqa: PLC0415
+        from matplotlib.patches import FancyArrowPatch
+        from matplotlib.path import Path
 
         xs, ys = [*x[:-1], into], list(y)
         ys[0] += HEIGHT / 2
@@ -127,7 +127,7 @@ class Pen:
 
     def across(self, start: float, end: float, y: float, words: str) -> None:
         """What moves between the two lanes."""
-        from matplotlib.patches import FancyArrowPatch  # noqa: PLC0415
+        from matplotlib.patches import FancyArrowPatch
 
         style = "-|>,head_length=6,head_width=3"
         self.axes.add_patch(
@@ -174,7 +174,7 @@ class Pen:
         )
 
     def _rounded(self, x: float, y: float, width: float, height: float, fill: str, border: str) -> None:
-        from matplotlib.patches import FancyBboxPatch  # noqa: PLC0415
+        from matplotlib.patches import FancyBboxPatch
 
         style = "round,pad=0,rounding_size=0.07"
         self.axes.add_patch(

@@ -43,8 +43,8 @@ def picture(
     resumed_s: Sequence[float],
 ) -> Figure:
     """The figure, not yet written anywhere."""
-    import seaborn  # noqa: PLC0415 - slow to import
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    import seaborn
+    from matplotlib.figure import Figure
 
     found = over_time(outcome)
     with seaborn.axes_style("whitegrid"):

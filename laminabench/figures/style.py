@@ -72,8 +72,8 @@ _THEME: dict[str, Any] = {
 @contextmanager
 def look() -> Iterator[None]:
     """Whatever is drawn and saved inside is drawn in this style."""
-    import matplotlib as mpl  # noqa: PLC0415 - slow to import
-    from cycler import cycler  # noqa: PLC0415
+    import matplotlib as mpl
+    from cycler import cycler
 
     theme: Any = {**_THEME, "axes.prop_cycle": cycler(color=CYCLE)}
     with mpl.rc_context(theme):
@@ -84,7 +84,7 @@ def sheet(
     rows: int = 1, columns: int = 1, *, width: float = COLUMN, height: float = 2.2, **options: Any
 ) -> tuple[Figure, Any]:
     """A figure and its axes, so many inches, inside `look`."""
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(rows, columns, **options)
@@ -129,7 +129,7 @@ def sentence(words: str) -> str:
 
 def table_picture(frame: pd.DataFrame, *, width: float = PAGE, note: str = "") -> Figure:
     """A data frame as the picture of a table."""
-    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.figure import Figure
 
     lines = 1 + max(str(name).count("\n") for name in frame.columns)
     height = 0.22 * (len(frame) + lines) + 0.25 * bool(note) + 0.1

@@ -31,9 +31,9 @@ def draw(rows: Sequence[Row], varied: Sequence[str], target: Path) -> None:
 
 def picture(rows: Sequence[Row], varied: Sequence[str]) -> Figure:
     """The figure, not yet written anywhere. Along x goes the first flag whose values are numbers."""
-    import seaborn  # noqa: PLC0415 - slow to import
-    from matplotlib.figure import Figure  # noqa: PLC0415
-    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
+    import seaborn
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     along = next((name for name in varied if _numeric(rows, name)), varied[0])
     lines = _lines(rows, [name for name in varied if name != along])

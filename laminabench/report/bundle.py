@@ -8,7 +8,7 @@ from laminabench.errors import UserError
 def plotly_script() -> str:
     """The whole of plotly.js; nothing is loaded from anywhere else."""
     try:
-        from plotly.offline import get_plotlyjs  # noqa: PLC0415 - of an extra
+        from plotly.offline import get_plotlyjs
     except ModuleNotFoundError as error:
         raise UserError(
             "a report needs plotly, which is not installed: pip install 'laminabench[report]'"

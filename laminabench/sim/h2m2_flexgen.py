@@ -15,7 +15,7 @@ def solve_shares(
     Each side's operations at its units' peak rate, and each side's bytes within its memory: bandwidths it
     does not see, and qkv and fc are weights alike. `group` query heads use each byte of KV.
     """
-    from scipy.optimize import linprog  # noqa: PLC0415 - takes a while to load, and few need it
+    from scipy.optimize import linprog
 
     weights = bytes_by_sublayer["qkv"] + bytes_by_sublayer["fc"]
     kv = bytes_by_sublayer["attention"]

@@ -58,7 +58,7 @@ def _one(
     check: bool,
 ) -> Outcome:
     """On one copy of the deployment."""
-    from laminabench import _sim  # noqa: PLC0415 - the native module
+    from laminabench import _sim
 
     no_ids = np.zeros(0, np.int64)
     share = spec.prefix_sharing and trace.prefix_blocks is not None

@@ -42,7 +42,7 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 def write(rows: Sequence[Mapping[str, Any]], target: Path) -> None:
     """All rows into one parquet file."""
-    import pyarrow.parquet as pq  # noqa: PLC0415 - slow to import
+    import pyarrow.parquet as pq
 
     with replacing(target) as temporary:
         pq.write_table(table(rows), temporary, compression="zstd")
@@ -50,7 +50,7 @@ def write(rows: Sequence[Mapping[str, Any]], target: Path) -> None:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """A column for whatever any row has, `error` last; what a row has not is null."""
-    import pyarrow as pa  # noqa: PLC0415 - slow to import
+    import pyarrow as pa
 
     names = [name for name in dict.fromkeys(name for each in rows for name in each) if name != "error"]
     columns = {name: _column([each.get(name) for each in rows]) for name in names}
@@ -58,7 +58,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def _column(values: list[Any]) -> pa.Array:
-    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow as pa
 
     kinds = {type(value) for value in values if value is not None}
     if not kinds:  # such as the cost of devices without a price

@@ -79,7 +79,7 @@ def serve(setup: ServeSetup, *, starting: Callable[[], None], ready: Callable[[s
         live = setup.live
         tokens = kv_within(live, live.max_sequences * TOKENS_EACH, free_bytes(live))
         with opened(live, tokens, "fifo") as engine:
-            from laminabench import version  # noqa: PLC0415 - asks git, which costs
+            from laminabench import version
 
             service = http.Service(
                 engine,

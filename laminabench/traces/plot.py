@@ -30,11 +30,11 @@ def check_suffix(target: Path) -> None:
 def plot_trace(trace: Trace, target: Path) -> None:
     """Lengths as distributions, prompt against output, and arrivals over time, in one picture."""
     check_suffix(target)
-    import matplotlib as mpl  # noqa: PLC0415 - slow to import
+    import matplotlib as mpl
 
     mpl.use("Agg")
-    import seaborn  # noqa: PLC0415
-    from matplotlib import pyplot  # noqa: PLC0415
+    import seaborn
+    from matplotlib import pyplot
 
     with seaborn.axes_style("whitegrid"), seaborn.color_palette("colorblind"):
         figure, ((lengths, scatter), (arrivals, gaps)) = pyplot.subplots(

@@ -49,7 +49,7 @@ def test_without_qemu_it_says_so_and_succeeds(tmp_path: Path) -> None:
 def test_an_image_is_another_one_when_what_makes_it_changes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    import image  # noqa: PLC0415
+    import image
 
     for name in image.INPUTS:
         shutil.copy(HERE / name, tmp_path / name)
@@ -62,7 +62,7 @@ def test_an_image_is_another_one_when_what_makes_it_changes(
 
 
 def test_an_archive_holds_folders_before_what_is_in_them(tmp_path: Path) -> None:
-    from archive import pack  # noqa: PLC0415
+    from archive import pack
 
     tree = tmp_path / "tree"
     (tree / "b" / "c").mkdir(parents=True)
@@ -81,7 +81,7 @@ def test_an_archive_holds_folders_before_what_is_in_them(tmp_path: Path) -> None
 
 
 def test_an_archive_makes_the_folders_that_nobody_has_added() -> None:
-    from archive import Archive  # noqa: PLC0415
+    from archive import Archive
 
     out = io.BytesIO()
     made = Archive(out)
@@ -115,8 +115,8 @@ def test_what_builds_the_image_tidies_up_when_it_is_interrupted() -> None:
 
 
 def test_a_machine_that_does_not_start_says_what_qemu_said(tmp_path: Path) -> None:
-    from image import Image  # noqa: PLC0415
-    from machine import Job, Machine, StrangeEndError  # noqa: PLC0415
+    from image import Image
+    from machine import Job, Machine, StrangeEndError
 
     if not shutil.which(QEMU):
         pytest.skip(f"there is no {QEMU}")
@@ -136,7 +136,7 @@ def test_a_machine_that_does_not_start_says_what_qemu_said(tmp_path: Path) -> No
 
 
 def test_orders_to_qemu_are_obeyed_or_refused_aloud() -> None:
-    from wire import Monitor, RefusedError  # noqa: PLC0415
+    from wire import Monitor, RefusedError
 
     if not shutil.which(QEMU):
         pytest.skip(f"there is no {QEMU}")

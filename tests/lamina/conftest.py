@@ -87,8 +87,8 @@ SmallModel = Callable[..., "transformers.PreTrainedModel"]
 def small_model() -> SmallModel:
     """A family's small model with random weights, the same every time."""
 
-    import torch  # noqa: PLC0415
-    import transformers  # noqa: PLC0415
+    import torch
+    import transformers
 
     # Small models gain nothing by threads, and several test processes share the cores.
     torch.set_num_threads(1)

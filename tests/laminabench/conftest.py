@@ -55,7 +55,7 @@ class MadeUpEngine:
 
     def __post_init__(self) -> None:
         # lamina.pipeline brings torch along, which tests of the modelled systems do without.
-        from lamina.pipeline import Recorder, Schedule  # noqa: PLC0415
+        from lamina.pipeline import Recorder, Schedule
 
         self.schedule = Schedule("serial", 1, SLICES)
         self._workers = [Recorder(), Recorder()]
@@ -102,7 +102,7 @@ class MadeUpEngine:
 
     def _recover(self) -> None:
         """A new worker knows nothing of what its predecessor did."""
-        from lamina.pipeline import Recorder  # noqa: PLC0415
+        from lamina.pipeline import Recorder
 
         if not self._struck:
             return
@@ -163,7 +163,7 @@ class MadeUpEngine:
         return SimpleNamespace(completions=[SimpleNamespace(tokens=tuple(self._tokens(number)))], error=None)
 
     def records(self) -> Records:
-        from lamina.pipeline.records import gather  # noqa: PLC0415
+        from lamina.pipeline.records import gather
 
         names = ("model 0", "attention 0")
         return gather(names, (0, -1), [list(worker.messages()) for worker in self._workers])

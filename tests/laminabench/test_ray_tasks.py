@@ -18,7 +18,7 @@ MEET = "(open({fifo!r}, mode).close(), __import__('ray').get_runtime_context().g
 
 
 def test_both_nodes_get_work_and_it_is_left_again(ray_cluster: Any, tmp_path: Path) -> None:
-    import ray  # noqa: PLC0415 - slow to load, and only where there is a cluster
+    import ray
 
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

@@ -35,7 +35,7 @@ class Models:
 
     def conversion(self, model: dict[str, Any]) -> Conversion:
         """Cut at its attention operators."""
-        from lamina.convert import convert  # noqa: PLC0415 - brings transformers, which front ends do without
+        from lamina.convert import convert
 
         key = _key(model, "source", "dtype", "rope")
         if key not in self._conversions:
@@ -66,7 +66,7 @@ class Models:
 def _source(source: str | dict[str, Any]) -> Any:
     """A path, or a config as it was sent."""
     if isinstance(source, dict):
-        import transformers  # noqa: PLC0415 - as above
+        import transformers
 
         return transformers.AutoConfig.for_model(**source)
     return Path(source)

@@ -109,8 +109,8 @@ def _become(nursery: int, boot: Boot, conversion: Conversion, weights: Weights) 
 def load() -> None:
     """What workers do, here once and not after every fork."""
     without_scipy()
-    from lamina.cluster import attention_worker, model_worker, prefill_worker  # noqa: F401, PLC0415
-    from lamina.fhbn import gloo, shm  # noqa: F401, PLC0415
+    from lamina.cluster import attention_worker, model_worker, prefill_worker  # noqa: F401
+    from lamina.fhbn import gloo, shm  # noqa: F401
 
     # It stays: a worker that looked for garbage in it would get its own copy of all of it.
     gc.freeze()

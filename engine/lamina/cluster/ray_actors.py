@@ -23,7 +23,7 @@ class ActorLostError(EngineError):
 def fill(slots: Sequence[Slot]) -> None:
     """Put an actor where there is none."""
     ray = installed()
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # noqa: PLC0415
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     for slot in slots:
         if slot.actor is None:

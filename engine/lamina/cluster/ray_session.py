@@ -48,7 +48,7 @@ SESSION = Session()
 def installed() -> Any:
     """Ray, or an EngineError: it is loaded by those who ask for it, and by nobody else."""
     try:
-        import ray  # noqa: PLC0415
+        import ray
     except ImportError as error:
         raise EngineError(
             "Ray is not installed, or not whole: pip install 'laminabench[engine]' here and on every node"

@@ -43,7 +43,7 @@ class RayWorker:
 
     def look(self, model: dict[str, Any]) -> Spot:
         """Where it is."""
-        import ray  # noqa: PLC0415 - it is what has called us
+        import ray
 
         return Spot(
             version=installed_version(),

@@ -231,12 +231,12 @@ def _role(
     pulse: Pulse,
 ) -> Role:
     if boot.kind == "attention":
-        from lamina.cluster.attention_worker import AttentionRole  # noqa: PLC0415 - it imports this module
+        from lamina.cluster.attention_worker import AttentionRole
 
         return AttentionRole(boot, Attended(model.attentions, model.dtype), front, recorder, pulse)
     # These bring transformers too.
-    from lamina.cluster.model_worker import ModelRole  # noqa: PLC0415
-    from lamina.cluster.prefill_worker import PrefillRole  # noqa: PLC0415
+    from lamina.cluster.model_worker import ModelRole
+    from lamina.cluster.prefill_worker import PrefillRole
 
     assert not isinstance(model, Attended)
     if boot.kind == "model":

@@ -78,7 +78,7 @@ class Conversion:
 
     def sharded(self, degree: int) -> Sharded:
         """The same slices for `degree` ranks that share every layer's work and weights; made once."""
-        from lamina.convert.shard import shard  # noqa: PLC0415 - it is made of conversions
+        from lamina.convert.shard import shard
 
         if degree not in self._sharded:
             self._sharded[degree] = shard(self, degree)
@@ -100,7 +100,7 @@ def _bind(
     if backend == "python":
         return bind_python(kind, index, weights, device)
     if backend == "aot":
-        from lamina.convert.aot import bind_aot  # noqa: PLC0415 - loads Inductor
+        from lamina.convert.aot import bind_aot
 
         return bind_aot(kind, index, weights, device)
     return bind_cudagraph(kind, index, weights, device)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from lamina.errors import CodedError
 
-class ConversionError(ValueError):
+
+class ConversionError(CodedError, ValueError):
     """The model cannot be converted; the message is one sentence for the person who asked."""
 
 

@@ -29,13 +29,13 @@ def missing(here: Place, there: Place) -> str | None:  # noqa: ARG001 - TCP goes
 
 def receiver(control: Control, terms: Terms, deadline: Deadline) -> Receiver:
     """Make the receiving end, with room for `slots` messages ready to be written to."""
-    from lamina.fhbn.gloo_receiver import open_receiver  # noqa: PLC0415 - torch is slow to load
+    from lamina.fhbn.gloo_receiver import open_receiver
 
     return open_receiver(control, terms, deadline)
 
 
 def sender(control: Control, terms: Terms, deadline: Deadline) -> Sender:
     """Make the sending end."""
-    from lamina.fhbn.gloo_sender import open_sender  # noqa: PLC0415 - torch is slow to load
+    from lamina.fhbn.gloo_sender import open_sender
 
     return open_sender(control, terms, deadline)

@@ -94,7 +94,7 @@ class Link:
         device: str = "cuda",
     ) -> DeviceReceiver:
         """The same on a GPU's stream, whatever the peer's end is on. Not verified on hardware."""
-        from lamina.fhbn import device_opening as ends  # noqa: PLC0415 - torch is slow to load
+        from lamina.fhbn import device_opening as ends
 
         terms = Terms.new(name, message_bytes, slots, first_seqno, timeout_s, 0.0)
         return self._receiver(
@@ -105,7 +105,7 @@ class Link:
         self, name: str, *, network: str = "auto", timeout_s: float = TIMEOUT_S, device: str = "cuda"
     ) -> DeviceSender:
         """The same on a GPU's stream, whatever the peer's end is on. Not verified on hardware."""
-        from lamina.fhbn import device_opening as ends  # noqa: PLC0415 - torch is slow to load
+        from lamina.fhbn import device_opening as ends
 
         return self._sender(
             name, timeout_s, 0.0, network, lambda chosen: partial(ends.sender, chosen, device), on_stream=True

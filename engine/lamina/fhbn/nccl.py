@@ -20,7 +20,7 @@ def missing(here: Place, there: Place) -> str | None:
     """It needs a CUDA build of torch, and a GPU for each process."""
     if importlib.util.find_spec("torch") is None:
         return "torch is not installed"
-    import torch  # noqa: PLC0415 - slow to load, and only for who has asked for it
+    import torch
 
     if not torch.distributed.is_available() or not torch.distributed.is_nccl_available():
         return "this build of torch has no NCCL"
@@ -33,13 +33,13 @@ def missing(here: Place, there: Place) -> str | None:
 
 def receiver(control: Control, terms: Terms, deadline: Deadline) -> Receiver:
     """Make the receiving end, on the current device."""
-    from lamina.fhbn.nccl_ends import NcclReceiver  # noqa: PLC0415 - needs torch
+    from lamina.fhbn.nccl_ends import NcclReceiver
 
     return NcclReceiver(control, terms, deadline)
 
 
 def sender(control: Control, terms: Terms, deadline: Deadline) -> Sender:
     """Make the sending end, on the current device."""
-    from lamina.fhbn.nccl_ends import NcclSender  # noqa: PLC0415 - needs torch
+    from lamina.fhbn.nccl_ends import NcclSender
 
     return NcclSender(control, terms, deadline)

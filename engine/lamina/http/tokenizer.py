@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lamina.errors import CodedError
 from lamina.http.errors import ApiError
 
 FILE = "tokenizer.json"
 
 
-class TokenizerError(ValueError):
+class TokenizerError(CodedError, ValueError):
     """A tokenizer that cannot be used; the message says why."""
 
 
@@ -27,12 +28,12 @@ class Tokenizer:
     @staticmethod
     def load(path: Path) -> Tokenizer:
         """From a model's folder or a tokenizer.json; nothing is downloaded."""
-        import tokenizers  # noqa: PLC0415 - without a tokenizer nobody needs it
+        import tokenizers
 
         try:
             if path.is_file():
                 return Tokenizer(tokenizers.Tokenizer.from_file(str(path)))
-            import transformers  # noqa: PLC0415 - slow
+            import transformers
 
             known: Any = transformers
             if (path / "tokenizer_config.json").is_file():

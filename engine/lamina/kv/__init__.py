@@ -15,7 +15,7 @@ __all__ = ["Arena", "ArenaError", "ArenaShape", "Slab", "SlabFullError"]
 def __getattr__(name: str) -> Any:
     """The arena needs torch, the slab does not."""
     if name in ("Arena", "ArenaError", "ArenaShape"):
-        from lamina.kv import arena  # noqa: PLC0415 - not before it is asked for
+        from lamina.kv import arena
 
         return getattr(arena, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

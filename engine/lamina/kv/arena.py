@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from lamina._native import Slab
+from lamina.errors import CodedError
 from lamina.kv.managed import managed_zeros
 from lamina.kv.paging import Pager
 
@@ -18,7 +19,7 @@ from lamina.kv.paging import Pager
 MOST_OVERCOMMIT = 1000
 
 
-class ArenaError(ValueError):
+class ArenaError(CodedError, ValueError):
     """An arena that cannot be made; the message says why and what to do."""
 
 

@@ -8,6 +8,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from lamina.errors import CodedError
+
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
@@ -18,7 +20,7 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 MOST_HEADER_BYTES = 100_000_000
 
 
-class CheckpointError(ValueError):
+class CheckpointError(CodedError, ValueError):
     """Weights that cannot be loaded; the message says which file, why and what to do."""
 
 

@@ -37,7 +37,7 @@ def load_original(
         raise CheckpointError(
             'a config alone has no weights: give a folder with them, or load_format="dummy"'
         )
-    import transformers  # noqa: PLC0415 - slow to load, and front ends know this module's names
+    import transformers
 
     require_sound(folder, getattr(config, "transformers_weights", None))
     with _quiet():
@@ -80,7 +80,7 @@ def _require_complete(folder: Path, report: dict[str, Any]) -> None:
 
 
 def _dummy(config: Any, dtype: torch.dtype) -> transformers.PreTrainedModel:
-    import transformers  # noqa: PLC0415 - as above
+    import transformers
 
     with _quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(DUMMY_SEED)
@@ -96,7 +96,7 @@ def _ready(model: transformers.PreTrainedModel) -> transformers.PreTrainedModel:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep transformers' bars and reports off the terminal: what matters of them is said in one sentence."""
-    import transformers  # noqa: PLC0415 - as above
+    import transformers
 
     logger = logging.getLogger("transformers")
     level = logger.level

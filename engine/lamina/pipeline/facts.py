@@ -27,7 +27,7 @@ class ModelFacts:
 
     @staticmethod
     def of(conversion: Conversion) -> ModelFacts:
-        from lamina.convert.constants import Parameter  # noqa: PLC0415 - who has no model does without
+        from lamina.convert.constants import Parameter
 
         first = conversion.attentions[0]
         weights = {one.name: one for one in conversion.constants.values() if isinstance(one, Parameter)}

@@ -8,13 +8,14 @@ from typing import get_args
 
 import torch
 
+from lamina.errors import CodedError
 from lamina.model.load import LoadFormat
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LOAD_FORMATS = get_args(LoadFormat)
 
 
-class EngineError(ValueError):
+class EngineError(CodedError, ValueError):
     """An engine that cannot be made or gone on with; the message says why and what to do."""
 
 

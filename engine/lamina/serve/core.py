@@ -80,7 +80,7 @@ class LocalCore:
     def __init__(self, model: Any, options: CoreOptions, *, max_sequences: int) -> None:
         if options.place.type != "cpu":
             require_device()
-        from lamina.convert import convert  # noqa: PLC0415 - brings transformers, which a cluster's front end does without
+        from lamina.convert import convert
 
         self.conversion = convert(model, dtype=options.dtype, rope=options.rope)
         self.facts = ModelFacts.of(self.conversion)

@@ -8,11 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from lamina.errors import CodedError
+
 MOST_STOPS = 64
 LARGEST_EXPONENT = 600  # of e: far from overflow
 
 
-class RequestError(ValueError):
+class RequestError(CodedError, ValueError):
     """A request that cannot be served; the message says why. Nothing of it has entered the engine."""
 
 

@@ -146,11 +146,11 @@ class VllmDecoder:
     """vLLM in this process, its prefill replaced by a KV cache that is said to be filled."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        from vllm import SamplingParams  # noqa: PLC0415 - takes seconds, and binds its threads when it is loaded
-        from vllm.config import KVTransferConfig  # noqa: PLC0415
-        from vllm.engine.arg_utils import EngineArgs  # noqa: PLC0415
-        from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
-        from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
+        from vllm import SamplingParams
+        from vllm.config import KVTransferConfig
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.llm_engine import LLMEngine
 
         self._sampling = SamplingParams
         self._each_token = RequestOutputKind.DELTA

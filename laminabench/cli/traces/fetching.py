@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from laminabench.cli.ending import DONE, say, sentence_of
+from laminabench.cli.ending import DONE, end_of, say
 from laminabench.cli.output import Output, literal, reporting
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.traces import catalogue
@@ -44,10 +44,10 @@ def fetch_traces(names: tuple[str, ...], everything: bool, base: str | None, out
         except (UserError, CheckFailedError, OSError) as error:
             if os.environ.get("LAMINABENCH_DEBUG"):
                 raise
-            sentence, code = sentence_of(error)
-            say(f"laminabench: {sentence}")
-            rows.append({"name": entry.name, "error": str(error)})
-            worst = max(worst, code)
+            end = end_of(error)
+            say(end.sentence)
+            rows.append({"name": entry.name, "error": str(error), "code": end.error_code})
+            worst = max(worst, end.exit_code)
 
     def render(console: Console) -> None:
         for row in rows:

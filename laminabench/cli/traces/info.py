@@ -34,7 +34,7 @@ def info(trace: str, plot: Path | None, workload: TraceOptions, out: Output) -> 
 
 
 def _render(console: Console, facts: dict[str, Any]) -> None:
-    from rich.table import Table  # noqa: PLC0415 - not for --json
+    from rich.table import Table
 
     source = {"file": "the real trace", "profile": "generated from a profile, not the real trace"}[
         facts["source"]

@@ -27,7 +27,7 @@ def list_traces(out: Output) -> None:
     ]
 
     def render(console: Console) -> None:
-        from rich.table import Table  # noqa: PLC0415 - not for --json
+        from rich.table import Table
 
         table = Table(box=None, pad_edge=False)
         for title in ("trace", "here", "profile"):

@@ -27,7 +27,7 @@ _METRICS = (("tokens_per_s", "tokens/s"), ("tbt_p50_ms", "TBT p50, ms"), ("mean_
 
 def make(ground: Ground) -> Made:
     """Both systems on every trace, with every cost set."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     found = list(
         cells(
@@ -110,7 +110,7 @@ def draw(made: Made) -> Figure:
 
 
 def _bars(axes: Axes, frame: pd.DataFrame, metric: str) -> None:
-    import seaborn as sns  # noqa: PLC0415 - slow to import
+    import seaborn as sns
 
     sns.barplot(
         frame,

@@ -59,7 +59,7 @@ class Point(NamedTuple):
 
 def make(ground: Ground) -> Made:
     """Every configuration with both cost sets, on the requests that all of them hold."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     points = [
         point

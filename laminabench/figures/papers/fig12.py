@@ -30,7 +30,7 @@ _PARTS = {
 
 def make(ground: Ground) -> Made:
     """Every model at both contexts with both cost sets, batches until memory is full."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     steps = []
     for costs in ground.costs():

@@ -31,7 +31,7 @@ _ARITHMETIC = "computed: from the paper's own numbers"
 
 def make(ground: Ground) -> Made:
     """Rows of the kept ping-pong, where there is one, and the paper's values as rows of their own."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     kept = ground.measured(KEPT)
     rows, how = ([], "no ping-pong was measured here") if kept is None else _measured(kept)

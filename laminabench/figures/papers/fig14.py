@@ -27,7 +27,7 @@ _WORDS = {"speed_up_percent": "speed-up, %", "reduction_percent": "latency reduc
 
 def make(ground: Ground) -> Made:
     """Every batch twice, with both cost sets."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     rows = []
     for costs in ground.costs():

@@ -33,7 +33,7 @@ _COLOURS = {f"{degree} H100": colour for degree, colour in zip(DEGREES, CYCLE, s
 
 def make(ground: Ground) -> Made:
     """A step without attention with both cost sets, and by the paper's roofline."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     shape, card = model("llama3-70b"), device("h100")
     batches = np.array(BATCHES)

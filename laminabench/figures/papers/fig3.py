@@ -37,7 +37,7 @@ _COLOURS = dict(zip(DEVICES, CYCLE, strict=False))
 
 def make(ground: Ground) -> Made:
     """All layers of attention on one device with both cost sets."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     shape = model("llama3-70b")
     frames = []

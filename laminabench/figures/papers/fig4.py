@@ -34,7 +34,7 @@ _KINDS = {"aggregate_gb_per_s": "all NICs together", "nic_gb_per_s": "each NIC"}
 
 def make(ground: Ground) -> Made:
     """Section 3.1's formula with the times of both cost sets."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     shape, batches = model("llama3-70b"), np.array(BATCHES)
     frames = []

@@ -74,7 +74,7 @@ def _number(axes: Axes, place: float, value: float, above: float) -> None:
 
 def legend_entries(axes: Axes) -> tuple[list[Any], list[str]]:
     """The bars', and the dotted line's."""
-    from matplotlib.lines import Line2D  # noqa: PLC0415 - slow to import
+    from matplotlib.lines import Line2D
 
     handles, labels = axes.get_legend_handles_labels()
     return [*handles, Line2D([], [], **DOTS)], [*labels, "published average"]

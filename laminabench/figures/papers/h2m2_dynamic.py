@@ -104,7 +104,7 @@ def moments(outcome: Outcome, seed: int) -> list[Moment]:
 
 def frame_of(runs: list[Run], baseline: str) -> pd.DataFrame:
     """A row for each iteration: how long it took, beside how long it took the baseline."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     shape = model(MODEL)
     kv_bytes = 2 * shape.layers * shape.kv_size  # INT8

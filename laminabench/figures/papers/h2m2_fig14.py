@@ -26,7 +26,7 @@ _SUBLAYERS = {"attention": GREEN, "qkv": ORANGE, "fc": BLUE}
 
 def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's board and model
     """The mapping of H2M2, and the best one, at every length."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     rows = []
     for way in _WAYS:

@@ -50,7 +50,7 @@ _SAID = {
 
 def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's boards and model
     """Every board at every length, over the LPDDR of the original one."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     names = (ORIGINAL, *(name for some in PARTS.values() for name in some))
     frame = pd.concat(
@@ -104,7 +104,7 @@ def _claims(changed: pd.DataFrame, obtained: str) -> tuple[Claim, ...]:
 
 def draw(made: Made) -> Figure:
     """A panel for each part by length, and below what each board changes on average."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(PAGE, 4.4), layout="constrained")
     halves: Any = figure.subfigures(2, 1, height_ratios=(1.25, 1))
@@ -135,7 +135,7 @@ def _colour(board_name: str) -> str:
 
 
 def _legend() -> list[Any]:
-    from matplotlib.lines import Line2D  # noqa: PLC0415 - slow to import
+    from matplotlib.lines import Line2D
 
     colours = {
         "original": INK,

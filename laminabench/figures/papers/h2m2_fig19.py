@@ -48,7 +48,7 @@ class Use(NamedTuple):
 
 def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's board and model
     """Every way to count, each with HBM's part fitted to what the paper says of eight devices."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     frames = [_frame(count) for count in _COUNTS]
     frame = pd.concat(frames, ignore_index=True)
@@ -63,7 +63,7 @@ def _frame(count: str) -> pd.DataFrame:
     The board's ratio of powers is for memories that take power while they are busy. Where energy is counted
     otherwise, HBM's part is fitted anew to the same average.
     """
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     rows = []
     for point in points_of(GPT3):

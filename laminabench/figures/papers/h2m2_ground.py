@@ -110,7 +110,7 @@ def speed_ups(
     ways: Sequence[Way], model_name: str, points: Iterable[tuple[int, int]], on: Board | None = None
 ) -> pd.DataFrame:
     """A row for every point and way."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     rows = []
     for point in points:

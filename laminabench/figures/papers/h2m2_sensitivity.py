@@ -84,7 +84,7 @@ _MEASURES = {
 
 def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's board and models
     """Every model's averages with the defaults, and with one assumption made differently at a time."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     rows = (row for case in CASES for other in (DEFAULT, *OTHERS) for row in _rows(case, other))
     frame = pd.DataFrame(rows)

@@ -86,7 +86,7 @@ def _percent(ratios: list[float]) -> float:
 
 def make(ground: Ground) -> Made:
     """Three overheads of three models, and the bytes."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     source = how(lengths_text(*CASES), also=(OF_GQA, OF_TRANSLATION))
     claims: list[Claim] = []

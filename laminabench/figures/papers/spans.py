@@ -16,7 +16,7 @@ def ends(values: pd.Series[float]) -> tuple[float, float]:
 
 def band(axes: Axes, frame: pd.DataFrame, x: str, y: str, **options: Any) -> None:
     """Lines over `x`: the cost sets' mean, and a band from the lower to the higher."""
-    import seaborn as sns  # noqa: PLC0415 - slow to import
+    import seaborn as sns
 
     # Seaborn's marks have a white rim, which would stay white in the dark.
     sns.lineplot(frame, x=x, y=y, markeredgewidth=0, errorbar=ends, ax=axes, **options)

@@ -38,7 +38,7 @@ _COMPUTED = "computed: from the catalogue's values, which are the table's"
 
 def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's devices
     """The catalogue's values, and what each buys for a dollar."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     found = {name: device(name) for name in DEVICES}
     frame = pd.DataFrame(

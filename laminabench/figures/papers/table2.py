@@ -21,7 +21,7 @@ _HOW = "computed: the catalogue's shape of the model"
 
 def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's model
     """The paper's values beside those of the catalogue."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     shape = model("llama3-70b")
     numbers = (

@@ -27,7 +27,7 @@ _HOW = "computed: the catalogue's shape; layers, norms and one vocabulary table 
 
 def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's models
     """The paper's values beside those that follow from the shapes."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     rows: list[tuple[object, ...]] = []
     claims: list[Claim] = []

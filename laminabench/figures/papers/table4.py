@@ -27,7 +27,7 @@ _WHAT = {"requests": "requests", "mean prompt tokens": "prompt", "mean output to
 
 def make(ground: Ground) -> Made:
     """The traces at hand, beside what the paper counts in them."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     rows: list[tuple[object, ...]] = []
     claims: list[Claim] = []

@@ -28,7 +28,7 @@ _PUBLISHED_USD = {
 
 def make(ground: Ground) -> Made:  # noqa: ARG001 - prices are the catalogue's
     """The catalogue's prices of the papers' deployments."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     rows = []
     for (model_name, system_name), published in _PUBLISHED_USD.items():

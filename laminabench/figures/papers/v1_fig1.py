@@ -30,7 +30,7 @@ _IDEAL, _SHEET, _MEASURED = "roofline, alpha 3.27", "roofline, RTX 3090", "cost 
 
 def make(ground: Ground) -> Made:
     """The paper's estimate, and the same with measured efficiencies and the RTX 3090's own data sheet."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     card, consumer = device("a100-80g"), device("rtx-3090")
     # What is estimated, with which costs, memory device and price ratio.

@@ -153,7 +153,7 @@ def _ratios(frame: pd.DataFrame, kind: str) -> pd.Series[float]:
 
 def draw(made: Made) -> Figure:
     """Throughput by models and contexts, and below what the paper says of it as ratios."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(PAGE, 5.6), layout="constrained")
     halves: Any = figure.subfigures(2, 1, height_ratios=(2, 1.15))

@@ -105,7 +105,7 @@ def draw(made: Made) -> Figure:
 
 
 def _bars(axes: Axes, frame: pd.DataFrame) -> None:
-    import seaborn as sns  # noqa: PLC0415 - slow to import
+    import seaborn as sns
 
     sns.barplot(
         frame,

@@ -45,7 +45,7 @@ def make(ground: Ground) -> Made:
 
 def draw(made: Made) -> Figure:
     """Stacked bars, vLLM beside Lamina."""
-    from matplotlib.patches import Patch  # noqa: PLC0415 - slow to import
+    from matplotlib.patches import Patch
 
     figure, axes = sheet(1, 4, width=PAGE, height=2.7)
     places = [(name, context) for name in DOPS for context in _CONTEXTS]

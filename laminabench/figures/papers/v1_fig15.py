@@ -32,7 +32,7 @@ _NO_NIC = (
 
 def make(ground: Ground) -> Made:
     """A layer's transfers on the networks that the paper measured, beside a layer's attention."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     shape, card = model("llama-13b"), device(CARD)
     vanilla, best = load_networks()["v1-vanilla"], load_networks()["v1-gdr"]

@@ -27,7 +27,7 @@ _MASKED, _SAVED = 62.2, 16.2
 
 def make(ground: Ground) -> Made:
     """A step with and without streaming, by batch."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     rows = []
     for costs in ground.costs():

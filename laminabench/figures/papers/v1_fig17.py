@@ -37,7 +37,7 @@ _COLUMNS = ["costs", "system", "limit", "batch", "tokens_per_s", "tbt_ms", "usd"
 
 def make(ground: Ground) -> Made:
     """Each deployment with ever larger limits on its batch."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     trace, dropped = _fitting(ground)
     rows = [
@@ -121,7 +121,7 @@ def _curves(axes: Axes, frame: pd.DataFrame) -> None:
 
 
 def _bars(axes: Axes, frame: pd.DataFrame) -> None:
-    import seaborn as sns  # noqa: PLC0415 - slow to import
+    import seaborn as sns
 
     best = frame.groupby(["costs", "system"], sort=False)[_COLUMNS[-1]].max().reset_index()
     sns.barplot(

@@ -25,9 +25,9 @@ _IMPLIED = "implied by v1 Table 3"
 
 def make(ground: Ground) -> Made:
     """MFU by batch of every cost set and of the ideal, with what Table 3 implies."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
-    from laminabench.catalog.cost_file import load_costs  # noqa: PLC0415 - beside pandas
+    from laminabench.catalog.cost_file import load_costs
 
     shape, card = model(_MODEL), device(MEASURED_CARD)
     batches = np.unique(np.geomspace(1, _MOST, 45).round()).astype(np.int64)

@@ -26,7 +26,7 @@ _CONTEXT, _PERCENT = 1500, 80.0  # from where on, and how much, the paper says
 
 def make(ground: Ground) -> Made:
     """Attention's time over that of a whole step, without host."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     shape, card = model("llama-13b"), device(MEASURED_CARD)
     contexts = np.arange(100, 4001, 100)

@@ -24,7 +24,7 @@ _PUBLISHED = 1.41
 
 def make(ground: Ground) -> Made:
     """One device's time over that of several, by batch."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     shape, card = model("llama-7b"), device("rtx-4080")
     rows = []
@@ -67,7 +67,7 @@ def make(ground: Ground) -> Made:
 
 def draw(made: Made) -> Figure:
     """Groups of bars by batch; lines span the cost sets."""
-    import seaborn as sns  # noqa: PLC0415 - slow to import
+    import seaborn as sns
 
     figure, axes = sheet(height=2.7)
     sns.barplot(

@@ -37,7 +37,7 @@ _BATCHES = np.array([1, 2, 4, 8, 16, 32, 64])
 
 def make(ground: Ground) -> Made:
     """MBU and MFU of decode attention on three devices, one of them with borrowed efficiencies."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     shape = model("llama-13b")
     frames = []

@@ -32,7 +32,7 @@ _PER_UNIT = _COLUMNS[4:]
 
 def make(ground: Ground) -> Made:  # noqa: ARG001 - prices are the catalogue's
     """The catalogue's devices, whose prices and memory are the paper's."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     rows = []
     for name in PUBLISHED:

@@ -35,7 +35,7 @@ _REMARK = (
 
 def make(ground: Ground) -> Made:
     """The paper's formula with the MFU of both cost sets, and the MFU that the printed numbers imply."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     card = device(MEASURED_CARD)
     how = f"modelled: MFU of {ground.sets} on A100 in the paper's formula"

@@ -23,7 +23,7 @@ _CONFIG = "catalogue: the model's config"
 
 def make(ground: Ground) -> Made:  # noqa: ARG001 - shapes are the catalogue's
     """The catalogue's shapes."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     rows: list[tuple[object, ...]] = []
     claims: list[Claim] = []

@@ -152,7 +152,7 @@ def points_frame(
     ground: Ground, ways: tuple[str, ...], contexts: tuple[int, ...], batches: tuple[int, ...]
 ) -> pd.DataFrame:
     """What `sweep` has of both models, with every cost set: a row for each point."""
-    import pandas as pd  # noqa: PLC0415 - slow to import
+    import pandas as pd
 
     points = [
         each

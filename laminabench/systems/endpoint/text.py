@@ -49,7 +49,7 @@ class TextPrompts:
 
 def load_tokenizer(path: str) -> Any:
     """A `tokenizer.json`, or the folder of a model that has one."""
-    from tokenizers import Tokenizer  # noqa: PLC0415 - not for prompts of token ids
+    from tokenizers import Tokenizer
 
     file = Path(path)
     if file.is_dir():

@@ -66,7 +66,7 @@ def _tokenizer(path: Path | None, label: str) -> Any:
     if path is None:
         raise UserError(f"{label}: conversations must be counted in tokens; pass --tokenizer tokenizer.json")
     try:
-        import tokenizers  # noqa: PLC0415 - an extra, for this format alone
+        import tokenizers
     except ImportError as error:
         raise UserError(f'{label}: counting tokens needs: pip install "laminabench[tokenize]"') from error
     try:

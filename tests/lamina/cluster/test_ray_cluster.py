@@ -49,14 +49,14 @@ def alive(pid: int) -> bool:
 
 
 def nodes_with(resource: str) -> set[str]:
-    import ray  # noqa: PLC0415
+    import ray
 
     return {node["NodeID"] for node in ray.nodes() if resource in node["Resources"]}
 
 
 def groups() -> list[dict[str, Any]]:
     """Placement groups that are there."""
-    import ray  # noqa: PLC0415
+    import ray
 
     return [each for each in ray.util.placement_group_table().values() if each["state"] != "REMOVED"]
 

@@ -34,9 +34,9 @@ TEMPLATE = (
 @pytest.fixture(scope="session")
 def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A byte-level tokenizer, trained on a few words, with a chat template."""
-    import tokenizers  # noqa: PLC0415 - slow
-    import transformers  # noqa: PLC0415
-    from tokenizers import decoders, models, pre_tokenizers, trainers  # noqa: PLC0415
+    import tokenizers
+    import transformers
+    from tokenizers import decoders, models, pre_tokenizers, trainers
 
     made = tokenizers.Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -57,7 +57,7 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="session")
 def tokenizer(tokenizer_folder: Any) -> Tokenizer:
-    from lamina.http import Tokenizer  # noqa: PLC0415 - slow
+    from lamina.http import Tokenizer
 
     return Tokenizer.load(tokenizer_folder)
 
@@ -65,8 +65,8 @@ def tokenizer(tokenizer_folder: Any) -> Tokenizer:
 @pytest.fixture(scope="session")
 def text_model() -> Any:
     """A model of the tokenizer's vocabulary, which ends at its end token."""
-    import torch  # noqa: PLC0415 - slow
-    import transformers  # noqa: PLC0415
+    import torch
+    import transformers
 
     torch.set_num_threads(1)
     config = transformers.LlamaConfig(
@@ -90,7 +90,7 @@ def text_model() -> Any:
 @pytest.fixture(scope="session")
 def make_engine(text_model: Any) -> Callable[..., Engine]:
     """An engine in this process, with little memory."""
-    from lamina.serve import Engine  # noqa: PLC0415 - slow
+    from lamina.serve import Engine
 
     def make(**options: Any) -> Engine:
         return Engine(text_model, **({"kv_tokens": 2048, "max_sequences": 16, "threads": 1} | options))
@@ -168,10 +168,10 @@ Serve = Callable[..., contextlib.AbstractContextManager[Server]]
 @pytest.fixture(scope="session")
 def serve() -> Serve:
     """Serve an engine until the block ends, with the socket, protocol and event loop of the real thing."""
-    import uvloop  # noqa: PLC0415 - slow
+    import uvloop
 
-    from lamina.http import Limits, Service, Serving  # noqa: PLC0415 - slow
-    from lamina.http.address import bound  # noqa: PLC0415
+    from lamina.http import Limits, Service, Serving
+    from lamina.http.address import bound
 
     @contextlib.contextmanager
     def serve(

@@ -64,7 +64,7 @@ def test_a_client_that_leaves_before_it_has_asked(patient: Any) -> None:
 
 
 def test_one_connection_serves_many(patient: Any) -> None:
-    import http.client  # noqa: PLC0415
+    import http.client
 
     connection = http.client.HTTPConnection(patient.host, patient.port, timeout=60)
     for stream in (False, True, False):

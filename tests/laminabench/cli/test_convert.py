@@ -38,7 +38,7 @@ def tiny(tmp_path: Path) -> Path:
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal folders are converted once: what is tested is what is said of them."""
-    from laminabench.conversion import report  # noqa: PLC0415 - after importorskip
+    from laminabench.conversion import report
 
     real = report.convert
 
@@ -142,7 +142,7 @@ def test_json_has_everything(as_json: AsJson, tiny: Path) -> None:
 def test_the_catalogue_says_what_it_does_not_know(
     shell: Shell, as_json: AsJson, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from laminabench.catalog.to_hf_config import to_hf_config  # noqa: PLC0415 - before it is replaced
+    from laminabench.catalog.to_hf_config import to_hf_config
 
     monkeypatch.setattr(
         "laminabench.conversion.asked.to_hf_config", lambda name: shorter(to_hf_config(name), 2)
@@ -159,11 +159,11 @@ def test_the_catalogue_says_what_it_does_not_know(
 
 @pytest.mark.parametrize("name", ["llama3-8b", "opt-13b", "qwen2.5-0.5b", "qwen3-0.6b", "mistral-7b"])
 def test_catalogue_configs_build_models_of_the_published_size(name: str) -> None:
-    import torch  # noqa: PLC0415 - after importorskip
-    import transformers  # noqa: PLC0415
+    import torch
+    import transformers
 
-    from laminabench.catalog.models import load_models  # noqa: PLC0415
-    from laminabench.catalog.to_hf_config import to_hf_config  # noqa: PLC0415
+    from laminabench.catalog.models import load_models
+    from laminabench.catalog.to_hf_config import to_hf_config
 
     config = transformers.AutoConfig.for_model(**to_hf_config(name))
     with torch.device("meta"):

@@ -162,7 +162,7 @@ main.run([])
 
 
 def test_every_command_that_reports_takes_json_quiet_and_verbose() -> None:
-    from laminabench.cli.main import main  # noqa: PLC0415
+    from laminabench.cli.main import main
 
     def leaves(command: click.Command, name: str) -> dict[str, click.Command]:
         if not isinstance(command, click.Group):
@@ -205,7 +205,7 @@ def test_every_way_to_end(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from laminabench.cli import main  # noqa: PLC0415
+    from laminabench.cli import main
 
     def fail(*_: object, **__: object) -> None:
         raise raised

@@ -26,7 +26,7 @@ Report = dict[str, Any]
 
 
 def of(name: str) -> Report:
-    from laminabench.conversion.report import report  # noqa: PLC0415 - after importorskip
+    from laminabench.conversion.report import report
 
     config = dict(SMALL_MODELS[name]) | {"num_hidden_layers": 2}
     if "layer_types" in config:

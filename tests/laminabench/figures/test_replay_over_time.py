@@ -78,7 +78,7 @@ def test_boards_have_two_more_panels(tmp_path: Path, on_boards: Callable[..., Ou
 
 
 def test_panels_add_up_to_the_boards_hbm(on_boards: Callable[..., Outcome]) -> None:
-    from matplotlib.figure import Figure  # noqa: PLC0415 - slow
+    from matplotlib.figure import Figure
 
     held, moved = Figure().subplots(2, 1)
     panels((held, moved), on_boards(outcome(500)))

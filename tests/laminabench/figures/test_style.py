@@ -59,7 +59,7 @@ def test_equal_figures_are_equal_files(suffix, tmp_path: Path) -> None:
 
 
 def test_a_look_ends(tmp_path: Path) -> None:
-    import matplotlib as mpl  # noqa: PLC0415
+    import matplotlib as mpl
 
     before = mpl.rcParams["axes.labelsize"]
     saved(tmp_path / "one.png")

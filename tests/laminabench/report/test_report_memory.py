@@ -85,7 +85,7 @@ def test_charts_hold_what_the_tables_do(board_run: BoardRun) -> None:
 
 
 def test_plotly_knows_every_property(board_run: BoardRun) -> None:
-    from plotly import graph_objects  # noqa: PLC0415 - slow
+    from plotly import graph_objects
 
     for chart in memory_charts(shown([board_run()])):
         figure = chart.figure()

@@ -216,7 +216,7 @@ def test_the_timeline_says_what_it_leaves_out(keep: Callable[..., Run]) -> None:
 
 
 def test_plotly_knows_every_property(keep: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
-    from plotly import graph_objects  # noqa: PLC0415 - slow
+    from plotly import graph_objects
 
     seen: dict[str, Any] = {}
     monkeypatch.setattr(

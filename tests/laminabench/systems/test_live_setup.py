@@ -83,7 +83,7 @@ def test_kv_memory_as_asked_for() -> None:
 
 
 def test_the_layout_is_one_that_the_engine_takes() -> None:
-    import lamina  # noqa: PLC0415 - torch, which the other tests do without
+    import lamina
 
     layout = lamina.Layout(**a_setup("2xcpu+2xcpu", batches=3, stream_chunks=2, network="shm").layout())
     assert (layout.model_workers, layout.attention_workers) == (2, 2)
@@ -92,8 +92,8 @@ def test_the_layout_is_one_that_the_engine_takes() -> None:
 
 
 def test_what_the_engine_refuses_is_a_users_error_and_a_bug_is_not() -> None:
-    from lamina.fhbn import ChannelError  # noqa: PLC0415 - as above
-    from lamina.serve import EngineError  # noqa: PLC0415
+    from lamina.fhbn import ChannelError
+    from lamina.serve import EngineError
 
     for error in (EngineError, ChannelError):
         with pytest.raises(UserError, match="the engine: no more heads"), refused():

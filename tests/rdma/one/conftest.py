@@ -35,12 +35,12 @@ class Peer:
     RING_BYTES = rounded_up(FIRST_SLOT + SLOTS * STRIDE, 4096)
 
     def __init__(self, device: str) -> None:
-        from pyverbs import enums  # noqa: PLC0415 - Debian's, in the virtual machine only
-        from pyverbs.cq import CQ  # noqa: PLC0415
-        from pyverbs.device import Context  # noqa: PLC0415
-        from pyverbs.mr import MR  # noqa: PLC0415
-        from pyverbs.pd import PD  # noqa: PLC0415
-        from pyverbs.qp import QP, QPCap, QPInitAttr  # noqa: PLC0415
+        from pyverbs import enums
+        from pyverbs.cq import CQ
+        from pyverbs.device import Context
+        from pyverbs.mr import MR
+        from pyverbs.pd import PD
+        from pyverbs.qp import QP, QPCap, QPInitAttr
 
         self._enums = enums
         self._context = Context(name=device)
@@ -78,8 +78,8 @@ class Peer:
         }
 
     def connect(self, other: dict[str, Any]) -> None:
-        from pyverbs.addr import GID, AHAttr, GlobalRoute  # noqa: PLC0415
-        from pyverbs.qp import QPAttr  # noqa: PLC0415
+        from pyverbs.addr import GID, AHAttr, GlobalRoute
+        from pyverbs.qp import QPAttr
 
         self._other = other
         gid = GID(str(ipaddress.IPv6Address(other["gid"]).exploded))
@@ -106,7 +106,7 @@ class Peer:
 
     def asked_to_write(self, here: int, there: int, size: int) -> int:
         """What has become of it."""
-        from pyverbs.wr import SGE, SendWR  # noqa: PLC0415
+        from pyverbs.wr import SGE, SendWR
 
         piece = SGE(self.memory.buf + here, size, self.memory.lkey)
         request = SendWR(
@@ -124,7 +124,7 @@ class Peer:
 
     def fail(self) -> None:
         """Our queue pair does nothing more, and answers nobody."""
-        from pyverbs.qp import QPAttr  # noqa: PLC0415
+        from pyverbs.qp import QPAttr
 
         self._pair.modify(QPAttr(qp_state=self._enums.IBV_QPS_ERR), self._enums.IBV_QP_STATE)
 

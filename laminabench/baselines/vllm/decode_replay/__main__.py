@@ -46,7 +46,7 @@ def main() -> int:
     engine: Any = None
     began_s: float | None = None
     try:
-        from .engine import VllmEngine  # noqa: PLC0415 - takes seconds, and may fail
+        from .engine import VllmEngine
 
         started_s = time.monotonic()
         engine = VllmEngine(order)

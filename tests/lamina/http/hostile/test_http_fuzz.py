@@ -21,7 +21,7 @@ ASKED = ("/v1/models", "/v1/models/{name}", "/health", "/metrics", "/version")
 @pytest.fixture(scope="module")
 def target(serve: Any, make_engine: Callable[..., Engine], tokenizer: Tokenizer) -> Iterator[Any]:
     """One server for all; answers are short, so that there can be many."""
-    from lamina.http import Limits  # noqa: PLC0415 - slow
+    from lamina.http import Limits
 
     limits = Limits(max_model_len=48, drain_s=0)
     with serve(make_engine(max_sequences=32), tokenizer, limits) as server:
@@ -31,14 +31,14 @@ def target(serve: Any, make_engine: Callable[..., Engine], tokenizer: Tokenizer)
 
 @pytest.fixture(scope="module")
 def schema(target: Any) -> Any:
-    import schemathesis  # noqa: PLC0415 - slow
+    import schemathesis
 
     return schemathesis.openapi.from_url(f"{target.url}/openapi.json")
 
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[Any]:
-    import requests  # noqa: PLC0415 - comes with schemathesis
+    import requests
 
     with requests.Session() as found:
         yield found
@@ -60,8 +60,8 @@ def test_everything_that_is_served_is_described(schema: Any) -> None:
 def test_whatever_is_sent_is_answered_as_described(
     schema: Any, session: Any, target: Any, method: str, path: str, sense: str
 ) -> None:
-    from schemathesis import GenerationMode  # noqa: PLC0415 - slow
-    from schemathesis.checks import CHECKS, load_all_checks  # noqa: PLC0415
+    from schemathesis import GenerationMode
+    from schemathesis.checks import CHECKS, load_all_checks
 
     load_all_checks()
     # What is well formed may still ask for more than there is.

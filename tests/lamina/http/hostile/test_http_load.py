@@ -168,7 +168,7 @@ def test_every_kind_of_end_is_counted(target: Any) -> None:
 
 def counted(target: Any) -> Counter[str]:
     """Counters and gauges of the server, and how many requests its engine has taken in."""
-    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - of the extra `serve`
+    from prometheus_client.parser import text_string_to_metric_families
 
     text = target.say(b"GET /metrics HTTP/1.1\r\nhost: here\r\n\r\n").body.decode()
     found: Counter[str] = Counter()

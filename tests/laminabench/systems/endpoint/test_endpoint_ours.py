@@ -28,8 +28,8 @@ TEMPLATE = "<user>{% for message in messages %}{{ message['content'] }}{% endfor
 @pytest.fixture(scope="module")
 def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Bytes and a few words, with a chat template."""
-    import transformers  # noqa: PLC0415 - slow
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # noqa: PLC0415
+    import transformers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -51,13 +51,13 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def our_url(tokenizer_folder: Path) -> Iterator[str]:
     """One server for all tests here, in a thread: its sockets and its engine are those of `serve`."""
-    import torch  # noqa: PLC0415 - slow
-    import transformers  # noqa: PLC0415
-    import uvloop  # noqa: PLC0415
+    import torch
+    import transformers
+    import uvloop
 
-    from lamina.http import Limits, Service, Serving, Tokenizer  # noqa: PLC0415
-    from lamina.http.address import bound  # noqa: PLC0415
-    from lamina.serve import Engine  # noqa: PLC0415
+    from lamina.http import Limits, Service, Serving, Tokenizer
+    from lamina.http.address import bound
+    from lamina.serve import Engine
 
     shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = transformers.LlamaConfig(

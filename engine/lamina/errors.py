@@ -1,0 +1,21 @@
+"""What all errors of the engine that are meant to be read have in common."""
+
+from __future__ import annotations
+
+
+class CodedError(Exception):
+    """Raised as `EngineError("engine-out-of-memory", "the model needs ...")`.
+
+    Tests and scripts rely on the code, which stays; the sentence may be improved. docs/errors.md lists all.
+    """
+
+    def __init__(self, *words: str) -> None:
+        code, self.sentence = words if len(words) == 2 else ("uncoded", *words)
+        # Both are arguments, so that the error survives being pickled on its way between processes.
+        super().__init__(*words)
+        self.code = code
+        # Shown in tracebacks, and found by `pytest.raises(match=...)`.
+        self.__notes__ = [code]
+
+    def __str__(self) -> str:
+        return self.sentence
