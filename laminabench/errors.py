@@ -1,4 +1,4 @@
-"""The errors a person is meant to read: a stable code, and a sentence that says what, where and what to do."""
+"""Errors a person is meant to read: a stable code, and a sentence that says what, where and what to do."""
 
 from __future__ import annotations
 
