@@ -110,7 +110,5 @@ def test_where_a_limit_leaves_nothing_it_is_named(draw_trace: Any, ask: Any) -> 
     dear = priced(load_devices(), {"h2m2": 60.0})["h2m2"]
     with pytest.raises(UserError, match="plan-budget-too-small"):
         affordable(question, ["h2m2"], [dear], Limits(50))
-    with pytest.raises(
-        UserError, match="plan-no-deployment"
-    ):
+    with pytest.raises(UserError, match="plan-no-deployment"):
         affordable(question, ["h2m2"], [BOARD], Limits(50, power_w=400))
