@@ -84,7 +84,7 @@ def check(setup: VllmSetup) -> None:
     deployment, count = setup.deployment, setup.devices
     if deployment.attention is not None:
         raise UserError(
-            "deployment-not-for-system",
+            "deployment-splits-attention",
             f"deployment {deployment} splits attention off, and vLLM does not; write COUNTxDEVICE, such as "
             f"{DEPLOYMENT}",
         )
@@ -92,7 +92,7 @@ def check(setup: VllmSetup) -> None:
         cores = len(os.sched_getaffinity(0))
         if count > cores:
             raise UserError(
-                "deployment-too-few-cores",
+                "deployment-too-many-cores",
                 f"{deployment} is {count} cores and this process may use {cores}; use {cores}xcpu",
             )
     else:
@@ -116,7 +116,7 @@ def check(setup: VllmSetup) -> None:
         )
     if setup.kind == "cpu" and setup.gpu_memory_utilization is not None:
         raise UserError(
-            "replay-flag-unused",
+            "deployment-no-gpu",
             "--gpu-memory-utilization is for GPUs; of a CPU's memory give --kv-tokens instead",
         )
     architecture(setup)
@@ -149,7 +149,7 @@ def architecture(setup: VllmSetup) -> str | None:
     family = str(to_hf_config(setup.model.name, 1)["model_type"])
     if family not in _ARCHITECTURES:
         raise UserError(
-            "model-family-unknown",
+            "model-unknown-to-vllm",
             f"{setup.model.name} is of family {family}, whose name in vLLM is unknown; give a config.json",
         )
     return _ARCHITECTURES[family]
@@ -187,7 +187,7 @@ def kv_tokens(setup: VllmSetup, trace: Trace, free_bytes: float) -> int | None:
     room = free_bytes - 2 * setup.model.weight_bytes - _PROCESS_BYTES * setup.workers
     if room < each * block:
         raise UserError(
-            "model-does-not-fit",
+            "model-too-large",
             f"{setup.model.name} does not fit: {free_bytes / 1e9:.1f} GB of memory are free, and weights "
             f"and {setup.workers} processes of vLLM take {(free_bytes - room) / 1e9:.1f} GB; use a smaller "
             "--model",
@@ -195,7 +195,7 @@ def kv_tokens(setup: VllmSetup, trace: Trace, free_bytes: float) -> int | None:
     if setup.kv_tokens is not None:
         if setup.kv_tokens * each > room:
             raise UserError(
-                "kv-tokens-too-many",
+                "model-kv-too-large",
                 f"--kv-tokens {setup.kv_tokens} are {setup.kv_tokens * each / 1e9:.1f} GB and "
                 f"{room / 1e9:.1f} GB are free beside the weights; give at most {int(room // each)}",
             )
