@@ -59,7 +59,7 @@ def library() -> ctypes.CDLL:
     try:
         if not path.exists():
             raise CudaError(
-                "cuda-library-missing",
+                "cuda-no-library",
                 f"the CUDA kernels are not at {path}: build with nvcc, or set LAMINA_CUDA_LIBRARY",
             )
         loaded = ctypes.CDLL(str(path.absolute()))  # a bare name would be looked for in the system's folders
@@ -68,7 +68,7 @@ def library() -> ctypes.CDLL:
             getattr(loaded, f"lamina_cuda_{name}").argtypes = types
     except (OSError, AttributeError) as error:  # no library at all, or another one
         raise CudaError(
-            "cuda-library-unusable",
+            "cuda-no-library",
             f"{path} is no library of CUDA kernels ({error}): build with nvcc, or set LAMINA_CUDA_LIBRARY",
         ) from error
     return loaded

@@ -44,7 +44,7 @@ def test_what_is_no_library_is_told_in_a_sentence(fresh_library: pytest.MonkeyPa
     text.write_text("not a library")
     for path in (text, tmp_path, Path("/" + "x" * 5000)):
         fresh_library.setenv("LAMINA_CUDA_LIBRARY", str(path))
-        with pytest.raises(CudaError, match="cuda-library-unusable"):
+        with pytest.raises(CudaError, match="cuda-no-library"):
             cuda_library.library()
 
 
@@ -58,5 +58,5 @@ def test_another_library_is_told_by_what_it_lacks(fresh_library: pytest.MonkeyPa
     # By its bare name too, which the loader would look for elsewhere.
     fresh_library.chdir(tmp_path)
     fresh_library.setenv("LAMINA_CUDA_LIBRARY", "other.so")
-    with pytest.raises(CudaError, match="cuda-library-unusable"):
+    with pytest.raises(CudaError, match="cuda-no-library"):
         cuda_library.library()
