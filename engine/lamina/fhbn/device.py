@@ -89,7 +89,8 @@ class _DeviceEnd:
         cuda_library.call("check_device")
         if not torch.cuda.is_available():
             raise CudaError(
-                "cuda-torch", "this torch is built without CUDA, whose tensors a device's channel needs"
+                "cuda-torch-without",
+                "this torch is built without CUDA, whose tensors a device's channel needs",
             )
         self.device = torch.device(device)
         if self.device.index is None:  # the one that is current now, whatever is later
