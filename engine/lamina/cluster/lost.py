@@ -11,8 +11,8 @@ from lamina.pipeline import EngineError
 class LostError(EngineError):
     """Some workers cannot go on. Nobody in `workers`: all can, and yet they have lost each other."""
 
-    def __init__(self, workers: Collection[int], why: str) -> None:
-        super().__init__(why)
+    def __init__(self, workers: Collection[int], code: str, why: str) -> None:
+        super().__init__(code, why)
         self.workers = frozenset(workers)
 
 

@@ -116,12 +116,12 @@ class Machine:
                     raise self._lost(process) from error
                 raise
         if "refused" in answer:
-            raise EngineError(str(answer["refused"]))
+            raise EngineError(answer.get("code", "machine-refused"), answer["refused"])
         return answer
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._closed:
-            raise EngineError("the machine was closed: make a new one")
+            raise EngineError("machine-closed", "the machine was closed: make a new one")
         if self._process is None:
             self._heard = msgpack.Unpacker()
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process that writes to it
@@ -154,7 +154,7 @@ class Machine:
         assert self._finish
         self._finish()
         self._process = None
-        return WorkplaceLostError(f"the process that workers start from has ended: {how}")
+        return WorkplaceLostError("machine-lost", f"the process that workers start from has ended: {how}")
 
     def __enter__(self) -> Machine:
         return self
