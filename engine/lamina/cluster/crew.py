@@ -13,7 +13,7 @@ from typing import Any
 
 from lamina.cluster import told
 from lamina.cluster.boot import Boot
-from lamina.cluster.lost import LostError, WorkplaceLostError
+from lamina.cluster.lost import LostError, WorkplaceLostError, last_sentence
 from lamina.cluster.pulse import PULSE, Pulses
 from lamina.cluster.workplace import Workplace
 from lamina.fhbn import ChannelError, ChannelTimeoutError, Link, Listener
@@ -181,7 +181,7 @@ class Crew:
         except ChannelError as error:
             for number, status in self._ends().items():
                 if number in new:
-                    why = self._machine.errors().rpartition("\n")[2] or f"it ended with {status}"
+                    why = last_sentence(self._machine.errors()) or f"it ended with {status}"
                     raise LostError(
                         {number}, "worker-start-failed", f"{self.names[number]} did not start: {why}"
                     ) from error
@@ -196,7 +196,7 @@ class Crew:
         except ChannelError as error:
             raise self._failure(number, str(error)) from error
         except LostError as error:  # half a message may be out: this one is to be replaced too
-            raise LostError(error.workers | {number}, str(error)) from error
+            raise LostError(error.workers | {number}, error.code, str(error)) from error
 
     def hear(self, wanted: int, what: str, deadline: Deadline) -> dict[str, Any]:
         """What a worker has to say next of this kind; a LostError as soon as any worker cannot go on."""

@@ -69,7 +69,7 @@ class Layout:
             if batches not in (None, stages) or pipelining not in (None, "fixed"):
                 raise EngineError(
                     "layout-stages-batches",
-                    f"{stages} pipeline stages take {stages} batches, fixed: leave batches and pipelining out",
+                    f"{stages} pipeline stages take {stages} batches, fixed: leave both out",
                 )
             batches, pipelining = stages, "fixed"
         if batches is None:

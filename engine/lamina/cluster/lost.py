@@ -20,6 +20,11 @@ class WorkplaceLostError(EngineError):
     """What workers come from has ended, and they with it: another one takes its place when it is asked."""
 
 
+def last_sentence(output: str) -> str:
+    """The last line of a process's output that is a sentence: below it a traceback may have an error code."""
+    return next((line for line in reversed(output.splitlines()) if " " in line), "")
+
+
 class Replaced(NamedTuple):
     """Who was."""
 

@@ -19,7 +19,7 @@ import msgpack
 from lamina import host_memory
 from lamina.cluster.boot import Boot
 from lamina.cluster.layout import Layout
-from lamina.cluster.lost import WorkplaceLostError
+from lamina.cluster.lost import WorkplaceLostError, last_sentence
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.options import EngineError
 
@@ -149,7 +149,7 @@ class Machine:
             self._heard.feed(piece)
 
     def _lost(self, process: subprocess.Popen[bytes]) -> EngineError:
-        status, last = process.wait(), self.errors().rpartition("\n")[2]
+        status, last = process.wait(), last_sentence(self.errors())
         how = f"it was killed by {signal.Signals(-status).name}" if status < 0 else last or f"with {status}"
         assert self._finish
         self._finish()
