@@ -84,7 +84,10 @@ def plan(out: Output, workload: TraceOptions, **flags: Any) -> None:
     check_flags(flags, out)
     trace = workload.load(flags["trace_name"], out)
     if flags["mode"] == "open" and not trace.meta.has_arrivals:
-        raise UserError(f"{trace.meta.name} has no arrival times; an open plan of it needs --request-rate")
+        raise UserError(
+            "trace-no-arrivals",
+            f"{trace.meta.name} has no arrival times; an open plan of it needs --request-rate",
+        )
     found = [_answer(question, flags, out) for question in _questions(trace, flags)]
     for each in found:
         require_possible(each)
@@ -114,7 +117,9 @@ def check_flags(flags: dict[str, Any], out: Output) -> None:
     flags["systems"] = list(dict.fromkeys(name.strip() for name in flags["systems"].split(",")))
     for name in flags["systems"]:
         if name not in MODULES:
-            raise UserError(f"--systems: no system named {name!r}; {nearest(name, MODULES)}")
+            raise UserError(
+                "system-unknown", f"--systems: no system named {name!r}; {nearest(name, MODULES)}"
+            )
     if flags["plot"]:
         check_target(flags["plot"])
     known = priced_devices(flags["prices"], flags["price_basis"], flags["powers"])

@@ -20,9 +20,11 @@ _UNDATED = {".svg": {"Date": None}, ".png": {}, ".pdf": {"CreationDate": None}}
 def check_target(target: Path) -> None:
     """UserError for a picture that could not be written, before anything is computed for it."""
     if target.suffix.lower() not in _UNDATED:
-        raise UserError(f"cannot draw {target}: give it one of the suffixes {', '.join(_UNDATED)}")
+        raise UserError(
+            "picture-suffix", f"cannot draw {target}: give it one of the suffixes {', '.join(_UNDATED)}"
+        )
     if target.exists() and not target.is_file():
-        raise UserError(f"cannot write {target}: it is there and not a file")
+        raise UserError("file-not-writable", f"cannot write {target}: it is there and not a file")
     require_writable(target)
 
 

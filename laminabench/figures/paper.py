@@ -79,7 +79,7 @@ def find(names: tuple[str, ...]) -> tuple[str, ...]:
         return NAMES
     for name in names:
         if name not in NAMES:
-            raise UserError(f"no figure is called {name!r}; {nearest(name, NAMES)}")
+            raise UserError("figure-unknown", f"no figure is called {name!r}; {nearest(name, NAMES)}")
     return tuple(name for name in NAMES if name in names)
 
 

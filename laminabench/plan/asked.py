@@ -29,7 +29,9 @@ def devices_of(names: str, known: Mapping[str, Device]) -> list[Device]:
             found[each] = device(each, known)
     unpriced = [name for name, each in found.items() if each.price_usd_per_hour is None]
     if unpriced:
-        raise UserError(f"--devices: {unpriced[0]} has no price; give one: --price {unpriced[0]}=2.5")
+        raise UserError(
+            "device-no-price", f"--devices: {unpriced[0]} has no price; give one: --price {unpriced[0]}=2.5"
+        )
     return list(found.values())
 
 
@@ -43,9 +45,15 @@ def _require_used(systems: Sequence[str], devices: Sequence[Device]) -> None:
     """A UserError where a device or a system was asked for that nothing would come of."""
     boards = [each.name for each in devices if each.board]
     if boards and "h2m2" not in systems:
-        raise UserError(f"--devices: {boards[0]} is a board, which only h2m2 runs on; add h2m2 to --systems")
+        raise UserError(
+            "plan-device-unused",
+            f"--devices: {boards[0]} is a board, which only h2m2 runs on; add h2m2 to --systems",
+        )
     if not boards and list(systems) == ["h2m2"]:
-        raise UserError("--systems h2m2 runs on boards, and --devices names none; add h2m2 to it")
+        raise UserError(
+            "plan-system-without-devices",
+            "--systems h2m2 runs on boards, and --devices names none; add h2m2 to it",
+        )
 
 
 def papers_budget(model: ModelShape, known: Mapping[str, Device]) -> float:
@@ -79,9 +87,12 @@ def affordable(
         advice += ", or raise --power-budget"
         most += f" and {limits.power_w:g} W" if most else f" of at most {limits.power_w:g} W"
     if cheapest is None:
-        raise UserError(f"{question.model.name} fits on no deployment of {names}{most}; {advice}")
+        raise UserError(
+            "plan-no-deployment", f"{question.model.name} fits on no deployment of {names}{most}; {advice}"
+        )
     budget_usd_per_hour = limits.usd_per_hour
     raise UserError(
+        "plan-budget-too-small",
         f"--budget {budget_usd_per_hour:g}: the cheapest deployment of {names} that {question.model.name} "
-        f"fits on is {cheapest.deployment} ({cheapest.system}) at ${cheapest.usd_per_hour:.2f} an hour"
+        f"fits on is {cheapest.deployment} ({cheapest.system}) at ${cheapest.usd_per_hour:.2f} an hour",
     )

@@ -73,7 +73,9 @@ def measure(question: Question, trace: Trace, candidate: Candidate, spec: Spec) 
     attained = token_attainment(gaps, limit_ticks(question.slo_tbt_p99_ms))
     waited_s = (rates.queueing(outcome).percentile(990) or 0) / TICKS_PER_S
     if p50 is None or p99 is None or attained is None:
-        raise UserError(f"{trace.meta.name} has no time between tokens: none of its requests makes two")
+        raise UserError(
+            "trace-no-tbt", f"{trace.meta.name} has no time between tokens: none of its requests makes two"
+        )
     return Point(
         candidate,
         rates.per_second(rates.produced(outcome, steady), steady) or 0.0,

@@ -96,5 +96,5 @@ def test_it_is_drawn_from_a_directory_too(tmp_path: Path, suffix: str) -> None:
 
 
 def test_another_kind_of_picture_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="give it one of the suffixes"):
+    with pytest.raises(UserError, match="picture-suffix"):
         draw(result(), tmp_path / "fig.bmp")

@@ -63,7 +63,7 @@ def test_of_nothing_there_is_a_picture_too(tmp_path: Path) -> None:
 
 
 def test_a_kind_of_picture_that_there_is_not(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="suffixes"):
+    with pytest.raises(UserError, match="picture-suffix"):
         draw(outcome(3), tmp_path / "one.txt", title="one", slo_tbt_ms=100)
 
 

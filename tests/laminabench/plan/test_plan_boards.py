@@ -96,9 +96,9 @@ def test_resources_are_a_board_s(draw_trace: Any, ask: Any) -> None:
 
 def test_boards_have_to_be_named_and_h2m2_has_to_run_on_them(draw_trace: Any, ask: Any) -> None:
     question, devices = ask(draw_trace(1, requests=10)), load_devices()
-    with pytest.raises(UserError, match="--systems h2m2 runs on boards, and --devices names none"):
+    with pytest.raises(UserError, match="plan-system-without-devices"):
         affordable(question, ["h2m2"], [devices["h100"]], Limits(50))
-    with pytest.raises(UserError, match="h2m2 is a board, which only h2m2 runs on"):
+    with pytest.raises(UserError, match="plan-device-unused"):
         affordable(question, ["vllm"], [devices["h100"], BOARD], Limits(50))
     # A cost set knows nothing of boards, and need not.
     found = affordable(question, ["vllm", "h2m2"], [devices["h100"], BOARD], Limits(50))
@@ -108,9 +108,7 @@ def test_boards_have_to_be_named_and_h2m2_has_to_run_on_them(draw_trace: Any, as
 def test_where_a_limit_leaves_nothing_it_is_named(draw_trace: Any, ask: Any) -> None:
     question = ask(draw_trace(1, requests=10), model="gpt3-175b")
     dear = priced(load_devices(), {"h2m2": 60.0})["h2m2"]
-    with pytest.raises(UserError, match=r"--budget 50: the cheapest .* is 1xh2m2 \(h2m2\) at \$60\.00"):
+    with pytest.raises(UserError, match="plan-budget-too-small"):
         affordable(question, ["h2m2"], [dear], Limits(50))
-    with pytest.raises(
-        UserError, match=r"gpt3-175b fits on no deployment of h2m2 of at most 400 W; .*--power-budget"
-    ):
+    with pytest.raises(UserError, match="plan-no-deployment"):
         affordable(question, ["h2m2"], [BOARD], Limits(50, power_w=400))

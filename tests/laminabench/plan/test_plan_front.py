@@ -93,7 +93,7 @@ def test_without_second_tokens_there_is_nothing_to_plan_for(draw_trace: Any, ask
     candidate = Candidate("vllm", parse_deployment("4xh100"))
     spec = cluster(ask(trace), candidate)
     assert spec is not None
-    with pytest.raises(UserError, match="none of its requests makes two"):
+    with pytest.raises(UserError, match="trace-no-tbt"):
         measure(ask(trace), trace, candidate, spec)
 
 
