@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @reporting
 def attention(seconds: float, kv_mb: float, device: str, out: Output) -> None:
     """Decode attention's speed on this machine, as a share of what its memory can be read at."""
-    from laminabench.cli.engine_extra import needed
+    from laminabench.extras import needed
 
     with needed(), out.progress("cases", unit="cases") as progress:
         if device == "cuda":

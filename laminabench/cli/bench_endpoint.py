@@ -58,7 +58,7 @@ def endpoint(
     The server is another process on this machine: where the two have no core each, what is measured is how
     they share one.
     """
-    from laminabench.cli.endpoint_extra import needed
+    from laminabench.extras import endpoint_needed as needed
 
     with needed():
         from laminabench.bench.endpoint import Load, run

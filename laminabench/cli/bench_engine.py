@@ -67,7 +67,7 @@ def engine(
     --compare model worker and attention worker have a core each, and layouts of them take turns, with vLLM
     if that is wanted.
     """
-    from laminabench.cli.engine_extra import needed
+    from laminabench.extras import needed
 
     # Read when torch is loaded. After each matrix product its threads would go on spinning for a millisecond,
     # on the cores that attention needs then; docs/engine.md tells users of the engine.

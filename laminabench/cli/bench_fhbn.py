@@ -61,7 +61,7 @@ def fhbn(context: click.Context, /, device: str, out: Output, **asked: Any) -> N
 
 
 def _on_a_gpu(out: Output, engines: str) -> None:
-    from laminabench.cli.engine_extra import needed
+    from laminabench.extras import needed
 
     with needed():
         from laminabench.bench.fhbn_cuda import run
@@ -80,7 +80,7 @@ def _between_processes(
     *,
     named: bool,
 ) -> None:
-    from laminabench.cli.engine_extra import needed
+    from laminabench.extras import needed
 
     if plot is not None:
         from laminabench.figures.drawn import check_target

@@ -56,7 +56,7 @@ def prefill(
     prompts that the model worker computes in the batch's turn. llama-mini in bfloat16 with made-up weights, a
     model worker and an attention worker, one batch.
     """
-    from laminabench.cli.engine_extra import needed
+    from laminabench.extras import needed
 
     with needed():
         from lamina.fhbn import ChannelError

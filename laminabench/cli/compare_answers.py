@@ -10,11 +10,10 @@ from typing import Any, Protocol
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.deployment import Deployment, parse_deployment
 from laminabench.catalog.find_model import modelled
-from laminabench.catalog.hardware import Device, device
+from laminabench.catalog.hardware import Device, device, priced_devices
 from laminabench.catalog.names import pick
 from laminabench.catalog.network import parse_network
 from laminabench.cli.compare_sheets import Sheet, sheet_of_cell, sheet_of_runs, sheets_of_grid
-from laminabench.cli.hardware import priced_devices
 from laminabench.cli.output import Output
 from laminabench.cli.traces.options import TraceOptions
 from laminabench.compare.cells import Cell

@@ -76,9 +76,9 @@ def _one(
     source: bool,
 ) -> None:
     from laminabench.cli.convert_text import render, render_instructions, render_source
-    from laminabench.cli.engine_extra import needed
     from laminabench.conversion.asked import asked
     from laminabench.errors import CheckFailedError
+    from laminabench.extras import needed
     from laminabench.figures.converted_layer import draw_slice
     from laminabench.figures.drawn import check_target
 
@@ -120,9 +120,9 @@ def _one(
 def _families(out: Output, dtype: str | None, rope: str) -> None:
     from laminabench.catalog.small_models import SMALL_MODELS
     from laminabench.cli.convert_text import render_families
-    from laminabench.cli.engine_extra import needed
     from laminabench.conversion.asked import asked
     from laminabench.errors import CheckFailedError
+    from laminabench.extras import needed
 
     with needed():
         from laminabench.conversion.report import report, summary

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from laminabench.finite import finite
+from laminabench.listener import Listener
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 120
 
 
-class Output:
+class Output(Listener):
     """One command's voice: --json, -q and -v decide what is said and where."""
 
     # Whether the one JSON object has been printed: what fails after that adds no other.

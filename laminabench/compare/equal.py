@@ -11,7 +11,7 @@ from laminabench.compare.holding import longest_held, without_longer
 from laminabench.compare.terms import Equal, Terms
 from laminabench.errors import UserError
 from laminabench.replay import replay
-from laminabench.systems.setup import Setup
+from laminabench.systems.modelled.setup import Setup
 from laminabench.traces.table import Trace
 
 

@@ -13,8 +13,8 @@ from laminabench.plan.measure import Point, cluster, measure
 from laminabench.plan.question import Question
 from laminabench.sim.spec import Spec
 from laminabench.spread import cores, spread
-from laminabench.systems.lamina import MAX_REQUESTS
-from laminabench.systems.vllm import BLOCK_TOKENS, MAX_NUM_SEQS
+from laminabench.systems.modelled.lamina import MAX_REQUESTS
+from laminabench.systems.modelled.vllm import BLOCK_TOKENS, MAX_NUM_SEQS
 from laminabench.traces.table import Trace
 
 Why = Literal["does_not_fit", "too_small", "falls_behind"]

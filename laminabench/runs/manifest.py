@@ -34,6 +34,7 @@ def manifest(
     wall_s: float,
     summary: Mapping[str, Any],
     partial: Partial | None = None,
+    request: str | None = None,
 ) -> dict[str, Any]:
     """The manifest of a Run; each coefficient says where it is from, and `partial` why it ended early."""
     facts = {
@@ -41,6 +42,7 @@ def manifest(
         "format_version": FIRST_VERSION,  # write_run knows better
         "laminabench": {"version": __version__, "commit": git_commit()},
         "command": shlex.join(command),
+        "request": request,
         "seed": seed,
         "trace": {**asdict(trace.meta), "notes": list(trace.meta.notes), "requests": len(trace)},
         "transforms": dict(transforms),

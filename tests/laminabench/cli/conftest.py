@@ -12,7 +12,7 @@ import pytest
 
 import laminabench.replay
 from laminabench.cli.main import run
-from laminabench.systems import live_loop
+from laminabench.systems.running.lamina import loop as live_loop
 
 Shell = Callable[..., tuple[int, str, str]]
 AsJson = Callable[..., dict[str, Any]]

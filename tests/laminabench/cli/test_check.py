@@ -19,7 +19,7 @@ from laminabench.cli.replay_flags import flags_of_many
 from laminabench.regress.case_file import read_cases
 from laminabench.regress.golden import goldens_in
 from laminabench.sim.spec import Timing
-from laminabench.systems import vllm
+from laminabench.systems.modelled import vllm
 
 Shell = Callable[..., tuple[int, str, str]]
 AsJson = Callable[..., dict[str, Any]]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from laminabench.cli import replay_resume
-from laminabench.cli.ending import Terminated
+from laminabench.errors import Terminated
 from laminabench.runs.journal import Journal
 from laminabench.runs.read import Run, read_run
 
