@@ -48,7 +48,7 @@ mkdir -p "$cache"
 may_hold_a_system "$cache" || unavailable "$cache is mounted nodev or noexec; set LAMINABENCH_HOME to another folder"
 exec 9>"$cache/lock"
 flock 9
-root=$cache/$release-$( (echo "$packages" && cat "$here/debian.sh" "$here/bare.sh") | sha256sum | cut -c 1-12)
+root=$cache/$release-$( (echo "$packages" && cat "$here/debian.sh") | sha256sum | cut -c 1-12)
 if [ ! -d "$root" ]; then
   say "building a Debian with $packages (a minute, once)"
   rm -rf --one-file-system "$cache"/*/
