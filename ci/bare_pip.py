@@ -1,4 +1,4 @@
-"""Write pip's configuration, as `pip config list` shows it on stdin, for a root in which this machine is not seen.
+"""Write pip's configuration, as `pip config list` shows it on stdin, for a root without this machine's files.
 
 python bare_pip.py FOLDER writes FOLDER/pip.conf, and FOLDER/paths: the files and folders that it names.
 """
