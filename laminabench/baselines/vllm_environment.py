@@ -70,20 +70,29 @@ def find(kind: Kind) -> Environment:
     if chosen:
         python = expanded(chosen).absolute()
         if not os.access(python, os.X_OK) or not python.is_file():
-            raise UserError(f"{CHOSEN} is {chosen}, which is no Python; unset it, or name one that has vLLM")
+            raise UserError(
+                "baseline-python-unusable",
+                f"{CHOSEN} is {chosen}, which is no Python; unset it, or name one that has vLLM",
+            )
         found = look_at(python.parent.parent)
         if found is None:
             raise UserError(
-                f"{CHOSEN} is {chosen}, and there is no vLLM in its environment; {_SETUP} builds one"
+                "baseline-vllm-missing",
+                f"{CHOSEN} is {chosen}, and there is no vLLM in its environment; {_SETUP} builds one",
             )
         if found.kind != kind:
-            raise UserError(f"{CHOSEN} is {chosen}, whose vLLM is built for {found.kind}, not for {kind}")
+            raise UserError(
+                "baseline-wrong-kind",
+                f"{CHOSEN} is {chosen}, whose vLLM is built for {found.kind}, not for {kind}",
+            )
         return found
     folder = default_folder(kind)
     found = look_at(folder) if is_ready(folder, kind) else None
     if found is None:
         state = "not here yet" if look_at(folder) is None else "not wholly installed, or not as pinned now"
-        raise UserError(f"vLLM is {state}: `{_SETUP} --{kind}` builds its environment ({folder})")
+        raise UserError(
+            "baseline-not-ready", f"vLLM is {state}: `{_SETUP} --{kind}` builds its environment ({folder})"
+        )
     return found
 
 

@@ -54,16 +54,22 @@ def _interpreter(chosen: str | None) -> str:
     """A Python 3.11 to 3.14; 3.11 is what the versions were resolved for."""
     if chosen is not None:
         if shutil.which(chosen) is None:
-            raise UserError(f"--python {chosen} cannot be run; name an interpreter")
+            raise UserError(
+                "baseline-python-unusable", f"--python {chosen} cannot be run; name an interpreter"
+            )
         if not _right(chosen):
-            raise UserError(f"--python {chosen} is no Python 3.11 to 3.14 with venv; name another one")
+            raise UserError(
+                "baseline-python-unusable",
+                f"--python {chosen} is no Python 3.11 to 3.14 with venv; name another one",
+            )
         return chosen
     for candidate in ("python3.11", sys.executable, "python3", "python3.12", "python3.13", "python3.14"):
         if shutil.which(candidate) and _right(candidate):
             return candidate
     raise UserError(
+        "baseline-python-missing",
         "no Python 3.11 to 3.14 that makes virtual environments; on Debian and Ubuntu: "
-        "sudo apt-get install python3 python3-venv"
+        "sudo apt-get install python3 python3-venv",
     )
 
 
@@ -76,21 +82,32 @@ def _require_machine(folder: Path, kind: Kind) -> None:
     system, machine = platform.system(), platform.machine()
     if (system, machine) != ("Linux", "x86_64"):
         raise UserError(
-            f"the versions vLLM needs are pinned for Linux on x86_64, and this is {system} on {machine}"
+            "baseline-machine-unsupported",
+            f"the versions vLLM needs are pinned for Linux on x86_64, and this is {system} on {machine}",
         )
     # vLLM compiles the model's kernels when it loads it.
     if shutil.which("g++") is None:
-        raise UserError("vLLM needs a C++ compiler; on Debian and Ubuntu: sudo apt-get install g++")
+        raise UserError(
+            "baseline-compiler-missing",
+            "vLLM needs a C++ compiler; on Debian and Ubuntu: sudo apt-get install g++",
+        )
     if kind == "cuda" and shutil.which("nvidia-smi") is None:
-        raise UserError("--cuda needs an NVIDIA driver (nvidia-smi), which is not here; use --cpu")
+        raise UserError(
+            "baseline-driver-missing",
+            "--cuda needs an NVIDIA driver (nvidia-smi), which is not here; use --cpu",
+        )
     if folder.exists() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").is_file():
-        raise UserError(f"{folder} is there and is no virtual environment; name another folder with --into")
+        raise UserError(
+            "baseline-folder-occupied",
+            f"{folder} is there and is no virtual environment; name another folder with --into",
+        )
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free, needed = shutil.disk_usage(there).free, _DISK_BYTES[kind]
     if free < needed:
         raise UserError(
+            "baseline-disk-full",
             f"{needed / 1e9:.0f} GB of disk are needed and {there} has {free / 1e9:.1f} GB free; "
-            "name another folder with --into"
+            "name another folder with --into",
         )
 
 
@@ -114,7 +131,10 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> No
         [interpreter, "-m", "venv", "--clear", str(folder)], capture_output=True, text=True, check=False
     )
     if made.returncode:
-        raise UserError(f"{interpreter} -m venv {folder} failed: {_last_line(made.stdout + made.stderr)}")
+        raise UserError(
+            "baseline-venv-failed",
+            f"{interpreter} -m venv {folder} failed: {_last_line(made.stdout + made.stderr)}",
+        )
     # First and alone, so that where pip finds only other builds nothing else is fetched.
     _install(folder, [torch], lambda done: progress(f"installing {torch}", done, total), f"no {torch}")
     _install(
@@ -133,7 +153,9 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> No
         check=False,
     )
     if loaded.returncode:
-        raise UserError(f"vLLM does not load from {folder}: {_last_line(loaded.stderr)}")
+        raise UserError(
+            "baseline-does-not-load", f"vLLM does not load from {folder}: {_last_line(loaded.stderr)}"
+        )
     stamp = folder / f".{STAMP}"
     stamp.write_text(json.dumps({"kind": kind, "pins_sha256": sha256_of(kind)}) + "\n", encoding="utf-8")
     stamp.rename(folder / STAMP)
@@ -171,31 +193,38 @@ def _install(folder: Path, what: list[str], progress: Callable[[int], None], mis
             pip.terminate()
             raise
     if pip.returncode:
-        raise UserError(_why_not_installed("".join(said), missing))
+        raise _why_not_installed("".join(said), missing)
 
 
-def _why_not_installed(said: str, missing: str) -> str:
+def _why_not_installed(said: str, missing: str) -> UserError:
     if _UNREACHABLE.search(said):
-        return (
+        return UserError(
+            "baseline-index-unreachable",
             "pip reaches no package index; go online, or give it a folder of wheels "
-            "(PIP_FIND_LINKS, PIP_NO_INDEX)"
+            "(PIP_FIND_LINKS, PIP_NO_INDEX)",
         )
     if "No space left on device" in said:
-        return "the disk is full; name a folder on another one with --into"
+        return UserError("baseline-disk-full", "the disk is full; name a folder on another one with --into")
     if "No matching distribution" in said and "torch" in missing:
-        return (
+        return UserError(
+            "baseline-torch-unavailable",
             f"pip finds {missing}: point it at a folder or an index with the right builds of torch "
-            "(PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL)"
+            "(PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL)",
         )
-    return f"{missing} could be installed: {_last_line(said)}"
+    return UserError("baseline-install-failed", f"{missing} could be installed: {_last_line(said)}")
 
 
 def _require_as_pinned(folder: Path, kind: Kind) -> None:
     found = look_at(folder)
     if found is None:
-        raise UserError(f"pip says it has installed vLLM into {folder}, and it is not there")
+        raise UserError(
+            "baseline-not-as-pinned", f"pip says it has installed vLLM into {folder}, and it is not there"
+        )
     if found.kind != kind or found.unlike_pins:
-        raise UserError(f"{folder} is not as pinned: {', '.join(found.unlike_pins[:3]) or found.kind}")
+        raise UserError(
+            "baseline-not-as-pinned",
+            f"{folder} is not as pinned: {', '.join(found.unlike_pins[:3]) or found.kind}",
+        )
 
 
 def _last_line(text: str) -> str:

@@ -94,7 +94,7 @@ def _torch_with_cuda() -> Any:
     try:
         require_device()
     except CudaError as missing:
-        raise UserError(f"this benchmark needs a GPU: {missing}") from None
+        raise UserError("bench-no-gpu", f"this benchmark needs a GPU: {missing}") from None
     return torch
 
 

@@ -146,7 +146,8 @@ def mock_server(load: Load) -> Iterator[tuple[str, Callable[[], float]]]:
         killer.cancel()
         if not port:
             raise UserError(
-                "the mock server did not start; python -m laminabench.bench.endpoint_server says why"
+                "bench-server-failed",
+                "the mock server did not start; python -m laminabench.bench.endpoint_server says why",
             )
         yield f"http://127.0.0.1:{port}", lambda: _busy_s(process.pid)
     finally:

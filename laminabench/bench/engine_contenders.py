@@ -139,7 +139,8 @@ class VllmContender:
     def __init__(self, load: Load, python: Path, threads: int) -> None:
         if not python.exists():
             raise UserError(
-                f"vLLM cannot take part: there is no {python}; `laminabench baseline setup vllm` builds one"
+                "baseline-python-unusable",
+                f"vLLM cannot take part: there is no {python}; `laminabench baseline setup vllm` builds one",
             )
         self._load = load
         self._folder = tempfile.TemporaryDirectory(prefix="laminabench-")
@@ -182,7 +183,7 @@ class VllmContender:
         line = self._process.stdout.readline()
         answer: dict[str, Any] = json.loads(line) if line else {"error": "it ended without a word"}
         if "error" in answer:
-            raise UserError(f"vLLM cannot take part: {answer['error']}")
+            raise UserError("bench-vllm-failed", f"vLLM cannot take part: {answer['error']}")
         return answer
 
     def close(self) -> None:

@@ -85,7 +85,9 @@ def engine(
         with out.progress("rounds", unit="rounds") as progress:
             result = run(batch=batch, context=context, rounds=rounds, options=options, progress=progress)
     except (ArenaError, EngineError, RequestError) as error:
-        raise UserError(f"batch {batch:,}, context {context:,}, {rounds:,} rounds: {error}") from error
+        raise UserError(
+            "bench-load-impossible", f"batch {batch:,}, context {context:,}, {rounds:,} rounds: {error}"
+        ) from error
     out.result(result, lambda console: _render(console, result))
 
 
@@ -102,7 +104,10 @@ def _compare(
 
     chosen = list(dict.fromkeys(name.strip() for name in names.split(",")))
     if unknown := [name for name in chosen if name not in CONTENDERS]:
-        raise UserError(f"--compare {names}: '{unknown[0]}' is unknown; known are {', '.join(CONTENDERS)}")
+        raise UserError(
+            "bench-contender-unknown",
+            f"--compare {names}: '{unknown[0]}' is unknown; known are {', '.join(CONTENDERS)}",
+        )
     from lamina.fhbn import ChannelError
     from lamina.kv import ArenaError
     from lamina.serve import EngineError, RequestError
@@ -124,7 +129,9 @@ def _compare(
                 progress=progress,
             )
     except (ArenaError, ChannelError, EngineError, RequestError) as error:
-        raise UserError(f"--compare {names}, batch {batch:,}, context {context:,}: {error}") from error
+        raise UserError(
+            "bench-load-impossible", f"--compare {names}, batch {batch:,}, context {context:,}: {error}"
+        ) from error
     out.result(result, lambda console: render(console, result))
 
 

@@ -66,7 +66,10 @@ def prefill(
     if source is None:
         source = "computed" if len(os.sched_getaffinity(0)) >= OWN_CORES else "traffic"
     if prompt_tokens < 2:
-        raise UserError("--prompt-tokens 1: a prompt of one token has no KV to compute, give 2 or more")
+        raise UserError(
+            "bench-prompt-too-short",
+            "--prompt-tokens 1: a prompt of one token has no KV to compute, give 2 or more",
+        )
     offer = Offer(
         "computed" if source == "computed" else "traffic",
         prompt_tokens_per_s,
@@ -79,7 +82,9 @@ def prefill(
         with out.progress("rounds", unit="rounds") as progress:
             result = run(offer, rounds=rounds, progress=progress)
     except (ChannelError, EngineError, RequestError) as error:
-        raise UserError(f"batch {batch:,}, context {context:,}, {rounds:,} rounds: {error}") from error
+        raise UserError(
+            "bench-load-impossible", f"batch {batch:,}, context {context:,}, {rounds:,} rounds: {error}"
+        ) from error
     out.result(result, lambda console: _render(console, result))
 
 

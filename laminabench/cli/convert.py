@@ -111,8 +111,9 @@ def _one(
     if not facts["transfer_agrees"]:
         wrong = next(row for row in facts["transfer"] if not row["agrees"])
         raise CheckFailedError(
+            "convert-bytes-moved",
             f"layer {wrong['layer']} moves {wrong['bytes']:,} bytes a token where (2 + 2/G) e d is "
-            f"{wrong['formula_bytes']:,.0f}"
+            f"{wrong['formula_bytes']:,.0f}",
         )
 
 
@@ -133,4 +134,6 @@ def _families(out: Output, dtype: str | None, rope: str) -> None:
             rows.append(summary(report(asked(name), dtype, rope)))
     out.result({"families": rows}, lambda console: render_families(console, rows))
     if wrong := [row["family"] for row in rows if not row["transfer_agrees"]]:
-        raise CheckFailedError(f"{', '.join(wrong)}: the bytes moved are not (2 + 2/G) e d")
+        raise CheckFailedError(
+            "convert-bytes-moved", f"{', '.join(wrong)}: the bytes moved are not (2 + 2/G) e d"
+        )

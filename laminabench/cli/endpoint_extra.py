@@ -21,5 +21,6 @@ def needed() -> Iterator[None]:
         if extra is None:
             raise
         raise UserError(
-            f"this needs {error.name}, which is not installed: pip install 'laminabench[{extra}]'"
+            "package-missing",
+            f"this needs {error.name}, which is not installed: pip install 'laminabench[{extra}]'",
         ) from error

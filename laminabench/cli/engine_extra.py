@@ -21,6 +21,7 @@ def needed() -> Iterator[None]:
         if package in PACKAGES | SERVE_PACKAGES:
             extra = "engine" if package in PACKAGES else "engine,serve"
             raise UserError(
-                f"this needs {error.name}, which is not installed: pip install 'laminabench[{extra}]'"
+                "package-missing",
+                f"this needs {error.name}, which is not installed: pip install 'laminabench[{extra}]'",
             ) from error
         raise

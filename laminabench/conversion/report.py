@@ -28,7 +28,7 @@ def converted(model: Asked, dtype: str | None, rope: str) -> Conversion:
                 source = transformers.AutoConfig.for_model(**source)
             return convert(source, dtype=getattr(torch, dtype) if dtype else None, rope=rope)
     except ConversionError as error:
-        raise UserError(str(error)) from error
+        raise UserError(error.code, str(error)) from error
 
 
 @contextmanager
@@ -86,7 +86,10 @@ def typical_slice(facts: Mapping[str, Any]) -> int:
 def check_slice(facts: Mapping[str, Any], index: int) -> None:
     """A UserError if there is no such slice."""
     if index > facts["layers"]:
-        raise UserError(f"{facts['model']} has no slice {index}; its slices are 0 to {facts['layers']}")
+        raise UserError(
+            "convert-slice-unknown",
+            f"{facts['model']} has no slice {index}; its slices are 0 to {facts['layers']}",
+        )
 
 
 def summary(facts: Mapping[str, Any]) -> dict[str, Any]:

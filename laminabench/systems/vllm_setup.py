@@ -84,29 +84,41 @@ def check(setup: VllmSetup) -> None:
     deployment, count = setup.deployment, setup.devices
     if deployment.attention is not None:
         raise UserError(
+            "deployment-splits-attention",
             f"deployment {deployment} splits attention off, and vLLM does not; write COUNTxDEVICE, such as "
-            f"{DEPLOYMENT}"
+            f"{DEPLOYMENT}",
         )
     if setup.kind == "cpu":
         cores = len(os.sched_getaffinity(0))
         if count > cores:
             raise UserError(
-                f"{deployment} is {count} cores and this process may use {cores}; use {cores}xcpu"
+                "deployment-too-many-cores",
+                f"{deployment} is {count} cores and this process may use {cores}; use {cores}xcpu",
             )
     else:
         _check_gpus(deployment.model.device.name, count)
     if count % setup.workers:
-        raise UserError(f"--tensor-parallel {setup.workers} does not divide the devices of {deployment}")
+        raise UserError(
+            "deployment-tensor-parallel",
+            f"--tensor-parallel {setup.workers} does not divide the devices of {deployment}",
+        )
     if setup.kind == "cuda" and setup.workers != count:
-        raise UserError(f"--tensor-parallel {setup.workers} leaves GPUs of {deployment} idle; leave it out")
+        raise UserError(
+            "deployment-tensor-parallel",
+            f"--tensor-parallel {setup.workers} leaves GPUs of {deployment} idle; leave it out",
+        )
     legal = setup.model.tp_degrees()
     if setup.workers not in legal:
         raise UserError(
+            "deployment-tensor-parallel",
             f"--tensor-parallel {setup.workers} does not divide the heads and layers' widths of "
-            f"{setup.model.name}; possible: {', '.join(map(str, legal))}"
+            f"{setup.model.name}; possible: {', '.join(map(str, legal))}",
         )
     if setup.kind == "cpu" and setup.gpu_memory_utilization is not None:
-        raise UserError("--gpu-memory-utilization is for GPUs; of a CPU's memory give --kv-tokens instead")
+        raise UserError(
+            "deployment-no-gpu",
+            "--gpu-memory-utilization is for GPUs; of a CPU's memory give --kv-tokens instead",
+        )
     architecture(setup)
 
 
@@ -114,8 +126,9 @@ def _check_gpus(wanted: str, count: int) -> None:
     """A UserError unless this machine has so many of them."""
     if shutil.which("nvidia-smi") is None:
         raise UserError(
+            "deployment-no-gpu",
             f"a live replay runs on this machine, which has no {wanted} (there is no nvidia-smi); "
-            f"use --deployment {DEPLOYMENT}, or --backend modelled"
+            f"use --deployment {DEPLOYMENT}, or --backend modelled",
         )
     said = subprocess.run(
         ["nvidia-smi", "-L"], capture_output=True, text=True, check=False
@@ -123,8 +136,9 @@ def _check_gpus(wanted: str, count: int) -> None:
     found = [line for line in said if wanted.partition("-")[0].upper() in line.upper()]
     if len(found) < count:
         raise UserError(
+            "deployment-no-gpu",
             f"a live replay runs on this machine, which has {len(found)} {wanted} and not {count}; "
-            f"nvidia-smi -L says: {'; '.join(said) or 'nothing'}"
+            f"nvidia-smi -L says: {'; '.join(said) or 'nothing'}",
         )
 
 
@@ -135,7 +149,8 @@ def architecture(setup: VllmSetup) -> str | None:
     family = str(to_hf_config(setup.model.name, 1)["model_type"])
     if family not in _ARCHITECTURES:
         raise UserError(
-            f"{setup.model.name} is of family {family}, whose name in vLLM is unknown; give a config.json"
+            "model-unknown-to-vllm",
+            f"{setup.model.name} is of family {family}, whose name in vLLM is unknown; give a config.json",
         )
     return _ARCHITECTURES[family]
 
@@ -172,15 +187,17 @@ def kv_tokens(setup: VllmSetup, trace: Trace, free_bytes: float) -> int | None:
     room = free_bytes - 2 * setup.model.weight_bytes - _PROCESS_BYTES * setup.workers
     if room < each * block:
         raise UserError(
+            "model-too-large",
             f"{setup.model.name} does not fit: {free_bytes / 1e9:.1f} GB of memory are free, and weights "
             f"and {setup.workers} processes of vLLM take {(free_bytes - room) / 1e9:.1f} GB; use a smaller "
-            "--model"
+            "--model",
         )
     if setup.kv_tokens is not None:
         if setup.kv_tokens * each > room:
             raise UserError(
+                "model-kv-too-large",
                 f"--kv-tokens {setup.kv_tokens} are {setup.kv_tokens * each / 1e9:.1f} GB and "
-                f"{room / 1e9:.1f} GB are free beside the weights; give at most {int(room // each)}"
+                f"{room / 1e9:.1f} GB are free beside the weights; give at most {int(room // each)}",
             )
         return max(1, setup.kv_tokens // block) * block
     lengths = np.sort(trace.prompt_tokens.astype(np.int64) + trace.output_tokens)[-setup.max_num_seqs :]

@@ -122,7 +122,8 @@ def _restored(model: PreTrainedModel, name: str, label: str) -> Tensor:
     unset = restored.isnan() if restored.is_floating_point() else restored == blank
     if bool(unset.any()):
         raise ConversionError(
-            f"{label}: the buffer {name} is in no checkpoint and does not follow from the config"
+            "convert-buffer-unknown",
+            f"{label}: the buffer {name} is in no checkpoint and does not follow from the config",
         )
     copy: Tensor = restored.clone()
     return copy
@@ -165,20 +166,25 @@ class BoundConstants:
     def _find(self, wanted: Parameter) -> Tensor:
         names = [name for name in (wanted.name, *wanted.aliases) if name in self._tensors]
         if not names:
-            raise ConversionError(f"the weights lack {wanted.name}; do they belong to this model?")
+            raise ConversionError(
+                "convert-weight-missing", f"the weights lack {wanted.name}; do they belong to this model?"
+            )
         found = self._tensors[names[0]]
         if tuple(found.shape) != wanted.shape:
             raise ConversionError(
-                f"the weight {wanted.name} has shape {list(found.shape)}, not {list(wanted.shape)}"
+                "convert-weight-shape",
+                f"the weight {wanted.name} has shape {list(found.shape)}, not {list(wanted.shape)}",
             )
         if found.dtype.is_floating_point != wanted.dtype.is_floating_point or found.is_meta:
             raise ConversionError(
-                f"the weight {wanted.name} is {found.dtype} on {found.device}, not plain numbers"
+                "convert-weight-kind",
+                f"the weight {wanted.name} is {found.dtype} on {found.device}, not plain numbers",
             )
         for name in names[1:]:
             if not same_values(found, self._tensors[name]):
                 raise ConversionError(
+                    "convert-ties-differ",
                     f"the config ties {names[0]} and {name}, whose weights differ; set tie_word_embeddings "
-                    "of the config to False, or leave one of them out"
+                    "of the config to False, or leave one of them out",
                 )
         return found.detach().to(self._device, wanted.dtype)

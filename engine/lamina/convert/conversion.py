@@ -67,7 +67,9 @@ class Conversion:
         tables that no checkpoint holds are made here. A weight is copied only to be moved, cast or split.
         """
         if backend not in BACKENDS:
-            raise ConversionError(f"there is no backend {backend!r}; choose {', '.join(BACKENDS)}")
+            raise ConversionError(
+                "convert-backend-unknown", f"there is no backend {backend!r}; choose {', '.join(BACKENDS)}"
+            )
         place = usable(device)
         constants = BoundConstants(self.constants, tensors_by_name(tensors), place)
         bound: list[BoundSlice] = []
@@ -115,7 +117,9 @@ def convert(model_or_path: object, dtype: torch.dtype | str | None = None, rope:
     that was converted before is not traced again. Threads that convert at the same time wait for each other.
     """
     if rope not in ("carry", "recompute"):
-        raise ConversionError(f"there is no rope mode {rope!r}; choose carry or recompute")
+        raise ConversionError(
+            "convert-rope-mode", f"there is no rope mode {rope!r}; choose carry or recompute"
+        )
     source = open_source(model_or_path, dtype)
     with _one_at_a_time:
         cut = _cut(source, rope)
@@ -199,8 +203,9 @@ def _check_logits(node: fx.Node, source: Source) -> None:
     if spec is None or spec.dims != wanted:
         found = "no tensor" if spec is None else f"of shape {list(spec.dims)}"
         raise ConversionError(
+            "convert-no-logits",
             f"{source.label}: its output is {found}, not one logit for each of {wanted[1]} tokens; give the "
-            "causal language model"
+            "causal language model",
         )
 
 

@@ -67,11 +67,14 @@ class Sharded:
             return self.conversion.bind(tensors, backend, device)
         if backend != "python":
             raise ConversionError(
+                "convert-shard-backend",
                 f"the backend {backend!r} cannot run slices split over {self.degree} ranks, which talk to "
-                "each other in the middle; choose python"
+                "each other in the middle; choose python",
             )
         if collective is None:
-            raise ConversionError(f"{self.degree} ranks need a collective to sum with")
+            raise ConversionError(
+                "convert-no-collective", f"{self.degree} ranks need a collective to sum with"
+            )
         whole = {name for name, part in self._held() if part.kind == "whole"}
         given, place = tensors_by_name(tensors), usable(device)
         weights = RankWeights(self.conversion.constants, given, place, rank, self.degree, whole)
@@ -136,7 +139,9 @@ class Sharded:
 
     def _part(self, rank: int, size: int) -> range:
         if not 0 <= rank < self.degree:
-            raise ConversionError(f"there is no rank {rank} of {self.degree}; ranks count from 0")
+            raise ConversionError(
+                "convert-shard-rank", f"there is no rank {rank} of {self.degree}; ranks count from 0"
+            )
         return range(rank * size, (rank + 1) * size)
 
 
@@ -169,6 +174,7 @@ def _check_degree(conversion: Conversion, degree: int) -> None:
         fewest = min(op.kv_heads for op in conversion.attentions)
         ranks = " or ".join(filter(None, [", ".join(map(str, possible[:-1])), str(possible[-1])]))
         raise ConversionError(
+            "convert-shard-degree",
             f"{degree} ranks cannot share a model with {fewest} KV heads evenly; its slices can be split "
-            f"over {ranks} rank{'s' if possible != [1] else ''}"
+            f"over {ranks} rank{'s' if possible != [1] else ''}",
         )

@@ -250,16 +250,16 @@ def test_one_rank_is_the_model_itself(small_model: SMALL) -> None:
 
 @pytest.mark.parametrize("degree", [0, 3, 4, 8])
 def test_heads_that_cannot_be_shared_are_refused(degree: int, converted: Callable[..., Conversion]) -> None:
-    with pytest.raises(ConversionError, match=f"{degree} ranks cannot share .* 2 KV heads .* 1 or 2 ranks"):
+    with pytest.raises(ConversionError, match="convert-shard-degree"):
         converted("Llama").sharded(degree)
 
 
 def test_what_cannot_be_bound_is_refused(converted: Callable[..., Conversion]) -> None:
     sharded = converted("Llama").sharded(2)
     collective = Meeting(2).ranks[0]
-    with pytest.raises(ConversionError, match="no rank 2 of 2"):
+    with pytest.raises(ConversionError, match="convert-shard-rank"):
         sharded.bind({}, 2, collective)
-    with pytest.raises(ConversionError, match="'cudagraph' cannot run slices split over 2 ranks"):
+    with pytest.raises(ConversionError, match="convert-shard-backend"):
         sharded.bind({}, 0, collective, backend="cudagraph")
-    with pytest.raises(ConversionError, match="need a collective"):
+    with pytest.raises(ConversionError, match="convert-no-collective"):
         sharded.bind({}, 0, None)

@@ -12,7 +12,7 @@ from laminabench.errors import UserError
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_without_a_gpu_it_says_so_in_a_sentence() -> None:
-    with pytest.raises(UserError, match=r"^this benchmark needs a GPU: [^\n]+$"):
+    with pytest.raises(UserError, match="bench-no-gpu"):
         attention_cuda.run()
 
 

@@ -51,5 +51,5 @@ def test_each_worker_gets_room_for_all_the_tokens_though_they_share_a_head(
 
 def test_a_model_that_cannot_be_split_so_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
-    with pytest.raises(UserError, match=r"--tensor-parallel 3 does not divide .*; possible: 1, 2, 4$"):
+    with pytest.raises(UserError, match="deployment-tensor-parallel"):
         check(setup(tmp_path, 3))
