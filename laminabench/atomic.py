@@ -18,7 +18,7 @@ def replacing(target: Path) -> Iterator[Path]:
     Where `target` is a link, the file it leads to is replaced and the link stays.
     """
     if target.exists() and not target.is_file():
-        raise UserError(f"cannot write {target}: it is there and not a file")
+        raise UserError("file-not-regular", f"cannot write {target}: it is there and not a file")
     if target.is_symlink():
         target = Path(os.path.realpath(target))
     try:
@@ -28,7 +28,7 @@ def replacing(target: Path) -> Iterator[Path]:
             prefix=f".{target.stem}-", suffix=target.suffix, dir=target.parent
         )
     except OSError as error:
-        raise UserError(f"cannot write {target}: {error.strerror}") from error
+        raise UserError("file-cannot-write", f"cannot write {target}: {error.strerror}") from error
     os.close(handle)
     try:
         yield Path(temporary)
@@ -37,7 +37,7 @@ def replacing(target: Path) -> Iterator[Path]:
         os.chmod(temporary, 0o666 & ~umask)  # noqa: PTH101 - mkstemp made it private
         os.replace(temporary, target)  # noqa: PTH105 - the atomic one, by name
     except OSError as error:
-        raise UserError(f"cannot write {target}: {error.strerror or error}") from error
+        raise UserError("file-cannot-write", f"cannot write {target}: {error.strerror or error}") from error
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)  # noqa: PTH108

@@ -42,7 +42,9 @@ def tasks(address: str, common: Any) -> Iterator[Callable[[Callable[[Any, Any], 
         raise error.cause from error
     except ray.exceptions.RayError as error:
         why = str(error).strip().split("\n", 1)[0]
-        raise UserError(f"the Ray cluster at {address} lost work that it was given: {why}") from error
+        raise UserError(
+            "ray-worker-lost", f"the Ray cluster at {address} lost work that it was given: {why}"
+        ) from error
     finally:
         ray.shutdown()
 
@@ -52,7 +54,8 @@ def _run(version: str, common: Any, work: Callable[[Any, Any], Any], item: Any) 
     if version != __version__:
         node = socket.gethostname()
         raise UserError(
-            f"node {node} has laminabench {__version__}, and here it is {version}: install the same on both"
+            "ray-version-differs",
+            f"node {node} has laminabench {__version__}, and here it is {version}: install the same on both",
         )
     return work(common, item)
 
@@ -63,14 +66,17 @@ def _joined(address: str) -> Any:
         import ray
     except ImportError as error:
         raise UserError(
-            "Ray is not installed, or not whole: pip install 'laminabench[engine]' here and on every node"
+            "ray-not-installed",
+            "Ray is not installed, or not whole: pip install 'laminabench[engine]' here and on every node",
         ) from error
     _require_address(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, RuntimeError, ValueError, AssertionError) as error:
         why = str(error).strip().split("\n", 1)[0]
-        raise UserError(f"cannot join the Ray cluster at '{address}': {why}; {_START}") from error
+        raise UserError(
+            "ray-cannot-join", f"cannot join the Ray cluster at '{address}': {why}; {_START}"
+        ) from error
     return ray
 
 
@@ -82,9 +88,14 @@ def _require_address(address: str) -> None:
         return
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise UserError(f"'{address}' is no address of a Ray cluster: give host:port of its head, or auto")
+        raise UserError(
+            "ray-bad-address",
+            f"'{address}' is no address of a Ray cluster: give host:port of its head, or auto",
+        )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
     except OSError as error:
         why = error.strerror or "no answer in time"
-        raise UserError(f"there is no Ray cluster at {address} ({why}): {_START}") from error
+        raise UserError(
+            "ray-no-cluster", f"there is no Ray cluster at {address} ({why}): {_START}"
+        ) from error

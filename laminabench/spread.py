@@ -81,8 +81,9 @@ def _processes(jobs: int, common: Any) -> Iterator[Submit]:
         yield submit
     except BrokenProcessPool as error:
         raise UserError(
+            "process-worker-died",
             "a worker process died before its work was done, most likely killed for want of memory: have "
-            "fewer of them at once with --jobs"
+            "fewer of them at once with --jobs",
         ) from error
     except BaseException:
         # What they are at, nobody waits for.

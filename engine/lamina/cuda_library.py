@@ -59,7 +59,8 @@ def library() -> ctypes.CDLL:
     try:
         if not path.exists():
             raise CudaError(
-                f"the CUDA kernels are not at {path}: build with nvcc, or set LAMINA_CUDA_LIBRARY"
+                "cuda-no-library",
+                f"the CUDA kernels are not at {path}: build with nvcc, or set LAMINA_CUDA_LIBRARY",
             )
         loaded = ctypes.CDLL(str(path.absolute()))  # a bare name would be looked for in the system's folders
         loaded.lamina_cuda_message.restype = ctypes.c_char_p
@@ -67,7 +68,8 @@ def library() -> ctypes.CDLL:
             getattr(loaded, f"lamina_cuda_{name}").argtypes = types
     except (OSError, AttributeError) as error:  # no library at all, or another one
         raise CudaError(
-            f"{path} is no library of CUDA kernels ({error}): build with nvcc, or set LAMINA_CUDA_LIBRARY"
+            "cuda-no-library",
+            f"{path} is no library of CUDA kernels ({error}): build with nvcc, or set LAMINA_CUDA_LIBRARY",
         ) from error
     return loaded
 
@@ -83,4 +85,4 @@ def call(name: str, *arguments: object) -> None:
     """One call across the C boundary; what it refuses becomes an error with its sentence."""
     status, sentence = ask(name, *arguments)
     if status:
-        raise ValueError(sentence) if status == _BAD_ARGUMENT else CudaError(sentence)
+        raise ValueError(sentence) if status == _BAD_ARGUMENT else CudaError("cuda-failed", sentence)

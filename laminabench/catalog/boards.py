@@ -154,19 +154,25 @@ def _from_file(path: Path) -> Board:
     base = given.pop("base", "h2m2")
     title = given.pop("title", f"board of {path.name}")
     if not isinstance(base, str) or not isinstance(title, str):
-        raise UserError(f"{path}: base and title are names, written in quotes")
+        raise UserError("board-file-bad-title", f"{path}: base and title are names, written in quotes")
     origins = dict(pick("board", base, load_boards()).origins)
     for name, value in given.items():
         if name not in PARAMETERS:
-            raise UserError(f"{path}: a board has no parameter {name!r}; {nearest(name, PARAMETERS, ALL)}")
+            raise UserError(
+                "board-unknown-parameter",
+                f"{path}: a board has no parameter {name!r}; {nearest(name, PARAMETERS, ALL)}",
+            )
         wanted = PARAMETERS[name].wanted(value)
         if wanted:
-            raise UserError(f"{path}: {name} is {value!r} but must be {wanted}")
+            raise UserError("board-bad-parameter", f"{path}: {name} is {value!r} but must be {wanted}")
         origins[name] = Origin(value, "assumed", f"given in {path.name}")
     made = _board(path.stem, title, origins)
     pages = (made.hbm.capacity_bytes + made.lpddr.capacity_bytes) / made.page_bytes
     if pages > MOST_PAGES:
-        raise UserError(f"{path}: {pages:.2g} pages are more than {MOST_PAGES}; take a larger page_mib")
+        raise UserError(
+            "board-too-many-pages",
+            f"{path}: {pages:.2g} pages are more than {MOST_PAGES}; take a larger page_mib",
+        )
     return made
 
 

@@ -94,7 +94,8 @@ def from_table(table: Table, where: str) -> CostSet:
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(
-            f"cost set {where}: {type(error).__name__} at {error}; see costs/vllm-0.14.toml"
+            "costs-file-incomplete",
+            f"cost set {where}: {type(error).__name__} at {error}; see costs/vllm-0.14.toml",
         ) from error
 
 
@@ -108,9 +109,11 @@ def check_coefficients(table: Table, where: str) -> None:
         elif key.endswith(COEFFICIENTS):
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or math.isnan(value) or value < 0 or (math.isinf(value) and key != "sharpness"):
-                raise UserError(f"cost set {path} is {value!r}; it must be a number, not negative")
+                raise UserError(
+                    "costs-not-a-number", f"cost set {path} is {value!r}; it must be a number, not negative"
+                )
             if value == 0 and key.endswith(DIVISORS):
-                raise UserError(f"cost set {path} is 0; it must be above 0")
+                raise UserError("costs-not-positive", f"cost set {path} is 0; it must be above 0")
 
 
 def assumed_host() -> HostCost:

@@ -76,7 +76,9 @@ class CostSet:
         instead of heads, use one worker and give its own requests and KV tokens.
         """
         if workers < 1:
-            raise UserError(f"{workers} attention workers: at least 1 is needed")
+            raise UserError(
+                "costs-no-attention-workers", f"{workers} attention workers: at least 1 is needed"
+            )
         kv_heads = -(-model.kv_heads // workers)
         # More workers than KV heads (tensor parallelism): each holds a copy of one and fewer query heads.
         shared = workers > model.kv_heads
@@ -109,7 +111,7 @@ class CostSet:
         """
         m = np.asarray(batch, np.float64)
         if np.any(m < 0):
-            raise UserError("a batch has at least 0 requests")
+            raise UserError("costs-negative-batch", "a batch has at least 0 requests")
         some = m > 0
         rows = np.maximum(m, 1)
         layer = sum(
@@ -139,8 +141,9 @@ class CostSet:
         """The device whose measurements stand for `device`: itself, the one it borrows from, or any."""
         if device.board:
             raise UserError(
+                "costs-device-is-a-board",
                 f"{device.name} is a board: its times are computed from the parameters that `laminabench "
-                f"hardware boards {device.board}` lists, and no cost set has coefficients for it"
+                f"hardware boards {device.board}` lists, and no cost set has coefficients for it",
             )
         if device.name in self.attention:
             return device.name
@@ -150,8 +153,9 @@ class CostSet:
             return ANY
         known = sorted(self.attention)
         raise UserError(
+            "costs-no-coefficients",
             f"cost set {self.name} has no coefficients for {device.name}; it has {', '.join(known)}, "
-            "and --costs roofline has every device"
+            "and --costs roofline has every device",
         )
 
     def provenance(self, device: Device, tp: int = 1, dtype: str = "bf16") -> list[dict[str, Any]]:
@@ -208,7 +212,9 @@ class CostSet:
     def _term(self, table: Mapping[str, Term], device: Device, what: str) -> Term:
         name = self.measured_as(device)
         if name not in table:
-            raise UserError(f"cost set {self.name} has no coefficients of {what} for {name}")
+            raise UserError(
+                "costs-no-coefficients", f"cost set {self.name} has no coefficients of {what} for {name}"
+            )
         return table[name]
 
     def _gemm(self, device: Device, dtype: str) -> GemmCost:
@@ -218,14 +224,17 @@ class CostSet:
                 return self.gemm[found]
         known = sorted(kind for owner, kind in self.gemm if owner == name)
         raise UserError(
-            f"cost set {self.name} has no {dtype} GEMM coefficients for {name}; it has {', '.join(known)}"
+            "costs-no-coefficients",
+            f"cost set {self.name} has no {dtype} GEMM coefficients for {name}; it has {', '.join(known)}",
         )
 
     def _allreduce(self, device: Device, tp: int) -> AllReduceCost:
         name = self.measured_as(device)
         degrees = sorted(degree for owner, degree in self.allreduce if owner == name)
         if not degrees:
-            raise UserError(f"cost set {self.name} has no all-reduce coefficients for {name}")
+            raise UserError(
+                "costs-no-coefficients", f"cost set {self.name} has no all-reduce coefficients for {name}"
+            )
         # A degree that was not measured uses the next one that was, or the largest.
         above = [degree for degree in degrees if degree >= tp]
         return self.allreduce[name, above[0] if above else degrees[-1]]

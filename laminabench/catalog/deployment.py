@@ -98,8 +98,9 @@ def parse_deployment(text: str, devices: Mapping[str, Device] | None = None) -> 
     pieces = text.split("+")
     if len(pieces) > 2:
         raise UserError(
+            "deployment-too-many-parts",
             f"deployment {text!r} has {len(pieces)} parts; "
-            "write MODEL_WORKERS or MODEL_WORKERS+ATTENTION_WORKERS, such as 2xh100+4xh20"
+            "write MODEL_WORKERS or MODEL_WORKERS+ATTENTION_WORKERS, such as 2xh100+4xh20",
         )
     return Deployment(*(_workers(piece, text, devices) for piece in pieces))
 
@@ -144,9 +145,13 @@ def _workers(piece: str, text: str, devices: Mapping[str, Device] | None) -> Wor
     match = _PART.fullmatch(piece.strip())
     if match is None:
         raise UserError(
-            f"deployment {text!r}: cannot read {piece.strip()!r}; write COUNTxDEVICE, such as 4xh20"
+            "deployment-unreadable",
+            f"deployment {text!r}: cannot read {piece.strip()!r}; write COUNTxDEVICE, such as 4xh20",
         )
     count = int(match[1] or 1)
     if not 1 <= count <= MAX_COUNT:
-        raise UserError(f"deployment {text!r}: {count} devices; a count is between 1 and {MAX_COUNT}")
+        raise UserError(
+            "deployment-bad-count",
+            f"deployment {text!r}: {count} devices; a count is between 1 and {MAX_COUNT}",
+        )
     return Workers(device(match[2], devices), count)

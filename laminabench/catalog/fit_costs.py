@@ -58,7 +58,7 @@ def fit(profiles: Path, set_name: str) -> FitReport:
     fitters: dict[str, Callable[[Path], CostSet]] = {"vllm-0.14": _vllm, "vidur-2024": _vidur}
     if set_name not in fitters:
         fixed = " (roofline has nothing to fit)" if set_name in COST_SETS else ""
-        raise UserError(f"cannot fit {set_name!r}{fixed}; can fit: {', '.join(fitters)}")
+        raise UserError("costs-cannot-fit", f"cannot fit {set_name!r}{fixed}; can fit: {', '.join(fitters)}")
     costs = fitters[set_name](profiles)
     return FitReport(costs, error_rows(costs))
 

@@ -48,7 +48,10 @@ class Device:
         key = canonical_dtype(dtype)
         if key not in self.flops:
             known = ", ".join(sorted(self.flops))
-            raise UserError(f"{self.name} has no peak rate for {dtype}; the catalogue knows {known}")
+            raise UserError(
+                "hardware-no-peak-rate",
+                f"{self.name} has no peak rate for {dtype}; the catalogue knows {known}",
+            )
         return self.flops[key]
 
     @property
@@ -68,7 +71,10 @@ class Device:
     def purchase_price(self) -> HourlyPrice:
         """The purchase price per hour, by this device's amortisation rule."""
         if self.purchase is None:
-            raise UserError(f"{self.name} has no purchase price; give one per hour: --price {self.name}=2.5")
+            raise UserError(
+                "hardware-no-purchase-price",
+                f"{self.name} has no purchase price; give one per hour: --price {self.name}=2.5",
+            )
         usd = self.amortisation.usd_per_hour(self.purchase.usd, self.power_w)
         source = f"{self.purchase.source}; {self.amortisation.describe()}"
         return HourlyPrice(usd, "purchase", source, self.purchase.date)
@@ -198,7 +204,7 @@ def _parse(flag: str, text: str, amount: str, expected: str) -> tuple[str, float
     except ValueError:
         number = -1.0
     if not name or not 0 <= number < float("inf"):
-        raise UserError(f"{flag} {text}: expected DEVICE={expected}")
+        raise UserError("hardware-bad-option", f"{flag} {text}: expected DEVICE={expected}")
     return name, number
 
 

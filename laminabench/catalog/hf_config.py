@@ -20,14 +20,17 @@ def from_config_json(path: Path) -> ModelShape:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise UserError("model-config-unreadable", f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from error
+        raise UserError("model-config-not-json", f"{path}: not valid JSON: {error}") from error
     if not isinstance(config, dict):
-        raise UserError(f"{path}: a Hugging Face config.json is a JSON object")
+        raise UserError("model-config-not-json", f"{path}: a Hugging Face config.json is a JSON object")
     family = config.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
-        raise UserError(f"{path}: model_type {family!r} is not supported; supported: {', '.join(FAMILIES)}")
+        raise UserError(
+            "model-family-unsupported",
+            f"{path}: model_type {family!r} is not supported; supported: {', '.join(FAMILIES)}",
+        )
     return _opt(path, config) if family == "opt" else _llama_like(path, config, family)
 
 
@@ -58,7 +61,10 @@ def _opt(path: Path, config: dict[str, Any]) -> ModelShape:
     heads = _size(path, config, "num_attention_heads")
     hidden = _size(path, config, "hidden_size")
     if config.get("word_embed_proj_dim", hidden) != hidden:
-        raise UserError(f"{path}: word_embed_proj_dim differs from hidden_size (OPT-350M); not supported")
+        raise UserError(
+            "model-config-unsupported",
+            f"{path}: word_embed_proj_dim differs from hidden_size (OPT-350M); not supported",
+        )
     return ModelShape(
         name=_name(path, config),
         layers=_size(path, config, "num_hidden_layers"),
@@ -80,17 +86,25 @@ def _size(path: Path, config: dict[str, Any], key: str, absent: int | None = Non
     if value is None and absent is not None:
         return absent
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UserError(f"{path}: {key} is {value!r}; expected a whole number of at least 1")
+        raise UserError(
+            "model-config-bad-size", f"{path}: {key} is {value!r}; expected a whole number of at least 1"
+        )
     return value
 
 
 def _dtype(path: Path, config: dict[str, Any]) -> str:
     if config.get("quantization_config"):
-        raise UserError(f"{path}: quantised weights are not modelled; use the config of the original model")
+        raise UserError(
+            "model-config-unsupported",
+            f"{path}: quantised weights are not modelled; use the config of the original model",
+        )
     # transformers 4 wrote torch_dtype, 5 writes dtype.
     name = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     if name not in _DTYPES:
-        raise UserError(f"{path}: dtype {name!r} is not supported; supported: {', '.join(_DTYPES)}")
+        raise UserError(
+            "model-config-unsupported",
+            f"{path}: dtype {name!r} is not supported; supported: {', '.join(_DTYPES)}",
+        )
     return _DTYPES[name]
 
 

@@ -68,14 +68,18 @@ class ModelShape:
             self.vocab,
         )
         if min(sizes) < 1 or self.positions < 0:
-            raise UserError(f"model {self.name}: every size must be at least 1")
+            raise UserError("model-bad-size", f"model {self.name}: every size must be at least 1")
         if self.heads % self.kv_heads:
             raise UserError(
-                f"model {self.name}: {self.heads} heads do not divide over {self.kv_heads} KV heads"
+                "model-heads-uneven",
+                f"model {self.name}: {self.heads} heads do not divide over {self.kv_heads} KV heads",
             )
         for dtype in (self.dtype, self.kv_dtype):
             if dtype not in DTYPE_BYTES:
-                raise UserError(f"model {self.name}: dtype {dtype!r}; known: {', '.join(DTYPE_BYTES)}")
+                raise UserError(
+                    "model-unknown-dtype",
+                    f"model {self.name}: dtype {dtype!r}; known: {', '.join(DTYPE_BYTES)}",
+                )
 
     @property
     def group(self) -> int:
@@ -186,7 +190,10 @@ class ModelShape:
     def check_tp(self, tp: int) -> None:
         if not self._tp_is_legal(tp):
             legal = ", ".join(map(str, self.tp_degrees()))
-            raise UserError(f"{self.name} cannot be split over {tp} model workers; possible: {legal}")
+            raise UserError(
+                "model-cannot-split",
+                f"{self.name} cannot be split over {tp} model workers; possible: {legal}",
+            )
 
     def _tp_is_legal(self, tp: int) -> bool:
         even = tp >= 1 and self.heads % tp == 0 and self.intermediate % tp == 0

@@ -21,4 +21,4 @@ def pick(kind: str, name: str, entries: Mapping[str, Entry], *, hint: str = "") 
         return entries[key]
     meant = nearest(key, sorted(entries), ALL)
     end = "" if meant.endswith("?") or hint.startswith("(") else "."
-    raise UserError(f"no {kind} named {name!r}; {meant}{hint and f'{end} {hint}'}")
+    raise UserError("catalogue-unknown-name", f"no {kind} named {name!r}; {meant}{hint and f'{end} {hint}'}")

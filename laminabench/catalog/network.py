@@ -69,10 +69,15 @@ def parse_network(text: str) -> Network:
         rtt_s = float(match[1]) * (1e-3 if match[2] == "ms" else 1e-6)
         rate = float(match[3]) * 1e9 / (1 if match[4] == "GB/s" else 8)
     except ValueError as error:
-        raise UserError(f"network {text!r}: not numbers; write it like 40us,42GB/s") from error
+        raise UserError(
+            "network-unreadable", f"network {text!r}: not numbers; write it like 40us,42GB/s"
+        ) from error
     if rate <= 0:
-        raise UserError(f"network {text!r}: the bandwidth must be above 0")
+        raise UserError("network-no-bandwidth", f"network {text!r}: the bandwidth must be above 0")
     if rtt_s > LONGEST_RTT_S:
-        raise UserError(f"network {text!r}: a round trip of {rtt_s:g} s is longer than {LONGEST_RTT_S:g} s")
+        raise UserError(
+            "network-round-trip-too-long",
+            f"network {text!r}: a round trip of {rtt_s:g} s is longer than {LONGEST_RTT_S:g} s",
+        )
     # One's own numbers hold on one's own NICs: no scaling to the catalogue's.
     return Network(text.strip(), "given by the user", rtt_s, rate, 1.0, "given", "--network")

@@ -135,8 +135,11 @@ def _read(folder: Path, name: str) -> pd.DataFrame:
 
     path = folder / name
     if not path.is_file():
-        raise UserError(f"{path}: not there; `costs fit` needs the measurement files in one folder")
+        raise UserError(
+            "costs-no-measurements",
+            f"{path}: not there; `costs fit` needs the measurement files in one folder",
+        )
     try:
         return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from error
+        raise UserError("costs-no-measurements", f"{path}: cannot be read: {error}") from error

@@ -26,8 +26,9 @@ def to_hf_config(name: str, longest_text: int | None = None) -> dict[str, Any]:
     shape, family = load_models()[name], packaged("models.toml")[name]["family"]
     if family in UNRELEASED:
         raise UserError(
+            "model-never-released",
             f"{name} was never released, and transformers has no model like it: only its sizes are known, "
-            "which is enough for a modelled replay"
+            "which is enough for a modelled replay",
         )
     config: dict[str, Any] = {
         "model_type": family,

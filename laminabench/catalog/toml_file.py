@@ -22,6 +22,6 @@ def from_path(path: Path) -> Table:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise UserError("catalogue-file-unreadable", f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid TOML: {error}") from error
+        raise UserError("catalogue-file-not-toml", f"{path}: not valid TOML: {error}") from error

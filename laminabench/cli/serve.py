@@ -144,7 +144,7 @@ def _setup(flags: dict[str, Any], *, verbose: bool) -> Any:
     }
     name = flags["served_name"] or shape.name
     if not name.strip() or not name.isprintable():
-        raise UserError("--served-name is what clients write: give it visible characters")
+        raise UserError("serve-name", "--served-name is what clients write: give it visible characters")
     return served.ServeSetup(
         live.LiveSetup(
             model=shape,

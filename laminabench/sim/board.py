@@ -58,6 +58,7 @@ class BoardTiming:
             seconds = getattr(self, name)
             if not 0 <= seconds <= LONGEST_S:
                 raise UserError(
+                    "costs-impossible-time",
                     f"the costs give {seconds:g} s for {name.replace('_', ' ')}; "
-                    "check the cost set's coefficients and the board"
+                    "check the cost set's coefficients and the board",
                 )

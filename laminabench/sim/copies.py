@@ -32,8 +32,9 @@ def deal(trace: Trace, offered: Offered, copies: int) -> list[Share]:
     """
     if offered.mode == "closed" and offered.concurrency < copies:
         raise UserError(
+            "deployment-too-few-requests",
             f"--concurrency {offered.concurrency} would leave some of the {copies} boards without requests; "
-            f"give at least {copies}"
+            f"give at least {copies}",
         )
     shares = []
     for copy in range(min(copies, len(trace))):

@@ -117,13 +117,13 @@ def plan(
     solved for this moment where none are given.
     """
     if policy not in POLICIES:
-        raise UserError(f"no mapping policy named {policy!r}; {nearest(policy, POLICIES)}")
+        raise UserError("mapping-unknown", f"no mapping policy named {policy!r}; {nearest(policy, POLICIES)}")
     _require_work(moment)
     if policy == "flexgen" and shares is None:
         shares = _shares(board, model, moment, lm_head)
     found = _native_plan(board, model, policy, moment, lm_head, translated, shares)
     if found is None:
-        raise UserError(_no_room(board, model, policy, moment, lm_head))
+        raise UserError("mapping-out-of-memory", _no_room(board, model, policy, moment, lm_head))
     by_sublayer = footprint(model, moment.kv_tokens, lm_head=lm_head)
     in_hbm = _mapped_bytes(found, model, by_sublayer)
     if policy == "hierarchical":  # which computes all at HBM and holds there what it can
@@ -160,7 +160,7 @@ def flexgen_shares(
     """The shares of weights and of KV in HBM that FlexGen's linear programme finds for this moment."""
     solved = _shares(board, model, moment, lm_head)
     if solved is None:
-        raise UserError(_no_room(board, model, "flexgen", moment, lm_head))
+        raise UserError("mapping-out-of-memory", _no_room(board, model, "flexgen", moment, lm_head))
     return solved
 
 
@@ -207,7 +207,10 @@ def _mapped_bytes(
 
 def _require_work(moment: Moment) -> None:
     if moment.batch < 1 or moment.kv_tokens < 0:
-        raise UserError(f"no iteration has {moment.batch} requests and {moment.kv_tokens} KV tokens")
+        raise UserError(
+            "mapping-empty-iteration",
+            f"no iteration has {moment.batch} requests and {moment.kv_tokens} KV tokens",
+        )
 
 
 def _no_room(board: Board, model: ModelShape, policy: str, moment: Moment, lm_head: bool) -> str:

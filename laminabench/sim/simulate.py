@@ -31,7 +31,9 @@ def simulate(
 ) -> Outcome:
     """The trace replayed on the deployment; `record_s` keeps the pieces of work that begin in that window."""
     if trace.arrival_s[-1] > MOST_SECONDS:
-        raise UserError(f"{trace.meta.name} spans more than 25 years; the simulator's clock ends there")
+        raise UserError(
+            "trace-too-long", f"{trace.meta.name} spans more than 25 years; the simulator's clock ends there"
+        )
     if spec.copies == 1:
         return _one(trace, spec, offered, record_s, progress, check=check)
     shares, outcomes = deal(trace, offered, spec.copies), []
@@ -88,5 +90,8 @@ def _one(
             check=check,
         )
     except OverflowError as error:
-        raise UserError(f"{error}, and none takes more than an hour; check the board's parameters") from None
+        raise UserError(
+            "costs-impossible-time",
+            f"{error}, and none takes more than an hour; check the board's parameters",
+        ) from None
     return Outcome(**tables)

@@ -92,8 +92,9 @@ class Timing:
             if not (np.isfinite(values).all() and values.min() >= 0 and values.max() <= LONGEST_S):
                 worst = values.flat[int(np.argmax(~((values >= 0) & (values <= LONGEST_S))))]
                 raise UserError(
+                    "costs-impossible-time",
                     f"the costs give {worst:g} s for {each.name.replace('_', ' ')}; "
-                    "check the cost set's coefficients and the network"
+                    "check the cost set's coefficients and the network",
                 )
 
 

@@ -64,7 +64,10 @@ def write_timeline(path: Path, outcome: Outcome, lanes: Lanes) -> None:
     """
     check_suffix(path)
     if not len(outcome.timeline["start_s"]):
-        raise UserError(f"no work begins in the window of {path}; the replay ends at {outcome.end_s:.3f} s")
+        raise UserError(
+            "timeline-empty-window",
+            f"no work begins in the window of {path}; the replay ends at {outcome.end_s:.3f} s",
+        )
     with replacing(path) as temporary, temporary.open("wb") as file:
         if path.name.endswith(".gz"):
             # No name and no time inside: equal timelines are equal files.
@@ -77,7 +80,10 @@ def write_timeline(path: Path, outcome: Outcome, lanes: Lanes) -> None:
 def check_suffix(path: Path) -> None:
     """A UserError unless the name says that it is a timeline."""
     if not path.name.endswith(SUFFIXES):
-        raise UserError(f"cannot write the timeline {path}: the name must end in {' or '.join(SUFFIXES)}")
+        raise UserError(
+            "timeline-bad-suffix",
+            f"cannot write the timeline {path}: the name must end in {' or '.join(SUFFIXES)}",
+        )
 
 
 def two_iterations(outcome: Outcome, middle_s: float | None = None) -> tuple[float, float]:

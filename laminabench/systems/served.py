@@ -43,10 +43,12 @@ def api_key(file: Path | None) -> str | None:
         try:
             found, where = file.read_text(encoding="utf-8"), str(file)
         except UnicodeDecodeError as error:
-            raise UserError(f"{file}: an API key is one line of text") from error
+            raise UserError("serve-api-key", f"{file}: an API key is one line of text") from error
     key = found.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
-        raise UserError(f"{where}: an API key is one line of ASCII characters without spaces")
+        raise UserError(
+            "serve-api-key", f"{where}: an API key is one line of ASCII characters without spaces"
+        )
     return key
 
 
@@ -54,7 +56,7 @@ def tokenizer_of(source: str, given: Path | None) -> Path | None:
     """Where the tokenizer is: where the user says, or beside the model's weights, if there is one."""
     if given is not None:
         if not given.exists():
-            raise UserError(f"--tokenizer {given}: there is no such file or folder")
+            raise UserError("serve-no-tokenizer", f"--tokenizer {given}: there is no such file or folder")
         return given
     path = Path(source)
     if source.strip().lower() in load_models() or not path.exists():
@@ -71,7 +73,7 @@ def serve(setup: ServeSetup, *, starting: Callable[[], None], ready: Callable[[s
     try:
         sock = address.bound(setup.host, setup.port)
     except OSError as error:
-        raise UserError(_unbound(setup, error)) from error
+        raise UserError("serve-unbound", _unbound(setup, error)) from error
     with sock:
         starting()
         http: Any = importlib.import_module("lamina.http")
@@ -97,16 +99,17 @@ def serve(setup: ServeSetup, *, starting: Callable[[], None], ready: Callable[[s
                 if error.errno != errno.EADDRINUSE:
                     raise
                 # Somebody else has begun to listen meanwhile.
-                raise UserError(_unbound(setup, error)) from error
+                raise UserError("serve-unbound", _unbound(setup, error)) from error
     if failed:
-        raise CheckFailedError(failed)
+        raise CheckFailedError("serve-failed", failed)
 
 
 def _require_private(setup: ServeSetup, address: Any) -> None:
     if setup.api_key is None and not address.is_loopback(setup.host):
         raise UserError(
+            "serve-without-key",
             f"--host {setup.host} lets other machines in: give an API key with --api-key-file or "
-            f"{KEY_VARIABLE}, or leave --host out"
+            f"{KEY_VARIABLE}, or leave --host out",
         )
 
 
@@ -116,7 +119,7 @@ def _tokenizer(setup: ServeSetup, http: Any) -> Any:
     try:
         return http.Tokenizer.load(setup.tokenizer)
     except http.TokenizerError as error:
-        raise UserError(f"--tokenizer: {error}") from error
+        raise UserError(error.code, f"--tokenizer: {error}") from error
 
 
 def _unbound(setup: ServeSetup, error: OSError) -> str:

@@ -80,7 +80,7 @@ def find(name: str) -> Entry:
     try:
         return entries()[name]
     except KeyError:
-        raise UserError(f"no trace is called '{name}'; {nearest(name, entries())}") from None
+        raise UserError("trace-unknown", f"no trace is called '{name}'; {nearest(name, entries())}") from None
 
 
 def imported_path(name: str) -> Path | None:

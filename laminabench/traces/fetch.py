@@ -98,7 +98,8 @@ def _locked(path: Path) -> Iterator[IO[bytes]]:
             part.close()
     except OSError as error:
         raise DownloadError(
-            f"cannot write {path}: {error.strerror}; set LAMINABENCH_HOME to a folder you own"
+            "download-cannot-write",
+            f"cannot write {path}: {error.strerror}; set LAMINABENCH_HOME to a folder you own",
         ) from error
     with part:
         try:
@@ -115,7 +116,7 @@ def _copy(source: Path, part: IO[bytes], progress: Progress) -> None:
             _restart(part)
             _pump(origin, part, 0, source.stat().st_size, progress)
     except OSError as error:
-        raise DownloadError(f"cannot read {source}: {error.strerror}") from error
+        raise DownloadError("download-cannot-read", f"cannot read {source}: {error.strerror}") from error
 
 
 def _download(url: str, part: IO[bytes], progress: Progress, terms: _Terms) -> None:
@@ -134,7 +135,7 @@ def _download(url: str, part: IO[bytes], progress: Progress, terms: _Terms) -> N
             if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
                 _restart(part)
             elif error.code < 500 and error.code != http.client.TOO_MANY_REQUESTS:
-                raise DownloadError(f"cannot download {url}: {reason}") from error
+                raise DownloadError("download-failed", f"cannot download {url}: {reason}") from error
         except urllib.error.URLError as error:
             reason = error.reason
             unreachable = not isinstance(reason, TimeoutError | ConnectionResetError)
@@ -145,18 +146,21 @@ def _download(url: str, part: IO[bytes], progress: Progress, terms: _Terms) -> N
                 break
         except (http.client.InvalidURL, ValueError) as error:
             # Of ours, which `_check_address` lets through, or one that we were sent on to.
-            raise DownloadError(f"cannot download {url}: not an address ({error})") from error
+            raise DownloadError(
+                "download-bad-address", f"cannot download {url}: not an address ({error})"
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             reason = str(error) or type(error).__name__
     have = part.seek(0, os.SEEK_END)
     kept = f" after {have:,} bytes; run the same command again to resume" if have else ""
-    raise DownloadError(f"cannot download {url}: {reason}{kept}")
+    raise DownloadError("download-failed", f"cannot download {url}: {reason}{kept}")
 
 
 def _check_address(url: str) -> None:
     if not url.startswith(("http://", "https://")):
         raise UserError(
-            f"cannot download {url}: only http and https are spoken; give a folder as a plain path"
+            "download-bad-address",
+            f"cannot download {url}: only http and https are spoken; give a folder as a plain path",
         )
     try:
         parts = urllib.parse.urlsplit(url)
@@ -164,7 +168,9 @@ def _check_address(url: str) -> None:
     except ValueError:
         known = False
     if not known:
-        raise UserError(f"cannot download {url}: not an address; write http://HOST[:PORT]/FOLDER")
+        raise UserError(
+            "download-bad-address", f"cannot download {url}: not an address; write http://HOST[:PORT]/FOLDER"
+        )
 
 
 def _continue(url: str, part: IO[bytes], progress: Progress, terms: _Terms) -> bool:
@@ -198,12 +204,13 @@ def _continue(url: str, part: IO[bytes], progress: Progress, terms: _Terms) -> b
 def _check_length(url: str, total: int | None, terms: _Terms) -> None:
     if total is None and terms.length_needed:
         raise DownloadError(
+            "download-unverifiable",
             f"cannot download {url}: the server does not say how long it is, nor the publisher its "
-            "sha256, so nobody could tell whether it came whole"
+            "sha256, so nobody could tell whether it came whole",
         )
     if terms.most_bytes is not None and (total is None or total > terms.most_bytes):
         size = "of unknown size" if total is None else f"{total / 1e6:,.0f} MB"
-        raise DownloadError(f"it is {size}: ask for it with `laminabench traces fetch`")
+        raise DownloadError("download-too-large", f"it is {size}: ask for it with `laminabench traces fetch`")
 
 
 def _pump(source: IO[bytes], sink: IO[bytes], done: int, total: int | None, progress: Progress) -> int:
@@ -214,7 +221,9 @@ def _pump(source: IO[bytes], sink: IO[bytes], done: int, total: int | None, prog
             while rest:
                 rest = rest[sink.write(rest) :]
         except OSError as error:
-            raise DownloadError(f"cannot write {sink.name}: {error.strerror}") from error
+            raise DownloadError(
+                "download-cannot-write", f"cannot write {sink.name}: {error.strerror}"
+            ) from error
         done += len(chunk)
         progress(done, total)
     return done
@@ -229,8 +238,9 @@ def _check(name: str, file: RemoteFile, part: IO[bytes]) -> None:
         size = path.stat().st_size
         _restart(part)
         raise CheckFailedError(
+            "download-wrong-checksum",
             f"{name}: sha256 of {file.name} is {found} ({size:,} bytes) but {file.sha256} was expected; "
-            "it was removed: upstream changed it, or something altered it on the way"
+            "it was removed: upstream changed it, or something altered it on the way",
         )
 
 

@@ -57,8 +57,9 @@ def moment_match(
     """Another profile's shape with these means: for a trace of which no more than the means is known."""
     if not (1 <= mean_prompt <= MAX_TOKENS and 1 <= mean_output <= MAX_TOKENS):
         raise UserError(
+            "profile-impossible-mean",
             f"means of {mean_prompt:g} and {mean_output:g} tokens cannot be matched: "
-            f"from 1 to {MAX_TOKENS:,} each"
+            f"from 1 to {MAX_TOKENS:,} each",
         )
     matched = replace(
         profile,
@@ -103,8 +104,9 @@ def _with_mean(table: Quantiles, mean: float) -> Quantiles:
         scaled = Quantiles(grown.ranks, tuple(min(max(1.0, value), MAX_TOKENS) for value in grown.values))
     if abs(scaled.mean() / mean - 1) > 0.01:
         raise UserError(
+            "profile-impossible-mean",
             f"a mean of {mean:g} tokens cannot be matched: with this shape, too many lengths would be "
-            f"above {MAX_TOKENS:,}"
+            f"above {MAX_TOKENS:,}",
         )
     return Quantiles(scaled.ranks, tuple(round(value, 1) for value in scaled.values))
 

@@ -24,7 +24,9 @@ MOST_POINTS = 20_000
 def check_suffix(target: Path) -> None:
     """UserError for a kind of picture that is not drawn, before anything is computed for it."""
     if target.suffix.lower() not in SUFFIXES:
-        raise UserError(f"cannot draw {target}: give it one of the suffixes {', '.join(SUFFIXES)}")
+        raise UserError(
+            "plot-bad-suffix", f"cannot draw {target}: give it one of the suffixes {', '.join(SUFFIXES)}"
+        )
 
 
 def plot_trace(trace: Trace, target: Path) -> None:

@@ -40,7 +40,7 @@ def read_profile(path: Path) -> Profile:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read profile {path}: {error}") from error
+        raise UserError("profile-unreadable", f"cannot read profile {path}: {error}") from error
     return parse_profile(text, str(path))
 
 
@@ -54,8 +54,9 @@ def write_profile(profile: Profile, path: Path) -> None:
     data = profile_text(profile).encode()
     if len(data) >= MAX_BYTES:
         raise UserError(
+            "profile-too-large",
             f"cannot write {path}: the profile has {len(data):,} bytes and must stay under {MAX_BYTES:,}; "
-            "shorten its note"
+            "shorten its note",
         )
     with replacing(path) as temporary:
         temporary.write_bytes(data)
@@ -113,7 +114,7 @@ def parse_profile(text: str, origin: str) -> Profile:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{origin}: not a TOML file ({error})") from error
+        raise UserError("profile-not-toml", f"{origin}: not a TOML file ({error})") from error
     top = _Section(origin, "", table)
     method = next((each for each in METHODS if each == top.text("method")), None)
     if method is None:
@@ -146,7 +147,7 @@ class _Section:
         self._used: set[object] = set()
 
     def fail(self, key: object, problem: str) -> NoReturn:
-        raise UserError(f"{self._origin}: key '{self._place}{key}' {problem}")
+        raise UserError("profile-bad-key", f"{self._origin}: key '{self._place}{key}' {problem}")
 
     def __contains__(self, key: str) -> bool:
         return key in self._table

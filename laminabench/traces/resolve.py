@@ -69,7 +69,8 @@ def real_trace(
     if path.is_file():
         if path.suffix == ".toml":
             raise UserError(
-                f"{text} is a profile, not a trace; make one with `laminabench traces synth {text} -o FILE`"
+                "trace-is-a-profile",
+                f"{text} is a profile, not a trace; make one with `laminabench traces synth {text} -o FILE`",
             )
         return load_file(path), ""
     imported = catalogue.imported_path(text)
@@ -79,7 +80,7 @@ def real_trace(
         return load_file(path), ""  # which says what is wrong with it
     if text not in catalogue.entries():
         known = [*catalogue.entries(), *catalogue.imported_names()]
-        raise UserError(f"no trace or file is called '{text}'; {nearest(text, known)}")
+        raise UserError("trace-unknown", f"no trace or file is called '{text}'; {nearest(text, known)}")
     entry = catalogue.find(text)
     if trouble := shared_trouble():
         notice(trouble)

@@ -31,7 +31,9 @@ def save(trace: Trace, path: Path) -> None:
 def check_suffix(path: Path) -> None:
     """UserError for a name that `save` does not write, before anything is computed for it."""
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"cannot write {path}: a trace file ends in {', '.join(SUFFIXES)}")
+        raise UserError(
+            "trace-bad-suffix", f"cannot write {path}: a trace file ends in {', '.join(SUFFIXES)}"
+        )
 
 
 def lost_in(path: Path, trace: Trace) -> str | None:

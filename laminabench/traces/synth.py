@@ -34,9 +34,12 @@ def synthesise(profile: Profile, requests: int | None = None, seed: int = 0) -> 
     """
     count = profile.requests if requests is None else requests
     if count < 1:
-        raise UserError(f"cannot make {count} requests from profile {profile.name}: ask for at least one")
+        raise UserError(
+            "profile-no-requests",
+            f"cannot make {count} requests from profile {profile.name}: ask for at least one",
+        )
     if seed < 0:
-        raise UserError(f"seed {seed} is negative; take 0 or more")
+        raise UserError("profile-negative-seed", f"seed {seed} is negative; take 0 or more")
     prompt_tokens, output_tokens = _lengths(profile, count, Draws(seed, _LENGTHS))
     arrival_s = np.zeros(count)
     if profile.arrivals is not None:

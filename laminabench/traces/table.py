@@ -169,7 +169,9 @@ def make_trace(
         prefix_blocks = prefix_blocks.take(rows) if prefix_blocks is not None else None
         session = session[rows] if session is not None else None
     if len(arrival_s) == 0:
-        raise UserError(f"{meta.origin or meta.name}: no requests in it; a trace needs at least one row")
+        raise UserError(
+            "trace-empty", f"{meta.origin or meta.name}: no requests in it; a trace needs at least one row"
+        )
     backwards = int(np.count_nonzero(arrival_s[1:] < arrival_s[:-1]))
     if backwards:
         notes.append(f"timestamps run backwards {backwards:,} times; the requests were sorted by arrival")
@@ -181,8 +183,9 @@ def make_trace(
         arrival_s = arrival_s - arrival_s[0]
     if arrival_s[-1] > MAX_SPAN_S:
         raise UserError(
+            "trace-too-long",
             f"{meta.origin or meta.name}: arrivals span {arrival_s[-1]:.3g} s, over a century; "
-            "the timestamps are in another unit (try --time-unit ms, us or ns)"
+            "the timestamps are in another unit (try --time-unit ms, us or ns)",
         )
     return Trace(
         np.ascontiguousarray(arrival_s, np.float64),

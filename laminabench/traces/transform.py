@@ -52,14 +52,16 @@ class Transforms:
             return trace
         if not trace.meta.has_arrivals:
             raise UserError(
-                f"--window needs arrival times and {trace.meta.name} has none; use --num-requests"
+                "trace-no-arrivals",
+                f"--window needs arrival times and {trace.meta.name} has none; use --num-requests",
             )
         first_s, last_s = self.window_s
         low, high = np.searchsorted(trace.arrival_s, [first_s, last_s])
         if low == high:
             raise UserError(
+                "trace-empty-window",
                 f"--window {first_s:g}:{last_s:g} holds no request; "
-                f"{trace.meta.name} runs from 0 to {trace.duration_s:.6g} s"
+                f"{trace.meta.name} runs from 0 to {trace.duration_s:.6g} s",
             )
         return trace.take(np.arange(low, high))
 
@@ -98,7 +100,8 @@ class Transforms:
             return replace(trace, meta=trace.meta.with_note(f"{share} were too long and were truncated"))
         if count == len(trace):
             raise UserError(
-                "every request is longer than --max-prompt/--max-output allow; raise them or truncate"
+                "trace-all-too-long",
+                "every request is longer than --max-prompt/--max-output allow; raise them or truncate",
             )
         kept = trace.take(np.flatnonzero(~too_long))
         return replace(kept, meta=trace.meta.with_note(f"{share} were too long and were dropped"))
@@ -126,18 +129,25 @@ class Transforms:
         if self.rate_scale != 1.0:
             if not trace.meta.has_arrivals:
                 raise UserError(
-                    f"--rate-scale needs arrival times and {trace.meta.name} has none; use --request-rate"
+                    "trace-no-arrivals",
+                    f"--rate-scale needs arrival times and {trace.meta.name} has none; use --request-rate",
                 )
             with np.errstate(over="ignore", under="ignore"):
                 trace = replace(trace, arrival_s=trace.arrival_s / self.rate_scale)
         if self.request_rate is None and self.rate_scale == 1.0:
             return trace
         if not trace.duration_s <= MAX_SPAN_S:  # NaN is not
-            raise UserError(f"{self._rate_flags()} spreads {len(trace):,} requests over more than a century")
+            raise UserError(
+                "trace-bad-rate",
+                f"{self._rate_flags()} spreads {len(trace):,} requests over more than a century",
+            )
         if trace.duration_s > 0:
             rate = (len(trace) - 1) / trace.duration_s
             if rate > MAX_RATE_PER_S:
-                raise UserError(f"{self._rate_flags()} makes {rate:.3g} requests/s; no clock is that fine")
+                raise UserError(
+                    "trace-bad-rate",
+                    f"{self._rate_flags()} makes {rate:.3g} requests/s; no clock is that fine",
+                )
             trace = replace(trace, meta=trace.meta.with_note(f"offered at {rate:.4g} requests/s"))
         return trace
 

@@ -20,12 +20,12 @@ def test_managed_memory_that_was_not_given_is_not_freed(monkeypatch: pytest.Monk
 
     def refuse(name: str, *_: object) -> None:
         called.append(name)
-        raise CudaError("out of memory")
+        raise CudaError("cuda-failed", "out of memory")
 
     monkeypatch.setattr(cuda_library, "call", refuse)
     unraised: list[object] = []
     monkeypatch.setattr("sys.unraisablehook", unraised.append)
-    with pytest.raises(CudaError, match="out of memory"):
+    with pytest.raises(CudaError, match="cuda-failed"):
         _Managed(100)
     gc.collect()
     assert called == ["allocate_managed"]
@@ -44,9 +44,7 @@ def test_what_is_no_library_is_told_in_a_sentence(fresh_library: pytest.MonkeyPa
     text.write_text("not a library")
     for path in (text, tmp_path, Path("/" + "x" * 5000)):
         fresh_library.setenv("LAMINA_CUDA_LIBRARY", str(path))
-        with pytest.raises(
-            CudaError, match=r"^[^\n]*is no library of CUDA kernels \([^\n]*set LAMINA_CUDA_LIB"
-        ):
+        with pytest.raises(CudaError, match="cuda-no-library"):
             cuda_library.library()
 
 
@@ -60,5 +58,5 @@ def test_another_library_is_told_by_what_it_lacks(fresh_library: pytest.MonkeyPa
     # By its bare name too, which the loader would look for elsewhere.
     fresh_library.chdir(tmp_path)
     fresh_library.setenv("LAMINA_CUDA_LIBRARY", "other.so")
-    with pytest.raises(CudaError, match="lamina_cuda_check_device"):
+    with pytest.raises(CudaError, match="cuda-no-library"):
         cuda_library.library()

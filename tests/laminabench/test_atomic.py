@@ -36,7 +36,7 @@ def test_failure_keeps_the_old_file(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write"), replacing(tmp_path / "file" / "inside.txt"):
+    with pytest.raises(UserError, match="file-cannot-write"), replacing(tmp_path / "file" / "inside.txt"):
         pass
 
 
@@ -53,10 +53,10 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
 
 
 def test_only_files_are_replaced(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="it is there and not a file"), replacing(tmp_path):
+    with pytest.raises(UserError, match="file-not-regular"), replacing(tmp_path):
         pass
     assert not Path("/dev/null").is_file()
-    with pytest.raises(UserError, match="it is there and not a file"), replacing(Path("/dev/null")):
+    with pytest.raises(UserError, match="file-not-regular"), replacing(Path("/dev/null")):
         pass
 
 

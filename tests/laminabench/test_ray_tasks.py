@@ -36,25 +36,25 @@ def test_auto_is_the_cluster_that_ray_knows_of(ray_cluster: Any, monkeypatch: py
 def test_errors_are_those_of_the_work(ray_cluster: Any) -> None:
     with pytest.raises(ZeroDivisionError, match=r"^division by zero$"):
         list(spread(operator.truediv, [1, 0], 1, ray=ray_cluster.address))
-    with pytest.raises(UserError, match="lost work that it was given"):
+    with pytest.raises(UserError, match="ray-worker-lost"):
         list(spread(operator.call, [1], os._exit, ray=ray_cluster.address))
 
 
 def test_another_version_on_a_node(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(laminabench.ray_tasks, "__version__", "0.0.1")
-    with pytest.raises(UserError, match=r"and here it is 0\.0\.1: install the same on both$"):
+    with pytest.raises(UserError, match="ray-version-differs"):
         list(spread(operator.mul, [3], 10, ray=ray_cluster.address))
 
 
 @pytest.mark.parametrize(
-    ("address", "said"),
+    ("address", "code"),
     [
-        ("127.0.0.1:1", "there is no Ray cluster at 127.0.0.1:1"),
-        ("ray://127.0.0.1:1", "is no address of a Ray cluster"),
-        ("local", "is no address of a Ray cluster"),
-        ("127.0.0.1:x", "is no address of a Ray cluster"),
+        ("127.0.0.1:1", "ray-no-cluster"),
+        ("ray://127.0.0.1:1", "ray-bad-address"),
+        ("local", "ray-bad-address"),
+        ("127.0.0.1:x", "ray-bad-address"),
     ],
 )
-def test_nobody_answers(address: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_nobody_answers(address: str, code: str) -> None:
+    with pytest.raises(UserError, match=code):
         list(spread(operator.mul, [3], 10, ray=address))

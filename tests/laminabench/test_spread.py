@@ -59,7 +59,7 @@ def test_one_job_is_this_process() -> None:
 
 
 def test_a_worker_that_dies_is_a_sentence() -> None:
-    with pytest.raises(UserError, match="a worker process died before its work was done"):
+    with pytest.raises(UserError, match="process-worker-died"):
         list(spread(operator.call, [9, 9, 9], os._exit, jobs=2))
     assert multiprocessing.active_children() == []
 

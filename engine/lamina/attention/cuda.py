@@ -64,7 +64,9 @@ def require_device() -> None:
     """Raises CudaError with one sentence where the kernels cannot run."""
     cuda_library.call("check_device")
     if not torch.cuda.is_available():
-        raise CudaError("this torch is built without CUDA, whose tensors the attention kernels need")
+        raise CudaError(
+            "cuda-torch-without", "this torch is built without CUDA, whose tensors the attention kernels need"
+        )
 
 
 def _tensor(numbers: NDArray[np.int32] | NDArray[np.int64] | Tensor) -> Tensor:

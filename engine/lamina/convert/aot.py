@@ -138,7 +138,8 @@ def _loaded(
         return _load(path, str(device))
     except Exception as error:
         raise ConversionError(
-            f"{path}: the compiled slice cannot be loaded: {in_short(error)}; use backend python"
+            "convert-aot-unloadable",
+            f"{path}: the compiled slice cannot be loaded: {in_short(error)}; use backend python",
         ) from error
 
 
@@ -146,7 +147,8 @@ def _example(name: Name, spec: Spec, device: torch.device) -> Tensor:
     sizes = [_EXAMPLE_BATCH if dim == BATCH else dim for dim in spec.dims]
     if any(isinstance(size, str) for size in sizes):
         raise ConversionError(
-            f"the aot backend cannot take {name}, of shape {list(spec.dims)}; use backend python"
+            "convert-aot-shape",
+            f"the aot backend cannot take {name}, of shape {list(spec.dims)}; use backend python",
         )
     return torch.zeros(sizes, dtype=spec.dtype, device=device)  # type: ignore[arg-type]  # no str is left
 
@@ -164,7 +166,8 @@ def _compile_to(path: Path, source: Code, example: list[Tensor], shapes: list[di
     compiler = _compiler()
     if shutil.which(compiler) is None:
         raise ConversionError(
-            f"the aot backend needs a C++ compiler and there is no {compiler}; use backend python"
+            "convert-no-compiler",
+            f"the aot backend needs a C++ compiler and there is no {compiler}; use backend python",
         )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -181,10 +184,13 @@ def _compile_to(path: Path, source: Code, example: list[Tensor], shapes: list[di
                 )
             Path(whole).replace(path)
     except OSError as error:
-        raise ConversionError(f"cannot write compiled slices to {path.parent}: {error.strerror}") from error
+        raise ConversionError(
+            "convert-aot-unwritable", f"cannot write compiled slices to {path.parent}: {error.strerror}"
+        ) from error
     except Exception as error:  # a compiler's own failures
         raise ConversionError(
-            f"AOTInductor cannot compile this slice: {in_short(error)}; use backend python"
+            "convert-aot-failed",
+            f"AOTInductor cannot compile this slice: {in_short(error)}; use backend python",
         ) from error
 
 

@@ -57,7 +57,7 @@ class Mask:
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise ConversionError(f"it computes with its attention mask (its {name!r})")
+        raise ConversionError("convert-reads-mask", f"it computes with its attention mask (its {name!r})")
 
 
 class Length:
@@ -101,7 +101,9 @@ class Length:
         return self._refuse()
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise ConversionError("what it computes depends on how long the cache is, beyond attention")
+        raise ConversionError(
+            "convert-depends-on-length", "what it computes depends on how long the cache is, beyond attention"
+        )
 
     __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = _refuse
     __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = _refuse
@@ -123,7 +125,9 @@ class TracedCache:
         self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
         if layer_idx != self.layers:
-            raise ConversionError(f"layer {layer_idx} stores its keys where layer {self.layers} should")
+            raise ConversionError(
+                "convert-layer-order", f"layer {layer_idx} stores its keys where layer {self.layers} should"
+            )
         self.layers += 1
         self.keys, self.values = keys, values
         return keys, values
@@ -139,7 +143,8 @@ class TracedCache:
 
     def __getattr__(self, name: str) -> object:
         raise ConversionError(
-            f"it keeps more between tokens than keys and values (it asks the cache for {name!r})"
+            "convert-keeps-other-state",
+            f"it keeps more between tokens than keys and values (it asks the cache for {name!r})",
         )
 
 
@@ -150,7 +155,7 @@ tracing: ContextVar[TracedCache] = ContextVar("tracing")
 def _mask(*, mask_function: Any, attention_mask: Tensor | None, **_: object) -> Mask:
     """The mask a model asks for, read by asking it which tokens are seen from a few positions."""
     if attention_mask is not None:
-        raise ConversionError("it builds a padding mask of its own")
+        raise ConversionError("convert-padding-mask", "it builds a padding mask of its own")
     with _disable_current_modes():
         width = int(_seen(mask_function, _FARTHEST).sum())
         window = 0 if width == _FARTHEST + 1 else width
@@ -187,46 +192,60 @@ def _attend(
     layer = cache.layers - 1
     where = f"attention {layer}"
     if cache.keys is None or module.layer_idx != layer:
-        raise ConversionError(f"{where} does not store the keys it attends to (KV sharing between layers)")
+        raise ConversionError(
+            "convert-shared-keys",
+            f"{where} does not store the keys it attends to (KV sharing between layers)",
+        )
     if key is not cache.keys or value is not cache.values:
-        raise ConversionError(f"{where} changes keys or values after they are stored")
+        raise ConversionError(
+            "convert-changes-stored-keys", f"{where} changes keys or values after they are stored"
+        )
     cache.keys = cache.values = None  # a second operator on the same keys is found out
     if not isinstance(attention_mask, Mask):
-        raise ConversionError(f"{where} does not say which tokens it may see")
+        raise ConversionError("convert-no-mask", f"{where} does not say which tokens it may see")
     window = attention_mask.window
     if window is None:
         raise ConversionError(
-            f"{where} sees something else than the tokens before it or the last few of them"
+            "convert-mask-pattern",
+            f"{where} sees something else than the tokens before it or the last few of them",
         )
     if sliding_window is not None and sliding_window != window:
-        raise ConversionError(f"{where} names a window of {sliding_window} tokens but its mask has {window}")
+        raise ConversionError(
+            "convert-window-contradicts",
+            f"{where} names a window of {sliding_window} tokens but its mask has {window}",
+        )
     if getattr(module, "is_causal", True) is False or others.pop("is_causal", None) is False:
-        raise ConversionError(f"{where} is not causal")
+        raise ConversionError("convert-not-causal", f"{where} is not causal")
     if dropout:
-        raise ConversionError(f"{where} drops out in evaluation")
+        raise ConversionError("convert-drops-out", f"{where} drops out in evaluation")
     if scaling is None:
-        raise ConversionError(f"{where} does not say how it scales")
+        raise ConversionError("convert-no-scale", f"{where} does not say how it scales")
     # Positions are in q and k already; the last two ask for other outputs.
     for harmless in ("position_ids", "use_cache", "cache_position"):
         others.pop(harmless, None)
     unknown = sorted(name for name, given in others.items() if given is not None and given is not False)
     if unknown:
-        raise ConversionError(f"{where} uses {', '.join(unknown)}, which the attention worker does not know")
+        raise ConversionError(
+            "convert-attention-arguments",
+            f"{where} uses {', '.join(unknown)}, which the attention worker does not know",
+        )
     _check_shapes(where, query, key, value)
     return attention(query, key, value, layer, float(scaling), window, float(softcap or 0.0)), None
 
 
 def _check_shapes(where: str, query: Tensor, key: Tensor, value: Tensor) -> None:
     if query.dim() != 4 or query.shape[2] != 1 or key.shape[2] != 1:
-        raise ConversionError(f"{where} does not attend with one token a request")
+        raise ConversionError("convert-not-one-token", f"{where} does not attend with one token a request")
     if key.shape != value.shape or query.shape[3] != key.shape[3]:
         raise ConversionError(
+            "convert-head-sizes",
             f"{where} has heads of {query.shape[3]}, {key.shape[3]} and {value.shape[3]} for q, k and v; "
-            "the KV cache needs one size (multi-head latent attention is not supported)"
+            "the KV cache needs one size (multi-head latent attention is not supported)",
         )
     if query.shape[1] % key.shape[1]:
         raise ConversionError(
-            f"{where} has {query.shape[1]} heads, not a multiple of its {key.shape[1]} KV heads"
+            "convert-kv-heads",
+            f"{where} has {query.shape[1]} heads, not a multiple of its {key.shape[1]} KV heads",
         )
 
 

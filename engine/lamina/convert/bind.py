@@ -78,5 +78,7 @@ def usable(device: torch.device | str) -> torch.device:
             torch.empty(0, device=place)
             return place
     except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: a torch without CUDA
-        raise ConversionError(f"cannot use device {device!s}: {in_short(error)}") from error
-    raise ConversionError("device meta holds no numbers to compute with; choose cpu or cuda")
+        raise ConversionError("convert-device", f"cannot use device {device!s}: {in_short(error)}") from error
+    raise ConversionError(
+        "convert-meta-device", "device meta holds no numbers to compute with; choose cpu or cuda"
+    )

@@ -80,6 +80,19 @@ def constants_of(
     return result
 
 
+def weight_name(constants: Mapping[Name, Constant], name: Name) -> str:
+    """What a constant is to the model: a parameter's name, rows of it, or what it is computed from."""
+    constant = constants[name]
+    if not isinstance(constant, Computed):
+        return constant.name
+    first = next(constant.uses(), None)
+    source = "" if first is None else weight_name(constants, first)
+    if constant.op.__name__ == "take_rows":
+        _, dim, rows = constant.args
+        return f"{source}[{', :' * dim}{rows!r}]".replace("[, :", "[:, ")
+    return f"{constant.op.__name__.partition('.')[0]}({source})"
+
+
 def tables_in(constants: Mapping[Name, Constant], traced: Traced) -> dict[str, Tensor]:
     """Those of the constants that are buffers of the model and in no checkpoint, by the buffer's name."""
     buffers = {Name(node.name) for node in traced.buffers}
@@ -122,7 +135,8 @@ def _restored(model: PreTrainedModel, name: str, label: str) -> Tensor:
     unset = restored.isnan() if restored.is_floating_point() else restored == blank
     if bool(unset.any()):
         raise ConversionError(
-            f"{label}: the buffer {name} is in no checkpoint and does not follow from the config"
+            "convert-buffer-unknown",
+            f"{label}: the buffer {name} is in no checkpoint and does not follow from the config",
         )
     copy: Tensor = restored.clone()
     return copy
@@ -165,20 +179,25 @@ class BoundConstants:
     def _find(self, wanted: Parameter) -> Tensor:
         names = [name for name in (wanted.name, *wanted.aliases) if name in self._tensors]
         if not names:
-            raise ConversionError(f"the weights lack {wanted.name}; do they belong to this model?")
+            raise ConversionError(
+                "convert-weight-missing", f"the weights lack {wanted.name}; do they belong to this model?"
+            )
         found = self._tensors[names[0]]
         if tuple(found.shape) != wanted.shape:
             raise ConversionError(
-                f"the weight {wanted.name} has shape {list(found.shape)}, not {list(wanted.shape)}"
+                "convert-weight-shape",
+                f"the weight {wanted.name} has shape {list(found.shape)}, not {list(wanted.shape)}",
             )
         if found.dtype.is_floating_point != wanted.dtype.is_floating_point or found.is_meta:
             raise ConversionError(
-                f"the weight {wanted.name} is {found.dtype} on {found.device}, not plain numbers"
+                "convert-weight-kind",
+                f"the weight {wanted.name} is {found.dtype} on {found.device}, not plain numbers",
             )
         for name in names[1:]:
             if not same_values(found, self._tensors[name]):
                 raise ConversionError(
+                    "convert-ties-differ",
                     f"the config ties {names[0]} and {name}, whose weights differ; set tie_word_embeddings "
-                    "of the config to False, or leave one of them out"
+                    "of the config to False, or leave one of them out",
                 )
         return found.detach().to(self._device, wanted.dtype)

@@ -61,7 +61,10 @@ def buffers_for(program: Program, size: int, device: torch.device) -> list[Tenso
 def _sizes(spec: Spec, size: int) -> list[int]:
     sizes = [size if dim == BATCH else dim for dim in spec.dims]
     if not sizes or spec.dims[0] != BATCH or any(isinstance(dim, str) for dim in sizes):
-        raise ConversionError(f"CUDA graphs need one row a request; a value has shape {list(spec.dims)}")
+        raise ConversionError(
+            "convert-cudagraph-shape",
+            f"CUDA graphs need one row a request; a value has shape {list(spec.dims)}",
+        )
     return [int(dim) for dim in sizes]
 
 
@@ -189,7 +192,8 @@ def bind_cudagraph(
     """The slice as CUDA graphs, captured when a size of batch is first seen."""
     if device.type != "cuda" or not torch.cuda.is_available():
         raise ConversionError(
-            f"the cudagraph backend needs an NVIDIA GPU (device is {device}); use backend python or aot"
+            "convert-no-gpu",
+            f"the cudagraph backend needs an NVIDIA GPU (device is {device}); use backend python or aot",
         )
     eager = bind_python(kind, index, weights, device)
     return BoundSlice(index, eager.source, tuple(weights), _Graphed(eager, kind.program, device).pieces())

@@ -31,8 +31,9 @@ def refuse_mixing(graph: fx.Graph, label: str) -> None:
         name = target._schema.name.partition("::")[2]
         if name in _REDUCTIONS and _over_batch(node, target):
             raise ConversionError(
+                "convert-mixes-requests",
                 f"{label}: it computes over all requests of a batch ({name}), so a request's output would "
-                "depend on its neighbours"
+                "depend on its neighbours",
             )
 
 

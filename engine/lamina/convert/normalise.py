@@ -59,7 +59,10 @@ def normalise(traced: Traced, label: str) -> fx.Node:
         for node in graph.nodes
         for number in _numbers((node.args, node.kwargs))
     ):
-        raise ConversionError(f"{label}: what it computes depends on how long the cache is, beyond attention")
+        raise ConversionError(
+            "convert-depends-on-length",
+            f"{label}: what it computes depends on how long the cache is, beyond attention",
+        )
     return logits
 
 
@@ -82,12 +85,16 @@ def _refuse(node: fx.Node, label: str) -> None:
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         if torch.Tag.nondeterministic_seeded in target.tags and not _inactive_dropout(node):
-            raise ConversionError(f"{label}: it draws random numbers ({op_name(node)}) while decoding")
+            raise ConversionError(
+                "convert-random", f"{label}: it draws random numbers ({op_name(node)}) while decoding"
+            )
         spec = spec_of(node)
         if spec is not None and any(_UNKNOWN_SIZE.search(str(dim)) for dim in spec.dims):
-            raise ConversionError(f"{label}: {op_name(node)} makes sizes depend on values")
+            raise ConversionError(
+                "convert-sizes-depend-on-values", f"{label}: {op_name(node)} makes sizes depend on values"
+            )
     elif not callable(target):
-        raise ConversionError(f"{label}: {node.name} is not an operator")
+        raise ConversionError("convert-not-operator", f"{label}: {node.name} is not an operator")
 
 
 def _inactive_dropout(node: fx.Node) -> bool:

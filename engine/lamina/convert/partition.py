@@ -49,7 +49,10 @@ def partition(traced: Traced, rope: str, label: str) -> Partition:
     attentions = tuple(node for node in traced.graph.nodes if node.target is ATTENTION)
     for layer, node in enumerate(attentions):
         if max(levels[argument] for argument in node.all_input_nodes) != layer or node.args[3] != layer:
-            raise ConversionError(f"{label}: attention {layer} does not follow from the one before it")
+            raise ConversionError(
+                "convert-attention-order",
+                f"{label}: attention {layer} does not follow from the one before it",
+            )
     waiting: list[list[fx.Node]] = [[] for _ in range(len(attentions) + 1)]
     for node in traced.graph.nodes:
         if (

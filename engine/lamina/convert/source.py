@@ -51,8 +51,9 @@ def open_source(source: object, wanted: torch.dtype | str | None) -> Source:
         return _from_path(Path(source).expanduser(), dtype)
     kind = type(source).__name__
     raise ConversionError(
+        "convert-source-kind",
         f"cannot convert {'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}: give a model folder, a "
-        "config.json, a transformers config or a transformers model"
+        "config.json, a transformers config or a transformers model",
     )
 
 
@@ -83,11 +84,12 @@ def _build(source: Source, experts: str | None) -> PreTrainedModel:
             "lamina",
         ):  # a table of attention classes of its own
             raise ConversionError(
+                "convert-attention-hidden",
                 f"{source.label}: its attention does not go through transformers' attention interface, so it "
-                "cannot be cut out"
+                "cannot be cut out",
             ) from error
         raise ConversionError(
-            f"{source.label}: transformers cannot build this model: {in_short(error)}"
+            "convert-unbuildable", f"{source.label}: transformers cannot build this model: {in_short(error)}"
         ) from error
     model.train(False)
     return model
@@ -139,22 +141,27 @@ def _from_path(path: Path, dtype: torch.dtype | None) -> Source:
     file = path / "config.json" if path.is_dir() else path
     data = _read_json(file)
     if isinstance(data.get("quantization_config"), dict):
-        raise ConversionError(f"{file}: quantised weights cannot be split; use the original model's folder")
+        raise ConversionError(
+            "convert-quantised", f"{file}: quantised weights cannot be split; use the original model's folder"
+        )
     family = data.get("model_type")
     if not isinstance(family, str):
         raise ConversionError(
-            f"{file}: there is no model_type; is this the config.json of a Hugging Face model?"
+            "convert-no-model-type",
+            f"{file}: there is no model_type; is this the config.json of a Hugging Face model?",
         )
     if family not in CONFIG_MAPPING:
         raise ConversionError(
+            "convert-model-type-unknown",
             f"{file}: this transformers does not know model_type {family!r} (code from the model's folder is "
-            "never run); upgrade transformers or choose another model"
+            "never run); upgrade transformers or choose another model",
         )
     try:
         config = CONFIG_MAPPING[family].from_dict(data)
     except Exception as error:  # the validators of each config class raise what they like
         raise ConversionError(
-            f"{file}: transformers rejects this config: {in_short(error)}; correct it"
+            "convert-config-rejected",
+            f"{file}: transformers rejects this config: {in_short(error)}; correct it",
         ) from error
     # As transformers' generate: what generation_config says counts, where there is one.
     generation = file.parent / "generation_config.json"
@@ -170,13 +177,17 @@ def _read_json(file: Path) -> dict[str, Any]:
         data = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConversionError(
-            f"cannot read {file}: {error.strerror}; give a folder with a config.json, or that file"
+            "convert-unreadable",
+            f"cannot read {file}: {error.strerror}; give a folder with a config.json, or that file",
         ) from error
     except ValueError as error:
-        raise ConversionError(f"{file}: not valid JSON: {in_short(error)}; download it again") from error
+        raise ConversionError(
+            "convert-config-not-json", f"{file}: not valid JSON: {in_short(error)}; download it again"
+        ) from error
     if not isinstance(data, dict):
         raise ConversionError(
-            f"{file}: a Hugging Face config is a JSON object; this is a {type(data).__name__}"
+            "convert-config-not-object",
+            f"{file}: a Hugging Face config is a JSON object; this is a {type(data).__name__}",
         )
     return data
 
@@ -186,7 +197,7 @@ def _checked_dtype(dtype: object, label: str) -> torch.dtype:
     found = getattr(torch, dtype.removeprefix("torch."), dtype) if isinstance(dtype, str) else dtype
     if not isinstance(found, torch.dtype) or found not in _DTYPES:
         raise ConversionError(
-            f"{label}: dtype {dtype} is not float32, float16 or bfloat16; choose one of them"
+            "convert-dtype", f"{label}: dtype {dtype} is not float32, float16 or bfloat16; choose one of them"
         )
     return found
 

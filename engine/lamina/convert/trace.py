@@ -53,7 +53,7 @@ class _DecodeStep(nn.Module):
             use_cache=False,
         )
         if not isinstance(getattr(output, "logits", None), Tensor):
-            raise ConversionError("it gives no logits; give the causal language model")
+            raise ConversionError("convert-no-logits", "it gives no logits; give the causal language model")
         logits: Tensor = output.logits[:, -1]
         return logits
 
@@ -67,8 +67,9 @@ def trace(model: PreTrainedModel, label: str) -> Traced:
     nodes = [node for node in traced.graph.nodes if node.target is torch.ops.lamina.attention.default]
     if len(nodes) != layers:
         raise ConversionError(
+            "convert-attention-missing",
             f"{label}: {len(nodes)} attention operators were found in {layers} layers; a model whose "
-            "attention does not go through transformers' attention interface cannot be split"
+            "attention does not go through transformers' attention interface cannot be split",
         )
     return traced
 
@@ -83,9 +84,11 @@ def _export(step: nn.Module, cache: TracedCache, label: str) -> ExportedProgram:
             warnings.simplefilter("ignore")
             return export(step, (example, example.clone()), dynamic_shapes=(batch, batch), strict=False)
     except ConversionError as error:
-        raise ConversionError(f"{label}: {error}") from error
+        raise ConversionError(error.code, f"{label}: {error}") from error
     except Exception as error:  # whatever a model's own code raises under symbolic execution
-        raise ConversionError(f"{label}: it cannot be executed symbolically: {in_short(error)}") from error
+        raise ConversionError(
+            "convert-not-symbolic", f"{label}: it cannot be executed symbolically: {in_short(error)}"
+        ) from error
     finally:
         tracing.reset(active)
 
@@ -135,10 +138,11 @@ def _read(exported: ExportedProgram, label: str) -> Traced:
             literal = exported.constants[str(spec.target)]
             if not isinstance(literal, Tensor) or literal.is_meta:
                 raise ConversionError(
-                    f"{label}: it uses {target}, whose value is unknown without its weights"
+                    "convert-unknown-value",
+                    f"{label}: it uses {target}, whose value is unknown without its weights",
                 )
             literals[node] = literal
     if len(exported.graph_signature.output_specs) != 1:
-        raise ConversionError(f"{label}: it changes a buffer while decoding")
+        raise ConversionError("convert-changes-buffer", f"{label}: it changes a buffer while decoding")
     tokens, positions = inputs
     return Traced(exported.graph, tokens, positions, parameters, buffers, literals)

@@ -36,8 +36,9 @@ def check_unmodified(given: PreTrainedModel, built: PreTrainedModel, label: str)
         reason = _difference(modules.get(name), expected.get(name))
         if reason:
             raise ConversionError(
+                "convert-changed-module",
                 f"{label}: {name or 'the model'} {reason}, which would be lost; convert a model as it was "
-                "loaded"
+                "loaded",
             )
     _check_ties(given, built, label)
 
@@ -63,8 +64,9 @@ def _check_table(given: PreTrainedModel, name: str, restored: Tensor, label: str
         same = torch.equal(own, restored)
     if not same:
         raise ConversionError(
+            "convert-changed-buffer",
             f"{label}: the buffer {name} is not what its config gives, which would be lost; convert a model "
-            "as it was loaded"
+            "as it was loaded",
         )
 
 
@@ -75,8 +77,9 @@ def _check_parameters(given: PreTrainedModel, built: PreTrainedModel, label: str
         return
     name = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))[0]
     raise ConversionError(
+        "convert-changed-parameter",
         f"{label}: the parameter {name} is {ours.get(name)} in the model but {theirs.get(name)} by its "
-        "config; merge or remove what was changed after loading"
+        "config; merge or remove what was changed after loading",
     )
 
 
@@ -128,8 +131,9 @@ def _check_ties(given: PreTrainedModel, built: PreTrainedModel, label: str) -> N
         other = first.setdefault(id(parameter), name)
         if ours[other] is not ours[name] and (ours[name].is_meta or not same_values(ours[other], ours[name])):
             raise ConversionError(
+                "convert-ties-differ",
                 f"{label}: its config ties {other} and {name}, which differ in the model; set "
-                "tie_word_embeddings of its config to False"
+                "tie_word_embeddings of its config to False",
             )
 
 

@@ -43,10 +43,14 @@ class Tokenizer:
             else:
                 found = known.PreTrainedTokenizerFast(tokenizer_file=str(path / FILE))
         except Exception as error:
-            raise TokenizerError(f"{path} is no tokenizer that can be read: {error}") from error
+            raise TokenizerError(
+                "tokenizer-unreadable", f"{path} is no tokenizer that can be read: {error}"
+            ) from error
         backend = getattr(found, "backend_tokenizer", None)
         if not isinstance(backend, tokenizers.Tokenizer):
-            raise TokenizerError(f"{path} has no {FILE}, which is the only kind that is served")
+            raise TokenizerError(
+                "tokenizer-no-file", f"{path} has no {FILE}, which is the only kind that is served"
+            )
         return Tokenizer(backend, found if getattr(found, "chat_template", None) else None)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:

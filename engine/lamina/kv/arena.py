@@ -56,9 +56,13 @@ class Arena:
         self, shape: ArenaShape, tokens: int, *, overcommit: float = 0.0, device: torch.device | str = "cpu"
     ) -> None:
         if tokens < 1:
-            raise ArenaError(f"an arena of {tokens} tokens holds nothing: give it memory for one or more")
+            raise ArenaError(
+                "arena-empty", f"an arena of {tokens} tokens holds nothing: give it memory for one or more"
+            )
         if not 0 <= overcommit <= MOST_OVERCOMMIT:
-            raise ArenaError(f"overcommit {overcommit} is no share: give 0 to {MOST_OVERCOMMIT:g}")
+            raise ArenaError(
+                "arena-overcommit", f"overcommit {overcommit} is no share: give 0 to {MOST_OVERCOMMIT:g}"
+            )
         self.shape = shape
         on_host = torch.device(device).type == "cpu"
         pages = Pager.pages(tokens, overcommit) if overcommit else None
@@ -147,7 +151,8 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         memory = mmap.mmap(-1, nbytes)
     except (OSError, ValueError, OverflowError) as error:
         raise ArenaError(
-            f"an arena of {nbytes / 1e9:,.1f} GB cannot be had ({error}): ask for fewer tokens"
+            "arena-too-large",
+            f"an arena of {nbytes / 1e9:,.1f} GB cannot be had ({error}): ask for fewer tokens",
         ) from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)

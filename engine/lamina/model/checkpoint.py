@@ -35,24 +35,29 @@ def require_sound(folder: Path, named: object = None) -> None:
             missing = sorted(promised - _tensors(shard))
             if missing:
                 raise CheckpointError(
-                    f"{shard}: has no tensor {missing[0]!r}, which {INDEX} says it has; fetch the file again"
+                    "checkpoint-tensor-not-in-shard",
+                    f"{shard}: has no tensor {missing[0]!r}, which {INDEX} says it has; fetch the file again",
                 )
     except OSError as error:
-        raise CheckpointError(f"{folder}: its weights cannot be read ({error}); mend that first") from error
+        raise CheckpointError(
+            "checkpoint-unreadable", f"{folder}: its weights cannot be read ({error}); mend that first"
+        ) from error
 
 
 def _entry(folder: Path, named: object) -> Path:
     """The file that transformers begins with: what is checked has to be what is loaded."""
     if (folder / ADAPTER).is_file():
         raise CheckpointError(
-            f"{folder / ADAPTER}: adapters are not supported; merge it into the weights and remove the file"
+            "checkpoint-adapter",
+            f"{folder / ADAPTER}: adapters are not supported; merge it into the weights and remove the file",
         )
     single, index = folder / WEIGHTS, folder / INDEX
     entry = index if index.exists() and not single.is_file() else single
     if named is not None and named != entry.name:
         raise CheckpointError(
+            "checkpoint-other-weights",
             f"{folder}: config.json has transformers_weights {named!r}, but only {entry.name} is looked for; "
-            "remove that line, and give the file this name if its weights are meant"
+            "remove that line, and give the file this name if its weights are meant",
         )
     return entry
 
@@ -71,15 +76,18 @@ def _shards(folder: Path, entry: Path) -> dict[Path, set[str]]:
     pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
     if pickles and entry.name == WEIGHTS:
         raise CheckpointError(
+            "checkpoint-pickled",
             f"{folder}: has {pickles[0]} but no {WEIGHTS}; pickled weights can run code and are not loaded: "
-            "save the model with safe_serialization=True"
+            "save the model with safe_serialization=True",
         )
     if len(shards) > 1:
         raise CheckpointError(
-            f"{folder}: {absent[0]} is missing ({len(absent)} of {len(shards)} shards are); fetch it again"
+            "checkpoint-shard-missing",
+            f"{folder}: {absent[0]} is missing ({len(absent)} of {len(shards)} shards are); fetch it again",
         )
     raise CheckpointError(
-        f'{folder}: has no {absent[0]}; give a folder with safetensors weights, or load_format="dummy"'
+        "checkpoint-no-weights",
+        f'{folder}: has no {absent[0]}; give a folder with safetensors weights, or load_format="dummy"',
     )
 
 
@@ -87,7 +95,9 @@ def _weight_map(index: Path) -> dict[str, str]:
     """By tensor the name of its file, which lies beside the index."""
 
     def wrong(why: object) -> CheckpointError:
-        return CheckpointError(f"{index}: is no index of safetensors ({why}); fetch the file again")
+        return CheckpointError(
+            "checkpoint-index-damaged", f"{index}: is no index of safetensors ({why}); fetch the file again"
+        )
 
     if not index.is_file():
         raise wrong("it is no file")
@@ -119,7 +129,8 @@ def _tensors(shard: Path) -> set[str]:
     size = shard.stat().st_size
     if size != start + due:
         raise CheckpointError(
-            f"{shard}: has {size:,} bytes of {start + due:,}; it is cut off or damaged: fetch it again"
+            "checkpoint-cut-off",
+            f"{shard}: has {size:,} bytes of {start + due:,}; it is cut off or damaged: fetch it again",
         )
     return set(stretches)
 
@@ -130,7 +141,9 @@ def _header(shard: Path) -> tuple[dict[str, Any], int]:
     with shard.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > size - 8:
-            raise CheckpointError(f"{shard}: is cut off in its header at {size:,} bytes; fetch it again")
+            raise CheckpointError(
+                "checkpoint-cut-off", f"{shard}: is cut off in its header at {size:,} bytes; fetch it again"
+            )
         if length > MOST_HEADER_BYTES:
             raise _damaged(shard, f"its header would be longer than {MOST_HEADER_BYTES:,} bytes")
         text = file.read(length)
@@ -151,8 +164,9 @@ def _stretch(shard: Path, name: str, facts: Any) -> tuple[int, int]:
     dtype, shape, offsets = facts["dtype"], facts.get("shape"), facts.get("data_offsets")
     if dtype not in DTYPES:
         raise CheckpointError(
+            "checkpoint-dtype",
             f"{shard}: {name!r} is {dtype}; weights must be float32, float16 or bfloat16 "
-            "(a quantised model is not supported)"
+            "(a quantised model is not supported)",
         )
     if not _are_counts(shape):
         raise _damaged(shard, f"{name!r} has no shape")
@@ -170,4 +184,4 @@ def _are_counts(numbers: object) -> TypeGuard[list[int]]:
 
 
 def _damaged(shard: Path, why: object) -> CheckpointError:
-    return CheckpointError(f"{shard}: is no safetensors file ({why}); fetch it again")
+    return CheckpointError("checkpoint-damaged", f"{shard}: is no safetensors file ({why}); fetch it again")

@@ -30,12 +30,15 @@ def load_original(
     """
     if load_format not in get_args(LoadFormat):
         known = " or ".join(f'"{name}"' for name in get_args(LoadFormat))
-        raise CheckpointError(f"load_format={load_format!r} is unknown: give {known}")
+        raise CheckpointError(
+            "checkpoint-load-format", f"load_format={load_format!r} is unknown: give {known}"
+        )
     if load_format == "dummy":
         return _dummy(config, dtype)
     if folder is None:
         raise CheckpointError(
-            'a config alone has no weights: give a folder with them, or load_format="dummy"'
+            "checkpoint-config-alone",
+            'a config alone has no weights: give a folder with them, or load_format="dummy"',
         )
     import transformers
 
@@ -56,7 +59,8 @@ def load_original(
         except Exception as error:
             # What transformers trips over in a damaged folder can raise anything.
             raise CheckpointError(
-                f"{folder}: transformers cannot load it ({_first_line(error)}); fetch it again"
+                "checkpoint-unloadable",
+                f"{folder}: transformers cannot load it ({_first_line(error)}); fetch it again",
             ) from error
     _require_complete(folder, report)
     return _ready(model)
@@ -69,13 +73,15 @@ def _require_complete(folder: Path, report: dict[str, Any]) -> None:
     )
     if mismatched:
         raise CheckpointError(
+            "checkpoint-weight-shape",
             f"{folder}: '{mismatched[0]}' has another shape than config.json says; "
-            "one of the two is not this model's"
+            "one of the two is not this model's",
         )
     missing = sorted(report["missing_keys"])
     if missing:
         raise CheckpointError(
-            f"{folder}: has no weights for '{missing[0]}' ({len(missing)} missing); fetch it again"
+            "checkpoint-weight-missing",
+            f"{folder}: has no weights for '{missing[0]}' ({len(missing)} missing); fetch it again",
         )
 
 

@@ -70,10 +70,14 @@ def fit_profile(
     with out.progress(f"downloading {trace}") as progress:
         table, why_not = real_trace(trace, offline=offline, notice=out.note, progress=progress)
     if table is None:
-        raise UserError(f"{trace} is not here ({why_not}), and a profile is fitted to the real trace only")
+        raise UserError(
+            "profile-no-real-trace",
+            f"{trace} is not here ({why_not}), and a profile is fitted to the real trace only",
+        )
     if table.meta.source == "profile":
         raise UserError(
-            f"{trace} was itself generated from a profile; fit the real trace, or copy the profile"
+            "profile-of-a-profile",
+            f"{trace} was itself generated from a profile; fit the real trace, or copy the profile",
         )
     profile = fit(table, target.stem, note)
     if mean_prompt is not None and mean_output is not None:

@@ -46,12 +46,18 @@ def load_file(
 ) -> Trace:
     """The trace in a file. Any doubt about it is a UserError that says where and what to do."""
     if format not in FORMATS and format != "auto":
-        raise UserError(f"no format {shown(format)}; {nearest(format, ['auto', *FORMATS])}")
+        raise UserError(
+            "trace-unknown-format", f"no format {shown(format)}; {nearest(format, ['auto', *FORMATS])}"
+        )
     if time_unit not in PER_SECOND:
-        raise UserError(f"no time unit {shown(time_unit)}; there are: {', '.join(PER_SECOND)}")
+        raise UserError(
+            "trace-unknown-time-unit", f"no time unit {shown(time_unit)}; there are: {', '.join(PER_SECOND)}"
+        )
     for part in columns or {}:
         if part not in PARTS:
-            raise UserError(f"--columns knows no {shown(part)}; {nearest(part, PARTS)}")
+            raise UserError(
+                "trace-unknown-column-option", f"--columns knows no {shown(part)}; {nearest(part, PARTS)}"
+            )
     source = Source.of(path)
     with ThreadPoolExecutor(1) as background:
         sha256 = background.submit(source.sha256)

@@ -32,7 +32,8 @@ def read(reading: Reading) -> Requests:
     where = f"{reading.source.label}:{header.line}"
     if "blocks" in reading.columns:
         raise UserError(
-            f"{where}: a CSV column cannot hold prefix blocks; write the trace as jsonl or parquet"
+            "trace-no-blocks-in-csv",
+            f"{where}: a CSV column cannot hold prefix blocks; write the trace as jsonl or parquet",
         )
     columns = choose(reading.layout, header.names, reading.columns, where)
     with contextlib.suppress(Doubtful, BadValueError, pa.ArrowException):
@@ -80,12 +81,14 @@ def header_of(source: Source) -> Header:
     lines = enumerate(source.lines(), 1)
     number, line = next(((number, line) for number, line in lines if line.strip()), (1, ""))
     if trouble := unreadable(line):
-        raise UserError(f"{source.label}:{number}: {trouble}; not a trace")
+        raise UserError("trace-not-text", f"{source.label}:{number}: {trouble}; not a trace")
     delimiter = max(",\t;", key=line.count)
     try:
         names = next(csv.reader([line], delimiter=delimiter, strict=True))
     except csv.Error as error:
-        raise UserError(f"{source.label}:{number}: the header has a quote that does not end") from error
+        raise UserError(
+            "trace-open-quote", f"{source.label}:{number}: the header has a quote that does not end"
+        ) from error
     return Header([name.strip() for name in names], delimiter, number)
 
 
@@ -104,7 +107,9 @@ def _records(source: Source, header: Header, wanted: dict[str, int]) -> Iterator
             fields = []
         if lines.ended or (not fields and lines.number > start):
             # What follows is inside the quotes: there is no row to skip and go on from.
-            raise UserError(f"{source.label}:{start}: a quote opens in this row and does not end")
+            raise UserError(
+                "trace-open-quote", f"{source.label}:{start}: a quote opens in this row and does not end"
+            )
         if lines.trouble is not None:
             yield Record(start, {}, lines.trouble)
         elif len(fields) == width:

@@ -53,7 +53,8 @@ def requests_from(records: Iterable[Record], columns: Columns, reading: Reading)
             arrival_s = Clock(rows.arrival[0], reading.time_unit).seconds(texts)
         except (Doubtful, pa.ArrowException) as error:  # nothing known gets here; Arrow's releases differ
             raise UserError(
-                f"{label}: {name_of(columns.arrival)} holds times that cannot be compared"
+                "trace-mixed-times",
+                f"{label}: {name_of(columns.arrival)} holds times that cannot be compared",
             ) from error
     sessions = None
     if columns.session is not None:

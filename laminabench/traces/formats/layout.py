@@ -58,7 +58,7 @@ def choose(layout: Layout, there: Sequence[str], asked: Mapping[str, str], where
         if part in asked:
             if asked[part] not in there:
                 meant = nearest(asked[part], names_there)
-                raise UserError(f"{where}: no column {_quoted(asked[part])}; {meant}")
+                raise UserError("trace-no-column", f"{where}: no column {_quoted(asked[part])}; {meant}")
             found[part] = asked[part]
             continue
         names = getattr(layout, part)
@@ -67,14 +67,21 @@ def choose(layout: Layout, there: Sequence[str], asked: Mapping[str, str], where
         if needed and names and found[part] is None:
             missing = _quoted(names[0]) if layout.signature else f"for the {part}"
             raise UserError(
-                f"{where}: no column {missing}; there are: {listed(names_there)}; say {_OPTION.format(part)}"
+                "trace-no-column",
+                f"{where}: no column {missing}; there are: {listed(names_there)}; say {_OPTION.format(part)}",
             )
     used = [name for name in found.values() if name is not None]
     for name in used:
         if there.count(name) > 1:
-            raise UserError(f"{where}: column {_quoted(name)} appears {there.count(name)} times; rename one")
+            raise UserError(
+                "trace-column-twice",
+                f"{where}: column {_quoted(name)} appears {there.count(name)} times; rename one",
+            )
         if used.count(name) > 1:
-            raise UserError(f"{where}: column {_quoted(name)} cannot be two things at once; see --columns")
+            raise UserError(
+                "trace-column-twice",
+                f"{where}: column {_quoted(name)} cannot be two things at once; see --columns",
+            )
     prompt, output = found["prompt"], found["output"]
     assert prompt is not None
     assert output is not None

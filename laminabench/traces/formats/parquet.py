@@ -40,7 +40,7 @@ def read(reading: Reading) -> Requests:
             return _read(file, reading)
     except (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError, Doubtful) as error:
         raise UserError(
-            f"{label}: the parquet file is damaged or not parquet; fetch or write it again"
+            "trace-damaged", f"{label}: the parquet file is damaged or not parquet; fetch or write it again"
         ) from error
 
 
@@ -111,7 +111,8 @@ class _Table:
 
     def _wrong(self, column: str, wanted: str) -> UserError:
         return UserError(
-            f"{self._label}: column {shown(column)} holds {str(self._type(column))[:40]}, not {wanted}"
+            "trace-bad-column-type",
+            f"{self._label}: column {shown(column)} holds {str(self._type(column))[:40]}, not {wanted}",
         )
 
     def tokens(self, column: str, least: int, good: Mask) -> Int32:
@@ -256,5 +257,7 @@ def _own_meta(schema: pa.Schema, label: str) -> TraceMeta | None:
         if meta.source not in get_args(TraceSource) or not 1 <= meta.block_tokens <= MAX_TOKENS:
             raise ValueError
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise UserError(f"{label}: its laminabench metadata are damaged; write the trace again") from error
+        raise UserError(
+            "trace-damaged", f"{label}: its laminabench metadata are damaged; write the trace again"
+        ) from error
     return meta

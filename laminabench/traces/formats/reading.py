@@ -56,15 +56,17 @@ class BadRows:
     def add(self, where: str, problem: str, count: int = 1) -> None:
         sentence = f"{where}: {problem}"
         if not self.skip:
-            raise UserError(sentence + HINT)
+            raise UserError("trace-bad-row", sentence + HINT)
         self.first = self.first or sentence
         self.count += count
 
     def notes(self, good: int) -> tuple[str, ...]:
         if good == 0 and self.count:
-            raise UserError(f"all rows are bad ({self.count:,}), the first at {self.first}")
+            raise UserError(
+                "trace-all-rows-bad", f"all rows are bad ({self.count:,}), the first at {self.first}"
+            )
         if good == 0:
-            raise UserError(f"{self.label}: no requests in it; a trace needs at least one row")
+            raise UserError("trace-empty", f"{self.label}: no requests in it; a trace needs at least one row")
         if self.count == 0:
             return ()
         return (f"{self.count:,} bad row{'s' * (self.count > 1)} skipped, the first at {self.first}",)

@@ -27,7 +27,10 @@ Turn = tuple[bool, str]
 def read(reading: Reading) -> Requests:
     source = reading.source
     if reading.columns:
-        raise UserError(f"{source.label}: conversations have no columns; leave out --columns")
+        raise UserError(
+            "trace-no-columns-in-conversations",
+            f"{source.label}: conversations have no columns; leave out --columns",
+        )
     tokenizer = _tokenizer(reading.tokenizer, source.label)
     bad = BadRows(source.label, reading.skip_bad)
     prompts, outputs, sessions = [], [], []
@@ -64,15 +67,22 @@ def read(reading: Reading) -> Requests:
 
 def _tokenizer(path: Path | None, label: str) -> Any:
     if path is None:
-        raise UserError(f"{label}: conversations must be counted in tokens; pass --tokenizer tokenizer.json")
+        raise UserError(
+            "trace-needs-tokenizer",
+            f"{label}: conversations must be counted in tokens; pass --tokenizer tokenizer.json",
+        )
     try:
         import tokenizers
     except ImportError as error:
-        raise UserError(f'{label}: counting tokens needs: pip install "laminabench[tokenize]"') from error
+        raise UserError(
+            "trace-tokenizers-missing", f'{label}: counting tokens needs: pip install "laminabench[tokenize]"'
+        ) from error
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the package raises nothing more precise
-        raise UserError(f"{label_of(path)}: not a Hugging Face tokenizer.json that can be read") from error
+        raise UserError(
+            "trace-bad-tokenizer", f"{label_of(path)}: not a Hugging Face tokenizer.json that can be read"
+        ) from error
     # Both would change the counts: many published tokenizers cut at 512.
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -93,21 +103,24 @@ def _items(source: Source) -> list[object]:
         with source.text("\n") as file:
             text = file.read()
     except UnicodeDecodeError as error:
-        raise UserError(f"{source.label}: not valid {source.encoding.upper()}; save it as UTF-8") from error
+        raise UserError(
+            "trace-not-text", f"{source.label}: not valid {source.encoding.upper()}; save it as UTF-8"
+        ) from error
     if unreadable(text):
         lines = enumerate(text.split("\n"), 1)
         number, trouble = next((number, why) for number, line in lines if (why := unreadable(line)))
-        raise UserError(f"{source.label}:{number}: {trouble}; fetch the file again")
+        raise UserError("trace-not-text", f"{source.label}:{number}: {trouble}; fetch the file again")
     try:
         items = json.loads(text, parse_int=str, parse_float=str)
     except RecursionError as error:
-        raise UserError(f"{source.label}: nested too deeply for conversations") from error
+        raise UserError("trace-not-json", f"{source.label}: nested too deeply for conversations") from error
     except json.JSONDecodeError as error:
         raise UserError(
-            f"{source.label}:{error.lineno}: not JSON: {error.msg} at column {error.colno}; is it whole?"
+            "trace-not-json",
+            f"{source.label}:{error.lineno}: not JSON: {error.msg} at column {error.colno}; is it whole?",
         ) from error
     if not isinstance(items, list):
-        raise UserError(f"{source.label}: is {shown(items)}, not a list of conversations")
+        raise UserError("trace-not-json", f"{source.label}: is {shown(items)}, not a list of conversations")
     return items
 
 

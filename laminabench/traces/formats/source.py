@@ -64,33 +64,36 @@ class Source:
         try:
             mode = path.stat().st_mode
             if stat.S_ISDIR(mode):
-                raise UserError(f"{label}: is a folder, not a trace file; name a file in it")
+                raise UserError(
+                    "trace-not-a-file", f"{label}: is a folder, not a trace file; name a file in it"
+                )
             if not stat.S_ISREG(mode):
                 raise UserError(
-                    f"{label}: is a pipe or a device; a trace is read twice, so save it to a file"
+                    "trace-not-a-file",
+                    f"{label}: is a pipe or a device; a trace is read twice, so save it to a file",
                 )
             with path.open("rb") as file:
                 magic = file.read(8)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             reason = getattr(error, "strerror", None) or "not a file name"
-            raise UserError(f"{label}: cannot be read: {reason}") from error
+            raise UserError("trace-unreadable", f"{label}: cannot be read: {reason}") from error
         for start, kind in _REFUSED.items():
             if magic.startswith(start):
-                raise UserError(f"{label}: is {kind}; unpack it and name the file inside")
+                raise UserError("trace-archive", f"{label}: is {kind}; unpack it and name the file inside")
         compression = next((kind for start, kind in _COMPRESSIONS.items() if magic.startswith(start)), None)
         packed = cls(path, label, compression, b"", "utf-8", b"")
         with packed.content() as content:
             head = io.BufferedReader(content).read(HEAD)
         mark = next((mark for mark in _MARKS if head.startswith(mark)), b"")
         if not head[len(mark) :].strip():
-            raise UserError(f"{label}: the file is empty; a trace needs at least one row")
+            raise UserError("trace-empty", f"{label}: the file is empty; a trace needs at least one row")
         return cls(path, label, compression, mark, _MARKS.get(mark, "utf-8"), head[len(mark) :])
 
     def sha256(self) -> str:
         try:
             return sha256_of(self.path)
         except OSError as error:
-            raise UserError(f"{self.label}: cannot be read: {error.strerror}") from error
+            raise UserError("trace-unreadable", f"{self.label}: cannot be read: {error.strerror}") from error
 
     def content(self) -> _Content:
         """The decompressed bytes after the byte-order mark, in the file's own encoding."""
@@ -118,12 +121,14 @@ class Source:
                     number += 1
                     if len(line) == MAX_LINE:
                         raise UserError(
-                            f"{self.label}:{number}: longer than {MAX_LINE >> 20} MiB; not a trace"
+                            "trace-not-text",
+                            f"{self.label}:{number}: longer than {MAX_LINE >> 20} MiB; not a trace",
                         )
                     yield line
             except UnicodeDecodeError as error:
                 raise UserError(
-                    f"{self.label}: not valid {self.encoding.upper()} after line {number}; save it as UTF-8"
+                    "trace-not-text",
+                    f"{self.label}: not valid {self.encoding.upper()} after line {number}; save it as UTF-8",
                 ) from error
 
 
@@ -135,7 +140,9 @@ class _Content(io.RawIOBase):
         try:
             file = source.path.open("rb")
         except OSError as error:
-            raise UserError(f"{source.label}: cannot be read: {error.strerror}") from error
+            raise UserError(
+                "trace-unreadable", f"{source.label}: cannot be read: {error.strerror}"
+            ) from error
         self._file = pa.CompressedInputStream(file, source.compression) if source.compression else file
         self.read(len(source.mark))
 
@@ -146,12 +153,13 @@ class _Content(io.RawIOBase):
         try:
             return bytes(self._file.read(size))
         except OSError as error:
-            compression = self._source.compression
-            raise UserError(
-                f"{self._source.label}: the {compression} data are damaged or cut short; fetch the file again"
-                if compression
-                else f"{self._source.label}: cannot be read: {error.strerror or 'input error'}"
-            ) from error
+            if compression := self._source.compression:
+                raise UserError(
+                    "trace-damaged",
+                    f"{self._source.label}: the {compression} data are damaged or cut short; fetch it again",
+                ) from error
+            reason = error.strerror or "input error"
+            raise UserError("trace-unreadable", f"{self._source.label}: cannot be read: {reason}") from error
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         data = self.read(len(buffer))

@@ -198,14 +198,14 @@ def test_a_request_does_not_depend_on_who_comes_last() -> None:
 @pytest.mark.usefixtures("library")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_without_a_device_it_says_so_in_a_sentence() -> None:
-    with pytest.raises(CudaError, match=r"^(there is no CUDA device|this torch)[^\n]*$"):
+    with pytest.raises(CudaError, match=r"cuda-(failed|torch-without)"):
         CudaAttentionWorker(torch.bfloat16, 8, 2, 128, max_batch=4, max_tokens=100)
 
 
 def test_without_the_library_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINA_CUDA_LIBRARY", "/nowhere/liblamina_cuda.so")
     cuda_library.library.cache_clear()
-    with pytest.raises(CudaError, match="build with nvcc, or set LAMINA_CUDA_LIBRARY"):
+    with pytest.raises(CudaError, match="cuda-no-library"):
         cuda.require_device()
     cuda_library.library.cache_clear()
 

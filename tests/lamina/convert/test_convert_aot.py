@@ -86,7 +86,7 @@ def test_a_broken_file_is_compiled_once_more(
         if expected == 1:
             compiled.conversion.bind(compiled.model, backend="aot")
         else:
-            with pytest.raises(ConversionError, match=rf"{file}: the compiled slice cannot be loaded"):
+            with pytest.raises(ConversionError, match="convert-aot-unloadable"):
                 compiled.conversion.bind(compiled.model, backend="aot")
         assert written == [file] * expected
     file.write_bytes(whole)
@@ -107,7 +107,7 @@ def test_no_compiler_is_a_sentence(
     monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
     model = seeded(tiny("Llama", num_hidden_layers=1))
-    with pytest.raises(ConversionError, match="needs a C\\+\\+ compiler and there is no no-such-compiler"):
+    with pytest.raises(ConversionError, match="convert-no-compiler"):
         convert(model).bind(model, backend="aot")
     assert not (tmp_path / "slices").exists()
 

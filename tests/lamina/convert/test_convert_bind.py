@@ -81,13 +81,13 @@ def test_what_is_wrong_with_weights_is_said(
     conversion = converted("Llama", torch.float32)
     name = "model.layers.1.mlp.up_proj.weight"
     tensors = _tensors(model)
-    with pytest.raises(ConversionError, match=rf"lack {name}"):
+    with pytest.raises(ConversionError, match="convert-weight-missing"):
         conversion.bind({key: tensor for key, tensor in tensors.items() if key != name})
-    with pytest.raises(ConversionError, match=r"has shape \[3, 3\], not \[96, 64\]"):
+    with pytest.raises(ConversionError, match="convert-weight-shape"):
         conversion.bind({**tensors, name: torch.zeros(3, 3)})
-    with pytest.raises(ConversionError, match=r"is torch\.int8"):
+    with pytest.raises(ConversionError, match="convert-weight-kind"):
         conversion.bind({**tensors, name: torch.zeros(96, 64, dtype=torch.int8)})
-    with pytest.raises(ConversionError, match="on meta"):
+    with pytest.raises(ConversionError, match="convert-weight-kind"):
         conversion.bind({**tensors, name: torch.zeros(96, 64, device="meta")})
 
 
@@ -103,13 +103,13 @@ def test_slices_have_only_their_own_pieces(
 
 
 def test_unknown_choices_are_refused(tiny: Callable[..., Any], converted: Callable[..., Conversion]) -> None:
-    with pytest.raises(ConversionError, match="no rope mode 'both'"):
+    with pytest.raises(ConversionError, match="convert-rope-mode"):
         convert(tiny("Llama"), rope="both")
-    with pytest.raises(ConversionError, match="no backend 'jit'; choose python, aot, cudagraph"):
+    with pytest.raises(ConversionError, match="convert-backend-unknown"):
         converted("Llama").bind({}, backend="jit")
 
 
 @pytest.mark.parametrize("device", ["nonsense", "meta", "cuda:77"])
 def test_devices_that_cannot_be_used(device: str, converted: Callable[..., Conversion]) -> None:
-    with pytest.raises(ConversionError, match=f"device {device}"):
+    with pytest.raises(ConversionError, match=r"convert-(meta-)?device"):
         converted("Llama", torch.float32).bind({}, device=device)

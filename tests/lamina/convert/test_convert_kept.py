@@ -98,13 +98,11 @@ def test_a_model_that_was_changed_is_refused_though_its_architecture_is_known(
     convert(model)
     with torch.no_grad():
         model.get_buffer("model.rotary_emb.inv_freq").mul_(2)
-    with pytest.raises(
-        ConversionError, match=r"the buffer model\.rotary_emb\.inv_freq is not what its config"
-    ):
+    with pytest.raises(ConversionError, match="convert-changed-buffer"):
         convert(model)
     model = seeded(tiny("Llama", **CHANGES))
     model.model.layers[0].mlp.act_fn = torch.nn.ReLU()
-    with pytest.raises(ConversionError, match="which would be lost"):
+    with pytest.raises(ConversionError, match="convert-changed-module"):
         convert(model)
 
 

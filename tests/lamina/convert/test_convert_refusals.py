@@ -38,98 +38,107 @@ _MLA = {
 
 
 @pytest.mark.parametrize(
-    ("family", "changes", "reason"),
+    ("family", "changes", "code"),
     [
-        ("Llama", _rope("dynamic"), "'dynamic' depends on the longest request of a batch"),
-        ("Llama", _rope("mrope"), "'mrope' is not known here; types that work: default"),
-        ("Phi3", _rope("longrope", **_LONG), "'longrope' depends on the longest request of a batch"),
-        ("GptOss", {"num_local_experts": 4, "head_dim": 16}, "uses s_aux"),
-        ("DeepseekV3", _MLA, "changes keys or values after they are stored"),
-        ("DiffLlama", {}, "changes keys or values after they are stored"),
-        ("Gemma3Text", {"use_bidirectional_attention": True}, "not causal"),
-        ("Gemma3nText", {}, "KV sharing"),
-        ("FalconH1", {}, "keeps more between tokens than keys and values"),
+        ("Llama", _rope("dynamic"), "convert-rope-depends-on-batch"),
+        ("Llama", _rope("mrope"), "convert-rope-unknown"),
+        ("Phi3", _rope("longrope", **_LONG), "convert-rope-depends-on-batch"),
+        ("GptOss", {"num_local_experts": 4, "head_dim": 16}, "convert-attention-arguments"),
+        ("DeepseekV3", _MLA, "convert-changes-stored-keys"),
+        ("DiffLlama", {}, "convert-changes-stored-keys"),
+        ("Gemma3Text", {"use_bidirectional_attention": True}, "convert-not-causal"),
+        ("Gemma3nText", {}, "convert-shared-keys"),
+        ("FalconH1", {}, "convert-keeps-other-state"),
     ],
 )
 def test_models_that_do_more_than_attend(
-    family: str, changes: dict[str, Any], reason: str, tiny: Callable[..., Any]
+    family: str, changes: dict[str, Any], code: str, tiny: Callable[..., Any]
 ) -> None:
-    with pytest.raises(ConversionError, match=reason) as refused:
+    with pytest.raises(ConversionError, match=code) as refused:
         convert(tiny(family, **changes))
     assert "\n" not in str(refused.value)
     assert str(refused.value).startswith(f"{family}Config: ")
 
 
 @pytest.mark.parametrize(
-    ("config", "reason"),
+    ("config", "code"),
     [
-        (lambda: transformers.BloomConfig(hidden_size=64, n_layer=2, n_head=4, vocab_size=99), "ALiBi"),
-        (lambda: transformers.FalconConfig(hidden_size=64, **_SMALL, alibi=True), "ALiBi"),
-        (lambda: transformers.FalconConfig(hidden_size=64, **_SMALL), "attention interface"),
+        (
+            lambda: transformers.BloomConfig(hidden_size=64, n_layer=2, n_head=4, vocab_size=99),
+            "convert-alibi",
+        ),
+        (lambda: transformers.FalconConfig(hidden_size=64, **_SMALL, alibi=True), "convert-alibi"),
+        (lambda: transformers.FalconConfig(hidden_size=64, **_SMALL), "convert-attention-hidden"),
         (
             lambda: transformers.GPTJConfig(n_embd=64, n_layer=2, n_head=4, rotary_dim=8),
-            "attention interface",
+            "convert-attention-hidden",
         ),
-        (lambda: transformers.MambaConfig(hidden_size=64, **_SMALL), "does not say max_position_embeddings"),
+        (lambda: transformers.MambaConfig(hidden_size=64, **_SMALL), "convert-config-incomplete"),
         (
             lambda: transformers.OpenAIGPTConfig(n_embd=64, n_layer=2, n_head=4, vocab_size=99),
-            "0 attention operators were found in 2 layers",
+            "convert-attention-missing",
         ),
-        (lambda: transformers.T5Config(d_model=64), "encoder-decoder"),
-        (lambda: transformers.GPT2Config(n_embd=64, n_layer=2, add_cross_attention=True), "encoder-decoder"),
-        (lambda: transformers.BertConfig(hidden_size=64, **_SMALL), "sees something else"),
-        (transformers.Gemma3Config, "several modalities"),
-        (lambda: transformers.RobertaConfig(hidden_size=64, **_SMALL, is_decoder=True), "padding token's"),
-        (lambda: transformers.CamembertConfig(hidden_size=64, **_SMALL), "camembert counts positions from"),
-        (lambda: transformers.LlamaConfig(num_hidden_layers=0), "0 layers leave nothing to split"),
-        (lambda: transformers.LlamaConfig(hidden_act="nope"), r"no activation 'nope' \(hidden_act\)"),
-        (lambda: transformers.LlamaConfig(dtype="float64"), "dtype torch.float64 is not float32"),
-        (lambda: 3, "cannot convert an int: give"),
+        (lambda: transformers.T5Config(d_model=64), "convert-encoder-decoder"),
+        (
+            lambda: transformers.GPT2Config(n_embd=64, n_layer=2, add_cross_attention=True),
+            "convert-encoder-decoder",
+        ),
+        (lambda: transformers.BertConfig(hidden_size=64, **_SMALL), "convert-mask-pattern"),
+        (transformers.Gemma3Config, "convert-modalities"),
+        (
+            lambda: transformers.RobertaConfig(hidden_size=64, **_SMALL, is_decoder=True),
+            "convert-shifted-positions",
+        ),
+        (lambda: transformers.CamembertConfig(hidden_size=64, **_SMALL), "convert-shifted-positions"),
+        (lambda: transformers.LlamaConfig(num_hidden_layers=0), "convert-no-layers"),
+        (lambda: transformers.LlamaConfig(hidden_act="nope"), "convert-activation-unknown"),
+        (lambda: transformers.LlamaConfig(dtype="float64"), "convert-dtype"),
+        (lambda: 3, "convert-source-kind"),
     ],
 )
-def test_models_of_another_kind(config: Callable[[], Any], reason: str) -> None:
-    with pytest.raises(ConversionError, match=reason):
+def test_models_of_another_kind(config: Callable[[], Any], code: str) -> None:
+    with pytest.raises(ConversionError, match=code):
         convert(config())
 
 
 def test_quantised_configs(tiny: Callable[..., Any], tmp_path: Path) -> None:
     data = {**tiny("Llama").to_dict(), "quantization_config": {"quant_method": "gptq", "bits": 4}}
     (tmp_path / "config.json").write_text(json.dumps(data))
-    with pytest.raises(ConversionError, match=r"config\.json: quantised weights"):
+    with pytest.raises(ConversionError, match="convert-quantised"):
         convert(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("text", "code"),
     [
-        ("{", "not valid JSON"),
-        ("[1]", "is a JSON object; this is a list"),
-        ("{}", "there is no model_type"),
-        ('{"model_type": "mistral9"}', "does not know model_type 'mistral9'"),
-        ('{"model_type": "llama", "hidden_size": "big"}', "transformers rejects this config"),
+        ("{", "convert-config-not-json"),
+        ("[1]", "convert-config-not-object"),
+        ("{}", "convert-no-model-type"),
+        ('{"model_type": "mistral9"}', "convert-model-type-unknown"),
+        ('{"model_type": "llama", "hidden_size": "big"}', "convert-config-rejected"),
         (
             '{"model_type": "llama", "hidden_size": 63, "num_attention_heads": 4}',
-            "not a multiple",
+            "convert-config-rejected",
         ),
         (
             '{"model_type": "llama", "dtype": "float8_e4m3fn", "num_hidden_layers": 1}',
-            "not float32, float16 or",
+            "convert-dtype",
         ),
     ],
 )
-def test_files_that_are_no_config(text: str, reason: str, tmp_path: Path) -> None:
+def test_files_that_are_no_config(text: str, code: str, tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(text)
-    with pytest.raises(ConversionError, match=reason) as refused:
+    with pytest.raises(ConversionError, match=code) as refused:
         convert(file)
     assert str(file) in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConversionError, match=r"cannot read .*config\.json: No such file"):
+    with pytest.raises(ConversionError, match="convert-unreadable"):
         convert(tmp_path)
-    with pytest.raises(ConversionError, match=r"cannot read .*nowhere"):
+    with pytest.raises(ConversionError, match="convert-unreadable"):
         convert(str(tmp_path / "nowhere"))
 
 
@@ -144,26 +153,26 @@ def test_a_folder_and_a_file_are_the_same(tiny: Callable[..., Any], tmp_path: Pa
 
 def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(ConversionError, match=f"cannot read {tmp_path}/nowhere"):
+    with pytest.raises(ConversionError, match="convert-unreadable"):
         convert("~/nowhere")
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
+    ("name", "code"),
     [
-        ("LlamaForSequenceClassification", "not one logit for each of 99 tokens; give the causal language"),
-        ("LlamaForTokenClassification", r"\['B', 2\], not one logit for each of 99 tokens"),
-        ("LlamaModel", "gives no logits; give the causal language model"),
+        ("LlamaForSequenceClassification", "convert-no-logits"),
+        ("LlamaForTokenClassification", "convert-no-logits"),
+        ("LlamaModel", "convert-no-logits"),
     ],
 )
-def test_models_with_another_head(name: str, reason: str, tiny: Callable[..., Any]) -> None:
-    with pytest.raises(ConversionError, match=reason):
+def test_models_with_another_head(name: str, code: str, tiny: Callable[..., Any]) -> None:
+    with pytest.raises(ConversionError, match=code):
         convert(getattr(transformers, name)(tiny("Llama")))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float8_e4m3fn, torch.int8, "float8", "nonsense"])
 def test_types_that_slices_do_not_compute_in(dtype: Any, tiny: Callable[..., Any]) -> None:
-    with pytest.raises(ConversionError, match="is not float32, float16 or bfloat16"):
+    with pytest.raises(ConversionError, match="convert-dtype"):
         convert(tiny("Llama"), dtype)
 
 
@@ -184,7 +193,7 @@ def test_outputs_besides_logits_are_not_asked_for(tiny: Callable[..., Any]) -> N
 def test_a_model_that_was_changed_after_loading(tiny: Callable[..., Any], seeded: Callable[..., Any]) -> None:
     model = seeded(tiny("Llama"))
     model.model.layers[0].mlp.up_proj = torch.nn.Sequential(model.model.layers[0].mlp.up_proj)
-    with pytest.raises(ConversionError, match=r"layers\.0\.mlp\.up_proj.*merge or remove"):
+    with pytest.raises(ConversionError, match="convert-changed-parameter"):
         convert(model)
 
 
@@ -211,27 +220,27 @@ def test_plain_attention_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changes", "code"),
     [
-        ({"s_aux": torch.zeros(4)}, "uses s_aux"),
-        ({"head_mask": torch.zeros(4), "bias": 1}, "uses bias, head_mask"),
-        ({"dropout": 0.1}, "drops out"),
-        ({"scaling": None}, "does not say how it scales"),
-        ({"is_causal": False}, "not causal"),
-        ({"module_causal": False}, "not causal"),
-        ({"attention_mask": None}, "does not say which tokens"),
-        ({"attention_mask": Mask(None)}, "sees something else"),
-        ({"sliding_window": 4}, "names a window of 4 tokens but its mask has 0"),
-        ({"value": torch.zeros(2, 2, 1, 4, device="meta")}, "one size"),
-        ({"key": torch.zeros(2, 2, 3, 8, device="meta")}, "one token a request"),
+        ({"s_aux": torch.zeros(4)}, "convert-attention-arguments"),
+        ({"head_mask": torch.zeros(4), "bias": 1}, "convert-attention-arguments"),
+        ({"dropout": 0.1}, "convert-drops-out"),
+        ({"scaling": None}, "convert-no-scale"),
+        ({"is_causal": False}, "convert-not-causal"),
+        ({"module_causal": False}, "convert-not-causal"),
+        ({"attention_mask": None}, "convert-no-mask"),
+        ({"attention_mask": Mask(None)}, "convert-mask-pattern"),
+        ({"sliding_window": 4}, "convert-window-contradicts"),
+        ({"value": torch.zeros(2, 2, 1, 4, device="meta")}, "convert-head-sizes"),
+        ({"key": torch.zeros(2, 2, 3, 8, device="meta")}, "convert-not-one-token"),
         (
             {"key": torch.zeros(2, 3, 1, 8, device="meta"), "value": torch.zeros(2, 3, 1, 8, device="meta")},
-            "not a multiple of its 3 KV heads",
+            "convert-kv-heads",
         ),
     ],
 )
-def test_other_attention_is_refused(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ConversionError, match=reason):
+def test_other_attention_is_refused(changes: dict[str, Any], code: str) -> None:
+    with pytest.raises(ConversionError, match=code):
         _attention(**changes)
 
 
@@ -239,9 +248,9 @@ def test_caches_hold_each_layer_once_and_in_order() -> None:
     cache = TracedCache()
     nothing = torch.zeros(0)
     cache.update(nothing, nothing, 0)
-    with pytest.raises(ConversionError, match="layer 0 stores its keys where layer 1 should"):
+    with pytest.raises(ConversionError, match="convert-layer-order"):
         cache.update(nothing, nothing, 0)
-    with pytest.raises(ConversionError, match="asks the cache for 'conv_states'"):
+    with pytest.raises(ConversionError, match="convert-keeps-other-state"):
         _ = cache.conv_states
 
 

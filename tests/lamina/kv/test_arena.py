@@ -163,14 +163,14 @@ def test_filling_leaves_no_slot_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "overcommit", "sentence"),
+    ("tokens", "overcommit", "code"),
     [
-        (0, 0.0, "an arena of 0 tokens holds nothing"),
-        (4, -1.0, "overcommit -1.0 is no share"),
-        (2**31 - 1, 0.0, "ask for fewer tokens"),
+        (0, 0.0, "arena-empty"),
+        (4, -1.0, "arena-overcommit"),
+        (2**31 - 1, 0.0, "arena-too-large"),
     ],
 )
-def test_impossible_arenas_are_refused(tokens: int, overcommit: float, sentence: str) -> None:
+def test_impossible_arenas_are_refused(tokens: int, overcommit: float, code: str) -> None:
     big = ArenaShape(10_000, 1000, 256, torch.float32)
-    with pytest.raises(ArenaError, match=sentence):
+    with pytest.raises(ArenaError, match=code):
         Arena(big, tokens, overcommit=overcommit)

@@ -60,7 +60,7 @@ def test_dummy_weights_are_the_same_every_time_and_leave_the_generator_alone(
 
 
 def test_no_folder_no_weights(config: transformers.LlamaConfig) -> None:
-    with pytest.raises(CheckpointError, match="a config alone has no weights"):
+    with pytest.raises(CheckpointError, match="checkpoint-config-alone"):
         load_original(config, None, torch.float32, "safetensors")
 
 
@@ -69,23 +69,23 @@ def test_a_cut_off_file_is_told_by_its_length(folder: Path) -> None:
     whole = shard.read_bytes()
     for size in (0, 7, 100, len(whole) - 1):
         shard.write_bytes(whole[:size])
-        with pytest.raises(CheckpointError, match=r"model.safetensors: (has [\d,]+ bytes of|is cut off)"):
+        with pytest.raises(CheckpointError, match="checkpoint-cut-off"):
             require_sound(folder)
     shard.write_bytes(whole + b"!")
-    with pytest.raises(CheckpointError, match="cut off or damaged"):
+    with pytest.raises(CheckpointError, match="checkpoint-cut-off"):
         require_sound(folder)
 
 
 def test_garbage_is_no_safetensors_file(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes((20).to_bytes(8, "little") + b"not json at all" * 9)
-    with pytest.raises(CheckpointError, match="is no safetensors file"):
+    with pytest.raises(CheckpointError, match="checkpoint-damaged"):
         require_sound(folder)
 
 
 def test_a_missing_shard_is_named(sharded: Path) -> None:
     victim = sorted(sharded.glob("*.safetensors"))[1]
     victim.unlink()
-    with pytest.raises(CheckpointError, match=f"{victim.name} is missing"):
+    with pytest.raises(CheckpointError, match="checkpoint-shard-missing"):
         require_sound(sharded)
 
 
@@ -94,21 +94,21 @@ def test_a_tensor_the_index_promises_must_be_there(sharded: Path) -> None:
     facts = json.loads(index.read_text())
     facts["weight_map"]["model.extra"] = next(iter(facts["weight_map"].values()))
     index.write_text(json.dumps(facts))
-    with pytest.raises(CheckpointError, match=r"has no tensor 'model\.extra'"):
+    with pytest.raises(CheckpointError, match="checkpoint-tensor-not-in-shard"):
         require_sound(sharded)
     index.write_text("[]")
-    with pytest.raises(CheckpointError, match="is no index of safetensors"):
+    with pytest.raises(CheckpointError, match="checkpoint-index-damaged"):
         require_sound(sharded)
 
 
 def test_pickles_are_refused(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match="pickled weights can run code"):
+    with pytest.raises(CheckpointError, match="checkpoint-pickled"):
         require_sound(folder)
 
 
 def test_an_empty_folder_says_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"has no model\.safetensors"):
+    with pytest.raises(CheckpointError, match="checkpoint-no-weights"):
         require_sound(tmp_path)
 
 
@@ -118,7 +118,7 @@ def test_quantised_weights_are_refused(folder: Path) -> None:
     name = next(iter(tensors))
     tensors[name] = tensors[name].to(torch.int8)
     safetensors.torch.save_file(tensors, shard)
-    with pytest.raises(CheckpointError, match="is I8; weights must be"):
+    with pytest.raises(CheckpointError, match="checkpoint-dtype"):
         require_sound(folder)
 
 
@@ -127,7 +127,7 @@ def test_weights_that_are_not_there_are_not_made_up(folder: Path) -> None:
     tensors = safetensors.torch.load_file(shard)
     tensors.pop("model.layers.1.mlp.up_proj.weight")
     safetensors.torch.save_file(tensors, shard)
-    with pytest.raises(CheckpointError, match=r"no weights for 'model\..*\.up_proj\.weight' \(1 missing\)"):
+    with pytest.raises(CheckpointError, match="checkpoint-weight-missing"):
         load(folder)
 
 
@@ -135,7 +135,7 @@ def test_another_models_weights_are_refused(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["intermediate_size"] = 56
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="has another shape"):
+    with pytest.raises(CheckpointError, match="checkpoint-weight-shape"):
         load(folder)
 
 
@@ -145,7 +145,7 @@ def test_another_models_weights_are_refused(folder: Path) -> None:
 def test_the_single_file_is_checked_because_it_is_the_one_loaded(sharded: Path, folder: Path) -> None:
     single = sharded / "model.safetensors"
     single.write_bytes((folder / "model.safetensors").read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match=r"model\.safetensors: has [\d,]+ bytes of"):
+    with pytest.raises(CheckpointError, match="checkpoint-cut-off"):
         require_sound(sharded)
     # A folder of that name is nobody's weights.
     single.unlink()
@@ -161,7 +161,7 @@ def test_a_config_that_names_another_file_is_refused(sharded: Path, folder: Path
         for other in others:
             config = transformers.AutoConfig.from_pretrained(place)
             config.transformers_weights = other
-            with pytest.raises(CheckpointError, match=f"has transformers_weights {other!r}, but only"):
+            with pytest.raises(CheckpointError, match="checkpoint-other-weights"):
                 load_original(config, place, torch.float32, "safetensors")
     require_sound(folder, "model.safetensors")
     require_sound(sharded, "model.safetensors.index.json")
@@ -169,7 +169,7 @@ def test_a_config_that_names_another_file_is_refused(sharded: Path, folder: Path
 
 def test_an_adapter_beside_the_weights_is_refused(folder: Path) -> None:
     (folder / "adapter_config.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="adapters are not supported"):
+    with pytest.raises(CheckpointError, match="checkpoint-adapter"):
         require_sound(folder)
 
 
@@ -190,9 +190,7 @@ def test_an_index_cannot_lead_out_of_its_folder(sharded: Path, place: str) -> No
     facts = json.loads(index.read_text())
     facts["weight_map"]["lm_head.weight"] = place
     index.write_text(json.dumps(facts))
-    with pytest.raises(
-        CheckpointError, match=r"'lm_head\.weight' is in '.*', and not in a \.safetensors file of"
-    ):
+    with pytest.raises(CheckpointError, match="checkpoint-index-damaged"):
         require_sound(sharded)
 
 
@@ -215,27 +213,25 @@ def test_an_index_cannot_lead_out_of_its_folder(sharded: Path, place: str) -> No
 )
 def test_a_damaged_index_is_told(sharded: Path, text: str) -> None:
     (sharded / "model.safetensors.index.json").write_text(text)
-    with pytest.raises(CheckpointError, match=r"index\.json: is no index of safetensors \("):
+    with pytest.raises(CheckpointError, match="checkpoint-index-damaged"):
         require_sound(sharded)
 
 
 def test_an_index_that_is_a_folder_or_too_long_is_told(sharded: Path) -> None:
     index = sharded / "model.safetensors.index.json"
     os.truncate(index, MOST_HEADER_BYTES + 1)
-    with pytest.raises(
-        CheckpointError, match=r"is no index of safetensors \(it is longer than 100,000,000 bytes"
-    ):
+    with pytest.raises(CheckpointError, match="checkpoint-index-damaged"):
         require_sound(sharded)
     index.unlink()
     index.mkdir()
-    with pytest.raises(CheckpointError, match=r"is no index of safetensors \(it is no file"):
+    with pytest.raises(CheckpointError, match="checkpoint-index-damaged"):
         require_sound(sharded)
 
 
 def test_a_file_that_cannot_be_read_is_told(sharded: Path) -> None:
     index = sharded / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "a" * 300 + ".safetensors"}}))
-    with pytest.raises(CheckpointError, match=r"its weights cannot be read \("):
+    with pytest.raises(CheckpointError, match="checkpoint-unreadable"):
         require_sound(sharded)
 
 
@@ -288,9 +284,7 @@ DAMAGED = {
 @pytest.mark.parametrize("header", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_header_is_told_in_one_sentence(tmp_path: Path, header: str | dict[str, Any]) -> None:
     write(tmp_path, header, 8)
-    with pytest.raises(
-        CheckpointError, match=r"^[^\n]*model\.safetensors: is no safetensors file \([^\n]+\); fetch"
-    ):
+    with pytest.raises(CheckpointError, match="checkpoint-damaged"):
         require_sound(tmp_path)
 
 
@@ -302,6 +296,6 @@ def test_a_header_longer_than_safetensors_reads_is_not_read(tmp_path: Path) -> N
             os.truncate(path, size)
         except OSError:  # not every file system has files of terabytes, be they empty
             continue
-        with pytest.raises(CheckpointError, match="its header would be longer than 100,000,000 bytes"):
+        with pytest.raises(CheckpointError, match="checkpoint-damaged"):
             require_sound(tmp_path)
     path.unlink()

@@ -22,13 +22,13 @@ def model(config: transformers.LlamaConfig) -> transformers.LlamaForCausalLM:
 def test_an_unknown_load_format_is_told_with_the_known_ones(
     config: transformers.LlamaConfig, name: Any
 ) -> None:
-    with pytest.raises(CheckpointError, match=r'is unknown: give "safetensors" or "dummy"$'):
+    with pytest.raises(CheckpointError, match="checkpoint-load-format"):
         load_original(config, None, torch.float32, name)
 
 
 def test_advice_names_what_there_is(config: transformers.LlamaConfig, tmp_path: Path) -> None:
     for folder in (None, tmp_path):
-        with pytest.raises(CheckpointError, match='load_format="dummy"'):
+        with pytest.raises(CheckpointError, match=r"checkpoint-(config-alone|no-weights)"):
             load_original(config, folder, torch.float32, "safetensors")
 
 
@@ -56,7 +56,8 @@ def test_whatever_transformers_raises_becomes_one_sentence(
 
     model.save_pretrained(tmp_path)
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", stumble)
-    sentence = rf"^[^\n]*: transformers cannot load it \({type(error).__name__}[^\n]*\); fetch it again$"
-    with pytest.raises(CheckpointError, match=sentence) as refused:
+    with pytest.raises(CheckpointError, match="checkpoint-unloadable") as refused:
         load_original(config, tmp_path, torch.float32, "safetensors")
+    assert type(error).__name__ in str(refused.value)
+    assert "\n" not in str(refused.value)
     assert refused.value.__cause__ is error

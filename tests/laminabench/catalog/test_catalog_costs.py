@@ -42,7 +42,7 @@ def test_the_default_set_is_measured_with_one_stack():
 
 @pytest.mark.parametrize("name", COST_SETS)
 def test_no_set_knows_a_board(name):
-    with pytest.raises(UserError, match=r"h2m2 is a board.*hardware boards h2m2"):
+    with pytest.raises(UserError, match="costs-device-is-a-board"):
         load_costs(name).attention_terms(model("llama-7b"), device("h2m2"))
 
 
@@ -68,7 +68,7 @@ def test_a_core_has_the_ideal_set_only_and_the_others_name_it(name):
         # 0.5 GB of weights at 36.9 GB/s, less the embedding, of which one row is read.
         assert float(step.total_s[0]) == pytest.approx((0.4927 - 0.0655) / 36.9, rel=0.01)
     else:
-        with pytest.raises(UserError, match=r"no coefficients for cpu; .*roofline"):
+        with pytest.raises(UserError, match="costs-no-coefficients"):
             costs.model_step(model("llama-mini"), core, 1, [1])
 
 
@@ -132,7 +132,7 @@ def test_fp8_reads_half_the_bytes():
     h100 = device("h100")
     costs = load_costs()
     assert costs.gemm_seconds(h100, 16, 16384, 16384, "fp8") < costs.gemm_seconds(h100, 16, 16384, 16384)
-    with pytest.raises(UserError, match="has no fp8 GEMM coefficients for a100-80g-sxm; it has bf16"):
+    with pytest.raises(UserError, match="costs-no-coefficients"):
         costs.gemm_seconds(device("a100-80g"), 16, 1024, 1024, "fp8")
 
 
@@ -230,14 +230,14 @@ def test_a_set_is_written_and_read_back(tmp_path, name):
 def test_a_broken_file_is_refused(tmp_path):
     path = tmp_path / "broken.toml"
     path.write_text('name = "mine"\n')
-    with pytest.raises(UserError, match=r"broken\.toml: KeyError at 'title'"):
+    with pytest.raises(UserError, match="costs-file-incomplete"):
         load_costs(str(path))
     path.write_text("name = ")
-    with pytest.raises(UserError, match="not valid TOML"):
+    with pytest.raises(UserError, match="catalogue-file-not-toml"):
         load_costs(str(path))
-    with pytest.raises(UserError, match="cannot read"):
+    with pytest.raises(UserError, match="catalogue-file-unreadable"):
         load_costs(str(tmp_path / "absent.toml"))
-    with pytest.raises(UserError, match=r"did you mean vllm-0\.14"):
+    with pytest.raises(UserError, match="catalogue-unknown-name"):
         load_costs("vllm-0.1")
 
 
@@ -245,5 +245,5 @@ def test_a_set_without_the_device_says_what_it_has(tmp_path):
     path = tmp_path / "mine.toml"
     text = to_toml(load_costs())
     path.write_text("\n\n".join(part for part in text.split("\n\n") if "a100" not in part.split("\n")[0]))
-    with pytest.raises(UserError, match="no coefficients for rtx-3090; it has h100"):
+    with pytest.raises(UserError, match="costs-no-coefficients"):
         load_costs(str(path)).model_step_seconds(model("llama-7b"), device("rtx-3090"), 1, 1)

@@ -116,11 +116,11 @@ def test_held_out_layers_are_whole_and_unseen():
 
 
 def test_only_fitted_sets_can_be_fitted(tmp_path):
-    with pytest.raises(UserError, match="roofline has nothing to fit"):
+    with pytest.raises(UserError, match="costs-cannot-fit"):
         fit(tmp_path, "roofline")
-    with pytest.raises(UserError, match=r"can fit: vllm-0\.14, vidur-2024"):
+    with pytest.raises(UserError, match="costs-cannot-fit"):
         fit(tmp_path, "vllm")
-    with pytest.raises(UserError, match=r"gemm_perf\.parquet: not there"):
+    with pytest.raises(UserError, match="costs-no-measurements"):
         fit(tmp_path, "vllm-0.14")
 
 

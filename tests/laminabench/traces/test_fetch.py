@@ -123,7 +123,7 @@ def test_a_cut_connection_is_resumed_where_it_stopped(server: Server) -> None:
 
 def test_a_download_given_up_is_resumed_by_the_next_command(server: Server) -> None:
     server.cut_after = [300_000, 0, 0, 0, 0]
-    with pytest.raises(DownloadError, match=r"after 300,000 bytes; run the same command again to resume"):
+    with pytest.raises(DownloadError, match="download-failed"):
         fetch(entry(server.url))
     assert not entry(server.url).downloaded_path.exists()
     path = fetch(entry(server.url))
@@ -147,7 +147,7 @@ def test_a_file_that_changed_upstream_is_not_glued_together(server: Server) -> N
 
 def test_a_wrong_checksum_removes_what_came(server: Server) -> None:
     server.body = BODY[:-1] + b"!"
-    with pytest.raises(CheckFailedError, match=f"but {SHA256} was expected"):
+    with pytest.raises(CheckFailedError, match="download-wrong-checksum"):
         fetch(entry(server.url))
     assert list((entry(server.url).downloaded_path.parent).iterdir()) == []
 
@@ -159,7 +159,7 @@ def test_a_server_that_is_busy_is_asked_again(server: Server) -> None:
 
 def test_not_found_is_final_and_one_sentence(server: Server) -> None:
     server.statuses = [404]
-    with pytest.raises(DownloadError, match="HTTP 404"):
+    with pytest.raises(DownloadError, match="download-failed"):
         fetch(entry(server.url))
     assert len(server.asked) == 1
     assert list((entry(server.url).downloaded_path.parent).iterdir()) == []
@@ -169,7 +169,7 @@ def test_not_found_is_final_and_one_sentence(server: Server) -> None:
 def test_nobody_listening_fails_at_once() -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as closed:
         port = closed.server_address[1]
-    with pytest.raises(DownloadError, match="refused"):
+    with pytest.raises(DownloadError, match="download-failed"):
         fetch(entry(f"http://127.0.0.1:{port}"))
 
 
@@ -179,15 +179,15 @@ def test_from_a_mirror_or_a_folder(server: Server, tmp_path: Path) -> None:
     (tmp_path / "body.csv").write_bytes(BODY)
     assert fetch(entry(server.url), base=str(tmp_path)).read_bytes() == BODY
     entry(server.url).downloaded_path.unlink()
-    with pytest.raises(DownloadError, match="nowhere"):
+    with pytest.raises(DownloadError, match="download-cannot-read"):
         fetch(entry(server.url), base=str(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match="only http and https"):
+    with pytest.raises(UserError, match="download-bad-address"):
         fetch(entry(server.url), base="ftp://127.0.0.1")
 
 
 def test_a_given_number_of_attempts_is_kept(server: Server) -> None:
     server.statuses = [503, 503]
-    with pytest.raises(DownloadError, match="HTTP 503"):
+    with pytest.raises(DownloadError, match="download-failed"):
         fetch(entry(server.url), attempts=1)
     assert len(server.asked) == 1
 
@@ -195,7 +195,7 @@ def test_a_given_number_of_attempts_is_kept(server: Server) -> None:
 @pytest.mark.usefixtures("server")
 def test_a_silent_network_costs_one_timeout_an_attempt() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        with pytest.raises(DownloadError, match="timed out"):
+        with pytest.raises(DownloadError, match="download-failed"):
             fetch(entry(f"http://127.0.0.1:{silent.getsockname()[1]}"), attempts=1, timeout_s=0.05)
         silent.accept()[0].close()
         silent.settimeout(0)
@@ -206,17 +206,17 @@ def test_a_silent_network_costs_one_timeout_an_attempt() -> None:
 def test_a_download_that_may_be_too_large_does_not_begin(server: Server) -> None:
     assert fetch(entry(server.url), most_bytes=len(BODY)).read_bytes() == BODY
     entry(server.url).downloaded_path.unlink()
-    with pytest.raises(DownloadError, match="it is 1 MB: ask for it"):
+    with pytest.raises(DownloadError, match="download-too-large"):
         fetch(entry(server.url), most_bytes=len(BODY) - 1)
     server.says_length = False
-    with pytest.raises(DownloadError, match="it is of unknown size"):
+    with pytest.raises(DownloadError, match="download-too-large"):
         fetch(entry(server.url), most_bytes=len(BODY))
     assert list(entry(server.url).downloaded_path.parent.iterdir()) == []
 
 
 def test_what_nobody_can_check_is_not_kept(server: Server) -> None:
     server.says_length = False
-    with pytest.raises(DownloadError, match="nobody could tell whether it came whole"):
+    with pytest.raises(DownloadError, match="download-unverifiable"):
         fetch(entry(server.url, sha256=None))
     assert list(entry(server.url).downloaded_path.parent.iterdir()) == []
     assert fetch(entry(server.url)).read_bytes() == BODY
@@ -233,7 +233,7 @@ def test_a_folder_that_cannot_be_written_is_a_failed_download(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path / "file"))
-    with pytest.raises(DownloadError, match="set LAMINABENCH_HOME to a folder you own"):
+    with pytest.raises(DownloadError, match="download-cannot-write"):
         fetch(entry("http://127.0.0.1:1"))
 
 
@@ -245,7 +245,7 @@ def test_our_full_disk_is_not_the_sources_fault(
     full = Path("/dev/full").open("ab+", buffering=0)  # noqa: SIM115 - `fetch` closes it
     monkeypatch.setattr(module, "_locked", lambda _: full)
     monkeypatch.setattr(module, "_restart", lambda _: None)
-    with pytest.raises(DownloadError, match="cannot write /dev/full: No space left"):
+    with pytest.raises(DownloadError, match="download-cannot-write"):
         fetch(entry(server.url), base=str(tmp_path))
 
 
@@ -254,7 +254,7 @@ def test_our_full_disk_is_not_the_sources_fault(
 )
 @pytest.mark.usefixtures("server")
 def test_what_is_no_address_is_one_sentence(base: str) -> None:
-    with pytest.raises(UserError, match="not an address"):
+    with pytest.raises(UserError, match="download-bad-address"):
         fetch(entry("http://127.0.0.1:1"), base=base)
 
 

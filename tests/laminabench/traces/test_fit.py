@@ -162,7 +162,7 @@ def test_moment_matching_keeps_the_shape_and_hits_the_means() -> None:
     assert min(matched.output.values) == 1
     assert matched.output.mean() == pytest.approx(3, rel=0.02)
     for mean in (0.5, MAX_TOKENS + 1, 1e300, float("nan")):
-        with pytest.raises(UserError, match="cannot be matched"):
+        with pytest.raises(UserError, match="profile-impossible-mean"):
             moment_match(base, name="x", requests=50, mean_prompt=mean, mean_output=3, note="")
 
 

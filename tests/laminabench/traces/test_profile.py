@@ -103,7 +103,7 @@ def test_bytes_that_are_not_utf8_become_escapes() -> None:
 
 def test_a_profile_that_is_too_large_is_not_written(tmp_path: Path) -> None:
     profile = replace(named_profile("azure-conv"), note="x" * 20_000)
-    with pytest.raises(UserError, match="must stay under 20,000; shorten its note"):
+    with pytest.raises(UserError, match="profile-too-large"):
         write_profile(profile, tmp_path / "large.toml")
     assert list(tmp_path.iterdir()) == []
 
@@ -146,12 +146,12 @@ def test_a_wrong_key_is_named_with_its_file(old: str, new: str, key: str) -> Non
 
 
 def test_files_that_are_missing_or_no_toml_are_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot read profile"):
+    with pytest.raises(UserError, match="profile-unreadable"):
         read_profile(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_text("name = ", encoding="utf-8")
-    with pytest.raises(UserError, match=r"bad\.toml: not a TOML file"):
+    with pytest.raises(UserError, match="profile-not-toml"):
         read_profile(tmp_path / "bad.toml")
-    with pytest.raises(UserError, match="no trace is called 'azure'; did you mean azure-conv"):
+    with pytest.raises(UserError, match="trace-unknown"):
         named_profile("azure")
 
 

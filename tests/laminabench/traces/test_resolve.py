@@ -41,7 +41,7 @@ def test_a_path_is_a_file() -> None:
 
 
 def test_a_missing_path_is_not_taken_for_a_name() -> None:
-    with pytest.raises(UserError, match=r"no/such\.csv"):
+    with pytest.raises(UserError, match="trace-unreadable"):
         resolve("no/such.csv")
 
 
@@ -110,13 +110,13 @@ def test_a_profile_can_be_asked_for_whatever_is_here(monkeypatch: pytest.MonkeyP
     assert len(resolve("azure-code")) == 3
     trace = resolve("profile:azure-code", notice=pytest.fail)
     assert (trace.meta.name, trace.meta.source) == ("azure-code", "profile")
-    with pytest.raises(UserError, match="did you mean azure-code"):
+    with pytest.raises(UserError, match="trace-unknown"):
         resolve("profile:azure-cod")
 
 
 def test_an_unknown_name_suggests_imports_too() -> None:
     save(small_trace("my-traffic"), catalogue.imports() / "my-traffic.parquet")
-    with pytest.raises(UserError, match="did you mean my-traffic"):
+    with pytest.raises(UserError, match="trace-unknown"):
         resolve("my-trafic")
 
 
@@ -130,13 +130,13 @@ def test_an_import_may_be_called_like_a_file() -> None:
 def test_a_half_written_import_is_nobodys_trace() -> None:
     save(small_trace("mine"), catalogue.imports() / ".mine-x1.parquet")
     assert catalogue.imported_names() == []
-    with pytest.raises(UserError, match=r"no trace or file is called '\.mine-x1'"):
+    with pytest.raises(UserError, match="trace-unknown"):
         resolve(".mine-x1")
 
 
 def test_a_profile_is_not_taken_for_a_trace() -> None:
     Path("mine.toml").write_text("")
-    with pytest.raises(UserError, match=r"`laminabench traces synth mine\.toml -o FILE`"):
+    with pytest.raises(UserError, match="trace-is-a-profile"):
         resolve("mine.toml")
 
 

@@ -151,9 +151,9 @@ def test_more_requests_repeat_the_curve() -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    with pytest.raises(UserError, match="cannot make 0 requests"):
+    with pytest.raises(UserError, match="profile-no-requests"):
         synthesise(named_profile("azure-conv"), 0)
-    with pytest.raises(UserError, match="seed -1"):
+    with pytest.raises(UserError, match="profile-negative-seed"):
         synthesise(named_profile("azure-conv"), 1, seed=-1)
 
 

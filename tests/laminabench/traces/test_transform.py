@@ -44,7 +44,7 @@ def test_window_keeps_its_seconds_and_starts_at_zero() -> None:
 
 
 def test_an_empty_window_says_how_long_the_trace_is() -> None:
-    with pytest.raises(UserError, match=r"200:300 holds no request; made-up runs from 0 to 99 s"):
+    with pytest.raises(UserError, match="trace-empty-window"):
         Transforms(window_s=(200, 300)).apply(a_trace())
 
 
@@ -57,7 +57,7 @@ def test_rate_scale_two_is_twice_the_load_and_says_the_rate() -> None:
 def test_request_rate_gives_arrivals_to_a_trace_without() -> None:
     trace = a_trace(20_000)
     trace = replace(trace, arrival_s=np.zeros(len(trace)), meta=replace(trace.meta, has_arrivals=False))
-    with pytest.raises(UserError, match="--request-rate"):
+    with pytest.raises(UserError, match="trace-no-arrivals"):
         Transforms(rate_scale=2).apply(trace)
     poisson = Transforms(request_rate=50).apply(trace)
     assert poisson.meta.has_arrivals
@@ -103,18 +103,18 @@ def test_scaling_beyond_the_longest_length_counts_what_was_cut(factor: float) ->
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    "flags",
     [
-        ({"rate_scale": 1e-300}, "--rate-scale 1e-300 spreads 100 requests over more than a century"),
-        ({"rate_scale": 1e-9}, "over more than a century"),
-        ({"rate_scale": 1e300}, r"--rate-scale 1e\+300 makes .* no clock is that fine"),
-        ({"request_rate": 1e-300}, "--request-rate 1e-300 spreads"),
-        ({"request_rate": 1e-300, "burstiness": 1e-300}, "over more than a century"),
-        ({"request_rate": 5, "rate_scale": 1e-300}, "--request-rate 5 --rate-scale 1e-300 spreads"),
+        {"rate_scale": 1e-300},
+        {"rate_scale": 1e-9},
+        {"rate_scale": 1e300},
+        {"request_rate": 1e-300},
+        {"request_rate": 1e-300, "burstiness": 1e-300},
+        {"request_rate": 5, "rate_scale": 1e-300},
     ],
 )
-def test_rates_beyond_all_clocks_are_refused(flags: dict[str, float], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_rates_beyond_all_clocks_are_refused(flags: dict[str, float]) -> None:
+    with pytest.raises(UserError, match="trace-bad-rate"):
         Transforms(**flags).apply(a_trace())
 
 
@@ -127,7 +127,7 @@ def test_too_long_truncates_or_drops_and_counts() -> None:
     dropped = Transforms(max_prompt=1000, too_long="drop").apply(trace)
     assert len(dropped) == 40
     assert dropped.meta.notes == ("30 of 70 requests were too long and were dropped",)
-    with pytest.raises(UserError, match="every request"):
+    with pytest.raises(UserError, match="trace-all-too-long"):
         Transforms(max_output=0, too_long="drop").apply(trace)
 
 

@@ -118,5 +118,5 @@ def test_no_rows(tmp_path):
     pq.write_table(
         pa.table({"prompt_tokens": pa.array([], pa.int64()), "output_tokens": pa.array([], pa.int64())}), path
     )
-    with pytest.raises(UserError, match="no requests in it"):
+    with pytest.raises(UserError, match="trace-empty"):
         load_file(path)
