@@ -79,7 +79,7 @@ def plan(out: Output, workload: TraceOptions, **flags: Any) -> None:
     Exit code 1: nothing meets the limit; which candidate comes nearest is said.
     """
     from laminabench.cli.plan_text import render
-    from laminabench.plan.verdict import require_possible, require_winner
+    from laminabench.plan.answer import require_possible, require_winner
 
     check_flags(flags, out)
     trace = workload.load(flags["trace_name"], out)

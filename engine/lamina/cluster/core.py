@@ -76,22 +76,30 @@ class ClusterCore:
         """All that can be refused before anything big is loaded."""
         facts, self.layout = self.facts, layout
         if layout.prefill_workers and options.decode_only:
-            raise EngineError("a decode-only engine has no prompts to compute: leave prefill_workers out")
+            raise EngineError(
+                "layout-prefill-without-prompts",
+                "a decode-only engine has no prompts to compute: leave prefill_workers out",
+            )
         self.schedule = layout.schedule(facts.layers + 1)
         if self.schedule.stages > facts.layers:
             raise EngineError(
-                f"the model has {facts.layers} layers, too few for {self.schedule.stages} stages"
+                "layout-too-many-stages",
+                f"the model has {facts.layers} layers, too few for {self.schedule.stages} stages",
             )
         self._partition = layout.dealt(facts.heads, facts.kv_heads)
         self.batches, self.pools = self.schedule.batches, self._partition.pools
         if max_sequences < self.batches:
-            raise EngineError(f"{max_sequences} sequences do not fill {self.batches} batches: allow more")
+            raise EngineError(
+                "engine-max-sequences-too-few",
+                f"{max_sequences} sequences do not fill {self.batches} batches: allow more",
+            )
         shape = ArenaShape(facts.layers, facts.kv_heads, facts.head_dim, getattr(torch, facts.dtype))
         tokens = arena_tokens(shape, options, max_sequences * facts.max_positions)
         self.pool_tokens = tokens // self.pools
         if self.pool_tokens < 1:
             raise EngineError(
-                f"{tokens} KV tokens do not divide into {self.pools} attention workers: give more"
+                "engine-kv-too-small",
+                f"{tokens} KV tokens do not divide into {self.pools} attention workers: give more",
             )
         self._require_memory(shape)
         self.workers = layout.names
@@ -117,9 +125,10 @@ class ClusterCore:
         free = self._machine.free_bytes()
         if weights + arenas > free:
             raise EngineError(
+                "engine-out-of-memory",
                 f"{weights / 1e9:,.1f} GB of weights and {arenas / 1e9:,.1f} GB of KV are "
                 f"{(weights + arenas - free) / 1e9:,.1f} GB more than the {free / 1e9:,.1f} GB that are "
-                "free: take a smaller model, fewer KV tokens or fewer tensor-parallel workers"
+                "free: take a smaller model, fewer KV tokens or fewer tensor-parallel workers",
             )
 
     def _start(
@@ -200,7 +209,10 @@ class ClusterCore:
         """
         self._setbacks += 1
         if self._setbacks > MOST_SETBACKS:
-            raise EngineError(f"{lost}; {MOST_SETBACKS} attempts to go on have failed before: giving up")
+            raise EngineError(
+                "engine-recovery-failed",
+                f"{lost}; {MOST_SETBACKS} attempts to go on have failed before: giving up",
+            )
         cycle = max(self._cycles) + 1
         flying = [batch for batch, size in enumerate(self._sizes) if size]
         self._broken_off |= {(batch, self._launched[batch]) for batch in flying}
@@ -239,7 +251,7 @@ class ClusterCore:
         stay = to.layout.model_workers
         self._since = self._since[:stay] + [0] * (to.layout.workers - stay)
         self._crew.become(self._boots(to.cores))
-        self.regroup(LostError((), "attention is dealt out anew"))
+        self.regroup(LostError((), "engine-scaled", "attention is dealt out anew"))
 
     def strike(self, name: str, how: str) -> None:
         """Do a worker harm: "kill" or "stop" it."""
@@ -270,7 +282,9 @@ class ClusterCore:
             yield
         except (KeyError, TypeError, ValueError) as error:
             name = self.layout.names[number]
-            raise LostError({number}, f"{name} has sent tokens that make no sense: {error}") from error
+            raise LostError(
+                {number}, "worker-tokens-invalid", f"{name} has sent tokens that make no sense: {error}"
+            ) from error
 
     def _of_flying(self, batch: Any) -> int:
         if batch not in range(self.batches) or not self._sizes[batch]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from lamina.cluster import told
 from lamina.cluster.boot import Boot
-from lamina.cluster.lost import LostError, WorkplaceLostError
+from lamina.cluster.lost import LostError, WorkplaceLostError, last_sentence
 from lamina.cluster.pulse import PULSE, Pulses
 from lamina.cluster.workplace import Workplace
 from lamina.fhbn import ChannelError, ChannelTimeoutError, Link, Listener
@@ -131,7 +131,7 @@ class Crew:
                 self._pids.update(zip(new, pids, strict=True))
                 self._accept(new, Deadline(COME_S))
             except WorkplaceLostError as error:
-                raise LostError(range(len(self.names)), str(error)) from error
+                raise LostError(range(len(self.names)), "machine-lost", str(error)) from error
         with self._pulses.beginning():
             self._meet(deadline)
 
@@ -171,7 +171,7 @@ class Crew:
                     self._waiting.register(link.control, EVENT_READ, number)
             if deadline.left_s == 0:
                 late = f"{', '.join(wanted)} did not come in {COME_S:g} s"
-                raise LostError(set(wanted.values()), late)
+                raise LostError(set(wanted.values()), "worker-start-late", late)
 
     @contextlib.contextmanager
     def _patience(self, new: Sequence[int]) -> Iterator[None]:
@@ -181,20 +181,22 @@ class Crew:
         except ChannelError as error:
             for number, status in self._ends().items():
                 if number in new:
-                    why = self._machine.errors().rpartition("\n")[2] or f"it ended with {status}"
-                    raise LostError({number}, f"{self.names[number]} did not start: {why}") from error
+                    why = last_sentence(self._machine.errors()) or f"it ended with {status}"
+                    raise LostError(
+                        {number}, "worker-start-failed", f"{self.names[number]} did not start: {why}"
+                    ) from error
 
     def say(self, number: int, message: dict[str, Any], deadline: Deadline) -> None:
         """To one of them."""
         self._require_open()
         if number not in self._links:
-            raise LostError({number}, f"{self.names[number]} has ended")
+            raise LostError({number}, "worker-ended", f"{self.names[number]} has ended")
         try:
             told.say(self._links[number].control, message, deadline, self._look)
         except ChannelError as error:
             raise self._failure(number, str(error)) from error
         except LostError as error:  # half a message may be out: this one is to be replaced too
-            raise LostError(error.workers | {number}, str(error)) from error
+            raise LostError(error.workers | {number}, error.code, str(error)) from error
 
     def hear(self, wanted: int, what: str, deadline: Deadline) -> dict[str, Any]:
         """What a worker has to say next of this kind; a LostError as soon as any worker cannot go on."""
@@ -245,11 +247,11 @@ class Crew:
         if not (found := self._pulses.look()):
             return None
         number, why = next(iter(found.items()))
-        return LostError({*lost, *found}, f"{self.names[number]} hangs: {why}")
+        return LostError({*lost, *found}, "worker-hangs", f"{self.names[number]} hangs: {why}")
 
     def _require_open(self) -> None:
         if not self._hang_up.alive:
-            raise EngineError("the engine was closed: make a new one")
+            raise EngineError("engine-closed", "the engine was closed: make a new one")
 
     def _heard(self, number: int, deadline: Deadline) -> dict[str, Any]:
         try:
@@ -259,7 +261,9 @@ class Crew:
         if message.get("lost") and message["epoch"] == self._epoch:  # by somebody else's fault
             raise self._failure(number, message["lost"], complains=True)
         if "failed" in message:
-            raise LostError({number}, f"{self.names[number]} cannot go on: {message['failed']}")
+            raise LostError(
+                {number}, "worker-failed", f"{self.names[number]} cannot go on: {message['failed']}"
+            )
         return message
 
     def _failure(self, number: int, why: str, *, complains: bool = False) -> LostError:
@@ -271,11 +275,11 @@ class Crew:
             try:
                 ends = self._ends()
             except EngineError as error:  # what they all come from has gone, and they with it
-                return LostError(range(len(self.names)), str(error))
+                return LostError(range(len(self.names)), "machine-lost", str(error))
             if ends:
                 number, status = next(iter(ends.items()))
                 how = f"it was killed by {signal.Signals(-status).name}" if status < 0 else f"with {status}"
-                return LostError(lost | set(ends), f"{self.names[number]} has ended: {how}")
+                return LostError(lost | set(ends), "worker-ended", f"{self.names[number]} has ended: {how}")
             for other in [key.data for key, _ in self._waiting.select(0.01)]:
                 link = self._links[other]
                 try:
@@ -286,11 +290,11 @@ class Crew:
                     continue
                 if "failed" in message:
                     cause = f"{self.names[other]} cannot go on: {message['failed']}"
-                    return LostError(lost | {other}, cause)
+                    return LostError(lost | {other}, "worker-failed", cause)
             if hanging := self._hanging(lost):
                 return hanging
             if deadline.left_s == 0:
-                return LostError(lost, sentence)
+                return LostError(lost, "worker-failed", sentence)
 
     def _ends(self) -> dict[int, int]:
         """How workers have ended, those that have."""

@@ -44,13 +44,21 @@ class Layout:
             require_count(name, getattr(self, name))
         require_count("prefill_workers", self.prefill_workers, least=0)
         if self.pipelining is not None and self.pipelining not in PIPELININGS:
-            raise EngineError(f"pipelining '{self.pipelining}': known are {', '.join(PIPELININGS)}")
+            raise EngineError(
+                "layout-pipelining-unknown",
+                f"pipelining '{self.pipelining}': known are {', '.join(PIPELININGS)}",
+            )
         for name in ("partition", "stream_along"):
             if getattr(self, name) not in ("heads", "requests"):
-                raise EngineError(f"{name} '{getattr(self, name)}': known are heads, requests")
+                raise EngineError(
+                    "layout-partition-unknown", f"{name} '{getattr(self, name)}': known are heads, requests"
+                )
         if self.network not in NETWORKS or self.network == "nccl":
             known = ", ".join(name for name in NETWORKS if name != "nccl")
-            raise EngineError(f"network '{self.network}': known between workers on CPUs are {known}")
+            raise EngineError(
+                "layout-network-unknown",
+                f"network '{self.network}': known between workers on CPUs are {known}",
+            )
         if self.batches != "auto":
             self._settle()
 
@@ -60,7 +68,8 @@ class Layout:
         if stages > 1:
             if batches not in (None, stages) or pipelining not in (None, "fixed"):
                 raise EngineError(
-                    f"{stages} pipeline stages take {stages} batches, fixed: leave batches and pipelining out"
+                    "layout-stages-batches",
+                    f"{stages} pipeline stages take {stages} batches, fixed: leave both out",
                 )
             batches, pipelining = stages, "fixed"
         if batches is None:
@@ -70,15 +79,17 @@ class Layout:
         pipelining = pipelining or ("serial" if batches == 1 else "rotational")
         if pipelining == "serial" and batches != 1:
             raise EngineError(
-                f"serial execution has one batch, not {batches}: choose rotational or fixed pipelining"
+                "layout-serial-batches",
+                f"serial execution has one batch, not {batches}: choose rotational or fixed pipelining",
             )
         object.__setattr__(self, "batches", batches)
         object.__setattr__(self, "pipelining", pipelining)
         if self.model_workers % self.places:
             what = "stages" if stages > 1 else f"replicas of {batches} batches"
             raise EngineError(
+                "layout-replicas-uneven",
                 f"{self.model_workers} model workers do not divide into the {self.places} {what}: give a "
-                f"multiple of {self.places}"
+                f"multiple of {self.places}",
             )
 
     @property
@@ -113,18 +124,15 @@ class Layout:
 
     def dealt(self, heads: int, kv_heads: int) -> Partition:
         """Who has which heads; an EngineError if they cannot be dealt out so."""
-        try:
-            return Partition(
-                self.partition,
-                self.ranks,
-                self.attention_workers,
-                heads,
-                kv_heads,
-                self.stream_chunks,
-                self.stream_along,
-            )
-        except ValueError as error:
-            raise EngineError(str(error)) from error
+        return Partition(
+            self.partition,
+            self.ranks,
+            self.attention_workers,
+            heads,
+            kv_heads,
+            self.stream_chunks,
+            self.stream_along,
+        )
 
     def cores(self) -> list[int]:
         """A core for each worker, in the order of `names`; an EngineError if there are too few."""
@@ -132,9 +140,10 @@ class Layout:
         if self.workers > len(usable) and not self.oversubscribe:
             prefill = f", {self.prefill_workers} prefill" if self.prefill_workers else ""
             raise EngineError(
+                "layout-cores-too-few",
                 f"{self.model_workers} model{prefill} and {self.attention_workers} attention workers need "
                 f"{self.workers} cores, and {len(usable)} may be used: give fewer workers, or let them share "
-                "cores (oversubscribe)"
+                "cores (oversubscribe)",
             )
         return [usable[number % len(usable)] for number in range(self.workers)]
 

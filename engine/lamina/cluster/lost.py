@@ -11,13 +11,18 @@ from lamina.pipeline import EngineError
 class LostError(EngineError):
     """Some workers cannot go on. Nobody in `workers`: all can, and yet they have lost each other."""
 
-    def __init__(self, workers: Collection[int], why: str) -> None:
-        super().__init__(why)
+    def __init__(self, workers: Collection[int], code: str, why: str) -> None:
+        super().__init__(code, why)
         self.workers = frozenset(workers)
 
 
 class WorkplaceLostError(EngineError):
     """What workers come from has ended, and they with it: another one takes its place when it is asked."""
+
+
+def last_sentence(output: str) -> str:
+    """The last line of a process's output that is a sentence: below it a traceback may have an error code."""
+    return next((line for line in reversed(output.splitlines()) if " " in line), "")
 
 
 class Replaced(NamedTuple):

@@ -19,7 +19,7 @@ import msgpack
 from lamina import host_memory
 from lamina.cluster.boot import Boot
 from lamina.cluster.layout import Layout
-from lamina.cluster.lost import WorkplaceLostError
+from lamina.cluster.lost import WorkplaceLostError, last_sentence
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.options import EngineError
 
@@ -116,12 +116,12 @@ class Machine:
                     raise self._lost(process) from error
                 raise
         if "refused" in answer:
-            raise EngineError(str(answer["refused"]))
+            raise EngineError(answer.get("code", "machine-refused"), answer["refused"])
         return answer
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._closed:
-            raise EngineError("the machine was closed: make a new one")
+            raise EngineError("machine-closed", "the machine was closed: make a new one")
         if self._process is None:
             self._heard = msgpack.Unpacker()
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process that writes to it
@@ -149,12 +149,12 @@ class Machine:
             self._heard.feed(piece)
 
     def _lost(self, process: subprocess.Popen[bytes]) -> EngineError:
-        status, last = process.wait(), self.errors().rpartition("\n")[2]
+        status, last = process.wait(), last_sentence(self.errors())
         how = f"it was killed by {signal.Signals(-status).name}" if status < 0 else last or f"with {status}"
         assert self._finish
         self._finish()
         self._process = None
-        return WorkplaceLostError(f"the process that workers start from has ended: {how}")
+        return WorkplaceLostError("machine-lost", f"the process that workers start from has ended: {how}")
 
     def __enter__(self) -> Machine:
         return self

@@ -52,7 +52,8 @@ class Nursery:
                 "ends": {str(pid): self._ended[pid] for pid in message.get("ends", ()) if pid in self._ended}
             }
         except (ValueError, OSError) as error:
-            return {"refused": str(error) or type(error).__name__}
+            code = getattr(error, "code", "machine-refused")
+            return {"refused": str(error) or type(error).__name__, "code": code}
         except Exception as error:
             # Other engines' workers come from here too: one model's trouble is not theirs.
             return {"refused": f"{type(error).__name__}: {error}"}

@@ -48,8 +48,9 @@ def answers(names: Sequence[str], asked: Sequence[Any]) -> list[Any]:
     if late:
         silent = [name for name, one in zip(names, asked, strict=True) if one in late]
         raise EngineError(
+            "ray-actor-late",
             f"{', '.join(silent)} did not start in {START_S:g} s: look whether the nodes have room "
-            "(`ray status`) and answer"
+            "(`ray status`) and answer",
         )
     answers = []
     for name, one in zip(names, asked, strict=True):
@@ -58,10 +59,12 @@ def answers(names: Sequence[str], asked: Sequence[Any]) -> list[Any]:
         except ray.exceptions.RayError as error:
             why = f"{name} did not start: {_reason(error)}"
             if "No module named" in why:
-                raise EngineError(f"{why}: install the same laminabench[engine] on every node") from error
+                raise EngineError(
+                    "ray-package-missing", f"{why}: install the same laminabench[engine] on every node"
+                ) from error
             if isinstance(error, ray.exceptions.RayActorError):
-                raise ActorLostError(why) from error
-            raise EngineError(why) from error
+                raise ActorLostError("ray-actor-lost", why) from error
+            raise EngineError("worker-start-failed", why) from error
     return answers
 
 

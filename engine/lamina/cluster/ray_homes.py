@@ -18,8 +18,9 @@ def require_version(names: Sequence[str], spots: Sequence[Spot]) -> None:
     for name, spot in zip(names, spots, strict=True):
         if spot.version != own:
             raise EngineError(
+                "ray-version-differs",
                 f"{name} did not start: {spot.host} has laminabench {spot.version} and the front end {own}: "
-                "install the same one on every node"
+                "install the same one on every node",
             )
 
 
@@ -37,9 +38,10 @@ def require_memory(facts: ModelFacts, boots: Sequence[Boot], spots: Sequence[Spo
     for spot in spots:
         if needs[spot.kernel] > spot.free_bytes:
             raise EngineError(
+                "engine-out-of-memory",
                 f"{', '.join(names[spot.kernel])} need {needs[spot.kernel] / 1e9:,.1f} GB on {spot.host}, "
                 f"and {spot.free_bytes / 1e9:,.1f} GB are free there: take a smaller model, fewer KV tokens, "
-                "or more nodes"
+                "or more nodes",
             )
 
 

@@ -107,7 +107,9 @@ class RayMachine:
             ]
             for name, spot, refused in zip(names, spots, answers(names, asked), strict=True):
                 if refused:
-                    raise EngineError(f"{name} did not start on {spot.host}: {refused}")
+                    raise EngineError(
+                        "worker-start-failed", f"{name} did not start on {spot.host}: {refused}"
+                    )
         except BaseException:
             for slot in slots:
                 empty(slot)
@@ -137,7 +139,9 @@ class RayMachine:
     def strike(self, handle: int, how: str) -> None:
         """Do a worker harm, to see what comes of it: "kill" it. Ray cannot "stop" one."""
         if how != "kill":
-            raise EngineError(f"workers on Ray can be killed, and nothing else ({how}) be done to them")
+            raise EngineError(
+                "ray-harm-unknown", f"workers on Ray can be killed, and nothing else ({how}) be done to them"
+            )
         started = self._started[handle]
         if started.status is None:
             installed().kill(started.slot.actor, no_restart=True)
@@ -182,7 +186,7 @@ class RayMachine:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise EngineError("the machine was closed: make a new one")
+            raise EngineError("machine-closed", "the machine was closed: make a new one")
 
     def close(self) -> None:
         """End all workers, and give back what was reserved."""

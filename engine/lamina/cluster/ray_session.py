@@ -30,7 +30,9 @@ class Session:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except (OSError, RuntimeError, ValueError, AssertionError) as error:
                 why = str(error).strip().split("\n", 1)[0]
-                raise EngineError(f"cannot join the Ray cluster at '{address}': {why}; {_START}") from error
+                raise EngineError(
+                    "ray-join-failed", f"cannot join the Ray cluster at '{address}': {why}; {_START}"
+                ) from error
             self._joined_here = True
         self._machines += 1
 
@@ -51,7 +53,8 @@ def installed() -> Any:
         import ray
     except ImportError as error:
         raise EngineError(
-            "Ray is not installed, or not whole: pip install 'laminabench[engine]' here and on every node"
+            "ray-not-installed",
+            "Ray is not installed, or not whole: pip install 'laminabench[engine]' here and on every node",
         ) from error
     return ray
 
@@ -73,19 +76,24 @@ def _require_address(address: str) -> None:
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS", address)
     if address in ("", "local"):
-        raise EngineError(f"there is no Ray cluster to join: {_START}")
+        raise EngineError("ray-no-cluster", f"there is no Ray cluster to join: {_START}")
     if "://" in address:
         raise EngineError(
+            "ray-client-address",
             f"'{address}' is for Ray's client, and the front end has to be on a node of the cluster: give "
-            "host:port of its head"
+            "host:port of its head",
         )
     if address == "auto":  # Ray knows where it has started one
         return
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise EngineError(f"'{address}' is no address of a Ray cluster: give host:port, or auto")
+        raise EngineError(
+            "ray-address-invalid", f"'{address}' is no address of a Ray cluster: give host:port, or auto"
+        )
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
     except OSError as error:
         why = error.strerror or "no answer in time"
-        raise EngineError(f"there is no Ray cluster at {address} ({why}): {_START}") from error
+        raise EngineError(
+            "ray-no-cluster", f"there is no Ray cluster at {address} ({why}): {_START}"
+        ) from error

@@ -115,8 +115,9 @@ def require_room(resources: Sequence[str]) -> None:
     if any(count > there[name] for name, count in wanted.items()):
         known = "nodes offer neither compute_gpu nor memory_gpu: " if set(wanted) == {CPU} else ""
         raise EngineError(
+            "ray-cluster-too-small",
             f"the Ray cluster is too small: wanted are {_counted(wanted)}, there are {_counted(there)} on "
-            f"{len(nodes)} nodes: {known}take fewer workers, or add nodes"
+            f"{len(nodes)} nodes: {known}take fewer workers, or add nodes",
         )
 
 
@@ -124,8 +125,9 @@ def _no_room(resources: list[str]) -> EngineError:
     free = installed().available_resources()
     left = {name: free.get(name, 0) for name in resources}
     return EngineError(
+        "ray-no-room",
         f"the Ray cluster has no room now: wanted are {_counted(Counter(resources))}, free are "
-        f"{_counted(left)}: end what else runs there, or add nodes"
+        f"{_counted(left)}: end what else runs there, or add nodes",
     )
 
 

@@ -35,12 +35,16 @@ class Scaled:
             tokens = pool_tokens * attention_workers // layout.attention_workers
             share_bytes //= layout.attention_workers
         if tokens < 1:
-            raise EngineError(f"{attention_workers} attention workers have no room for a token: keep more")
+            raise EngineError(
+                "engine-kv-too-small",
+                f"{attention_workers} attention workers have no room for a token: keep more",
+            )
         free_bytes = machine.free_bytes()
         if more * share_bytes > free_bytes:
             raise EngineError(
+                "engine-out-of-memory",
                 f"{more} more attention workers need {more * share_bytes / 1e9:,.1f} GB for KV and "
-                f"{free_bytes / 1e9:,.1f} GB are free: add fewer"
+                f"{free_bytes / 1e9:,.1f} GB are free: add fewer",
             )
         return Scaled(then, partition, tokens, machine.cores(then))
 

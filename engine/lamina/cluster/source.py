@@ -15,13 +15,21 @@ from lamina.pipeline import CoreOptions, EngineError
 def source_of(model: Any, options: CoreOptions) -> dict[str, Any]:
     """The model as the workers' machine is told of it: each of them loads or inherits it there."""
     if options.place.type != "cpu":
-        raise EngineError("workers on GPUs are not there yet: leave device out, or leave layout out")
+        raise EngineError(
+            "layout-device-unsupported",
+            "workers on GPUs are not there yet: leave device out, or leave layout out",
+        )
     if options.overcommit:
-        raise EngineError("overcommit is for an engine in one process: leave it out, or leave layout out")
+        raise EngineError(
+            "layout-overcommit-unsupported",
+            "overcommit is for an engine in one process: leave it out, or leave layout out",
+        )
     if isinstance(model, str | os.PathLike):
         path = Path(model).resolve()
         if not path.exists():
-            raise EngineError(f"there is no model at {path}: give a folder or a config.json")
+            raise EngineError(
+                "model-not-found", f"there is no model at {path}: give a folder or a config.json"
+            )
         source: Any = str(path)
     elif isinstance(model, dict):
         source = model
@@ -29,7 +37,8 @@ def source_of(model: Any, options: CoreOptions) -> dict[str, Any]:
         source = json.loads(json.dumps(model.to_dict(), default=str))
     else:
         raise EngineError(
-            "workers load the model themselves: give its folder or its config, not a model object"
+            "layout-model-object",
+            "workers load the model themselves: give its folder or its config, not a model object",
         )
     return {
         "source": source,

@@ -63,7 +63,9 @@ def settle(
             core.close()
         found[trial.batches] = one, trial
     if not found:
-        raise refused or EngineError("no number of batches goes with these workers: give one")
+        raise refused or EngineError(
+            "layout-no-batches", "no number of batches goes with these workers: give one"
+        )
     # All of them run the same sequences, so that rounds can be compared. Of equal ones the simplest.
     best, _ = min(found.values(), key=lambda pair: (pair[1].round_s, pair[1].batches))
     return best, tuple(trial for _, trial in found.values())

@@ -37,21 +37,30 @@ class CoreOptions:
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPES:
-            raise EngineError(f"dtype is {self.dtype!r}: known are {', '.join(map(str, DTYPES))}")
+            raise EngineError(
+                "engine-dtype-unknown", f"dtype is {self.dtype!r}: known are {', '.join(map(str, DTYPES))}"
+            )
         if self.load_format not in LOAD_FORMATS:
-            raise EngineError(f"load_format '{self.load_format}': known are {', '.join(LOAD_FORMATS)}")
+            raise EngineError(
+                "engine-load-format-unknown",
+                f"load_format '{self.load_format}': known are {', '.join(LOAD_FORMATS)}",
+            )
         if self.kv_tokens is not None and self.kv_bytes is not None:
-            raise EngineError("the KV memory is given in tokens and in bytes: give one of the two")
+            raise EngineError(
+                "engine-kv-twice", "the KV memory is given in tokens and in bytes: give one of the two"
+            )
         for name in ("kv_tokens", "kv_bytes"):
             if getattr(self, name) is not None:
                 require_count(name, getattr(self, name))
         if not 0 <= self.overcommit < math.inf:
-            raise EngineError(f"overcommit {self.overcommit} is no share: give 0 or more")
+            raise EngineError(
+                "engine-overcommit-invalid", f"overcommit {self.overcommit} is no share: give 0 or more"
+            )
         require_count("threads", self.threads, least=0)
         try:
             _ = self.place
         except RuntimeError as error:
-            raise EngineError(f"device '{self.device}': give cpu or cuda") from error
+            raise EngineError("engine-device-unknown", f"device '{self.device}': give cpu or cuda") from error
 
     @property
     def place(self) -> torch.device:
@@ -62,4 +71,4 @@ class CoreOptions:
 def require_count(name: str, value: object, least: int = 1) -> None:
     """Raise EngineError unless the value is a whole number, and not too small."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise EngineError(f"{name} is {value!r}: give a whole number from {least}")
+        raise EngineError("engine-count-invalid", f"{name} is {value!r}: give a whole number from {least}")

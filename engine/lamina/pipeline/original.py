@@ -20,11 +20,15 @@ def original_of(model: Any, conversion: Conversion, options: CoreOptions) -> Any
     if isinstance(model, torch.nn.Module):
         if model.dtype != conversion.dtype:
             raise EngineError(
-                f"the model is {model.dtype} and {conversion.dtype} was asked for: convert it first"
+                "model-dtype-differs",
+                f"the model is {model.dtype} and {conversion.dtype} was asked for: convert it first",
             )
         place = next(model.parameters()).device
         if place.type != options.place.type:
-            raise EngineError(f"the model is on {place} and the engine on {options.device}: move one")
+            raise EngineError(
+                "model-device-differs",
+                f"the model is on {place} and the engine on {options.device}: move one",
+            )
         return model
     folder = Path(model) if isinstance(model, str | os.PathLike) else None
     if folder and not folder.is_dir():

@@ -6,6 +6,8 @@ import itertools
 from dataclasses import dataclass
 from typing import Literal
 
+from lamina.pipeline.options import EngineError
+
 Along = Literal["heads", "requests"]
 
 
@@ -41,14 +43,16 @@ class Partition:
 
     def __post_init__(self) -> None:
         if self.kv_heads % self.ranks:
-            raise ValueError(
+            raise EngineError(
+                "layout-heads-uneven",
                 f"{self.kv_heads} KV heads do not split over {self.ranks} model workers of a replica: "
-                f"{_possible(self.kv_heads)}"
+                f"{_possible(self.kv_heads)}",
             )
         if self.along == "heads" and self.kv_heads % self.workers:
-            raise ValueError(
+            raise EngineError(
+                "layout-heads-uneven",
                 f"{self.kv_heads} KV heads do not split over {self.workers} attention workers: "
-                f"{_possible(self.kv_heads)}, or partition by requests"
+                f"{_possible(self.kv_heads)}, or partition by requests",
             )
 
     @property

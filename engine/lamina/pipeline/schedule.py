@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from lamina._native import Rotation
+from lamina.pipeline.options import EngineError
 
 Pipelining = Literal["serial", "rotational", "fixed"]
 PIPELININGS: tuple[Pipelining, ...] = ("serial", "rotational", "fixed")
@@ -32,7 +33,9 @@ class Schedule:
 
     def __init__(self, pipelining: Pipelining, batches: int, slices: int, stages: int = 1) -> None:
         if stages > 1 and (pipelining != "fixed" or batches != stages):
-            raise ValueError(f"{stages} pipeline stages take as many batches, fixed")
+            raise EngineError(
+                "layout-stages-batches", f"{stages} pipeline stages take as many batches, fixed"
+            )
         self.pipelining = pipelining
         self.batches, self.slices, self.stages = batches, slices, stages
         self._rotation = Rotation(pipelining, batches)

@@ -30,7 +30,10 @@ Checked = tuple[NDArray[np.int64], Sampling, tuple[int, ...]]
 def policy_of(policy: str | Policy) -> Policy:
     """The function that decides who is next."""
     if isinstance(policy, str) and policy not in POLICIES:
-        raise EngineError(f"policy '{policy}': known are {', '.join(POLICIES)}, or a function of your own")
+        raise EngineError(
+            "engine-policy-unknown",
+            f"policy '{policy}': known are {', '.join(POLICIES)}, or a function of your own",
+        )
     return POLICIES[policy] if isinstance(policy, str) else policy
 
 
@@ -39,8 +42,9 @@ def priority(policy: Policy, sampling: Sampling, prompt_tokens: int) -> int:
     found = policy(sampling, prompt_tokens)
     if not hasattr(found, "__index__") or abs(found) > LARGEST_PRIORITY:
         raise EngineError(
+            "engine-priority-invalid",
             f"the policy gave {found!r}: a priority is a whole number, at most {LARGEST_PRIORITY:,} either "
-            "side of 0"
+            "side of 0",
         )
     return operator.index(found)
 
@@ -55,17 +59,21 @@ def checked(
     if not sampling.ignore_eos and not decode_only:
         stops.update(facts.eos_token_ids)
     if sampling.beams > 1 and len(stops) >= facts.vocab_size:
-        raise RequestError("every token is an end token: a beam search needs one to go on with")
+        raise RequestError(
+            "request-beams-no-token", "every token is an end token: a beam search needs one to go on with"
+        )
     if sampling.width > max_sequences:
         raise RequestError(
+            "request-too-wide",
             f"{sampling.width} sequences side by side are more than the {max_sequences} that this engine "
-            "decodes together (max_sequences)"
+            "decodes together (max_sequences)",
         )
     # The last token made is never read, so it needs no position.
     if len(tokens) + sampling.max_tokens - 1 > facts.max_positions:
         raise RequestError(
+            "request-too-long",
             f"a prompt of {len(tokens):,} tokens and {sampling.max_tokens:,} to make need more than the "
-            f"model's {facts.max_positions:,} positions"
+            f"model's {facts.max_positions:,} positions",
         )
     return tokens, sampling, tuple(sorted(stops))
 
@@ -74,11 +82,17 @@ def require_goes_on(made: Sequence[int], sampling: Sampling, facts: ModelFacts) 
     """Tokens that a request has made before, if it can go on after them."""
     tokens = tuple(map(operator.index, made))
     if tokens and (sampling.width > 1 or sampling.logprobs is not None):
-        raise RequestError("a request goes on after its tokens with one sample and without logprobs")
+        raise RequestError(
+            "request-resume-unsupported",
+            "a request goes on after its tokens with one sample and without logprobs",
+        )
     if len(tokens) >= sampling.max_tokens:
         raise RequestError(
-            f"{len(tokens):,} tokens are made and {sampling.max_tokens:,} are wanted: none is left to make"
+            "request-nothing-to-make",
+            f"{len(tokens):,} tokens are made and {sampling.max_tokens:,} are wanted: none is left to make",
         )
     if wrong := [token for token in tokens if not 0 <= token < facts.vocab_size]:
-        raise RequestError(f"token {wrong[0]} was never made: the model has {facts.vocab_size:,}")
+        raise RequestError(
+            "request-token-unknown", f"token {wrong[0]} was never made: the model has {facts.vocab_size:,}"
+        )
     return tokens

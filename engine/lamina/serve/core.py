@@ -197,7 +197,9 @@ class LocalCore:
 
     def scaled(self, attention_workers: int) -> Scaled:  # noqa: ARG002
         """There is one, and it is no process."""
-        raise EngineError("an engine in one process has no workers to add: give it a layout")
+        raise EngineError(
+            "engine-no-workers", "an engine in one process has no workers to add: give it a layout"
+        )
 
     def scale(self, to: Scaled) -> None:
         """Never asked for."""

@@ -56,7 +56,9 @@ class Engine:
         self._policy = policy_of(policy)
         require_count("max_sequences", max_sequences)
         if admission not in ADMISSIONS:
-            raise EngineError(f"admission '{admission}': known are {', '.join(ADMISSIONS)}")
+            raise EngineError(
+                "engine-admission-unknown", f"admission '{admission}': known are {', '.join(ADMISSIONS)}"
+            )
         options = CoreOptions(**core)
         self._decode_only = options.decode_only
         self._max_sequences = max_sequences
@@ -111,7 +113,7 @@ class Engine:
         For when nothing waits or runs: workers in the middle of something do not answer.
         """
         if not self.idle:
-            raise EngineError("records are told when nothing is under way: run() first")
+            raise EngineError("engine-busy", "records are told when nothing is under way: run() first")
         return self._turns.surviving(self._core.records)
 
     @property
@@ -139,9 +141,11 @@ class Engine:
         """Do one of them harm, to see what comes of it: "kill" or "stop" it."""
         if worker not in self.workers:
             there = ", ".join(self.workers) or "none"
-            raise EngineError(f"no worker is called '{worker}': there are {there}")
+            raise EngineError("engine-worker-unknown", f"no worker is called '{worker}': there are {there}")
         if how not in HARMS:
-            raise EngineError(f"workers are not harmed by '{how}': known are {', '.join(HARMS)}")
+            raise EngineError(
+                "engine-harm-unknown", f"workers are not harmed by '{how}': known are {', '.join(HARMS)}"
+            )
         self._core.strike(worker, how)
 
     def scale(self, *, attention_workers: int) -> None:
@@ -151,7 +155,9 @@ class Engine:
         memory is free: his KV is computed again from his prompt and tokens. No token is lost.
         """
         if self._broken:
-            raise EngineError("the engine was closed, or an iteration broken off: make a new engine")
+            raise EngineError(
+                "engine-closed", "the engine was closed, or an iteration broken off: make a new engine"
+            )
         to = self._core.scaled(attention_workers)
         self._broken = True
         with torch.inference_mode():
@@ -191,7 +197,10 @@ class Engine:
                 key=key,
             )
             if place is None:
-                raise EngineError(f"request {number} would not fit any more: keep more attention workers")
+                raise EngineError(
+                    "engine-scale-request-too-large",
+                    f"request {number} would not fit any more: keep more attention workers",
+                )
             found[place] = request
         return found
 
@@ -249,8 +258,9 @@ class Engine:
         place = self._turns.scheduler.add(begun, to_make, width=sampling.width, key=key)
         if place is None:
             raise RequestError(
+                "request-exceeds-kv",
                 f"a prompt of {len(tokens):,} tokens and {sampling.width} x {sampling.max_tokens:,} to make "
-                f"do not fit in the KV memory of {self._core.pool_tokens:,} tokens, even alone"
+                f"do not fit in the KV memory of {self._core.pool_tokens:,} tokens, even alone",
             )
         request = Request(number, tokens, sampling, stops, seed, place, key, made)
         self._numbers += 1
@@ -276,7 +286,7 @@ class Engine:
     def result(self, number: int) -> Result:
         """What came of a request that has ended. It is kept until it is asked for, and then forgotten."""
         if number in self._requests:
-            raise RequestError(f"request {number} has not ended yet")
+            raise RequestError("request-unfinished", f"request {number} has not ended yet")
         if number not in self._results:
             raise _unknown(number)
         return self._results.pop(number)
@@ -289,7 +299,9 @@ class Engine:
         Those who join a batch have their prompts computed first.
         """
         if self._broken:
-            raise EngineError("the engine was closed, or an iteration broken off: make a new engine")
+            raise EngineError(
+                "engine-closed", "the engine was closed, or an iteration broken off: make a new engine"
+            )
         if self._drained:
             return self._drained.popleft()
         if self.idle:
@@ -349,7 +361,7 @@ class Engine:
             if ended:
                 result = self._results.get(number)
                 if result and result.error:
-                    raise RequestError(f"request {number} failed: {result.error}")
+                    raise RequestError("request-failed", f"request {number} failed: {result.error}")
                 return
             if number in self._requests:
                 self.step()

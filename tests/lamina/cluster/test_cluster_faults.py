@@ -56,7 +56,7 @@ def test_a_machine_closed_under_an_engine(saved: Saved) -> None:
         machine.close()
         assert not any(map(alive, pids))
         assert trouble(engine) == "the machine was closed: make a new one"
-    with pytest.raises(EngineError, match="the machine was closed: make a new one"):
+    with pytest.raises(EngineError, match="machine-closed"):
         Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine)
     machine.close()
 
@@ -88,7 +88,7 @@ def test_closing_twice_and_using_it_afterwards(saved: Saved, machine: Machine, w
     assert not workers_of(machine)
     engine.close()
     for use in (engine.step, engine.run, engine.core.records, engine.check_integrity, engine.core.kv_used):
-        with pytest.raises(EngineError, match="was closed"):
+        with pytest.raises(EngineError, match="engine-closed"):
             use()
     engine.cancel(number)
     assert engine.result(number).completions[0].finish_reason == "cancelled"
@@ -132,13 +132,11 @@ def test_a_worker_that_cannot_begin(
 ) -> None:
     """Before it has found the front end, and after."""
     monkeypatch.setattr(Layout, "cores", lambda layout: [4095] * layout.workers)
-    with pytest.raises(
-        EngineError, match=r"^(model|attention) \d did not start: OSError: .*Invalid argument"
-    ):
+    with pytest.raises(EngineError, match="worker-start-failed"):
         Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=500)
     assert not workers_of(machine)
     monkeypatch.undo()
-    with pytest.raises(EngineError, match=r"^(model|attention) . cannot go on: "):
+    with pytest.raises(EngineError, match="worker-failed"):
         Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=500, backend="no such backend")
     assert not workers_of(machine)
 

@@ -91,16 +91,15 @@ def test_more_than_there_is(ray_machine: RayMachine, saved: Saved, monkeypatch: 
     layout = Layout(3, 1, batches=4, oversubscribe=True)
     with pytest.raises(
         EngineError,
-        match=r"^the Ray cluster is too small: wanted are 3 compute_gpu and 1 memory_gpu, there are 2 "
-        r"compute_gpu and 2 memory_gpu on 2 nodes: take fewer workers, or add nodes$",
+        match="ray-cluster-too-small",
     ):
         ray_machine.cores(layout)
     before = len(groups())
-    with pytest.raises(EngineError, match=r"^the Ray cluster is too small"):
+    with pytest.raises(EngineError, match="ray-cluster-too-small"):
         Engine(saved("llama-gqa"), layout=layout, machine=ray_machine)
     assert len(groups()) == before
     monkeypatch.setattr(ray_slots, "RESOURCES", {"model": "no_such", "attention": "no_such"})
-    with pytest.raises(EngineError, match=r"wanted are 3 CPU, there are 2 CPU on 2 nodes: .* neither"):
+    with pytest.raises(EngineError, match="ray-cluster-too-small"):
         ray_machine.cores(Layout(2, 1, batches=3))
 
 
@@ -115,7 +114,7 @@ def test_more_than_is_free(
         before = len(groups())
         with pytest.raises(
             EngineError,
-            match=r"^the Ray cluster has no room now: wanted are 2 compute_gpu and 1 ",
+            match="ray-no-room",
         ):
             Engine(saved("llama-gqa"), layout=Layout(2, 1, batches=3, oversubscribe=True), machine=other)
         assert len(groups()) == before
@@ -154,7 +153,7 @@ def test_workers_on_cores(
         assert len(groups()) == before + 1
     assert len(groups()) == before
     eventually(lambda: not any(map(alive, (model.pid, attention.pid, fresh.pid))))
-    with pytest.raises(EngineError, match="the machine was closed: make a new one"):
+    with pytest.raises(EngineError, match="machine-closed"):
         machine.cores(Layout())
 
 

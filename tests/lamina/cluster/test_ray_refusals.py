@@ -14,6 +14,7 @@ import torch
 
 from lamina.cluster import ray_session, ray_slots
 from lamina.cluster.boot import Boot
+from lamina.cluster.lost import last_sentence
 from lamina.cluster.ray_homes import at_home, require_memory, require_version
 from lamina.cluster.ray_machine import RayMachine
 from lamina.cluster.ray_worker import RayWorker, Spot, installed_version
@@ -60,24 +61,18 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_ray")
 @pytest.mark.parametrize(
-    ("address", "sentence"),
+    ("address", "code"),
     [
-        (
-            "local",
-            r"there is no Ray cluster to join: start one with `ray start --head` ",
-        ),
-        ("", r"there is no Ray cluster to join"),
-        (
-            "ray://there:10001",
-            r"'ray://there:10001' is for Ray's client, and the front end has to be on a",
-        ),
-        ("there", r"'there' is no address of a Ray cluster: give host:port, or auto"),
-        ("there:0", r"'there:0' is no address"),
-        ("there:99999", r"'there:99999' is no address"),
+        ("local", "ray-no-cluster"),
+        ("", "ray-no-cluster"),
+        ("ray://there:10001", "ray-client-address"),
+        ("there", "ray-address-invalid"),
+        ("there:0", "ray-address-invalid"),
+        ("there:99999", "ray-address-invalid"),
     ],
 )
-def test_addresses_that_cannot_be(address: str, sentence: str) -> None:
-    with pytest.raises(EngineError, match=f"^{sentence}"):
+def test_addresses_that_cannot_be(address: str, code: str) -> None:
+    with pytest.raises(EngineError, match=code):
         RayMachine(address)
 
 
@@ -85,10 +80,10 @@ def test_addresses_that_cannot_be(address: str, sentence: str) -> None:
 def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(EngineError, match=rf"^there is no Ray cluster at 127\.0\.0\.1:{port} \(.*refused"):
+    with pytest.raises(EngineError, match="ray-no-cluster"):
         RayMachine(f"127.0.0.1:{port}")
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
-    with pytest.raises(EngineError, match=rf"^there is no Ray cluster at 127\.0\.0\.1:{port} "):
+    with pytest.raises(EngineError, match="ray-no-cluster"):
         RayMachine()
 
 
@@ -98,9 +93,7 @@ def test_what_ray_says_of_a_cluster_that_is_not_there(monkeypatch: pytest.Monkey
         raise ConnectionError("Could not find any running Ray instance.\nAnd more.")
 
     monkeypatch.setattr("ray.init", refuse)
-    with pytest.raises(
-        EngineError, match=r"^cannot join the Ray cluster at 'auto': Could not find any running Ray instance"
-    ):
+    with pytest.raises(EngineError, match="ray-join-failed"):
         RayMachine("auto")
 
 
@@ -122,7 +115,7 @@ def test_ray_is_left_by_those_who_have_joined(initialised: bool, monkeypatch: py
 
 def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(EngineError, match=r"^Ray is not installed, or not whole: pip install 'laminabench\["):
+    with pytest.raises(EngineError, match="ray-not-installed"):
         RayMachine("127.0.0.1:1")
 
 
@@ -153,11 +146,9 @@ def test_what_each_kind_of_worker_takes(monkeypatch: pytest.MonkeyPatch) -> None
     slots.slots.append(ray_slots.Slot(None, 0, "compute_gpu"))
     assert slots.resource_of("model") == "compute_gpu", "whose node has just gone"
     ray_slots.require_room(["CPU"] * 6 + ["memory_gpu"])
-    with pytest.raises(
-        EngineError, match="wanted are 2 memory_gpu, there are 1 memory_gpu on 2 nodes: take fewer workers"
-    ):
+    with pytest.raises(EngineError, match="ray-cluster-too-small"):
         ray_slots.require_room(["memory_gpu"] * 2)
-    with pytest.raises(EngineError, match=r"wanted are 7 CPU, there are 6 CPU on 2 nodes: .* neither"):
+    with pytest.raises(EngineError, match="ray-cluster-too-small"):
         ray_slots.require_room(["CPU"] * 7)
 
 
@@ -179,7 +170,7 @@ def test_the_same_package_on_every_node() -> None:
     require_version(["model 0"], [replace(SPOT, version=installed_version())])
     with pytest.raises(
         EngineError,
-        match=r"^model 0 did not start: 10\.0\.0\.1 has laminabench 1\.0 and the front end .*: install",
+        match="ray-version-differs",
     ):
         require_version(["model 0"], [SPOT])
 
@@ -188,10 +179,10 @@ def test_what_does_not_fit_on_a_node() -> None:
     """Weights as they are loaded and packed, and KV: 80 and 2 x 2 x 2 x 8 x 4 = 256 bytes a token."""
     require_memory(FACTS, [BOOT], [SPOT])
     require_memory(FACTS, [BOOT, ATTENTION], [SPOT, replace(SPOT, kernel="other", free_bytes=2560)])
-    with pytest.raises(EngineError, match=r"^model 0, model 1 need 0\.0 GB on 10\.0\.0\.1, and 0\.0 GB"):
+    with pytest.raises(EngineError, match="engine-out-of-memory"):
         require_memory(FACTS, [BOOT, replace(BOOT, name="model 1")], [SPOT, SPOT])
     require_memory(FACTS, [BOOT, BOOT], [SPOT, replace(SPOT, loaded=True)])
-    with pytest.raises(EngineError, match=r"^attention 0 need"):
+    with pytest.raises(EngineError, match="engine-out-of-memory"):
         require_memory(FACTS, [ATTENTION], [replace(SPOT, free_bytes=2559)])
 
 
@@ -207,4 +198,4 @@ def test_a_model_that_a_node_has_not(tmp_path: Path) -> None:
     assert "nowhere" in str(actor.prepare(model, "model"))
     status, text = actor.run(BOOT.said(), model, Attended((), torch.float32))
     assert status == 1
-    assert "nowhere" in text.rpartition("\n")[2]
+    assert "nowhere" in last_sentence(text)

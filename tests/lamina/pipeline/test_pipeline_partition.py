@@ -80,10 +80,10 @@ def test_chunks_by_hand() -> None:
 
 
 def test_refusals_say_what_is_possible() -> None:
-    with pytest.raises(ValueError, match="12 KV heads do not split over 5 model workers of a replica") as why:
+    with pytest.raises(ValueError, match="layout-heads-uneven") as why:
         Partition("requests", 5, 1, 12, 12)
     assert str(why.value).endswith("possible are 1, 2, 3, 4, 6, 12")
-    with pytest.raises(ValueError, match="2 KV heads do not split over 3 attention workers") as why:
+    with pytest.raises(ValueError, match="layout-heads-uneven") as why:
         Partition("heads", 1, 3, 8, 2)
     assert str(why.value).endswith("possible are 1, 2, or partition by requests")
     assert Partition("requests", 1, 3, 8, 2).pools == 3

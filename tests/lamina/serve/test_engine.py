@@ -178,7 +178,7 @@ def test_cancelling_at_every_stage(model: Any) -> None:
 def test_cancelling_what_has_ended_changes_nothing(model: Any) -> None:
     engine = Engine(model, kv_tokens=60)
     number = engine.submit(PROMPT, Sampling(max_tokens=2))
-    with pytest.raises(RequestError, match="has not ended yet"):
+    with pytest.raises(RequestError, match="request-unfinished"):
         engine.result(number)
     engine.run()
     engine.cancel(number)
@@ -199,7 +199,7 @@ def test_shortest_first_and_a_policy_of_ones_own(model: Any) -> None:
     assert order("sjf") == [1, 2, 0]
     assert order(lambda sampling, prompt_tokens: prompt_tokens) == [0, 2, 1]
     assert order(lambda sampling, prompt_tokens: -prompt_tokens) == [1, 2, 0]
-    with pytest.raises(EngineError, match=r"the policy gave 0\.5: a priority is a whole number"):
+    with pytest.raises(EngineError, match="engine-priority-invalid"):
         order(lambda sampling, prompt_tokens: 0.5)
 
 
@@ -224,57 +224,53 @@ def test_a_step_says_where_its_time_went(model: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "wish", "sentence"),
+    ("prompt", "wish", "code"),
     [
-        ([], {}, "the prompt is empty"),
-        ([[1, 2]], {}, r"the prompt has the shape \(1, 2\): give one row"),
-        (torch.tensor([[1, 2]]), {}, r"the prompt has the shape \(1, 2\)"),
-        ([[1], [2, 3]], {}, "the prompt is no row of token ids"),
-        ([1.5, 2.5], {}, "the prompt is made of float64"),
-        ("hello", {}, "the prompt has the shape"),
-        (None, {}, "the prompt has the shape"),
-        ([5, 120], {}, r"prompt token 1 is 120: the vocabulary has 120"),
-        ([-1], {}, "prompt token 0 is -1"),
-        ([1] * 250, {"max_tokens": 8}, "need more than the model's 256 positions"),
-        ([1] * 90, {"max_tokens": 12}, "do not fit in the KV memory of 100 tokens, even alone"),
-        ([1] * 10, {"max_tokens": 30, "n": 4}, "4 x 30 to make do not fit"),
-        (7, {}, "given by its length is for decode-only engines"),
-        (
-            [1],
-            {"n": 9, "max_tokens": 2},
-            r"9 sequences side by side are more than the 8 .* \(max_sequences\)",
-        ),
-        ([1], {"seed": "7"}, "seed is '7': give a whole number"),
-        ([1], {"seed": 1.5}, "seed is 1.5"),
-        ([1], {"max_tokens": 5.0}, "max_tokens is 5.0: give a whole number"),
-        ([1], {"logprobs": True}, "logprobs is True"),
-        ([1], {"stop_tokens": 3}, "stop_tokens is 3: give a tuple"),
-        ([1], {"stop_tokens": (5.5,)}, "a stop token is 5.5"),
-        ([1], {"stop_tokens": tuple(range(65))}, "stop_tokens has 65 tokens: at most 64"),
-        ([1], {"top_k": 2**70}, "top_k is"),
-        ([1], {"beams": 2, "length_penalty": 2000.0}, "length_penalty is 2000.0: too large a power"),
-        ([1], {"beams": 2, "early_stopping": "sometimes"}, "early_stopping is 'sometimes'"),
-        ([1], {"max_tokens": 0}, "max_tokens is 0"),
-        ([1], {"temperature": -1.0}, "temperature is -1.0"),
-        ([1], {"temperature": float("nan")}, "temperature is nan"),
-        ([1], {"top_p": 0.0}, "top_p is 0.0"),
-        ([1], {"top_k": -1}, "top_k is -1"),
-        ([1], {"n": 0}, "n is 0"),
-        ([1], {"beams": 2, "n": 3}, "a search of 2 beams has no more"),
-        ([1], {"beams": 2, "temperature": 1.0}, "leave temperature and logprobs out"),
-        ([1], {"stop_tokens": (500,)}, "stop token 500 is outside"),
-        ([1], {"logprobs": 121}, "logprobs is 121: give 0 to 120"),
+        ([], {}, "request-prompt-empty"),
+        ([[1, 2]], {}, "request-prompt-shape"),
+        (torch.tensor([[1, 2]]), {}, "request-prompt-shape"),
+        ([[1], [2, 3]], {}, "request-prompt-shape"),
+        ([1.5, 2.5], {}, "request-prompt-type"),
+        ("hello", {}, "request-prompt-shape"),
+        (None, {}, "request-prompt-shape"),
+        ([5, 120], {}, "request-prompt-token"),
+        ([-1], {}, "request-prompt-token"),
+        ([1] * 250, {"max_tokens": 8}, "request-too-long"),
+        ([1] * 90, {"max_tokens": 12}, "request-exceeds-kv"),
+        ([1] * 10, {"max_tokens": 30, "n": 4}, "request-exceeds-kv"),
+        (7, {}, "request-prompt-length-only"),
+        ([1], {"n": 9, "max_tokens": 2}, "request-too-wide"),
+        ([1], {"seed": "7"}, "request-not-whole"),
+        ([1], {"seed": 1.5}, "request-not-whole"),
+        ([1], {"max_tokens": 5.0}, "request-not-whole"),
+        ([1], {"logprobs": True}, "request-not-whole"),
+        ([1], {"stop_tokens": 3}, "sampling-stop-tokens-invalid"),
+        ([1], {"stop_tokens": (5.5,)}, "request-not-whole"),
+        ([1], {"stop_tokens": tuple(range(65))}, "sampling-stop-tokens-invalid"),
+        ([1], {"top_k": 2**70}, "sampling-top-k-invalid"),
+        ([1], {"beams": 2, "length_penalty": 2000.0}, "sampling-length-penalty-invalid"),
+        ([1], {"beams": 2, "early_stopping": "sometimes"}, "sampling-early-stopping-invalid"),
+        ([1], {"max_tokens": 0}, "sampling-max-tokens-invalid"),
+        ([1], {"temperature": -1.0}, "sampling-temperature-invalid"),
+        ([1], {"temperature": float("nan")}, "sampling-temperature-invalid"),
+        ([1], {"top_p": 0.0}, "sampling-top-p-invalid"),
+        ([1], {"top_k": -1}, "sampling-top-k-invalid"),
+        ([1], {"n": 0}, "sampling-n-invalid"),
+        ([1], {"beams": 2, "n": 3}, "sampling-n-invalid"),
+        ([1], {"beams": 2, "temperature": 1.0}, "sampling-beams-invalid"),
+        ([1], {"stop_tokens": (500,)}, "sampling-stop-tokens-invalid"),
+        ([1], {"logprobs": 121}, "sampling-logprobs-invalid"),
     ],
 )
 def test_what_cannot_be_served_is_refused_and_the_others_go_on(
-    prompt: Any, wish: dict[str, Any], sentence: str, model: Any
+    prompt: Any, wish: dict[str, Any], code: str, model: Any
 ) -> None:
     engine = Engine(model, kv_tokens=100, max_sequences=8)
     unharmed = engine.submit(PROMPT, Sampling(max_tokens=5))
     engine.step()
-    with pytest.raises(RequestError, match=sentence):
+    with pytest.raises(RequestError, match=code):
         engine.submit(prompt, Sampling(**wish))
-    with pytest.raises(RequestError, match=sentence):
+    with pytest.raises(RequestError, match=code):
         engine.generate([PROMPT, prompt], Sampling(**wish))
     engine.run()
     assert len(tokens_of(engine, unharmed)[0]) == 5
@@ -309,7 +305,7 @@ def test_a_stream_of_a_failed_request_says_so(model: Any, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(engine.core, "prompt", unlucky)
     number = engine.submit(PROMPT)
-    with pytest.raises(RequestError, match=f"request {number} failed: .* as luck would have it"):
+    with pytest.raises(RequestError, match="request-failed"):
         list(engine.stream(number))
     engine.check_integrity()
 
@@ -358,9 +354,9 @@ def test_decode_only_takes_a_columns_numbers(model: Any) -> None:
     engine = Engine(model, kv_tokens=300, decode_only=True)
     engine.submit(np.int64(20), Sampling(max_tokens=2))
     assert engine.step().kv_tokens == 20
-    with pytest.raises(RequestError, match="length is 0"):
+    with pytest.raises(RequestError, match="request-prompt-empty"):
         engine.submit(0)
-    with pytest.raises(RequestError, match="length is True"):
+    with pytest.raises(RequestError, match="request-not-whole"):
         engine.submit(True)
 
 
@@ -405,36 +401,36 @@ def test_an_iteration_broken_off_is_not_gone_on_with(model: Any, monkeypatch: py
     monkeypatch.setattr(engine.core, "land", interrupted)
     with pytest.raises(KeyboardInterrupt):
         engine.step()
-    with pytest.raises(EngineError, match="an iteration broken off"):
+    with pytest.raises(EngineError, match="engine-closed"):
         engine.step()
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "code"),
     [
-        ({"policy": "lifo"}, "policy 'lifo': known are fifo, sjf"),
-        ({"max_sequences": 0}, "max_sequences is 0: give a whole number from 1"),
-        ({"kv_tokens": 10, "kv_bytes": 10}, "give one of the two"),
-        ({"kv_tokens": 10.5}, "kv_tokens is 10.5: give a whole number from 1"),
-        ({"max_sequences": 2.5}, "max_sequences is 2.5"),
-        ({"admission": "hope"}, "admission 'hope': known are reserve, grow"),
-        ({"load_format": "pickle"}, "load_format 'pickle': known are safetensors, dummy"),
-        ({"dtype": "float16"}, "dtype is 'float16': known are torch.float32"),
-        ({"threads": -1}, "threads is -1"),
-        ({"device": "abacus"}, "device 'abacus': give cpu or cuda"),
-        ({"overcommit": -1.0}, "overcommit -1.0 is no share"),
-        ({"kv_bytes": 100}, "100 bytes of KV memory hold no token"),
-        ({"dtype": torch.bfloat16}, "torch.float32 and torch.bfloat16 was asked for"),
+        ({"policy": "lifo"}, "engine-policy-unknown"),
+        ({"max_sequences": 0}, "engine-count-invalid"),
+        ({"kv_tokens": 10, "kv_bytes": 10}, "engine-kv-twice"),
+        ({"kv_tokens": 10.5}, "engine-count-invalid"),
+        ({"max_sequences": 2.5}, "engine-count-invalid"),
+        ({"admission": "hope"}, "engine-admission-unknown"),
+        ({"load_format": "pickle"}, "engine-load-format-unknown"),
+        ({"dtype": "float16"}, "engine-dtype-unknown"),
+        ({"threads": -1}, "engine-count-invalid"),
+        ({"device": "abacus"}, "engine-device-unknown"),
+        ({"overcommit": -1.0}, "engine-overcommit-invalid"),
+        ({"kv_bytes": 100}, "engine-kv-too-small"),
+        ({"dtype": torch.bfloat16}, "model-dtype-differs"),
     ],
 )
-def test_engines_that_cannot_be_made(options: dict[str, Any], sentence: str, model: Any) -> None:
-    with pytest.raises(EngineError, match=sentence):
+def test_engines_that_cannot_be_made(options: dict[str, Any], code: str, model: Any) -> None:
+    with pytest.raises(EngineError, match=code):
         Engine(model, **options)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_without_a_gpu_an_engine_on_one_says_so(model: Any) -> None:
-    with pytest.raises(CudaError, match=r"^(there is no CUDA device|this torch|the CUDA kernels)[^\n]*$"):
+    with pytest.raises(CudaError, match=r"^(there is no CUDA device|this torch|the CUDA kernels)"):
         Engine(model, kv_tokens=100, device="cuda")
 
 
