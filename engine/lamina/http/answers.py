@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NotRequired
 
 from pydantic import with_config
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 # Nothing else is in an answer: whoever checks answers against the description notices an undocumented field.
 _exact = with_config({"extra": "forbid"})
