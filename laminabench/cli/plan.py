@@ -134,7 +134,7 @@ def asked(
     if plot:
         check_target(plot)
     known, model = priced_devices(prices, price_basis, powers), modelled(model_name)
-    chosen = devices_of(devices or DEVICES, known)
+    chosen = devices_of(DEVICES if devices is None else devices, known)
     if note := price_note(chosen):
         out.note(note)
     return PlanRequest(

@@ -15,9 +15,18 @@ from typing import Any
 
 import torch
 
-from lamina.convert.program import Instruction, Name, Piece, Program, Value
-from lamina.convert.shard_collective import COLLECTIVE, RANK, Collective, own_part
-from lamina.convert.shard_places import (
+from lamina.convert.program import (
+    COLLECTIVE,
+    RANK,
+    Collective,
+    Instruction,
+    Name,
+    Piece,
+    Program,
+    Value,
+    own_part,
+)
+from lamina.convert.sharding.places import (
     WHOLE,
     ConflictError,
     Partial,
@@ -27,8 +36,8 @@ from lamina.convert.shard_places import (
     Whole,
     unsplit,
 )
-from lamina.convert.shard_products import multiply, product_of
-from lamina.convert.shard_rules import pass_on
+from lamina.convert.sharding.products import multiply, product_of
+from lamina.convert.sharding.rules import pass_on
 from lamina.convert.spec import Spec, make_spec
 
 _aten = torch.ops.aten

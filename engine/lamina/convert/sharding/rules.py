@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from lamina.convert.program import Instruction, Name, names_in
-from lamina.convert.shard_places import (
+from lamina.convert.sharding.places import (
     PARTIAL,
     WHOLE,
     Partial,

@@ -8,8 +8,8 @@ from fractions import Fraction
 from typing import Protocol
 
 from lamina.convert.program import Instruction, Name, names_in
-from lamina.convert.shard_places import PARTIAL, WHOLE, Place, Split, Whole, blocks_between, unsplit
-from lamina.convert.shard_rules import Flow
+from lamina.convert.sharding.places import PARTIAL, WHOLE, Place, Split, Whole, blocks_between, unsplit
+from lamina.convert.sharding.rules import Flow
 
 # A row of an expert's weight must begin at a multiple of as many bytes.
 _GROUPED_ALIGNMENT = 16

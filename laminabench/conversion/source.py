@@ -15,7 +15,7 @@ from laminabench.catalog.to_hf_config import to_hf_config
 
 
 @dataclass(frozen=True)
-class Asked:
+class ModelSource:
     """A model as it was asked for: its config or where that is, and where the shapes come from."""
 
     name: str
@@ -37,19 +37,19 @@ class Asked:
         return found if isinstance(found, int) else None
 
 
-def asked(name: str) -> Asked:
+def model_source(name: str) -> ModelSource:
     """The model called `name`; a UserError suggests what was meant."""
     path, catalogue = Path(name), load_models()
     # As with --model elsewhere: a folder that happens to be called like a known model does not hide it.
     if path.suffix == ".json" or (name not in catalogue and name not in SMALL_MODELS and path.is_dir()):
         file = path / "config.json" if path.is_dir() else path
         called = file.resolve().parent.name if file.name == "config.json" else file.stem
-        return Asked(_printable(called or name), "config", _printable(str(file)), file)
+        return ModelSource(_printable(called or name), "config", _printable(str(file)), file)
     known = {found: found for found in (*catalogue, *SMALL_MODELS)}
     key = pick("model", name, known, hint="(or give the path of a Hugging Face config.json)")
     if key in SMALL_MODELS:
-        return Asked(key, "family", "a small config made up to show the family", SMALL_MODELS[key])
-    return Asked(key, "catalogue", f"the catalogue: {catalogue[key].source}", to_hf_config(key))
+        return ModelSource(key, "family", "a small config made up to show the family", SMALL_MODELS[key])
+    return ModelSource(key, "catalogue", f"the catalogue: {catalogue[key].source}", to_hf_config(key))
 
 
 def _printable(text: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import gcd, prod
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,24 +13,30 @@ from transformers import PreTrainedModel
 from lamina.convert.bind import BoundSlice, bind_python, tensors_by_name, usable
 from lamina.convert.classes import SliceClass
 from lamina.convert.codegen import slice_source
-from lamina.convert.describe import weight_name
+from lamina.convert.constants import BoundConstants, Constant, weight_name
 from lamina.convert.errors import ConversionError
-from lamina.convert.program import Name
-from lamina.convert.shard_collective import COLLECTIVE, RANK, Collective
-from lamina.convert.shard_places import WeightPart
-from lamina.convert.shard_program import ShardedProgram, shard_program
-from lamina.convert.shard_weights import RankWeights
+from lamina.convert.program import COLLECTIVE, RANK, Collective, Name
+from lamina.convert.sharding.places import WeightPart
+from lamina.convert.sharding.program import ShardedProgram, shard_program
+from lamina.convert.sliced import SlicedModel
+from lamina.operators import AttentionOp
 
-if TYPE_CHECKING:
-    from lamina.convert.conversion import Conversion
-    from lamina.operators import AttentionOp
+
+@dataclass(frozen=True)
+class Sharing:
+    """What ranks share out and what each of them has."""
+
+    weights: dict[str, list[str]]  # names by how they are split: columns, rows, first, whole
+    weight_bytes: int
+    rank_weight_bytes: int
+    collectives: tuple[tuple[tuple[int, ...], dict[str, list[str]]], ...]  # of slices alike, by part
 
 
 @dataclass(frozen=True)
 class Sharded:
     """A conversion for `degree` ranks: they run the same code on shares of heads and weights."""
 
-    conversion: Conversion
+    whole: SlicedModel
     degree: int
     attentions: tuple[AttentionOp, ...]  # as one rank's attention workers see them
     classes: tuple[SliceClass, ...] = field(repr=False)
@@ -58,13 +63,13 @@ class Sharded:
         backend: str = "python",
         device: torch.device | str = "cpu",
     ) -> list[BoundSlice]:
-        """The slices of one rank, as Conversion.bind gives those of all.
+        """The slices of one rank, as SlicedModel.bind gives those of the whole model.
 
         Tensors are the whole model's; what is split is copied. With one rank, no collective is needed.
         """
         self._part(rank, 1)
         if self.degree == 1:
-            return self.conversion.bind(tensors, backend, device)
+            return self.whole.bind(tensors, backend, device)
         if backend != "python":
             raise ConversionError(
                 "convert-shard-backend",
@@ -75,12 +80,12 @@ class Sharded:
             raise ConversionError(
                 "convert-no-collective", f"{self.degree} ranks need a collective to sum with"
             )
-        whole = {name for name, part in self._held() if part.kind == "whole"}
+        kept = {name for name, part in self._held() if part.kind == "whole"}
         given, place = tensors_by_name(tensors), usable(device)
-        weights = RankWeights(self.conversion.constants, given, place, rank, self.degree, whole)
+        weights = _RankWeights(self.whole.constants, given, place, rank, self.degree, kept)
         known = {RANK: rank, COLLECTIVE: collective}
         bound: list[BoundSlice] = []
-        for piece in self.conversion.slices:
+        for piece in self.whole.slices:
             program, kind = self.programs[piece.class_index], self.classes[piece.class_index]
             taken = [
                 weights.take(name, part) for name, part in zip(piece.weights, program.weights, strict=True)
@@ -89,42 +94,38 @@ class Sharded:
             bound.append(bind_python(kind, piece.index, taken, place, extras))
         return bound
 
-    def describe(self) -> dict[str, Any]:
-        """What is split and how, and what ranks say to each other, ready for JSON.
+    def describe(self) -> Sharing:
+        """What is split and how, and which collectives the ranks call.
 
         A weight split by "columns" has its outputs shared out, by "rows" what it sums over; of a "first" one
         rank 0 has all and the others zeros; "whole" ones are on every rank.
         """
-        conversion = self.conversion
         split: dict[str, list[str]] = {"columns": [], "rows": [], "first": [], "whole": []}
         total = mine = 0
         kept = {name for name, part in self._held() if part.kind == "whole"}
         specs = self._specs()
         for name, part in self._held():
-            split[part.kind].append(weight_name(conversion, name))
+            split[part.kind].append(weight_name(self.whole.constants, name))
             total += 0 if name in kept and part.kind != "whole" else specs[name]
             # A share of the rows of what is there anyway costs nothing.
             shared = name in kept and part.dim == 0 and len(part.blocks) == 1
             mine += 0 if shared else specs[name] // (self.degree if part.blocks else 1)
-        return {
-            "degree": self.degree,
-            "heads": [op.heads for op in self.attentions],
-            "kv_heads": [op.kv_heads for op in self.attentions],
-            "weights": split,
-            "weight_bytes": total,
-            "weight_bytes_of_a_rank": mine,
-            "collectives": [
-                {"slices": list(kind.members), **program.collectives}
+        return Sharing(
+            split,
+            total,
+            mine,
+            tuple(
+                (kind.members, program.collectives)
                 for kind, program in zip(self.classes, self.programs, strict=True)
-            ],
-        }
+            ),
+        )
 
     def _held(self) -> list[tuple[Name, WeightPart]]:
         """Every constant of the model with what a rank holds of it, each once."""
         return list(
             dict.fromkeys(
                 held
-                for piece in self.conversion.slices
+                for piece in self.whole.slices
                 for held in zip(piece.weights, self.programs[piece.class_index].weights, strict=True)
             )
         )
@@ -133,7 +134,7 @@ class Sharded:
         """Bytes of every constant."""
         return {
             name: prod(value.spec.row_shape) * value.spec.dtype.itemsize
-            for piece in self.conversion.slices
+            for piece in self.whole.slices
             for name, value in zip(piece.weights, piece.program.weights, strict=True)
         }
 
@@ -145,21 +146,21 @@ class Sharded:
         return range(rank * size, (rank + 1) * size)
 
 
-def shard(conversion: Conversion, degree: int) -> Sharded:
+def shard(whole: SlicedModel, degree: int) -> Sharded:
     """Split a conversion's slices over `degree` ranks; a ConversionError says which degrees there are."""
-    _check_degree(conversion, degree)
+    _check_degree(whole, degree)
     if degree == 1:
-        whole = tuple(_unsplit(kind) for kind in conversion.classes)
-        return Sharded(conversion, 1, conversion.attentions, conversion.classes, whole)
-    programs = tuple(shard_program(kind.program, degree) for kind in conversion.classes)
+        programs = tuple(_unsplit(kind) for kind in whole.classes)
+        return Sharded(whole, 1, whole.attentions, whole.classes, programs)
+    programs = tuple(shard_program(kind.program, degree) for kind in whole.classes)
     classes = tuple(
         SliceClass(kind.index, sharded.program, slice_source(sharded.program), kind.members)
-        for kind, sharded in zip(conversion.classes, programs, strict=True)
+        for kind, sharded in zip(whole.classes, programs, strict=True)
     )
     attentions = tuple(
-        replace(op, heads=op.heads // degree, kv_heads=op.kv_heads // degree) for op in conversion.attentions
+        replace(op, heads=op.heads // degree, kv_heads=op.kv_heads // degree) for op in whole.attentions
     )
-    return Sharded(conversion, degree, attentions, classes, programs)
+    return Sharded(whole, degree, attentions, classes, programs)
 
 
 def _unsplit(kind: SliceClass) -> ShardedProgram:
@@ -167,14 +168,69 @@ def _unsplit(kind: SliceClass) -> ShardedProgram:
     return ShardedProgram(kind.program, parts, {piece.name: [] for piece in kind.program.pieces})
 
 
-def _check_degree(conversion: Conversion, degree: int) -> None:
-    heads = gcd(*(number for op in conversion.attentions for number in (op.heads, op.kv_heads)))
+def _check_degree(whole: SlicedModel, degree: int) -> None:
+    heads = gcd(*(number for op in whole.attentions for number in (op.heads, op.kv_heads)))
     possible = [number for number in range(1, heads + 1) if heads % number == 0]
     if degree not in possible:
-        fewest = min(op.kv_heads for op in conversion.attentions)
+        fewest = min(op.kv_heads for op in whole.attentions)
         ranks = " or ".join(filter(None, [", ".join(map(str, possible[:-1])), str(possible[-1])]))
         raise ConversionError(
             "convert-shard-degree",
             f"{degree} ranks cannot share a model with {fewest} KV heads evenly; its slices can be split "
             f"over {ranks} rank{'s' if possible != [1] else ''}",
         )
+
+
+class _RankWeights:
+    """One rank's weights, each made once however many slices use it.
+
+    A share has memory of its own, so that the whole weight can go. What a rank has whole is the caller's
+    tensor, as when nothing is split, unless that is a view of more.
+    """
+
+    def __init__(
+        self,
+        constants: Mapping[Name, Constant],
+        tensors: Mapping[str, Tensor],
+        device: torch.device,
+        rank: int,
+        degree: int,
+        whole: set[Name],
+    ) -> None:
+        self._constants, self._tensors, self._device = constants, tensors, device
+        self._rank, self._degree = rank, degree
+        self._whole = whole  # those that some slice needs whole
+        self._made: dict[tuple[Name, WeightPart], Tensor] = {}
+
+    def take(self, name: Name, part: WeightPart) -> Tensor:
+        """What this rank holds of a constant."""
+        key = (name, part)
+        if key not in self._made:
+            self._made[key] = self._make(name, part)
+        return self._made[key]
+
+    def _make(self, name: Name, part: WeightPart) -> Tensor:
+        if part.kind == "whole":
+            whole = self._found(name)
+            return whole if whole.untyped_storage().nbytes() <= whole.nbytes else whole.clone()
+        if part.kind == "first":
+            whole = self._found(name)
+            return whole.clone() if self._rank == 0 else torch.zeros_like(whole)
+        if name in self._whole and part.dim == 0 and len(part.blocks) == 1:
+            # A table of tokens that is the last product's weight, too: its share is rows of the table.
+            return self._share(self.take(name, WeightPart("whole")), part)
+        return self._share(self._found(name), part).clone()
+
+    def _share(self, whole: Tensor, part: WeightPart) -> Tensor:
+        shares: list[Tensor] = []
+        start = 0
+        for block in part.blocks:
+            size = block // self._degree
+            shares.append(whole.narrow(part.dim, start + self._rank * size, size))
+            start += block
+        return shares[0] if len(shares) == 1 else torch.cat(shares, part.dim)
+
+    def _found(self, name: Name) -> Tensor:
+        # Not kept: a whole weight, moved or computed, must not outlive the taking of a share of it.
+        found: Tensor = BoundConstants(self._constants, self._tensors, self._device)[name]
+        return found
