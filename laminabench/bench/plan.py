@@ -9,6 +9,7 @@ from laminabench.catalog.hardware import load_devices
 from laminabench.plan.candidate import Candidate, Limits
 from laminabench.plan.front import front, winner
 from laminabench.plan.question import Question
+from laminabench.plan.request import DEVICES, affordable, devices_of, papers_budget
 from laminabench.plan.search import search
 from laminabench.systems.registry import MODULES
 from laminabench.traces.resolve import resolve
