@@ -301,7 +301,8 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def chose(self, name: str) -> bool:
         """Whether this choice was made, or is what it is by default. A switch that is off is not chosen."""
         value, choice = getattr(self, name), CHOICES[name]
-        return bool(value != choice.default) and (value is not False or choice.flag.opposite)
+        made: bool = value != choice.default
+        return made and (value is not False or choice.flag.opposite)
 
     def require_valid(self) -> None:
         """A UserError where choices contradict each other, or a value cannot be."""
@@ -343,7 +344,7 @@ class Choice:
 
     @property
     def repeatable(self) -> bool:
-        return self.default == ()
+        return isinstance(self.default, tuple)
 
 
 def _choice(field: msgspec.structs.FieldInfo) -> Choice:

@@ -12,7 +12,7 @@ import msgspec
 from laminabench.cli.ranges import CountOr, NumberRange
 from laminabench.errors import UserError
 from laminabench.request import CHOICES, GROUPS, Choice, ReplayRequest, seconds
-from laminabench.sim.h2m2 import POLICIES
+from laminabench.sim.spec import POLICIES
 from laminabench.systems.registry import NAMES
 
 # Words that a choice may be, where its type does not say them.

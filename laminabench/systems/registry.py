@@ -23,12 +23,19 @@ from laminabench.systems.modelled.system import System
 
 
 class Takes(Protocol):
-    """What every system's package says of itself."""
+    """What every system says of itself."""
 
-    TAKES: frozenset[str]  # choices that mean something to it, beside those of every replay
-    # Choices that say what it does anyway, and so may be made.
-    ANYWAY: Mapping[str, object]
-    WHY_NOT: str  # no others are taken; empty where there is nothing to add
+    @property
+    def TAKES(self) -> frozenset[str]:  # noqa: N802 - a constant
+        """Choices that mean something to it, beside those of every replay."""
+
+    @property
+    def ANYWAY(self) -> Mapping[str, object]:  # noqa: N802 - a constant
+        """Other choices that say what it does anyway, and so may be made."""
+
+    @property
+    def WHY_NOT(self) -> str:  # noqa: N802 - a constant
+        """Why it takes no others; empty where there is nothing to add."""
 
 
 class Live(Takes, Protocol):
@@ -107,10 +114,11 @@ def _require_taken(request: ReplayRequest, found: Takes, backend: Backend) -> No
         if name in found.ANYWAY and value == found.ANYWAY[name]:
             continue
         own = f"live {request.system}" if backend == "live" else request.system
+        spelled = f"--no-{choice.key}" if value is False else choice.spelled
         why = f": {found.WHY_NOT}" if found.WHY_NOT else ""
         raise UserError(
             "replay-flag-unused",
-            f"{choice.spelled} is for {', '.join(_takers(name))}, not for {own}{why}",
+            f"{spelled} is for {', '.join(_takers(name))}, not for {own}{why}",
         )
 
 

@@ -150,7 +150,7 @@ def test_growing_requests_are_preempted_when_memory_is_tight(as_json: AsJson) ->
 def test_the_manifest_repeats_the_choices(as_json: AsJson) -> None:
     facts = as_json("replay", *SMALL, "--system", "lamina-v1", "--kv-overcommit", "1.5")
     kept = json.loads((Path(facts["run_dir"]) / "run.json").read_text())
-    assert kept["workload"]["options"]["kv_overcommit"] == 1.5
+    assert "kv-overcommit = 1.5\n" in kept["request"]
     assert {"paging", "memory", "recompute", "network"} <= {row["term"] for row in kept["coefficients"]}
     # v1's devices are compared by what they cost to buy.
     assert {device["price"]["basis"] for device in kept["deployment"]["devices"]} == {"purchase"}
