@@ -23,7 +23,7 @@ from laminabench.compare.sides import SideBySide
 from laminabench.compare.terms import Equal, Terms
 from laminabench.errors import UserError
 from laminabench.replay import Workload
-from laminabench.systems.registry import MODULES
+from laminabench.systems.registry import MODULES, system
 
 # v2 Figure 10.
 MODELS = ("llama-33b", "llama-65b", "llama3-70b")
@@ -169,8 +169,8 @@ def _require_names_apart(flag: str, names: list[str]) -> None:
 
 def _terms(flags: dict[str, Any], systems: tuple[str, ...]) -> Terms:
     basis = flags["price_basis"]
-    if basis is None and "lamina-v1" in systems:
-        basis = "purchase"  # v1's cheap devices are not for rent, and prices of two kinds cannot be compared
+    # Prices of two kinds cannot be compared: where one's devices are not for rent, all are bought.
+    basis = basis or next((own for name in systems if (own := system(name).PRICE_BASIS)), None)
     catalogue = priced_devices(flags["prices"], basis, flags["powers"])
     kinds = tuple(device(name, catalogue) for name in _names(flags["devices"] or ""))
     async_ = {"neither": (), "both": systems}

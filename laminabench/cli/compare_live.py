@@ -84,20 +84,20 @@ def _side(said: str, flags: Mapping[str, Any], given: set[str], options: TraceOp
         own = parsed(shlex.split(said))
     except click.UsageError as error:
         raise UserError(
-            "compare-live-flags", f"--live {said!r}: {error.format_message().rstrip('.')}"
+            "compare-live-syntax", f"--live {said!r}: {error.format_message().rstrip('.')}"
         ) from error
     except ValueError as error:
-        raise UserError("compare-live-flags", f"--live {said!r}: {error}") from error
+        raise UserError("compare-live-syntax", f"--live {said!r}: {error}") from error
     for name in own:
         choice = CHOICES[name]
         if choice.key in NOT_OF_MANY or name == "trace" or choice.flag.group == CUTS:
             why = NOT_OF_MANY.get(choice.key, "all sides have the comparison's")
             raise UserError(
-                "compare-live-flags", f"--live {said!r}: {choice.spelled} does not belong to one side: {why}"
+                "compare-live-flag", f"--live {said!r}: {choice.spelled} does not belong to one side: {why}"
             )
     if own.get("backend", "live") != "live":
         raise UserError(
-            "compare-live-flags", f"--live {said!r}: what is modelled takes no turns; leave --backend out"
+            "compare-live-modelled", f"--live {said!r}: what is modelled takes no turns; leave --backend out"
         )
     shared = given_in({name: flags[flag] for flag, name in COMMON.items() if flag in given})
     if "mode" in own:

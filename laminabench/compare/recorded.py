@@ -14,13 +14,14 @@ from laminabench.analysis.window import window
 from laminabench.compare.metrics import BY_THROUGHPUT, FIXED, SUMMARISED, THROUGHPUT
 from laminabench.compare.sides import modelled_estimates
 from laminabench.errors import UserError
+from laminabench.request import choices_of
 from laminabench.runs.manifest import Backend
 from laminabench.runs.partial import partial_sentence
 from laminabench.runs.read import Run, read_run
 from laminabench.sim.spec import Float64, Mode
 
 # Flags that change what is written, not what is measured.
-_ABOUT_FILES = ("trace", "timeline", "timeline_window", "plot")
+_ABOUT_FILES = ("trace", "timeline", "timeline_window", "plot", "seed")
 # Where tokens were seen.
 ENGINE, CLIENT = "in the engine", "by the client"
 
@@ -95,7 +96,8 @@ def _known(number: Any) -> float | None:
 
 def _facts(manifest: dict[str, Any]) -> Facts:
     trace, workload = manifest["trace"], dict(manifest["workload"])
-    chosen = workload.pop("options", {})
+    workload.pop("options", None)
+    chosen = choices_of(manifest)
     options = {name: value for name, value in chosen.items() if name not in _ABOUT_FILES}
     transforms = {name: value for name, value in manifest["transforms"].items() if name != "seed"}
     names = (manifest["system"], manifest["deployment"]["name"], manifest["model"]["name"])

@@ -9,6 +9,7 @@ from typing import Any
 from laminabench.report.headline import badge, swatch
 from laminabench.report.markup import Markup, joined, table, tag
 from laminabench.report.shown import Shown
+from laminabench.request import choices_of
 
 _ABOUT = {"term", "device", "set", "kind", "source"}
 
@@ -19,7 +20,7 @@ def provenance(each: Shown) -> Markup:
     sections = (
         ("Trace", table("Trace", ("", ""), _facts(manifest["trace"]))),
         ("Changes to the trace", table("Changes to the trace", ("", ""), _facts(manifest["transforms"]))),
-        ("Workload and options", table("Workload and options", ("", ""), _facts(manifest["workload"]))),
+        ("Workload and options", table("Workload and options", ("", ""), _facts(_workload(manifest)))),
         ("Deployment and prices", joined(_deployment(manifest["deployment"]))),
         ("Model", table("Model", ("", ""), _facts(manifest["model"]))),
         (f"Coefficients ({len(manifest['coefficients'])})", _coefficients(manifest["coefficients"], each)),
@@ -28,6 +29,11 @@ def provenance(each: Shown) -> Markup:
     )  # fmt: skip
     opening = [tag("details", tag("summary", title), inside) for title, inside in sections]
     return tag("article", tag("h3", swatch(each), " ", each.name, " ", badge(each)), _origin(each), *opening)
+
+
+def _workload(manifest: dict[str, Any]) -> dict[str, Any]:
+    """How the trace was offered, and every choice of the replay."""
+    return {**manifest["workload"], "options": choices_of(manifest)}
 
 
 def _origin(each: Shown) -> Markup:

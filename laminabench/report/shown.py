@@ -11,6 +11,7 @@ from laminabench.analysis.window import Window
 from laminabench.compare.recorded import Recorded, of_run
 from laminabench.figures.style import PURPLE, SYSTEM_COLOURS
 from laminabench.report.required import require_whole
+from laminabench.request import choices_of
 from laminabench.runs.partial import ended_early
 from laminabench.runs.read import Run
 
@@ -25,7 +26,7 @@ PATTERNS = ("", "/", "x", ".", "-")
 _TELLING: tuple[Callable[[dict[str, Any]], object], ...] = (
     lambda manifest: manifest["model"]["name"],
     lambda manifest: manifest["trace"]["name"],
-    lambda manifest: (manifest["workload"].get("options") or {}).get("costs_name"),
+    lambda manifest: choices_of(manifest).get("costs", choices_of(manifest).get("costs_name")),
     lambda manifest: manifest["workload"]["mode"],
     lambda manifest: _said_of_board(manifest, "board"),
     lambda manifest: _said_of_board(manifest, "mapping"),

@@ -45,6 +45,8 @@ class System(ABC):
     MOST_BATCHES = 1
     # Most requests in a batch, unless the user says; what a plan's tables are made for.
     MAX_REQUESTS: int
+    # Whether its times are tables by batch size, which are quicker to make for fewer requests.
+    TABLES = True
     # Tokens of KV that are handed out at once.
     BLOCK_TOKENS = 1
 
@@ -94,11 +96,6 @@ class System(ABC):
         """Most requests at once that are worth trying on this device; None is its own limit."""
         del device
         return (None,)
-
-    def held_in(self, model: ModelShape) -> str | None:
-        """The type of weights and KV, where the system knows no other; None is the model's."""
-        del model
-        return None
 
 
 class SplitSystem(System):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ import pytest
 from rich.console import Console
 
 from laminabench.analysis.metrics import summarise
-from laminabench.cli.replay_modelled import ModelledReplay
 from laminabench.cli.replay_summary import render
 from laminabench.runs.status import FAILED
 from laminabench.sim.outcome import Outcome
 from laminabench.sweeps.rows import row
+from laminabench.systems.modelled import prepared
 from laminabench.traces.table import Trace, TraceMeta
 
 Shell = Callable[..., tuple[int, str, str]]
@@ -98,7 +99,8 @@ def test_errors_are_no_columns_of_a_sweep(result: dict[str, Any]) -> None:
 
 @pytest.fixture
 def ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ModelledReplay, "partial", PARTIAL)
+    replay = prepared.replay
+    monkeypatch.setattr(prepared, "replay", lambda *a, **k: replace(replay(*a, **k), partial=PARTIAL))
     Path("few.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,50,40\n1,90,30\n")
 
 

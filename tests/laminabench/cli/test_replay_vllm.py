@@ -222,8 +222,8 @@ def test_however_a_hanging_vllm_ends_none_of_its_processes_is_left(
 @pytest.mark.parametrize(
     ("flags", "why"),
     [
-        (("--policy", "sjf"), "--policy says nothing to a live vLLM: vLLM serves who came first"),
-        (("--prefix-sharing",), "--prefix-sharing says nothing to a live vLLM"),
+        (("--policy", "sjf"), "not for live vllm: it has one batch, and its own order"),
+        (("--prefix-sharing",), "--prefix-sharing is for lamina"),
         (("--deployment", "1xcpu+1xcpu"), "splits attention off, and vLLM does not"),
         (("--deployment", "4096xcpu"), f"is 4096 cores and this process may use {CORES}"),
         (("--deployment", "1xcpu", "--tensor-parallel", "2"), "--tensor-parallel 2 does not divide"),
@@ -232,7 +232,7 @@ def test_however_a_hanging_vllm_ends_none_of_its_processes_is_left(
             ("--deployment", "1xcpu", "--kv-tokens", "99999999999"),
             "are free beside the weights; give at most",
         ),
-        (("--timeline", "t.json"), "vLLM's workers record no work"),
+        (("--timeline", "t.json"), "--timeline is for lamina"),
     ],
 )
 @pytest.mark.usefixtures("stand_in")
@@ -256,7 +256,7 @@ def test_gpus_are_refused_where_there_are_none(
 def test_its_flags_are_its_own(system: tuple[str, ...], shell: Shell) -> None:
     code, _, err = shell("replay", "--trace", "trace.csv", *system, "--enforce-eager")
     assert code == 2
-    assert "--enforce-eager is for --system vllm --backend live" in err
+    assert "--enforce-eager is for live vllm" in err
 
 
 @pytest.fixture(scope="module")

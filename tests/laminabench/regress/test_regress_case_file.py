@@ -9,6 +9,7 @@ import pytest
 from laminabench.errors import UserError
 from laminabench.regress.case_file import MEASURED_TOLERANCE, METRICS, Case, CaseFile, read_cases
 
+
 def read(tmp_path: Path, text: str) -> CaseFile:
     path = tmp_path / "cases.toml"
     path.write_text(text)

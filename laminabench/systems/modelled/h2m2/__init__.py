@@ -193,6 +193,7 @@ class H2m2(System):
     ANYWAY: ClassVar[Mapping[str, object]] = {**ONE_BATCH, "gpu_memory_utilization": MEMORY_SHARE}
     WHY_NOT = "a board has the whole model, one batch, and KV token by token in pages of its own"
     MAX_REQUESTS = MAX_NUM_SEQS
+    TABLES = False
 
     def default_deployment(self, model: ModelShape) -> str:
         """One board, as the paper evaluates: it has room for the largest models."""
@@ -222,11 +223,6 @@ class H2m2(System):
         """A board holds many more than it is fast with, so memory does not limit them."""
         del device
         return (16, 32, 64, 128, 256, 512, 1024)
-
-    def held_in(self, model: ModelShape) -> str | None:
-        """The paper's chips have arithmetic for nothing else."""
-        del model
-        return WEIGHTS_AND_KV
 
 
 SYSTEM = H2m2()

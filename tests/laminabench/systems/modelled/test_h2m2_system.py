@@ -185,18 +185,11 @@ def test_the_first_iteration_is_the_policys_for_those_prompts() -> None:
     [
         ("h2m2", "4xh100", {}, "4xh100 is none; write for example 1xh2m2"),
         ("h2m2", "1xh2m2+2xh20", {}, "h2m2 runs whole models on boards, not on 1xh2m2+2xh20"),
-        ("h2m2", "1xh2m2", {"batches": 2}, "h2m2 runs one batch on each board"),
-        ("h2m2", "1xh2m2", {"overlap": False}, "--no-overlap is for lamina"),
-        ("h2m2", "1xh2m2", {"prefix_sharing": True}, "leave --prefix-sharing out"),
-        ("h2m2", "1xh2m2", {"block_tokens": 16}, "leave --block-size out"),
-        ("h2m2", "1xh2m2", {"memory_utilization": 0.8}, "leave --gpu-memory-utilization out"),
         ("h2m2", "1xh2m2", {"board": "hbmcap-les"}, "did you mean hbmcap-less"),
         ("h2m2", "2xh2m2", {"kv_capacity": 10**7}, "2xh2m2 (h2m2) holds 2 to 360,448 tokens of gpt3-175b"),
-        ("vllm", "1xh2m2", {}, "replay it as h2m2, not vllm"),
-        ("lamina", "1xh100+1xh2m2", {}, "replay it as h2m2, not lamina"),
-        ("lamina-v1", "1xh2m2+3xrtx-3090", {}, "replay it as h2m2, not lamina"),
-        ("vllm", "4xh100", {"mapping": "greedy"}, "--mapping is about a board's two memories"),
-        ("lamina", "2xh100+4xh20", {"board": "h2m2"}, "--board is about a board's two memories"),
+        ("vllm", "1xh2m2", {}, "vllm does not run on h2m2: that is a board"),
+        ("lamina", "1xh100+1xh2m2", {}, "lamina does not run on h2m2"),
+        ("lamina-v1", "1xh2m2+3xrtx-3090", {}, "lamina-v1 does not run on h2m2"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_sentence(

@@ -110,7 +110,6 @@ def test_transfers_are_the_papers_formula() -> None:
         ("lamina-v1", "64xa100-40g+4xh20", {"pipeline_parallel": 64}, "has 40 layers, too few for 64 stages"),
         ("vllm", "2xh100+4xh20", {}, "vllm runs on one kind of device"),
         ("vllm", "2xh100", {}, "4xh100 would fit"),
-        ("vllm", "4xh100", {"batches": 2}, "--batches is for lamina"),
         ("vllm", "1xrtx-3090", {}, "8xrtx-3090 would fit"),
     ],
 )
