@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lamina.http import Limits
+from lamina.http.service import Limits
 
 Make = Callable[..., Any]
 

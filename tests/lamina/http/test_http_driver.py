@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lamina.http import Driver, Ticket, Update
+from lamina.http.driver import Driver, Ticket, Update
 from lamina.http.errors import ClosedError, FullError
 from lamina.serve import Sampling
 
