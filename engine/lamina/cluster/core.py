@@ -12,28 +12,28 @@ from typing import Any
 import numpy as np
 import torch
 
-from lamina.cluster.boot import Boot
-from lamina.cluster.crew import Crew
+from lamina.cluster.config import WorkerConfig
 from lamina.cluster.layout import Layout
 from lamina.cluster.lost import LostError, Replaced
 from lamina.cluster.machine import Machine
-from lamina.cluster.prefilling import Prefilling
+from lamina.cluster.prefill_dispatch import PrefillDispatch
 from lamina.cluster.scaling import Scaled
 from lamina.cluster.source import source_of
-from lamina.cluster.telling import Telling
 from lamina.cluster.trial import Trial, settle
+from lamina.cluster.worker_pool import WorkerPool
+from lamina.cluster.worker_updates import WorkerUpdates
 from lamina.cluster.workplace import Workplace
 from lamina.fhbn import Listener, new_secret
 from lamina.fhbn.deadline import Deadline
 from lamina.kv import ArenaShape
-from lamina.pipeline import Change, Choice, CoreOptions, EngineError, Records, Revealed, State
+from lamina.pipeline import BatchDelta, BatchSnapshot, Choice, CoreOptions, EngineError, Records, Revealed
 from lamina.pipeline.arenas import arena_tokens
 from lamina.pipeline.landed import Landed, Spent
 from lamina.pipeline.records import gather
 
 SPIN_S = 500e-6
 # Times in a row that workers are replaced without an iteration in between that ends.
-MOST_SETBACKS = 8
+MAX_RECOVERY_ATTEMPTS = 8
 _REVEALED = {"rows": np.int64, "chosen": np.float32, "tokens": np.int64, "logs": np.float32}
 
 
@@ -110,11 +110,11 @@ class ClusterCore:
         self._landed: dict[int, dict[str, Any]] = {}  # what came before it was asked for
         # Attention workers that took over from others, until they have the KV of the batch's sequences.
         self._lacking: list[set[int]] = [set() for _ in range(self.batches)]
-        self._setbacks = 0
+        self._recovery_attempts = 0
         # Since when workers have been there, in cycles; and the cycles of batches that came to nothing.
         self._since = [0] * layout.workers
         self._broken_off: set[tuple[int, int]] = set()
-        self._telling = Telling(self._partition)
+        self._updates = WorkerUpdates(self._partition)
 
     def _require_memory(self, shape: ArenaShape) -> None:
         """A model that does not fit is refused before it is loaded."""
@@ -137,7 +137,7 @@ class ClusterCore:
         layout, secret = self.layout, new_secret()
         # It stays open for those who take over from others.
         listener = Listener("front end", secret, host=self._machine.host)
-        shared = Boot(
+        shared = WorkerConfig(
             name="",
             host=self._machine.host,
             address=listener.address,
@@ -161,14 +161,14 @@ class ClusterCore:
             prefill_workers=layout.prefill_workers,
         )
         self._shared = shared
-        self._crew = Crew(self._machine, source, self._boots(cores), listener, layout.timeout_s)
-        self._own.callback(self._crew.close)
-        self.prefill = Prefilling(self._crew, layout) if layout.prefill_workers else None
+        self._workers = WorkerPool(self._machine, source, self._configs(cores), listener, layout.timeout_s)
+        self._own.callback(self._workers.close)
+        self.prefill = PrefillDispatch(self._workers, layout) if layout.prefill_workers else None
 
-    def _boots(self, cores: list[int]) -> list[Boot]:
-        return [_boot(self._shared, name, core) for name, core in zip(self.workers, cores, strict=True)]
+    def _configs(self, cores: list[int]) -> list[WorkerConfig]:
+        return [_config(self._shared, name, core) for name, core in zip(self.workers, cores, strict=True)]
 
-    def launch(self, batch: int, change: Change, size: int, state: State | None = None) -> None:
+    def launch(self, batch: int, delta: BatchDelta, size: int, snapshot: BatchSnapshot | None = None) -> None:
         """Begin a batch's next iteration, of so many sequences; none if it has none.
 
         Workers may have been lost since the last one: then `state` is what those that take over must know,
@@ -184,8 +184,8 @@ class ClusterCore:
         if size:
             self._launched[batch], self._sizes[batch] = self._cycles[batch], size
         lacking = self._lacking[batch]
-        parts = self._telling.to_attention(change, state, lacking)
-        whole = {**head, **self._telling.to_model(change, state, lacking)}
+        parts = self._updates.to_attention(delta, snapshot, lacking)
+        whole = {**head, **self._updates.to_model(delta, snapshot, lacking)}
         own = self.schedule.pipelining == "fixed" and self.schedule.stages == 1
         lost: LostError | None = None
         for number in range(self.layout.attending.stop):
@@ -195,7 +195,7 @@ class ClusterCore:
             elif own and number // self.layout.ranks != batch:
                 continue
             try:
-                self._crew.say(number, message, Deadline(self.layout.timeout_s))
+                self._workers.say(number, message, Deadline(self.layout.timeout_s))
             except LostError as error:  # the others must know all the same, wherever they begin again
                 lost = lost or error
         if lost:
@@ -207,11 +207,11 @@ class ClusterCore:
         What was launched and has not landed has to be launched once more, with its state. Raises LostError
         if more are lost meanwhile, and EngineError when that goes on and on.
         """
-        self._setbacks += 1
-        if self._setbacks > MOST_SETBACKS:
+        self._recovery_attempts += 1
+        if self._recovery_attempts > MAX_RECOVERY_ATTEMPTS:
             raise EngineError(
                 "engine-recovery-failed",
-                f"{lost}; {MOST_SETBACKS} attempts to go on have failed before: giving up",
+                f"{lost}; {MAX_RECOVERY_ATTEMPTS} attempts to go on have failed before: giving up",
             )
         cycle = max(self._cycles) + 1
         flying = [batch for batch, size in enumerate(self._sizes) if size]
@@ -220,8 +220,8 @@ class ClusterCore:
         self._landed.clear()
         if self.prefill:
             self.prefill.clear(self.layout)
-        self._crew.regroup(lost.workers, cycle, flying)
-        replaced = self._crew.replaced()
+        self._workers.regroup(lost.workers, cycle, flying)
+        replaced = self._workers.replaced()
         for number in replaced:
             self._since[number] = cycle
         attending = self.layout.attending
@@ -247,15 +247,15 @@ class ClusterCore:
             arena_tokens=to.pool_tokens,
             spin_s=_spin_s(to.cores),
         )
-        self._telling = Telling(to.partition)
+        self._updates = WorkerUpdates(to.partition)
         stay = to.layout.model_workers
         self._since = self._since[:stay] + [0] * (to.layout.workers - stay)
-        self._crew.become(self._boots(to.cores))
+        self._workers.become(self._configs(to.cores))
         self.regroup(LostError((), "engine-scaled", "attention is dealt out anew"))
 
     def strike(self, name: str, how: str) -> None:
         """Do a worker harm: "kill" or "stop" it."""
-        self._crew.strike(self.layout.names.index(name), how)
+        self._workers.strike(self.layout.names.index(name), how)
 
     def land(self, batch: int) -> Landed:
         """Wait for the iteration that was launched."""
@@ -265,12 +265,12 @@ class ClusterCore:
         deadline = Deadline(self.layout.timeout_s)
         # After workers have been replaced, batches may land in another order than they are asked for.
         while batch not in self._landed:
-            message = self._crew.hear(number, "landed", deadline)
+            message = self._workers.hear(number, "landed", deadline)
             with self._making_sense(number):
                 self._landed[self._of_flying(message["landed"])] = message
         with self._making_sense(number):
             choice = self._choice(self._landed.pop(batch), self._sizes[batch])
-        self._sizes[batch], self._setbacks = 0, 0
+        self._sizes[batch], self._recovery_attempts = 0, 0
         self._lacking[batch].clear()
         self._iterations[batch] += 1
         return Landed(choice, Spent(waited_s=time.perf_counter() - started), time.monotonic())
@@ -309,7 +309,7 @@ class ClusterCore:
     @property
     def network(self) -> str:
         """What moves the messages between workers: what "auto" has become."""
-        return self._crew.network
+        return self._workers.network
 
     def records(self) -> Records:
         """What the workers did and when; iterations that are under way end first."""
@@ -317,7 +317,7 @@ class ClusterCore:
         # Prefill workers keep to no schedule.
         workers = range(layout.attending.stop)
         for number in workers:
-            self._crew.say(number, {"report": True}, deadline)
+            self._workers.say(number, {"report": True}, deadline)
         reports = [list(self._report(number, deadline)) for number in workers]
         places = [number // layout.ranks for number in range(layout.model_workers)]
         replicas = [*places, *[-1] * layout.attention_workers]
@@ -328,30 +328,30 @@ class ClusterCore:
 
     def worked_s(self) -> dict[str, float]:
         """Seconds that each worker has worked, as it said last; it is asked again."""
-        return self._crew.worked_s()
+        return self._workers.worked_s()
 
     def _report(self, number: int, deadline: Deadline) -> Iterator[dict[str, Any]]:
         more = True
         while more:
-            message = self._crew.hear(number, "rows", deadline)
+            message = self._workers.hear(number, "rows", deadline)
             more = message["more"]
             yield message
 
     def check_integrity(self) -> None:
         """Recount every arena; raise RuntimeError naming the first thing found wrong."""
-        for name, found in self._checked():
-            if found["wrong"]:
-                raise RuntimeError(f"{name}: {found['wrong']}")
+        for name, result in self._checked():
+            if result["wrong"]:
+                raise RuntimeError(f"{name}: {result['wrong']}")
 
     def kv_used(self) -> list[int]:
         """Slots that are taken, of each attention worker."""
-        return [int(found["used"]) for _, found in self._checked()]
+        return [int(result["used"]) for _, result in self._checked()]
 
     def _checked(self) -> Iterator[tuple[str, dict[str, Any]]]:
         deadline = Deadline(self.layout.timeout_s)
         for number in self.layout.attending:
-            self._crew.say(number, {"check": True}, deadline)
-            yield self.layout.names[number], self._crew.hear(number, "checked", deadline)["checked"]
+            self._workers.say(number, {"check": True}, deadline)
+            yield self.layout.names[number], self._workers.hear(number, "checked", deadline)["checked"]
 
     def close(self) -> None:
         """End the workers. None is left when this returns."""
@@ -363,6 +363,6 @@ def _spin_s(cores: list[int]) -> float:
     return SPIN_S if len(set(cores)) == len(cores) else 0.0
 
 
-def _boot(shared: Boot, name: str, core: int) -> Boot:
+def _config(shared: WorkerConfig, name: str, core: int) -> WorkerConfig:
     kind, number = name.split()
     return replace(shared, name=name, kind=kind, number=int(number), core=core)

@@ -17,7 +17,7 @@ from typing import IO, Any
 import msgpack
 
 from lamina import host_memory
-from lamina.cluster.boot import Boot
+from lamina.cluster.config import WorkerConfig
 from lamina.cluster.layout import Layout
 from lamina.cluster.lost import WorkplaceLostError, last_sentence
 from lamina.pipeline.facts import ModelFacts
@@ -37,7 +37,7 @@ class Machine:
     """
 
     host = "127.0.0.1"  # where front end and workers listen for each other
-    program: tuple[str, ...] = ("-m", "lamina.cluster.nursery")
+    program: tuple[str, ...] = ("-m", "lamina.cluster.fork_server")
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -64,9 +64,9 @@ class Machine:
         """Its weights, for workers to come."""
         self._ask({"load": model})
 
-    def start(self, model: dict[str, Any], boots: Sequence[Boot]) -> list[int]:
+    def start(self, model: dict[str, Any], configs: Sequence[WorkerConfig]) -> list[int]:
         """Workers; their process numbers."""
-        answer = self._ask({"start": [boot.said() for boot in boots], "model": model})
+        answer = self._ask({"start": [config.said() for config in configs], "model": model})
         pids: list[int] = answer["pids"]
         return pids
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lamina.cluster.boot import Weights
+from lamina.cluster.config import Weights
 from lamina.pipeline.arenas import arena_shape
 from lamina.pipeline.options import CoreOptions
 from lamina.pipeline.original import original_of
@@ -82,5 +82,5 @@ def _key(model: dict[str, Any], *names: str) -> str:
     if isinstance(model["source"], str):
         path = Path(model["source"])
         files = sorted(path.iterdir()) if path.is_dir() else [path]
-    states = [(each.name, each.stat().st_mtime_ns, each.stat().st_size) for each in files if each.is_file()]
+    states = [(item.name, item.stat().st_mtime_ns, item.stat().st_size) for item in files if item.is_file()]
     return json.dumps([states, *(model[name] for name in names)], sort_keys=True)

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lamina.cluster.boot import Boot, Weights
+from lamina.cluster.config import Weights, WorkerConfig
+from lamina.cluster.heartbeat import Heartbeat
+from lamina.cluster.kv_pull import CALLED_OFF, PieceHeader, piece_tokens
 from lamina.cluster.meeting import Meeting
-from lamina.cluster.pulling import CALLED_OFF, Head, piece_tokens
-from lamina.cluster.pulse import Pulse
-from lamina.cluster.worker import Front
+from lamina.cluster.worker import FrontEnd
 from lamina.convert import Conversion
 from lamina.fhbn import ChannelError, Listener
 from lamina.fhbn.channel import Sender
@@ -26,7 +26,7 @@ _FOREVER_S = 1e9
 
 
 @dataclass
-class Order:
+class PrefillJob:
     """A sequence whose KV is to be computed: of the tokens from `shared` on, for some attention workers."""
 
     name: int
@@ -38,15 +38,15 @@ class Order:
 
 
 @dataclass
-class Orders:
+class PrefillJobs:
     """What the front end has asked for, in that order; also of what it has given up, others must hear."""
 
-    front: Front
+    front: FrontEnd
     layers: int
-    _waiting: dict[int, Order] = field(default_factory=dict)
-    _current: Order | None = None
+    _waiting: dict[int, PrefillJob] = field(default_factory=dict)
+    _current: PrefillJob | None = None
 
-    def next(self) -> Order:
+    def next(self) -> PrefillJob:
         """Wait for one."""
         while not self._waiting:
             self._take(self.front.hear(wait=True))
@@ -70,7 +70,7 @@ class Orders:
             text = torch.from_numpy(np.frombuffer(message["text"], np.int32).astype(np.int64))
             name, shared = message["compute"], message["shared"]
             left = self.layers * (len(text) - shared)
-            self._waiting[name] = Order(name, text, shared, message["to"], left)
+            self._waiting[name] = PrefillJob(name, text, shared, message["to"], left)
         else:
             name = message["forget"]
             for order in (self._current, self._waiting.get(name)):
@@ -85,18 +85,23 @@ class PrefillRole:
     """
 
     def __init__(
-        self, boot: Boot, conversion: Conversion, weights: Weights, front: Front, pulse: Pulse
+        self,
+        config: WorkerConfig,
+        conversion: Conversion,
+        weights: Weights,
+        front: FrontEnd,
+        heartbeat: Heartbeat,
     ) -> None:
-        self._boot, self._front, self._pulse = boot, front, pulse
-        self._partition = boot.deal
+        self._config, self._front, self._heartbeat = config, front, heartbeat
+        self._partition = config.deal
         slices = weights if isinstance(weights, list) else conversion.bind(weights)
         self._prefill = Prefill(slices[:-1], conversion.attentions)
-        self._orders = Orders(front, len(conversion.attentions))
+        self._orders = PrefillJobs(front, len(conversion.attentions))
         self._senders: dict[int, Sender] = {}
 
     def meet(self, listener: Listener, addresses: dict[str, str]) -> None:
         """Open the channels to all attention workers."""
-        with closing(Meeting(self._boot, self._front, listener, addresses)) as meeting:
+        with closing(Meeting(self._config, self._front, listener, addresses)) as meeting:
             meeting.of_prefill_worker(self.add)
 
     def add(self, worker: int, sender: Sender) -> None:
@@ -117,17 +122,17 @@ class PrefillRole:
     def regroup(self) -> None:
         """Be ready to begin again, with what is asked for from now on."""
         self._orders.clear()
-        self._pulse.stop()
+        self._heartbeat.stop()
 
     def work(self) -> None:
         """Prompt by prompt, until the front end wants no more."""
         while True:
             self._compute(self._orders.next())
 
-    def _compute(self, order: Order) -> None:
+    def _compute(self, order: PrefillJob) -> None:
         chunks = self._prefill.run(order.text, None, partial(self._deliver, order))
         while order.wanted and order.left:
-            self._pulse.start("prompt")
+            self._heartbeat.start("prompt")
             try:
                 next(chunks)
             except ChannelError:
@@ -138,29 +143,29 @@ class PrefillRole:
                     self._front.say({"failed_prompt": order.name, "why": str(error)})
                 break
             finally:
-                self._pulse.stop()
+                self._heartbeat.stop()
             self._orders.listen()
         if order.left:
             for worker in order.to:
-                self._send(worker, Head(order.name, CALLED_OFF, 0))
+                self._send(worker, PieceHeader(order.name, CALLED_OFF, 0))
 
-    def _deliver(self, order: Order, layer: int, begin: int, k: Tensor, v: Tensor) -> None:
+    def _deliver(self, order: PrefillJob, layer: int, begin: int, k: Tensor, v: Tensor) -> None:
         """What of a chunk and layer is not shared, in pieces, to all in turns."""
-        self._pulse.stop()  # whoever waits does not work
+        self._heartbeat.stop()  # whoever waits does not work
         first = max(order.shared - begin, 0)
         heads = {worker: self._heads(worker) for worker in order.to}
         most = piece_tokens(2 * k[0, heads[order.to[0]]].nbytes)
         for start in range(first, len(k), most):
             rows = slice(start, start + most)
             for worker in order.to:
-                parts = (each[rows, heads[worker]].contiguous() for each in (k, v))
-                self._send(worker, Head(order.name, layer, begin + start), *parts)
+                parts = (item[rows, heads[worker]].contiguous() for item in (k, v))
+                self._send(worker, PieceHeader(order.name, layer, begin + start), *parts)
         order.left -= max(len(k) - first, 0)
-        self._pulse.start("prompt")
+        self._heartbeat.start("prompt")
 
     def _heads(self, worker: int) -> slice:
         mine = self._partition.of_worker(worker)
         return slice(mine.start, mine.stop)
 
-    def _send(self, worker: int, head: Head, *parts: Tensor) -> None:
+    def _send(self, worker: int, head: PieceHeader, *parts: Tensor) -> None:
         self._senders[worker].send(head.said(), *parts, timeout_s=_FOREVER_S)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lamina.cluster.layout import Layout
-from lamina.pipeline import Change, EngineError, Joined
-from lamina.pipeline.change import NO_LOGPROBS, NOBODY
+from lamina.pipeline import BatchDelta, EngineError, Joined
+from lamina.pipeline.batch_delta import NO_LOGPROBS, NOBODY
 
 if TYPE_CHECKING:
     from lamina.cluster.core import ClusterCore
@@ -49,7 +49,7 @@ def settle(
     layout: Layout, start: Callable[[Layout], ClusterCore], rows: int
 ) -> tuple[Layout, tuple[Trial, ...]]:
     """The layout with the number of batches that makes a token's round shortest, and what was measured."""
-    found: dict[int, tuple[Layout, Trial]] = {}
+    result: dict[int, tuple[Layout, Trial]] = {}
     refused: EngineError | None = None
     for one in candidates(layout):
         try:
@@ -61,14 +61,14 @@ def settle(
             trial = _run(core, rows)
         finally:
             core.close()
-        found[trial.batches] = one, trial
-    if not found:
+        result[trial.batches] = one, trial
+    if not result:
         raise refused or EngineError(
             "layout-no-batches", "no number of batches goes with these workers: give one"
         )
     # All of them run the same sequences, so that rounds can be compared. Of equal ones the simplest.
-    best, _ = min(found.values(), key=lambda pair: (pair[1].round_s, pair[1].batches))
-    return best, tuple(trial for _, trial in found.values())
+    best, _ = min(result.values(), key=lambda pair: (pair[1].round_s, pair[1].batches))
+    return best, tuple(trial for _, trial in result.values())
 
 
 def _run(core: ClusterCore, rows: int) -> Trial:
@@ -80,11 +80,11 @@ def _run(core: ClusterCore, rows: int) -> Trial:
     tokens = max(1, min(most, core.facts.max_positions - ITERATIONS))
     for batch in range(batches):
         names = np.arange(batch, rows, batches, dtype=np.int64)
-        core.launch(batch, Change(joined=_made_up(names, tokens, core.pools)), len(names))
+        core.launch(batch, BatchDelta(joined=_made_up(names, tokens, core.pools)), len(names))
     for _ in range(ITERATIONS - 1):
         for batch in range(batches):
             core.land(batch)
-            core.launch(batch, Change(), len(range(batch, rows, batches)))
+            core.launch(batch, BatchDelta(), len(range(batch, rows, batches)))
     for batch in range(batches):
         core.land(batch)
     measured = core.records().of_iterations

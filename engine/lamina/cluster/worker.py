@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 
 from lamina.cluster import told
-from lamina.cluster.boot import Boot, Weights
-from lamina.cluster.pulse import Pulse
+from lamina.cluster.config import Weights, WorkerConfig
+from lamina.cluster.heartbeat import Heartbeat
 from lamina.fhbn import ChannelError, Link, Listener, connect
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import ChannelClosedError, ChannelTimeoutError, HandshakeError, PeerLostError
 from lamina.operators import Attended
-from lamina.pipeline import Change, Recorder
+from lamina.pipeline import BatchDelta, Recorder
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion
@@ -44,7 +44,7 @@ class RegroupError(Exception):
 class Plan(NamedTuple):
     """A batch's part of a cycle."""
 
-    change: Change
+    delta: BatchDelta
     iteration: int  # of the batch; of a cycle that it sits out, the one to come
     active: bool
     afresh: bool  # what was known of the batch is forgotten first
@@ -56,7 +56,7 @@ class Plan(NamedTuple):
     def heard(message: dict[str, Any]) -> Plan:
         """As the front end has said it."""
         return Plan(
-            Change.heard(message),
+            BatchDelta.heard(message),
             message["iteration"],
             message["active"],
             message.get("afresh", False),
@@ -74,7 +74,7 @@ class Call(NamedTuple):
     partition: dict[str, Any]  # how attention is dealt out from now on
 
 
-class Front:
+class FrontEnd:
     """The front end, as a worker has it: it says what is to be done, and is told what has been."""
 
     def __init__(self, control: Control, recorder: Recorder) -> None:
@@ -186,14 +186,14 @@ class Role(Protocol):
         """Turn by turn, until the front end wants no more."""
 
 
-def run(boot: Boot, model: Conversion | Attended, weights: Weights) -> int:
+def run(config: WorkerConfig, model: Conversion | Attended, weights: Weights) -> int:
     """A worker's life; the status it ends with. An attention worker is given no more than it attends to."""
-    os.sched_setaffinity(0, {boot.core})
+    os.sched_setaffinity(0, {config.core})
     torch.set_num_threads(1)
-    with connect(boot.address, name=boot.name, secret=boot.secret, timeout_s=MEETING_S) as link:
+    with connect(config.address, name=config.name, secret=config.secret, timeout_s=MEETING_S) as link:
         try:
             with torch.inference_mode():
-                _work(boot, model, weights, link)
+                _work(config, model, weights, link)
         except EndedError:
             return 0
         except BaseException as error:
@@ -203,15 +203,15 @@ def run(boot: Boot, model: Conversion | Attended, weights: Weights) -> int:
     return 0
 
 
-def _work(boot: Boot, model: Conversion | Attended, weights: Weights, link: Link) -> None:
+def _work(config: WorkerConfig, model: Conversion | Attended, weights: Weights, link: Link) -> None:
     recorder = Recorder()
-    front = Front(link.control, recorder)
-    front.call = Call(boot.epoch, boot.cycle, frozenset(), boot.partition)
-    with Pulse(boot) as pulse:
-        role = _role(boot, model, weights, front, recorder, pulse)
+    front = FrontEnd(link.control, recorder)
+    front.call = Call(config.epoch, config.cycle, frozenset(), config.partition)
+    with Heartbeat(config) as heartbeat:
+        role = _role(config, model, weights, front, recorder, heartbeat)
         while True:
             try:
-                _meet(boot, front, role)
+                _meet(config, front, role)
                 role.work()
             except RegroupError:
                 role.part()
@@ -223,29 +223,29 @@ def _work(boot: Boot, model: Conversion | Attended, weights: Weights, link: Link
 
 
 def _role(
-    boot: Boot,
+    config: WorkerConfig,
     model: Conversion | Attended,
     weights: Weights,
-    front: Front,
+    front: FrontEnd,
     recorder: Recorder,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
 ) -> Role:
-    if boot.kind == "attention":
+    if config.kind == "attention":
         from lamina.cluster.attention_worker import AttentionRole
 
-        return AttentionRole(boot, Attended(model.attentions, model.dtype), front, recorder, pulse)
+        return AttentionRole(config, Attended(model.attentions, model.dtype), front, recorder, heartbeat)
     # These bring transformers too.
     from lamina.cluster.model_worker import ModelRole
     from lamina.cluster.prefill_worker import PrefillRole
 
     assert not isinstance(model, Attended)
-    if boot.kind == "model":
-        return ModelRole(boot, model, weights, front, recorder, pulse)
-    return PrefillRole(boot, model, weights, front, pulse)
+    if config.kind == "model":
+        return ModelRole(config, model, weights, front, recorder, heartbeat)
+    return PrefillRole(config, model, weights, front, heartbeat)
 
 
-def _meet(boot: Boot, front: Front, role: Role) -> None:
-    with Listener(boot.name, boot.secret, host=boot.host) as listener:
+def _meet(config: WorkerConfig, front: FrontEnd, role: Role) -> None:
+    with Listener(config.name, config.secret, host=config.host) as listener:
         epoch = front.call.epoch
         front.say({"address": listener.address, "epoch": epoch})
         role.meet(listener, front.peers())

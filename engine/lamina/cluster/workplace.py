@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from lamina.cluster.boot import Boot
+from lamina.cluster.config import WorkerConfig
 from lamina.cluster.layout import Layout
 from lamina.pipeline.facts import ModelFacts
 
@@ -34,7 +34,7 @@ class Workplace(Protocol):
         """Its weights, for workers to come."""
         ...
 
-    def start(self, model: dict[str, Any], boots: Sequence[Boot], /) -> list[int]:
+    def start(self, model: dict[str, Any], configs: Sequence[WorkerConfig], /) -> list[int]:
         """Workers; their handles."""
         ...
 

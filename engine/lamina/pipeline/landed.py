@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lamina.pipeline.roster import Choice
+from lamina.pipeline.batch_rows import Choice
 
 
 @dataclass

@@ -89,7 +89,7 @@ class Records:
     def where(self, rows: NDArray[Any]) -> Records:
         """Some pieces of work only; sums stay."""
         columns = {name: getattr(self, name)[rows] for name in ("worker", *_COLUMNS)}
-        kept = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in columns}
+        kept = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in columns}
         return Records(**kept, **columns)
 
     def idle(self) -> dict[str, float | None]:

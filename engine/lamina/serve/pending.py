@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.pipeline import Change, Joined
-from lamina.pipeline.change import Ints, names
-from lamina.serve.running import Running
+from lamina.pipeline import BatchDelta, Joined
+from lamina.pipeline.batch_delta import Ints, names
+from lamina.serve.sequence_table import SequenceTable
 
 
 @dataclass
-class Pending:
+class DeltaBuilder:
     """A Change in the making: lists that grow, made into columns once."""
 
     forks: list[tuple[int, int, int]] = field(default_factory=list)
@@ -38,24 +38,24 @@ class Pending:
         self.left += gone.tolist()
         self.released += gone.tolist()
 
-    def change(self, running: Running) -> Change:
+    def build(self, table: SequenceTable) -> BatchDelta:
         """All of it."""
         rows = np.array(self.rows, np.int64)
         joined = Joined(
-            name=running.kv[rows],
-            token=running.last[rows],
-            position=running.position[rows],
+            name=table.kv[rows],
+            token=table.last[rows],
+            position=table.position[rows],
             parent=names(self.parents),
             shared=names(self.shared),
             pool=names(self.pools),
-            made=running.made[rows],
-            top_k=running.top_k[rows],
-            most=running.most[rows],
-            seed=running.seed[rows],
-            temperature=running.temperature[rows],
-            top_p=running.top_p[rows],
+            made=table.made[rows],
+            top_k=table.top_k[rows],
+            most=table.most[rows],
+            seed=table.seed[rows],
+            temperature=table.temperature[rows],
+            top_p=table.top_p[rows],
         )
-        return Change(
+        return BatchDelta(
             forks=np.array(self.forks, np.int64).reshape(-1, 3),
             renamed=np.array(self.renamed, np.int64).reshape(-1, 3),
             left=names(self.left),

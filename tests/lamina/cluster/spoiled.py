@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lamina.cluster import nursery
+from lamina.cluster import fork_server
 from lamina.cluster.model_worker import ModelRole
 
 ORDER = Path(sys.argv[1])
@@ -33,10 +33,10 @@ def misbehave(role: Any, lane: Any, turn: Any, choice: Any) -> None:
     elif how == "fail":
         raise ZeroDivisionError("nothing divides")
     elif how == "sleep":
-        role._pulse.start("slice")
+        role._heartbeat.start("slice")
         time.sleep(1e6)
     return None
 
 
 ModelRole._land = misbehave  # type: ignore[method-assign]
-nursery.main()
+fork_server.main()

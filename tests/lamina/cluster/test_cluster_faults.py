@@ -52,7 +52,7 @@ def test_a_machine_closed_under_an_engine(saved: Saved) -> None:
     with Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=1000) as engine:
         engine.submit([1, 2, 3], Sampling(max_tokens=50))
         engine.step()
-        pids = list(engine.core._crew.pids)
+        pids = list(engine.core._workers.pids)
         machine.close()
         assert not any(map(alive, pids))
         assert trouble(engine) == "the machine was closed: make a new one"
@@ -100,7 +100,7 @@ def test_an_engine_forgotten_without_being_closed(
     engine: Any = Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=500)
     engine.submit([1, 2], Sampling(max_tokens=200))
     engine.step()
-    pids = list(engine.core._crew.pids)
+    pids = list(engine.core._workers.pids)
     assert all(map(alive, pids))
     del engine
     gc.collect()
@@ -114,8 +114,8 @@ def test_engines_leave_no_file_open(saved: Saved, machine: Machine) -> None:
 
     with Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=500) as engine:
         engine.generate([[1, 2]])
-    before, nursery = opened(), Path(f"/proc/{machine._process.pid}/fd")  # type: ignore[union-attr]
-    there = len(list(nursery.iterdir()))
+    before, fork_server = opened(), Path(f"/proc/{machine._process.pid}/fd")  # type: ignore[union-attr]
+    there = len(list(fork_server.iterdir()))
     for _ in range(3):
         with Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=500) as engine:
             engine.generate([[1, 2]])
@@ -124,7 +124,7 @@ def test_engines_leave_no_file_open(saved: Saved, machine: Machine) -> None:
     with Engine(saved("llama-gqa"), layout=LAYOUT, kv_tokens=500) as engine:
         engine.generate([[1, 2]])
     assert opened() == before
-    assert len(list(nursery.iterdir())) == there
+    assert len(list(fork_server.iterdir())) == there
 
 
 def test_a_worker_that_cannot_begin(

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from lamina import Engine, Sampling
-from lamina.cluster import Layout, LostError, Machine, pulse
-from lamina.cluster.core import MOST_SETBACKS
+from lamina.cluster import Layout, LostError, Machine, heartbeat
+from lamina.cluster.core import MAX_RECOVERY_ATTEMPTS
 from lamina.serve import EngineError, RequestError, Result
 
 SPOILED = Path(__file__).with_name("spoiled.py")
@@ -252,7 +252,7 @@ def test_one_that_misbehaves_for_ever(saved: Callable[..., Path], spoiled: Spoil
         spoiled.order.write_text("fail")
         with pytest.raises(EngineError, match="engine-recovery-failed"):
             engine.run()
-        assert len(tries) == MOST_SETBACKS + 1
+        assert len(tries) == MAX_RECOVERY_ATTEMPTS + 1
         with pytest.raises(EngineError, match="engine-closed"):
             engine.step()
         spoiled.order.unlink(missing_ok=True)
@@ -326,6 +326,6 @@ def test_harm_that_cannot_be_done(start: Start, saved: Callable[..., Path]) -> N
 
 def test_the_limits_are_within_a_second() -> None:
     """What is said of detection in docs/workers.md."""
-    assert pulse.ANSWER_S < 1
-    assert pulse.SLOW_S < 1
-    assert sys.getswitchinterval() < pulse.ANSWER_S
+    assert heartbeat.ANSWER_S < 1
+    assert heartbeat.SLOW_S < 1
+    assert sys.getswitchinterval() < heartbeat.ANSWER_S

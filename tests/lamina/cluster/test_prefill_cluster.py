@@ -14,7 +14,7 @@ import pytest
 
 from lamina import Engine, Sampling
 from lamina.cluster import Layout, Machine
-from lamina.cluster.prefilling import Prefilling, Wanted
+from lamina.cluster.prefill_dispatch import PrefillDispatch, PrefillRequest
 from lamina.serve import EngineError, Result
 
 HELD = Path(__file__).with_name("held.py")
@@ -319,19 +319,19 @@ class FewWords:
 
 
 def test_prompts_go_to_who_has_the_least_to_do() -> None:
-    crew = FewWords()
-    prefilling = Prefilling(crew, Layout(2, 2, prefill_workers=2, batches=3))  # type: ignore[arg-type]
+    workers = FewWords()
+    prefilling = PrefillDispatch(workers, Layout(2, 2, prefill_workers=2, batches=3))  # type: ignore[arg-type]
     for name, tokens, shared in ((1, 50, 0), (2, 60, 20), (3, 5, 0), (4, 20, 0), (5, 1, 0)):
-        prefilling.compute(Wanted(name, np.zeros(tokens, np.int32), shared, 0))
-    assert [number for number, _ in crew.heard] == [4, 5, 5, 5, 4]
-    assert [message["to"] for _, message in crew.heard] == [[0, 1]] * 5
-    crew.saying = [(2, {"have": 2}), (3, {"have": 2}), (2, {"have": 1}), (2, {"have": 77})]
+        prefilling.compute(PrefillRequest(name, np.zeros(tokens, np.int32), shared, 0))
+    assert [number for number, _ in workers.heard] == [4, 5, 5, 5, 4]
+    assert [message["to"] for _, message in workers.heard] == [[0, 1]] * 5
+    workers.saying = [(2, {"have": 2}), (3, {"have": 2}), (2, {"have": 1}), (2, {"have": 77})]
     assert prefilling.news(wait=False).computed == [2]
-    crew.saying = [(4, {"failed_prompt": 1, "why": "bad luck"}), (3, {"have": 1})]
+    workers.saying = [(4, {"failed_prompt": 1, "why": "bad luck"}), (3, {"have": 1})]
     news = prefilling.news(wait=False)
     assert (news.computed, news.failed) == ([], {1: "bad luck"})
     prefilling.forget([1, 4, 88])
-    assert crew.heard[5:] == [(5, {"forget": 4})]
-    prefilling.compute(Wanted(6, np.zeros(9, np.int32), 0, 0))
-    prefilling.compute(Wanted(7, np.zeros(9, np.int32), 0, 0))
-    assert [number for number, _ in crew.heard[6:]] == [4, 5]
+    assert workers.heard[5:] == [(5, {"forget": 4})]
+    prefilling.compute(PrefillRequest(6, np.zeros(9, np.int32), 0, 0))
+    prefilling.compute(PrefillRequest(7, np.zeros(9, np.int32), 0, 0))
+    assert [number for number, _ in workers.heard[6:]] == [4, 5]

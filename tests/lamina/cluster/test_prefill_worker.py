@@ -16,16 +16,16 @@ import transformers
 
 from lamina._native import ShmReceiver, ShmSegment, ShmSender
 from lamina.attention.worker import TensorWorker
-from lamina.cluster.boot import Boot
-from lamina.cluster.prefill_worker import Orders, PrefillRole
-from lamina.cluster.pulling import CALLED_OFF, PIECE_SLOTS, Head, Pull, piece_bytes
-from lamina.cluster.pulse import Pulse
-from lamina.cluster.worker import Front
+from lamina.cluster.config import WorkerConfig
+from lamina.cluster.heartbeat import Heartbeat
+from lamina.cluster.kv_pull import CALLED_OFF, PIECE_SLOTS, KvPull, PieceHeader, piece_bytes
+from lamina.cluster.prefill_worker import PrefillJobs, PrefillRole
+from lamina.cluster.worker import FrontEnd
 from lamina.convert import Conversion, convert
 from lamina.kv import Arena
 from lamina.model import prefill
 from lamina.pipeline.arenas import arena_shape, attend_over
-from lamina.pipeline.keeper import Arrival
+from lamina.pipeline.kv_slots import Arrival
 from lamina.pipeline.partition import Along, Partition
 
 SmallModel = Callable[..., transformers.PreTrainedModel]
@@ -94,7 +94,7 @@ class Attention:
         self.heads = slice(heads.start, heads.stop)
         self.had: list[int] = []
         self.receiver = receiver
-        self.pull = Pull(store, len(conversion.attentions), self.had.append, lambda: None)
+        self.pull = KvPull(store, len(conversion.attentions), self.had.append, lambda: None)
         self.pull.add(receiver)
 
     def expect(self, name: int, tokens: int, shared: int = 0) -> None:
@@ -114,13 +114,13 @@ class Cast:
         first = self.conversion.attentions[0]
         partition = Partition(along, 1, WORKERS, first.heads, first.kv_heads)
         self.front = FrontEnd()
-        self.pulse = Working()
+        self.heartbeat = Working()
         self.role = PrefillRole(
-            cast(Boot, SimpleNamespace(deal=partition)),
+            cast(WorkerConfig, SimpleNamespace(deal=partition)),
             self.conversion,
             self.model,
-            cast(Front, self.front),
-            cast(Pulse, self.pulse),
+            cast(FrontEnd, self.front),
+            cast(Heartbeat, self.heartbeat),
         )
         self.attention: list[Attention] = []
         for worker in range(WORKERS):
@@ -190,11 +190,11 @@ def text_of(tokens: int, seed: int = 0) -> list[int]:
     return torch.randint(1, 120, (tokens,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def headlines(attention: Attention) -> list[Head]:
+def headlines(attention: Attention) -> list[PieceHeader]:
     found = []
     while attention.receiver.ready(0.2):
         with attention.receiver.recv() as message:
-            found.append(Head.heard(message))
+            found.append(PieceHeader.heard(message))
     return found
 
 
@@ -203,7 +203,7 @@ def test_attention_workers_get_their_heads_of_each_prompt(
     start: Callable[..., Cast], small_pieces: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if small_pieces:
-        monkeypatch.setattr("lamina.cluster.pulling.PIECE_BYTES", 300)
+        monkeypatch.setattr("lamina.cluster.kv_pull.PIECE_BYTES", 300)
     cast = start(slots=2)
     texts = {1: text_of(1), 2: text_of(CHUNK, 2), 3: text_of(2 * CHUNK + 5, 3)}
     for name, text in texts.items():
@@ -261,9 +261,9 @@ def test_a_prompt_that_nobody_wants_any_more_stops_at_the_next_chunk(start: Call
     heads = headlines(cast.attention[0])
     layers = len(cast.conversion.attentions)
     assert heads == [
-        *(Head(1, layer, 0) for layer in range(layers)), Head(1, CALLED_OFF, 0),
-        Head(2, CALLED_OFF, 0),
-        *(Head(3, layer, 0) for layer in range(layers)),
+        *(PieceHeader(1, layer, 0) for layer in range(layers)), PieceHeader(1, CALLED_OFF, 0),
+        PieceHeader(2, CALLED_OFF, 0),
+        *(PieceHeader(3, layer, 0) for layer in range(layers)),
     ]  # fmt: skip
 
 
@@ -272,11 +272,11 @@ def test_one_that_waits_for_room_does_not_work(start: Callable[..., Cast]) -> No
     cast.front.compute(1, text_of(CHUNK), to=(0,))
     assert cast.attention[0].receiver.ready(30)
     end = time.monotonic() + 30
-    while cast.pulse.now:  # at the second layer, of which nobody takes anything
+    while cast.heartbeat.now:  # at the second layer, of which nobody takes anything
         assert time.monotonic() < end
         time.sleep(0.001)
     time.sleep(0.05)
-    assert not cast.pulse.now
+    assert not cast.heartbeat.now
     cast.pull_until(lambda: len(headlines(cast.attention[0])) == 3)
 
 
@@ -308,14 +308,14 @@ def test_a_prompt_that_cannot_be_computed_is_told_and_called_off(
     assert cast.attention[1].receiver.ready(30)
     assert cast.front.heard == [{"failed_prompt": 1, "why": "no more"}]
     heads = headlines(cast.attention[0])
-    assert heads[-1] == Head(1, CALLED_OFF, 0)
+    assert heads[-1] == PieceHeader(1, CALLED_OFF, 0)
     assert len(heads) == 3 * chunks + 2 + 1
     assert [head.name for head in headlines(cast.attention[1])] == [2, 2, 2], "others are computed"
 
 
 def test_what_was_asked_for_before_a_loss_is_not_computed_after_it() -> None:
     front = FrontEnd()
-    orders = Orders(cast(Front, front), 3)
+    orders = PrefillJobs(cast(FrontEnd, front), 3)
     for name in (1, 2):
         front.compute(name, [7, 8])
     assert orders.next().name == 1

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from lamina.cluster import ray_session, ray_slots
-from lamina.cluster.boot import Boot
+from lamina.cluster.config import WorkerConfig
 from lamina.cluster.lost import last_sentence
-from lamina.cluster.ray_homes import at_home, require_memory, require_version
-from lamina.cluster.ray_machine import RayMachine
-from lamina.cluster.ray_worker import RayWorker, Spot, installed_version
+from lamina.cluster.ray.machine import RayMachine
+from lamina.cluster.ray.placement import at_home, require_memory, require_version
+from lamina.cluster.ray.worker import RayWorker, Spot, installed_version
 from lamina.operators import Attended
 from lamina.pipeline import EngineError
 from lamina.pipeline.facts import ModelFacts
@@ -25,7 +25,7 @@ from lamina.pipeline.facts import ModelFacts
 SPOT = Spot(
     version="1.0", host="10.0.0.1", node="a", pid=1, kernel="one", cores=(2, 3), free_bytes=100, loaded=False
 )
-BOOT = Boot(
+BOOT = WorkerConfig(
     name="model 0",
     host="127.0.0.1",
     address="127.0.0.1:1",
@@ -157,13 +157,13 @@ def test_cores_of_nodes() -> None:
     elsewhere = replace(SPOT, kernel="other", host="10.0.0.2", cores=(0,))
     used: Counter[tuple[str, int]] = Counter()
     placed = at_home([BOOT, ATTENTION, ATTENTION], [SPOT, SPOT, elsewhere], used, spans=True)
-    assert [(boot.core, boot.host, boot.spin_s) for boot in placed] == [
+    assert [(config.core, config.host, config.spin_s) for config in placed] == [
         (2, "10.0.0.1", 0.5),
         (3, "10.0.0.1", 0.5),
         (0, "10.0.0.2", 0.5),
     ]
     more = at_home([ATTENTION], [SPOT], used, spans=False)
-    assert [(boot.core, boot.host, boot.spin_s) for boot in more] == [(2, "127.0.0.1", 0.0)]
+    assert [(config.core, config.host, config.spin_s) for config in more] == [(2, "127.0.0.1", 0.0)]
 
 
 def test_the_same_package_on_every_node() -> None:

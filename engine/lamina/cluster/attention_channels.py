@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lamina.fhbn.channel import Receiver, Sender
-from lamina.pipeline.change import Ints
+from lamina.pipeline.batch_delta import Ints
 from lamina.pipeline.partition import Partition
 
 Rows = slice | Tensor
@@ -26,7 +26,7 @@ class Route(NamedTuple):
     kv_heads: slice
 
 
-class Wires:
+class AttentionChannels:
     """Both ends that one model worker has, and how its batches are divided among them."""
 
     def __init__(self, partition: Partition, rank: int) -> None:
@@ -47,7 +47,7 @@ class Wires:
 
     def routes(self, pools: Ints) -> list[Route]:
         """The pieces of a batch whose requests are in these pools, in the order in which they are sent."""
-        found: list[Route] = []
+        result: list[Route] = []
         for worker in self._senders:
             mine = self._rows(pools, worker)
             count = len(pools) if isinstance(mine, slice) else len(mine)
@@ -56,8 +56,8 @@ class Wires:
                 if part.start == part.stop:
                     continue
                 rows: Rows = part if isinstance(mine, slice) else mine[part]
-                found.append(Route(worker, rows, *self._local(piece.kv_heads)))
-        return found
+                result.append(Route(worker, rows, *self._local(piece.kv_heads)))
+        return result
 
     def _rows(self, pools: Ints, worker: int) -> Rows:
         if self._partition.along == "heads":
@@ -73,7 +73,7 @@ class Wires:
         """A layer's tensors, or some of them, to everybody who has a part in it."""
         for route in routes:
             parts = [] if q is None else [self._part(q, route.rows, route.heads)]
-            parts += [] if kv is None else [self._part(each, route.rows, route.kv_heads) for each in kv]
+            parts += [] if kv is None else [self._part(item, route.rows, route.kv_heads) for item in kv]
             self._senders[route.worker].send(*parts)
 
     def _part(self, tensor: Tensor, rows: Rows, heads: slice) -> Tensor:

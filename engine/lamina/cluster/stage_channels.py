@@ -13,10 +13,10 @@ from lamina.convert.program import Value
 from lamina.convert.spec import BATCH
 from lamina.fhbn.channel import Message, Receiver, Sender
 from lamina.model.prefill import CHUNK, Passed
-from lamina.pipeline.change import Ints
+from lamina.pipeline.batch_delta import Ints
 
 
-class Ring:
+class StageChannels:
     """The channels from the place before and those to the place after: prompts have their own, because stages
     compute them in another order than they run slices.
     """
@@ -46,7 +46,7 @@ class Ring:
     def pass_on(self, passed: Passed) -> None:
         """A prompt's chunk, to the next stage."""
         assert passed.attended is not None
-        self.senders["prompts"].send(*(each.contiguous() for each in (*passed.context, passed.attended)))
+        self.senders["prompts"].send(*(item.contiguous() for item in (*passed.context, passed.attended)))
 
     def context(self, slice_: int) -> tuple[Tensor, ...]:
         """What a slice begins with."""
@@ -67,9 +67,9 @@ class Ring:
             yield Passed(context, attended.view(-1, self._heads, self._head_dim))
 
     def _read(self, message: Message, context: Sequence[Value]) -> tuple[Tensor, ...]:
-        found: list[Tensor] = []
+        result: list[Tensor] = []
         for number, value in enumerate(context):
             assert value.spec.dims[0] == BATCH
             flat = torch.frombuffer(message[number], dtype=value.spec.dtype).clone()
-            found.append(flat.view(-1, *value.spec.row_shape[1:]))
-        return tuple(found)
+            result.append(flat.view(-1, *value.spec.row_shape[1:]))
+        return tuple(result)

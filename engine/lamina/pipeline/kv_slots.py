@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.kv import Arena
-from lamina.pipeline.change import ALL, NOBODY, Change, Ints, Joined, places_of, staying
+from lamina.pipeline.batch_delta import ALL, NOBODY, BatchDelta, Ints, Joined, places_of, staying
 
 
 class Arrival(NamedTuple):
@@ -24,7 +24,7 @@ class Arrival(NamedTuple):
         return self.slots[max(begin - self.shared, 0) : max(end - self.shared, 0)]
 
 
-class Keeper:
+class KvSlots:
     """Gives sequences their slots, iteration by iteration, as changes say."""
 
     def __init__(self, arena: Arena, batches: int) -> None:
@@ -36,28 +36,28 @@ class Keeper:
         """The sequences of a batch that are here, in its order."""
         return self._names[batch]
 
-    def apply(self, batch: int, change: Change) -> list[Arrival]:
+    def apply(self, batch: int, delta: BatchDelta) -> list[Arrival]:
         """Some go, some come; those that come have their slots but no KV yet."""
-        for parent, child, tokens in change.forks.tolist():
+        for parent, child, tokens in delta.forks.tolist():
             self.arena.fork(parent, child, None if tokens == ALL else tokens)
         here = self._names[batch]
-        if len(change.renamed):
+        if len(delta.renamed):
             here = here.copy()
-            here[places_of(change.renamed[:, 0], here)] = change.renamed[:, 1]
-        if change.left.size:
-            here = here[staying(here, change.left)]
-        if change.released.size:
-            self.arena.release(change.released)
-        self._drop(change.dropped[:, 0].tolist())
-        if len(change.joined):
-            here = np.concatenate([here, change.joined.name])
+            here[places_of(delta.renamed[:, 0], here)] = delta.renamed[:, 1]
+        if delta.left.size:
+            here = here[staying(here, delta.left)]
+        if delta.released.size:
+            self.arena.release(delta.released)
+        self._drop(delta.dropped[:, 0].tolist())
+        if len(delta.joined):
+            here = np.concatenate([here, delta.joined.name])
         self._names[batch] = here
-        return list(self._arrivals(change.joined))
+        return list(self._arrivals(delta.joined))
 
-    def expect(self, change: Change) -> list[Arrival]:
+    def expect(self, delta: BatchDelta) -> list[Arrival]:
         """Slots for those who will join when their KV has come; from then on they are theirs."""
         arrivals = []
-        for name, parent, shared, tokens, _ in change.expected.tolist():
+        for name, parent, shared, tokens, _ in delta.expected.tolist():
             self._expected.add(name)
             arrivals.append(self._arrival(name, tokens, parent, shared))
         return arrivals

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 
-from lamina.pipeline import Change, Joined
-from lamina.pipeline.change import names, places_of
+from lamina.pipeline import BatchDelta, Joined
+from lamina.pipeline.batch_delta import names, places_of
 from lamina.pipeline.facts import ModelFacts
 
 ROWS = st.integers(0, 4)
@@ -31,9 +31,9 @@ def joins(draw: st.DrawFn) -> Joined:
 
 
 @st.composite
-def changes(draw: st.DrawFn) -> Change:
+def changes(draw: st.DrawFn) -> BatchDelta:
     pairs = st.tuples(ROWS, st.just(3))
-    return Change(
+    return BatchDelta(
         forks=draw(columns(np.int64, pairs)),
         renamed=draw(columns(np.int64, pairs)),
         left=draw(columns(np.int64, ROWS)),
@@ -53,24 +53,24 @@ def same(ours: Any, theirs: Any) -> bool:
 
 
 @given(changes())
-def test_what_is_said_is_heard(change: Change) -> None:
-    heard = Change.heard(msgpack.unpackb(msgpack.packb({"batch": 1, **change.said()})))
+def test_what_is_said_is_heard(delta: BatchDelta) -> None:
+    heard = BatchDelta.heard(msgpack.unpackb(msgpack.packb({"batch": 1, **delta.said()})))
     for name in ("forks", "renamed", "left", "released", "expected", "dropped"):
-        assert same(getattr(change, name), getattr(heard, name)), name
+        assert same(getattr(delta, name), getattr(heard, name)), name
     for each in fields(Joined):
-        assert same(getattr(change.joined, each.name), getattr(heard.joined, each.name)), each.name
-    assert list(change.prompts) == list(heard.prompts)
-    assert all(same(change.prompts[name], heard.prompts[name]) for name in change.prompts)
+        assert same(getattr(delta.joined, each.name), getattr(heard.joined, each.name)), each.name
+    assert list(delta.prompts) == list(heard.prompts)
+    assert all(same(delta.prompts[name], heard.prompts[name]) for name in delta.prompts)
 
 
 def test_nothing_new_is_nothing_said() -> None:
-    assert Change().said() == {}
-    heard = Change.heard({})
+    assert BatchDelta().said() == {}
+    heard = BatchDelta.heard({})
     assert (heard.forks.shape, heard.renamed.shape, len(heard.joined)) == ((0, 3), (0, 3), 0)
 
 
 def test_a_fresh_engines_changes_are_independent() -> None:
-    first, second = Change(), Change()
+    first, second = BatchDelta(), BatchDelta()
     first.prompts[1] = np.zeros(1, np.int32)
     assert not second.prompts
 

@@ -45,11 +45,11 @@ class Joined:
 
     def where(self, rows: NDArray[Any]) -> Joined:
         """Some of them."""
-        return Joined(**{each.name: getattr(self, each.name)[rows] for each in fields(self)})
+        return Joined(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
 
 
 @dataclass
-class Change:
+class BatchDelta:
     """In the order in which it is to be applied.
 
     Where attention workers have whole requests, each is told of its own; model workers are told everything.
@@ -74,34 +74,34 @@ class Change:
             name: getattr(self, name).tobytes() for name in _WIDTHS if len(getattr(self, name))
         }
         if len(self.joined):
-            told["joined"] = {each.name: getattr(self.joined, each.name).tobytes() for each in fields(Joined)}
+            told["joined"] = {item.name: getattr(self.joined, item.name).tobytes() for item in fields(Joined)}
         if self.prompts:
             told["prompts"] = [(name, tokens.tobytes()) for name, tokens in self.prompts.items()]
         return told
 
     @staticmethod
-    def heard(told: Mapping[str, Any]) -> Change:
+    def heard(told: Mapping[str, Any]) -> BatchDelta:
         """What was said."""
-        change = Change()
+        delta = BatchDelta()
         for name, width in _WIDTHS.items():
             column = np.frombuffer(told.get(name, b""), np.int64)
-            setattr(change, name, column.reshape(-1, width) if width else column)
+            setattr(delta, name, column.reshape(-1, width) if width else column)
         if "joined" in told:
             empty = Joined()
             columns = {
-                each.name: np.frombuffer(told["joined"][each.name], getattr(empty, each.name).dtype)
-                for each in fields(Joined)
+                item.name: np.frombuffer(told["joined"][item.name], getattr(empty, item.name).dtype)
+                for item in fields(Joined)
             }
-            change.joined = Joined(**columns)
-        change.prompts = {name: np.frombuffer(tokens, np.int32) for name, tokens in told.get("prompts", [])}
-        return change
+            delta.joined = Joined(**columns)
+        delta.prompts = {name: np.frombuffer(tokens, np.int32) for name, tokens in told.get("prompts", [])}
+        return delta
 
 
 @dataclass
-class State:
+class BatchSnapshot:
     """A batch as it is once it has changed: for workers that know nothing of it."""
 
-    whole: Change  # everybody joins, with everybody's prompt
+    whole: BatchDelta  # everybody joins, with everybody's prompt
     new: Ints  # those of them whose KV no worker has yet
 
 

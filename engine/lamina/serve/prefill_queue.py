@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lamina.cluster.prefilling import Wanted
-from lamina.pipeline import Change
+from lamina.cluster.prefill_dispatch import PrefillRequest
+from lamina.pipeline import BatchDelta
 from lamina.serve.core import Core
 from lamina.serve.decoder import Decoder
 from lamina.serve.requests import Request
 
 
 @dataclass
-class Heard:
+class PrefillOutcome:
     """Whose KV is there, and whose cannot be computed, and why."""
 
     ready: list[Request] = field(default_factory=list)
     failed: list[tuple[Request, str]] = field(default_factory=list)
 
 
-class Staging:
+class PrefillQueue:
     """Whose prompts are computed, and what of it nobody has been told yet.
 
     Nobody is here where model workers compute prompts. Whoever is has his names in the attention workers'
@@ -31,7 +31,7 @@ class Staging:
         self._waiting: dict[int, tuple[Request, set[int]]] = {}  # by number, with names whose KV is to come
         self._ready: dict[int, Request] = {}
         self._by_name: dict[int, int] = {}
-        self._wanted: list[Wanted] = []
+        self._wanted: list[PrefillRequest] = []
 
     @property
     def only_waits(self) -> bool:
@@ -45,26 +45,26 @@ class Staging:
             self._ready[request.number] = request
             return False
         self._wanted += wanted
-        self._waiting[request.number] = request, {each.name for each in wanted}
-        self._by_name |= {each.name: request.number for each in wanted}
+        self._waiting[request.number] = request, {item.name for item in wanted}
+        self._by_name |= {item.name: request.number for item in wanted}
         return True
 
-    def tell(self, change: Change) -> None:
+    def tell(self, delta: BatchDelta) -> None:
         """Attention workers, with the next launch: who will come, and who will not."""
         if self._core.prefill:
-            change.expected, change.dropped = self._decoder.staged()
+            delta.expected, delta.dropped = self._decoder.staged()
 
-    def order(self, change: Change) -> None:
+    def order(self, delta: BatchDelta) -> None:
         """Prefill workers, once that has been told."""
         if prefill := self._core.prefill:
-            prefill.forget(change.dropped[:, 0].tolist())
+            prefill.forget(delta.dropped[:, 0].tolist())
             wanted, self._wanted = self._wanted, []
-            for each in wanted:
-                prefill.compute(each)
+            for item in wanted:
+                prefill.compute(item)
 
-    def look(self, *, wait: bool) -> Heard:
+    def look(self, *, wait: bool) -> PrefillOutcome:
         """What has come; `wait` until somebody may join, or has failed."""
-        heard = Heard()
+        heard = PrefillOutcome()
         while self._waiting and self._core.prefill:
             news = self._core.prefill.news(wait=wait)
             for name in news.computed:
@@ -79,7 +79,7 @@ class Staging:
                 break
         return heard
 
-    def _take(self, name: int, heard: Heard) -> None:
+    def _take(self, name: int, heard: PrefillOutcome) -> None:
         if (number := self._by_name.pop(name, None)) is None:
             return
         request, names = self._waiting[number]
@@ -96,7 +96,7 @@ class Staging:
         for name in names:
             del self._by_name[name]
         if names:
-            self._wanted = [each for each in self._wanted if each.name not in names]
+            self._wanted = [item for item in self._wanted if item.name not in names]
 
     def clear(self) -> list[Request]:
         """Workers have lost what was computed, and who was expected: model workers will compute it when the

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from lamina.cluster.boot import Boot
+from lamina.cluster.config import WorkerConfig
 from lamina.cluster.layout import Layout
 from lamina.cluster.models import Models
-from lamina.cluster.ray_actors import KILLED, ActorLostError, answers, empty, fill, outcome
-from lamina.cluster.ray_homes import at_home, require_memory, require_version
-from lamina.cluster.ray_session import LOOPBACK, SESSION, installed, own_host
-from lamina.cluster.ray_slots import Slot, Slots, require_room
-from lamina.cluster.ray_worker import Spot
+from lamina.cluster.ray.actors import KILLED, ActorLostError, answers, empty, fill, outcome
+from lamina.cluster.ray.placement import at_home, require_memory, require_version
+from lamina.cluster.ray.session import LOOPBACK, SESSION, installed, own_host
+from lamina.cluster.ray.slots import Slot, Slots, require_room
+from lamina.cluster.ray.worker import Spot
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.options import EngineError
 
@@ -33,7 +33,7 @@ _KEPT_TEXTS = 20
 class _Started:
     """A worker: its actor is at this until it ends."""
 
-    boot: Boot
+    config: WorkerConfig
     slot: Slot
     spot: Spot
     run: Any
@@ -85,25 +85,26 @@ class RayMachine:
     def load(self, model: dict[str, Any]) -> None:
         """Nothing: nodes load what they need when workers start."""
 
-    def start(self, model: dict[str, Any], boots: Sequence[Boot]) -> list[int]:
+    def start(self, model: dict[str, Any], configs: Sequence[WorkerConfig]) -> list[int]:
         """Workers; what they are called from now on. One that takes over comes into a bundle that is free."""
         self._require_open()
         try:
-            return self._start(model, boots)
+            return self._start(model, configs)
         except ActorLostError:
             # On a node that had gone without Ray's knowing; now it does, and looks for another place.
-            return self._start(model, boots)
+            return self._start(model, configs)
 
-    def _start(self, model: dict[str, Any], boots: Sequence[Boot]) -> list[int]:
-        slots = self._slots.take([boot.kind for boot in boots])
+    def _start(self, model: dict[str, Any], configs: Sequence[WorkerConfig]) -> list[int]:
+        slots = self._slots.take([config.kind for config in configs])
         try:
             fill(slots)
-            names = [boot.name for boot in boots]
+            names = [config.name for config in configs]
             spots: list[Spot] = answers(names, [slot.actor.look.remote(model) for slot in slots])
             require_version(names, spots)
-            require_memory(self.convert(model), boots, spots)
+            require_memory(self.convert(model), configs, spots)
             asked = [
-                slot.actor.prepare.remote(model, boot.kind) for slot, boot in zip(slots, boots, strict=True)
+                slot.actor.prepare.remote(model, config.kind)
+                for slot, config in zip(slots, configs, strict=True)
             ]
             for name, spot, refused in zip(names, spots, answers(names, asked), strict=True):
                 if refused:
@@ -114,13 +115,13 @@ class RayMachine:
             for slot in slots:
                 empty(slot)
             raise
-        placed = at_home(boots, spots, self._cores, spans=own_host() != LOOPBACK)
-        return [self._run(model, *each) for each in zip(placed, slots, spots, strict=True)]
+        placed = at_home(configs, spots, self._cores, spans=own_host() != LOOPBACK)
+        return [self._run(model, *item) for item in zip(placed, slots, spots, strict=True)]
 
-    def _run(self, model: dict[str, Any], boot: Boot, slot: Slot, spot: Spot) -> int:
+    def _run(self, model: dict[str, Any], config: WorkerConfig, slot: Slot, spot: Spot) -> int:
         handle = len(self._started) + 1
-        run = slot.actor.run.remote(boot.said(), model, self._models.conversion(model).attended)
-        self._started[handle] = _Started(boot, slot, spot, run)
+        run = slot.actor.run.remote(config.said(), model, self._models.conversion(model).attended)
+        self._started[handle] = _Started(config, slot, spot, run)
         return handle
 
     def kill(self, handles: Sequence[int]) -> None:
@@ -150,8 +151,8 @@ class RayMachine:
         """How those of them that have ended did: as subprocess counts, below 0 is the signal that did it."""
         self._require_open()
         self._settle(handles, 0)
-        found = {handle: self._started[handle].status for handle in handles}
-        return {handle: status for handle, status in found.items() if status is not None}
+        result = {handle: self._started[handle].status for handle in handles}
+        return {handle: status for handle, status in result.items() if status is not None}
 
     def where(self, handles: Sequence[int]) -> list[Spot]:
         """The places of workers."""
@@ -176,7 +177,7 @@ class RayMachine:
             if started.status is not None:  # another engine's thread was faster
                 return
             started.status = status
-        self._cores[started.spot.kernel, started.boot.core] -= 1
+        self._cores[started.spot.kernel, started.config.core] -= 1
         if text:
             self._texts = [*self._texts, text][-_KEPT_TEXTS:]
         if status == 0:

@@ -14,7 +14,7 @@ from typing import Any
 
 from lamina import host_memory
 from lamina.cluster import worker
-from lamina.cluster.boot import Boot
+from lamina.cluster.config import WorkerConfig
 from lamina.cluster.models import Models
 from lamina.operators import Attended
 
@@ -73,11 +73,11 @@ class RayWorker:
 
         What an attention worker has of the model is sent: it loads nothing of it, nor transformers.
         """
-        boot = Boot(**said)
+        config = WorkerConfig(**said)
         try:
-            if not has_weights(boot.kind):
-                return worker.run(boot, attended, []), ""
-            return worker.run(boot, self._models.conversion(model), self._models.weights(model)), ""
+            if not has_weights(config.kind):
+                return worker.run(config, attended, []), ""
+            return worker.run(config, self._models.conversion(model), self._models.weights(model)), ""
         except Exception:
             return 1, traceback.format_exc().strip()
         finally:

@@ -19,7 +19,7 @@ from lamina.attention.worker import TensorWorker
 from lamina.fhbn import ChannelCorruptedError
 from lamina.fhbn.channel import Message, Receiver
 from lamina.fhbn.deadline import Deadline
-from lamina.pipeline.keeper import Arrival
+from lamina.pipeline.kv_slots import Arrival
 
 # K and V of a piece, together: as long as it takes to store them, a QKV message has to wait. On a core of an
 # AMD EPYC (Zen 5) with llama-mini's heads in bfloat16, that is 20 us where a prompt's slots follow one
@@ -34,7 +34,7 @@ NAP_S = 1e-3
 CALLED_OFF = -1  # in the place of a layer: no more will come of this name
 
 
-class Head(NamedTuple):
+class PieceHeader(NamedTuple):
     """What a piece begins with; K and V of some tokens that follow one another are its other parts."""
 
     name: int
@@ -46,9 +46,9 @@ class Head(NamedTuple):
         return np.array(self, np.int64)
 
     @staticmethod
-    def heard(message: Message) -> Head:
+    def heard(message: Message) -> PieceHeader:
         """What was said."""
-        return Head(*np.frombuffer(message[0], np.int64).tolist())
+        return PieceHeader(*np.frombuffer(message[0], np.int64).tolist())
 
 
 def piece_tokens(token_bytes: int) -> int:
@@ -58,11 +58,11 @@ def piece_tokens(token_bytes: int) -> int:
 
 def piece_bytes(token_bytes: int) -> int:
     """How large a message with a piece is at most."""
-    return Head(0, 0, 0).said().nbytes + piece_tokens(token_bytes) * token_bytes
+    return PieceHeader(0, 0, 0).said().nbytes + piece_tokens(token_bytes) * token_bytes
 
 
 @dataclass
-class _Coming:
+class _Incoming:
     """A sequence whose KV has not come, or not all of it."""
 
     arrival: Arrival
@@ -70,7 +70,7 @@ class _Coming:
     wanted: bool = True  # else it comes because nobody can call back what was sent
 
 
-class Pull:
+class KvPull:
     """The attention worker's ends of the channels from prefill workers, and whose KV comes on them."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Pull:
         self._receivers: list[Receiver] = []  # the one that was served last comes last
         # Pieces of names that are not expected yet: prefill workers may hear of them first.
         self._early: dict[Receiver, Message] = {}
-        self._coming: dict[int, _Coming] = {}
+        self._coming: dict[int, _Incoming] = {}
 
     def add(self, receiver: Receiver) -> None:
         """The channel from a prefill worker."""
@@ -101,7 +101,7 @@ class Pull:
 
     def expect(self, arrival: Arrival) -> None:
         """The KV of a sequence that has its slots will come."""
-        self._coming[arrival.name] = _Coming(arrival, self._layers * len(arrival.slots))
+        self._coming[arrival.name] = _Incoming(arrival, self._layers * len(arrival.slots))
 
     def forget(self, names: Iterable[int]) -> None:
         """Their slots are not theirs any more. What has been sent of them comes and is thrown away."""
@@ -133,7 +133,7 @@ class Pull:
                 if not receiver.ready():
                     continue
                 message = receiver.recv()
-            head = Head.heard(message)
+            head = PieceHeader.heard(message)
             if head.name not in self._coming:
                 self._early[receiver] = message
                 continue
@@ -143,7 +143,7 @@ class Pull:
             return True
         return False
 
-    def _take(self, head: Head, message: Message, receiver: Receiver) -> None:
+    def _take(self, head: PieceHeader, message: Message, receiver: Receiver) -> None:
         coming = self._coming[head.name]
         if head.layer == CALLED_OFF:
             del self._coming[head.name]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lamina.cluster.pulse import Pulse
+from lamina.cluster.heartbeat import Heartbeat
 from lamina.fhbn.channel import Receiver, Sender
 
 MESSAGE_BYTES = 1 << 20
 
 
-class Ranks:
+class TensorParallelGroup:
     """All ranks' tensors at every rank, and what comes of them.
 
     Everybody sends its own to everybody and adds up in the order of ranks: the sums are the same bits
@@ -19,8 +19,8 @@ class Ranks:
     less.
     """
 
-    def __init__(self, rank: int, ranks: int, pulse: Pulse) -> None:
-        self._rank, self._ranks, self._pulse = rank, ranks, pulse
+    def __init__(self, rank: int, ranks: int, heartbeat: Heartbeat) -> None:
+        self._rank, self._ranks, self._heartbeat = rank, ranks, heartbeat
         # To and from each other rank.
         self.senders: dict[int, Sender] = {}
         self.receivers: dict[int, Receiver] = {}
@@ -46,15 +46,15 @@ class Ranks:
 
     def _all(self, x: Tensor) -> list[Tensor]:
         x = x.contiguous()
-        found = [x if rank == self._rank else torch.empty_like(x) for rank in range(self._ranks)]
-        flat = [each.view(-1).view(torch.uint8) for each in found]
+        result = [x if rank == self._rank else torch.empty_like(x) for rank in range(self._ranks)]
+        flat = [item.view(-1).view(torch.uint8) for item in result]
         for begin in range(0, flat[self._rank].numel(), MESSAGE_BYTES):
             part = slice(begin, begin + MESSAGE_BYTES)
             for sender in self.senders.values():
                 sender.send(flat[self._rank][part])
             for rank, receiver in self.receivers.items():
-                with self._pulse.waiting():
+                with self._heartbeat.waiting():
                     message = receiver.recv()
                 with message:
                     flat[rank][part] = torch.frombuffer(message[0], dtype=torch.uint8)
-        return found
+        return result

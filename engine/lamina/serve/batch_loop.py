@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from lamina._native import Scheduler
 from lamina.cluster import LostError, Scaled
-from lamina.pipeline import Change
+from lamina.pipeline import BatchDelta
 from lamina.serve.core import Core
 from lamina.serve.decoder import Decoder
 from lamina.serve.fault import Fault
+from lamina.serve.prefill_queue import PrefillQueue
 from lamina.serve.requests import Request
-from lamina.serve.staging import Staging
 from lamina.serve.step import Step
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ Over = list[tuple[Request, str | None]]
 
 
 @dataclass
-class _Trouble:
+class _OpenFault:
     """A fault that is not over."""
 
     why: str
@@ -33,13 +33,13 @@ class _Trouble:
     pools: set[int] = field(default_factory=set)
 
 
-class Turns:
+class BatchLoop:
     """Scheduler, decoder and core, and how far each batch has come with them."""
 
     def __init__(self, core: Core, scheduler: Scheduler, *, decode_only: bool) -> None:
         self.core, self.scheduler = core, scheduler
         self.decoder = Decoder(core.batches, decode_only=decode_only)
-        self._staging = Staging(core, self.decoder)
+        self._prefill_queue = PrefillQueue(core, self.decoder)
         self.by_place: dict[int, Request] = {}  # requests that wait or run, by their row in the scheduler
         self.faults: list[Fault] = []
         self.peak_kv_tokens = 0
@@ -52,7 +52,7 @@ class Turns:
         # Since workers were lost: batches that some know nothing of, and iterations to be begun once more.
         self._stale: set[int] = set()
         self._broken_off: set[int] = set()
-        self._trouble: _Trouble | None = None
+        self._fault: _OpenFault | None = None
 
     def next(self) -> tuple[Step, Over]:
         """Launch every batch whose turn has come, and land the one that was launched first."""
@@ -66,7 +66,7 @@ class Turns:
                     self._launch()
                 if self.decoder.flying(batch):
                     return self._told(*self._land(batch))
-                if self._staging.only_waits and not (self._failed or self.decoder.any_flying):
+                if self._prefill_queue.only_waits and not (self._failed or self.decoder.any_flying):
                     self._hear_of_prompts(wait=True)
             except LostError as lost:
                 self._recover(lost)
@@ -85,7 +85,7 @@ class Turns:
 
     def _hear_of_prompts(self, *, wait: bool) -> None:
         """Let those join whose KV is there; those whose prompts cannot be computed have failed."""
-        heard = self._staging.look(wait=wait)
+        heard = self._prefill_queue.look(wait=wait)
         for request in heard.ready:
             self.scheduler.ready(request.place)
         for request, why in heard.failed:
@@ -107,7 +107,7 @@ class Turns:
 
     def drain(self) -> list[tuple[Step, Over]]:
         """Land what is under way, and begin nothing new."""
-        found = []
+        result = []
         while self.decoder.any_flying:
             batch = self._landed % self.core.batches
             try:
@@ -115,12 +115,12 @@ class Turns:
                 while self._launched < self._landed + self.core.batches:
                     self._launch(idle=True)
                 if self.decoder.flying(batch):
-                    found.append(self._land(batch))
+                    result.append(self._land(batch))
                 else:
                     self._landed += 1
             except LostError as lost:
                 self._recover(lost)
-        return found
+        return result
 
     def scale(self, to: Scaled, scheduler: Scheduler, places: dict[int, Request]) -> None:
         """Go on with other attention workers, and a scheduler that has everybody waiting for them."""
@@ -133,8 +133,8 @@ class Turns:
         self.scheduler, self.by_place = scheduler, places
         self._landed = self._launched = 0
         self._stale = set(range(self.core.batches))
-        self._staging.clear()
-        self._staging = Staging(self.core, self.decoder)
+        self._prefill_queue.clear()
+        self._prefill_queue = PrefillQueue(self.core, self.decoder)
         self.decoder.forget()
         try:
             self.core.scale(to)
@@ -147,7 +147,7 @@ class Turns:
         """
         if request.place not in done:
             self.scheduler.remove(request.place)
-        self._staging.leave(request)
+        self._prefill_queue.leave(request)
         del self.by_place[request.place]
 
     def surviving(self, deed: Callable[[], T]) -> T:
@@ -164,24 +164,24 @@ class Turns:
         started = perf_counter()
         if idle and batch not in self._broken_off:
             self._launched += 1
-            self.core.launch(batch, Change(), 0)
+            self.core.launch(batch, BatchDelta(), 0)
             return
         if batch in self._broken_off:
-            step, change = self._steps[batch], self.decoder.again(batch)
+            step, delta = self._steps[batch], self.decoder.again(batch)
         else:
             step = self._steps[batch] = self._begin(batch)
-            change = self.decoder.launch(batch)
+            delta = self.decoder.launch(batch)
         self._launched += 1
-        self._staging.tell(change)
+        self._prefill_queue.tell(delta)
         if batch in self._stale:
-            self.core.launch(batch, change, step.size, self.decoder.state(batch))
+            self.core.launch(batch, delta, step.size, self.decoder.state(batch))
         else:
-            self.core.launch(batch, change, step.size)
-        self._staging.order(change)
+            self.core.launch(batch, delta, step.size)
+        self._prefill_queue.order(delta)
         self._stale.discard(batch)
         self._broken_off.discard(batch)
-        if self._trouble:
-            self._resumed(self._trouble)
+        if self._fault:
+            self._resumed(self._fault)
         step.host_s += perf_counter() - started
 
     def _begin(self, batch: int) -> Step:
@@ -197,10 +197,10 @@ class Turns:
         for place in joined.tolist():
             request = self.by_place[place]
             step.joined.append(request.number)
-            self._staging.leave(request)
+            self._prefill_queue.leave(request)
             self.decoder.begin(request, batch, self.scheduler.pool(place))
         for place in self.scheduler.admitted.tolist():
-            if not self._staging.begin(self.by_place[place], self.scheduler.pool(place)):
+            if not self._prefill_queue.begin(self.by_place[place], self.scheduler.pool(place)):
                 self.scheduler.ready(place)
         self.decoder.size(batch, step)
         if step.size:
@@ -231,30 +231,30 @@ class Turns:
 
     def _recover(self, lost: LostError) -> None:
         """Replace who is lost; what was under way is launched once more, as everybody's turn comes."""
-        trouble = self._trouble or _Trouble(str(lost), time.monotonic())
+        fault = self._fault or _OpenFault(str(lost), time.monotonic())
         # The order of batches begins anew, for workers too.
         batches = self.core.batches
         self._broken_off |= {launched % batches for launched in range(self._landed, self._launched)}
         self._landed = self._launched = 0
         self._stale = set(range(batches))
-        self._trouble = trouble
+        self._fault = fault
         while True:
             try:
                 replaced = self.core.regroup(lost)
                 break
             except LostError as more:
                 lost = more
-        for request in self._staging.clear():
+        for request in self._prefill_queue.clear():
             self.scheduler.ready(request.place)
-        trouble.workers |= replaced.workers
-        trouble.pools |= replaced.pools
-        self._resumed(trouble)
+        fault.workers |= replaced.workers
+        fault.pools |= replaced.pools
+        self._resumed(fault)
 
-    def _resumed(self, trouble: _Trouble) -> None:
+    def _resumed(self, fault: _OpenFault) -> None:
         """The fault is over, if everything that was under way is under way again."""
         if any(self.decoder.flying(batch) for batch in self._broken_off):
             return
-        requests, tokens = self.decoder.kept_in(trouble.pools)
-        workers, now = tuple(sorted(trouble.workers)), time.monotonic()
-        self.faults.append(Fault(workers, trouble.why, trouble.noticed_s, now, requests, tokens))
-        self._trouble = None
+        requests, tokens = self.decoder.kept_in(fault.pools)
+        workers, now = tuple(sorted(fault.workers)), time.monotonic()
+        self.faults.append(Fault(workers, fault.why, fault.noticed_s, now, requests, tokens))
+        self._fault = None

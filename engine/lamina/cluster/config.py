@@ -18,7 +18,7 @@ Weights: TypeAlias = "list[BoundSlice] | PreTrainedModel"
 
 
 @dataclass(frozen=True)
-class Boot:
+class WorkerConfig:
     """One worker's part."""
 
     name: str

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.cluster.crew import Crew
 from lamina.cluster.layout import Layout
+from lamina.cluster.worker_pool import WorkerPool
 from lamina.fhbn.deadline import Deadline
 
 
-class Wanted(NamedTuple):
+class PrefillRequest(NamedTuple):
     """A sequence whose KV is to be computed: that of its text from `shared` on."""
 
     name: int
@@ -25,7 +25,7 @@ class Wanted(NamedTuple):
 
 
 @dataclass
-class News:
+class PrefillResults:
     """What has come of prompts since it was asked last."""
 
     computed: list[int] = field(default_factory=list)  # names whose KV all have who need it
@@ -41,14 +41,14 @@ class _Prompt:
     lacking: set[int]  # workers that need its KV and do not have it
 
 
-class Prefilling:
+class PrefillDispatch:
     """Gives each prompt to the prefill worker that has the least to do, and hears when its KV is there."""
 
-    def __init__(self, crew: Crew, layout: Layout) -> None:
-        self._crew = crew
+    def __init__(self, workers: WorkerPool, layout: Layout) -> None:
+        self._workers = workers
         self.clear(layout)
 
-    def compute(self, wanted: Wanted) -> None:
+    def compute(self, wanted: PrefillRequest) -> None:
         """Ask for it."""
         attending = self._layout.attending
         to = range(len(attending)) if self._layout.partition == "heads" else [wanted.pool]
@@ -62,37 +62,37 @@ class Prefilling:
             "shared": wanted.shared,
             "to": list(to),
         }
-        self._crew.say(worker, order, Deadline(self._layout.timeout_s))
+        self._workers.say(worker, order, Deadline(self._layout.timeout_s))
 
     def forget(self, names: Iterable[int]) -> None:
         """Nobody wants these any more."""
         for name in names:
             if prompt := self._done_with(name):
-                self._crew.say(prompt.worker, {"forget": name}, Deadline(self._layout.timeout_s))
+                self._workers.say(prompt.worker, {"forget": name}, Deadline(self._layout.timeout_s))
 
-    def news(self, *, wait: bool) -> News:
+    def news(self, *, wait: bool) -> PrefillResults:
         """What has come of those that were asked for; `wait` until there is something."""
-        found, deadline = News(), Deadline(self._layout.timeout_s)
+        result, deadline = PrefillResults(), Deadline(self._layout.timeout_s)
         while True:
-            for number, message in self._crew.said("have", "failed_prompt"):
-                self._hear(number, message, found)
-            if found.computed or found.failed or not wait:
-                return found
-            self._crew.wait(next(iter(self._prompts.values())).worker, deadline)
+            for number, message in self._workers.said("have", "failed_prompt"):
+                self._hear(number, message, result)
+            if result.computed or result.failed or not wait:
+                return result
+            self._workers.wait(next(iter(self._prompts.values())).worker, deadline)
 
-    def _hear(self, number: int, message: dict[str, object], found: News) -> None:
+    def _hear(self, number: int, message: dict[str, object], result: PrefillResults) -> None:
         """Of those that have been forgotten something may be on its way still."""
         if "failed_prompt" in message:
             name = message["failed_prompt"]
             if isinstance(name, int) and self._done_with(name):
-                found.failed[name] = str(message["why"])
+                result.failed[name] = str(message["why"])
             return
         name = message["have"]
         if isinstance(name, int) and (prompt := self._prompts.get(name)):
             prompt.lacking.discard(number)
             if not prompt.lacking:
                 self._done_with(name)
-                found.computed.append(name)
+                result.computed.append(name)
 
     def _done_with(self, name: int) -> _Prompt | None:
         prompt = self._prompts.pop(name, None)

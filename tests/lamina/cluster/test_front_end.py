@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lamina.cluster.worker import Front
+from lamina.cluster.worker import FrontEnd
 from lamina.fhbn import Listener, connect, new_secret
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
@@ -17,16 +17,18 @@ PLAN = {"batch": 0, "cycle": 3, "iteration": 1, "active": False}
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Control, Front]]:
+def ends() -> Iterator[tuple[Control, FrontEnd]]:
     """The front end's connection to a worker, and what the worker has of it."""
     secret = new_secret()
     with ThreadPoolExecutor(1) as other, Listener("front end", secret) as listener:
         begun = other.submit(connect, listener.address, name="attention worker 0", secret=secret)
         with listener.accept(30) as ours, begun.result() as theirs:
-            yield ours.control, Front(theirs.control, Recorder())
+            yield ours.control, FrontEnd(theirs.control, Recorder())
 
 
-def test_a_check_is_of_a_worker_that_has_begun_what_was_planned_before(ends: tuple[Control, Front]) -> None:
+def test_a_check_is_of_a_worker_that_has_begun_what_was_planned_before(
+    ends: tuple[Control, FrontEnd],
+) -> None:
     says, front = ends
     begun = False
     front.check = lambda: begun

@@ -6,9 +6,9 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from lamina.cluster.ray_session import installed
-from lamina.cluster.ray_slots import CPU, Slot
-from lamina.cluster.ray_worker import RayWorker
+from lamina.cluster.ray.session import installed
+from lamina.cluster.ray.slots import CPU, Slot
+from lamina.cluster.ray.worker import RayWorker
 from lamina.pipeline.options import EngineError
 
 # A process, torch, and the model: on a busy node some minutes.

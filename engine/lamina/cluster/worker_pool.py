@@ -12,9 +12,9 @@ from selectors import EVENT_READ, BaseSelector, DefaultSelector
 from typing import Any
 
 from lamina.cluster import told
-from lamina.cluster.boot import Boot
+from lamina.cluster.config import WorkerConfig
+from lamina.cluster.heartbeat import HEARTBEAT, HeartbeatMonitor
 from lamina.cluster.lost import LostError, WorkplaceLostError, last_sentence
-from lamina.cluster.pulse import PULSE, Pulses
 from lamina.cluster.workplace import Workplace
 from lamina.fhbn import ChannelError, ChannelTimeoutError, Link, Listener
 from lamina.fhbn.deadline import Deadline
@@ -33,31 +33,31 @@ LOOK_S = 0.1
 GREETING_S = 5.0
 
 
-class Crew:
+class WorkerPool:
     """Started when it is made. close() ends it; forgotten without, its workers hang up by themselves."""
 
     def __init__(
         self,
         machine: Workplace,
         source: dict[str, Any],
-        boots: Sequence[Boot],
+        configs: Sequence[WorkerConfig],
         listener: Listener,
         timeout_s: float,
     ) -> None:
-        self.names = [boot.name for boot in boots]
+        self.names = [config.name for config in configs]
         self._machine, self._source, self._timeout_s = machine, source, timeout_s
-        self._boots, self._listener = list(boots), listener
+        self._configs, self._listener = list(configs), listener
         self._pids: dict[int, int] = {}
         self._links: dict[int, Link] = {}
-        self._pulses = Pulses(timeout_s)
+        self._monitor = HeartbeatMonitor(timeout_s)
         self._waiting = DefaultSelector()
-        self._said: list[deque[dict[str, Any]]] = [deque() for _ in boots]
+        self._said: list[deque[dict[str, Any]]] = [deque() for _ in configs]
         self._epoch = 0
         self._replaced: set[int] = set()
         # It has no reference to this object, and asks nobody: it may run at any moment.
-        self._hang_up = weakref.finalize(self, _hang_up, self._links, self._pulses, self._waiting, listener)
+        self._hang_up = weakref.finalize(self, _hang_up, self._links, self._monitor, self._waiting, listener)
         try:
-            self._gather(range(len(boots)))
+            self._gather(range(len(configs)))
         except BaseException:
             self.close()
             raise
@@ -72,7 +72,7 @@ class Crew:
         self._epoch += 1
         self._dismiss(lost)
         # All have the same.
-        partition = self._boots[0].partition
+        partition = self._configs[0].partition
         message = {
             "regroup": self._epoch,
             "cycle": cycle,
@@ -89,21 +89,21 @@ class Crew:
         gone = [number for number in range(len(self.names)) if number not in self._links]
         self._dismiss(gone)  # also those that had begun and had not come yet
         for number in gone:
-            self._boots[number] = replace(self._boots[number], epoch=self._epoch, cycle=cycle)
+            self._configs[number] = replace(self._configs[number], epoch=self._epoch, cycle=cycle)
         self._gather(gone)
 
-    def become(self, boots: Sequence[Boot]) -> None:
+    def become(self, configs: Sequence[WorkerConfig]) -> None:
         """Others from the next meeting on; model workers go on as they are."""
-        stay = [number for number, boot in enumerate(boots) if boot.kind == "model"]
+        stay = [number for number, config in enumerate(configs) if config.kind == "model"]
         self._dismiss([number for number in range(len(self.names)) if number not in stay])
-        self._boots, self.names = list(boots), [boot.name for boot in boots]
-        self._said = [deque() for _ in boots]
-        self._replaced = set(range(len(boots))) - set(stay)
+        self._configs, self.names = list(configs), [config.name for config in configs]
+        self._said = [deque() for _ in configs]
+        self._replaced = set(range(len(configs))) - set(stay)
 
     def replaced(self) -> list[int]:
         """Who was, since this was asked last."""
-        found, self._replaced = sorted(self._replaced), set()
-        return found
+        result, self._replaced = sorted(self._replaced), set()
+        return result
 
     def _dismiss(self, numbers: Collection[int]) -> None:
         """They are no more, whatever they were doing."""
@@ -112,7 +112,7 @@ class Crew:
             self._machine.kill(pids)
         self._replaced |= set(numbers)
         for number in numbers:
-            self._pulses.remove(number)
+            self._monitor.remove(number)
             self._said[number].clear()
             if link := self._links.pop(number, None):
                 self._forget(link)
@@ -127,12 +127,12 @@ class Crew:
         deadline = Deadline(START_S)
         if new:
             try:
-                pids = self._machine.start(self._source, [self._boots[number] for number in new])
+                pids = self._machine.start(self._source, [self._configs[number] for number in new])
                 self._pids.update(zip(new, pids, strict=True))
                 self._accept(new, Deadline(COME_S))
             except WorkplaceLostError as error:
                 raise LostError(range(len(self.names)), "machine-lost", str(error)) from error
-        with self._pulses.beginning():
+        with self._monitor.beginning():
             self._meet(deadline)
 
     def _meet(self, deadline: Deadline) -> None:
@@ -155,7 +155,7 @@ class Crew:
 
     def _accept(self, new: Sequence[int], deadline: Deadline) -> None:
         wanted = {self.names[number]: number for number in new}
-        wanted |= {name + PULSE: number for name, number in list(wanted.items())}
+        wanted |= {name + HEARTBEAT: number for name, number in list(wanted.items())}
         while wanted:
             with self._patience(new):
                 if not self._listener.visited(min(LOOK_S, deadline.left_s)):
@@ -164,8 +164,8 @@ class Crew:
                 # Of somebody who was dismissed before he came.
                 if (number := wanted.pop(link.peer, None)) is None:
                     link.close()
-                elif link.peer.endswith(PULSE):
-                    self._pulses.add(number, link.control)
+                elif link.peer.endswith(HEARTBEAT):
+                    self._monitor.add(number, link.control)
                 else:
                     self._links[number] = link
                     self._waiting.register(link.control, EVENT_READ, number)
@@ -223,13 +223,13 @@ class Crew:
         self._require_open()
         while self._take_in(0.0, Deadline(self._timeout_s)):
             pass
-        found = []
+        result = []
         for number, said in enumerate(self._said):
-            found += [(number, message) for message in said if any(kind in message for kind in kinds)]
+            result += [(number, message) for message in said if any(kind in message for kind in kinds)]
             self._said[number] = deque(
                 message for message in said if all(kind not in message for kind in kinds)
             )
-        return found
+        return result
 
     def _take_in(self, wait_s: float, deadline: Deadline) -> bool:
         ready = [key.data for key, _ in self._waiting.select(wait_s)]
@@ -244,10 +244,10 @@ class Crew:
 
     def _hanging(self, lost: Collection[int] = ()) -> LostError | None:
         """Who does not work, beside those who are lost already."""
-        if not (found := self._pulses.look()):
+        if not (result := self._monitor.look()):
             return None
-        number, why = next(iter(found.items()))
-        return LostError({*lost, *found}, "worker-hangs", f"{self.names[number]} hangs: {why}")
+        number, why = next(iter(result.items()))
+        return LostError({*lost, *result}, "worker-hangs", f"{self.names[number]} hangs: {why}")
 
     def _require_open(self) -> None:
         if not self._hang_up.alive:
@@ -303,7 +303,7 @@ class Crew:
 
     def worked_s(self) -> dict[str, float]:
         """Seconds that each worker has worked, as it said last; it waits for nobody."""
-        return dict(zip(self.names, self._pulses.worked_s(len(self.names)), strict=True))
+        return dict(zip(self.names, self._monitor.worked_s(len(self.names)), strict=True))
 
     def strike(self, number: int, how: str) -> None:
         """Do a worker harm, to see what comes of it."""
@@ -327,11 +327,13 @@ class Crew:
             self._pids.clear()
 
 
-def _hang_up(links: dict[int, Link], pulses: Pulses, waiting: BaseSelector, listener: Listener) -> None:
+def _hang_up(
+    links: dict[int, Link], monitor: HeartbeatMonitor, waiting: BaseSelector, listener: Listener
+) -> None:
     """A worker whose front end is gone ends."""
     for link in links.values():
         link.close()
     links.clear()
-    pulses.close()
+    monitor.close()
     waiting.close()
     listener.close()

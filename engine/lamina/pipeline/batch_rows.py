@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from lamina.model import sampler
-from lamina.pipeline.change import NO_LOGPROBS, Change, Ints, Joined, places_of, staying
+from lamina.pipeline.batch_delta import NO_LOGPROBS, BatchDelta, Ints, Joined, places_of, staying
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Choice:
     revealed: Revealed | None = None
 
 
-class Roster:
+class BatchRows:
     """The sequences of one batch, in the order in which they joined."""
 
     def __init__(self) -> None:
@@ -57,22 +57,22 @@ class Roster:
     def positions(self) -> Ints:
         return self._rows.position
 
-    def apply(self, change: Change) -> None:
+    def apply(self, delta: BatchDelta) -> None:
         """Beams swap what they continue, some leave, some join."""
         rows = self._rows
-        if len(change.renamed):
-            old, new, tokens = change.renamed.T
+        if len(delta.renamed):
+            old, new, tokens = delta.renamed.T
             places = places_of(old, rows.name)
             rows.name = rows.name.copy()
             rows.token = rows.token.copy()
             rows.name[places], rows.token[places] = new, tokens
-        if change.left.size:
-            rows = rows.where(staying(rows.name, change.left))
-        if len(change.joined):
+        if delta.left.size:
+            rows = rows.where(staying(rows.name, delta.left))
+        if len(delta.joined):
             rows = Joined(
                 *(
                     np.concatenate([mine, new])
-                    for mine, new in zip(_columns(rows), _columns(change.joined), strict=True)
+                    for mine, new in zip(_columns(rows), _columns(delta.joined), strict=True)
                 )
             )
         self._rows = rows

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lamina.cluster.ray_session import alive_nodes, installed
+from lamina.cluster.ray.session import alive_nodes, installed
 from lamina.pipeline.options import EngineError
 
 # What nodes offer to each kind of worker; a core where no node has said that it offers it.

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.pipeline import Change, Joined, Partition, State
-from lamina.pipeline.change import Ints
+from lamina.pipeline import BatchDelta, BatchSnapshot, Joined, Partition
+from lamina.pipeline.batch_delta import Ints
 
 
-class Telling:
+class WorkerUpdates:
     """Which attention worker has which sequence, where each has whole requests, and what follows from it.
 
     `state` is given where workers have taken over from others: attention workers that are `lacking` know
@@ -25,60 +25,62 @@ class Telling:
         self._pool_of: dict[int, int] = {}
 
     def to_attention(
-        self, change: Change, state: State | None, lacking: Collection[int]
+        self, delta: BatchDelta, snapshot: BatchSnapshot | None, lacking: Collection[int]
     ) -> list[dict[str, Any]]:
         """Of each attention worker."""
         parts = []
         for number in range(self._partition.workers):
-            afresh, mine = state is not None and number in lacking, change
-            if state and afresh:
-                mine = replace(state.whole, expected=change.expected, dropped=change.dropped)
+            afresh, mine = snapshot is not None and number in lacking, delta
+            if snapshot and afresh:
+                mine = replace(snapshot.whole, expected=delta.expected, dropped=delta.dropped)
             if self._partition.pools > 1:
                 mine = self._of_pool(mine, number)
             # The texts are for those who compute with them.
             names_only = [(name, b"") for name in mine.prompts]
             parts.append({**mine.said(), "prompts": names_only, "afresh": afresh})
-        for name in change.released.tolist():
+        for name in delta.released.tolist():
             self._pool_of.pop(name, None)
-        joined = change.joined
+        joined = delta.joined
         self._pool_of.update(zip(joined.name.tolist(), joined.pool.tolist(), strict=True))
         return parts
 
-    def to_model(self, change: Change, state: State | None, lacking: Collection[int]) -> dict[str, Any]:
+    def to_model(
+        self, delta: BatchDelta, snapshot: BatchSnapshot | None, lacking: Collection[int]
+    ) -> dict[str, Any]:
         """Of all model workers."""
-        if state is None:
-            return change.said()
-        everybody = state.whole.joined
-        wanted = np.isin(everybody.name, state.new)
+        if snapshot is None:
+            return delta.said()
+        everybody = snapshot.whole.joined
+        wanted = np.isin(everybody.name, snapshot.new)
         if self._partition.along == "requests":
             wanted |= np.isin(everybody.pool, list(lacking))
         elif lacking:
             wanted[:] = True
         asked = set(everybody.name[wanted].tolist())
-        prompts = {name: text for name, text in state.whole.prompts.items() if name in asked}
+        prompts = {name: text for name, text in snapshot.whole.prompts.items() if name in asked}
         return {
-            **replace(state.whole, prompts=prompts).said(),
+            **replace(snapshot.whole, prompts=prompts).said(),
             "lacking": list(lacking),
-            "partial": list(asked - set(state.new.tolist())),
+            "partial": list(asked - set(snapshot.new.tolist())),
         }
 
-    def _of_pool(self, change: Change, pool: int) -> Change:
+    def _of_pool(self, delta: BatchDelta, pool: int) -> BatchDelta:
         """What an attention worker that has whole requests must know."""
-        for name, where in zip(change.joined.name.tolist(), change.joined.pool.tolist(), strict=True):
+        for name, where in zip(delta.joined.name.tolist(), delta.joined.pool.tolist(), strict=True):
             self._pool_of[name] = where
-        for parent, child, _ in change.forks.tolist():
+        for parent, child, _ in delta.forks.tolist():
             self._pool_of[child] = self._pool_of[parent]
-        mine: Joined = change.joined.where(change.joined.pool == pool)
+        mine: Joined = delta.joined.where(delta.joined.pool == pool)
         here = set(mine.name.tolist())
-        return Change(
-            forks=change.forks[self._lie(change.forks[:, 0], pool)],
-            renamed=change.renamed[self._lie(change.renamed[:, 0], pool)],
-            left=change.left[self._lie(change.left, pool)],
-            released=change.released[self._lie(change.released, pool)],
+        return BatchDelta(
+            forks=delta.forks[self._lie(delta.forks[:, 0], pool)],
+            renamed=delta.renamed[self._lie(delta.renamed[:, 0], pool)],
+            left=delta.left[self._lie(delta.left, pool)],
+            released=delta.released[self._lie(delta.released, pool)],
             joined=mine,
-            expected=change.expected[change.expected[:, -1] == pool],
-            dropped=change.dropped[change.dropped[:, -1] == pool],
-            prompts={name: text for name, text in change.prompts.items() if name in here},
+            expected=delta.expected[delta.expected[:, -1] == pool],
+            dropped=delta.dropped[delta.dropped[:, -1] == pool],
+            prompts={name: text for name, text in delta.prompts.items() if name in here},
         )
 
     def _lie(self, names: Ints, pool: int) -> NDArray[np.bool_]:

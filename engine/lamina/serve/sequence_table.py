@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.pipeline.change import NO_LOGPROBS, staying
+from lamina.pipeline.batch_delta import NO_LOGPROBS, staying
 from lamina.serve.sampling import Sampling
 
 FIRST_ROWS = 64
@@ -18,7 +18,7 @@ NO_TOKEN = -1
 Integer = TypeVar("Integer", np.int32, np.int64)
 
 
-class Running:
+class SequenceTable:
     """A row for every sequence that has begun and not ended; `batches` lists those of each that decode now.
 
     A row is a sequence's own from `open` to `close`, so that nothing is moved when others leave.

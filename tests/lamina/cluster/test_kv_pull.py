@@ -12,10 +12,10 @@ import torch
 
 from lamina._native import ShmReceiver, ShmSegment, ShmSender
 from lamina.attention.worker import TensorWorker
-from lamina.cluster.pulling import CALLED_OFF, PIECE_BYTES, Head, Pull, piece_bytes, piece_tokens
+from lamina.cluster.kv_pull import CALLED_OFF, PIECE_BYTES, KvPull, PieceHeader, piece_bytes, piece_tokens
 from lamina.fhbn import ChannelClosedError, ChannelCorruptedError, ChannelTimeoutError
 from lamina.kv import Arena, ArenaShape
-from lamina.pipeline.keeper import Arrival
+from lamina.pipeline.kv_slots import Arrival
 
 SHAPE = ArenaShape(layers=2, kv_heads=2, head_dim=16, dtype=torch.float32)
 NOBODY_SAYS = 0.02  # seconds
@@ -37,7 +37,7 @@ class Attention:
             store.add_layer(self.arena.keys(layer), self.arena.values(layer), scale=1.0)
         self.had: list[int] = []
         self.looks = 0
-        self.pull = Pull(store, SHAPE.layers, self.had.append, self.look)
+        self.pull = KvPull(store, SHAPE.layers, self.had.append, self.look)
         self.prefill: list[ShmSender] = []
         for _ in range(2):
             self.connect()
@@ -87,13 +87,15 @@ def send(sender: ShmSender, name: int, tokens: int, shared: int = 0, chunk: int 
     pieces = 0
     for begin in range(shared, tokens, chunk):
         for layer in range(SHAPE.layers):
-            sender.send(Head(name, layer, begin).said(), *kv(name, layer, begin, min(begin + chunk, tokens)))
+            sender.send(
+                PieceHeader(name, layer, begin).said(), *kv(name, layer, begin, min(begin + chunk, tokens))
+            )
             pieces += 1
     return pieces
 
 
 def call_off(sender: ShmSender, name: int) -> None:
-    sender.send(Head(name, CALLED_OFF, 0).said())
+    sender.send(PieceHeader(name, CALLED_OFF, 0).said())
 
 
 def fill(sender: ShmSender) -> None:
@@ -171,7 +173,7 @@ def test_kv_that_nobody_wants_any_more_is_thrown_away(attention: Attention, afte
 def test_what_is_called_off_is_not_waited_for(attention: Attention, forgotten: bool) -> None:
     sender = attention.prefill[0]
     attention.expect(1, 20)
-    sender.send(Head(1, 0, 0).said(), *kv(1, 0, 0, 7))
+    sender.send(PieceHeader(1, 0, 0).said(), *kv(1, 0, 0, 7))
     call_off(sender, 1)
     if forgotten:
         attention.pull.forget([1])
@@ -187,7 +189,7 @@ def test_after_a_loss_nothing_is_expected_until_it_is_again(attention: Attention
         attention.expect(name, 20)
     send(first, 1, 20)
     attention.pull_all()
-    first.send(Head(2, 0, 0).said(), *kv(2, 0, 0, 7))
+    first.send(PieceHeader(2, 0, 0).said(), *kv(2, 0, 0, 7))
     send(first, 7, 20)  # early, and held
     attention.pull_all()
     attention.pull.forget([3])
@@ -210,7 +212,7 @@ def test_after_a_loss_nothing_is_expected_until_it_is_again(attention: Attention
 )
 def test_kv_that_has_no_place_is_refused(attention: Attention, layer: int, first: int, tokens: int) -> None:
     attention.expect(1, 20)
-    attention.prefill[0].send(Head(1, layer, first).said(), *kv(1, 0, 0, tokens))
+    attention.prefill[0].send(PieceHeader(1, layer, first).said(), *kv(1, 0, 0, tokens))
     with pytest.raises(ChannelCorruptedError, match="prefill 0 has sent KV that a sequence has no place for"):
         attention.pull.pull()
 

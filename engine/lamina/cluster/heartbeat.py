@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Self
 
-from lamina.cluster.boot import Boot
+from lamina.cluster.config import WorkerConfig
 from lamina.fhbn import ChannelError, connect
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
 
 # What the link is called, after its worker.
-PULSE = " pulse"
+HEARTBEAT = " pulse"
 _FOREVER_S = 1e9
 _MEETING_S = 60.0
 # A worker that runs answers at once, however busy its machine is.
@@ -30,15 +30,17 @@ SLOWER = 50
 FIRST_PIECES = 10
 
 
-class Pulse:
+class Heartbeat:
     """The worker's side: its main thread tells what it does, another one answers the front end."""
 
-    def __init__(self, boot: Boot) -> None:
+    def __init__(self, config: WorkerConfig) -> None:
         self._since: tuple[str, float, float] | None = None  # kind, work, when it began
         self._pieces: defaultdict[str, int] = defaultdict(int)
         self._slowest: defaultdict[str, float] = defaultdict(float)  # seconds for a unit of work
         self._worked_s = 0.0
-        self._link = connect(boot.address, name=boot.name + PULSE, secret=boot.secret, timeout_s=_MEETING_S)
+        self._link = connect(
+            config.address, name=config.name + HEARTBEAT, secret=config.secret, timeout_s=_MEETING_S
+        )
         # Torch lets other threads run while it computes, and nobody waits for this one at the end.
         threading.Thread(target=self._answer, daemon=True).start()
 
@@ -90,7 +92,7 @@ class Pulse:
         self._link.close()
 
 
-class Pulses:
+class HeartbeatMonitor:
     """The front end's side: whom to ask, and who does not answer or does not come to an end."""
 
     def __init__(self, timeout_s: float) -> None:
@@ -124,24 +126,24 @@ class Pulses:
 
     def look(self) -> dict[int, str]:
         """Ask everybody who is not asked already; of those that cannot go on, why. It waits for nobody."""
-        found: dict[int, str] = {}
+        result: dict[int, str] = {}
         now = time.monotonic()
         for number, control in list(self._controls.items()):
             try:
-                why = self._trouble(number, control, now)
+                why = self._fault(number, control, now)
             except ChannelError:
                 self.remove(number)  # it has ended: others tell of it
                 continue
             if why:
-                found[number] = why
-        return found
+                result[number] = why
+        return result
 
     def worked_s(self, workers: int) -> list[float]:
         """Seconds that each worker has worked, as of when it was asked last; now it is asked again."""
         self.look()  # whoever cannot go on is found by those who wait for him
         return [self._before_s[number] + self._worked_s[number] for number in range(workers)]
 
-    def _trouble(self, number: int, control: Control, now: float) -> str | None:
+    def _fault(self, number: int, control: Control, now: float) -> str | None:
         if number in self._asked:
             if select.select([control], [], [], 0)[0]:
                 state = control.hear(Deadline(ANSWER_S))

@@ -18,7 +18,7 @@ import msgpack
 import torch
 
 from lamina.cluster import worker
-from lamina.cluster.boot import Boot, Weights
+from lamina.cluster.config import Weights, WorkerConfig
 from lamina.cluster.models import Models, without_scipy
 from lamina.pipeline.facts import ModelFacts
 
@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG = 1
 LOOK_S = 1.0
 
 
-class Nursery:
+class ForkServer:
     """Models by what was asked for, and the workers that have begun."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Nursery:
                 self._models.weights(message["load"])
                 return {}
             if "start" in message:
-                return {"pids": [self._fork(boot, message["model"]) for boot in message["start"]]}
+                return {"pids": [self._fork(config, message["model"]) for config in message["start"]]}
             self.reap(block=message.get("kill", ()))
             return {
                 "ends": {str(pid): self._ended[pid] for pid in message.get("ends", ()) if pid in self._ended}
@@ -59,14 +59,14 @@ class Nursery:
             return {"refused": f"{type(error).__name__}: {error}"}
 
     def _fork(self, said: dict[str, Any], model: dict[str, Any]) -> int:
-        boot = Boot(**said)
+        config = WorkerConfig(**said)
         conversion, weights = self._models.conversion(model), self._models.weights(model)
-        if boot.kind == "model" and boot.deal.ranks > 1:
-            conversion.sharded(boot.deal.ranks).compile()  # here once, and not in every rank
-        nursery = os.getpid()
+        if config.kind == "model" and config.deal.ranks > 1:
+            conversion.sharded(config.deal.ranks).compile()  # here once, and not in every rank
+        fork_server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _become(nursery, boot, conversion, weights)
+            _become(fork_server, config, conversion, weights)
         self.alive.add(pid)
         self._ended.pop(pid, None)  # of somebody who had the number before
         return pid
@@ -77,8 +77,8 @@ class Nursery:
             if pid in self.alive:
                 os.kill(pid, signal.SIGKILL)
         for pid in list(self.alive):
-            found, status = os.waitpid(pid, 0 if pid in block else os.WNOHANG)
-            if found:
+            result, status = os.waitpid(pid, 0 if pid in block else os.WNOHANG)
+            if result:
                 self.alive.discard(pid)
                 self._ended[pid] = os.waitstatus_to_exitcode(status)
 
@@ -87,19 +87,19 @@ class Nursery:
         self.reap(block=tuple(self.alive))
 
 
-def _become(nursery: int, boot: Boot, conversion: Conversion, weights: Weights) -> NoReturn:
+def _become(fork_server: int, config: WorkerConfig, conversion: Conversion, weights: Weights) -> NoReturn:
     """The child's whole life. It never returns to the loop that its parent is in."""
     status = 1
     try:
         # Whatever ends the nursery ends its workers.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != nursery:  # it has ended already
+        if os.getppid() != fork_server:  # it has ended already
             os._exit(status)
         for descriptor in (0, 1):
             os.close(descriptor)
         os.open(os.devnull, os.O_RDWR)
         os.dup(0)
-        status = worker.run(boot, conversion, weights)
+        status = worker.run(config, conversion, weights)
     except BaseException:
         traceback.print_exc()
     with contextlib.suppress(BaseException):
@@ -122,20 +122,20 @@ def main() -> None:
     load()
     # Threads do not survive a fork: none may be started before it. Workers have a core each anyway.
     torch.set_num_threads(1)
-    nursery, heard = Nursery(), msgpack.Unpacker(max_buffer_size=1 << 30)
+    fork_server, heard = ForkServer(), msgpack.Unpacker(max_buffer_size=1 << 30)
     out = os.dup(1)
     os.dup2(2, 1)  # what libraries print is no answer
     while True:
         # Those that end when nobody asks, because their engine was forgotten, are reaped all the same.
-        while not select.select([0], [], [], LOOK_S if nursery.alive else None)[0]:
-            nursery.reap()
+        while not select.select([0], [], [], LOOK_S if fork_server.alive else None)[0]:
+            fork_server.reap()
         if not (piece := os.read(0, 1 << 16)):
             break
         heard.feed(piece)
         for message in heard:
             with open(out, "wb", closefd=False) as answers:
-                answers.write(msgpack.packb(nursery.answer(message)))
-    nursery.close()
+                answers.write(msgpack.packb(fork_server.answer(message)))
+    fork_server.close()
 
 
 if __name__ == "__main__":

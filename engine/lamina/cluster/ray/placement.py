@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lamina.cluster.boot import Boot
-from lamina.cluster.ray_worker import Spot, has_weights, installed_version
+from lamina.cluster.config import WorkerConfig
+from lamina.cluster.ray.worker import Spot, has_weights, installed_version
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.options import EngineError
 
@@ -24,17 +24,17 @@ def require_version(names: Sequence[str], spots: Sequence[Spot]) -> None:
             )
 
 
-def require_memory(facts: ModelFacts, boots: Sequence[Boot], spots: Sequence[Spot]) -> None:
+def require_memory(facts: ModelFacts, configs: Sequence[WorkerConfig], spots: Sequence[Spot]) -> None:
     """What does not fit on a node is refused before it is loaded there."""
     needs: defaultdict[str, float] = defaultdict(float)
     names: defaultdict[str, list[str]] = defaultdict(list)
-    for boot, spot in zip(boots, spots, strict=True):
-        names[spot.kernel].append(boot.name)
-        if not has_weights(boot.kind):
-            share = boot.deal.pools / boot.deal.workers
-            needs[spot.kernel] += facts.token_bytes * boot.arena_tokens * share
+    for config, spot in zip(configs, spots, strict=True):
+        names[spot.kernel].append(config.name)
+        if not has_weights(config.kind):
+            share = config.deal.pools / config.deal.workers
+            needs[spot.kernel] += facts.token_bytes * config.arena_tokens * share
         elif not spot.loaded:  # as they are loaded, and as slices have them: packed, or a rank's share
-            needs[spot.kernel] += facts.weight_bytes * (1 + 1 / boot.deal.ranks)
+            needs[spot.kernel] += facts.weight_bytes * (1 + 1 / config.deal.ranks)
     for spot in spots:
         if needs[spot.kernel] > spot.free_bytes:
             raise EngineError(
@@ -46,14 +46,14 @@ def require_memory(facts: ModelFacts, boots: Sequence[Boot], spots: Sequence[Spo
 
 
 def at_home(
-    boots: Sequence[Boot], spots: Sequence[Spot], cores: Counter[tuple[str, int]], *, spans: bool
-) -> list[Boot]:
+    configs: Sequence[WorkerConfig], spots: Sequence[Spot], cores: Counter[tuple[str, int]], *, spans: bool
+) -> list[WorkerConfig]:
     """With cores of their nodes, which are noted in `cores`, and addresses where hosts are several."""
     placed, shared = [], False
-    for boot, spot in zip(boots, spots, strict=True):
+    for config, spot in zip(configs, spots, strict=True):
         core = min(spot.cores, key=lambda one: (cores[spot.kernel, one], one))
         cores[spot.kernel, core] += 1
         shared |= cores[spot.kernel, core] > 1
-        placed.append(replace(boot, core=core, host=spot.host) if spans else replace(boot, core=core))
+        placed.append(replace(config, core=core, host=spot.host) if spans else replace(config, core=core))
     # Where workers share a core, one that looks keeps another one from working.
-    return [replace(boot, spin_s=0.0) for boot in placed] if shared else placed
+    return [replace(config, spin_s=0.0) for config in placed] if shared else placed
