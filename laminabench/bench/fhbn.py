@@ -168,7 +168,7 @@ class Setting:
             message = receiver.recv()
             fastest = min(fastest, time.perf_counter() - start)
             if not np.array_equal(in_host(message[0]), self.payload):
-                raise UserError(f"{name} has brought back other bytes than were sent")
+                raise UserError("fhbn-corrupted", f"{name} has brought back other bytes than were sent")
             message.release()
         return fastest
 

@@ -41,7 +41,7 @@ def engines_of(text: str, *, named: bool = True) -> Engines:
         try:
             auto = usable("auto", here, here)[0]
         except HandshakeError as error:
-            raise UserError(f"--engines '{text}': {error}") from error
+            raise UserError("fhbn-engines-unusable", f"--engines '{text}': {error}") from error
         asked = [auto if word == "auto" else word for word in asked]
     reasons = {name: engine(name).missing(here, here) for name in asked}
     names = tuple(name for name, reason in reasons.items() if reason is None)
@@ -68,14 +68,17 @@ def device_engines_of(text: str) -> Engines:
 
 def _none_left(text: str, skipped: dict[str, str]) -> UserError:
     why = "; ".join(f"{name} cannot be used because {reason}" for name, reason in skipped.items())
-    return UserError(f"--engines '{text}': {why}")
+    return UserError("fhbn-engines-unusable", f"--engines '{text}': {why}")
 
 
 def _words(text: str) -> list[str]:
     asked = [word.strip() for word in text.split(",")]
     for word in asked:
         if word not in NETWORKS:
-            raise UserError(f"--engines '{text}': there is no '{word}', give some of {', '.join(NETWORKS)}")
+            raise UserError(
+                "fhbn-engine-unknown",
+                f"--engines '{text}': there is no '{word}', give some of {', '.join(NETWORKS)}",
+            )
     return asked
 
 
@@ -86,7 +89,7 @@ def sizes_of(text: str) -> list[int]:
         return sorted({_size(word, text) for word in text.split(",")})
     size, end = _size(first, text), _size(last, text)
     if size > end:
-        raise UserError(f"--sizes '{text}': {first} is more than {last}")
+        raise UserError("fhbn-sizes", f"--sizes '{text}': {first} is more than {last}")
     sizes = []
     while size < end:
         sizes.append(size)
@@ -97,10 +100,10 @@ def sizes_of(text: str) -> list[int]:
 def _size(word: str, text: str) -> int:
     found = re.fullmatch(r"(\d{1,12})(?:([KMG])i?)?B?", word.strip(), re.ASCII | re.IGNORECASE)
     if found is None:
-        raise UserError(f"--sizes '{text}': give FIRST:LAST or a list such as 64,4K,1M")
+        raise UserError("fhbn-sizes", f"--sizes '{text}': give FIRST:LAST or a list such as 64,4K,1M")
     size = int(found[1]) * (_UNITS[found[2].upper()] if found[2] else 1)
     if not 1 <= size <= LARGEST:
-        raise UserError(f"--sizes '{text}': a message here has 1 byte to 1G")
+        raise UserError("fhbn-sizes", f"--sizes '{text}': a message here has 1 byte to 1G")
     return size
 
 

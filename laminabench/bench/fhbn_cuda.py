@@ -87,9 +87,9 @@ def _torch_with_cuda() -> Any:
     try:
         cuda_library.call("check_device")
     except cuda_library.CudaError as missing:
-        raise UserError(f"this benchmark needs a GPU: {missing}") from None
+        raise UserError("bench-needs-gpu", f"this benchmark needs a GPU: {missing}") from None
     if not torch.cuda.is_available():
-        raise UserError("this benchmark needs a GPU: this torch is built without CUDA")
+        raise UserError("bench-needs-gpu", "this benchmark needs a GPU: this torch is built without CUDA")
     return torch
 
 

@@ -33,7 +33,9 @@ class NotOpenedError(UserError):
     """The two processes have no channels over one engine, and with that no link."""
 
     def __init__(self, engine: str, reason: str) -> None:
-        super().__init__(f"the two processes cannot open a channel over {engine}: {reason}")
+        super().__init__(
+            "fhbn-not-opened", f"the two processes cannot open a channel over {engine}: {reason}"
+        )
         self.engine = engine
         self.reason = f"it could not be opened: {reason}"
 
@@ -74,9 +76,11 @@ def echoing(engines: Sequence[str], message_bytes: int, core: int | None) -> Ite
                         raise NotOpenedError(engine, why.splitlines()[0]) from error
                 yield Echo(child, link, ends)
         except (fhbn.PeerLostError, fhbn.ChannelClosedError, fhbn.ChannelTimeoutError) as error:
-            raise UserError(f"the echoing process is lost: {_last_words(child) or error}") from error
+            raise UserError(
+                "fhbn-echo-lost", f"the echoing process is lost: {_last_words(child) or error}"
+            ) from error
         except fhbn.HandshakeError as error:
-            raise UserError(f"the two processes cannot meet: {error}") from error
+            raise UserError("fhbn-cannot-meet", f"the two processes cannot meet: {error}") from error
         finally:
             for pair in ends.values():
                 for end in pair:
@@ -132,7 +136,10 @@ def _hand_over(child: subprocess.Popen[bytes], task: str) -> None:
     with contextlib.suppress(BrokenPipeError):
         child.stdin.write(task.encode() + b"\n")
     if not child.stdout.readline():
-        raise UserError(f"the echoing process did not start: {_last_words(child) or 'it said nothing'}")
+        raise UserError(
+            "fhbn-echo-not-started",
+            f"the echoing process did not start: {_last_words(child) or 'it said nothing'}",
+        )
 
 
 def _last_words(child: subprocess.Popen[bytes]) -> str:

@@ -69,10 +69,11 @@ def read(directory: Path) -> dict[str, Any]:
     """run.json of such a directory, whose table is as it was written; else a UserError."""
     manifest = manifest_in(directory, FORMAT)
     if manifest is None:
-        raise UserError(f"{directory} is not what 'laminabench bench fhbn --out' writes")
+        raise UserError("fhbn-run-unknown", f"{directory} is not what 'laminabench bench fhbn --out' writes")
     if manifest.get("format_version") != FORMAT_VERSION:
         raise UserError(
-            f"{directory} was written in another format than this laminabench reads: measure it again"
+            "fhbn-run-format",
+            f"{directory} was written in another format than this laminabench reads: measure it again",
         )
     table = directory / f"{TABLE}.parquet"
     try:
@@ -80,5 +81,7 @@ def read(directory: Path) -> dict[str, Any]:
     except (OSError, KeyError, TypeError):
         whole = False
     if not whole:
-        raise UserError(f"{table} is missing, or not what {MANIFEST} tells of: measure it again")
+        raise UserError(
+            "fhbn-run-damaged", f"{table} is missing, or not what {MANIFEST} tells of: measure it again"
+        )
     return manifest

@@ -55,7 +55,7 @@ def fhbn(context: click.Context, /, device: str, out: Output, **asked: Any) -> N
         _between_processes(out, named="--engines" in given, **asked)
     elif given - {"--engines"}:
         options = ", ".join(sorted(given - {"--engines"}))
-        raise UserError(f"--device cuda measures in a way of its own: leave out {options}")
+        raise UserError("fhbn-options", f"--device cuda measures in a way of its own: leave out {options}")
     else:
         _on_a_gpu(out, asked["engines"] if given else "shm")
 

@@ -80,7 +80,7 @@ class _Call:
         self.out.result(result, lambda console: print_sheets(console, sheets, failed))
         if failed:
             more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-            raise CheckFailedError(f"a gate failed: {failed[0]}{more}")
+            raise CheckFailedError("gate-failed", f"a gate failed: {failed[0]}{more}")
 
     def answer(self) -> Answer:
         """What the flags ask to be compared."""

@@ -120,7 +120,10 @@ def of_runs(flags: dict[str, Any], out: Output) -> OfRuns:
     """The Runs of the command line."""
     runs: tuple[Path, ...] = flags["runs"]
     if len(runs) < 2:
-        raise UserError("one Run is nothing to compare; give at least two, or --trace to replay systems")
+        raise UserError(
+            "compare-too-few",
+            "one Run is nothing to compare; give at least two, or --trace to replay systems",
+        )
     base = Path(flags["base"]) if flags["base"] else None
     with out.progress("reading", unit="Runs") as progress:
         compared, doubts = compare_runs(
@@ -128,7 +131,8 @@ def of_runs(flags: dict[str, Any], out: Output) -> OfRuns:
         )
     if len(compared.sides) < 2:
         raise UserError(
-            "these Runs are rounds of one thing, with nothing to compare; --no-group keeps them apart"
+            "compare-too-few",
+            "these Runs are rounds of one thing, with nothing to compare; --no-group keeps them apart",
         )
     return OfRuns(compared, doubts)
 
@@ -137,7 +141,9 @@ def of_systems(flags: dict[str, Any], options: TraceOptions, out: Output) -> OfS
     """The systems of the command line, replayed on everything that it names."""
     systems = tuple(pick("system", name, dict.fromkeys(MODULES)) or name for name in _names(flags["systems"]))
     if len(systems) < 2:
-        raise UserError(f"--systems {flags['systems']} is nothing to compare; name at least two")
+        raise UserError(
+            "compare-too-few", f"--systems {flags['systems']} is nothing to compare; name at least two"
+        )
     terms = _terms(flags, systems)
     base = _base(flags["base"], systems)
     models = [modelled(name) for name in flags["models"] or MODELS]
@@ -157,7 +163,8 @@ def _require_names_apart(flag: str, names: list[str]) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UserError(
-            f"{flag}: two are called {twice}, and tables tell them apart by name; give one of them"
+            "compare-name-twice",
+            f"{flag}: two are called {twice}, and tables tell them apart by name; give one of them",
         )
 
 
@@ -170,7 +177,8 @@ def _terms(flags: dict[str, Any], systems: tuple[str, ...]) -> Terms:
     async_ = {"neither": (), "both": systems}
     if flags["host_async"] not in (*async_, *systems):
         raise UserError(
-            f"--host-async {flags['host_async']} is not replayed; --systems has {', '.join(systems)}"
+            "compare-host-async",
+            f"--host-async {flags['host_async']} is not replayed; --systems has {', '.join(systems)}",
         )
     return Terms(
         systems,
@@ -199,11 +207,15 @@ def _given(
         name, equals, deployment = text.partition("=")
         if not equals or name not in systems:
             raise UserError(
+                "compare-deployment-syntax",
                 f"--deployment {text}: expected SYSTEM=DEPLOYMENT of {' or '.join(systems)}, "
-                "such as lamina=2xh100+4xh20"
+                "such as lamina=2xh100+4xh20",
             )
         if name in found:
-            raise UserError(f"--deployment {text}: {name} has been given {found[name]} already")
+            raise UserError(
+                "compare-deployment-twice",
+                f"--deployment {text}: {name} has been given {found[name]} already",
+            )
         found[name] = parse_deployment(deployment, catalogue)
     return found
 
@@ -214,7 +226,9 @@ def _limits(texts: Iterable[str], systems: tuple[str, ...]) -> dict[str, int]:
         name, _, number = text.partition("=")
         if name not in systems or not number.isdecimal() or int(number) < 1:
             raise UserError(
-                f"--max-num-seqs {text}: expected SYSTEM=N of {' or '.join(systems)}, such as {systems[0]}=64"
+                "compare-max-num-seqs",
+                f"--max-num-seqs {text}: expected SYSTEM=N of {' or '.join(systems)}, "
+                f"such as {systems[0]}=64",
             )
         found[name] = int(number)
     return found
@@ -225,7 +239,9 @@ def _base(wanted: str | None, systems: tuple[str, ...]) -> str:
     if wanted is None:
         return "vllm" if "vllm" in systems else systems[0]
     if wanted not in systems:
-        raise UserError(f"--base {wanted} is not replayed; --systems has {', '.join(systems)}")
+        raise UserError(
+            "compare-base-unknown", f"--base {wanted} is not replayed; --systems has {', '.join(systems)}"
+        )
     return wanted
 
 

@@ -70,7 +70,9 @@ def of_live(flags: dict[str, Any], given: set[str], options: TraceOptions, out: 
     """The sides of the command line, replayed in turns; their Runs are kept, and compared."""
     for flag, values in (("--trace", flags["traces"]), ("--model", flags["models"])):
         if len(values) > 1 or not (values or flag == "--model"):
-            raise UserError(f"--live takes one {flag}, and {len(values)} are given")
+            raise UserError(
+                "compare-live-one-workload", f"--live takes one {flag}, and {len(values)} are given"
+            )
     sides = [_side(said, flags, given, options) for said in flags["live"]]
     _require_apart(sides)
     base = _place(flags["base"], len(sides))
@@ -105,9 +107,11 @@ def _side(said: str, flags: Mapping[str, Any], given: set[str], options: TraceOp
     try:
         context = replay.make_context("laminabench replay", shlex.split(said))
     except click.UsageError as error:
-        raise UserError(f"--live {said!r}: {error.format_message().rstrip('.')}") from error
+        raise UserError(
+            "compare-live-syntax", f"--live {said!r}: {error.format_message().rstrip('.')}"
+        ) from error
     except ValueError as error:
-        raise UserError(f"--live {said!r}: {error}") from error
+        raise UserError("compare-live-syntax", f"--live {said!r}: {error}") from error
     own = {
         name
         for name in context.params
@@ -118,9 +122,13 @@ def _side(said: str, flags: Mapping[str, Any], given: set[str], options: TraceOp
         flag = option.opts[0].removeprefix("--")
         if option.name in own and (flag in NOT_OF_MANY or option.name in ("trace", *trace)):
             why = NOT_OF_MANY.get(flag, "all sides have the comparison's")
-            raise UserError(f"--live {said!r}: --{flag} does not belong to one side: {why}")
+            raise UserError(
+                "compare-live-flag", f"--live {said!r}: --{flag} does not belong to one side: {why}"
+            )
     if "backend" in own and context.params["backend"] != "live":
-        raise UserError(f"--live {said!r}: what is modelled takes no turns; leave --backend out")
+        raise UserError(
+            "compare-live-modelled", f"--live {said!r}: what is modelled takes no turns; leave --backend out"
+        )
     shared = {name: flags[name] for name in COMMON if name in given and name not in own}
     if "mode" in own:
         shared.pop("concurrency", None)  # it is of the comparison's mode
@@ -135,19 +143,22 @@ def _named(side: _Side, deed: Callable[[], Any]) -> None:
     try:
         deed()
     except UserError as error:
-        raise UserError(f"--live {side.said!r}: {error}") from error
+        raise UserError(error.code, f"--live {side.said!r}: {error}") from error
     except CheckFailedError as error:
-        raise CheckFailedError(f"--live {side.said!r}: {error}") from error
+        raise CheckFailedError(error.code, f"--live {side.said!r}: {error}") from error
 
 
 def _require_apart(sides: Sequence[_Side]) -> None:
     """A UserError where rounds of two sides would be taken for rounds of one."""
     if len(sides) < 2:
-        raise UserError("one --live is nothing to compare; give at least two")
+        raise UserError("compare-too-few", "one --live is nothing to compare; give at least two")
     for place, side in enumerate(sides):
         for other in sides[:place]:
             if other.parameters == side.parameters:
-                raise UserError(f"--live {side.said!r} is the same as --live {other.said!r}; vary a flag")
+                raise UserError(
+                    "compare-live-same",
+                    f"--live {side.said!r} is the same as --live {other.said!r}; vary a flag",
+                )
 
 
 def _place(base: str | None, sides: int) -> int:
@@ -155,10 +166,12 @@ def _place(base: str | None, sides: int) -> int:
     if base is None:
         return 0
     if not base.isdecimal() or not 1 <= int(base) <= sides:
-        raise UserError(f"--base {base}: of --live give its number, 1 to {sides}")
+        raise UserError("compare-base-unknown", f"--base {base}: of --live give its number, 1 to {sides}")
     return int(base) - 1
 
 
 def _require_new(directory: Path) -> None:
     if directory.exists() and any(directory.iterdir()):
-        raise UserError(f"{directory} is not empty, and rounds of another day are no rounds of this one")
+        raise UserError(
+            "output-exists", f"{directory} is not empty, and rounds of another day are no rounds of this one"
+        )

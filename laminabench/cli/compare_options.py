@@ -159,7 +159,10 @@ def require_together(command: click.Command, given: Collection[str], flags: dict
     else:
         _refuse(command, set(given) & _OF_LIVE, "--live, which is not given")
     if flags["equal_cost"] and flags["equal_power"]:
-        raise UserError("--equal-cost and --equal-power: deployments are chosen by one of them; give either")
+        raise UserError(
+            "compare-equal-both",
+            "--equal-cost and --equal-power: deployments are chosen by one of them; give either",
+        )
     if not flags["equal_cost"] and not flags["equal_power"]:
         _refuse(command, set(given) & _OF_EQUAL, "--equal-cost or --equal-power, which are not asked for")
 
@@ -167,7 +170,7 @@ def require_together(command: click.Command, given: Collection[str], flags: dict
 def _refuse(command: click.Command, wrong: set[str], what_for: str) -> None:
     flag = next((each.opts[0] for each in command.params if each.name in wrong), None)
     if flag:
-        raise UserError(f"{flag} is for {what_for}")
+        raise UserError("compare-flag-not-applicable", f"{flag} is for {what_for}")
 
 
 def compare_options(command: Callable[..., Any]) -> Callable[..., Any]:

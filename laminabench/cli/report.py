@@ -82,7 +82,10 @@ def _require_no_part(target: Path, directories: tuple[Path, ...]) -> None:
     there = target.resolve()
     for directory in directories:
         if there.parent == directory.resolve() and there.name in parts:
-            raise UserError(f"{target} is a part of the Run {directory}; name another file for the page")
+            raise UserError(
+                "report-target-in-run",
+                f"{target} is a part of the Run {directory}; name another file for the page",
+            )
 
 
 def _closed(window_s: tuple[float, float] | None, runs: list[Shown]) -> tuple[float, float] | None:
@@ -91,7 +94,10 @@ def _closed(window_s: tuple[float, float] | None, runs: list[Shown]) -> tuple[fl
         return None
     end_s = max(each.run.outcome.end_s for each in runs)
     if window_s[0] >= end_s:
-        raise UserError(f"--window begins at {window_s[0]:g} s and the longest Run ends at {end_s:,.3f} s")
+        raise UserError(
+            "report-window",
+            f"--window begins at {window_s[0]:g} s and the longest Run ends at {end_s:,.3f} s",
+        )
     return window_s if math.isfinite(window_s[1]) else (window_s[0], end_s)
 
 

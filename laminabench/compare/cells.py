@@ -158,7 +158,10 @@ def cell(terms: Terms, model: ModelShape, trace: Trace, costs: CostSet) -> Cell:
     prices = {name: price_of(name, setup.deployment) for name, setup in setups.items()}
     kept = without_longer(trace, min(longest_held(name, setup) for name, setup in setups.items()))
     if not len(kept):
-        raise UserError(f"no request of {trace.meta.name} fits {' and '.join(setups)} with {model.name}")
+        raise UserError(
+            "compare-no-request-fits",
+            f"no request of {trace.meta.name} fits {' and '.join(setups)} with {model.name}",
+        )
     devices = [part.device for setup in setups.values() for part in setup.deployment.parts]
     return Cell(
         model.name,

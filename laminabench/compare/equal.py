@@ -31,7 +31,9 @@ def made_equal(setups: dict[str, Setup], terms: Terms, asked: Equal, trace: Trac
         near = _fitting(name, [each for each in possible if asked.allows(each, amount)], reference, terms)
         if not near:
             fitting = _fitting(name, possible, reference, terms)
-            raise UserError(_nothing_near(name, fitting, amount, asked, devices))
+            raise UserError(
+                "compare-no-equal-deployment", _nothing_near(name, fitting, amount, asked, devices)
+            )
         served = [_served(name, setup, held, terms, trace) for setup in near]
         found[name] = near[served.index(max(served))]
     return found

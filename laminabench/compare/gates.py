@@ -43,12 +43,15 @@ def parse_gate(text: str) -> Gate:
     match = _EXPRESSION.fullmatch(text)
     if match is None:
         raise UserError(
+            "gate-syntax",
             f"--fail-on {text!r}: expected METRIC<RATIO or METRIC>RATIO, such as throughput<0.95; "
-            f"metrics are {', '.join(BY_NAME)}"
+            f"metrics are {', '.join(BY_NAME)}",
         )
     name = match[1].lower()
     if name not in BY_NAME:
-        raise UserError(f"--fail-on {text!r}: no metric {name!r}; there are {', '.join(BY_NAME)}")
+        raise UserError(
+            "gate-metric-unknown", f"--fail-on {text!r}: no metric {name!r}; there are {', '.join(BY_NAME)}"
+        )
     return Gate(name, "<" if match[2] == "<" else ">", float(match[3]))
 
 
@@ -57,7 +60,8 @@ def failures(gates: list[Gate], compared: SideBySide, *, strict: bool, where: st
     partial = next((side for side in compared.sides if side.partial), None)
     if gates and partial is not None:
         raise UserError(
-            f"--fail-on judges whole Runs, and {partial.runs[0]} is {partial.partial}; replay it again"
+            "gate-partial-run",
+            f"--fail-on judges whole Runs, and {partial.runs[0]} is {partial.partial}; replay it again",
         )
     return [
         f"{gate}: {_told(compared, gate, place)}{where}"

@@ -73,9 +73,11 @@ def of_run(run: Run, slo_tbt_ms: float | None) -> Recorded:
         usd_per_hour = _known(prices["usd_per_hour"])
         power_w = _known(prices.get("power_w"))  # older Runs lack it
     except KeyError as error:
-        raise UserError(f"{path} is not the Run of a replay: its manifest lacks {error}") from error
+        raise UserError(
+            "run-damaged", f"{path} is not the Run of a replay: its manifest lacks {error}"
+        ) from error
     except (TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path}/run.json is damaged ({error}); replay it again") from error
+        raise UserError("run-damaged", f"{path}/run.json is damaged ({error}); replay it again") from error
     limit = facts.slo_tbt_ms if slo_tbt_ms is None else slo_tbt_ms
     summary = summarise(
         run.outcome, run, mode=facts.mode, slo_tbt_ms=limit, usd_per_hour=usd_per_hour, power_w=power_w

@@ -45,7 +45,7 @@ def _require_distinct(paths: Sequence[Path]) -> None:
     seen: set[Path] = set()
     for path in paths:
         if path.resolve() in seen:
-            raise UserError(f"{path} is given twice; a Run is compared with other Runs")
+            raise UserError("compare-run-twice", f"{path} is given twice; a Run is compared with other Runs")
         seen.add(path.resolve())
 
 
@@ -63,7 +63,10 @@ def _base(groups: list[list[Recorded]], base: Path) -> int:
     for place, group in enumerate(groups):
         if any(each.path.resolve() == wanted for each in group):
             return place
-    raise UserError(f"--base {base} is none of the Runs that are compared; give it as one of them too")
+    raise UserError(
+        "compare-base-unknown",
+        f"--base {base} is none of the Runs that are compared; give it as one of them too",
+    )
 
 
 def _labels(groups: list[list[Recorded]]) -> list[str]:

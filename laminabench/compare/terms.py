@@ -104,7 +104,10 @@ def price_of(name: str, deployment: Deployment) -> float:
     """What a deployment costs an hour; a UserError if nobody knows, or it is nothing."""
     usd = deployment.usd_per_hour
     if not usd:
-        raise UserError(f"{deployment} of {name} has no price to compare by; --price DEVICE=USD gives one")
+        raise UserError(
+            "deployment-no-price",
+            f"{deployment} of {name} has no price to compare by; --price DEVICE=USD gives one",
+        )
     return usd
 
 
@@ -113,6 +116,7 @@ def power_of(name: str, deployment: Deployment) -> float:
     watts = deployment.power_w
     if not watts:
         raise UserError(
-            f"{deployment} of {name} has no rated power to compare by; --power DEVICE=WATTS gives one"
+            "deployment-no-power",
+            f"{deployment} of {name} has no rated power to compare by; --power DEVICE=WATTS gives one",
         )
     return watts

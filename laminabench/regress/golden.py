@@ -43,13 +43,15 @@ def read_golden(folder: Path, case: str) -> Obtained | None:
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
         if (kept["format"], kept["format_version"]) != (FORMAT, FORMAT_VERSION):
-            raise UserError(f"{path} is a golden of another format than this laminabench's; {advice}")
+            raise UserError(
+                "golden-format", f"{path} is a golden of another format than this laminabench's; {advice}"
+            )
         found = Obtained(kept["metrics"], kept["facts"])
         _check(found)
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise UserError("file-not-readable", f"cannot read {path}: {error.strerror}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error!r}); {advice}") from error
+        raise UserError("golden-damaged", f"{path} is damaged ({error!r}); {advice}") from error
     return found
 
 

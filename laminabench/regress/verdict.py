@@ -147,7 +147,8 @@ def require_samples(metric: str, samples: Sequence[float | None]) -> list[float]
     found = [each for each in samples if each is not None and math.isfinite(each) and each > 0]
     if len(found) < len(samples):
         raise UserError(
-            f"{metric} is not above zero in every round: it cannot be compared where it is measured"
+            "check-metric-not-positive",
+            f"{metric} is not above zero in every round: it cannot be compared where it is measured",
         )
     assert len(found) >= LEAST_ROUNDS
     return found

@@ -11,7 +11,8 @@ def plotly_script() -> str:
         from plotly.offline import get_plotlyjs
     except ModuleNotFoundError as error:
         raise UserError(
-            "a report needs plotly, which is not installed: pip install 'laminabench[report]'"
+            "report-needs-plotly",
+            "a report needs plotly, which is not installed: pip install 'laminabench[report]'",
         ) from error
     script: str = get_plotlyjs()
     assert "</script" not in script.lower(), "it would end the element that it is in"

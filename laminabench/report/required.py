@@ -105,4 +105,6 @@ def _at(found: Any, keys: Sequence[str], place: str = "") -> Iterator[tuple[str,
 
 def _damaged(run: Run, path: str) -> UserError:
     where = run.directory / MANIFEST
-    return UserError(f"{where} is damaged: it does not say {path}, or not as a Run does; replay it again")
+    return UserError(
+        "run-damaged", f"{where} is damaged: it does not say {path}, or not as a Run does; replay it again"
+    )

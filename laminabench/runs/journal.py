@@ -34,8 +34,9 @@ def require_none(path: Path) -> None:
     """A UserError where a journal is that somebody may want to go on with."""
     if path.exists():
         raise UserError(
+            "journal-exists",
             f"{path} is of a replay that was interrupted or still runs: go on with it (laminabench replay "
-            f"--resume {path}), remove it, or choose another --out"
+            f"--resume {path}), remove it, or choose another --out",
         )
 
 
@@ -58,7 +59,7 @@ class Journal:
             require_none(path)
             raise
         except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror}") from error
+            raise UserError("file-not-writable", f"cannot write {path}: {error.strerror}") from error
         journal = cls(path, file, pack)
         _lock(file, path)
         file.write(MAGIC)
@@ -73,12 +74,12 @@ class Journal:
         try:
             file = path.open("r+b")
         except OSError as error:
-            raise UserError(f"cannot read {path}: {error.strerror}") from error
+            raise UserError("file-not-readable", f"cannot read {path}: {error.strerror}") from error
         try:
             _lock(file, path)
             data = file.read()
             if data[: len(MAGIC)] != MAGIC:
-                raise UserError(f"{path} is not a journal of a replay")
+                raise UserError("journal-not-a-journal", f"{path} is not a journal of a replay")
             whole = len(MAGIC)
             records = []
             for body, end in _bodies(data, path):
@@ -115,8 +116,9 @@ class Journal:
             yield
         except OSError as error:
             raise UserError(
+                "file-not-writable",
                 f"cannot write {self.path}: {error.strerror}; make room, then go on with: laminabench replay "
-                f"--resume {self.path}"
+                f"--resume {self.path}",
             ) from error
 
     def remove(self) -> None:
@@ -133,9 +135,11 @@ def _lock(file: IO[bytes], path: Path) -> None:
         gone = os.fstat(file.fileno()).st_nlink == 0
     except BlockingIOError:
         file.close()
-        raise UserError(f"{path} is in use: the replay it is of still runs, or is being resumed") from None
+        raise UserError(
+            "journal-in-use", f"{path} is in use: the replay it is of still runs, or is being resumed"
+        ) from None
     if gone:
-        raise UserError(f"{path} is gone: the replay it was of has just ended")
+        raise UserError("journal-gone", f"{path} is gone: the replay it was of has just ended")
 
 
 def _bodies(data: bytes, path: Path) -> Iterator[tuple[bytes, int]]:
@@ -160,4 +164,4 @@ def _crc(body: bytes) -> int:
 
 
 def _damaged(path: Path, what: str) -> UserError:
-    return UserError(f"{path} is damaged: {what}; remove it and replay again")
+    return UserError("journal-damaged", f"{path} is damaged: {what}; remove it and replay again")

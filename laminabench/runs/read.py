@@ -86,20 +86,23 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"has no {MANIFEST}" if directory.is_dir() else "is not a directory"
-        raise UserError(f"{directory} is not a Run: it {what}") from error
+        raise UserError("run-not-a-run", f"{directory} is not a Run: it {what}") from error
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        raise UserError("file-not-readable", f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise _damaged(path, "it is not JSON") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise UserError(f'{directory} is not a Run: {MANIFEST} does not say "format": "{FORMAT}"')
+        raise UserError(
+            "run-not-a-run", f'{directory} is not a Run: {MANIFEST} does not say "format": "{FORMAT}"'
+        )
     version = found.get("format_version")
     if not isinstance(version, int) or version < 1:
         raise _damaged(path, "its format_version is not a number")
     if version > FORMAT_VERSION:
         raise UserError(
+            "run-format-newer",
             f"{directory} was written in format {version} and this laminabench reads up to {FORMAT_VERSION}; "
-            "upgrade laminabench"
+            "upgrade laminabench",
         )
     return found
 
@@ -133,7 +136,9 @@ def _read_table(path: Path, columns: tuple[Column, ...], digest: str) -> Columns
             # One column at a time: a whole table beside its arrays would be in memory twice.
             return {column.name: _values(column, file.read([column.name]).column(0)) for column in columns}
     except FileNotFoundError as error:
-        raise UserError(f"{path.parent} is not whole: {path.name} is missing; replay it again") from error
+        raise UserError(
+            "run-incomplete", f"{path.parent} is not whole: {path.name} is missing; replay it again"
+        ) from error
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(path, "it is not parquet, or not all of it can be read") from error
 
@@ -158,4 +163,4 @@ def _codes(statuses: pa.DictionaryArray) -> NDArray[np.int8]:
 
 
 def _damaged(path: Path, what: str) -> UserError:
-    return UserError(f"{path} is damaged: {what}; replay it again")
+    return UserError("run-damaged", f"{path} is damaged: {what}; replay it again")

@@ -26,8 +26,10 @@ def require_replaceable(directory: Path, is_ours: Callable[[], bool], what: str)
         if directory.is_dir() and (not any(directory.iterdir()) or is_ours()):
             return
     except OSError as error:
-        raise UserError(f"cannot write {directory}: {error.strerror}") from error
-    raise UserError(f"{directory} exists and is not {what}; it is left alone, name another directory")
+        raise UserError("file-not-writable", f"cannot write {directory}: {error.strerror}") from error
+    raise UserError(
+        "output-exists", f"{directory} exists and is not {what}; it is left alone, name another directory"
+    )
 
 
 def require_writable(target: Path) -> None:
@@ -37,11 +39,11 @@ def require_writable(target: Path) -> None:
         while not parent.exists():
             parent = parent.parent
     except OSError as error:
-        raise UserError(f"cannot write {target}: {error.strerror}") from error
+        raise UserError("file-not-writable", f"cannot write {target}: {error.strerror}") from error
     if not parent.is_dir():
-        raise UserError(f"cannot write {target}: {parent} is not a directory")
+        raise UserError("file-not-writable", f"cannot write {target}: {parent} is not a directory")
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise UserError(f"cannot write {target}: {parent} is not yours to write to")
+        raise UserError("file-not-writable", f"cannot write {target}: {parent} is not yours to write to")
 
 
 @contextlib.contextmanager
@@ -55,7 +57,7 @@ def replacing_directory(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     except OSError as error:
-        raise UserError(f"cannot write {target}: {error.strerror}") from error
+        raise UserError("file-not-writable", f"cannot write {target}: {error.strerror}") from error
     try:
         yield temporary
         umask = os.umask(0)
@@ -63,7 +65,7 @@ def replacing_directory(target: Path) -> Iterator[Path]:
         temporary.chmod(0o777 & ~umask)  # mkdtemp made it private
         _put(temporary, target)
     except OSError as error:
-        raise UserError(f"cannot write {target}: {error.strerror or error}") from error
+        raise UserError("file-not-writable", f"cannot write {target}: {error.strerror or error}") from error
     finally:
         # After an exchange this is the predecessor.
         shutil.rmtree(temporary, ignore_errors=True)

@@ -91,7 +91,8 @@ class Control:
         heard = self._read(len(_MAGIC) + _NONCE_BYTES, deadline)
         if heard[: len(_MAGIC)] != _MAGIC:
             raise HandshakeError(
-                "what has connected does not speak this version of lamina's control protocol"
+                "channel-protocol",
+                "what has connected does not speak this version of lamina's control protocol",
             )
         theirs = heard[len(_MAGIC) :]
         session = (ours + theirs) if listening else (theirs + ours)
@@ -112,10 +113,10 @@ class Control:
             found = self._read(_CODE_BYTES, deadline)
         except PeerLostError as error:
             raise HandshakeError(
-                "the other process hung up instead of proving that it has the same secret"
+                "channel-secret", "the other process hung up instead of proving that it has the same secret"
             ) from error
         if not hmac.compare_digest(wanted, found):
-            raise HandshakeError("the other process has another secret")
+            raise HandshakeError("channel-secret", "the other process has another secret")
 
     def say(
         self, message: dict[str, Any], deadline: Deadline, between: Callable[[], None] | None = None
@@ -137,7 +138,8 @@ class Control:
         """
         message = self._checked(deadline)
         if "refused" in message:
-            raise RefusedError(f"{self.peer} refuses: {field(message, 'refused', str, self.peer)}")
+            reason = field(message, "refused", str, self.peer)
+            raise RefusedError("channel-refused", f"{self.peer} refuses: {reason}")
         return message
 
     def refuse(self, sentence: str, deadline: Deadline) -> None:
@@ -148,11 +150,15 @@ class Control:
         try:
             (length,) = _LENGTH.unpack(self._peek(_LENGTH.size, deadline))
             if length > MOST_MESSAGE_BYTES:
-                raise HandshakeError(f"{self.peer} announces a control message of {length:,} bytes")
+                raise HandshakeError(
+                    "channel-message", f"{self.peer} announces a control message of {length:,} bytes"
+                )
             frame = self._read(_LENGTH.size + length + _CODE_BYTES, deadline)
             body, code = frame[_LENGTH.size : -_CODE_BYTES], frame[-_CODE_BYTES:]
             if not hmac.compare_digest(code, self._code(self._others, self._heard, body)):
-                raise HandshakeError(f"a control message of {self.peer} was changed on its way")
+                raise HandshakeError(
+                    "channel-message", f"a control message of {self.peer} was changed on its way"
+                )
             self._heard += 1
             return self._decoded(body)
         except HandshakeError:
@@ -163,9 +169,11 @@ class Control:
         try:
             message = msgpack.unpackb(body)
         except (ValueError, msgpack.UnpackException) as error:
-            raise HandshakeError(f"a control message of {self.peer} cannot be read: {error}") from error
+            raise HandshakeError(
+                "channel-message", f"a control message of {self.peer} cannot be read: {error}"
+            ) from error
         if not isinstance(message, dict):
-            raise HandshakeError(f"a control message of {self.peer} is no map")
+            raise HandshakeError("channel-message", f"a control message of {self.peer} is no map")
         return message
 
     @staticmethod
@@ -239,5 +247,5 @@ def field(message: dict[str, Any], name: str, kind: type[T], peer: str) -> T:
     """A field of a heard message, of this type."""
     value = message.get(name)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise HandshakeError(f"{peer} has sent a message without a sound '{name}'")
+        raise HandshakeError("channel-message", f"{peer} has sent a message without a sound '{name}'")
     return value

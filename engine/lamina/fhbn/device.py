@@ -88,7 +88,10 @@ class _DeviceEnd:
         self._owner = os.getpid()
         cuda_library.call("check_device")
         if not torch.cuda.is_available():
-            raise CudaError("this torch is built without CUDA, whose tensors a device's channel needs")
+            raise CudaError(
+                "cuda-torch-without",
+                "this torch is built without CUDA, whose tensors a device's channel needs",
+            )
         self.device = torch.device(device)
         if self.device.index is None:  # the one that is current now, whatever is later
             self.device = torch.device(self.device.type, torch.cuda.current_device())
@@ -129,7 +132,9 @@ class _DeviceEnd:
             found = self._nic.found()
             status, sentence = found if found[0] else (status, sentence)
         if status:
-            raise _ERRORS.get(status, CudaError)(sentence)
+            if status in _ERRORS:
+                raise _ERRORS[status](sentence)
+            raise CudaError("cuda-failed", sentence)
 
     def drain(self, stream: torch.cuda.Stream | None = None) -> None:
         """Wait on the stream until the NIC has done all that it was asked to; without a NIC, for nothing.

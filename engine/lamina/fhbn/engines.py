@@ -74,7 +74,7 @@ def usable(network: str, here: Place, there: Place, *, on_stream: bool = False) 
     found = [name for name, reason in reasons.items() if reason is None]
     if not found:
         why = "; ".join(f"{name} cannot be used because {reason}" for name, reason in reasons.items())
-        raise HandshakeError(why)
+        raise HandshakeError("channel-network-unusable", why)
     return found
 
 
@@ -84,6 +84,7 @@ def best(ours: Sequence[str], theirs: Sequence[str]) -> str:
         if name in theirs:
             return name
     raise HandshakeError(
+        "channel-no-common-network",
         f"the two ends have no network in common: this one has {', '.join(ours)}, "
-        f"the other one {', '.join(theirs)}"
+        f"the other one {', '.join(theirs)}",
     )

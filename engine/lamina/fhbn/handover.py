@@ -81,7 +81,9 @@ def give(
     except ConnectionError:
         _raise_its_end(control, deadline)
     except OSError as error:
-        raise HandshakeError(f"cannot hand shared memory over to {control.peer}: {error}") from error
+        raise HandshakeError(
+            "channel-handover", f"cannot hand shared memory over to {control.peer}: {error}"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -98,14 +100,16 @@ def taken(connection: socket.socket, control: Control, deadline: Deadline) -> It
         if not said:
             _raise_its_end(control, deadline)
         if len(descriptors) != 1:
-            raise HandshakeError(f"{control.peer} has not handed over its shared memory")
+            raise HandshakeError("channel-handover", f"{control.peer} has not handed over its shared memory")
         yield said, descriptors[0]
 
 
 def _not_taken(error: OSError, control: Control) -> Exception:
     if isinstance(error, TimeoutError):
         return ChannelTimeoutError(f"{control.peer} did not hand over its memory in time")
-    return HandshakeError(f"cannot take over the shared memory of {control.peer}: {error}")
+    return HandshakeError(
+        "channel-handover", f"cannot take over the shared memory of {control.peer}: {error}"
+    )
 
 
 def _visitors(
@@ -140,7 +144,9 @@ def _shows(visitor: socket.socket, token: bytes) -> bool:
 def _raise_its_end(control: Control, deadline: Deadline) -> NoReturn:
     """Raise why the peer does not go on: it has refused or is gone, and neither is silent."""
     control.hear(deadline)
-    raise HandshakeError(f"{control.peer} speaks of something else while memory is handed over")
+    raise HandshakeError(
+        "channel-handover", f"{control.peer} speaks of something else while memory is handed over"
+    )
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ class Link:
         try:
             self.peer = control.peer = sound_name(field(hello, "name", str, control.peer))
         except ValueError as error:
-            raise HandshakeError(f"{control.peer} cannot be called so: {error}") from error
+            raise HandshakeError("channel-message", f"{control.peer} cannot be called so: {error}") from error
         self._there = Place.of(hello, self.peer)
 
     def receiver(
@@ -121,7 +121,9 @@ class Link:
             self._control.say({"engines": engines, "terms": terms.said()}, deadline)
             chosen = field(self._control.hear(deadline), "use", str, self.peer)
             if chosen not in engines:
-                raise HandshakeError(f"{self.peer} has chosen a network that was not offered")
+                raise HandshakeError(
+                    "channel-message", f"{self.peer} has chosen a network that was not offered"
+                )
             return self._both(maker(chosen)(self._control, terms, deadline), deadline)
 
     def _sender(
@@ -143,7 +145,9 @@ class Link:
             engines = usable(network, self._here, self._there, on_stream=on_stream)
             terms = Terms.of(field(offer, "terms", dict, self.peer), self.peer, timeout_s, spin_s)
             if terms.name != name:
-                raise HandshakeError(f"this process opens channel {name!r} and {self.peer} {terms.name!r}")
+                raise HandshakeError(
+                    "channel-name", f"this process opens channel {name!r} and {self.peer} {terms.name!r}"
+                )
             chosen = best(engines, self._offered(offer))
             self._control.say({"use": chosen}, deadline)
             return self._both(maker(chosen)(self._control, terms, deadline), deadline)
@@ -151,7 +155,7 @@ class Link:
     def _offered(self, offer: dict[str, Any]) -> list[str]:
         names: list[Any] = field(offer, "engines", list, self.peer)
         if not all(isinstance(name, str) and name.isprintable() for name in names):
-            raise HandshakeError(f"{self.peer} has sent a message without sound 'engines'")
+            raise HandshakeError("channel-message", f"{self.peer} has sent a message without sound 'engines'")
         return names
 
     @contextlib.contextmanager
@@ -174,7 +178,9 @@ class Link:
         try:
             self._control.say({"opened": True}, deadline)
             if not field(self._control.hear(deadline), "opened", bool, self.peer):
-                raise HandshakeError(f"{self.peer} has not opened its end of the channel")
+                raise HandshakeError(
+                    "channel-not-opened", f"{self.peer} has not opened its end of the channel"
+                )
         except BaseException:
             end.close()
             del end  # with the connection that it watches: the peer hears of that one's end only

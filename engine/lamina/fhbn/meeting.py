@@ -37,7 +37,8 @@ class Listener:
             self._socket = socket.create_server((host, port))
         except OSError as error:
             raise HandshakeError(
-                f"cannot listen on {host}:{port}: {error.strerror}; give another address, or port 0 for any"
+                "channel-listen",
+                f"cannot listen on {host}:{port}: {error.strerror}; give another address, or port 0 for any",
             ) from error
         self.address = "{}:{}".format(*self._socket.getsockname()[:2])  # for connect()
         self._socket.setblocking(False)
@@ -89,7 +90,9 @@ class Listener:
         except (BlockingIOError, ConnectionError):  # it has gone again
             return
         except OSError as error:
-            raise HandshakeError(f"cannot accept a connection on {self.address}: {error.strerror}") from error
+            raise HandshakeError(
+                "channel-accept", f"cannot accept a connection on {self.address}: {error.strerror}"
+            ) from error
         connection.setblocking(False)
         # Ready when all is there that it says before it is answered, so that nobody is waited for.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, INTRODUCTION_BYTES)
@@ -144,7 +147,7 @@ def connect(address: str, *, name: str, secret: bytes, timeout_s: float = TIMEOU
     except TimeoutError as error:
         raise ChannelTimeoutError(f"{address} did not answer in time") from error
     except OSError as error:
-        raise HandshakeError(f"cannot connect to {address}: {error}") from error
+        raise HandshakeError("channel-connect", f"cannot connect to {address}: {error}") from error
     return _linked(Control(connection, secret, listening=False, deadline=deadline), name, deadline)
 
 

@@ -28,8 +28,9 @@ def new_ring(terms: Terms) -> ShmSegment:
     needed, free = ShmSegment.bytes_for(*shape), host_memory.free_bytes()
     if needed > free:
         raise HandshakeError(
+            "channel-memory",
             f"channel {terms.name} takes {needed:,} bytes for {terms.slots} messages of "
-            f"{terms.message_bytes:,}, and {free:,} bytes of memory are free: make them smaller or fewer"
+            f"{terms.message_bytes:,}, and {free:,} bytes of memory are free: make them smaller or fewer",
         )
     return ShmSegment.create(*shape, epoch=terms.epoch, first_seqno=terms.first_seqno)
 
@@ -39,10 +40,12 @@ def attached(descriptor: int, terms: Terms, control: Control) -> ShmSegment:
     try:
         segment = ShmSegment.attach(descriptor)
     except ValueError as error:
-        raise HandshakeError(f"{control.peer}: {error}") from error
+        raise HandshakeError("channel-ring", f"{control.peer}: {error}") from error
     found = (segment.message_bytes, segment.slots, segment.epoch, segment.first_seqno)
     if found != (terms.message_bytes, terms.slots, terms.epoch, terms.first_seqno):
-        raise HandshakeError(f"{control.peer} has handed over another ring than it had offered")
+        raise HandshakeError(
+            "channel-ring", f"{control.peer} has handed over another ring than it had offered"
+        )
     return segment
 
 

@@ -102,4 +102,6 @@ def _take(
         known_as = _REGISTERED.unpack(said)
         writer.connect(peers, known_as=known_as, told=(address, size, key), peer=called(control, terms))
     except (TypeError, ValueError, struct.error) as error:
-        raise HandshakeError(f"{control.peer} has registered memory that cannot be") from error
+        raise HandshakeError(
+            "channel-message", f"{control.peer} has registered memory that cannot be"
+        ) from error

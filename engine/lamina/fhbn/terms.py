@@ -53,7 +53,9 @@ class Terms:
         try:
             return Terms(**said, timeout_s=timeout_s, spin_s=spin_s)
         except ValueError as error:
-            raise HandshakeError(f"{peer} offers a channel that cannot be: {error}") from error
+            raise HandshakeError(
+                "channel-message", f"{peer} offers a channel that cannot be: {error}"
+            ) from error
 
     def said(self) -> dict[str, Any]:
         """For the sender."""

@@ -85,7 +85,9 @@ def met(
             raise store.error from error
         if deadline.left_s == 0:
             raise ChannelTimeoutError(f"{control.peer} did not come to the channel in time") from error
-        raise HandshakeError(f"torch cannot connect to {control.peer}: {first_line(error)}") from error
+        raise HandshakeError(
+            "channel-connect", f"torch cannot connect to {control.peer}: {first_line(error)}"
+        ) from error
 
 
 def own_host(control: Control, deadline: Deadline) -> str:

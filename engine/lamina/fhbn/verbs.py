@@ -82,7 +82,9 @@ def connected(
     try:
         writer.connect(**said, peer=peer)
     except (TypeError, ValueError) as error:
-        raise HandshakeError(f"{control.peer} has sent an address that cannot be") from error
+        raise HandshakeError(
+            "channel-message", f"{control.peer} has sent an address that cannot be"
+        ) from error
     # Kept open by the end, beyond the link: by it alone the peer's end can be noticed from afar.
     control.notice_silence()
     return Joined(segment, writer, peer, (control.fileno(),))

@@ -55,7 +55,7 @@ def test_a_message_that_is_late_can_be_heard_later(pair: Pair) -> None:
     whole = frame(body, one._code(one._own, 0, body))
     for cut in (2, 6, len(whole) - 1):
         raw(one, whole[:cut])
-        with pytest.raises(fhbn.ChannelTimeoutError, match="said nothing in time"):
+        with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
             other.hear(Deadline(0.01))
         raw(one, whole[cut:])
         assert other.hear(soon()) == {"a": 1}
@@ -69,7 +69,7 @@ def test_a_changed_byte_is_noticed(pair: Pair, place: int) -> None:
     whole = bytearray(frame(body, one._code(one._own, 0, body)))
     whole[4 + place * 5 % (len(whole) - 4)] ^= 1
     raw(one, bytes(whole))
-    with pytest.raises(fhbn.HandshakeError, match="was changed on its way"):
+    with pytest.raises(fhbn.HandshakeError, match="channel-message"):
         other.hear(soon())
     with pytest.raises(fhbn.PeerLostError):
         other.hear(soon())
@@ -84,7 +84,7 @@ def test_a_message_cannot_be_repeated_or_sent_back(pair: Pair) -> None:
     raw(one, first)
     raw(other, first)
     for end in pair:
-        with pytest.raises(fhbn.HandshakeError, match="was changed on its way"):
+        with pytest.raises(fhbn.HandshakeError, match="channel-message"):
             end.hear(soon())
 
 
@@ -93,27 +93,22 @@ def test_a_huge_message_is_neither_sent_nor_read(pair: Pair) -> None:
     with pytest.raises(ValueError, match="a control message has up to 16,777,216 bytes, not 16,777,2"):
         one.say({"a": bytes(MOST_MESSAGE_BYTES)}, soon())
     raw(one, struct.pack("<I", MOST_MESSAGE_BYTES + 1))
-    with pytest.raises(fhbn.HandshakeError, match="announces a control message of 16,777,217 bytes"):
+    with pytest.raises(fhbn.HandshakeError, match="channel-message"):
         other.hear(soon())
 
 
 @pytest.mark.parametrize(
-    ("body", "sentence"),
+    "body",
     [
-        (b"", "cannot be read"),
-        (b"\xc1", "cannot be read"),
-        (b"\x82\xa1a", "cannot be read"),
-        (b"\x80\x80", "cannot be read"),
-        (b"\x81\x01\x02", "cannot be read"),  # keys are text
-        (b"\x91" * 2000, "cannot be read"),
-        (msgpack.packb([1]), "is no map"),
-        (msgpack.packb(None), "is no map"),
+        *(b"", b"\xc1", b"\x82\xa1a", b"\x80\x80", b"\x91" * 2000),
+        b"\x81\x01\x02",  # keys are text
+        *(msgpack.packb([1]), msgpack.packb(None)),  # no map
     ],
 )
-def test_a_body_that_makes_no_sense_is_told(pair: Pair, body: bytes, sentence: str) -> None:
+def test_a_body_that_makes_no_sense_is_told(pair: Pair, body: bytes) -> None:
     one, other = pair
     raw(one, frame(body, one._code(one._own, 0, body)))
-    with pytest.raises(fhbn.HandshakeError, match=sentence):
+    with pytest.raises(fhbn.HandshakeError, match="channel-message"):
         other.hear(soon())
 
 
@@ -121,7 +116,7 @@ def test_a_refusal_is_raised_with_its_reason(pair: Pair) -> None:
     one, other = pair
     one.peer = "attention worker 3"
     other.refuse("there is no room", soon())
-    with pytest.raises(RefusedError, match=r"^attention worker 3 refuses: there is no room$"):
+    with pytest.raises(RefusedError, match="channel-refused"):
         one.hear(soon())
     other.say({"a": 1}, soon())
     assert one.hear(soon()) == {"a": 1}
@@ -130,7 +125,7 @@ def test_a_refusal_is_raised_with_its_reason(pair: Pair) -> None:
 def test_the_end_of_the_other_side_is_told(pair: Pair) -> None:
     one, other = pair
     other.close()
-    with pytest.raises(fhbn.PeerLostError, match="has closed the control connection"):
+    with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
         one.hear(soon())
 
 
@@ -141,28 +136,24 @@ def test_a_peer_that_takes_nothing_is_told(pair: Pair) -> None:
         while True:
             one.say({"a": bytes(1 << 20)}, Deadline(0.05))
 
-    with pytest.raises(fhbn.ChannelTimeoutError, match="did not take a control message in time"):
+    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
         say_for_ever()
 
 
 @pytest.mark.parametrize("kind", [int, str, bytes, dict])
 @pytest.mark.parametrize("value", [None, 1.5, True, [1]])
 def test_a_field_of_another_type_is_refused(kind: type, value: object) -> None:
-    with pytest.raises(fhbn.HandshakeError, match="x has sent a message without a sound 'size'"):
+    with pytest.raises(fhbn.HandshakeError, match="channel-message"):
         field({"size": value}, "size", kind, "x")
 
 
 def test_another_secret_is_refused_on_both_sides(both: Both, listener: fhbn.Listener) -> None:
     def steal() -> None:
-        with pytest.raises(
-            fhbn.HandshakeError, match="hung up instead of proving that it has the same secret"
-        ):
+        with pytest.raises(fhbn.HandshakeError, match="channel-secret"):
             fhbn.connect(listener.address, name="thief", secret=bytes(16))
 
     def accept() -> None:
-        with pytest.raises(
-            fhbn.ChannelTimeoutError, match="turned away: the other process has another secret"
-        ):
+        with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
             listener.accept(1)
 
     both(accept, steal)
@@ -177,7 +168,7 @@ def test_a_listener_that_is_not_ours_is_refused(both: Both, secret: bytes) -> No
         second.sendall(greeting)
         second.sendall(second.recv(32))
 
-    with first, second, pytest.raises(fhbn.HandshakeError, match="has another secret"):
+    with first, second, pytest.raises(fhbn.HandshakeError, match="channel-secret"):
         both(lambda: Control(first, secret, listening=False, deadline=soon()), impostor)
 
 

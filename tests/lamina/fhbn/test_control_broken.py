@@ -70,23 +70,23 @@ def test_whatever_breaks_it_closes_it(
 def test_a_peer_that_is_lost_closes_it(pair: Pair) -> None:
     one, other = pair
     other.close()
-    with pytest.raises(fhbn.PeerLostError, match="has closed the control connection"):
+    with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
         one.hear(soon())
     assert one.fileno() == -1
 
 
 def test_a_message_that_was_not_taken_whole_closes_it(pair: Pair) -> None:
     one, _ = pair
-    with pytest.raises(fhbn.ChannelTimeoutError, match="did not take a control message in time"):
+    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
         say_for_ever(one, Deadline(0.05))
     assert one.fileno() == -1
-    with pytest.raises(fhbn.PeerLostError, match="was closed at this end"):
+    with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
         one.say({}, soon())
 
 
 def test_no_time_is_a_timeout_and_leaves_it_open(pair: Pair) -> None:
     one, other = pair
-    with pytest.raises(fhbn.ChannelTimeoutError, match="said nothing in time"):
+    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
         one.hear(Deadline(0))
     other.say({"a": 1}, soon())
     assert one.hear(Deadline(float("inf"))) == {"a": 1}

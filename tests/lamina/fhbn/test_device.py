@@ -62,7 +62,7 @@ def library() -> Iterator[ctypes.CDLL]:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 @pytest.mark.parametrize("end", [DeviceSender, DeviceReceiver])
 def test_without_a_device_it_says_so_in_a_sentence(end: type[DeviceSender | DeviceReceiver]) -> None:
-    with pytest.raises(CudaError, match=r"^(there is no CUDA device|this torch)[^\n]*$"):
+    with pytest.raises(CudaError, match=r"cuda-failed|cuda-torch-without"):
         end(segment(), "the host", timeout_s=1)
 
 

@@ -138,7 +138,7 @@ def test_a_closed_end_says_so(fake: FakeLibrary) -> None:
     sender = DeviceSender(segment(), "worker 1", timeout_s=1)
     sender.close()
     for call in (sender.check, sender.abort, sender.send):
-        with pytest.raises(_native.ChannelClosedError, match="with worker 1 was closed at this end"):
+        with pytest.raises(_native.ChannelClosedError, match="channel-closed"):
             call()
     assert fake.calls[-1] == "channel_destroy"
 
@@ -207,17 +207,9 @@ def test_the_end_of_the_peer_ends_waits_on_the_device(
     receiver.close()
 
 
-@pytest.mark.parametrize(
-    ("network", "why"),
-    [
-        ("gloo", "it has no ends on a GPU's stream"),
-        ("verbs", "the host posts its messages, .* ask for mlx5, which takes a ConnectX on each side"),
-    ],
-)
-def test_an_engine_without_device_ends_is_told(
-    links: tuple[fhbn.Link, fhbn.Link], network: str, why: str
-) -> None:
-    with pytest.raises(fhbn.HandshakeError, match=f"{network} cannot be used because {why}"):
+@pytest.mark.parametrize("network", ["gloo", "verbs"])
+def test_an_engine_without_device_ends_is_told(links: tuple[fhbn.Link, fhbn.Link], network: str) -> None:
+    with pytest.raises(fhbn.HandshakeError, match="channel-network-unusable"):
         links[0].device_receiver("a", message_bytes=64, network=network)
 
 

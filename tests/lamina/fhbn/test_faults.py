@@ -45,7 +45,7 @@ def test_a_sender_killed_anywhere(listener: fhbn.Listener, fork: Fork, take: Act
             take(receiver)
         busy(draws.random() * 300e-6)
         child.kill()
-        with pytest.raises(fhbn.PeerLostError, match=r"producer \(channel data\) has ended"):
+        with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
             for_ever(take, receiver)
         child.wait()
         assert receiver.next_seqno >= wanted
@@ -66,9 +66,7 @@ def test_a_receiver_killed_anywhere(
             send_next(sender)
         busy(draws.random() * 300e-6)
         child.kill()
-        with pytest.raises(
-            fhbn.PeerLostError, match=r"consumer \(channel data\) has ended with [1-4] messages"
-        ):
+        with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
             for_ever(send_next, sender)
         child.wait()
         noted = log.read_text().splitlines() if log.exists() else []
@@ -102,9 +100,7 @@ def test_a_stopped_peer_is_waited_for_and_loses_nothing(
         receiver = link.receiver("data", message_bytes=MESSAGE_BYTES, network="shm")
     take(receiver)
     child.send_signal(signal.SIGSTOP)
-    with pytest.raises(
-        fhbn.ChannelTimeoutError, match=r"nothing came from producer \(channel data\) in time"
-    ):
+    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
         for_ever(take, receiver, 0.2)
     before = receiver.next_seqno
     child.send_signal(signal.SIGCONT)
@@ -120,7 +116,7 @@ def test_a_stopped_receiver_is_waited_for(
     with listener.accept() as link:
         sender = link.sender("data", network="shm")
     child.send_signal(signal.SIGSTOP)
-    with pytest.raises(fhbn.ChannelTimeoutError, match=r"consumer \(channel data\) has not given back any"):
+    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
         for_ever(send_next, sender, 0.2)
     child.send_signal(signal.SIGCONT)
     for _ in range(10):

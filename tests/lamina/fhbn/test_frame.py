@@ -14,19 +14,17 @@ def framing(epoch: int = 7) -> Framing:
 
 
 @pytest.mark.parametrize(
-    ("header", "sentence"),
+    "header",
     [
-        ((1, 7, 0), "another message where the next one belongs"),
-        ((0, 8, 0), "a message of another epoch"),
-        ((0, 7, 15), "impossibly many parts"),
-        ((0, 7, 1, 257), "larger than the channel's messages"),
-        ((0, 7, 2, 256, 1), "larger than the channel's messages"),
-        ((0, 7, 2, 2**64 - 1, 2**64 - 1), "larger than the channel's messages"),
+        (1, 7, 0),  # another message than the next one
+        (0, 8, 0),  # of another epoch
+        (0, 7, 15),  # impossibly many parts
+        *((0, 7, 1, 257), (0, 7, 2, 256, 1), (0, 7, 2, 2**64 - 1, 2**64 - 1)),  # larger than the channel's
     ],
 )
-def test_a_senseless_header_is_refused(header: tuple[int, ...], sentence: str) -> None:
+def test_a_senseless_header_is_refused(header: tuple[int, ...]) -> None:
     packed = HEADER.pack(*header, *(0,) * (17 - len(header)))
-    with pytest.raises(fhbn.ChannelCorruptedError, match=f"peer has sent|peer has put.*{sentence}"):
+    with pytest.raises(fhbn.ChannelCorruptedError, match="channel-corrupted"):
         framing().checked(memoryview(packed), 0)
 
 

@@ -83,7 +83,7 @@ def test_held_messages_are_not_overwritten(ends: Open, size: int) -> None:
     for number in range(4):
         sender.send(bytes([number]) * size)
     held = [receiver.recv() for _ in range(4)]
-    with pytest.raises(fhbn.ChannelError, match=r"all 4 slots .* hold messages that were not released"):
+    with pytest.raises(fhbn.ChannelError, match="channel-unusable"):
         receiver.recv()
     for index in (2, 1, 3):
         held[index].release()
@@ -176,14 +176,12 @@ def test_what_cannot_be_sent_is_refused_and_sends_nothing(
 def test_a_timeout_breaks_the_channel_and_says_so(ends: Open) -> None:
     sender, receiver = ends(slots=1)
     sender.send(b"1")
-    with pytest.raises(
-        fhbn.ChannelTimeoutError, match=r"channel qkv\) has not given back any of the channel's 1 slots in"
-    ):
+    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
         sender.send(b"2", timeout_s=0.01)
-    with pytest.raises(fhbn.ChannelError, match=r"channel to .* did not survive a timeout: over gloo"):
+    with pytest.raises(fhbn.ChannelError, match="channel-unusable"):
         sender.send(b"2")
     assert bytes(receiver.recv()[0]) == b"1"
-    with pytest.raises(fhbn.PeerLostError, match="has ended without closing the channel"):
+    with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
         receiver.recv()
     with pytest.raises(fhbn.PeerLostError):
         receiver.recv()
@@ -191,9 +189,9 @@ def test_a_timeout_breaks_the_channel_and_says_so(ends: Open) -> None:
 
 def test_nothing_in_time(ends: Open) -> None:
     _, receiver = ends()
-    with pytest.raises(fhbn.ChannelTimeoutError, match="nothing came from model worker 0"):
+    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
         receiver.recv(timeout_s=0)
-    with pytest.raises(fhbn.ChannelError, match="did not survive a timeout"):
+    with pytest.raises(fhbn.ChannelError, match="channel-unusable"):
         receiver.recv()
     for senseless in (-1.0, float("nan")):
         with pytest.raises(ValueError, match="a number of seconds, 0 or more"):
@@ -210,13 +208,13 @@ def test_closing_ends_the_channel_after_the_last_message(ends: Open, size: int) 
                 receiver.recv().release()
         sender.close()
         sender.close()
-        with pytest.raises(fhbn.ChannelClosedError, match="closed at this end"):
+        with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
             sender.send(b"later")
         for number in range(5, 12):
             assert bytes(receiver.recv()[0]) == bytes([number]) * size
-        with pytest.raises(fhbn.ChannelClosedError, match=r"model worker 0 .* has closed the channel"):
+        with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
             receiver.recv()
-        with pytest.raises(fhbn.ChannelClosedError, match="has closed the channel"):
+        with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
             receiver.recv()
 
 
@@ -225,10 +223,10 @@ def test_a_closed_receiver_takes_no_more(ends: Open) -> None:
     sender.send(b"1")
     message = receiver.recv()
     receiver.close()
-    with pytest.raises(fhbn.ChannelClosedError, match="closed at this end"):
+    with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
         receiver.recv()
     message.release()
-    with pytest.raises(fhbn.ChannelClosedError, match=r"attention worker 0 .* has closed the channel"):
+    with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
         several(3, lambda: sender.send(b"2"))
 
 
@@ -248,7 +246,7 @@ def test_a_killed_peer_is_lost(
     for _ in range(20):
         take(receiver)
     child.kill()
-    with pytest.raises(fhbn.PeerLostError, match=r"producer \(channel data\) has ended without closing"):
+    with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
         several(5, lambda: take(receiver))
 
 

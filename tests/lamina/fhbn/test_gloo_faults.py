@@ -49,7 +49,7 @@ def test_an_interrupted_send_breaks_the_channel(
         patched.setattr(sender, where, interrupted)
         with pytest.raises(KeyboardInterrupt):
             sender.send(b"1")
-    with pytest.raises(fhbn.ChannelError, match=r"channel to .* did not survive an interruption: over gloo"):
+    with pytest.raises(fhbn.ChannelError, match="channel-unusable"):
         sender.send(b"1")
     assert sender.next_seqno == 0
 
@@ -61,7 +61,7 @@ def test_an_interrupted_recv_breaks_the_channel(ends: Ends, monkeypatch: pytest.
         patched.setattr(receiver, "_wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             receiver.recv()
-    with pytest.raises(fhbn.ChannelError, match=r"channel from .* did not survive an interruption"):
+    with pytest.raises(fhbn.ChannelError, match="channel-unusable"):
         receiver.recv()
 
 

@@ -38,13 +38,13 @@ def test_nobody_listening_is_told(secret: bytes) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         host, port = free.getsockname()
-        with pytest.raises(fhbn.HandshakeError, match=rf"cannot connect to 127.0.0.1:{port}: .*refused"):
+        with pytest.raises(fhbn.HandshakeError, match="channel-connect"):
             fhbn.connect(f"{host}:{port}", name="x", secret=secret)
 
 
 def test_a_port_in_use_is_told(listener: fhbn.Listener, secret: bytes) -> None:
     port = int(listener.address.split(":")[1])
-    with pytest.raises(fhbn.HandshakeError, match=rf"cannot listen on 127.0.0.1:{port}: .* give another"):
+    with pytest.raises(fhbn.HandshakeError, match="channel-listen"):
         fhbn.Listener("second", secret, port=port)
 
 
@@ -62,7 +62,7 @@ def test_a_port_that_cannot_be_listened_on_is_refused(secret: bytes, port: int) 
 
 def test_a_closed_listener_says_so(listener: fhbn.Listener) -> None:
     listener.close()
-    with pytest.raises(fhbn.ChannelClosedError, match=r"listener model worker 0 on 127.* was closed"):
+    with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
         listener.accept(1)
 
 
@@ -74,13 +74,13 @@ def test_without_a_free_descriptor_it_says_so(
 
     with stranger(listener):
         monkeypatch.setattr(socket.socket, "accept", full)
-        with pytest.raises(fhbn.HandshakeError, match=r"cannot accept .* on 127.*: Too many open files$"):
+        with pytest.raises(fhbn.HandshakeError, match="channel-accept"):
             listener.accept(30)
 
 
 def test_nobody_came(listener: fhbn.Listener) -> None:
     for timeout_s in (0, 0.01):
-        with pytest.raises(fhbn.ChannelTimeoutError, match=r"nobody connected to 127.* in time$"):
+        with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
             listener.accept(timeout_s)
     for senseless in (-1, float("nan")):
         with pytest.raises(ValueError, match="a number of seconds, 0 or more"):
@@ -92,7 +92,7 @@ def test_a_listener_that_does_not_answer_is_a_timeout(secret: bytes, monkeypatch
         raise TimeoutError("timed out")
 
     monkeypatch.setattr(socket, "create_connection", late)
-    with pytest.raises(fhbn.ChannelTimeoutError, match=r"127.0.0.1:9 did not answer in time"):
+    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
         fhbn.connect("127.0.0.1:9", name="x", secret=secret)
 
 
@@ -129,7 +129,7 @@ def test_one_that_says_nothing_is_turned_away(
     monkeypatch.setattr("lamina.fhbn.meeting._GREETING_S", 0.01)
     with stranger(listener) as silent:
         silent.settimeout(30)
-        with pytest.raises(fhbn.ChannelTimeoutError, match="turned away: the other process said nothing"):
+        with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
             listener.accept(0.5)
         assert len(silent.recv(100)) == 48
         assert silent.recv(1) == b""
@@ -162,7 +162,7 @@ def test_a_meeting_that_fails_is_hung_up(secret: bytes) -> None:
 
         answering = pool.submit(answer)
         host, port = server.getsockname()
-        with pytest.raises(fhbn.HandshakeError, match="cannot be called so: a process's name has") as failed:
+        with pytest.raises(fhbn.HandshakeError, match="channel-message") as failed:
             fhbn.connect(f"{host}:{port}", name="x", secret=secret)
         other = answering.result(30)
         other.hear(Deadline(30))

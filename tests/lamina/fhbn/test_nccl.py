@@ -50,14 +50,14 @@ def test_two_processes_need_two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @without_nccl
 def test_who_asks_for_it_is_told_why_not(links: tuple[fhbn.Link, fhbn.Link]) -> None:
     ours, _ = links
-    with pytest.raises(fhbn.HandshakeError, match="nccl cannot be used because this build of torch has no"):
+    with pytest.raises(fhbn.HandshakeError, match="channel-network-unusable"):
         ours.receiver("qkv", message_bytes=64, network="nccl")
 
 
 def test_it_does_not_tell_what_is_there() -> None:
     receiver = object.__new__(NcclReceiver)
     receiver.peer = "model worker 0"
-    with pytest.raises(fhbn.ChannelError, match="whether model worker 0 has sent something, NCCL does not"):
+    with pytest.raises(fhbn.ChannelError, match="channel-unusable"):
         receiver.ready()
 
 
@@ -100,37 +100,22 @@ def fail(error: BaseException) -> Callable[[memoryview], None]:
 
 
 @pytest.mark.parametrize(
-    ("act", "first", "later", "sentence"),
+    ("act", "first", "later"),
     [
-        (
-            header(0, 7, 0xFFFFFFFF),
-            fhbn.ChannelClosedError,
-            fhbn.ChannelClosedError,
-            "has closed the channel",
-        ),
-        (header(0, 8, 1), fhbn.ChannelCorruptedError, fhbn.ChannelCorruptedError, "of another epoch"),
-        (
-            fail(RuntimeError("NCCL")),
-            fhbn.ChannelTimeoutError,
-            fhbn.ChannelError,
-            "survive a failure: over nccl",
-        ),
-        (
-            fail(KeyboardInterrupt()),
-            KeyboardInterrupt,
-            fhbn.ChannelError,
-            "survive an interruption: over nccl",
-        ),
+        (header(0, 7, 0xFFFFFFFF), fhbn.ChannelClosedError, "channel-closed"),
+        (header(0, 8, 1), fhbn.ChannelCorruptedError, "channel-corrupted"),
+        (fail(RuntimeError("NCCL")), fhbn.ChannelTimeoutError, "channel-unusable"),
+        (fail(KeyboardInterrupt()), KeyboardInterrupt, "channel-unusable"),
     ],
 )
 def test_the_end_of_a_channel_is_remembered(
-    act: Callable[[memoryview], None], first: type[BaseException], later: type[BaseException], sentence: str
+    act: Callable[[memoryview], None], first: type[BaseException], later: str
 ) -> None:
     group = FakeGroup(act)
     receiver = receiver_over(group)
     with pytest.raises(first):
         receiver.recv()
-    with pytest.raises(later, match=sentence):
+    with pytest.raises(fhbn.ChannelError, match=later):
         receiver.recv()
     assert group.asked == 1
 

@@ -51,7 +51,7 @@ def test_a_full_ring_makes_the_sender_wait_and_loses_nothing(ends: Open, network
     sender, receiver = ends(network, slots=4)
     for number in range(4):
         sender.send(bytes([number]))
-    with pytest.raises(fhbn.ChannelTimeoutError, match=r"has not given back any of the channel's 4 slots"):
+    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
         sender.send(b"late", timeout_s=0.05)
     held = [receiver.recv() for _ in range(4)]
     assert [bytes(message[0]) for message in held] == [bytes([number]) for number in range(4)]
@@ -64,7 +64,7 @@ def test_a_full_ring_makes_the_sender_wait_and_loses_nothing(ends: Open, network
 def test_nothing_in_time_leaves_the_channel_as_it_was(ends: Open, network: str) -> None:
     sender, receiver = ends(network)
     for timeout_s in (0, 0.05):
-        with pytest.raises(fhbn.ChannelTimeoutError, match=r"nothing came from .* in time"):
+        with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
             receiver.recv(timeout_s)
     sender.send(b"a")
     assert receiver.ready(30)
@@ -78,7 +78,7 @@ def test_closing_ends_the_channel_after_the_last_message(ends: Open, network: st
     del sender
     gc.collect()
     assert bytes(receiver.recv()[0]) == b"last"
-    with pytest.raises(fhbn.ChannelClosedError, match="has closed the channel and all its messages"):
+    with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
         receiver.recv()
 
 
@@ -87,7 +87,7 @@ def test_a_closed_receiver_takes_no_more(ends: Open, network: str) -> None:
     receiver.close()
     del receiver
     gc.collect()
-    with pytest.raises(fhbn.ChannelClosedError, match="has closed the channel and takes no more"):
+    with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
         until_it_fails(sender)
 
 
@@ -143,9 +143,7 @@ def test_nothing_is_left(listener: fhbn.Listener, secret: bytes, both: Both, net
 
 def test_without_a_device_verbs_says_why(links: Links, both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINA_RDMA_DEVICE", "none_0:1")
-    with pytest.raises(
-        fhbn.HandshakeError, match=r"verbs cannot be used because .*(no RDMA device|libibverbs)"
-    ):
+    with pytest.raises(fhbn.HandshakeError, match="channel-refused"):
         both(
             lambda: links[0].sender("a", network="verbs"),
             lambda: links[1].receiver("a", message_bytes=64, network="verbs"),

@@ -53,7 +53,7 @@ def test_a_sender_killed_anywhere(
             take(receiver)
         busy(draws.random() * 300e-6)
         child.kill()
-        with pytest.raises(fhbn.PeerLostError, match=r"producer \(channel data\) has ended"):
+        with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
             for_ever(take, receiver)
         child.wait()
         assert receiver.next_seqno > wanted
@@ -73,7 +73,7 @@ def test_a_receiver_killed_anywhere(
             send_next(sender)
         busy(draws.random() * 300e-6)
         child.kill()
-        with pytest.raises(fhbn.PeerLostError, match=r"consumer \(channel data\) has ended with \d messages"):
+        with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
             for_ever(send_next, sender)
         child.wait()
         noted = log.read_text().splitlines()
@@ -91,9 +91,7 @@ def test_a_stopped_peer_is_waited_for_and_loses_nothing(
         receiver = link.receiver("data", message_bytes=MESSAGE_BYTES, network=network)
     take(receiver)
     child.send_signal(signal.SIGSTOP)
-    with pytest.raises(
-        fhbn.ChannelTimeoutError, match=r"nothing came from producer \(channel data\) in time"
-    ):
+    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
         for_ever(take, receiver, 0.2)
     before = receiver.next_seqno
     child.send_signal(signal.SIGCONT)
@@ -109,7 +107,7 @@ def test_a_stopped_receiver_is_waited_for(
     with listener.accept() as link:
         sender = link.sender("data", network=network)
     child.send_signal(signal.SIGSTOP)
-    with pytest.raises(fhbn.ChannelTimeoutError, match=r"consumer \(channel data\) has not given back any"):
+    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
         for_ever(send_next, sender, 0.2)
     child.send_signal(signal.SIGCONT)
     for _ in range(10):

@@ -87,7 +87,7 @@ def test_a_peer_that_dies_at_any_step(meet: Meet, both: Both, network: str, ours
                 raise DiedError
 
             before(theirs.control, step, die)
-            with pytest.raises((fhbn.PeerLostError, fhbn.HandshakeError), match="worker") as told:
+            with pytest.raises((fhbn.PeerLostError, fhbn.HandshakeError), match="channel-peer-lost") as told:
                 both(opening(ours, network, sends=ours_sends), opening(theirs, network, sends=not ours_sends))
             assert "\n" not in str(told.value), step
             assert ours.control.fileno() == -1
@@ -114,7 +114,7 @@ def test_a_peer_that_falls_silent_at_any_step(meet: Meet, both: Both, network: s
                     assert 0.2 <= time.monotonic() - begun < 10
 
             before(theirs.control, step, fall_silent)
-            with pytest.raises(fhbn.ChannelTimeoutError, match="worker"):
+            with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
                 both(in_time, opening(theirs, network, sends=not ours_sends))
     gc.collect()
 

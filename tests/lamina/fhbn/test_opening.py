@@ -66,7 +66,7 @@ def test_a_network_that_was_not_offered_cannot_be_chosen(links: Links, both: Bot
         assert theirs.control.hear(soon())["engines"] == ["shm"]
         theirs.control.say({"use": "gloo"}, soon())
 
-    with pytest.raises(fhbn.HandshakeError, match="has chosen a network that was not offered"):
+    with pytest.raises(fhbn.HandshakeError, match="channel-message"):
         both(lambda: ours.receiver("a", message_bytes=64, network="shm"), choose)
     assert closed(ours)
 
@@ -75,7 +75,7 @@ def test_a_network_that_was_not_offered_cannot_be_chosen(links: Links, both: Bot
 def test_networks_that_are_no_names_are_refused(links: Links, engines: list[object]) -> None:
     ours, theirs = links
     theirs.control.say({"engines": engines, "terms": TERMS.said()}, soon())
-    with pytest.raises(fhbn.HandshakeError, match="has sent a message without sound 'engines'"):
+    with pytest.raises(fhbn.HandshakeError, match="channel-message"):
         ours.sender("a")
     assert closed(ours)
 
@@ -145,7 +145,7 @@ def test_a_refusal_that_fails_closes_the_link_too(
 def test_terms_that_cannot_be_are_somebodys_mistake(changed: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         dataclasses.replace(TERMS, **changed)
-    with pytest.raises(fhbn.HandshakeError, match=f"x offers a channel that cannot be: .*{sentence}"):
+    with pytest.raises(fhbn.HandshakeError, match="channel-message"):
         Terms.of(TERMS.said() | changed, "x", 1.0, 0.0)
 
 

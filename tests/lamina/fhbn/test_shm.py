@@ -62,7 +62,7 @@ def test_several_messages_may_be_held_and_released_in_any_order() -> None:
     held = [receiver.recv() for _ in range(4)]
     with pytest.raises(fhbn.ChannelTimeoutError):
         sender.send(b"5", timeout_s=0)
-    with pytest.raises(fhbn.ChannelError, match=r"all 4 slots .* hold messages that were not released"):
+    with pytest.raises(fhbn.ChannelError, match="channel-unusable"):
         receiver.recv()
     for index in (2, 1, 3):
         held[index].release()
@@ -137,13 +137,11 @@ def test_what_cannot_be_sent_is_refused_and_sends_nothing(
 
 def test_a_deadline_leaves_the_channel_as_it_was() -> None:
     sender, receiver = ends(slots=1)
-    with pytest.raises(fhbn.ChannelTimeoutError, match="nothing came from sender in time") as late:
+    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout") as late:
         receiver.recv(timeout_s=0.01)
     assert isinstance(late.value, TimeoutError)
     sender.send(b"1")
-    with pytest.raises(
-        fhbn.ChannelTimeoutError, match="receiver has not given back any of the channel's 1 slots"
-    ):
+    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
         sender.send(b"2", timeout_s=0.01)
     assert bytes(receiver.recv()[0]) == b"1"
     sender.send(b"2")
@@ -168,21 +166,21 @@ def test_closing_ends_the_channel_after_the_last_message() -> None:
     sender.send(b"last")
     sender.close()
     sender.close()
-    with pytest.raises(fhbn.ChannelClosedError, match="closed at this end"):
+    with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
         sender.send(b"later")
     assert bytes(receiver.recv()[0]) == b"last"
-    with pytest.raises(fhbn.ChannelClosedError, match="sender has closed the channel and all its messages"):
+    with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
         receiver.recv()
 
 
 def test_a_closed_receiver_takes_no_more() -> None:
     sender, receiver = ends(slots=2)
     receiver.close()
-    with pytest.raises(fhbn.ChannelClosedError, match="closed at this end"):
+    with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
         receiver.recv()
     sender.send(b"1")
     sender.send(b"2")
-    with pytest.raises(fhbn.ChannelClosedError, match="receiver has closed the channel and takes no more"):
+    with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
         sender.send(b"3")
 
 

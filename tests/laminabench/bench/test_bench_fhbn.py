@@ -123,7 +123,7 @@ def test_an_engine_that_nobody_named_is_skipped_if_it_does_not_open() -> None:
 @pytest.mark.parametrize(("text", "named"), [("shm,gloo", True), ("gloo", False)])
 def test_one_that_was_named_or_is_the_last_must_open(text: str, named: bool) -> None:
     pytest.importorskip("torch")
-    with pytest.raises(UserError, match=r"cannot open a channel over gloo: no sockets$"):
+    with pytest.raises(UserError, match="fhbn-not-opened"):
         run(engines_of(text, named=named), [64], seconds=0.01)
 
 
@@ -262,7 +262,7 @@ def test_what_is_not_a_pingpong_is_left_alone(measured: Measured, tmp_path: Path
     with pytest.raises(UserError, match="exists and is not a ping-pong; it is left alone"):
         fhbn_run.write(tmp_path, measured, [])
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
-    with pytest.raises(UserError, match="is not what 'laminabench bench fhbn --out' writes"):
+    with pytest.raises(UserError, match="fhbn-run-unknown"):
         fhbn_run.read(tmp_path)
 
 
@@ -274,10 +274,10 @@ def test_a_damaged_one_is_told(measured: Measured, tmp_path: Path) -> None:
     target = tmp_path / "run"
     fhbn_run.write(target, measured, [])
     changed(target / "run.json", format_version=99)
-    with pytest.raises(UserError, match=r"another format .* measure it again"):
+    with pytest.raises(UserError, match="fhbn-run-format"):
         fhbn_run.read(target)
     changed(target / "run.json", format_version=fhbn_run.FORMAT_VERSION)
     with (target / "pingpong.parquet").open("ab") as file:
         file.write(b"more")
-    with pytest.raises(UserError, match="measure it again"):
+    with pytest.raises(UserError, match="fhbn-run-damaged"):
         fhbn_run.read(target)

@@ -29,20 +29,16 @@ def test_sizes_are_read(text: str, sizes: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["64:16X", "", ":", "64:", "-1", "1e3", "64;4K", "1.5K", "64iB", "\N{SUPERSCRIPT TWO}"]
+    "text",
+    [
+        *("64:16X", "", ":", "64:", "-1", "1e3", "64;4K", "1.5K", "64iB", "\N{SUPERSCRIPT TWO}"),
+        *("4K:64", "0", "2G"),
+    ],
 )
 def test_senseless_sizes_are_told(text: str) -> None:
-    with pytest.raises(UserError, match="give FIRST:LAST or a list such as 64,4K,1M") as told:
+    with pytest.raises(UserError, match="fhbn-sizes") as told:
         sizes_of(text)
     assert f"--sizes '{text}'" in str(told.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"), [("4K:64", "4K is more than 64"), ("0", "1 byte to 1G"), ("2G", "1 byte to 1G")]
-)
-def test_impossible_sizes_are_told(text: str, sentence: str) -> None:
-    with pytest.raises(UserError, match=sentence):
-        sizes_of(text)
 
 
 def test_sizes_are_said_as_people_say_them() -> None:
@@ -61,9 +57,7 @@ def test_what_cannot_be_used_is_skipped_unless_nothing_is_left(monkeypatch: pyte
     found = engines_of("shm,nccl, gloo,shm")
     assert found.names == ("shm",)
     assert found.skipped == {"nccl": "torch is not installed", "gloo": "torch is not installed"}
-    with pytest.raises(
-        UserError, match="--engines 'gloo': gloo cannot be used because torch is not installed"
-    ):
+    with pytest.raises(UserError, match="fhbn-engines-unusable"):
         engines_of("gloo")
-    with pytest.raises(UserError, match="there is no 'pigeon', give some of auto, shm, verbs, mlx5, softnic"):
+    with pytest.raises(UserError, match="fhbn-engine-unknown"):
         engines_of("shm,pigeon")

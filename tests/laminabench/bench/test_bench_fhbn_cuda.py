@@ -15,7 +15,7 @@ from laminabench.errors import UserError
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_without_a_gpu_it_says_so_in_a_sentence() -> None:
-    with pytest.raises(UserError, match=r"^this benchmark needs a GPU: [^\n]+$"):
+    with pytest.raises(UserError, match="bench-needs-gpu"):
         fhbn_cuda.run()
 
 
@@ -38,9 +38,9 @@ def test_engines_are_those_with_ends_on_a_stream() -> None:
     some = device_engines_of("softnic,verbs")
     assert some.names == ("softnic",)
     assert some.skipped["verbs"].startswith("the host posts")
-    with pytest.raises(UserError, match=r"^--engines 'verbs': verbs cannot be used because the host"):
+    with pytest.raises(UserError, match="fhbn-engines-unusable"):
         device_engines_of("verbs")
-    with pytest.raises(UserError, match=r"there is no 'tcp', give some of"):
+    with pytest.raises(UserError, match="fhbn-engine-unknown"):
         device_engines_of("tcp")
 
 

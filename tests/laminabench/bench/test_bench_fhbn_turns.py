@@ -112,7 +112,7 @@ def test_each_way_is_what_is_left_of_its_round_trip(network: Network) -> None:
 
 def test_other_bytes_than_were_sent_are_told(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "recv", lambda: Held(memoryview(bytes(SIZE))))
-    with pytest.raises(fhbn.UserError, match="shm has brought back other bytes than were sent"):
+    with pytest.raises(fhbn.UserError, match="fhbn-corrupted"):
         fhbn.Setting(network, SIZE).measure(0.001)  # type: ignore[arg-type]
 
 

@@ -87,19 +87,19 @@ def test_a_narrow_model_says_what_was_not_measured(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--equal-cost", "--equal-power"), "deployments are chosen by one of them"),
-        (("--max-num-seqs", "h2m2"), "expected SYSTEM=N of vllm or h2m2, such as vllm=64"),
-        (("--max-num-seqs", "lamina=3"), "expected SYSTEM=N"),
-        (("--max-num-seqs", "h2m2=0"), "expected SYSTEM=N"),
+        (("--equal-cost", "--equal-power"), "[compare-equal-both]"),
+        (("--max-num-seqs", "h2m2"), "[compare-max-num-seqs]"),
+        (("--max-num-seqs", "lamina=3"), "[compare-max-num-seqs]"),
+        (("--max-num-seqs", "h2m2=0"), "[compare-max-num-seqs]"),
         (("--power", "h2m2=hot"), "expected DEVICE=WATTS, such as h100=700"),
         (("--deployment", "vllm=2xh2m2"), "h2m2 is a board"),
         (("--deployment", "h2m2=2xh100"), "h2m2 runs on boards"),
-        (("--equal-cost", "--devices", "h100"), "no deployment of h2m2 on h100"),
-        (("--equal-cost", "--devices", "h2m2", "--price", "h2m2=80"), "no deployment of h2m2 on h2m2 is"),
+        (("--equal-cost", "--devices", "h100"), "[compare-no-equal-deployment]"),
+        (("--equal-cost", "--devices", "h2m2", "--price", "h2m2=80"), "[compare-no-equal-deployment]"),
     ],
 )
 def test_wrong_use_is_told_in_a_sentence(shell: Shell, arguments: tuple[str, ...], words: str) -> None:
-    code, out, err = shell(*CELL, "vllm,h2m2", "--costs", "vllm-0.14", *arguments)
+    code, out, err = shell(*CELL, "vllm,h2m2", "--costs", "vllm-0.14", *arguments, "-v")
     assert (code, out) == (2, "")
     assert words in err
     assert err.count("\n") == 1

@@ -70,24 +70,24 @@ def test_a_flag_of_the_comparison_holds_for_all_and_a_side_may_differ(as_json: A
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--live", "--batches 1"], "one --live is nothing to compare"),
-        (["--live", "--batches 1", "--live", "--batches  1"], "is the same as"),
-        (["--live", "--batches x", "--live", ""], "--live '--batches x': Invalid value"),
-        (["--live", "--batches '1", "--live", ""], "No closing quotation"),
-        (["--live", "--no-such 1", "--live", ""], "--no-such"),
-        (["--live", "--seed 3", "--live", ""], "--seed does not belong to one side"),
-        (["--live", "--trace kimi-conv", "--live", ""], "--trace does not belong to one side"),
-        (["--live", "--out x", "--live", ""], "--out does not belong to one side"),
-        (["--live", "--no-out", "--live", ""], "--no-out does not belong to one side"),
-        (["--live", "--backend modelled", "--live", ""], "what is modelled takes no turns"),
+        (["--live", "--batches 1"], "[compare-too-few]"),
+        (["--live", "--batches 1", "--live", "--batches  1"], "[compare-live-same]"),
+        (["--live", "--batches x", "--live", ""], "[compare-live-syntax]"),
+        (["--live", "--batches '1", "--live", ""], "[compare-live-syntax]"),
+        (["--live", "--no-such 1", "--live", ""], "[compare-live-syntax]"),
+        (["--live", "--seed 3", "--live", ""], "[compare-live-flag]"),
+        (["--live", "--trace kimi-conv", "--live", ""], "[compare-live-flag]"),
+        (["--live", "--out x", "--live", ""], "[compare-live-flag]"),
+        (["--live", "--no-out", "--live", ""], "[compare-live-flag]"),
+        (["--live", "--backend modelled", "--live", ""], "[compare-live-modelled]"),
         (["--live", "--costs roofline", "--live", ""], "--live '--costs roofline': --costs is for"),
-        ([*TWO, "--base", "3"], "--base 3: of --live give its number, 1 to 2"),
-        ([*TWO, "--trace", "azure-conv"], "--live takes one --trace, and 2 are given"),
-        ([*TWO, "--model", "llama-mini"], "--live takes one --model, and 2 are given"),
-        ([*TWO, "--equal-cost"], "--equal-cost is for modelled systems"),
-        ([*TWO, "runs/a"], "is for replaying systems, not for Runs"),
-        ([*TWO, "--out", "full"], "full is not empty"),
-        (["--rounds", "2"], "--rounds is for --live, which is not given"),
+        ([*TWO, "--base", "3"], "[compare-base-unknown]"),
+        ([*TWO, "--trace", "azure-conv"], "[compare-live-one-workload]"),
+        ([*TWO, "--model", "llama-mini"], "[compare-live-one-workload]"),
+        ([*TWO, "--equal-cost"], "[compare-flag-not-applicable]"),
+        ([*TWO, "runs/a"], "[compare-flag-not-applicable]"),
+        ([*TWO, "--out", "full"], "[output-exists]"),
+        (["--rounds", "2"], "[compare-flag-not-applicable]"),
     ],
 )
 def test_wrong_use_is_one_sentence_and_nothing_starts(
@@ -95,7 +95,7 @@ def test_wrong_use_is_one_sentence_and_nothing_starts(
 ) -> None:
     Path("full").mkdir()
     Path("full/file").touch()
-    code, out, err = shell(*COMMON, *arguments)
+    code, out, err = shell(*COMMON, *arguments, "-v")
     assert (code, out) == (2, "")
     assert said in err
     assert err.startswith(TOLD)

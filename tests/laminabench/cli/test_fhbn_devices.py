@@ -13,6 +13,7 @@ from rich.console import Console
 
 pytest.importorskip("msgpack")
 
+from lamina.fhbn.nic import diagnosed
 from lamina.fhbn.nic.devices import Device, Gid, Listed, Port
 from lamina.fhbn.nic.diagnosis import conclusion
 from lamina.fhbn.nic.machine import system_below
@@ -29,8 +30,21 @@ def test_this_machine_is_explained(shell: Shell) -> None:
     assert (code, err) == (0, "")
     for name in ENGINES:
         assert f"\n{name} " in out
-    if not Path("/sys/class/infiniband").is_dir():
-        assert out.startswith("no RDMA device\n- the kernel, ")
+    for finding in diagnosed().findings:
+        assert f"- {finding.sentence}\n" in out
+
+
+@pytest.mark.parametrize("libibverbs", [True, False])
+@pytest.mark.parametrize("has_verbs", [True, False])
+def test_a_machine_without_devices_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], libibverbs: bool, has_verbs: bool
+) -> None:
+    system = replace(system_below(tmp_path), libibverbs=libibverbs, libmlx5=libibverbs, has_verbs=has_verbs)
+    _render(Console(width=160), conclusion(system, Listed((), {}), None), every_gid=False)
+    out = capsys.readouterr().out
+    first = "there is no RDMA device: " if has_verbs else f"the kernel, {system.kernel}, has no RDMA "
+    assert f"- {first}" in out
+    assert out.startswith(f"no RDMA device\n- {first if libibverbs else 'libibverbs.so.1 cannot be loaded'}")
 
 
 def test_json_says_of_each_engine_why_not(as_json: AsJson) -> None:

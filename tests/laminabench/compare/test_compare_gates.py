@@ -71,12 +71,12 @@ def test_throughput_at_equal_cost_is_in_proportion_to_the_price() -> None:
 
 @pytest.mark.parametrize("text", ["throughput", "throughput<", "throughput<=0.9", "<0.9", "throughput<x", ""])
 def test_what_is_no_gate_is_refused_with_the_metrics(text: str) -> None:
-    with pytest.raises(UserError, match=r"expected METRIC<RATIO .* metrics are throughput, .*tbt_p99\.9"):
+    with pytest.raises(UserError, match="gate-syntax"):
         parse_gate(text)
 
 
 def test_an_unknown_metric_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UserError, match=f"no metric 'speed'; there are {', '.join(BY_NAME)}"):
+    with pytest.raises(UserError, match="gate-metric-unknown"):
         parse_gate("speed<1")
 
 

@@ -63,27 +63,27 @@ def test_the_best_of_all_within_the_tolerance_is_chosen() -> None:
 
 
 def test_where_there_is_none_the_nearest_is_named() -> None:
-    with pytest.raises(UserError, match=r"within 1% of \$40\.64 an hour; the nearest is 4xh100 for \$44\.24"):
+    with pytest.raises(UserError, match="compare-no-equal-deployment"):
         chosen(Terms(PAIR, equal=Equal(0.01, (device("h100"),))))
-    with pytest.raises(UserError, match="none has the memory"):
+    with pytest.raises(UserError, match="compare-no-equal-deployment"):
         chosen(Terms(PAIR, equal=Equal(0.01, (device("rtx-4080"),))))
 
 
 def test_a_deployment_without_a_price_is_refused() -> None:
     given = {"lamina": parse_deployment("2xtpu-v6e+4xcpu")}
-    with pytest.raises(UserError, match="2xtpu-v6e\\+4xcpu of lamina has no price"):
+    with pytest.raises(UserError, match="deployment-no-price"):
         chosen(Terms(PAIR, given=given, equal=Equal()))
 
 
 def test_a_deployment_for_nothing_is_refused() -> None:
     free = priced(load_devices(), {"h100": 0.0})
-    with pytest.raises(UserError, match="4xh100 of vllm has no price to compare by"):
+    with pytest.raises(UserError, match="deployment-no-price"):
         cell(Terms(PAIR, catalogue=free), MODEL, TRACE, COSTS)
 
 
 def test_prices_of_the_user_decide() -> None:
     dear = priced(load_devices(), {"h20": 40.0})
-    with pytest.raises(UserError, match=r"of \$182\.12 an hour"):
+    with pytest.raises(UserError, match="compare-no-equal-deployment"):
         chosen(Terms(PAIR, catalogue=dear, equal=Equal(0.1, (dear["h100"],))))
 
 
@@ -97,7 +97,7 @@ def test_requests_that_one_system_could_never_hold_are_left_out_for_all() -> Non
     assert found.dropped == 2
     for summary in found.summaries.values():
         assert summary["requests"] == {"completed": 2, "rejected": 0, "unfinished": 0, "failed": 0}
-    with pytest.raises(UserError, match="no request of few fits lamina and vllm with llama3-70b"):
+    with pytest.raises(UserError, match="compare-no-request-fits"):
         cell(Terms(PAIR), MODEL, requests((10_000_000, 10)), COSTS)
 
 

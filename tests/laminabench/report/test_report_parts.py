@@ -88,7 +88,7 @@ def test_boards_are_told_apart_by_what_they_are_and_who_maps(keep: Callable[...,
 def test_a_manifest_without_what_is_needed_is_a_sentence(keep: Callable[..., Run]) -> None:
     run = keep()
     del run.manifest["summary"]["time_shares"]
-    with pytest.raises(UserError, match=r"run.json is damaged: it does not say summary.time_shares"):
+    with pytest.raises(UserError, match="run-damaged"):
         shown([run])
 
 
@@ -121,7 +121,7 @@ def test_a_manifest_that_says_it_in_another_way_is_a_sentence(
         del facts[name]
     else:
         facts[name] = instead
-    with pytest.raises(UserError, match=rf"does not say {re.escape(path)}"):
+    with pytest.raises(UserError, match="run-damaged"):
         shown([run])
 
 

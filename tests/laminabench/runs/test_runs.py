@@ -198,7 +198,7 @@ def test_without_an_exchange_a_failing_rename_puts_the_old_run_back(
         return real(self, target)
 
     monkeypatch.setattr(Path, "rename", fail_the_second_time)
-    with pytest.raises(UserError, match="Input/output error"):
+    with pytest.raises(UserError, match="file-not-writable"):
         write_run(tmp_path / "run", outcome, trace, {"seed": 2})
     assert read_manifest(tmp_path / "run")["seed"] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -211,7 +211,7 @@ def test_what_is_not_a_run_is_left_alone(tmp_path: Path, content: dict[str, str]
     for name, text in content.items():
         (target / name).write_text(text)
     before = files(target)
-    with pytest.raises(UserError, match="is not a Run; it is left alone"):
+    with pytest.raises(UserError, match="output-exists"):
         write_run(target, small()[1], small()[0], {})
     assert files(target) == before
 
@@ -219,9 +219,9 @@ def test_what_is_not_a_run_is_left_alone(tmp_path: Path, content: dict[str, str]
 def test_a_file_in_the_way_and_an_empty_directory(tmp_path: Path) -> None:
     trace, outcome = small()
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="is not a Run"):
+    with pytest.raises(UserError, match="output-exists"):
         write_run(tmp_path / "file", outcome, trace, {})
-    with pytest.raises(UserError, match="cannot write"):
+    with pytest.raises(UserError, match="file-not-writable"):
         write_run(tmp_path / "file" / "run", outcome, trace, {})
     (tmp_path / "empty").mkdir()
     write_run(tmp_path / "empty", outcome, trace, {})
@@ -247,18 +247,18 @@ def edit_manifest(directory: Path, **changes: Any) -> None:
 
 
 def test_not_a_run(tmp_path: Path, written: Path) -> None:
-    with pytest.raises(UserError, match=r"is not a Run: it has no run\.json"):
+    with pytest.raises(UserError, match="run-not-a-run"):
         read_run(tmp_path)
-    with pytest.raises(UserError, match="is not a Run: it is not a directory"):
+    with pytest.raises(UserError, match="run-not-a-run"):
         read_run(tmp_path / "nowhere")
     edit_manifest(written, format="something else")
-    with pytest.raises(UserError, match=r"is not a Run: run\.json does not say"):
+    with pytest.raises(UserError, match="run-not-a-run"):
         read_run(written)
 
 
 def test_a_newer_format(written: Path) -> None:
     edit_manifest(written, format_version=FORMAT_VERSION + 1)
-    with pytest.raises(UserError, match="upgrade laminabench"):
+    with pytest.raises(UserError, match="run-format-newer"):
         read_run(written)
 
 
@@ -271,45 +271,45 @@ def test_a_missing_or_damaged_table(written: Path, name: str) -> None:
         bits[len(content) * place // 8] ^= 1
     for damage in (*flipped, content[: len(content) // 2], b"", b"PAR1"):
         path.write_bytes(damage)
-        with pytest.raises(UserError, match=f"{name}.parquet is damaged"):
+        with pytest.raises(UserError, match="run-damaged"):
             read_run(written)
     path.unlink()
-    with pytest.raises(UserError, match=f"is not whole: {name}.parquet is missing"):
+    with pytest.raises(UserError, match="run-incomplete"):
         read_run(written)
 
 
 @pytest.mark.parametrize(
-    ("changes", "sentence"),
+    "changes",
     [
-        ({"totals": {}}, "no totals"),
-        ({"totals": {"replica_busy_s": []}}, "its totals know no model workers"),
-        ({"totals": {"replica_busy_s": [1.0]}}, "totals are not those of a Run"),
-        ({"tables": {}}, "does not name the tables"),
-        ({"tables": None}, "no totals or no checksums"),
-        ({"tables": {"requests": 60}}, "no totals or no checksums"),
-        ({"format_version": "x"}, "format_version is not a number"),
+        {"totals": {}},
+        {"totals": {"replica_busy_s": []}},
+        {"totals": {"replica_busy_s": [1.0]}},
+        {"tables": {}},
+        {"tables": None},
+        {"tables": {"requests": 60}},
+        {"format_version": "x"},
     ],
 )
-def test_a_damaged_manifest(written: Path, changes: dict[str, Any], sentence: str) -> None:
+def test_a_damaged_manifest(written: Path, changes: dict[str, Any]) -> None:
     edit_manifest(written, **changes)
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match="run-damaged"):
         read_run(written)
 
 
 def test_a_cut_manifest(written: Path) -> None:
     path = written / "run.json"
     path.write_text(path.read_text()[:100])
-    with pytest.raises(UserError, match="it is not JSON"):
+    with pytest.raises(UserError, match="run-damaged"):
         read_run(written)
 
 
 def test_another_programs_table(written: Path) -> None:
     table = pq.read_table(written / "requests.parquet")
     pq.write_table(table.drop_columns(["batch"]), written / "requests.parquet")
-    with pytest.raises(UserError, match=r"does not match the checksum in run\.json"):
+    with pytest.raises(UserError, match="run-damaged"):
         read_run(written)
     tables = read_manifest(written)["tables"]
     tables["requests"]["sha256"] = sha256_of(written / "requests.parquet")
     edit_manifest(written, tables=tables)
-    with pytest.raises(UserError, match="its column batch is missing or not int32"):
+    with pytest.raises(UserError, match="run-damaged"):
         read_run(written)

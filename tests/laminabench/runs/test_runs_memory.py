@@ -80,5 +80,5 @@ def test_a_table_of_other_iterations_is_damage(
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     manifest["tables"]["memory"]["sha256"] = sha256_of(path)
     (tmp_path / "run" / "run.json").write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="not one row for each iteration"):
+    with pytest.raises(UserError, match="run-damaged"):
         read_run(tmp_path / "run")

@@ -154,10 +154,10 @@ def test_a_missing_or_damaged_table(written: Path, name: str) -> None:
         bits[len(content) * place // 8] ^= 1
     for damage in (*flipped, content[: len(content) // 2], b""):
         path.write_bytes(damage)
-        with pytest.raises(UserError, match=f"{name}.parquet is damaged"):
+        with pytest.raises(UserError, match="run-damaged"):
             read_run(written)
     path.unlink()
-    with pytest.raises(UserError, match=f"is not whole: {name}.parquet is missing"):
+    with pytest.raises(UserError, match="run-incomplete"):
         read_run(written)
 
 
@@ -179,23 +179,21 @@ def with_column(name: str, values: list[Any]) -> Callable[[pa.Table], pa.Table]:
 
 
 @pytest.mark.parametrize(
-    ("table", "change", "sentence"),
+    ("table", "change"),
     [
-        ("calls", lambda table: table.slice(1), "it has not one row for each request"),
-        ("calls", lambda table: table.drop_columns(["even"]), "its column even is missing or not bool"),
-        ("calls", with_column("error", [None] * 6), "calls.parquet is damaged"),
-        ("chunks", with_column("request", [0, 5, 5, 0, 6]), "it has chunks of no request"),
-        ("chunks", with_column("request", [0, 5, 5, 0, None]), "it has chunks of no request"),
-        ("chunks", with_column("tokens", [1, 2, 1, 3, 0]), "it has chunks of no request, or of no token"),
-        ("chunks", with_column("at_s", [0.1, 0.1, 0.1, 0.2, 0.15]), "not in the order in which they came"),
-        ("chunks", with_column("at_s", [0.1, 0.1, 0.1, 0.2, None]), "not in the order in which they came"),
+        ("calls", lambda table: table.slice(1)),
+        ("calls", lambda table: table.drop_columns(["even"])),
+        ("calls", with_column("error", [None] * 6)),
+        ("chunks", with_column("request", [0, 5, 5, 0, 6])),
+        ("chunks", with_column("request", [0, 5, 5, 0, None])),
+        ("chunks", with_column("tokens", [1, 2, 1, 3, 0])),
+        ("chunks", with_column("at_s", [0.1, 0.1, 0.1, 0.2, 0.15])),
+        ("chunks", with_column("at_s", [0.1, 0.1, 0.1, 0.2, None])),
     ],
 )
-def test_another_programs_table(
-    written: Path, table: str, change: Callable[[pa.Table], pa.Table], sentence: str
-) -> None:
+def test_another_programs_table(written: Path, table: str, change: Callable[[pa.Table], pa.Table]) -> None:
     rewritten(written, table, change)
-    with pytest.raises(UserError, match=sentence):
+    with pytest.raises(UserError, match="run-damaged"):
         read_run(written)
 
 
@@ -203,7 +201,7 @@ def test_chunks_without_calls(written: Path) -> None:
     facts = json.loads((written / "run.json").read_text())
     del facts["tables"]["calls"]
     (written / "run.json").write_text(json.dumps(facts))
-    with pytest.raises(UserError, match="of chunks and calls it names one without the other"):
+    with pytest.raises(UserError, match="run-damaged"):
         read_run(written)
 
 
