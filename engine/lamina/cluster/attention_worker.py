@@ -11,10 +11,11 @@ import torch
 
 from lamina.attention.worker import TensorWorker
 from lamina.cluster.config import WorkerConfig
+from lamina.cluster.front_end import FrontEnd
 from lamina.cluster.heartbeat import Heartbeat
 from lamina.cluster.kv_pull import KvPull
 from lamina.cluster.meeting import Meeting
-from lamina.cluster.worker import FrontEnd, Plan
+from lamina.cluster.messages import ArenaState, KvStored, Plan
 from lamina.fhbn import Listener
 from lamina.fhbn.channel import Message, Receiver, Sender
 from lamina.kv import Arena
@@ -47,7 +48,7 @@ class AttentionRole:
     ) -> None:
         self._config, self._front, self._recorder, self._heartbeat = config, front, recorder, heartbeat
         front.check = self._check
-        self._schedule, self._partition = config.schedule, config.deal
+        self._schedule, self._partition = config.schedule, config.partition
         self._ops = attended.attentions
         self._heads = self._partition.of_worker(config.number)
         self._arena = Arena(arena_shape(attended, len(self._heads)), config.arena_tokens)
@@ -66,7 +67,7 @@ class AttentionRole:
         self._senders: list[Sender] = []
         # And from prefill workers, whose KV is for all heads that are here.
         store = self._worker(Piece(self._heads))
-        self._pull = KvPull(store, len(self._ops), lambda name: front.say({"have": name}), front.look)
+        self._pull = KvPull(store, len(self._ops), lambda name: front.send(KvStored(name)), front.look)
 
     def _of_batch(self) -> list[Unit]:
         return [
@@ -106,8 +107,8 @@ class AttentionRole:
 
     def regroup(self) -> None:
         """Catch up with what the front end has said, so that it knows what is here: the KV stays."""
-        for batch, plan in self._front.left_over():
-            self._apply(batch, plan)
+        for plan in self._front.left_over():
+            self._apply(plan.batch, plan)
             self._kv_slots.expect(plan.delta)
         self._kv_slots.expect_nobody()  # model workers compute their KV when they join
         for batch in range(self._config.batches):
@@ -232,10 +233,9 @@ class AttentionRole:
             turn.batch, plan.iteration, turn.cycle, turn.slice, started_ns, time.monotonic_ns()
         )
 
-    def _check(self) -> dict[str, object]:
-        """What is taken, and what is wrong if anything is."""
+    def _check(self) -> ArenaState:
         try:
             self._arena.check_integrity()
         except RuntimeError as error:
-            return {"used": self._arena.used, "wrong": str(error)}
-        return {"used": self._arena.used, "wrong": ""}
+            return ArenaState(self._arena.used, str(error))
+        return ArenaState(self._arena.used)

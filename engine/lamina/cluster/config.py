@@ -1,10 +1,13 @@
-"""What a worker is told when it starts: plain data, so that it can be sent."""
+"""What a worker and its model are, as plain data that can be sent to where the worker starts."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import msgspec
+
+from lamina.model.load import LoadFormat
 from lamina.pipeline.partition import Partition
 from lamina.pipeline.schedule import Pipelining, Schedule
 
@@ -15,6 +18,17 @@ if TYPE_CHECKING:
 
 # What workers are forked with: slices that they share, or the model that each takes its part of.
 Weights: TypeAlias = "list[BoundSlice] | PreTrainedModel"
+Kind: TypeAlias = Literal["model", "attention", "prefill"]
+
+
+class ModelSource(msgspec.Struct, frozen=True):
+    """Where a model comes from and how it is to be loaded."""
+
+    source: str | dict[str, Any]  # its path, or its config as transformers has it
+    dtype: str | None
+    rope: str
+    load_format: LoadFormat
+    whole: bool = True  # bound to slices that all workers share, or left for each to take its part of
 
 
 @dataclass(frozen=True)
@@ -26,13 +40,13 @@ class WorkerConfig:
     address: str  # of the front end
     secret: bytes
     core: int
-    kind: str  # "model", "attention" or "prefill"
+    kind: Kind
     number: int  # among those of its kind
     pipelining: Pipelining
     batches: int
     stages: int
     slices: int
-    partition: dict[str, Any]
+    partition: Partition
     most_rows: int  # of a batch
     arena_tokens: int  # of an attention worker
     decode_only: bool
@@ -46,19 +60,11 @@ class WorkerConfig:
     epoch: int = 0
     cycle: int = 0
 
-    def said(self) -> dict[str, Any]:
-        """As msgpack takes it."""
-        return asdict(self)
-
     @property
     def schedule(self) -> Schedule:
         return Schedule(self.pipelining, self.batches, self.slices, self.stages)
 
     @property
-    def deal(self) -> Partition:
-        return Partition(**self.partition)
-
-    @property
     def streams(self) -> bool:
         """Whether q leaves before k and v exist; mini-batches leave whole."""
-        return self.overlap and self.deal.chunks == 1
+        return self.overlap and self.partition.chunks == 1

@@ -1,4 +1,4 @@
-"""The process that workers are forked from. It hears msgpack on its standard input, answers on its output,
+"""The process that workers are forked from. It takes messages on its standard input, answers on its output,
 and ends, with all its workers, when the input does.
 """
 
@@ -12,13 +12,27 @@ import select
 import signal
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NoReturn
 
-import msgpack
 import torch
 
-from lamina.cluster import worker
-from lamina.cluster.config import Weights, WorkerConfig
+from lamina.cluster import framing, worker
+from lamina.cluster.config import ModelSource, Weights, WorkerConfig
+from lamina.cluster.messages import (
+    Answer,
+    AnyMessage,
+    AskEnds,
+    Convert,
+    Done,
+    Ends,
+    Kill,
+    Load,
+    Refused,
+    Start,
+    Started,
+    unexpected,
+)
 from lamina.cluster.models import Models, without_scipy
 from lamina.pipeline.facts import ModelFacts
 
@@ -37,63 +51,68 @@ class ForkServer:
         self._ended: dict[int, int] = {}
         self.alive: set[int] = set()
 
-    def answer(self, message: dict[str, Any]) -> dict[str, Any]:
-        """What is asked for, or why not."""
+    def answer(self, message: AnyMessage) -> Answer:
+        """What is asked for, or why not. Whatever goes wrong with one engine's model leaves others alone."""
         try:
-            if "convert" in message:
-                return ModelFacts.of(self._models.conversion(message["convert"])).said()
-            if "load" in message:
-                self._models.weights(message["load"])
-                return {}
-            if "start" in message:
-                return {"pids": [self._fork(config, message["model"]) for config in message["start"]]}
-            self.reap(block=message.get("kill", ()))
-            return {
-                "ends": {str(pid): self._ended[pid] for pid in message.get("ends", ()) if pid in self._ended}
-            }
-        except (ValueError, OSError) as error:
-            code = getattr(error, "code", "machine-refused")
-            return {"refused": str(error) or type(error).__name__, "code": code}
+            return self._answer(message)
         except Exception as error:
-            # Other engines' workers come from here too: one model's trouble is not theirs.
-            return {"refused": f"{type(error).__name__}: {error}"}
+            code = getattr(error, "code", "machine-refused")
+            name = type(error).__name__
+            expected = isinstance(error, ValueError | OSError)
+            return Refused(code, (str(error) or name) if expected else f"{name}: {error}")
 
-    def _fork(self, said: dict[str, Any], model: dict[str, Any]) -> int:
-        config = WorkerConfig(**said)
+    def _answer(self, message: AnyMessage) -> Answer:
+        match message:
+            case Convert(model):
+                return ModelFacts.of(self._models.conversion(model))
+            case Load(model):
+                self._models.weights(model)
+                return Done()
+            case Start(model, configs):
+                return Started([self._fork(config, model) for config in configs])
+            case Kill(pids):
+                self.reap(kill=pids)
+                return Done()
+            case AskEnds(pids):
+                self.reap()
+                return Ends({pid: self._ended[pid] for pid in pids if pid in self._ended})
+        raise unexpected(message, "the front end")
+
+    def _fork(self, config: WorkerConfig, model: ModelSource) -> int:
         conversion, weights = self._models.conversion(model), self._models.weights(model)
-        if config.kind == "model" and config.deal.ranks > 1:
-            conversion.sharded(config.deal.ranks).compile()  # here once, and not in every rank
-        fork_server = os.getpid()
+        if config.kind == "model" and config.partition.ranks > 1:
+            conversion.sharded(config.partition.ranks).compile()  # here once, and not in every rank
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _become(fork_server, config, conversion, weights)
+            _become(parent, config, conversion, weights)
         self.alive.add(pid)
-        self._ended.pop(pid, None)  # of somebody who had the number before
+        self._ended.pop(pid, None)  # of an earlier process with this number
         return pid
 
-    def reap(self, block: Any = ()) -> None:
-        """Note how workers have ended; those of `block` are killed and waited for."""
-        for pid in block:
+    def reap(self, kill: Collection[int] = ()) -> None:
+        """Note how workers have ended; those of `kill` are killed and waited for."""
+        for pid in kill:
             if pid in self.alive:
                 os.kill(pid, signal.SIGKILL)
         for pid in list(self.alive):
-            result, status = os.waitpid(pid, 0 if pid in block else os.WNOHANG)
-            if result:
+            ended, status = os.waitpid(pid, 0 if pid in kill else os.WNOHANG)
+            if ended:
                 self.alive.discard(pid)
                 self._ended[pid] = os.waitstatus_to_exitcode(status)
 
     def close(self) -> None:
-        """Nobody is left."""
-        self.reap(block=tuple(self.alive))
+        """End all workers."""
+        self.reap(kill=tuple(self.alive))
 
 
-def _become(fork_server: int, config: WorkerConfig, conversion: Conversion, weights: Weights) -> NoReturn:
+def _become(parent: int, config: WorkerConfig, conversion: Conversion, weights: Weights) -> NoReturn:
     """The child's whole life. It never returns to the loop that its parent is in."""
     status = 1
     try:
-        # Whatever ends the nursery ends its workers.
+        # Whatever ends the fork server ends its workers.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != fork_server:  # it has ended already
+        if os.getppid() != parent:  # it has ended already
             os._exit(status)
         for descriptor in (0, 1):
             os.close(descriptor)
@@ -108,7 +127,7 @@ def _become(fork_server: int, config: WorkerConfig, conversion: Conversion, weig
 
 
 def load() -> None:
-    """What workers do, here once and not after every fork."""
+    """Import what workers use, here once and not after every fork."""
     without_scipy()
     from lamina.cluster import attention_worker, model_worker, prefill_worker  # noqa: F401
     from lamina.fhbn import gloo, shm  # noqa: F401
@@ -118,24 +137,21 @@ def load() -> None:
 
 
 def main() -> None:
-    """Answer until nobody asks."""
+    """Answer until the front end has gone."""
     load()
     # Threads do not survive a fork: none may be started before it. Workers have a core each anyway.
     torch.set_num_threads(1)
-    fork_server, heard = ForkServer(), msgpack.Unpacker(max_buffer_size=1 << 30)
-    out = os.dup(1)
+    server = ForkServer()
+    asked, answers = os.fdopen(0, "rb", closefd=False), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
     while True:
-        # Those that end when nobody asks, because their engine was forgotten, are reaped all the same.
-        while not select.select([0], [], [], LOOK_S if fork_server.alive else None)[0]:
-            fork_server.reap()
-        if not (piece := os.read(0, 1 << 16)):
+        # Workers whose engine was forgotten end without anybody's asking, and are reaped all the same.
+        while not select.select([asked], [], [], LOOK_S if server.alive else None)[0]:
+            server.reap()
+        if (message := framing.read(asked, "the front end")) is None:
             break
-        heard.feed(piece)
-        for message in heard:
-            with open(out, "wb", closefd=False) as answers:
-                answers.write(msgpack.packb(fork_server.answer(message)))
-    fork_server.close()
+        framing.write(answers, server.answer(message))
+    server.close()
 
 
 if __name__ == "__main__":

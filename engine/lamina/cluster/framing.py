@@ -1,42 +1,53 @@
-"""Messages of any size between front end and workers: what is too long for one goes in parts."""
+"""How messages travel: over a control connection, in parts where one is too long, or over a pipe."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
-from typing import Any
+from typing import IO
 
-import msgpack
-
+from lamina.cluster.messages import AnyMessage, decode, encode
 from lamina.fhbn.control import MOST_MESSAGE_BYTES, Control
 from lamina.fhbn.deadline import Deadline
 
 PART_BYTES = MOST_MESSAGE_BYTES // 2
+_LAST, _MORE = b"\0", b"\1"  # what a part begins with
+_LENGTH = struct.Struct("<Q")
 
 
-def say(
-    control: Control,
-    message: dict[str, Any],
-    deadline: Deadline,
-    between: Callable[[], None] | None = None,
+def send(
+    control: Control, message: AnyMessage, deadline: Deadline, between: Callable[[], None] | None = None
 ) -> None:
-    """Send it; `between` is called while the other side does not take it."""
-    body = msgpack.packb(message)
-    if len(body) <= PART_BYTES:
-        control.say(message, deadline, between)
-        return
-    for begin in range(0, len(body), PART_BYTES):
-        end = begin + PART_BYTES
-        control.say({"part": body[begin:end], "more": end < len(body)}, deadline, between)
+    """Send a message; `between` is called while the other side does not take it."""
+    body = encode(message)
+    last = max(len(body) - 1, 0) // PART_BYTES * PART_BYTES
+    for begin in range(0, last, PART_BYTES):
+        control.send(_MORE + body[begin : begin + PART_BYTES], deadline, between)
+    control.send(_LAST + body[last:], deadline, between)
 
 
-def hear(control: Control, deadline: Deadline) -> dict[str, Any]:
-    """Receive one, whole."""
-    message = control.hear(deadline)
-    if "part" not in message:
-        return message
-    parts = [message["part"]]
-    while message["more"]:
-        message = control.hear(deadline)
-        parts.append(message["part"])
-    whole: dict[str, Any] = msgpack.unpackb(b"".join(parts))
-    return whole
+def receive(control: Control, deadline: Deadline) -> AnyMessage:
+    """Receive a message, whole."""
+    part = control.receive(deadline)
+    parts = [part[1:]]
+    while part[:1] == _MORE:
+        part = control.receive(deadline)
+        parts.append(part[1:])
+    return decode(b"".join(parts), control.peer)
+
+
+def write(pipe: IO[bytes], message: AnyMessage) -> None:
+    """Send a message through a pipe."""
+    body = encode(message)
+    pipe.write(_LENGTH.pack(len(body)) + body)
+    pipe.flush()
+
+
+def read(pipe: IO[bytes], sender: str) -> AnyMessage | None:
+    """Receive a message from a pipe, or None if that has been closed."""
+    head = pipe.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    body = pipe.read(length)
+    return decode(body, sender) if len(body) == length else None

@@ -8,15 +8,17 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Self
 
+from lamina.cluster import framing
 from lamina.cluster.config import WorkerConfig
+from lamina.cluster.messages import Activity, MessageError, Ping, unexpected
 from lamina.fhbn import ChannelError, connect
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
 
 # What the link is called, after its worker.
-HEARTBEAT = " pulse"
+HEARTBEAT = " heartbeat"
 _FOREVER_S = 1e9
 _MEETING_S = 60.0
 # A worker that runs answers at once, however busy its machine is.
@@ -69,21 +71,17 @@ class Heartbeat:
     def _answer(self) -> None:
         try:
             while True:
-                self._link.control.hear(Deadline(_FOREVER_S))
-                self._link.control.say(self._state(), Deadline(_MEETING_S))
+                framing.receive(self._link.control, Deadline(_FOREVER_S))
+                framing.send(self._link.control, self._activity(), Deadline(_MEETING_S))
         except ChannelError:
             return
 
-    def _state(self) -> dict[str, Any]:
+    def _activity(self) -> Activity:
         if (since := self._since) is None:
-            return {"busy_s": 0.0, "pieces": 0, "usual_s": 0.0, "worked_s": self._worked_s}
+            return Activity(self._worked_s)
         kind, work, began = since
-        return {
-            "busy_s": time.monotonic() - began,
-            "pieces": self._pieces[kind],
-            "usual_s": work * self._slowest[kind],
-            "worked_s": self._worked_s,
-        }
+        busy_s, usual_s = time.monotonic() - began, work * self._slowest[kind]
+        return Activity(self._worked_s, busy_s, usual_s, self._pieces[kind])
 
     def __enter__(self) -> Self:
         return self
@@ -131,6 +129,8 @@ class HeartbeatMonitor:
         for number, control in list(self._controls.items()):
             try:
                 why = self._fault(number, control, now)
+            except MessageError as error:
+                why = str(error)
             except ChannelError:
                 self.remove(number)  # it has ended: others tell of it
                 continue
@@ -146,21 +146,23 @@ class HeartbeatMonitor:
     def _fault(self, number: int, control: Control, now: float) -> str | None:
         if number in self._asked:
             if select.select([control], [], [], 0)[0]:
-                state = control.hear(Deadline(ANSWER_S))
+                activity = framing.receive(control, Deadline(ANSWER_S))
+                if not isinstance(activity, Activity):
+                    raise unexpected(activity, control.peer)
                 del self._asked[number]
-                self._worked_s[number] = float(state["worked_s"])
-                return self._slow(state)
+                self._worked_s[number] = activity.worked_s
+                return self._slow(activity)
             silent_s = now - self._asked[number]
             return f"it has not answered for {silent_s:.1f} s" if silent_s > self._answer_s else None
-        control.say({"ping": True}, Deadline(ANSWER_S))
+        framing.send(control, Ping(), Deadline(ANSWER_S))
         self._asked[number] = now
         return None
 
-    def _slow(self, state: dict[str, Any]) -> str | None:
+    def _slow(self, activity: Activity) -> str | None:
         limit_s = self._timeout_s
-        if state["pieces"] >= FIRST_PIECES:
-            limit_s = min(limit_s, max(SLOW_S, SLOWER * state["usual_s"]))
-        busy_s = float(state["busy_s"])
+        if activity.pieces >= FIRST_PIECES:
+            limit_s = min(limit_s, max(SLOW_S, SLOWER * activity.usual_s))
+        busy_s = activity.busy_s
         return f"it has worked at one thing for {busy_s:.1f} s" if busy_s > limit_s else None
 
     def close(self) -> None:

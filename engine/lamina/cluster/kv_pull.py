@@ -41,13 +41,13 @@ class PieceHeader(NamedTuple):
     layer: int
     first: int  # token, counted from the prompt's first
 
-    def said(self) -> NDArray[np.int64]:
+    def to_wire(self) -> NDArray[np.int64]:
         """As a part of a message."""
         return np.array(self, np.int64)
 
     @staticmethod
-    def heard(message: Message) -> PieceHeader:
-        """What was said."""
+    def from_wire(message: Message) -> PieceHeader:
+        """The inverse."""
         return PieceHeader(*np.frombuffer(message[0], np.int64).tolist())
 
 
@@ -58,7 +58,7 @@ def piece_tokens(token_bytes: int) -> int:
 
 def piece_bytes(token_bytes: int) -> int:
     """How large a message with a piece is at most."""
-    return PieceHeader(0, 0, 0).said().nbytes + piece_tokens(token_bytes) * token_bytes
+    return PieceHeader(0, 0, 0).to_wire().nbytes + piece_tokens(token_bytes) * token_bytes
 
 
 @dataclass
@@ -133,7 +133,7 @@ class KvPull:
                 if not receiver.ready():
                     continue
                 message = receiver.recv()
-            head = PieceHeader.heard(message)
+            head = PieceHeader.from_wire(message)
             if head.name not in self._coming:
                 self._early[receiver] = message
                 continue

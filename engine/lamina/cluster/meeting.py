@@ -14,9 +14,9 @@ import torch
 
 from lamina.cluster.attention_channels import AttentionChannels
 from lamina.cluster.config import WorkerConfig
+from lamina.cluster.front_end import FrontEnd
 from lamina.cluster.kv_pull import PIECE_SLOTS, piece_bytes
 from lamina.cluster.tensor_parallel import MESSAGE_BYTES, TensorParallelGroup
-from lamina.cluster.worker import FrontEnd
 from lamina.fhbn import Link, Listener, connect
 from lamina.fhbn.channel import Receiver, Sender
 from lamina.fhbn.deadline import Deadline
@@ -51,7 +51,7 @@ class Meeting:
     ) -> None:
         self._config, self._front = config, front
         self._listener, self._addresses = listener, addresses
-        self._partition, self._schedule = config.deal, config.schedule
+        self._partition, self._schedule = config.partition, config.schedule
         self._came: dict[str, Link] = {}
 
     def of_attention_worker(

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,11 +13,12 @@ from torch import Tensor
 
 from lamina.cluster.attention_channels import AttentionChannels, Route
 from lamina.cluster.config import Weights, WorkerConfig
+from lamina.cluster.front_end import FrontEnd
 from lamina.cluster.heartbeat import Heartbeat
 from lamina.cluster.meeting import Meeting
+from lamina.cluster.messages import ChosenTokens, Plan
 from lamina.cluster.stage_channels import StageChannels
 from lamina.cluster.tensor_parallel import TensorParallelGroup
-from lamina.cluster.worker import FrontEnd, Plan
 from lamina.convert import Conversion
 from lamina.fhbn import Listener
 from lamina.model import Prefill
@@ -57,7 +57,7 @@ class ModelRole:
         heartbeat: Heartbeat,
     ) -> None:
         self._config, self._front, self._recorder, self._heartbeat = config, front, recorder, heartbeat
-        self._schedule, self._partition = config.schedule, config.deal
+        self._schedule, self._partition = config.schedule, config.partition
         self._place, self._rank = divmod(config.number, self._partition.ranks)
         self._ranks = TensorParallelGroup(self._rank, self._partition.ranks, heartbeat)
         sharded = conversion.sharded(self._partition.ranks)
@@ -104,7 +104,7 @@ class ModelRole:
         self._front.left_over()
         # There may be more attention workers than before.
         self._config = replace(self._config, partition=self._front.call.partition)
-        self._partition = self._config.deal
+        self._partition = self._config.partition
         self._attention_channels = AttentionChannels(self._partition, self._rank)
         self._lanes = self._begun()
         self._heartbeat.stop()
@@ -221,12 +221,7 @@ class ModelRole:
             self._stage_channels.send(torch.from_numpy(choice.tokens))
         if self._rank > 0:
             return  # all ranks have chosen the same
-        message: dict[str, Any] = {"landed": turn.batch, "tokens": choice.tokens.tobytes()}
-        if choice.revealed:
-            message["revealed"] = {
-                name: [list(column.shape), column.tobytes()] for name, column in vars(choice.revealed).items()
-            }
-        self._front.say(message)
+        self._front.send(ChosenTokens(turn.batch, choice.tokens, choice.revealed))
 
     def _note(self, lane: Lane, turn: Turn, started_ns: int) -> None:
         assert lane.plan

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.cluster.layout import Layout
+from lamina.cluster.messages import Compute, Forget, KvStored, PrefillFailed
 from lamina.cluster.worker_pool import WorkerPool
 from lamina.fhbn.deadline import Deadline
 
@@ -56,39 +57,31 @@ class PrefillDispatch:
         tokens = len(wanted.text) - wanted.shared
         self._prompts[wanted.name] = _Prompt(worker, tokens, {attending[number] for number in to})
         self._to_do[worker] += tokens
-        order = {
-            "compute": wanted.name,
-            "text": wanted.text.tobytes(),
-            "shared": wanted.shared,
-            "to": list(to),
-        }
-        self._workers.say(worker, order, Deadline(self._layout.timeout_s))
+        job = Compute(wanted.name, wanted.text, wanted.shared, list(to))
+        self._workers.send(worker, job, Deadline(self._layout.timeout_s))
 
     def forget(self, names: Iterable[int]) -> None:
         """Nobody wants these any more."""
         for name in names:
             if prompt := self._done_with(name):
-                self._workers.say(prompt.worker, {"forget": name}, Deadline(self._layout.timeout_s))
+                self._workers.send(prompt.worker, Forget(name), Deadline(self._layout.timeout_s))
 
     def news(self, *, wait: bool) -> PrefillResults:
         """What has come of those that were asked for; `wait` until there is something."""
         result, deadline = PrefillResults(), Deadline(self._layout.timeout_s)
         while True:
-            for number, message in self._workers.said("have", "failed_prompt"):
-                self._hear(number, message, result)
+            for number, stored in self._workers.received(KvStored):
+                self._stored(number, stored.name, result)
+            for _, failed in self._workers.received(PrefillFailed):
+                # Of those that have been forgotten something may be on its way still.
+                if self._done_with(failed.name):
+                    result.failed[failed.name] = failed.why
             if result.computed or result.failed or not wait:
                 return result
             self._workers.wait(next(iter(self._prompts.values())).worker, deadline)
 
-    def _hear(self, number: int, message: dict[str, object], result: PrefillResults) -> None:
-        """Of those that have been forgotten something may be on its way still."""
-        if "failed_prompt" in message:
-            name = message["failed_prompt"]
-            if isinstance(name, int) and self._done_with(name):
-                result.failed[name] = str(message["why"])
-            return
-        name = message["have"]
-        if isinstance(name, int) and (prompt := self._prompts.get(name)):
+    def _stored(self, number: int, name: int, result: PrefillResults) -> None:
+        if prompt := self._prompts.get(name):
             prompt.lacking.discard(number)
             if not prompt.lacking:
                 self._done_with(name)

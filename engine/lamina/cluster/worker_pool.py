@@ -9,12 +9,25 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from selectors import EVENT_READ, BaseSelector, DefaultSelector
-from typing import Any
+from typing import TypeVar
 
-from lamina.cluster import told
-from lamina.cluster.config import WorkerConfig
+from lamina.cluster import framing
+from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.cluster.heartbeat import HEARTBEAT, HeartbeatMonitor
 from lamina.cluster.lost import LostError, WorkplaceLostError, last_sentence
+from lamina.cluster.messages import (
+    AnyMessage,
+    End,
+    Failed,
+    FromWorker,
+    Listening,
+    Lost,
+    MessageError,
+    Peers,
+    Ready,
+    Regroup,
+    unexpected,
+)
 from lamina.cluster.workplace import Workplace
 from lamina.fhbn import ChannelError, ChannelTimeoutError, Link, Listener
 from lamina.fhbn.deadline import Deadline
@@ -33,13 +46,17 @@ LOOK_S = 0.1
 GREETING_S = 5.0
 
 
+M = TypeVar("M", bound=FromWorker)
+E = TypeVar("E", Listening, Ready)
+
+
 class WorkerPool:
     """Started when it is made. close() ends it; forgotten without, its workers hang up by themselves."""
 
     def __init__(
         self,
         machine: Workplace,
-        source: dict[str, Any],
+        source: ModelSource,
         configs: Sequence[WorkerConfig],
         listener: Listener,
         timeout_s: float,
@@ -51,7 +68,7 @@ class WorkerPool:
         self._links: dict[int, Link] = {}
         self._monitor = HeartbeatMonitor(timeout_s)
         self._waiting = DefaultSelector()
-        self._said: list[deque[dict[str, Any]]] = [deque() for _ in configs]
+        self._received: list[deque[FromWorker]] = [deque() for _ in configs]
         self._epoch = 0
         self._replaced: set[int] = set()
         # It has no reference to this object, and asks nobody: it may run at any moment.
@@ -71,18 +88,12 @@ class WorkerPool:
         """Replace these workers, and let all meet again. Raises LostError if more are lost meanwhile."""
         self._epoch += 1
         self._dismiss(lost)
-        # All have the same.
-        partition = self._configs[0].partition
-        message = {
-            "regroup": self._epoch,
-            "cycle": cycle,
-            "flying": list(flying),
-            "partition": partition,
-        }
+        # All have the same partition.
+        message = Regroup(self._epoch, cycle, frozenset(flying), self._configs[0].partition)
         silent = set()
         for number in self._links:
             try:
-                told.say(self._links[number].control, message, Deadline(self._timeout_s))
+                framing.send(self._links[number].control, message, Deadline(self._timeout_s))
             except ChannelError:
                 silent.add(number)
         self._dismiss(silent)
@@ -97,7 +108,7 @@ class WorkerPool:
         stay = [number for number, config in enumerate(configs) if config.kind == "model"]
         self._dismiss([number for number in range(len(self.names)) if number not in stay])
         self._configs, self.names = list(configs), [config.name for config in configs]
-        self._said = [deque() for _ in configs]
+        self._received = [deque() for _ in configs]
         self._replaced = set(range(len(configs))) - set(stay)
 
     def replaced(self) -> list[int]:
@@ -113,7 +124,7 @@ class WorkerPool:
         self._replaced |= set(numbers)
         for number in numbers:
             self._monitor.remove(number)
-            self._said[number].clear()
+            self._received[number].clear()
             if link := self._links.pop(number, None):
                 self._forget(link)
                 link.close()
@@ -139,18 +150,18 @@ class WorkerPool:
         everybody = range(len(self.names))
         addresses = {}
         for number in everybody:
-            addresses[self.names[number]] = self._hear_now(number, "address", deadline)["address"]
-            self._said[number].clear()  # what it had said before
+            addresses[self.names[number]] = self._receive_now(number, Listening, deadline).address
+            self._received[number].clear()  # what it had said before
         for number in everybody:
-            self.say(number, {"peers": addresses}, deadline)
-        ready = [self._hear_now(number, "ready", deadline) for number in everybody]
-        self.network: str = ready[0]["network"]
+            self.send(number, Peers(addresses), deadline)
+        ready = [self._receive_now(number, Ready, deadline) for number in everybody]
+        self.network = ready[0].network
 
-    def _hear_now(self, number: int, what: str, deadline: Deadline) -> dict[str, Any]:
-        """Of this meeting: what was said at one that did not come off is nobody's concern."""
+    def _receive_now(self, number: int, kind: type[E], deadline: Deadline) -> E:
+        """A message of this meeting; those of an earlier one, which failed, are left out."""
         while True:
-            message = self.hear(number, what, deadline)
-            if message["epoch"] == self._epoch:
+            message = self.receive(number, kind, deadline)
+            if message.epoch == self._epoch:
                 return message
 
     def _accept(self, new: Sequence[int], deadline: Deadline) -> None:
@@ -186,28 +197,28 @@ class WorkerPool:
                         {number}, "worker-start-failed", f"{self.names[number]} did not start: {why}"
                     ) from error
 
-    def say(self, number: int, message: dict[str, Any], deadline: Deadline) -> None:
+    def send(self, number: int, message: AnyMessage, deadline: Deadline) -> None:
         """To one of them."""
         self._require_open()
         if number not in self._links:
             raise LostError({number}, "worker-ended", f"{self.names[number]} has ended")
         try:
-            told.say(self._links[number].control, message, deadline, self._look)
+            framing.send(self._links[number].control, message, deadline, self._look)
         except ChannelError as error:
             raise self._failure(number, str(error)) from error
         except LostError as error:  # half a message may be out: this one is to be replaced too
             raise LostError(error.workers | {number}, error.code, str(error)) from error
 
-    def hear(self, wanted: int, what: str, deadline: Deadline) -> dict[str, Any]:
-        """What a worker has to say next of this kind; a LostError as soon as any worker cannot go on."""
+    def receive(self, number: int, kind: type[M], deadline: Deadline) -> M:
+        """A worker's next message of this kind; a LostError as soon as any worker cannot go on."""
         self._require_open()
-        said = self._said[wanted]
+        received = self._received[number]
         while True:
-            for place, message in enumerate(said):
-                if what in message:
-                    del said[place]
+            for place, message in enumerate(received):
+                if isinstance(message, kind):
+                    del received[place]
                     return message
-            self.wait(wanted, deadline)
+            self.wait(number, deadline)
 
     def wait(self, whom: int, deadline: Deadline) -> None:
         """Take in what workers have said, or look for a moment why they say nothing; by the deadline it is
@@ -218,23 +229,21 @@ class WorkerPool:
             if deadline.left_s == 0:
                 raise self._failure(whom, f"nothing came of it in {self._timeout_s:g} s")
 
-    def said(self, *kinds: str) -> list[tuple[int, dict[str, Any]]]:
-        """All that workers have said of these kinds, and who of them; it waits for nobody."""
+    def received(self, kind: type[M]) -> list[tuple[int, M]]:
+        """All messages of this kind that have come, with their workers; it does not wait."""
         self._require_open()
         while self._take_in(0.0, Deadline(self._timeout_s)):
             pass
-        result = []
-        for number, said in enumerate(self._said):
-            result += [(number, message) for message in said if any(kind in message for kind in kinds)]
-            self._said[number] = deque(
-                message for message in said if all(kind not in message for kind in kinds)
-            )
+        result: list[tuple[int, M]] = []
+        for number, received in enumerate(self._received):
+            result += [(number, message) for message in received if isinstance(message, kind)]
+            self._received[number] = deque(message for message in received if not isinstance(message, kind))
         return result
 
     def _take_in(self, wait_s: float, deadline: Deadline) -> bool:
         ready = [key.data for key, _ in self._waiting.select(wait_s)]
         for number in ready:
-            self._said[number].append(self._heard(number, deadline))
+            self._received[number].append(self._receive(number, deadline))
         return bool(ready)
 
     def _look(self) -> None:
@@ -253,17 +262,20 @@ class WorkerPool:
         if not self._hang_up.alive:
             raise EngineError("engine-closed", "the engine was closed: make a new one")
 
-    def _heard(self, number: int, deadline: Deadline) -> dict[str, Any]:
+    def _receive(self, number: int, deadline: Deadline) -> FromWorker:
+        name = self.names[number]
         try:
-            message = told.hear(self._links[number].control, deadline)
+            message = framing.receive(self._links[number].control, deadline)
         except ChannelError as error:
             raise self._failure(number, str(error)) from error
-        if message.get("lost") and message["epoch"] == self._epoch:  # by somebody else's fault
-            raise self._failure(number, message["lost"], complains=True)
-        if "failed" in message:
-            raise LostError(
-                {number}, "worker-failed", f"{self.names[number]} cannot go on: {message['failed']}"
-            )
+        except MessageError as error:  # a worker that sends nonsense is not one to go on with
+            raise LostError({number}, "worker-message-invalid", str(error)) from error
+        if not isinstance(message, FromWorker):
+            raise LostError({number}, "worker-message-invalid", str(unexpected(message, name)))
+        if isinstance(message, Lost) and message.epoch == self._epoch:  # another worker is at fault
+            raise self._failure(number, message.why, complains=True)
+        if isinstance(message, Failed):
+            raise LostError({number}, "worker-failed", f"{name} cannot go on: {message.why}")
         return message
 
     def _failure(self, number: int, why: str, *, complains: bool = False) -> LostError:
@@ -283,13 +295,13 @@ class WorkerPool:
             for other in [key.data for key, _ in self._waiting.select(0.01)]:
                 link = self._links[other]
                 try:
-                    message = told.hear(link.control, deadline)
-                except ChannelError:
+                    message = framing.receive(link.control, deadline)
+                except (ChannelError, MessageError):
                     self._forget(link)
                     lost.add(other)
                     continue
-                if "failed" in message:
-                    cause = f"{self.names[other]} cannot go on: {message['failed']}"
+                if isinstance(message, Failed):
+                    cause = f"{self.names[other]} cannot go on: {message.why}"
                     return LostError(lost | {other}, "worker-failed", cause)
             if hanging := self._hanging(lost):
                 return hanging
@@ -314,13 +326,13 @@ class WorkerPool:
         """End the workers. None is left when this returns."""
         for link in self._links.values():
             with contextlib.suppress(ChannelError):
-                link.control.say({"end": True}, Deadline(END_S))
+                framing.send(link.control, End(), Deadline(END_S))
         deadline = Deadline(END_S)
         for link in self._links.values():
             # It hangs up when it has ended; what it said before is of no interest any more.
             with contextlib.suppress(ChannelError):
                 while True:
-                    link.control.hear(deadline)
+                    link.control.receive(deadline)
         self._hang_up()
         if self._pids:
             self._machine.kill(list(self._pids.values()))

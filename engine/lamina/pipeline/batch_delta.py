@@ -1,113 +1,87 @@
-"""What is new since a batch's last iteration: all that its workers have to be told before the next."""
+"""What is new since a batch's last iteration: all that its workers have to know before the next one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 ALL = -1  # of a fork: every token
-NOBODY = -1  # a sequence that joins and shares nothing
+NO_PARENT = -1  # a sequence that joins and shares nothing
 NO_LOGPROBS = -1
-# Tables have so many columns; what has none is a column itself.
-_WIDTHS = {"forks": 3, "renamed": 3, "left": None, "released": None, "expected": 5, "dropped": 2}
 _FEW = 32  # up to as many it is faster to look for one after the other
 
 Ints = NDArray[np.int64]
+Tokens = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+NONE: Ints = np.empty(0, np.int64)
+NO_PAIRS: Ints = np.empty((0, 2), np.int64)
+NO_TRIPLES: Ints = np.empty((0, 3), np.int64)
+NO_EXPECTED: Ints = np.empty((0, 5), np.int64)
+_NO_FLOATS: Floats = np.empty(0, np.float32)
 
 
-def _none() -> Ints:
-    return np.empty(0, np.int64)
-
-
-@dataclass
-class Joined:
+class Joined(msgspec.Struct, array_like=True, frozen=True):
     """Sequences that join a batch, one row each."""
 
-    name: Ints = field(default_factory=_none)  # in the KV arena
-    token: Ints = field(default_factory=_none)  # that its first iteration begins with
-    position: Ints = field(default_factory=_none)  # of that token: as many come before it
-    parent: Ints = field(default_factory=_none)  # whose first tokens it shares, or NOBODY
-    shared: Ints = field(default_factory=_none)  # how many
-    pool: Ints = field(default_factory=_none)  # which attention worker has it, where each has whole requests
-    made: Ints = field(default_factory=_none)  # tokens it has made before
-    top_k: Ints = field(default_factory=_none)
-    most: Ints = field(default_factory=_none)  # likeliest tokens to tell of, or NO_LOGPROBS
-    seed: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
-    temperature: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
-    top_p: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+    name: Ints = NONE  # in the KV arena
+    token: Ints = NONE  # that its first iteration begins with
+    position: Ints = NONE  # of that token: as many come before it
+    parent: Ints = NONE  # whose first tokens it shares, or NO_PARENT
+    shared: Ints = NONE  # how many
+    pool: Ints = NONE  # which attention worker has it, where each has whole requests
+    made: Ints = NONE  # tokens it has made before
+    top_k: Ints = NONE
+    most: Ints = NONE  # likeliest tokens to tell of, or NO_LOGPROBS
+    seed: NDArray[np.uint64] = np.empty(0, np.uint64)
+    temperature: Floats = _NO_FLOATS
+    top_p: Floats = _NO_FLOATS
 
     def __len__(self) -> int:
         return len(self.name)
 
     def where(self, rows: NDArray[Any]) -> Joined:
         """Some of them."""
-        return Joined(**{item.name: getattr(self, item.name)[rows] for item in fields(self)})
+        return Joined(*(column[rows] for column in self.columns()))
+
+    def with_rows(self, more: Joined) -> Joined:
+        """These and more of them."""
+        return Joined(*map(np.concatenate, zip(self.columns(), more.columns(), strict=True)))
+
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """All of them, in the order in which they are declared."""
+        return msgspec.structs.astuple(self)
 
 
-@dataclass
-class BatchDelta:
+class BatchDelta(msgspec.Struct, omit_defaults=True):
     """In the order in which it is to be applied.
 
-    Where attention workers have whole requests, each is told of its own; model workers are told everything.
+    Where attention workers have whole requests, each is sent its own; model workers are sent everything.
     """
 
-    forks: Ints = field(default_factory=lambda: np.empty((0, 3), np.int64))  # parent, child, tokens or ALL
-    renamed: Ints = field(default_factory=lambda: np.empty((0, 3), np.int64))  # old, new name, next token
-    left: Ints = field(default_factory=_none)  # names that are not in the batch any more
-    released: Ints = field(default_factory=_none)  # names whose KV nobody needs
-    joined: Joined = field(default_factory=Joined)
-    # Those who will join once their KV has come from prefill workers: name, parent or NOBODY, shared tokens,
-    # tokens, pool. And those of them who will not: name, pool.
-    expected: Ints = field(default_factory=lambda: np.empty((0, 5), np.int64))
-    dropped: Ints = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    forks: Ints = NO_TRIPLES  # parent, child, tokens or ALL
+    renamed: Ints = NO_TRIPLES  # old, new name, next token
+    left: Ints = NONE  # names that are not in the batch any more
+    released: Ints = NONE  # names whose KV is not needed any more
+    joined: Joined = Joined()
+    # Sequences that will join once their KV has come from prefill workers: name, parent or NO_PARENT, shared
+    # tokens, tokens, pool. And those of them that will not: name, pool.
+    expected: Ints = NO_EXPECTED
+    dropped: Ints = NO_PAIRS
     # By name the whole text whose KV a joining sequence needs, but for its last token; none where KV is made
     # up.
-    prompts: dict[int, NDArray[np.int32]] = field(default_factory=dict)
-
-    def said(self) -> dict[str, Any]:
-        """As msgpack takes it: what is not empty, in bytes."""
-        told: dict[str, Any] = {
-            name: getattr(self, name).tobytes() for name in _WIDTHS if len(getattr(self, name))
-        }
-        if len(self.joined):
-            told["joined"] = {item.name: getattr(self.joined, item.name).tobytes() for item in fields(Joined)}
-        if self.prompts:
-            told["prompts"] = [(name, tokens.tobytes()) for name, tokens in self.prompts.items()]
-        return told
-
-    @staticmethod
-    def heard(told: Mapping[str, Any]) -> BatchDelta:
-        """What was said."""
-        delta = BatchDelta()
-        for name, width in _WIDTHS.items():
-            column = np.frombuffer(told.get(name, b""), np.int64)
-            setattr(delta, name, column.reshape(-1, width) if width else column)
-        if "joined" in told:
-            empty = Joined()
-            columns = {
-                item.name: np.frombuffer(told["joined"][item.name], getattr(empty, item.name).dtype)
-                for item in fields(Joined)
-            }
-            delta.joined = Joined(**columns)
-        delta.prompts = {name: np.frombuffer(tokens, np.int32) for name, tokens in told.get("prompts", [])}
-        return delta
+    prompts: Mapping[int, Tokens] = {}
 
 
-@dataclass
-class BatchSnapshot:
+class BatchSnapshot(msgspec.Struct):
     """A batch as it is once it has changed: for workers that know nothing of it."""
 
-    whole: BatchDelta  # everybody joins, with everybody's prompt
+    whole: BatchDelta  # all sequences join, with all prompts
     new: Ints  # those of them whose KV no worker has yet
-
-
-def names(values: Iterable[int]) -> Ints:
-    """As a column."""
-    return np.fromiter(values, np.int64)
 
 
 def staying(among: Ints, gone: Ints) -> NDArray[np.intp]:

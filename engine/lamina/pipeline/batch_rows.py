@@ -1,25 +1,24 @@
-"""A batch as those know it who choose its tokens: columns, one row a sequence."""
+"""A batch as model workers know it: columns, one row a sequence; and what comes of its iterations."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from lamina.model import sampler
-from lamina.pipeline.batch_delta import NO_LOGPROBS, BatchDelta, Ints, Joined, places_of, staying
+from lamina.pipeline.batch_delta import NO_LOGPROBS, BatchDelta, Floats, Ints, Joined, places_of, staying
 
 
-@dataclass(frozen=True)
-class Revealed:
-    """What the rows that ask are told of their tokens: log-probabilities, the model's own."""
+class Revealed(msgspec.Struct, frozen=True):
+    """Log-probabilities, the model's own, for the rows that ask for those of their tokens."""
 
     rows: Ints
-    chosen: NDArray[np.float32]  # of the token that was chosen
+    chosen: Floats  # of the token that was chosen
     tokens: Ints  # [rows, most], the likeliest ones first
-    logs: NDArray[np.float32]  # theirs
+    logs: Floats  # theirs
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,32 @@ class Choice:
 
     tokens: Ints
     revealed: Revealed | None = None
+
+
+@dataclass
+class Spent:
+    """Where the time of an iteration went, in seconds; none of it is the caller's own work."""
+
+    prefill_s: float = 0.0
+    model_s: float = 0.0
+    attention_s: float = 0.0
+    sampling_s: float = 0.0
+    waited_s: float = 0.0  # for workers elsewhere, which did all this meanwhile
+
+    @property
+    def elsewhere_s(self) -> float:
+        """What the caller's thread did not spend on its own work."""
+        return self.prefill_s + self.model_s + self.attention_s + self.sampling_s + self.waited_s
+
+
+@dataclass
+class Landed:
+    """An iteration's tokens."""
+
+    choice: Choice
+    spent: Spent
+    ended_s: float  # time.monotonic() when the tokens were there
+    failed: dict[int, str] = field(default_factory=dict)  # sequences whose prompt could not be computed
 
 
 class BatchRows:
@@ -58,31 +83,24 @@ class BatchRows:
         return self._rows.position
 
     def apply(self, delta: BatchDelta) -> None:
-        """Beams swap what they continue, some leave, some join."""
+        """Beams swap what they continue, some sequences leave, some join."""
         rows = self._rows
         if len(delta.renamed):
             old, new, tokens = delta.renamed.T
             places = places_of(old, rows.name)
-            rows.name = rows.name.copy()
-            rows.token = rows.token.copy()
+            rows = msgspec.structs.replace(rows, name=rows.name.copy(), token=rows.token.copy())
             rows.name[places], rows.token[places] = new, tokens
         if delta.left.size:
             rows = rows.where(staying(rows.name, delta.left))
-        if len(delta.joined):
-            rows = Joined(
-                *(
-                    np.concatenate([mine, new])
-                    for mine, new in zip(_columns(rows), _columns(delta.joined), strict=True)
-                )
-            )
-        self._rows = rows
+        self._rows = rows.with_rows(delta.joined) if len(delta.joined) else rows
 
     def advance(self, tokens: Ints | None) -> None:
-        """An iteration has run. Who does not begin the next one need not know the tokens."""
-        self._rows.position = self._rows.position + 1
-        self._rows.made = self._rows.made + 1
-        if tokens is not None:
-            self._rows.token = tokens
+        """An iteration has run. Where the next one does not begin, its tokens need not be known."""
+        rows = self._rows
+        token = rows.token if tokens is None else tokens
+        self._rows = msgspec.structs.replace(
+            rows, position=rows.position + 1, made=rows.made + 1, token=token
+        )
 
     def choose(self, logits: torch.Tensor) -> Choice:
         """From logits [rows, vocab]."""
@@ -94,15 +112,9 @@ class BatchRows:
         return Choice(tokens.cpu().numpy(), revealed)
 
 
-def _columns(rows: Joined) -> list[NDArray[np.generic]]:
-    return list(vars(rows).values())
-
-
-def _reveal(logits: torch.Tensor, tokens: torch.Tensor, asked: NDArray[np.intp], most: int) -> Revealed:
+def _reveal(logits: torch.Tensor, tokens: torch.Tensor, asked: Ints, most: int) -> Revealed:
     places = torch.from_numpy(asked).to(logits.device)
     logs = torch.log_softmax(logits[places].float(), dim=-1)
     top = logs.topk(min(most, logs.shape[-1]), dim=-1)
     chosen = logs.gather(1, tokens[places][:, None])[:, 0]
-    return Revealed(
-        asked.astype(np.int64), chosen.cpu().numpy(), top.indices.cpu().numpy(), top.values.cpu().numpy()
-    )
+    return Revealed(asked, chosen.cpu().numpy(), top.indices.cpu().numpy(), top.values.cpu().numpy())

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.kv import Arena
-from lamina.pipeline.batch_delta import ALL, NOBODY, BatchDelta, Ints, Joined, places_of, staying
+from lamina.pipeline.batch_delta import ALL, NO_PARENT, BatchDelta, Ints, Joined, places_of, staying
 
 
 class Arrival(NamedTuple):
@@ -80,7 +80,7 @@ class KvSlots:
                 yield self._arrival(name, tokens, parent, shared)
 
     def _arrival(self, name: int, tokens: int, parent: int, shared: int) -> Arrival:
-        if parent != NOBODY:
+        if parent != NO_PARENT:
             self.arena.fork(parent, name, shared)
         return Arrival(name, shared, self.arena.allocate(name, tokens - shared))
 

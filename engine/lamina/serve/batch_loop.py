@@ -174,7 +174,7 @@ class BatchLoop:
         self._launched += 1
         self._prefill_queue.tell(delta)
         if batch in self._stale:
-            self.core.launch(batch, delta, step.size, self.decoder.state(batch))
+            self.core.launch(batch, delta, step.size, self.decoder.snapshot(batch))
         else:
             self.core.launch(batch, delta, step.size)
         self._prefill_queue.order(delta)

@@ -22,14 +22,15 @@ from lamina.pipeline import (
     CoreOptions,
     EngineError,
     KvSlots,
+    Landed,
     Records,
     Schedule,
+    Spent,
 )
 from lamina.pipeline.arenas import arena_shape, arena_tokens, attend_over
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.kv_slots import Arrival
-from lamina.pipeline.landed import Landed, Spent
-from lamina.pipeline.original import original_of
+from lamina.pipeline.options import original_of
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion

@@ -8,14 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.cluster.prefill_dispatch import PrefillRequest
-from lamina.pipeline import BatchDelta, BatchSnapshot, Choice, Joined
-from lamina.pipeline.batch_delta import ALL, NOBODY, places_of
-from lamina.pipeline.landed import Landed
+from lamina.pipeline import BatchDelta, BatchSnapshot, Choice, Joined, Landed
+from lamina.pipeline.batch_delta import ALL, NO_PARENT, places_of
 from lamina.serve.beams import BeamSearch
-from lamina.serve.builder import DeltaBuilder
 from lamina.serve.logprobs import LogprobTable
 from lamina.serve.requests import Completion, FinishReason, Piece, Request, pieces_of
-from lamina.serve.sequence_table import SequenceTable
+from lamina.serve.sequence_table import DeltaBuilder, SequenceTable
 from lamina.serve.step import Step
 
 SAMPLE_STRIDE = 0x9E3779B97F4A7C15  # between the seeds of a request's samples: odd, so that all differ
@@ -111,7 +109,7 @@ class Decoder:
     def _join(self, builder: DeltaBuilder, request: Request, row: int) -> NDArray[np.int64]:
         """A sequence comes, with a prompt's KV to compute unless it is there; its text so far."""
         name, parent, shared, whole = self._text(request, row)
-        builder.join(row, parent, shared, request.pool)
+        builder.joining.append((row, parent, shared, request.pool))
         if not (self._decode_only or request.staged) and len(whole) - 1 > shared:
             builder.prompts[name] = whole.astype(np.int32)
         return whole
@@ -121,7 +119,7 @@ class Decoder:
         name, parent = self._table.kv[[row, request.rows[0]]].tolist()
         whole = np.concatenate([request.prompt, self._made(request, row)])
         if name == parent:
-            return name, NOBODY, 0, whole
+            return name, NO_PARENT, 0, whole
         return name, parent, len(request.prompt) - 1, whole
 
     def park(self, request: Request) -> None:
@@ -148,7 +146,7 @@ class Decoder:
         rows = self._table.batches[batch]
         if rows.size:
             self._flying[batch] = rows
-        delta = builder.delta(self._table)
+        delta = builder.build(self._table)
         self._joining[batch] = delta.joined
         return delta
 
@@ -157,7 +155,7 @@ class Decoder:
         builder = DeltaBuilder()
         for row in self._table.batches[batch].tolist():
             self._join(builder, self._request_of(row), row)
-        return BatchSnapshot(builder.delta(self._table), self._joining[batch].name)
+        return BatchSnapshot(builder.build(self._table), self._joining[batch].name)
 
     def again(self, batch: int) -> BatchDelta:
         """For those that know the batch as it was launched last, when it has to be launched once more: who
@@ -169,7 +167,7 @@ class Decoder:
             if self._table.kv[row] in joining:
                 self._join(builder, self._request_of(row), row)
         builder.leave(joining)
-        return builder.delta(self._table)
+        return builder.build(self._table)
 
     def kept_in(self, pools: Collection[int]) -> tuple[int, int]:
         """Requests whose KV is in these memories, and how many tokens of it have been computed."""
@@ -193,8 +191,7 @@ class Decoder:
         """Whether workers know all there is to know of the batch."""
         if self._expected or self._dropped:
             return False
-        builder = self._builders[batch]
-        return not (builder.left or builder.released or builder.rows or builder.forks)
+        return self._builders[batch].empty
 
     def size(self, batch: int, step: Step) -> None:
         """Note what the batch's iteration will be."""

@@ -1,14 +1,24 @@
-"""The sequences that run, as columns: what an iteration needs of them is gathered without a loop."""
+"""The sequences that run, as columns, and what workers have to be sent when they come and go."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.pipeline.batch_delta import NO_LOGPROBS, staying
+from lamina.pipeline.batch_delta import (
+    NO_LOGPROBS,
+    NO_TRIPLES,
+    NONE,
+    BatchDelta,
+    Ints,
+    Joined,
+    Tokens,
+    staying,
+)
 from lamina.serve.sampling import Sampling
 
 FIRST_ROWS = 64
@@ -115,3 +125,57 @@ def _widened(table: NDArray[Integer], needed: int, fill: int = 0) -> NDArray[Int
         return table
     more = np.full((rows, max(needed, 2 * have) - have), fill, table.dtype)
     return np.concatenate([table, more], axis=1)
+
+
+@dataclass
+class DeltaBuilder:
+    """A BatchDelta in the making: lists that grow, made into columns once."""
+
+    forks: list[tuple[int, int, int]] = field(default_factory=list)
+    renamed: list[tuple[int, int, int]] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
+    joining: list[tuple[int, int, int, int]] = field(default_factory=list)  # row, parent, shared tokens, pool
+    prompts: dict[int, Tokens] = field(default_factory=dict)
+
+    def leave(self, gone: Ints) -> None:
+        """Sequences go, and their KV."""
+        self.left += gone.tolist()
+        self.released += gone.tolist()
+
+    @property
+    def empty(self) -> bool:
+        """Whether workers need not hear of it."""
+        return not (self.left or self.released or self.joining or self.forks)
+
+    def build(self, table: SequenceTable) -> BatchDelta:
+        """All of it."""
+        return BatchDelta(
+            forks=_columns(self.forks, NO_TRIPLES),
+            renamed=_columns(self.renamed, NO_TRIPLES),
+            left=_columns(self.left, NONE),
+            released=_columns(self.released, NONE),
+            joined=self._joined(table) if self.joining else Joined(),
+            prompts=self.prompts,
+        )
+
+    def _joined(self, table: SequenceTable) -> Joined:
+        rows, parents, shared, pools = np.array(self.joining, np.int64).T
+        return Joined(
+            name=table.kv[rows],
+            token=table.last[rows],
+            position=table.position[rows],
+            parent=parents,
+            shared=shared,
+            pool=pools,
+            made=table.made[rows],
+            top_k=table.top_k[rows],
+            most=table.most[rows],
+            seed=table.seed[rows],
+            temperature=table.temperature[rows],
+            top_p=table.top_p[rows],
+        )
+
+
+def _columns(rows: Sequence[object], empty: Ints) -> Ints:
+    return np.array(rows, np.int64) if rows else empty

@@ -9,7 +9,8 @@ import sys
 import time
 
 from lamina import Engine, Sampling
-from lamina.cluster import Layout, attention_worker, ray_worker
+from lamina.cluster import Layout, attention_worker
+from lamina.cluster.ray import worker as ray_worker
 
 
 def main(folder: str, deed: str) -> None:

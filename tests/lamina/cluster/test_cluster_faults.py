@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from lamina import Engine, Sampling
-from lamina.cluster import Layout, Machine, told
+from lamina.cluster import Layout, Machine, framing
+from lamina.cluster.messages import Failed
 from lamina.fhbn import Listener, connect, new_secret
 from lamina.fhbn.deadline import Deadline
 from lamina.serve import EngineError
@@ -202,18 +203,18 @@ def test_a_front_end_that_forgets_its_engine(front: Any, eventually: Eventually)
 
 
 def test_messages_of_any_size() -> None:
-    secret, heard = new_secret(), []
-    long = {"text": b"x" * (3 * told.PART_BYTES + 5), "number": 7}
+    secret, received = new_secret(), []
+    messages = [Failed("short"), Failed("x" * (3 * framing.PART_BYTES + 5)), Failed("")]
 
     def other(address: str) -> None:
         with connect(address, name="worker", secret=secret) as link:
-            for message in ({"short": 1}, long, {"short": 2}):
-                told.say(link.control, message, Deadline(60))
+            for message in messages:
+                framing.send(link.control, message, Deadline(60))
 
     with Listener("front end", secret) as listener:
         thread = threading.Thread(target=other, args=(listener.address,))
         thread.start()
         with listener.accept() as link:
-            heard += [told.hear(link.control, Deadline(60)) for _ in range(3)]
+            received += [framing.receive(link.control, Deadline(60)) for _ in range(3)]
         thread.join()
-    assert heard == [{"short": 1}, long, {"short": 2}]
+    assert received == messages

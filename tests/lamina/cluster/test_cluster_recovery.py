@@ -140,7 +140,7 @@ def test_one_that_is_stopped_while_it_is_told_much(
         assert len(numbers) == 150
 
 
-def test_a_nursery_that_is_killed_while_workers_are_replaced(
+def test_a_fork_server_that_is_killed_while_workers_are_replaced(
     start: Start, machine: Machine, load: Load, play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = start(LAYOUTS["rotational"])
@@ -167,7 +167,7 @@ def test_a_nursery_that_is_killed_while_workers_are_replaced(
     assert fault.workers == tuple(sorted(engine.workers))
 
 
-def test_a_nursery_that_is_killed(
+def test_a_fork_server_that_is_killed(
     start: Start,
     machine: Machine,
     load: Load,
@@ -209,7 +209,8 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpoiledMachine
     [
         ("few", "model 0 has sent tokens that make no sense: 4 of 5 sequences"),
         ("many", "model 0 has sent tokens that make no sense: "),
-        ("nonsense", "model 0 has sent tokens that make no sense: they are said to be of batch soon"),
+        ("nonsense", "model 0 has sent no sound message: "),
+        ("misplaced", "model 0 has sent Ping, which "),
         ("nobody's", "model 0 has sent tokens that make no sense: they are said to be of batch 1048576"),
         ("hang up", "model 0 "),
         ("fail", "model 0 "),

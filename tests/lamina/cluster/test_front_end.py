@@ -7,13 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lamina.cluster.worker import FrontEnd
+from lamina.cluster import framing
+from lamina.cluster.front_end import FrontEnd
+from lamina.cluster.messages import ArenaState, CheckArena, Plan, Regroup
 from lamina.fhbn import Listener, connect, new_secret
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
-from lamina.pipeline import Recorder
+from lamina.pipeline import BatchDelta, Partition, Recorder
 
-PLAN = {"batch": 0, "cycle": 3, "iteration": 1, "active": False}
+PLAN = Plan(0, 3, 1, False, BatchDelta())
+MEETING = Regroup(0, 0, frozenset(), Partition("heads", 1, 1, 2, 2))
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ def ends() -> Iterator[tuple[Control, FrontEnd]]:
     with ThreadPoolExecutor(1) as other, Listener("front end", secret) as listener:
         begun = other.submit(connect, listener.address, name="attention worker 0", secret=secret)
         with listener.accept(30) as ours, begun.result() as theirs:
-            yield ours.control, FrontEnd(theirs.control, Recorder())
+            yield ours.control, FrontEnd(theirs.control, Recorder(), MEETING)
 
 
 def test_a_check_is_of_a_worker_that_has_begun_what_was_planned_before(
@@ -31,12 +34,12 @@ def test_a_check_is_of_a_worker_that_has_begun_what_was_planned_before(
 ) -> None:
     says, front = ends
     begun = False
-    front.check = lambda: begun
-    says.say(PLAN, Deadline(30))
-    says.say({"check": True}, Deadline(30))
+    front.check = lambda: ArenaState(int(begun))
+    framing.send(says, PLAN, Deadline(30))
+    framing.send(says, CheckArena(), Deadline(30))
     # As one does who waits for KV meanwhile.
     assert front.has_plan(0, 3, 30)
     front.plan(0, 3)
     begun = True
     front.look(30)
-    assert says.hear(Deadline(30)) == {"checked": True}
+    assert framing.receive(says, Deadline(30)) == ArenaState(1)

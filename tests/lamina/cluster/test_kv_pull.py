@@ -88,14 +88,14 @@ def send(sender: ShmSender, name: int, tokens: int, shared: int = 0, chunk: int 
     for begin in range(shared, tokens, chunk):
         for layer in range(SHAPE.layers):
             sender.send(
-                PieceHeader(name, layer, begin).said(), *kv(name, layer, begin, min(begin + chunk, tokens))
+                PieceHeader(name, layer, begin).to_wire(), *kv(name, layer, begin, min(begin + chunk, tokens))
             )
             pieces += 1
     return pieces
 
 
 def call_off(sender: ShmSender, name: int) -> None:
-    sender.send(PieceHeader(name, CALLED_OFF, 0).said())
+    sender.send(PieceHeader(name, CALLED_OFF, 0).to_wire())
 
 
 def fill(sender: ShmSender) -> None:
@@ -173,7 +173,7 @@ def test_kv_that_nobody_wants_any_more_is_thrown_away(attention: Attention, afte
 def test_what_is_called_off_is_not_waited_for(attention: Attention, forgotten: bool) -> None:
     sender = attention.prefill[0]
     attention.expect(1, 20)
-    sender.send(PieceHeader(1, 0, 0).said(), *kv(1, 0, 0, 7))
+    sender.send(PieceHeader(1, 0, 0).to_wire(), *kv(1, 0, 0, 7))
     call_off(sender, 1)
     if forgotten:
         attention.pull.forget([1])
@@ -189,7 +189,7 @@ def test_after_a_loss_nothing_is_expected_until_it_is_again(attention: Attention
         attention.expect(name, 20)
     send(first, 1, 20)
     attention.pull_all()
-    first.send(PieceHeader(2, 0, 0).said(), *kv(2, 0, 0, 7))
+    first.send(PieceHeader(2, 0, 0).to_wire(), *kv(2, 0, 0, 7))
     send(first, 7, 20)  # early, and held
     attention.pull_all()
     attention.pull.forget([3])
@@ -212,7 +212,7 @@ def test_after_a_loss_nothing_is_expected_until_it_is_again(attention: Attention
 )
 def test_kv_that_has_no_place_is_refused(attention: Attention, layer: int, first: int, tokens: int) -> None:
     attention.expect(1, 20)
-    attention.prefill[0].send(PieceHeader(1, layer, first).said(), *kv(1, 0, 0, tokens))
+    attention.prefill[0].send(PieceHeader(1, layer, first).to_wire(), *kv(1, 0, 0, tokens))
     with pytest.raises(ChannelCorruptedError, match="prefill 0 has sent KV that a sequence has no place for"):
         attention.pull.pull()
 

@@ -17,10 +17,11 @@ import transformers
 from lamina._native import ShmReceiver, ShmSegment, ShmSender
 from lamina.attention.worker import TensorWorker
 from lamina.cluster.config import WorkerConfig
+from lamina.cluster.front_end import FrontEnd
 from lamina.cluster.heartbeat import Heartbeat
 from lamina.cluster.kv_pull import CALLED_OFF, PIECE_SLOTS, KvPull, PieceHeader, piece_bytes
+from lamina.cluster.messages import Compute, Forget, PrefillFailed
 from lamina.cluster.prefill_worker import PrefillJobs, PrefillRole
-from lamina.cluster.worker import FrontEnd
 from lamina.convert import Conversion, convert
 from lamina.kv import Arena
 from lamina.model import prefill
@@ -38,34 +39,33 @@ class OverError(Exception):
     """The front end has ended."""
 
 
-class FrontEnd:
+class ScriptedFrontEnd:
     """Says what was put into its queue, and then that it has ended."""
 
     def __init__(self) -> None:
-        self.orders: queue.Queue[dict[str, Any]] = queue.Queue()
-        self.heard: list[dict[str, Any]] = []
+        self.jobs: queue.Queue[Compute | Forget | None] = queue.Queue()
+        self.received: list[Any] = []
 
-    def hear(self, *, wait: bool) -> dict[str, Any] | None:
+    def job(self, *, wait: bool) -> Compute | Forget | None:
         try:
-            message = self.orders.get(block=wait, timeout=30)
+            message = self.jobs.get(block=wait, timeout=30)
         except queue.Empty:
             return None
-        if "end" in message:
+        if message is None:
             raise OverError
         return message
 
-    def say(self, message: dict[str, Any]) -> None:
-        self.heard.append(message)
+    def send(self, message: Any) -> None:
+        self.received.append(message)
 
     def compute(self, name: int, text: list[int], *, shared: int = 0, to: tuple[int, ...] = (0, 1)) -> None:
-        told = np.array(text, np.int32).tobytes()
-        self.orders.put({"compute": name, "text": told, "shared": shared, "to": list(to)})
+        self.jobs.put(Compute(name, np.array(text, np.int32), shared, list(to)))
 
     def forget(self, name: int) -> None:
-        self.orders.put({"forget": name})
+        self.jobs.put(Forget(name))
 
     def end(self) -> None:
-        self.orders.put({"end": True})
+        self.jobs.put(None)
 
 
 class Working:
@@ -113,10 +113,10 @@ class Cast:
         self.model, self.conversion = served
         first = self.conversion.attentions[0]
         partition = Partition(along, 1, WORKERS, first.heads, first.kv_heads)
-        self.front = FrontEnd()
+        self.front = ScriptedFrontEnd()
         self.heartbeat = Working()
         self.role = PrefillRole(
-            cast(WorkerConfig, SimpleNamespace(deal=partition)),
+            cast(WorkerConfig, SimpleNamespace(partition=partition)),
             self.conversion,
             self.model,
             cast(FrontEnd, self.front),
@@ -194,7 +194,7 @@ def headlines(attention: Attention) -> list[PieceHeader]:
     found = []
     while attention.receiver.ready(0.2):
         with attention.receiver.recv() as message:
-            found.append(PieceHeader.heard(message))
+            found.append(PieceHeader.from_wire(message))
     return found
 
 
@@ -215,7 +215,7 @@ def test_attention_workers_get_their_heads_of_each_prompt(
         assert attention.had == [1, 2, 3], "in the order in which they were asked for"
         for name, text in texts.items():
             attention.matches(name, cast.original(text))
-    assert cast.front.heard == []
+    assert cast.front.received == []
 
 
 def test_whole_requests_go_to_one_attention_worker(start: Callable[..., Cast]) -> None:
@@ -306,7 +306,7 @@ def test_a_prompt_that_cannot_be_computed_is_told_and_called_off(
     cast.front.compute(1, text_of(3 * CHUNK), to=(0,))
     cast.front.compute(2, text_of(3), to=(1,))
     assert cast.attention[1].receiver.ready(30)
-    assert cast.front.heard == [{"failed_prompt": 1, "why": "no more"}]
+    assert cast.front.received == [PrefillFailed(1, "no more")]
     heads = headlines(cast.attention[0])
     assert heads[-1] == PieceHeader(1, CALLED_OFF, 0)
     assert len(heads) == 3 * chunks + 2 + 1
@@ -314,12 +314,12 @@ def test_a_prompt_that_cannot_be_computed_is_told_and_called_off(
 
 
 def test_what_was_asked_for_before_a_loss_is_not_computed_after_it() -> None:
-    front = FrontEnd()
-    orders = PrefillJobs(cast(FrontEnd, front), 3)
+    front = ScriptedFrontEnd()
+    jobs = PrefillJobs(cast(FrontEnd, front), 3)
     for name in (1, 2):
         front.compute(name, [7, 8])
-    assert orders.next().name == 1
-    orders.clear()
+    assert jobs.next().name == 1
+    jobs.clear()
     front.forget(2)
     front.compute(3, [7, 8])
-    assert orders.next().name == 3
+    assert jobs.next().name == 3

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from lamina import Engine, Sampling
-from lamina.cluster import Layout, ray_slots
+from lamina.cluster import Layout
+from lamina.cluster.ray import slots as ray_slots
 from lamina.cluster.ray.machine import RayMachine
 from lamina.pipeline import check_schedule
 from lamina.serve import EngineError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import msgpack
 import numpy as np
 import torch
 from hypothesis import given, settings
@@ -12,13 +11,20 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from lamina import Sampling
+from lamina.cluster.messages import Plan, decode, encode
 from lamina.kv import Arena, ArenaShape
 from lamina.pipeline import BatchDelta, BatchRows, Joined, KvSlots
-from lamina.pipeline.batch_delta import ALL, NO_LOGPROBS, NOBODY
-from lamina.serve.pending import DeltaBuilder
-from lamina.serve.sequence_table import SequenceTable
+from lamina.pipeline.batch_delta import ALL, NO_LOGPROBS, NO_PARENT
+from lamina.serve.sequence_table import DeltaBuilder, SequenceTable
 
 BATCHES, CAPACITY = 2, 4000
+
+
+def sent(delta: BatchDelta) -> BatchDelta:
+    """As a worker has it: in memory that cannot be written to."""
+    plan = decode(encode(Plan(0, 0, 0, True, delta)), "the front end")
+    assert isinstance(plan, Plan)
+    return plan.delta
 
 
 @dataclass
@@ -101,7 +107,7 @@ class World:
             ]
             new = Sequence(name, row, family, self.number(), cells, pool=pool)
             self.running.kv[row], self.running.last[row], self.running.position[row] = name, new.token, tokens
-            self.pending[batch].join(row, parent.name if parent else NOBODY, known, pool)
+            self.pending[batch].joining.append((row, parent.name if parent else NO_PARENT, known, pool))
             parent = parent or new
             rows.append(row)
             told.append((name, known))
@@ -111,9 +117,8 @@ class World:
 
     def launch(self, batch: int, arriving: list[tuple[int, int]]) -> None:
         """The change on its way: workers must know what the model knows."""
-        delta = self.pending[batch].delta(self.running)
+        delta = sent(self.pending[batch].build(self.running))
         self.pending[batch] = DeltaBuilder()
-        delta = BatchDelta.heard(msgpack.unpackb(msgpack.packb(delta.said())))
         arrivals = self.kv_slots.apply(batch, delta)
         self.rosters[batch].apply(delta)
         assert [(each.name, each.shared) for each in arrivals] == arriving
@@ -186,8 +191,8 @@ def test_two_beams_that_swap_do_not_lose_each_other() -> None:
         row = running.open(0, Sampling(beams=2), 0, (), 4)
         running.kv[row] = name
         running.position[row] = 2 + name
-        pending.join(row, NOBODY, 0, 0)
-    delta = pending.delta(running)
+        pending.joining.append((row, NO_PARENT, 0, 0))
+    delta = pending.build(running)
     kv_slots.apply(0, delta)
     rows.apply(delta)
     kept = {name: kv_slots.arena.slab.indices(name).tolist() for name in (1, 2)}
@@ -205,15 +210,15 @@ def test_those_who_are_expected_have_their_slots_until_they_go() -> None:
     def expected(*rows: tuple[int, int, int, int, int]) -> BatchDelta:
         return BatchDelta(expected=np.array(rows, np.int64))
 
-    assert not kv_slots.apply(0, expected((1, NOBODY, 0, 9, 0)))
+    assert not kv_slots.apply(0, expected((1, NO_PARENT, 0, 9, 0)))
     # Of those who share a prompt the second one has made two tokens more.
-    first, second = kv_slots.expect(expected((1, NOBODY, 0, 9, 0), (2, 1, 9, 11, 0)))
+    first, second = kv_slots.expect(expected((1, NO_PARENT, 0, 9, 0), (2, 1, 9, 11, 0)))
     assert (len(first.slots), len(second.slots), kv_slots.arena.used) == (9, 2, 11)
     both = Joined(**{name: np.array(column) for name, column in JOINING.items()})
     assert kv_slots.apply(0, BatchDelta(joined=both)) == [], "they have them already"
     assert kv_slots.extend(0).tolist() == [1, 2]
     assert kv_slots.arena.used == 13
-    kv_slots.expect(expected((3, NOBODY, 0, 4, 0), (4, NOBODY, 0, 3, 0)))
+    kv_slots.expect(expected((3, NO_PARENT, 0, 4, 0), (4, NO_PARENT, 0, 3, 0)))
     kv_slots.apply(0, BatchDelta(dropped=np.array([[3, 0]])))
     assert kv_slots.arena.used == 16
     kv_slots.expect_nobody()
@@ -230,7 +235,7 @@ JOINING = {
     **{name: [0.0, 0.0] for name in ("temperature", "top_p")},
     "name": [1, 2],
     "position": [9, 11],
-    "parent": [NOBODY, 1],
+    "parent": [NO_PARENT, 1],
     "shared": [0, 9],
 }
 
@@ -239,9 +244,8 @@ def test_a_change_is_not_undone_by_the_next_one() -> None:
     """What was heard may lie in a message that cannot be written to."""
     rows = BatchRows()
     running, pending = SequenceTable(), DeltaBuilder()
-    pending.join(running.open(0, Sampling(), 0, (), None), NOBODY, 0, 2)
-    said = msgpack.packb(pending.delta(running).said())
-    rows.apply(BatchDelta.heard(msgpack.unpackb(said)))
+    pending.joining.append((running.open(0, Sampling(), 0, (), None), NO_PARENT, 0, 2))
+    rows.apply(sent(pending.build(running)))
     rows.advance(np.frombuffer(np.array([5], np.int64).tobytes(), np.int64))
     rows.apply(BatchDelta(renamed=np.array([[0, 9, 6]], np.int64)))
     assert (rows.names.tolist(), rows.tokens.tolist(), rows.pools.tolist()) == ([9], [6], [2])
@@ -252,8 +256,8 @@ def chosen_with(most: list[int], vocab: int = 7) -> tuple[NDArray[np.float32], B
     for name, each in enumerate(most):
         row = running.open(0, Sampling(), 0, (), None if each == NO_LOGPROBS else each)
         running.kv[row] = name
-        pending.join(row, NOBODY, 0, 0)
-    rows.apply(pending.delta(running))
+        pending.joining.append((row, NO_PARENT, 0, 0))
+    rows.apply(pending.build(running))
     return np.random.default_rng(0).normal(size=(len(most), vocab)).astype(np.float32), rows
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from lamina.cluster.config import WorkerConfig
+from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.cluster.layout import Layout
 from lamina.cluster.models import Models
 from lamina.cluster.ray.actors import KILLED, ActorLostError, answers, empty, fill, outcome
@@ -77,15 +77,15 @@ class RayMachine:
         """No limit here: each node is looked at when workers start there."""
         return sys.maxsize
 
-    def convert(self, model: dict[str, Any]) -> ModelFacts:
+    def convert(self, model: ModelSource) -> ModelFacts:
         """Cut the model at its attention operators; what is to be known of it."""
         self._require_open()
         return ModelFacts.of(self._models.conversion(model))
 
-    def load(self, model: dict[str, Any]) -> None:
+    def load(self, model: ModelSource) -> None:
         """Nothing: nodes load what they need when workers start."""
 
-    def start(self, model: dict[str, Any], configs: Sequence[WorkerConfig]) -> list[int]:
+    def start(self, model: ModelSource, configs: Sequence[WorkerConfig]) -> list[int]:
         """Workers; what they are called from now on. One that takes over comes into a bundle that is free."""
         self._require_open()
         try:
@@ -94,7 +94,7 @@ class RayMachine:
             # On a node that had gone without Ray's knowing; now it does, and looks for another place.
             return self._start(model, configs)
 
-    def _start(self, model: dict[str, Any], configs: Sequence[WorkerConfig]) -> list[int]:
+    def _start(self, model: ModelSource, configs: Sequence[WorkerConfig]) -> list[int]:
         slots = self._slots.take([config.kind for config in configs])
         try:
             fill(slots)
@@ -118,9 +118,9 @@ class RayMachine:
         placed = at_home(configs, spots, self._cores, spans=own_host() != LOOPBACK)
         return [self._run(model, *item) for item in zip(placed, slots, spots, strict=True)]
 
-    def _run(self, model: dict[str, Any], config: WorkerConfig, slot: Slot, spot: Spot) -> int:
+    def _run(self, model: ModelSource, config: WorkerConfig, slot: Slot, spot: Spot) -> int:
         handle = len(self._started) + 1
-        run = slot.actor.run.remote(config.said(), model, self._models.conversion(model).attended)
+        run = slot.actor.run.remote(config, model, self._models.conversion(model).attended)
         self._started[handle] = _Started(config, slot, spot, run)
         return handle
 

@@ -31,10 +31,10 @@ def require_memory(facts: ModelFacts, configs: Sequence[WorkerConfig], spots: Se
     for config, spot in zip(configs, spots, strict=True):
         names[spot.kernel].append(config.name)
         if not has_weights(config.kind):
-            share = config.deal.pools / config.deal.workers
+            share = config.partition.pools / config.partition.workers
             needs[spot.kernel] += facts.token_bytes * config.arena_tokens * share
         elif not spot.loaded:  # as they are loaded, and as slices have them: packed, or a rank's share
-            needs[spot.kernel] += facts.weight_bytes * (1 + 1 / config.deal.ranks)
+            needs[spot.kernel] += facts.weight_bytes * (1 + 1 / config.partition.ranks)
     for spot in spots:
         if needs[spot.kernel] > spot.free_bytes:
             raise EngineError(

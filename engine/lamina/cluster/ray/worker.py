@@ -10,11 +10,10 @@ import traceback
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from lamina import host_memory
 from lamina.cluster import worker
-from lamina.cluster.config import WorkerConfig
+from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.cluster.models import Models
 from lamina.operators import Attended
 
@@ -41,7 +40,7 @@ class RayWorker:
         # Before a worker has taken one of them.
         self._cores = tuple(sorted(os.sched_getaffinity(0)))
 
-    def look(self, model: dict[str, Any]) -> Spot:
+    def look(self, model: ModelSource) -> Spot:
         """Where it is."""
         import ray
 
@@ -56,7 +55,7 @@ class RayWorker:
             loaded=self._has(model),
         )
 
-    def prepare(self, model: dict[str, Any], kind: str) -> str | None:
+    def prepare(self, model: ModelSource, kind: str) -> str | None:
         """Load what a worker of this kind has of the model; or why that cannot be."""
         try:
             if has_weights(kind):
@@ -68,12 +67,11 @@ class RayWorker:
         gc.freeze()  # torch and the model stay: going through them takes most of a second
         return None
 
-    def run(self, said: dict[str, Any], model: dict[str, Any], attended: Attended) -> tuple[int, str]:
+    def run(self, config: WorkerConfig, model: ModelSource, attended: Attended) -> tuple[int, str]:
         """A worker's life; the status that it ends with, and why.
 
         What an attention worker has of the model is sent: it loads nothing of it, nor transformers.
         """
-        config = WorkerConfig(**said)
         try:
             if not has_weights(config.kind):
                 return worker.run(config, attended, []), ""
@@ -83,7 +81,7 @@ class RayWorker:
         finally:
             gc.collect()  # an actor that waits for its next worker has no arena
 
-    def _has(self, model: dict[str, Any]) -> bool:
+    def _has(self, model: ModelSource) -> bool:
         try:
             return self._models.has_weights(model)
         except OSError:  # prepare() tells of it
