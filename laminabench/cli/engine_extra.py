@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from laminabench.errors import UserError
 
-PACKAGES = {"msgpack", "msgspec", "torch", "transformers", "safetensors"}
+PACKAGES = {"msgpack", "torch", "transformers", "safetensors"}
 SERVE_PACKAGES = {"fastapi", "httptools", "prometheus_client", "pydantic", "starlette", "uvicorn", "uvloop"}
 
 

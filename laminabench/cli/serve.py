@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +14,9 @@ from laminabench.cli.output import Output, reporting
 from laminabench.cli.ranges import CountOr, NumberRange
 from laminabench.cli.traces.options import COUNT
 from laminabench.errors import UserError
+
+if TYPE_CHECKING:
+    from laminabench.systems.served import ServeSetup
 
 
 @click.command()
@@ -40,7 +44,7 @@ from laminabench.errors import UserError
     type=click.IntRange(1, 1 << 20),
     default=1024,
     show_default=True,
-    help="Most requests waiting; more are told to come back later.",
+    help="Most requests waiting; more are refused with 429, to come back later.",
 )
 @click.option(
     "--max-body",
@@ -113,9 +117,7 @@ def serve(out: Output, **flags: Any) -> None:
 
     setup = _setup(flags, verbose=out.verbose)
     if setup.tokenizer is None:
-        out.note(
-            "no tokenizer: prompts are token ids, answers have token ids (--tokenizer says where one is)"
-        )
+        out.note("no tokenizer: prompts are token ids, answers have token ids (give one with --tokenizer)")
 
     def ready(url: str) -> None:
         if out.as_json:
@@ -130,7 +132,7 @@ def serve(out: Output, **flags: Any) -> None:
         served.serve(setup, starting=starting, ready=ready)
 
 
-def _setup(flags: dict[str, Any], *, verbose: bool) -> Any:
+def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
     """The choices, resolved; a UserError if they make no sense."""
     from laminabench.catalog.deployment import parse_deployment
     from laminabench.catalog.find_model import model

@@ -41,7 +41,7 @@ def replayed(traces: Mapping[TraceKey, Trace], point: Point) -> dict[str, Any]:
         backend.replay(trace, offered)
         backend.require_sound()
         if backend.partial:
-            raise UserError(partial_sentence({"partial": backend.partial}) or "")
+            raise UserError("replay-ended-early", partial_sentence({"partial": backend.partial}) or "")
     except (UserError, CheckFailedError) as error:
         setup = backend.setup
         return {

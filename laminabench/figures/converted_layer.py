@@ -6,9 +6,8 @@ attention runs. The attention workers stand in a lane of their own on the right.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from laminabench.figures.drawn import drawn
 from laminabench.figures.fold import Edge, Folded, fold
@@ -19,6 +18,8 @@ from laminabench.figures.rows import Rows, rows_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from laminabench.conversion.report import ConversionReport
+
 _BANDS = {
     "query": ("1", "before q is sent"),
     "keyvalue": ("2", "q is sent: k and v"),
@@ -27,12 +28,12 @@ _BANDS = {
 }
 
 
-def draw_slice(report: Mapping[str, Any], index: int, target: FilePath) -> None:
+def draw_slice(report: ConversionReport, index: int, target: FilePath) -> None:
     """Draw slice `index` of a conversion's report into `target`, in the format that its suffix names."""
     drawn(lambda: picture(report, index), target)
 
 
-def picture(report: Mapping[str, Any], index: int) -> Figure:
+def picture(report: ConversionReport, index: int) -> Figure:
     """The figure, not yet written anywhere."""
     piece = report["slices"][index]
     folded = fold(piece, report["slices"][index - 1]["cut"] if index else [])
@@ -49,7 +50,7 @@ def picture(report: Mapping[str, Any], index: int) -> Figure:
 
 class _Drawing:
     def __init__(
-        self, report: Mapping[str, Any], index: int, folded: Folded, rows: Rows, layout: Layout
+        self, report: ConversionReport, index: int, folded: Folded, rows: Rows, layout: Layout
     ) -> None:
         self.report, self.index, self.folded, self.rows, self.layout = report, index, folded, rows, layout
         self.piece = report["slices"][index]
@@ -103,10 +104,10 @@ class _Drawing:
         pen.text(self.lane, rows.lanes_y, "ATTENTION WORKERS", size=8, colour="#666666", bold=True)
         work = {part["part"]: part for part in self.piece["products"]}
         for name, (top, bottom) in rows.bands.items():
-            number, says = _BANDS[name]
+            number, label = _BANDS[name]
             pen.band(MARGIN, self.model_width, top, bottom, shaded=name == "keyvalue")
             count = len(work[name]["products"])
-            lines = [says, ""]
+            lines = [label, ""]
             if work[name]["operators"]:
                 lines.append(f"{count} matrix product{'s' if count != 1 else ''},")
                 lines.append(f"{work[name]['weight_bytes'] / 1e6:,.1f} MB of weights")
@@ -128,7 +129,7 @@ class _Drawing:
             op, row = report["attentions"][self.index], report["transfer"][self.index]
             first, second = rows.y("send query"), rows.y("send keyvalue")
             window = f", window {op['window']:,}" if op["window"] else ""
-            says = [
+            labels = [
                 (
                     first,
                     f"attention of layer {op['layer']}\n"
@@ -137,7 +138,7 @@ class _Drawing:
                 ((first + second) / 2 + 0.2, "earlier tokens:\nfrom when q is here"),
                 (second, "new token: added\nonce k and v are here"),
             ]
-            pen.attention(self.lane, first - 0.35, rows.bands["rest"][1], says)
+            pen.attention(self.lane, first - 0.35, rows.bands["rest"][1], labels)
             for name, label in (
                 ("query", [f"q {row['q_bytes']:,} B"]),
                 ("keyvalue", [f"k {row['k_bytes']:,} B", f"v {row['v_bytes']:,} B"]),

@@ -40,7 +40,7 @@ class Computed:
 
     op: Callable[..., Any]
     args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    kwargs: Mapping[str, Any]
 
     def uses(self) -> Iterator[Name]:
         """The constants it is computed from."""
@@ -78,6 +78,19 @@ def constants_of(
             arguments: Any = fx.map_arg((node.args, node.kwargs), _name)
             result[name] = Computed(node.target, *arguments)
     return result
+
+
+def weight_name(constants: Mapping[Name, Constant], name: Name) -> str:
+    """What a constant is to the model: a parameter's name, rows of it, or what it is computed from."""
+    constant = constants[name]
+    if not isinstance(constant, Computed):
+        return constant.name
+    first = next(constant.uses(), None)
+    source = "" if first is None else weight_name(constants, first)
+    if constant.op.__name__ == "take_rows":
+        _, dim, rows = constant.args
+        return f"{source}[{', :' * dim}{rows!r}]".replace("[, :", "[:, ")
+    return f"{constant.op.__name__.partition('.')[0]}({source})"
 
 
 def tables_in(constants: Mapping[Name, Constant], traced: Traced) -> dict[str, Tensor]:
@@ -169,22 +182,22 @@ class BoundConstants:
             raise ConversionError(
                 "convert-weight-missing", f"the weights lack {wanted.name}; do they belong to this model?"
             )
-        found = self._tensors[names[0]]
-        if tuple(found.shape) != wanted.shape:
+        weight = self._tensors[names[0]]
+        if tuple(weight.shape) != wanted.shape:
             raise ConversionError(
                 "convert-weight-shape",
-                f"the weight {wanted.name} has shape {list(found.shape)}, not {list(wanted.shape)}",
+                f"the weight {wanted.name} has shape {list(weight.shape)}, not {list(wanted.shape)}",
             )
-        if found.dtype.is_floating_point != wanted.dtype.is_floating_point or found.is_meta:
+        if weight.dtype.is_floating_point != wanted.dtype.is_floating_point or weight.is_meta:
             raise ConversionError(
                 "convert-weight-kind",
-                f"the weight {wanted.name} is {found.dtype} on {found.device}, not plain numbers",
+                f"the weight {wanted.name} is {weight.dtype} on {weight.device}, not plain numbers",
             )
         for name in names[1:]:
-            if not same_values(found, self._tensors[name]):
+            if not same_values(weight, self._tensors[name]):
                 raise ConversionError(
                     "convert-ties-differ",
                     f"the config ties {names[0]} and {name}, whose weights differ; set tie_word_embeddings "
                     "of the config to False, or leave one of them out",
                 )
-        return found.detach().to(self._device, wanted.dtype)
+        return weight.detach().to(self._device, wanted.dtype)
