@@ -27,7 +27,7 @@ run(["traces", "info", "kimi-ta", "--offline", "--quiet", "--json"])' >info.json
 for part in report.css report.js; do
   test -s "site/laminabench/report/$part" || { echo "the wheel lacks $part of laminabench report" >&2; exit 1; }
 done
-for part in pins-cpu.txt pins-cuda.txt decode_steps.py decode_replay/__main__.py; do
-  test -s "site/laminabench/baselines/vllm/$part" || { echo "the wheel lacks vLLM's $part" >&2; exit 1; }
+for part in pins-cpu.txt pins-cuda.txt decode_replay/__main__.py; do
+  test -s "site/laminabench/_baselines/vllm/$part" || { echo "the wheel lacks vLLM's $part" >&2; exit 1; }
 done
 echo "the wheel works on its own: $("$python" -c 'import json; print(json.load(open("info.json"))["origin"])')"
