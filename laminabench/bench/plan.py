@@ -6,10 +6,10 @@ from laminabench.bench.frame import QUIET, Report, Watcher, in_turns, ratios, sp
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices
-from laminabench.plan.asked import DEVICES, affordable, devices_of, papers_budget
 from laminabench.plan.candidate import Candidate, Limits
 from laminabench.plan.front import front, winner
 from laminabench.plan.question import Question
+from laminabench.plan.request import DEVICES, affordable, devices_of, papers_budget
 from laminabench.plan.search import search
 from laminabench.systems.registry import MODULES
 from laminabench.traces.resolve import resolve

@@ -30,7 +30,7 @@ class Answer:
     effects: list[Effect]
     prices: list[Repriced]
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, object]:
         """For --json."""
         return {
             "costs": self.question.costs.name,
@@ -49,7 +49,7 @@ class Answer:
             },
         }
 
-    def row_of(self, point: Point) -> dict[str, Any]:
+    def row_of(self, point: Point) -> dict[str, object]:
         """With the devices that nobody measured."""
         return {**point.row(), "assumed_devices": list(point.candidate.borrowed(self.question.costs))}
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NotRequired
 
 from pydantic import with_config
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import TypedDict
 
 # Nothing else is in an answer: whoever checks answers against the description notices an undocumented field.
 _exact = with_config({"extra": "forbid"})
@@ -124,16 +124,21 @@ class ChatMessage(TypedDict):
     refusal: None
 
 
-@_exact
-class ChatChoice(TypedDict):
-    """One answer."""
+class ChatRest(TypedDict):
+    """What a choice has beside its text."""
 
     index: int
-    message: ChatMessage
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length"] | None
     stop_reason: int | str | None
     token_ids: NotRequired[list[int] | None]
+
+
+@_exact
+class ChatChoice(ChatRest):
+    """One answer."""
+
+    message: ChatMessage
 
 
 @_exact
@@ -156,15 +161,10 @@ class ChatDelta(TypedDict):
     content: str
 
 
-class ChatChunkChoice(TypedDict):
+class ChatChunkChoice(ChatRest):
     """What is new of one answer."""
 
-    index: int
     delta: ChatDelta
-    logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length"] | None
-    stop_reason: int | str | None
-    token_ids: NotRequired[list[int]]
 
 
 class Chunk(TypedDict):

@@ -1,18 +1,21 @@
-"""From what a person asked of a plan to candidates; one sentence where there are none."""
+"""Every choice of a plan, and the candidates that follow from it; one sentence where there are none."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from laminabench.catalog.deployment import kinds_of_prices, parse_deployment
+from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.deployment import assumed_amounts, kinds_of_prices, parse_deployment
 from laminabench.catalog.hardware import Device, device
 from laminabench.catalog.models import ModelShape
+from laminabench.catalog.network import parse_network
 from laminabench.errors import UserError
 from laminabench.plan.candidate import Candidate, Limits, candidates
 from laminabench.plan.measure import cluster
-from laminabench.plan.question import Question
+from laminabench.plan.question import PlanMode, Question
 from laminabench.systems.registry import system
+from laminabench.traces.table import Trace
 
 # The papers' two, and the other one that is measured.
 DEVICES = "h100,h20,a100-80g"
@@ -61,6 +64,80 @@ def papers_budget(model: ModelShape, known: Mapping[str, Device]) -> float:
     usd = parse_deployment(system("lamina").default_deployment(model), known).usd_per_hour
     assert usd is not None
     return BUDGET_TIMES * usd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """Every choice of a plan."""
+
+    model: ModelShape
+    systems: tuple[str, ...]
+    devices: tuple[Device, ...]
+    cost_names: tuple[str, ...]
+    slo_tbt_p99_ms: float
+    mode: PlanMode
+    slo_queueing_p99_s: float
+    budget: float  # $/hour
+    power_budget: float | None = None
+    most_devices: int | None = None
+    network_name: str | None = None  # each system's own, if None
+    host_async: bool = False
+    exhaustive: bool = False
+    jobs: int | None = None
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.budget, self.power_budget or float("inf"), self.most_devices)
+
+    def questions(self, trace: Trace) -> list[Question]:
+        """One for each cost set."""
+        if self.mode == "open" and not trace.meta.has_arrivals:
+            raise UserError(
+                "trace-no-arrivals",
+                f"{trace.meta.name} has no arrival times; an open plan of it needs --request-rate",
+            )
+        return [
+            Question(
+                trace,
+                self.model,
+                load_costs(name),
+                self.slo_tbt_p99_ms,
+                self.mode,
+                self.slo_queueing_p99_s,
+                None if self.network_name is None else parse_network(self.network_name),
+                self.host_async,
+            )
+            for name in self.cost_names
+        ]
+
+    def candidates(self, question: Question) -> list[Candidate]:
+        return affordable(question, self.systems, self.devices, self.limits)
+
+    def describe(self, trace: Trace) -> dict[str, object]:
+        """For --json."""
+        meta = trace.meta
+        return {
+            "backend": "modelled",
+            "trace": {
+                "name": meta.name,
+                "source": meta.source,
+                "sha256": meta.sha256,
+                "requests": len(trace),
+            },
+            "model": self.model.name,
+            "weights_and_kv": self.model.dtype,
+            "mode": self.mode,
+            "slo_tbt_p99_ms": self.slo_tbt_p99_ms,
+            "slo_queueing_p99_s": self.slo_queueing_p99_s if self.mode == "open" else None,
+            "budget_usd_per_hour": self.budget,
+            "power_budget_w": self.power_budget,
+            "devices": [device.describe() for device in self.devices],
+            "assumed": list(assumed_amounts(self.devices)),
+            "most_devices": self.most_devices,
+            "systems": list(self.systems),
+            "network": self.network_name,
+            "host_async": self.host_async,
+        }
 
 
 def affordable(
