@@ -28,7 +28,7 @@ for part in report.css report.js; do
   test -s "site/laminabench/report/$part" || { echo "the wheel lacks $part of laminabench report" >&2; exit 1; }
 done
 for part in pins-cpu.txt pins-cuda.txt decode_replay/__main__.py; do
-  test -s "site/laminabench/_baselines/vllm/$part" || { echo "the wheel lacks vLLM's $part" >&2; exit 1; }
+  test -s "site/laminabench/_tree/baselines/vllm/$part" || { echo "the wheel lacks vLLM's $part" >&2; exit 1; }
 done
 for part in lamina/_native laminabench/_sim; do
   test -s "site/$part.pyi" && test -f "site/${part%/*}/py.typed" || { echo "the wheel lacks the types of $part" >&2; exit 1; }

@@ -25,9 +25,9 @@ def descriptors() -> Path:
 
 
 def part_of_tree(name: str) -> Path:
-    """A folder of the tree that is not imported: `_name` inside an installed package, or in the checkout."""
+    """A folder of the tree that is not imported: inside an installed package, or in the checkout."""
     package = Path(__file__).resolve().parent
-    installed = package / f"_{name}"
+    installed = package / "_tree" / name
     return installed if installed.is_dir() else package.parent / name
 
 
