@@ -1,8 +1,7 @@
-"""Convert a model and say all there is to say of it, ready for JSON. Needs the `engine` extra."""
+"""Convert a model and describe the result, ready for JSON. Needs the `engine` extra."""
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,12 +16,13 @@ from laminabench.catalog.to_hf_config import ASSUMED
 from laminabench.conversion.products import ELEMENT_BYTES, PartProducts, products_of
 from laminabench.conversion.source import ModelSource
 from laminabench.errors import UserError
+from laminabench.uncollected import uncollected
 
 
 def converted(model: ModelSource, dtype: str | None, rope: str) -> Conversion:
-    """The model cut into slices; a UserError says why it cannot be."""
+    """The model cut into slices; a UserError gives the reason if it cannot be."""
     try:
-        with _undisturbed():
+        with _quietly():
             source: object = model.config
             if isinstance(source, Mapping):
                 source = transformers.AutoConfig.for_model(**source)
@@ -32,18 +32,16 @@ def converted(model: ModelSource, dtype: str | None, rope: str) -> Conversion:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _quietly() -> Iterator[None]:
     """No advice from transformers about special tokens, and no searching of a growing graph for garbage."""
-    log, collecting = transformers.logging, gc.isenabled()
+    log = transformers.logging
     level = log.get_verbosity()
     log.set_verbosity_error()
-    gc.disable()
     try:
-        yield
+        with uncollected():
+            yield
     finally:
         log.set_verbosity(level)
-        if collecting:
-            gc.enable()
 
 
 class SliceReport(SliceFacts):
@@ -53,7 +51,7 @@ class SliceReport(SliceFacts):
 
 
 class ConversionReport(ModelFacts):
-    """Everything that `laminabench convert --json` says of one model."""
+    """A model's conversion as `laminabench convert --json` prints it."""
 
     model: str
     origin: str
@@ -81,7 +79,7 @@ class FamilyRow(TypedDict):
 
 
 def report(model: ModelSource, dtype: str | None = None, rope: str = "carry") -> ConversionReport:
-    """Everything that is to be said of a model's conversion."""
+    """Convert a model and describe the result."""
     started = time.perf_counter()
     conversion = converted(model, dtype, rope)
     facts = describe(conversion)

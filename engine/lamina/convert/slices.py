@@ -6,12 +6,15 @@ are computed, and attention over the earlier tokens runs while the rest is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import fx
 
+from lamina.convert.codegen import Code, describe_spec, slice_source
 from lamina.convert.normalise import op_name
 from lamina.convert.partition import Partition
 from lamina.convert.program import Instruction, Name, Piece, Program, Value
@@ -38,36 +41,70 @@ class Slice:
     """One of the n+1 pieces that the model falls into between its attention operators."""
 
     index: int
-    class_index: int
     program: Program
     weights: tuple[Name, ...]  # the constants that fill the program's weights, in their order
     carried: tuple[Carried, ...]  # what `rest` gives, in its order: the context of the next slice
+    class_index: int = -1  # once slices of the same structure are known
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A slice before slices of the same structure are found."""
+class SliceClass:
+    """A structure that one or more slices have."""
 
-    program: Program
-    weights: tuple[Name, ...]
-    carried: tuple[Carried, ...]
+    index: int
+    program: Program = field(repr=False)  # its first slice's; others have equal ones
+    code: Code = field(repr=False)
+    members: tuple[int, ...]
+
+    @property
+    def source(self) -> str:
+        """The Python source that the default backend runs."""
+        return self.code.text
+
+    @cached_property
+    def bind(self) -> Callable[..., tuple[Callable[..., Any], ...]]:
+        """Compiled source: takes a device and the weights, gives the functions of the pieces."""
+        compiled: Callable[..., tuple[Callable[..., Any], ...]]
+        compiled = self.code.function("bind", f"<slice class {self.index}>")
+        return compiled
 
 
-def draft_slices(traced: Traced, logits: fx.Node, parts: Partition) -> list[Draft]:
-    """Every slice's program; context values are in the order in which the next slice uses them first."""
+Classified = tuple[tuple[Slice, ...], tuple[SliceClass, ...]]
+
+
+def slices_of(traced: Traced, logits: fx.Node, parts: Partition) -> Classified:
+    """The slices and their classes; context values are in the order of their first use by the next slice."""
     order = {node: number for number, node in enumerate(traced.graph.nodes)}
     last = len(parts.attentions)
     members: list[set[fx.Node]] = [set() for _ in range(last + 1)]
     for node, index in parts.slice_of.items():
         if node.op == "call_function":
             members[index].add(node)
-    drafts: list[Draft] = []
+    slices: list[Slice] = []
     following: list[fx.Node] = [logits]
     for index in range(last, -1, -1):
         builder = _Builder(traced, parts, order, members[index], index)
-        draft, following = builder.build(following)
-        drafts.append(draft)
-    return drafts[::-1]
+        one, following = builder.build(following)
+        slices.append(one)
+    return _classify(slices[::-1])
+
+
+def _classify(slices: list[Slice]) -> Classified:
+    """Group slices by their generated source, what it calls, and the shape of everything that goes in."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    codes: list[Code] = []
+    for one in slices:
+        code = slice_source(one.program)
+        codes.append(code)
+        attended = () if one.program.attended is None else (one.program.attended,)
+        given = [describe_spec(value.spec) for value in (*one.program.context, *attended)]
+        groups.setdefault((code.text, *sorted(code.operators), *given), []).append(one.index)
+    classes = tuple(
+        SliceClass(number, slices[members[0]].program, codes[members[0]], tuple(members))
+        for number, members in enumerate(groups.values())
+    )
+    class_of = {member: kind.index for kind in classes for member in kind.members}
+    return tuple(replace(one, class_index=class_of[one.index]) for one in slices), classes
 
 
 class _Builder:
@@ -86,10 +123,10 @@ class _Builder:
         self._specs: dict[Name, Spec] = {}
         self._code: list[Instruction] = []
 
-    def build(self, following: list[fx.Node]) -> tuple[Draft, list[fx.Node]]:
+    def build(self, following: list[fx.Node]) -> tuple[Slice, list[fx.Node]]:
         """The slice that gives the values of `following`, and the values it must be given itself."""
         pieces: list[Piece] = []
-        if self._attended is None:  # whoever starts a step gives both, used or not
+        if self._attended is None:  # both are always given at the start of a step, used or not
             self._name(self._traced.tokens)
             self._name(self._traced.positions)
         if self._index < len(self._parts.attentions):
@@ -111,7 +148,7 @@ class _Builder:
             self._specs[value_.name] = value_.spec
         program = Program(context, attended, weights, tuple(pieces), self._specs)
         carried = tuple(self._carried(node) for node in following) if len(pieces) > 1 else ()
-        return Draft(program, tuple(Name(node.name) for node in self._weights), carried), given
+        return Slice(self._index, program, tuple(Name(node.name) for node in self._weights), carried), given
 
     def _carried(self, node: fx.Node) -> Carried:
         free = node in {self._traced.tokens, self._traced.positions}
@@ -127,19 +164,19 @@ class _Builder:
 
     def _missing(self, wanted: list[fx.Node]) -> list[fx.Node]:
         """What must still run in this slice for `wanted`, in the model's own order."""
-        found: set[fx.Node] = set()
+        missing: set[fx.Node] = set()
         stack = list(wanted)
         while stack:
             node = stack.pop()
             sized = "size" in node.meta  # a number: every piece asks for it again instead of being handed it
-            if node in found or (node in self._names and not sized):
+            if node in missing or (node in self._names and not sized):
                 continue
             if node in self._members or node in self._parts.repeated:
-                found.add(node)
+                missing.add(node)
                 stack += node.all_input_nodes
                 if spec_of(node) is None and not sized:  # the members of a tuple are taken out at once
-                    found.update(user for user in node.users if user in self._members)
-        return self._by_first_use(sorted(found, key=self._order.__getitem__))
+                    missing.update(user for user in node.users if user in self._members)
+        return self._by_first_use(sorted(missing, key=self._order.__getitem__))
 
     def _by_first_use(self, nodes: list[fx.Node]) -> list[fx.Node]:
         """Repeated ones, of which the graph has one for all slices, just before what first needs them."""
@@ -168,7 +205,7 @@ class _Builder:
         given: Any = fx.map_arg((node.args, node.kwargs), lambda used: self._name(used, direct=direct))  # type: ignore[arg-type]
         self._emit(node, node.target, given[0], dict(given[1]))
 
-    def _emit(self, node: fx.Node, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _emit(self, node: fx.Node, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         name = self._fresh(op_name(node))
         spec = spec_of(node)
         self._append(name, op, args, kwargs, spec)
@@ -179,7 +216,7 @@ class _Builder:
         name: Name,
         op: Any,
         args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        kwargs: Mapping[str, Any],
         spec: Spec | None,
     ) -> None:
         self._code.append(Instruction(name, op, args, kwargs, spec))

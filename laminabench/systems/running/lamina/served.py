@@ -14,7 +14,7 @@ from laminabench.errors import CheckFailedError, UserError
 from laminabench.systems.running.lamina.setup import LiveSetup, check, free_bytes, kv_within, opened
 
 if TYPE_CHECKING:
-    from lamina.http import Tokenizer
+    from lamina.http.tokenizer import Tokenizer
 
 KEY_VARIABLE = "LAMINABENCH_API_KEY"
 # What each of the sequences that decode together may have, unless --kv-tokens says otherwise.
@@ -49,15 +49,15 @@ class ServeSetup:
 def api_key(file: Path | None) -> str | None:
     """The key that clients must send: of the file, or of the environment; None if there is none."""
     if file is None:
-        found, where = os.environ.get(KEY_VARIABLE), KEY_VARIABLE
-        if found is None:
+        text, where = os.environ.get(KEY_VARIABLE), KEY_VARIABLE
+        if text is None:
             return None
     else:
         try:
-            found, where = file.read_text(encoding="utf-8"), str(file)
+            text, where = file.read_text(encoding="utf-8"), str(file)
         except UnicodeDecodeError as error:
             raise UserError("serve-api-key", f"{file}: an API key is one line of text") from error
-    key = found.strip()
+    key = text.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise UserError(
             "serve-api-key", f"{where}: an API key is one line of ASCII characters without spaces"
@@ -90,7 +90,8 @@ def serve(setup: ServeSetup, *, starting: Callable[[], None], ready: Callable[[s
         raise UserError("serve-unbound", _unbound(setup, error)) from error
     with sock:
         starting()
-        from lamina.http import Limits, Service, Serving  # with torch, once the port is known to be free
+        from lamina.http.server import Serving  # with torch, once the port is known to be free
+        from lamina.http.service import Limits, Service
 
         tokenizer = _tokenizer(setup)
         live = setup.live
@@ -133,7 +134,7 @@ def _require_private(setup: ServeSetup) -> None:
 def _tokenizer(setup: ServeSetup) -> Tokenizer | None:
     if setup.tokenizer is None:
         return None
-    from lamina.http import Tokenizer, TokenizerError
+    from lamina.http.tokenizer import Tokenizer, TokenizerError
 
     try:
         return Tokenizer.load(setup.tokenizer)
