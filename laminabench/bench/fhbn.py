@@ -33,7 +33,7 @@ from laminabench.bench.fhbn_rows import (
     rows_of_rounds,
 )
 from laminabench.errors import UserError
-from laminabench.uncollected import uncollected
+from laminabench.gc_paused import gc_paused
 
 FEWEST_ROUNDS, ROUNDS = 3, 10
 _MOST_MESSAGES = 5000  # of a turn
@@ -72,7 +72,7 @@ def run(
     with ExitStack() as stack:
         echo, engines = _opened(stack, engines, max(*sizes, SMALLEST), cores[1] if cores else None)
         stack.enter_context(pinned(cores[0] if cores else None))
-        stack.enter_context(uncollected())
+        stack.enter_context(gc_paused())
         started(echo.pid, cores)
         for done, size in enumerate(sizes):
             progress(done, len(sizes))

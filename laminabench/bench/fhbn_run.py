@@ -13,7 +13,7 @@ import pyarrow.parquet
 
 from laminabench.bench.fhbn import Measured
 from laminabench.errors import UserError
-from laminabench.finite import finite
+from laminabench.json_safe import json_safe, to_json
 from laminabench.runs.format import MANIFEST, manifest_in, sha256_of
 from laminabench.runs.manifest import host
 from laminabench.runs.replace import replacing_directory, require_replaceable
@@ -49,14 +49,14 @@ def write(directory: Path, measured: Measured, command: Sequence[str]) -> None:
         "laminabench": {"version": __version__, "commit": git_commit()},
         "command": shlex.join(command),
         "backend": "live",
-        "host": host(),
+        "host": to_json(host()),
         **measured.result,
     }
     with replacing_directory(directory) as temporary:
         path = temporary / f"{TABLE}.parquet"
         pyarrow.parquet.write_table(pa.Table.from_pylist(measured.rounds, SCHEMA), path, compression="zstd")
         manifest["tables"] = {TABLE: {"rows": len(measured.rounds), "sha256": sha256_of(path)}}
-        text = json.dumps(finite(manifest), indent=2, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(json_safe(manifest), indent=2, ensure_ascii=False, allow_nan=False)
         (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 

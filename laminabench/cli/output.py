@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from laminabench.finite import finite
+from laminabench.json_safe import json_safe
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +36,7 @@ class Output:
         """The answer: exactly one JSON object, or what `render` draws."""
         if self.as_json:
             Output.answered = True
-            click.echo(json.dumps(finite(data), indent=2, allow_nan=False))
+            click.echo(json.dumps(json_safe(data), indent=2, allow_nan=False))
         else:
             render(_console(stderr=False))
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from rich.markup import escape
 from rich.table import Table
 
-from laminabench.cli.replay_numbers import number, share
-from laminabench.cli.replay_summary import SOURCES
+from laminabench.present.numbers import number, share
+from laminabench.present.replay import SOURCES
+from laminabench.runs.summary import Summary
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -117,7 +119,7 @@ def _limit(row: dict[str, Any]) -> str:
 
 def _why(console: Console, answer: dict[str, Any], mode: str) -> None:
     """What binds, with the signs of it in the replay beside what was tried."""
-    effects, summary = answer["binds"], answer["summary"]
+    effects, summary = answer["binds"], msgspec.convert(answer["summary"], Summary)
     gained = "tbt_p99_gain" if mode == "open" else "throughput_gain"
     first = effects[0]
     then_ms = answer["winner"]["tbt_p99_ms"] * (1 - first["tbt_p99_gain"])
@@ -129,11 +131,14 @@ def _why(console: Console, answer: dict[str, Any], mode: str) -> None:
     rest = (f"{each['resource']} {_percent(each[gained])}" for each in effects[1:])
     what = "less TBT p99" if mode == "open" else "more tokens/s"
     console.print(f"others, {what}: {', '.join(rest)}", soft_wrap=True)
-    idle = (f"{who} {share(left)}" for who, left in summary["bubbles"].items() if not isinstance(left, dict))
-    shares = summary["time_shares"]
-    spent = (f"{part} {share(shares[part])}" for part in ("model", "attention", "network", "host", "waiting"))
+    idle = (f"{who} {share(left)}" for who, left in summary.bubbles.pools().items())
+    shares = summary.time_shares
+    spent = (
+        f"{part} {share(getattr(shares, part))}"
+        for part in ("model", "attention", "network", "host", "waiting")
+    )
     console.print(
-        f"KV memory filled to {share(summary['kv']['peak_share'])}; idle: {', '.join(idle)}; "
+        f"KV memory filled to {share(summary.kv.peak_share)}; idle: {', '.join(idle)}; "
         f"a token's time: {', '.join(spent)}",
         soft_wrap=True,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from laminabench.cli.output import literal
-from laminabench.cli.replay_numbers import number, share
+from laminabench.present.numbers import number, share
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from laminabench.analysis.memory import PARTS, memory_of, memory_over_time
 from laminabench.analysis.metrics import summarise
-from laminabench.analysis.window import Window
+from laminabench.runs.summary import Window
 from laminabench.runs.schema import MEMORY
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
