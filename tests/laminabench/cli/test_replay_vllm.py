@@ -158,7 +158,7 @@ def test_what_goes_wrong_is_told_and_what_was_before_is_kept(
     assert partial["at_s"] == pytest.approx({"fails": 0.03, "no start": 0.0}.get(does, 0.02))
     assert statuses(run.outcome).tolist() == [DONE] * done + [UNFINISHED] * (3 - done)
     assert run.outcome.iterations["size"].tolist() == ([3, 2] if done else [])
-    assert run.manifest["summary"]["tokens_generated"] == (5 if done else 0)
+    assert run.manifest.summary.tokens_generated == (5 if done else 0)
     left = (stand_in / "left.json").read_text().split() if does == "killed" else []
     assert len(left) == (4 if does == "killed" else 0)
     assert not any(Path(path).exists() for path in left)
