@@ -1,10 +1,12 @@
 # What people do with a checkout. Everything below works on a bare machine with Python >= 3.11 and a C++
-# compiler: `make setup` builds .venv, and the other targets depend on it.
+# compiler: `make setup` builds .venv, and the other targets depend on it, but for `replay`, which needs less.
 VENV := .venv
 VLLM_VENV := .venv-vllm
 CLIENTS_VENV := .venv-clients
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+# Of an environment that has what a modelled replay needs. Once there is a whole one, that is kept whole.
+CORE := $(or $(wildcard $(STAMP)),$(VENV)/.core)
 NATIVE := $(shell find csrc CMakeLists.txt -type f)
 CXX_FILES := $(shell find csrc tests -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 PYTEST_WORKERS ?= 2
@@ -14,7 +16,11 @@ PYTEST_WORKERS ?= 2
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml ci/constraints.txt ci/setup.sh $(NATIVE)
-	@ci/setup.sh $(VENV)
+	@ci/setup.sh $(VENV) all
+	@touch $@
+
+$(VENV)/.core: pyproject.toml ci/constraints.txt ci/setup.sh $(NATIVE)
+	@ci/setup.sh $(VENV) core
 	@touch $@
 
 # A file's tests stay together: what they share (a Ray cluster, a browser, converted models) is made once.
@@ -26,6 +32,7 @@ lint: setup
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python ci/errors.py --check
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 
 # The project's own replays against their goldens, which `laminabench check --update` changes.
@@ -67,7 +74,7 @@ bench: setup
 	$(BIN)/laminabench bench sim
 
 # The command the project is known by, beside what it is compared with.
-replay: setup
+replay: $(CORE)
 	$(BIN)/laminabench replay --trace azure-conv --system vllm
 	$(BIN)/laminabench replay --trace azure-conv --system lamina
 

@@ -30,4 +30,7 @@ done
 for part in pins-cpu.txt pins-cuda.txt decode_steps.py decode_replay/__main__.py; do
   test -s "site/laminabench/baselines/vllm/$part" || { echo "the wheel lacks vLLM's $part" >&2; exit 1; }
 done
+for part in lamina/_native laminabench/_sim; do
+  test -s "site/$part.pyi" && test -f "site/${part%/*}/py.typed" || { echo "the wheel lacks the types of $part" >&2; exit 1; }
+done
 echo "the wheel works on its own: $("$python" -c 'import json; print(json.load(open("info.json"))["origin"])')"

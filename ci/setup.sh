@@ -1,7 +1,9 @@
 #!/bin/sh
-# Build the virtual environment with laminabench in it, editable. Says in one sentence what is missing.
+# Build the virtual environment with laminabench in it, editable. Says in one sentence what is missing. Arguments: its
+# folder, and how much goes into it: `core`, what a modelled replay needs, or `all`, with the engine and what develops it.
 set -eu
 venv=$1
+extent=${2:-all}
 
 say() { echo "make setup: $*"; }
 fail() {
@@ -55,10 +57,20 @@ if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
   say "creating $venv with $("$python" --version)"
   "$python" -m venv --clear "$venv"
 fi
-pip="$venv/bin/python -m pip --disable-pip-version-check --quiet"
+# Bytecode is written where something is imported: of most packages that is little.
+install="$venv/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --constraint ci/constraints.txt"
 say "installing the build tools"
 # Without build isolation a rebuild is incremental, and the build uses the pinned tools.
-$pip install --constraint ci/constraints.txt scikit-build-core nanobind ninja cmake
-say "building laminabench and installing what it needs (torch included: some minutes the first time)"
-PATH="$PWD/$venv/bin:$PATH" CXX="$compiler" $pip install --constraint ci/constraints.txt --no-build-isolation \
-  --config-settings=cmake.define.LAMINA_WERROR="${LAMINA_WERROR:-OFF}" --editable '.[dev,engine,report,serve,endpoint]'
+$install scikit-build-core nanobind ninja cmake
+if [ "$extent" = core ]; then
+  say "building the simulator and installing what a modelled replay needs (a minute the first time)"
+  what=.
+  engine=OFF
+else
+  say "building laminabench and installing what it needs (torch included: some minutes the first time)"
+  what='.[dev,engine,figures,report,serve,endpoint]'
+  engine=ON
+fi
+PATH="$PWD/$venv/bin:$PATH" CXX="$compiler" $install --no-build-isolation --editable "$what" \
+  --config-settings=cmake.define.LAMINA_ENGINE=$engine \
+  --config-settings=cmake.define.LAMINA_WERROR="${LAMINA_WERROR:-OFF}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class CodedError(Exception):
     """Raised as `UserError("trace-unknown", "no trace is called ...")`.
@@ -19,6 +21,10 @@ class CodedError(Exception):
 
     def __str__(self) -> str:
         return self.sentence
+
+    def within(self, where: str) -> Self:
+        """The same error, with where it happened before its sentence; the code stays."""
+        return type(self)(self.code, f"{where}: {self.sentence}")
 
 
 class UserError(CodedError):

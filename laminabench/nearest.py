@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
 def nearest(word: str, known: Iterable[str], limit: int = 120) -> str:
     """`did you mean a or b?` with the likeliest of the known names, whatever their case, or what there is."""
+    import difflib
+
     known = list(known)
     by_lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), by_lower, n=3, cutoff=0.5)

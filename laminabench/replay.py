@@ -173,11 +173,17 @@ def _as_begun(setup: LiveSetup, story: Story) -> LiveSetup:
 def offered_of(trace: Trace, workload: Workload) -> Offered:
     """How a system gets the trace; a UserError where the flags contradict each other."""
     if workload.mode == "open" and not trace.meta.has_arrivals:
-        raise UserError(f"{trace.meta.name} has no arrival times; an open replay of it needs --request-rate")
+        raise UserError(
+            "trace-no-arrivals",
+            f"{trace.meta.name} has no arrival times; an open replay of it needs --request-rate",
+        )
     if workload.mode == "closed" and workload.concurrency is None:
-        raise UserError("a closed replay needs --concurrency: how many requests are in the system at once")
+        raise UserError(
+            "replay-concurrency",
+            "a closed replay needs --concurrency: how many requests are in the system at once",
+        )
     if workload.mode != "closed" and workload.concurrency is not None:
-        raise UserError(f"--concurrency is for --mode closed, not {workload.mode}")
+        raise UserError("replay-concurrency", f"--concurrency is for --mode closed, not {workload.mode}")
     return Offered(
         workload.mode,
         workload.concurrency or 0,

@@ -22,7 +22,8 @@ from typing import IO
 from laminabench.paths import home
 
 HERE = Path(__file__).parent
-INPUTS = ("root.sh", "modules", "archive.py")  # what an image's content follows from, with Debian's release
+# What an image's content follows from, with Debian's release.
+INPUTS = ("root.sh", "../debian.sh", "modules", "archive.py")
 QEMU = "qemu-system-x86_64"
 PACKAGES = {QEMU: "qemu-system-x86", "debootstrap": "debootstrap"}  # of programs
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

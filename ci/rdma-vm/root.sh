@@ -19,16 +19,14 @@ quietly() {
   }
 }
 
+# shellcheck source=ci/debian.sh
+. "$here/../debian.sh"
 # shellcheck disable=SC1091
 release=$(. /etc/os-release && echo "$VERSION_CODENAME")
 rm -rf "$folder.part"
-# A system has devices and programs, which not every file system may have.
 for place in "${TMPDIR:-/var/tmp}" /var/tmp /tmp "$(dirname "$folder")" ""; do
   [ -n "$place" ] || fail "/var/tmp and others are mounted nodev or noexec; set TMPDIR to a folder that is not"
-  case ,$(findmnt --noheadings --output OPTIONS --target "$place"), in
-    *,nodev,* | *,noexec,*) ;;
-    *) break ;;
-  esac
+  ! may_hold_a_system "$place" || break
 done
 work=$(mktemp -d "$place/rdma-vm.XXXXXX")
 root=$work/root
@@ -40,22 +38,12 @@ clean() {
 trap clean EXIT
 trap 'exit 130' INT TERM
 
-# What apt knows may be nothing, as in a new container, or packages that are gone by now. Where it cannot ask, what it
-# knows may do.
-apt-get -qq update >"$work/log" 2>&1 || true
-# From where this machine gets its own packages, with apt's own settings. Other people's packages are often kept under
-# Debian's names.
-# shellcheck disable=SC2016
-mirror=$(apt-get indextargets --format '$(CODENAME) $(COMPONENT) $(REPO_URI) $(ORIGIN)' 'Created-By: Packages' |
-  awk -v release="$release" '$1 == release && $2 == "main" { found[$4 == "Debian"] = $3 }
-    END { print (1 in found) ? found[1] : found[0] }')
+mirror=$(mirror_of "$release")
 [ -n "$mirror" ] || fail "apt knows of no place with the packages of $release, and 'apt-get update' finds none"
-eval "$(apt-config shell http_proxy Acquire::http::Proxy https_proxy Acquire::https::Proxy)"
-export http_proxy="${http_proxy:-}" https_proxy="${https_proxy:-}"
 
 # libstdc++ is for our native module; the rest is named in the tests.
-quietly debootstrap --variant=minbase --include="kmod,iproute2,rdma-core,ibverbs-utils,rdmacm-utils,perftest,libstdc++6,python3,python3-pyverbs" \
-  "$release" "$root" "$mirror"
+quietly bootstrap "$release" "$root" "$mirror" \
+  kmod,iproute2,rdma-core,ibverbs-utils,rdmacm-utils,perftest,libstdc++6,python3,python3-pyverbs
 
 # Only the kernel and the modules that init loads: installing the package would build an initramfs of its own.
 kernel=$(apt-cache depends linux-image-amd64 | awk '$1 == "Depends:" { print $2; exit }')

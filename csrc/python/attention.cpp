@@ -186,7 +186,7 @@ void bind_attention(nb::module_& m) {
   m.def(
       "attention_isas",
       [] {
-        nb::list names;
+        nb::typed<nb::list, nb::str> names;
         for (const attention::Isa isa : attention::available_isas()) names.append(attention::name_of(isa));
         return names;
       },

@@ -2,6 +2,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -214,7 +215,7 @@ auto bind_end(nanobind::module_& m, const char* name, const char* doc) {
       .def_prop_ro("consumed", [](const Bound& self) { return self.end.consumed(); })
       .def_prop_ro("epoch", [](const Bound& self) { return self.end.segment().geometry().epoch; })
       .def_prop_ro("waits", [](const Bound& self) {
-        return nanobind::make_tuple(self.end.waiter().spun(), self.end.waiter().slept());
+        return std::pair(self.end.waiter().spun(), self.end.waiter().slept());
       });
 }
 
@@ -222,7 +223,9 @@ template <typename T>
 auto bind_sender(nanobind::module_& m, const char* name, const char* doc) {
   using namespace nanobind::literals;
   return bind_end<T>(m, name, doc)
-      .def("send", &send<T>, "buffers"_a, "timeout_s"_a = nanobind::none(), kSendDoc);
+      .def("send", &send<T>, "buffers"_a, "timeout_s"_a = nanobind::none(),
+           nanobind::sig("def send(self, *buffers: object, timeout_s: float | None = None) -> None"),
+           kSendDoc);
 }
 
 template <typename T>
@@ -238,11 +241,14 @@ void bind_message(nanobind::module_& m, const char* name) {
   using namespace nanobind::literals;
   nanobind::class_<Message<T>>(m, name, kMessageDoc, nanobind::is_final())
       .def("__len__", [](const Message<T>& self) { return self.arrived().count; })
-      .def("__getitem__", &part_of<T>, "index"_a)
+      .def("__getitem__", &part_of<T>, "index"_a,
+           nanobind::sig("def __getitem__(self, index: int) -> memoryview"))
       .def_prop_ro("seqno", [](const Message<T>& self) { return self.arrived().seqno; })
       .def("release", &Message<T>::release)
-      .def("__enter__", [](nanobind::object self) { return self; })
-      .def("__exit__", [](Message<T>& self, nanobind::args) { self.release(); });
+      .def("__enter__", [](nanobind::typed<nanobind::object, Message<T>> self) { return self; })
+      .def(
+          "__exit__", [](Message<T>& self, nanobind::args) { self.release(); },
+          nanobind::sig("def __exit__(self, *exc: object) -> None"));
 }
 
 }  // namespace lamina

@@ -1,4 +1,5 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include <exception>
 #include <string>
@@ -16,7 +17,7 @@ namespace {
 
 // Raised as a Python error of the same meaning.
 nb::object new_error(nb::module_& m, const char* name, const char* doc, nb::tuple bases) {
-  const std::string qualified = std::string("lamina._native.") + name;
+  const std::string qualified = nb::cast<std::string>(m.attr("__name__")) + "." + name;
   nb::object type = nb::steal(PyErr_NewExceptionWithDoc(qualified.c_str(), doc, bases.ptr(), nullptr));
   m.attr(name) = type;
   return type;

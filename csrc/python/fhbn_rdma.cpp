@@ -3,6 +3,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "fhbn/rdma/connectx_writer.hpp"
@@ -33,6 +35,8 @@ namespace lamina {
 namespace {
 
 namespace rdma = fhbn::rdma;
+
+using Numbers = nb::typed<nb::dict, nb::str, nb::int_>;
 
 constexpr const char* kSenderDoc =
     R"(The sending end of a channel over a NIC. For one thread at a time.
@@ -85,7 +89,7 @@ constexpr const char* kMlx5PortDoc = R"(The same of one that the mlx5 engine can
 nb::bytes gid_of(const rdma::PortAddress& port) { return nb::bytes(port.gid.raw, sizeof port.gid.raw); }
 
 template <typename Writer>
-nb::dict address_of(const Writer& writer) {
+nb::typed<nb::dict, nb::str, std::variant<nb::int_, nb::bytes>> address_of(const Writer& writer) {
   const rdma::VerbsAddress address = writer.address();
   nb::dict said;
   said["lid"] = address.port.lid;
@@ -157,7 +161,7 @@ void connect_soft(rdma::SoftWriter& writer, const std::shared_ptr<fhbn::Segment>
   writer.connect(peer_memory, memory(known_as), memory(told), peer);
 }
 
-nb::dict counts_of(const rdma::SoftWriter& writer) {
+Numbers counts_of(const rdma::SoftWriter& writer) {
   const rdma::SoftCounts& found = writer.counts();
   nb::dict counts;
   counts["doorbells"] = found.doorbells.load();
@@ -183,7 +187,7 @@ void bind_lend(Class bound) {
 }
 
 // Named as in lamina_cuda_nic_queues.
-nb::dict queues_of(const rdma::LentQueue& lent) {
+Numbers queues_of(const rdma::LentQueue& lent) {
   const rdma::QueuePair& pair = lent.writer().queues();
   nb::dict queues;
   const auto address = [&](const char* name, const void* memory) {
@@ -213,7 +217,7 @@ void bind_lent(nb::module_& m) {
   nb::class_<rdma::LentQueue>(m, "LentQueue", kLentDoc, nb::is_final())
       .def_prop_ro("queues", &queues_of)
       .def_prop_ro("state",
-                   [](const rdma::LentQueue& lent) {
+                   [](const rdma::LentQueue& lent) -> nb::typed<nb::tuple, std::uint32_t, nb::ellipsis> {
                      return nb::tuple(nb::cast(std::bit_cast<State>(lent.writer().state())));
                    })
       .def_prop_ro("local_key", [](const rdma::LentQueue& lent) { return lent.writer().local().key; })

@@ -1,4 +1,5 @@
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -6,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -24,6 +26,8 @@ namespace lamina {
 
 namespace {
 
+using Facts = nb::typed<nb::dict, nb::str, nb::any>;
+
 // Batch, KV tokens, rows of these.
 using MomentTuple = std::tuple<std::int64_t, std::int64_t, std::int64_t>;
 // qkv heads, attention groups, fc heads, whole layers.
@@ -34,7 +38,7 @@ h2m2::Moment moment_of(const MomentTuple& from) {
   return {batch, kv_tokens, kv_rows};
 }
 
-nb::dict dict_of(const h2m2::Plan& plan, int layers) {
+Facts dict_of(const h2m2::Plan& plan, int layers) {
   nb::dict out;
   const h2m2::Mapping& m = plan.mapping;
   out["mapping"] = nb::make_tuple(m.qkv, m.attention, m.fc, m.whole_layers);
@@ -52,18 +56,19 @@ nb::dict dict_of(const h2m2::Plan& plan, int layers) {
   return out;
 }
 
-nb::object plan(const nb::dict& board_dict, const nb::dict& shape_dict, const std::string& policy,
-                const MomentTuple& moment_tuple, bool translated, double weights_share, double kv_share) {
+std::optional<Facts> plan(const nb::dict& board_dict, const nb::dict& shape_dict, const std::string& policy,
+                          const MomentTuple& moment_tuple, bool translated, double weights_share,
+                          double kv_share) {
   const h2m2::Board board = board_of(board_dict);
   const h2m2::Shape shape = shape_of(shape_dict);
   const h2m2::Moment moment = moment_of(moment_tuple);
   const auto found = h2m2::make_policy(policy, board, shape, translated, {weights_share, kv_share})
                          ->plan(moment, h2m2::exact_room(board, shape, moment));
-  return found ? nb::object(dict_of(*found, shape.layers)) : nb::none();
+  return found ? std::optional(dict_of(*found, shape.layers)) : std::nullopt;
 }
 
-nb::dict time_of(const nb::dict& board_dict, const nb::dict& shape_dict, const MappingTuple& mapping,
-                 const MomentTuple& moment, bool translated) {
+Facts time_of(const nb::dict& board_dict, const nb::dict& shape_dict, const MappingTuple& mapping,
+              const MomentTuple& moment, bool translated) {
   const h2m2::Shape shape = shape_of(shape_dict);
   const auto [qkv, attention, fc, whole_layers] = mapping;
   const h2m2::Times times(board_of(board_dict), shape);
@@ -71,7 +76,7 @@ nb::dict time_of(const nb::dict& board_dict, const nb::dict& shape_dict, const M
 }
 
 // Bytes of a head (KV group) over all layers.
-nb::dict footprint(const nb::dict& shape, std::int64_t kv_tokens) {
+nb::typed<nb::dict, nb::str, double> footprint(const nb::dict& shape, std::int64_t kv_tokens) {
   const h2m2::Footprint unit = h2m2::footprint(shape_of(shape), kv_tokens);
   nb::dict out;
   out["qkv"] = unit.qkv;

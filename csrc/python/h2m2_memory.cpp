@@ -1,9 +1,11 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "python/arrays.hpp"
@@ -43,7 +45,7 @@ Array<std::int64_t> integers(const T& values) {
   return array_of(std::span<const std::int64_t>(wide));
 }
 
-nb::dict dict_of(const Memory::Traffic& traffic) {
+nb::typed<nb::dict, nb::str, nb::int_> dict_of(const Memory::Traffic& traffic) {
   nb::dict pages;
   pages["allocated"] = traffic.allocated;
   pages["freed"] = traffic.freed;
@@ -52,7 +54,7 @@ nb::dict dict_of(const Memory::Traffic& traffic) {
   return pages;
 }
 
-nb::dict dict_of(const Memory::Occupancy& occupancy) {
+nb::typed<nb::dict, nb::str, nb::int_> dict_of(const Memory::Occupancy& occupancy) {
   nb::dict all;
   all["hbm_qkv"] = occupancy.hbm_qkv;
   all["hbm_kv"] = occupancy.hbm_kv;
@@ -62,7 +64,7 @@ nb::dict dict_of(const Memory::Occupancy& occupancy) {
   return all;
 }
 
-nb::dict dict_of(const Room& room) {
+nb::typed<nb::dict, nb::str, double> dict_of(const Room& room) {
   nb::dict all;
   all["hbm_bytes"] = room.hbm_bytes;
   all["lpddr_bytes"] = room.lpddr_bytes;
@@ -198,7 +200,7 @@ void bind_h2m2_memory(nb::module_& m) {
       "h2m2_reserve",
       [](const nb::dict& board, const nb::dict& shape) {
         const Reserve reserve = reserve_of(board_of(board), shape_of(shape));
-        return nb::make_tuple(reserve.hbm_frames, reserve.lpddr_frames);
+        return std::pair(reserve.hbm_frames, reserve.lpddr_frames);
       },
       "board"_a, "shape"_a,
       "Frames of HBM and LPDDR that are kept free so that what a policy finds to fit does.");

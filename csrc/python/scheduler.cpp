@@ -20,7 +20,9 @@ namespace lamina {
 
 namespace {
 
-Array<Scheduler::Index> rows_of(const std::vector<Scheduler::Index>& rows) {
+using Rows = Array<Scheduler::Index>;
+
+Rows rows_of(const std::vector<Scheduler::Index>& rows) {
   return array_of(std::span<const Scheduler::Index>(rows));
 }
 
@@ -113,7 +115,7 @@ void bind_scheduler(nb::module_& m) {
           "batch"_a = 0, "The batch has run an iteration: the rows that have all their tokens and leave.")
       .def(
           "advance",
-          [](LiveScheduler& live, int batch) {
+          [](LiveScheduler& live, int batch) -> nb::typed<nb::tuple, Rows, Rows> {
             require_batch(live, batch);
             const Scheduler::Change& change = live.advance(batch);
             return nb::make_tuple(rows_of(change.preempted), rows_of(change.joined));

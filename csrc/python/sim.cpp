@@ -22,6 +22,11 @@ namespace {
 template <typename T>
 using Input = nb::ndarray<const T, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
+using Facts = nb::typed<nb::dict, nb::str, nb::any>;
+// Or None, which a callable would refuse.
+template <typename T>
+using Callback = nb::typed<nb::object, nb::typed<nb::callable, T(std::int64_t)>>;
+
 template <typename T>
 std::span<const T> span_of(const Input<T>& column) {
   return {column.data(), column.size()};
@@ -160,7 +165,7 @@ nb::dict dict_of(MemoryRows&& rows) {
   return memory;
 }
 
-nb::dict dict_of(Result&& result) {
+Facts dict_of(Result&& result) {
   nb::dict requests;
   RequestRows& r = result.requests;
   requests["arrival_s"] = seconds_of(std::move(r.arrival));
@@ -230,13 +235,13 @@ std::pair<std::int64_t, std::int64_t> board_kv(const nb::dict& costs) {
   return {room.tokens, room.column_tokens};
 }
 
-nb::dict run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt,
-             const Input<std::int32_t>& output, const Input<std::int64_t>& prefix_offsets,
-             const Input<std::int64_t>& prefix_ids, int prefix_block_tokens, const std::string& mode,
-             std::int64_t concurrency, int batches, const std::string& pipelining, int layers, int pools,
-             std::int64_t tokens_per_pool, int block_tokens, const std::string& admission,
-             std::int64_t max_requests, const nb::dict& costs, const nb::object& priority, Ticks record_from,
-             Ticks record_to, const nb::object& progress, bool check) {
+Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const Input<std::int32_t>& output,
+          const Input<std::int64_t>& prefix_offsets, const Input<std::int64_t>& prefix_ids,
+          int prefix_block_tokens, const std::string& mode, std::int64_t concurrency, int batches,
+          const std::string& pipelining, int layers, int pools, std::int64_t tokens_per_pool,
+          int block_tokens, const std::string& admission, std::int64_t max_requests, const nb::dict& costs,
+          const Callback<std::int64_t>& priority, Ticks record_from, Ticks record_to,
+          const Callback<void>& progress, bool check) {
   Workload workload;
   workload.arrival = span_of(arrival);
   workload.requests = {span_of(prompt),     span_of(output),     span_of(prefix_offsets),

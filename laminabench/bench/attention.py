@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +13,18 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from lamina.attention.worker import TensorWorker
 from lamina.kv import Arena, ArenaShape
-from laminabench.bench.timing import seconds_of, spread
+from laminabench.bench.frame import (
+    QUIET,
+    Report,
+    Spread,
+    Table,
+    Watcher,
+    all_met,
+    ratios,
+    rounds_for,
+    seconds_of,
+    spread,
+)
 
 TARGET_SHARE = 0.8
 BATCH = 16
@@ -45,6 +55,28 @@ CASES = [
 ]
 
 
+@dataclass(frozen=True)
+class Row:
+    """One order of slots of a case."""
+
+    case: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    dtype: str
+    order: str
+    batch: int
+    tokens_each: int
+    kv_bytes: int
+    attention_bytes_per_s: Spread
+    bandwidth_bytes_per_s: Spread
+    sdpa_bytes_per_s: Spread
+    share: Spread
+    rounds: int
+    judged: bool
+    met: bool | None
+
+
 @dataclass
 class Samples:
     """One order of slots: what each round measured, in bytes of keys and values a second."""
@@ -53,36 +85,31 @@ class Samples:
     bandwidth: list[float] = field(default_factory=list)
     sdpa: list[float] = field(default_factory=list)
 
-    def row(self, case: Case, order: str, tokens: int, kv_bytes: int) -> dict[str, object]:
-        shares = [ours / most for ours, most in zip(self.attention, self.bandwidth, strict=True)]
+    def row(self, case: Case, order: str, tokens: int, kv_bytes: int) -> Row:
         judged = case.judged and order in JUDGED_ORDERS
-        share = spread(shares)
-        return {
-            "case": case.name,
-            "heads": case.heads,
-            "kv_heads": case.kv_heads,
-            "head_dim": HEAD_DIM,
-            "dtype": str(case.dtype).removeprefix("torch."),
-            "order": order,
-            "batch": BATCH,
-            "tokens_each": tokens,
-            "kv_bytes": kv_bytes,
-            "attention_bytes_per_s": spread(self.attention),
-            "bandwidth_bytes_per_s": spread(self.bandwidth),
-            "sdpa_bytes_per_s": spread(self.sdpa),
-            "share": share,
-            "rounds": len(shares),
-            "judged": judged,
-            "met": share["median"] >= TARGET_SHARE if judged else None,
-        }
+        share = ratios(self.attention, self.bandwidth)
+        return Row(
+            case.name,
+            case.heads,
+            case.kv_heads,
+            HEAD_DIM,
+            str(case.dtype).removeprefix("torch."),
+            order,
+            BATCH,
+            tokens,
+            kv_bytes,
+            spread(self.attention),
+            spread(self.bandwidth),
+            spread(self.sdpa),
+            share,
+            len(self.attention),
+            judged,
+            share.median >= TARGET_SHARE if judged else None,
+        )
 
 
-def run(
-    seconds: float = 30.0,
-    kv_bytes: int = 256 << 20,
-    progress: Callable[[int, int | None], None] = lambda done, total: None,
-) -> dict[str, object]:
-    """Measure every case for about `seconds` in all; the answer is ready for JSON.
+def run(seconds: float = 30.0, kv_bytes: int = 256 << 20, watcher: Watcher = QUIET) -> Report:
+    """Measure every case for about `seconds` in all.
 
     One call attends for a batch of 16 requests of equal length to one layer's keys and values, `kv_bytes` of
     them, from queries to combined outputs. Requests that begin one after the other have consecutive slots;
@@ -92,20 +119,43 @@ def run(
     same threads, so that what else the machine does slows down both. Beside it, torch's attention is given
     the same keys and values as it would like them: gathered, [requests, heads, tokens, head_dim] each.
     """
-    rows: list[dict[str, object]] = []
-    info: dict[str, object] = {}
+    rows: list[Row] = []
     for done, case in enumerate(CASES):
-        progress(done, len(CASES))
-        with_case = Setting(case, kv_bytes)
-        rows += with_case.measure(seconds / len(CASES))
-        info = {"isa": with_case.worker.native.isa, "threads": with_case.worker.native.threads}
-    return {
+        watcher.progress(done, len(CASES))
+        setting = Setting(case, kv_bytes)
+        rows += setting.measure(seconds / len(CASES))
+    isa, threads = setting.worker.native.isa, setting.worker.native.threads
+    facts = {
         "benchmark": "attention",
         "target_share": TARGET_SHARE,
-        **info,
+        "isa": isa,
+        "threads": threads,
         "rows": rows,
-        "met": all(row["met"] for row in rows if row["judged"]),
+        "met": all_met([row.met for row in rows]),
     }
+    summary = (
+        f"{threads} threads, {isa}; {BATCH} requests, {rows[0].kv_bytes / 1e6:,.0f} MB of keys and values, "
+        f"head_dim {HEAD_DIM}"
+    )
+    return Report(facts, [_table(rows), summary])
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    speeds = ("attention GB/s", "memory GB/s", "share", "min to max", "torch GB/s")
+    cells = [
+        (
+            row.case,
+            row.dtype,
+            row.order,
+            f"{row.attention_bytes_per_s.median / 1e9:.1f}",
+            f"{row.bandwidth_bytes_per_s.median / 1e9:.1f}",
+            *row.share.cells(lambda share: f"{share:.0%}"),
+            f"{row.sdpa_bytes_per_s.median / 1e9:.1f}",
+            row.met,
+        )
+        for row in rows
+    ]
+    return Table(("<heads", "<numbers", "<slots", *speeds, f"<target {TARGET_SHARE:.0%}"), cells)
 
 
 class Setting:
@@ -125,12 +175,11 @@ class Setting:
         self.worker = TensorWorker(case.dtype, case.heads, case.kv_heads, HEAD_DIM)
         self.layer = self.worker.add_layer(self.arena[:, 0], self.arena[:, 1], scale=HEAD_DIM**-0.5)
 
-    def measure(self, seconds: float) -> Iterator[dict[str, object]]:
+    def measure(self, seconds: float) -> Iterator[Row]:
         samples = {order: Samples() for order in ORDERS}
         torchs = self.torchs_attention()
         torchs()
-        deadline = time.perf_counter() + seconds
-        while time.perf_counter() < deadline or len(samples[ORDERS[0]].sdpa) < FEWEST_ROUNDS:
+        for _ in rounds_for(seconds, FEWEST_ROUNDS):
             sdpa = self.kv_bytes / seconds_of(torchs)
             self.read()  # not counted: torch's threads spin for some milliseconds after their work
             for order, found in samples.items():

@@ -1,19 +1,19 @@
 """How much of a GPU's copy bandwidth decode attention reaches, beside torch's own ways to do it.
 
-Not verified on hardware: nobody has run this on a GPU yet. It is written so that the first who has one can.
+Not verified on hardware.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from laminabench.bench.timing import spread
+from laminabench.bench.frame import QUIET, Cell, Report, Spread, Table, Watcher, all_judged, in_turns, spread
 from laminabench.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,10 +24,9 @@ JUDGED_BATCH, JUDGED_CONTEXT = 20, 4096  # the target speaks of these and more
 COPY_BYTES = 1 << 30
 HEAD_DIM = 128
 HEADS = {"gqa-8": (64, 8), "mha": (64, 64)}  # LLaMA3-70B's, LLaMA-65B's
+WAYS = ("lamina", "sdpa", "flex")
 CALLS = 5  # between two events
 AHEAD_CYCLES = 5_000_000  # what the GPU waits while the host launches what is to be timed: some milliseconds
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -51,43 +50,90 @@ class Shape:
         return self.batch >= JUDGED_BATCH and self.context >= JUDGED_CONTEXT
 
 
+@dataclass(frozen=True)
+class Measured:
+    """By name of the way to do it."""
+
+    seconds: Mapping[str, Spread]
+    bandwidth_bytes_per_s: Mapping[str, Spread]
+    share: Mapping[str, float]
+    refused: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Why a shape was not measured."""
+
+    skipped: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One shape."""
+
+    kind: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    batch: int
+    context: int
+    kv_bytes: int
+    judged: bool
+    met: bool | None
+    more: Measured | Skipped
+
+    def cells(self) -> tuple[Cell, ...]:
+        shares = self.more.share if isinstance(self.more, Measured) else {}
+        return (
+            self.kind,
+            f"{self.batch}",
+            f"{self.context:,}",
+            *(f"{shares[way]:.0%}" if way in shares else "-" for way in WAYS),
+            self.more.skipped if isinstance(self.more, Skipped) else self.met,
+        )
+
+
 def run(
     batches: Sequence[int] = (20, 64, 256),
     contexts: Sequence[int] = (4096, 8192, 32768),
     rounds: int = 15,
-    progress: Progress | None = None,
-) -> dict[str, Any]:
-    """Every shape that fits into the GPU's memory, in bf16; the answer is ready for JSON.
+    watcher: Watcher = QUIET,
+) -> Report:
+    """Every shape that fits into the GPU's memory, in bf16.
 
     `lamina` is what a layer pays: begin() and finish() of the worker, over tokens scattered at random in the
     arena, which is the worst a token-granular arena can come to. `sdpa` and `flex` read tensors that lie as
     they like them best. They take turns, round by round. Bandwidth is the bytes of K and V over the time, and
     its share is of what copying a gibibyte reaches, reads and writes counted. The median is judged.
     """
-    torch = _torch_with_cuda()
+    _require_gpu()
+    import torch
+
     copy = spread([_copy_bandwidth() for _ in range(rounds)])
     shapes = [Shape(kind, batch, context) for kind in HEADS for batch in batches for context in contexts]
     rows = []
     for done, shape in enumerate(shapes):
-        if progress:
-            progress(done, len(shapes))
-        rows.append(_measure(shape, rounds, copy["median"]))
+        watcher.progress(done, len(shapes))
+        rows.append(_measure(shape, rounds, copy.median))
         torch.cuda.empty_cache()
-    judged = [row["met"] for row in rows if row["met"] is not None]
-    return {
+    device = torch.cuda.get_device_name()
+    facts = {
         "benchmark": "attention-cuda",
-        "device": torch.cuda.get_device_name(),
+        "device": device,
         "copy_bandwidth_bytes_per_s": copy,
         "target_share": TARGET_SHARE,
         "rows": rows,
-        "met": all(judged) if judged else None,
+        "met": all_judged([row.met for row in rows]),
     }
+    head = f"{device}, which copies {copy.median / 1e9:,.0f} GB/s; bfloat16, slots at random"
+    titles = ("<kind", "batch", "context", *(f"{way}, share of it" for way in WAYS))
+    return Report(
+        facts, [head, Table((*titles, f"<target {TARGET_SHARE:.0%}"), [row.cells() for row in rows])]
+    )
 
 
-def _torch_with_cuda() -> Any:
-    """Torch, if it and the kernels can use a GPU here."""
-    import torch
-
+def _require_gpu() -> None:
+    """A UserError unless torch and the kernels can use a GPU here."""
     from lamina.attention.cuda import require_device
     from lamina.cuda_library import CudaError
 
@@ -95,47 +141,26 @@ def _torch_with_cuda() -> Any:
         require_device()
     except CudaError as missing:
         raise UserError("bench-no-gpu", f"this benchmark needs a GPU: {missing}") from None
-    return torch
 
 
-def _measure(shape: Shape, rounds: int, copy_bandwidth: float) -> dict[str, Any]:
+def _measure(shape: Shape, rounds: int, copy_bandwidth: float) -> Row:
     import torch
 
-    heads, kv_heads = shape.heads
-    row: dict[str, Any] = {
-        "kind": shape.kind,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "head_dim": HEAD_DIM,
-        "batch": shape.batch,
-        "context": shape.context,
-        "kv_bytes": shape.kv_bytes,
-        "judged": shape.judged,
-        "met": None,
-    }
+    head = (shape.kind, *shape.heads, HEAD_DIM, shape.batch, shape.context, shape.kv_bytes, shape.judged)
     free, _ = torch.cuda.mem_get_info()
     # Twice, once in our arena and once as torch's ways want it, and something to work with.
     if 2.2 * shape.kv_bytes + (1 << 30) > free:
-        return row | {
-            "skipped": f"it takes {2.2 * shape.kv_bytes / 1e9:.0f} GB and {free / 1e9:.0f} GB are free"
-        }
+        why = f"it takes {2.2 * shape.kv_bytes / 1e9:.0f} GB and {free / 1e9:.0f} GB are free"
+        return Row(*head, None, Skipped(why))
     contenders, refused = _contenders(shape)
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for call in contenders.values():
         _seconds_of(call)  # the first calls are slower, and not counted
-    for _ in range(rounds):
-        for name, call in contenders.items():
-            seconds[name].append(_seconds_of(call))
-    row["seconds"] = {name: spread(times) for name, times in seconds.items()}
-    row["bandwidth_bytes_per_s"] = {
-        name: spread([shape.kv_bytes / time for time in times]) for name, times in seconds.items()
-    }
-    row["share"] = {
-        name: bandwidth["median"] / copy_bandwidth for name, bandwidth in row["bandwidth_bytes_per_s"].items()
-    }
-    row["refused"] = refused
-    row["met"] = row["share"]["lamina"] >= TARGET_SHARE if shape.judged else None
-    return row
+    seconds = in_turns({name: partial(_seconds_of, call) for name, call in contenders.items()}, rounds)
+    bandwidths = {name: spread([shape.kv_bytes / time for time in times]) for name, times in seconds.items()}
+    shares = {name: bandwidth.median / copy_bandwidth for name, bandwidth in bandwidths.items()}
+    times = {name: spread(each) for name, each in seconds.items()}
+    met = shares["lamina"] >= TARGET_SHARE if shape.judged else None
+    return Row(*head, met, Measured(times, bandwidths, shares, refused))
 
 
 def _contenders(shape: Shape) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
@@ -201,9 +226,10 @@ def _seconds_of(call: Callable[[], object]) -> float:
 
     The GPU is kept waiting until they are all launched, so that it never waits for the host in between.
     """
-    gpu: Any = importlib.import_module("torch.cuda")  # whose types are not told
-    begin, end = (gpu.Event(enable_timing=True) for _ in range(2))
-    gpu._sleep(AHEAD_CYCLES)
+    from torch import cuda
+
+    begin, end = (cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    cuda._sleep(AHEAD_CYCLES)  # type: ignore[no-untyped-call]
     begin.record()
     for _ in range(CALLS):
         call()

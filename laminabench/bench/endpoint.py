@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from laminabench.bench.frame import QUIET, Cell, Report, Table, Watcher, all_met
 from laminabench.errors import UserError
 from laminabench.systems.endpoint.address import parse_url
 from laminabench.systems.endpoint.client import Part
@@ -53,28 +53,83 @@ class Load:
         )
 
 
-def run(
-    loads: list[Load], workers: int, tell: Callable[[int, int], None] = lambda done, all_: None
-) -> dict[str, Any]:
-    """Each load in turn; the answer is ready for JSON."""
+@dataclass(frozen=True)
+class Lateness:
+    """How much later than it was due a request was sent."""
+
+    p50: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A load that was offered."""
+
+    offered_requests_per_s: float
+    offered_tokens_per_s: float
+    tokens_a_chunk: int
+    prompt_tokens: int
+    output_tokens: int
+    gap_ms: float
+    requests: int
+    failed: int
+    requests_per_s: float
+    tokens_per_s: float
+    lateness_ms: Lateness
+    client_cpu_us_per_chunk: float
+    server_cpu_us_per_chunk: float
+    client_cpu_s: float
+    server_cpu_s: float
+    met: bool
+
+    def cells(self) -> tuple[Cell, ...]:
+        late = self.lateness_ms
+        return (
+            f"{self.tokens_a_chunk:,}",
+            f"{self.requests_per_s:,.0f} of {self.offered_requests_per_s:,.0f}",
+            f"{self.tokens_per_s:,.0f} of {self.offered_tokens_per_s:,.0f}",
+            *(f"{ms:.2f}" for ms in (late.p50, late.p99, late.max)),
+            f"{self.client_cpu_us_per_chunk:.1f}",
+            f"{self.server_cpu_us_per_chunk:.1f}",
+            f"{self.failed:,}",
+            self.met,
+        )
+
+
+TITLES = (
+    *("tokens a chunk", "requests/s", "tokens/s", "late p50", "p99", "max ms"),
+    *("client us/chunk", "mock", "failed", ""),
+)
+
+
+def run(loads: Sequence[Load], workers: int, watcher: Watcher = QUIET) -> Report:
+    """One load after the other."""
     rows = []
     for number, load in enumerate(loads):
-        tell(number, len(loads))
+        watcher.progress(number, len(loads))
         rows.append(_measured(load, workers))
-    tell(len(loads), len(loads))
-    return {
+    watcher.progress(len(loads), len(loads))
+    cores = len(os.sched_getaffinity(0))
+    facts = {
         "benchmark": "endpoint",
         "client_workers": workers,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores,
         "target_requests_per_s": TARGET_REQUESTS_PER_S,
         "target_tokens_per_s": TARGET_TOKENS_PER_S,
         "target_lateness_p99_ms": TARGET_LATENESS_MS,
         "loads": rows,
-        "met": all(row["met"] for row in rows),
+        "met": all_met([row.met for row in rows]),
     }
+    clients = "one client process" if workers == 1 else f"{workers} client processes"
+    head = (
+        f"{clients} and a mock server on {cores} cores; target {TARGET_REQUESTS_PER_S:,.0f} requests/s, "
+        f"{TARGET_TOKENS_PER_S:,.0f} tokens/s, lateness p99 within {TARGET_LATENESS_MS:g} ms"
+    )
+    return Report(facts, [head, Table(TITLES, [row.cells() for row in rows])])
 
 
-def _measured(load: Load, workers: int) -> dict[str, Any]:
+def _measured(load: Load, workers: int) -> Row:
     trace = load.trace()
     with mock_server(load) as (url, busy_s):
         setup = EndpointSetup(Behind(parse_url(url)), Served("mock"), retries=0, workers=workers)
@@ -86,7 +141,7 @@ def _measured(load: Load, workers: int) -> dict[str, Any]:
     return _row(load, trace, did, client_s, server_s)
 
 
-def _row(load: Load, trace: Trace, did: list[Did], client_s: float, server_s: float) -> dict[str, Any]:
+def _row(load: Load, trace: Trace, did: list[Did], client_s: float, server_s: float) -> Row:
     calls = {name: np.concatenate([one.noted.calls[name] for one in did]) for name in did[0].noted.calls}
     at_s = np.concatenate([one.noted.chunks["at_s"] for one in did])
     tokens = np.concatenate([one.noted.chunks["tokens"] for one in did])
@@ -98,36 +153,34 @@ def _row(load: Load, trace: Trace, did: list[Did], client_s: float, server_s: fl
     tokens_per_s = float(tokens[steady].sum()) / (last_s - first_s) if last_s > first_s else 0.0
     sent = calls["sent_s"]
     requests_per_s = (len(sent) - 1) / float(sent.max() - sent.min())
-    lateness = {
-        name: float(np.percentile(late_ms, q)) for name, q in (("p50", 50), ("p99", 99), ("max", 100))
-    }
-    return {
-        "offered_requests_per_s": load.requests_per_s,
-        "offered_tokens_per_s": load.requests_per_s * load.output_tokens,
-        "tokens_a_chunk": load.tokens_a_chunk,
-        "prompt_tokens": load.prompt_tokens,
-        "output_tokens": load.output_tokens,
-        "gap_ms": load.gap_s * 1e3,
-        "requests": len(trace),
-        "failed": failed,
-        "requests_per_s": requests_per_s,
-        "tokens_per_s": tokens_per_s,
-        "lateness_ms": lateness,
-        "client_cpu_us_per_chunk": client_s / max(len(at_s), 1) * 1e6,
-        "server_cpu_us_per_chunk": server_s / max(len(at_s), 1) * 1e6,
-        "client_cpu_s": client_s,
-        "server_cpu_s": server_s,
-        "met": (
+    lateness = Lateness(*map(float, np.percentile(late_ms, (50, 99, 100))))
+    return Row(
+        offered_requests_per_s=load.requests_per_s,
+        offered_tokens_per_s=load.requests_per_s * load.output_tokens,
+        tokens_a_chunk=load.tokens_a_chunk,
+        prompt_tokens=load.prompt_tokens,
+        output_tokens=load.output_tokens,
+        gap_ms=load.gap_s * 1e3,
+        requests=len(trace),
+        failed=failed,
+        requests_per_s=requests_per_s,
+        tokens_per_s=tokens_per_s,
+        lateness_ms=lateness,
+        client_cpu_us_per_chunk=client_s / max(len(at_s), 1) * 1e6,
+        server_cpu_us_per_chunk=server_s / max(len(at_s), 1) * 1e6,
+        client_cpu_s=client_s,
+        server_cpu_s=server_s,
+        met=(
             failed == 0
             and requests_per_s >= min(load.requests_per_s, TARGET_REQUESTS_PER_S) * _SLACK
             and tokens_per_s >= min(load.requests_per_s * load.output_tokens, TARGET_TOKENS_PER_S) * _SLACK
-            and lateness["p99"] <= TARGET_LATENESS_MS
+            and lateness.p99 <= TARGET_LATENESS_MS
         ),
-    }
+    )
 
 
 def _nothing(ended: int, made: int) -> None:
-    """Nobody watches."""
+    """No progress is shown."""
 
 
 @contextlib.contextmanager

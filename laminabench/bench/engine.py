@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
 
 import torch
 
 from lamina.attention.worker import TensorWorker
 from lamina.convert.packed import linear
 from lamina.serve import Engine, Sampling, Step
-from laminabench.bench.mini import mini_config
-from laminabench.bench.timing import spread
+from laminabench.bench.frame import QUIET, Cell, Report, Spread, Table, Watcher, ms_text, spread
+from laminabench.bench.mini import mini_config, users_load
 
 TARGET_RATIO = 1.25
 TARGET_HOST_S = 1e-3
@@ -23,9 +23,18 @@ TARGET_HOST_S_PER_REQUEST = 5e-6
 STEPS_PER_ROUND = 3
 
 
+@dataclass(frozen=True)
+class Options:
+    """Of the engine."""
+
+    threads: int  # of the attention worker; 0: one a core
+    backend: Literal["python", "aot"]
+    overlap: bool
+
+
 @dataclass
 class Rounds:
-    """What each round of the alternating run measured, one number a round."""
+    """What the alternating run measured, one number a round."""
 
     iteration_s: list[float] = field(default_factory=list)
     host_s: list[float] = field(default_factory=list)
@@ -38,36 +47,29 @@ class Rounds:
     ratio: list[float] = field(default_factory=list)
 
 
-def run(
-    *,
-    batch: int = 64,
-    context: int = 1024,
-    rounds: int = 7,
-    options: dict[str, Any],
-    progress: Callable[[int, int | None], None] = lambda done, total: None,
-) -> dict[str, object]:
-    """Iterations, their GEMMs alone and the memory's bandwidth, measured in turn; the answer is ready for
-    JSON.
+def run(*, batch: int, context: int, rounds: int, options: Options, watcher: Watcher = QUIET) -> Report:
+    """Iterations, their GEMMs alone and the memory's bandwidth, measured in turn.
 
     Judged is iteration / (GEMMs + KV bytes / bandwidth), round by round, so that a noisy moment of the
     machine falls on both sides of the ratio.
     """
-    engine = _engine(batch, context, rounds, options)
-    gemms = Gemms(engine, batch)
-    found = Rounds()
-    engine.step()  # joins everybody, and touches all memory once
-    gemms.seconds()
-    for round_ in range(rounds):
-        progress(round_, rounds)
-        bandwidth = _read_bandwidth(engine)
-        gemm_s = gemms.seconds()
-        steps = [_timed_step(engine) for _ in range(STEPS_PER_ROUND)]
-        _record(found, engine, steps, gemm_s, bandwidth)
-    progress(rounds, rounds)
-    return _report(found, engine, batch, context, gemms, options)
+    with users_load(f"batch {batch:,}, context {context:,}, {rounds:,} rounds"):
+        engine = _engine(batch, context, rounds, options)
+        gemms = Gemms(engine, batch)
+        measured = Rounds()
+        engine.step()  # admits all requests, and touches all memory once
+        gemms.seconds()
+        for round_ in range(rounds):
+            watcher.progress(round_, rounds)
+            bandwidth = _read_bandwidth(engine)
+            gemm_s = gemms.seconds()
+            steps = [_timed_step(engine) for _ in range(STEPS_PER_ROUND)]
+            _record(measured, engine, steps, gemm_s, bandwidth)
+        watcher.progress(rounds, rounds)
+    return _report(measured, engine, batch, context, gemms, options)
 
 
-def _engine(batch: int, context: int, rounds: int, options: dict[str, Any]) -> Engine:
+def _engine(batch: int, context: int, rounds: int, options: Options) -> Engine:
     steps = 1 + STEPS_PER_ROUND * rounds
     engine = Engine(
         mini_config(),
@@ -76,7 +78,9 @@ def _engine(batch: int, context: int, rounds: int, options: dict[str, Any]) -> E
         load_format="dummy",
         decode_only=True,
         kv_tokens=batch * (context + steps),
-        **options,
+        threads=options.threads,
+        backend=options.backend,
+        overlap=options.overlap,
     )
     # The contexts pass through the one asked for in the middle of the run.
     for _ in range(batch):
@@ -130,51 +134,70 @@ def _timed_step(engine: Engine) -> tuple[float, Step]:
 
 
 def _record(
-    found: Rounds, engine: Engine, steps: list[tuple[float, Step]], gemm_s: float, bandwidth: float
+    rounds: Rounds, engine: Engine, steps: Sequence[tuple[float, Step]], gemm_s: float, bandwidth: float
 ) -> None:
-    shape = engine.core.arena.shape
     iteration_s = statistics.median(took for took, _ in steps)
-    middle = steps[len(steps) // 2][1]
-    kv_read_s = middle.kv_tokens * shape.token_bytes / bandwidth
-    found.iteration_s.append(iteration_s)
+    kv_read_s = steps[len(steps) // 2][1].kv_tokens * engine.core.arena.shape.token_bytes / bandwidth
+    rounds.iteration_s.append(iteration_s)
     for name in ("host_s", "model_s", "attention_s", "sampling_s"):
-        getattr(found, name).append(statistics.median(getattr(step, name) for _, step in steps))
-    found.gemm_s.append(gemm_s)
-    found.kv_read_s.append(kv_read_s)
-    found.bandwidth.append(bandwidth)
-    found.ratio.append(iteration_s / (gemm_s + kv_read_s))
+        getattr(rounds, name).append(statistics.median(getattr(step, name) for _, step in steps))
+    rounds.gemm_s.append(gemm_s)
+    rounds.kv_read_s.append(kv_read_s)
+    rounds.bandwidth.append(bandwidth)
+    rounds.ratio.append(iteration_s / (gemm_s + kv_read_s))
 
 
 def _report(
-    found: Rounds, engine: Engine, batch: int, context: int, gemms: Gemms, options: dict[str, Any]
-) -> dict[str, object]:
+    rounds: Rounds, engine: Engine, batch: int, context: int, gemms: Gemms, options: Options
+) -> Report:
     host_target = TARGET_HOST_S + batch * TARGET_HOST_S_PER_REQUEST
-    ratio, host = spread(found.ratio), spread(found.host_s)
-    return {
+    ratio, host = spread(rounds.ratio), spread(rounds.host_s)
+    parts = {"model": spread(rounds.model_s), "attention": spread(rounds.attention_s)}
+    parts["sampling"] = spread(rounds.sampling_s)
+    iteration, gemms_s, kv_read = spread(rounds.iteration_s), spread(rounds.gemm_s), spread(rounds.kv_read_s)
+    bandwidth, layers = spread(rounds.bandwidth), len(engine.core.conversion.attentions)
+    kv_bytes = batch * context * engine.core.arena.shape.token_bytes
+    threads = {"model": torch.get_num_threads(), "attention": _worker(engine).native.threads}
+    ratio_met, host_met = ratio.median <= TARGET_RATIO, host.median <= host_target
+    facts = {
         "benchmark": "engine",
         "batch": batch,
         "context": context,
-        "layers": len(engine.core.conversion.attentions),
+        "layers": layers,
         "gemm_parameters": gemms.parameters,
-        "kv_bytes": batch * context * engine.core.arena.shape.token_bytes,
-        "threads": {"model": torch.get_num_threads(), "attention": _worker(engine).native.threads},
+        "kv_bytes": kv_bytes,
+        "threads": threads,
         "options": options,
         "gomp_spincount": os.environ.get("GOMP_SPINCOUNT"),
-        "rounds": len(found.ratio),
-        "iteration_s": spread(found.iteration_s),
-        "of_which": {
-            "model_s": spread(found.model_s),
-            "attention_s": spread(found.attention_s),
-            "sampling_s": spread(found.sampling_s),
-            "host_s": host,
-        },
-        "gemms_alone_s": spread(found.gemm_s),
-        "kv_read_s": spread(found.kv_read_s),
-        "read_bandwidth_bytes_per_s": spread(found.bandwidth),
+        "rounds": len(rounds.ratio),
+        "iteration_s": iteration,
+        "of_which": {f"{name}_s": took for name, took in (parts | {"host": host}).items()},
+        "gemms_alone_s": gemms_s,
+        "kv_read_s": kv_read,
+        "read_bandwidth_bytes_per_s": bandwidth,
         "ratio": ratio,
         "target_ratio": TARGET_RATIO,
         "target_host_s": host_target,
-        "ratio_met": ratio["median"] <= TARGET_RATIO,
-        "host_met": host["median"] <= host_target,
-        "met": ratio["median"] <= TARGET_RATIO and host["median"] <= host_target,
+        "ratio_met": ratio_met,
+        "host_met": host_met,
+        "met": ratio_met and host_met,
     }
+    setting = (
+        f"{layers} layers, {gemms.parameters / 1e6:,.0f} M parameters in matrix products, batch {batch}, "
+        f"context {context:,}, {len(rounds.ratio)} rounds; threads: {threads['model']} for the model, "
+        f"{threads['attention']} for attention; slices by {options.backend}, "
+        f"{'with' if options.overlap else 'no'} overlap"
+    )
+    cells = [
+        _cells("iteration", iteration),
+        *(_cells(f"  {name}", took) for name, took in parts.items()),
+        ("  host", *host.cells(ms_text), ms_text(host_target), host_met),
+        _cells("the same GEMMs alone", gemms_s),
+        _cells(f"{kv_bytes / 1e9:.2f} GB of KV at {bandwidth.median / 1e9:.1f} GB/s", kv_read),
+        ("iteration / (GEMMs + KV)", *ratio.cells("{:.2f}".format), f"{TARGET_RATIO:.2f}", ratio_met),
+    ]
+    return Report(facts, [setting, Table(("<what", "median", "min to max", "target", ""), cells)])
+
+
+def _cells(what: str, took: Spread) -> tuple[Cell, ...]:
+    return (what, *took.cells(ms_text), "", "")

@@ -7,8 +7,8 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -20,6 +20,7 @@ import laminabench.baselines
 from lamina.cluster import Layout, Machine
 from lamina.pipeline import Records, Schedule, check_schedule
 from lamina.serve import Engine, Sampling, Step
+from laminabench.baselines.vllm_environment import find
 from laminabench.bench.mini import mini_config
 from laminabench.errors import UserError
 
@@ -30,12 +31,13 @@ LAYOUTS: dict[str, Layout | None] = {
 }
 # Of the requests whose bookkeeping is measured; as long as an answer of the Azure trace on average.
 PROMPT, OUTPUT = 200, 200
+THREADS = 2
 RUNNER = Path(laminabench.baselines.__file__).parent / "vllm" / "decode_steps.py"
 
 
 @dataclass(frozen=True)
 class Load:
-    """What everybody decodes: so many requests that begin together and have all prompts and outputs alike."""
+    """What all contenders decode: requests that begin together, with prompts and outputs of equal lengths."""
 
     batch: int
     prompt: int
@@ -50,13 +52,23 @@ class Load:
         return self.batch * (self.prompt + self.output)
 
 
+@dataclass(frozen=True)
+class Turn:
+    """The load decoded once."""
+
+    seconds: float
+    parts: Mapping[str, float] = field(
+        default_factory=dict
+    )  # of an iteration, by name, as far as they are known
+
+
 class Contender(Protocol):
-    """One who takes turns."""
+    """What takes turns."""
 
     name: str
 
-    def round(self) -> dict[str, float]:
-        """Decode the load once; `seconds` and what else is known of the time."""
+    def round(self) -> Turn:
+        """Decode the load once."""
 
     def close(self) -> None:
         """Give back what it holds."""
@@ -79,11 +91,11 @@ class OurContender:
         )
         self._known = 0
 
-    def round(self) -> dict[str, float]:
+    def round(self) -> Turn:
         """All requests from their first token to their last."""
         load, engine = self._load, self._engine
-        wish = Sampling(max_tokens=load.output, ignore_eos=True)
-        numbers = [engine.submit(load.prompt, wish) for _ in range(load.batch)]
+        sampling = Sampling(max_tokens=load.output, ignore_eos=True)
+        numbers = [engine.submit(load.prompt, sampling) for _ in range(load.batch)]
         steps: list[Step] = []
         started = time.monotonic()
         while not engine.idle:
@@ -91,14 +103,13 @@ class OurContender:
         seconds = steps[-1].ended_s - started
         for number in numbers:
             engine.result(number)
-        found = {"seconds": seconds, "host_s": statistics.median(step.host_s for step in steps)}
+        parts = {"host_s": statistics.median(step.host_s for step in steps)}
         records = engine.records()
-        if records is None:
-            return found | {
-                "model_s": statistics.median(step.model_s for step in steps),
-                "attention_s": statistics.median(step.attention_s for step in steps),
-            }
-        return found | self._of_workers(records)
+        if records is not None:
+            return Turn(seconds, self._of_workers(records) | parts)
+        parts["model_s"] = statistics.median(step.model_s for step in steps)
+        parts["attention_s"] = statistics.median(step.attention_s for step in steps)
+        return Turn(seconds, parts)
 
     def _of_workers(self, records: Records) -> dict[str, float]:
         problems = check_schedule(records, self._engine.schedule)
@@ -136,7 +147,8 @@ class VllmContender:
 
     name = "vllm"
 
-    def __init__(self, load: Load, python: Path, threads: int) -> None:
+    def __init__(self, load: Load, python: Path | None) -> None:
+        python = python or find("cpu").python
         if not python.exists():
             raise UserError(
                 "baseline-python-unusable",
@@ -154,7 +166,7 @@ class VllmContender:
             [
                 *(str(python), str(RUNNER), self._folder.name),
                 *("--batch-max", str(load.batch), "--max-model-len", str(load.prompt + load.output + 1)),
-                *("--kv-bytes", str(blocks * 128 * token_bytes), "--threads", str(threads)),
+                *("--kv-bytes", str(blocks * 128 * token_bytes), "--threads", str(THREADS)),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -166,7 +178,7 @@ class VllmContender:
             self.close()  # or it would go on compiling, for minutes
             raise
 
-    def round(self) -> dict[str, float]:
+    def round(self) -> Turn:
         """As many tokens, by its own clock around its own steps."""
         order = {
             "batch": self._load.batch,
@@ -176,7 +188,7 @@ class VllmContender:
         assert self._process.stdin
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         self._process.stdin.flush()
-        return {"seconds": float(self._heard()["seconds"])}
+        return Turn(float(self._heard()["seconds"]))
 
     def _heard(self) -> dict[str, Any]:
         assert self._process.stdout

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from dataclasses import replace
 
+from laminabench.bench.frame import Report, Timed, all_met, timed, times_table
 from laminabench.bench.sim import simulation_seconds
-from laminabench.bench.timing import timed
 from laminabench.catalog.boards import board
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
@@ -25,16 +25,16 @@ MODEL, BOARD = "gpt3-175b", "h2m2"
 SOLVERS = ("greedy", "oracle")
 LENGTHS = range(16, LONGEST + 1, 16)
 
-Row = dict[str, object]
 
-
-def run(*, repeats: int = 5, decisions: int = 200) -> list[Row]:
-    """A row a measurement: what, median seconds with spread, target, met."""
-    return [
+def run(*, repeats: int = 5, decisions: int = 200) -> Report:
+    """Decisions of both solvers, then whole replays."""
+    rows = [
         *(_decision(solver, repeats, decisions) for solver in SOLVERS),
         _scenario(repeats),
         _hour(resolve("azure-conv", offline=True), repeats),
     ]
+    facts = {"benchmark": "h2m2", "rows": rows, "met": all_met([row.met for row in rows])}
+    return Report(facts, [times_table(rows)])
 
 
 def spec_of(max_num_seqs: int | None = None) -> Spec:
@@ -43,7 +43,7 @@ def spec_of(max_num_seqs: int | None = None) -> Spec:
     return system("h2m2").build(replace(setup, max_num_seqs=max_num_seqs)).spec
 
 
-def _decision(solver: str, repeats: int, decisions: int) -> Row:
+def _decision(solver: str, repeats: int, decisions: int) -> Timed:
     """Over lengths, each by the median of its repeats; judged by the length that takes longest."""
     from laminabench import _sim
 
@@ -61,15 +61,15 @@ def _decision(solver: str, repeats: int, decisions: int) -> Row:
     ]
     seconds = [statistics.median(of_length) for of_length in zip(*measured, strict=True)]
     what = f"a decision of {solver}, {MODEL}, batch {BATCH}, {len(LENGTHS)} lengths"
-    return {**timed(what, seconds, DECISION_TARGET_S), "met": max(seconds) <= DECISION_TARGET_S}
+    return replace(timed(what, seconds, DECISION_TARGET_S), met=max(seconds) <= DECISION_TARGET_S)
 
 
-def _scenario(repeats: int) -> Row:
+def _scenario(repeats: int) -> Timed:
     what = f"the dynamic scenario: {ITERATIONS} iterations of {BATCH} requests, memory managed"
     seconds = simulation_seconds(dynamic_trace(0), spec_of(BATCH), Offered(), repeats)
     return timed(what, seconds, SCENARIO_TARGET_S)
 
 
-def _hour(trace: Trace, repeats: int) -> Row:
+def _hour(trace: Trace, repeats: int) -> Timed:
     seconds = simulation_seconds(trace, spec_of(), Offered(), repeats)
     return timed(f"azure-conv on 1xh2m2/{MODEL}: simulation", seconds, None, requests=len(trace))

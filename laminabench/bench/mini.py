@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import transformers
 
+from lamina.fhbn import ChannelError
+from lamina.kv import ArenaError
+from lamina.serve import EngineError, RequestError
 from laminabench.catalog.to_hf_config import to_hf_config
+from laminabench.errors import UserError
 
 MODEL = "llama-mini"
 LONGEST_TEXT = 65536
@@ -13,3 +20,12 @@ LONGEST_TEXT = 65536
 def mini_config() -> transformers.PreTrainedConfig:
     """As transformers builds it."""
     return transformers.AutoConfig.for_model(**to_hf_config(MODEL, LONGEST_TEXT))
+
+
+@contextlib.contextmanager
+def users_load(what: str) -> Iterator[None]:
+    """Turn what the engine refuses into the user's error: the load is of their choice."""
+    try:
+        yield
+    except (ArenaError, ChannelError, EngineError, RequestError) as error:
+        raise UserError("bench-load-impossible", f"{what}: {error}") from error

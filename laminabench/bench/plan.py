@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from laminabench.bench.timing import spread
+from laminabench.bench.frame import QUIET, Report, Watcher, in_turns, ratios, spread
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices
-from laminabench.plan.asked import DEVICES, affordable, devices_of, papers_budget
 from laminabench.plan.candidate import Candidate, Limits
 from laminabench.plan.front import front, winner
 from laminabench.plan.question import Question
-from laminabench.plan.search import Found, search
+from laminabench.plan.request import DEVICES, affordable, devices_of, papers_budget
+from laminabench.plan.search import search
 from laminabench.systems.registry import MODULES
 from laminabench.traces.resolve import resolve
 
 TARGET_PER_S = 200.0
 TRACE, MODEL, SLO_TBT_P99_MS = "azure-conv", "llama3-70b", 100.0
-
-Row = dict[str, object]
 
 
 def question() -> tuple[Question, list[Candidate]]:
@@ -30,29 +26,45 @@ def question() -> tuple[Question, list[Candidate]]:
     return asked, affordable(asked, list(MODULES), chosen, Limits(papers_budget(shape, devices)))
 
 
-def run(
-    repeats: int = 3, jobs: int | None = None, told: Callable[[int, int], None] = lambda done, total: None
-) -> Row:
+def run(repeats: int = 3, jobs: int | None = None, watcher: Watcher = QUIET) -> Report:
     """Candidates a second of the search, with spread, and by how much it beats the grid in each turn."""
     asked, candidates = question()
-    searched: list[Found] = []
-    ratios: list[float] = []
-    for turn in range(repeats):
-        by_search = search(asked, candidates, jobs=jobs)
-        told(2 * turn + 1, 2 * repeats)
-        by_grid = search(asked, candidates, exhaustive=True, jobs=jobs)
-        told(2 * turn + 2, 2 * repeats)
-        searched.append(by_search)
-        ratios.append(by_grid.seconds / by_search.seconds)
-    rates = spread([len(candidates) / found.seconds for found in searched])
-    return {
-        "what": f"{TRACE} on {MODEL}, TBT p99 of {SLO_TBT_P99_MS:g} ms",
+    turns = in_turns(
+        {
+            "search": lambda: search(asked, candidates, jobs=jobs),
+            "grid": lambda: search(asked, candidates, exhaustive=True, jobs=jobs),
+        },
+        repeats,
+        watcher.progress,
+    )
+    searched, grid = turns["search"][-1].points, turns["grid"][-1].points
+    rates = spread([len(candidates) / found.seconds for found in turns["search"]])
+    ratio = ratios(*([found.seconds for found in turns[name]] for name in ("grid", "search")))
+    what, counts = f"{TRACE} on {MODEL}, TBT p99 of {SLO_TBT_P99_MS:g} ms", dict(turns["search"][-1].counts)
+    same_winner = winner(searched, SLO_TBT_P99_MS) == winner(grid, SLO_TBT_P99_MS)
+    same_front = front(searched, SLO_TBT_P99_MS) == front(grid, SLO_TBT_P99_MS)
+    met = rates.median >= TARGET_PER_S
+    facts = {
+        "benchmark": "plan",
+        "what": what,
         "candidates": len(candidates),
-        "counts": dict(by_search.counts),
+        "counts": counts,
         "candidates_per_s": rates,
         "target_per_s": TARGET_PER_S,
-        "times_faster_than_grid": spread(ratios),
-        "same_winner": winner(by_search.points, SLO_TBT_P99_MS) == winner(by_grid.points, SLO_TBT_P99_MS),
-        "same_front": front(by_search.points, SLO_TBT_P99_MS) == front(by_grid.points, SLO_TBT_P99_MS),
-        "met": rates["median"] >= TARGET_PER_S,
+        "times_faster_than_grid": ratio,
+        "same_winner": same_winner,
+        "same_front": same_front,
+        "met": met,
     }
+    speed = rates.text(lambda rate: f"{rate:,.0f}")
+    times = ratio.text(lambda ratio: f"{ratio:.1f}")
+    same = ["the same" if same else "another" for same in (same_winner, same_front)]
+    return Report(
+        facts,
+        [
+            f"{what}: {len(candidates):,} candidates",
+            (f"search      {speed} candidates/s, target {TARGET_PER_S:g}", met),
+            f"every one   takes {times} times as long; {same[0]} winner, {same[1]} front",
+            ", ".join(f"{count:,} {way}" for way, count in counts.items() if count),
+        ],
+    )

@@ -1,27 +1,38 @@
-"""What prompts cost those who decode meanwhile: their TBT with and without prompts, in turns."""
+"""What prompts cost requests that decode meanwhile: their TBT with and without prompts, in turns."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 
 from lamina.cluster import Layout, Machine
 from lamina.serve import Engine, Sampling
-from laminabench.bench.mini import MODEL, mini_config
-from laminabench.bench.timing import spread
+from laminabench.bench.frame import (
+    QUIET,
+    Cell,
+    Report,
+    Spread,
+    Table,
+    Text,
+    Watcher,
+    plain,
+    ratios,
+    spread,
+)
+from laminabench.bench.mini import MODEL, mini_config, users_load
+from laminabench.errors import UserError
 
 Source = Literal["traffic", "computed"]
 TARGET = 1.10  # p99 TBT with prompts over that without: below
 OWN_CORES = 3  # model worker, attention worker, prefill worker
 # Prompts that wait or are under way, so that prefill workers always have something to do.
 AHEAD = 2
-# The model's weights are not read in less: those who decode have tokens to make until the end.
+# The model's weights are not read in less: decoding requests have tokens to make until the end.
 LEAST_TBT_S = 15e-3
 # Not counted: what comes of the phase before.
 _SETTLE_STEPS = 5
@@ -29,7 +40,7 @@ _SETTLE_STEPS = 5
 
 @dataclass(frozen=True)
 class Offer:
-    """Who decodes, and which prompts come meanwhile."""
+    """Which requests decode, and which prompts come meanwhile."""
 
     source: Source
     tokens_per_s: float  # of made-up prompts
@@ -44,9 +55,17 @@ class Phase:
     """A while of decoding."""
 
     tbt_s: list[float]
-    alone_s: list[float]  # of iterations in which nobody new decoded too, and made the batch larger
+    alone_s: list[float]  # of iterations in which no new request decoded too and made the batch larger
     seconds: float
     prompts: int  # whose KV was there
+
+
+Phases = dict[bool, list[Phase]]  # without and with prompts
+
+
+def default_source() -> Source:
+    """Prompts are computed where the prefill worker has a core of its own for that."""
+    return "computed" if len(os.sched_getaffinity(0)) >= OWN_CORES else "traffic"
 
 
 def _machine(offer: Offer) -> Machine:
@@ -70,9 +89,9 @@ class Decoding:
             load_format="dummy",
             kv_tokens=offer.batch * (offer.context + longest) + AHEAD * (offer.prompt_tokens + 1),
         )
-        wish = Sampling(max_tokens=longest, ignore_eos=True)
+        sampling = Sampling(max_tokens=longest, ignore_eos=True)
         for _ in range(offer.batch):
-            self.engine.submit(self._prompt(offer.context), wish)
+            self.engine.submit(self._prompt(offer.context), sampling)
         while self.engine.step().size < offer.batch:
             pass
 
@@ -84,44 +103,80 @@ class Decoding:
         offer, engine = self._offer, self.engine
         for _ in range(_SETTLE_STEPS):
             last = engine.step().ended_s
-        found, began, under_way = Phase([], [], 0.0, 0), last, set[int]()
+        phase, began, under_way = Phase([], [], 0.0, 0), last, set[int]()
         while last - began < offer.seconds:
             while prompts and len(under_way) < AHEAD:
-                wish = Sampling(max_tokens=1)
-                under_way.add(engine.submit(self._prompt(offer.prompt_tokens), wish))
+                sampling = Sampling(max_tokens=1)
+                under_way.add(engine.submit(self._prompt(offer.prompt_tokens), sampling))
             step = engine.step()
             if step.size < offer.batch:
-                raise RuntimeError("those who decode have made all their tokens before the end")
-            found.tbt_s.append(step.ended_s - last)
+                raise RuntimeError("the decoding requests have made all their tokens before the end")
+            phase.tbt_s.append(step.ended_s - last)
             if step.size == offer.batch:
-                found.alone_s.append(step.ended_s - last)
+                phase.alone_s.append(step.ended_s - last)
             last = step.ended_s
             for number in under_way.intersection(step.ended):
                 under_way.remove(number)
                 engine.result(number)
-                found.prompts += 1
+                phase.prompts += 1
         for number in under_way:
             engine.cancel(number)
             engine.result(number)
-        found.seconds = last - began
-        return found
+        phase.seconds = last - began
+        return phase
 
 
-def run(
-    offer: Offer,
-    *,
-    rounds: int,
-    progress: Callable[[int, int | None], None] = lambda done, total: None,
-) -> dict[str, Any]:
-    """Every phase in every round, so that a noisy moment of the machine falls on all; ready for JSON."""
+@dataclass(frozen=True)
+class Quantiles:
+    """Of times between tokens."""
+
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to compute prompts."""
+
+    tbt: dict[str, Quantiles]  # without and with prompts
+    p50_ratio: Spread
+    p99_ratio: Spread
+    p99_ratio_alone: Spread
+    prompt_tokens_per_s: Spread
+    kv_bytes_per_s: Spread
+
+    def facts(self) -> dict[str, object]:
+        """For JSON, whose keys `with` and `without` are words of Python."""
+        whole = plain(self)
+        assert isinstance(whole, dict)
+        return {**whole.pop("tbt"), **whole}
+
+    def cells(self) -> tuple[Cell, ...]:
+        shown = (self.p99_ratio, self.p99_ratio_alone)
+        return (
+            *(f"{ms:,.1f} ms" for tbt in self.tbt.values() for ms in (tbt.p50_ms, tbt.p99_ms)),
+            *(ratio.text("{:.2f}".format) for ratio in shown),
+            f"{self.prompt_tokens_per_s.median:,.0f}",
+            f"{self.kv_bytes_per_s.median / 1e6:,.0f}",
+        )
+
+
+def run(offer: Offer, *, rounds: int, watcher: Watcher = QUIET) -> Report:
+    """Every phase in every round, so that a noisy moment of the machine falls on all."""
+    if offer.prompt_tokens < 2:
+        why = "a prompt of one token has no KV to compute, give 2 or more"
+        raise UserError("bench-prompt-too-short", f"--prompt-tokens {offer.prompt_tokens}: {why}")
     cores = len(os.sched_getaffinity(0))
     longest = 64 + int(2 * (rounds + 1) * (offer.seconds + 1) / LEAST_TBT_S)
     layouts = {
         "pulled": Layout(pipelining="serial", prefill_workers=1, oversubscribe=cores < OWN_CORES),
         "in turn": Layout(pipelining="serial"),
     }
-    phases: dict[str, dict[bool, list[Phase]]] = {name: {False: [], True: []} for name in layouts}
-    with contextlib.ExitStack() as stack:
+    what = f"batch {offer.batch:,}, context {offer.context:,}, {rounds:,} rounds"
+    phases: dict[str, Phases] = {name: {False: [], True: []} for name in layouts}
+    with users_load(what), contextlib.ExitStack() as stack:
         machine = stack.enter_context(_machine(offer))
         # Side by side, but only one of them works.
         decoding = {name: Decoding(offer, layout, machine, longest) for name, layout in layouts.items()}
@@ -129,21 +184,20 @@ def run(
             stack.callback(one.engine.close)
         token_bytes = decoding["pulled"].engine.core.facts.token_bytes
         for round_ in range(rounds):
-            progress(round_, rounds)
+            watcher.progress(round_, rounds)
             for name, one in decoding.items():
                 # In either order, since contexts grow.
                 for prompts in (False, True) if round_ % 2 == 0 else (True, False):
                     phases[name][prompts].append(one.phase(prompts=prompts))
-        progress(rounds, rounds)
-    return _report(phases, offer, rounds, cores, token_bytes)
+        watcher.progress(rounds, rounds)
+    ways = {name: _way(of_one, offer, token_bytes) for name, of_one in phases.items()}
+    return _report(ways, offer, rounds, cores)
 
 
-def _report(
-    phases: dict[str, dict[bool, list[Phase]]], offer: Offer, rounds: int, cores: int, token_bytes: int
-) -> dict[str, Any]:
-    ways = {name: _way(found, offer, token_bytes) for name, found in phases.items()}
+def _report(ways: dict[str, Way], offer: Offer, rounds: int, cores: int) -> Report:
     judged = offer.source == "traffic" or cores >= OWN_CORES
-    return {
+    met = ways["pulled"].p99_ratio.median < TARGET if judged else None
+    facts = {
         "benchmark": "prefill",
         "model": MODEL,
         "source": offer.source,
@@ -155,33 +209,58 @@ def _report(
         "offered_tokens_per_s": offer.tokens_per_s if offer.source == "traffic" else None,
         "rounds": rounds,
         "seconds": offer.seconds,
-        "ways": ways,
+        "ways": {name: way.facts() for name, way in ways.items()},
         "target_p99_ratio": TARGET,
-        "met": ways["pulled"]["p99_ratio"]["median"] < TARGET if judged else None,
+        "met": met,
     }
+    titles = ("TBT p50", "p99", "with prompts p50", "p99", "p99 ratio", "same batch", "tokens/s", "KV MB/s")
+    text: list[Text] = [
+        f"{MODEL}, bfloat16, {cores} cores: {offer.batch} requests of {offer.context:,} tokens and more "
+        f"decode, prompts of {offer.prompt_tokens:,} tokens come; {rounds} rounds",
+        _what_came(offer, own_core=cores >= OWN_CORES),
+        Table(("<prompts", *titles), [(name, *way.cells()) for name, way in ways.items()]),
+        "same batch: of iterations without requests whose prompts have just come (they decode one token)",
+        (f"p99 TBT with prompts that are pulled, over without: below {TARGET:.2f}", met),
+    ]
+    return Report(facts, text)
 
 
-def _way(found: dict[bool, list[Phase]], offer: Offer, token_bytes: int) -> dict[str, Any]:
-    quiet, busy = ([_quantiles(phase.tbt_s) for phase in found[prompts]] for prompts in (False, True))
-    alone = [_quantiles(phase.alone_s or phase.tbt_s) for phase in found[True]]
-    taken = [phase.prompts * (offer.prompt_tokens - 1) / phase.seconds for phase in found[True]]
-    return {
-        "without": _of_all(found[False]),
-        "with": _of_all(found[True]),
-        "p50_ratio": spread([b[0] / a[0] for a, b in zip(quiet, busy, strict=True)]),
-        "p99_ratio": spread([b[1] / a[1] for a, b in zip(quiet, busy, strict=True)]),
-        # Of iterations of those who decode, by themselves: what the traffic costs, without the newcomers.
-        "p99_ratio_alone": spread([b[1] / a[1] for a, b in zip(quiet, alone, strict=True)]),
-        # Of prompts that were whole by the end of a phase.
-        "prompt_tokens_per_s": spread(taken),
-        "kv_bytes_per_s": spread([tokens * token_bytes for tokens in taken]),
-    }
+def _what_came(offer: Offer, *, own_core: bool) -> str:
+    if offer.source == "traffic":
+        sharing = "" if own_core else ", on a core that it shares with the model worker"
+        return (
+            f"traffic: the prefill worker computes nothing and sends KV of made-up content, "
+            f"{offer.tokens_per_s:,.0f} tokens/s{sharing}"
+        )
+    if own_core:
+        return "computed: the prefill worker computes prompts on a core of its own"
+    return (
+        "computed: the prefill worker computes prompts, and takes the time for it from the model worker, "
+        f"whose core it shares: not judged, that takes {OWN_CORES} cores"
+    )
 
 
-def _of_all(phases: list[Phase]) -> dict[str, float]:
-    every = [each for phase in phases for each in phase.tbt_s]
+def _way(phases: Phases, offer: Offer, token_bytes: int) -> Way:
+    quiet, busy = ([_quantiles(phase.tbt_s) for phase in phases[prompts]] for prompts in (False, True))
+    alone = [_quantiles(phase.alone_s or phase.tbt_s) for phase in phases[True]]
+    # Of prompts that were whole by the end of a phase.
+    taken = [phase.prompts * (offer.prompt_tokens - 1) / phase.seconds for phase in phases[True]]
+    before = [p99 for _, p99 in quiet]
+    return Way(
+        {"without": _of_all(phases[False]), "with": _of_all(phases[True])},
+        ratios([p50 for p50, _ in busy], [p50 for p50, _ in quiet]),
+        ratios([p99 for _, p99 in busy], before),
+        # Of iterations without new requests: what the traffic alone costs.
+        ratios([p99 for _, p99 in alone], before),
+        spread(taken),
+        spread([tokens * token_bytes for tokens in taken]),
+    )
+
+
+def _of_all(phases: list[Phase]) -> Quantiles:
+    every = [tbt_s for phase in phases for tbt_s in phase.tbt_s]
     p50, p99 = _quantiles(every)
-    return {"p50_ms": p50 * 1e3, "p99_ms": p99 * 1e3, "max_ms": max(every) * 1e3, "tokens": len(every)}
+    return Quantiles(p50 * 1e3, p99 * 1e3, max(every) * 1e3, len(every))
 
 
 def _quantiles(tbt_s: list[float]) -> tuple[float, float]:

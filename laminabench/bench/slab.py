@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
 from lamina.kv import Slab
-from laminabench.bench.timing import spread
+from laminabench.bench.frame import Report, Spread, Table, all_met, rounds_for, seconds_of, spread
 
 TARGET_PER_S = 30e6
 TOKENS_PER_SAMPLE = 1 << 18  # several milliseconds of work: far above the clock's grain and a call's cost
@@ -18,36 +16,20 @@ FEWEST_SAMPLES = 5
 
 
 @dataclass(frozen=True)
-class Samples:
+class Row:
     """One kind of call and the rates it reached, in tokens a second."""
 
     operation: str
     requests: int
     tokens_per_request: int
-    rates: list[float]
-
-    @property
-    def judged(self) -> bool:
-        """Whether the target speaks of this row."""
-        if self.operation == "extend":
-            return self.requests >= 256
-        return self.operation == "allocate" and self.tokens_per_request >= 1024
-
-    def row(self) -> dict[str, object]:
-        rates = spread(self.rates)
-        return {
-            "operation": self.operation,
-            "requests": self.requests,
-            "tokens_per_request": self.tokens_per_request,
-            "allocations_per_s": rates,
-            "samples": len(self.rates),
-            "judged": self.judged,
-            "met": rates["median"] >= TARGET_PER_S if self.judged else None,
-        }
+    allocations_per_s: Spread
+    samples: int
+    judged: bool  # whether the target speaks of this row
+    met: bool | None
 
 
-def run(seconds: float = 3.0) -> dict[str, object]:
-    """Measure every kind of call for about `seconds` in all; the answer is ready for JSON.
+def run(seconds: float = 3.0) -> Report:
+    """Measure every kind of call for about `seconds` in all.
 
     An allocation is one token: for `allocate` and `extend` one slot handed out, for `release` one taken back,
     for `fork` one shared. Rates are of whole Python calls, with the making of their results.
@@ -60,18 +42,28 @@ def run(seconds: float = 3.0) -> dict[str, object]:
     prompts = [measure_prompts(n) for n in (1, 128, 1024)]
     decodes = [measure_extend(batch) for batch in (64, 256, 1024, 4096)]
     kinds = [*prompts, *decodes, measure_fork(1024)]
-    rows = [
-        samples.row() for samples in chain.from_iterable(sample(kind, seconds / len(kinds)) for kind in kinds)
-    ]
-    return {
+    rows = [row for kind in kinds for row in sample(kind, seconds / len(kinds))]
+    facts = {
         "benchmark": "slab",
         "target_allocations_per_s": TARGET_PER_S,
         "rows": rows,
-        "met": all(row["met"] for row in rows if row["judged"]),
+        "met": all_met([row.met for row in rows]),
     }
+    titles = ("<call", "requests", "tokens each", "million tokens/s", "min to max")
+    cells = [
+        (
+            row.operation,
+            f"{row.requests:,}",
+            f"{row.tokens_per_request:,}",
+            *row.allocations_per_s.cells(lambda rate: f"{rate / 1e6:,.0f}"),
+            row.met,
+        )
+        for row in rows
+    ]
+    return Report(facts, [Table((*titles, f"<target {TARGET_PER_S / 1e6:g}"), cells)])
 
 
-# One round of a kind of call, tirelessly repeated: yields the seconds that each named operation took.
+# Repeats one round of a kind of call for ever; yields the seconds that the named operations took.
 Rounds = Iterator[dict[str, float]]
 
 
@@ -85,15 +77,22 @@ class Kind:
     rounds: Rounds
 
 
-def sample(kind: Kind, seconds: float) -> list[Samples]:
+def sample(kind: Kind, seconds: float) -> list[Row]:
     """Rounds for about `seconds`, the first not counted: it pages the memory in."""
     names = list(next(kind.rounds))
     rates: dict[str, list[float]] = {name: [] for name in names}
-    deadline = time.perf_counter() + seconds
-    while time.perf_counter() < deadline or len(rates[names[0]]) < FEWEST_SAMPLES:
+    for _ in rounds_for(seconds, FEWEST_SAMPLES):
         for name, took_s in next(kind.rounds).items():
             rates[name].append(kind.tokens_per_round / took_s)
-    return [Samples(name, kind.requests, kind.tokens_per_request, found) for name, found in rates.items()]
+    return [_row(name, kind, measured) for name, measured in rates.items()]
+
+
+def _row(operation: str, kind: Kind, rates: list[float]) -> Row:
+    reached = spread(rates)
+    judged = kind.requests >= 256 if operation == "extend" else kind.tokens_per_request >= 1024
+    judged &= operation in ("extend", "allocate")
+    met = reached.median >= TARGET_PER_S if judged else None
+    return Row(operation, kind.requests, kind.tokens_per_request, reached, len(rates), judged, met)
 
 
 def measure_prompts(n: int) -> Kind:
@@ -109,7 +108,7 @@ def measure_prompts(n: int) -> Kind:
                 slab.allocate(request, n)
 
         while True:
-            yield {"allocate": timed(allocate), "release": timed(lambda: slab.release(leaving))}
+            yield {"allocate": seconds_of(allocate), "release": seconds_of(lambda: slab.release(leaving))}
 
     return Kind(requests, n, requests * n, rounds())
 
@@ -129,7 +128,7 @@ def measure_extend(batch: int) -> Kind:
         while True:
             for request in range(batch):
                 slab.allocate(request, 128)
-            yield {"extend": timed(extend)}
+            yield {"extend": seconds_of(extend)}
             slab.release(decoding)
 
     return Kind(batch, 1, steps * batch, rounds())
@@ -148,16 +147,10 @@ def measure_fork(n: int) -> Kind:
                 slab.fork(-1, child)
 
         while True:
-            yield {"fork": timed(fork)}
+            yield {"fork": seconds_of(fork)}
             slab.release(shuffled(children))
 
     return Kind(children, n, children * n, rounds())
-
-
-def timed(call: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
 
 
 def shuffled(count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

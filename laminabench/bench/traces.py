@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import csv as pa_csv
 
-from laminabench.bench.timing import seconds_of, spread
+from laminabench.bench.frame import QUIET, Report, Spread, Text, Watcher, in_turns, ratios, seconds_of, spread
 from laminabench.traces.catalogue import find
 from laminabench.traces.formats import load_file
 from laminabench.traces.profile_file import read_profile
@@ -24,7 +24,7 @@ CSV_TARGET_S = 1.0
 PARQUET_TARGET_S = 5.0
 PARQUET_TARGET_BYTES = 2e9
 
-# In a process of its own, so that the peak memory is the load's and nobody else's.
+# In a process of its own, so that the peak memory is the load's alone.
 _OPEN_PARQUET = """
 import json, resource, sys, time
 from pathlib import Path
@@ -37,54 +37,100 @@ print(json.dumps({"rows": rows, "seconds": seconds, "peak_bytes": peak}))
 """
 
 
-def run(csv_rows: int, parquet_rows: int, repeats: int = 5) -> dict[str, object]:
-    """Times as medians over alternating repeats, targets beside them."""
+@dataclass(frozen=True)
+class CsvRow:
+    """The CSV's load, beside pandas' in the same run."""
+
+    rows: int
+    bytes: int
+    seconds: Spread
+    pandas_seconds: Spread
+    speedup_over_pandas: Spread
+    target_s: float
+    met: bool
+
+
+@dataclass(frozen=True)
+class ParquetRow:
+    """The parquet's load in a process of its own."""
+
+    rows: int
+    bytes: int
+    seconds: Spread
+    peak_bytes: int
+    target_s: float
+    target_bytes: float
+    met: bool
+
+
+def run(csv_rows: int, parquet_rows: int, repeats: int = 5, watcher: Watcher = QUIET) -> Report:
+    """Write both files, then load them again and again."""
+    watcher.note(f"writing {csv_rows:,} CSV rows and {parquet_rows:,} parquet rows to measure with")
     with tempfile.TemporaryDirectory(prefix="laminabench-bench-") as folder:
         csv_file = Path(folder) / "azure.csv"
         _write_azure_csv(csv_file, csv_rows)
         parquet_file = Path(folder) / "week.parquet"
         save(synthesise(read_profile(find("azure-2024-conv").profile_path), parquet_rows), parquet_file)
-        return {
-            "csv": _measure_csv(csv_file, csv_rows, repeats),
-            "parquet": _measure_parquet(parquet_file, repeats),
-        }
+        csv, parquet = _measure_csv(csv_file, csv_rows, repeats), _measure_parquet(parquet_file, repeats)
+    return Report({"csv": csv, "parquet": parquet}, text(csv, parquet))
 
 
-def _measure_csv(path: Path, rows: int, repeats: int) -> dict[str, object]:
-    ours, pandas = [], []
-    for _ in range(repeats):
-        ours.append(seconds_of(lambda: load_file(path)))
-        pandas.append(seconds_of(lambda: _pandas_load(path)))
-    ratios = [theirs / mine for mine, theirs in zip(ours, pandas, strict=True)]
-    return {
-        "rows": rows,
-        "bytes": path.stat().st_size,
-        "seconds": spread(ours),
-        "pandas_seconds": spread(pandas),
-        "speedup_over_pandas": spread(ratios),
-        "target_s": CSV_TARGET_S,
-        "met": statistics.median(ours) <= CSV_TARGET_S,
-    }
+def text(csv: CsvRow, parquet: ParquetRow) -> list[Text]:
+    ratio = csv.speedup_over_pandas.median
+    than_ours = f"{ratio:.1f} times slower" if ratio >= 1 else f"{1 / ratio:.1f} times faster"
+    return [
+        (f"csv      {csv.rows:>12,} rows  {_seconds(csv.seconds)}  target {csv.target_s:g} s", csv.met),
+        f"         pandas.read_csv in the same run {_seconds(csv.pandas_seconds)}: {than_ours} than ours",
+        (
+            f"parquet  {parquet.rows:>12,} rows  {_seconds(parquet.seconds)}  target {parquet.target_s:g} s, "
+            f"peak {parquet.peak_bytes / 1e9:.2f} GB of {parquet.target_bytes / 1e9:g} GB",
+            parquet.met,
+        ),
+    ]
 
 
-def _measure_parquet(path: Path, repeats: int) -> dict[str, object]:
+def _seconds(took: Spread) -> str:
+    return f"{took.median:.3f} s ({took.min:.3f} to {took.max:.3f})"
+
+
+def _measure_csv(path: Path, rows: int, repeats: int) -> CsvRow:
+    took = in_turns(
+        {
+            "ours": lambda: seconds_of(lambda: load_file(path)),
+            "pandas": lambda: seconds_of(lambda: _pandas_load(path)),
+        },
+        repeats,
+    )
+    ours = spread(took["ours"])
+    return CsvRow(
+        rows=rows,
+        bytes=path.stat().st_size,
+        seconds=ours,
+        pandas_seconds=spread(took["pandas"]),
+        speedup_over_pandas=ratios(took["pandas"], took["ours"]),
+        target_s=CSV_TARGET_S,
+        met=ours.median <= CSV_TARGET_S,
+    )
+
+
+def _measure_parquet(path: Path, repeats: int) -> ParquetRow:
     runs = []
     for _ in range(repeats):
         child = subprocess.run(
             [sys.executable, "-c", _OPEN_PARQUET, str(path)], capture_output=True, text=True, check=True
         )
         runs.append(json.loads(child.stdout))
-    seconds = [run["seconds"] for run in runs]
+    took = spread([run["seconds"] for run in runs])
     peak = max(run["peak_bytes"] for run in runs)
-    return {
-        "rows": runs[0]["rows"],
-        "bytes": path.stat().st_size,
-        "seconds": spread(seconds),
-        "peak_bytes": peak,
-        "target_s": PARQUET_TARGET_S,
-        "target_bytes": PARQUET_TARGET_BYTES,
-        "met": statistics.median(seconds) <= PARQUET_TARGET_S and peak <= PARQUET_TARGET_BYTES,
-    }
+    return ParquetRow(
+        rows=runs[0]["rows"],
+        bytes=path.stat().st_size,
+        seconds=took,
+        peak_bytes=peak,
+        target_s=PARQUET_TARGET_S,
+        target_bytes=PARQUET_TARGET_BYTES,
+        met=took.median <= PARQUET_TARGET_S and peak <= PARQUET_TARGET_BYTES,
+    )
 
 
 def _write_azure_csv(path: Path, rows: int) -> None:

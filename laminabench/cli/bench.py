@@ -1,75 +1,331 @@
-"""`laminabench bench ...`: laminabench measured on this machine, targets beside what came out."""
+"""`laminabench bench ...`: laminabench measured on this machine, targets beside what came out.
+
+Commands parse their options and call a benchmark of `laminabench.bench`; how they print its report is written
+once, in `measuring`.
+"""
 
 from __future__ import annotations
 
+import functools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
 import click
 
+from laminabench.cli import endpoint_extra, engine_extra
 from laminabench.cli.lazy import Lazy, LazyGroup
+from laminabench.cli.output import Output, literal, reporting
+from laminabench.cli.ranges import NumberRange, positive
+from laminabench.cli.traces.options import COUNT
+from laminabench.cli.verdict import device_option, seconds_option, verdict
 
-COMMANDS = (
-    Lazy(
-        "attention",
-        "laminabench.cli.bench_attention:attention",
-        "Decode attention against the memory's bandwidth.",
-        example="laminabench bench attention",
-    ),
-    Lazy(
-        "endpoint",
-        "laminabench.cli.bench_endpoint:endpoint",
-        "Requests and streamed tokens a second of the client for servers.",
-        example="laminabench bench endpoint",
-    ),
-    Lazy(
-        "engine",
-        "laminabench.cli.bench_engine:engine",
-        "An iteration of the engine against its GEMMs and its KV reads.",
-        example="laminabench bench engine",
-    ),
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from laminabench.bench.frame import Report, Text, Watcher
+
+COMMANDS: list[Lazy] = []
+
+
+def measuring(unit: str, example: str) -> Callable[[Callable[..., Report]], click.Command]:
+    """Make a function that takes options and a `watcher`, and returns a Report, a command of `bench`.
+
+    It gets --json, -q and -v. The first line of its docstring is its line in `bench --help`; `unit` is what
+    its progress counts.
+    """
+
+    def command_of(measure: Callable[..., Report]) -> click.Command:
+        @reporting
+        @functools.wraps(measure)
+        def run(out: Output, **options: Any) -> None:
+            from laminabench.bench.frame import Watcher
+
+            with engine_extra.needed(), endpoint_extra.needed(), out.progress(unit, unit=unit) as progress:
+                report = measure(watcher=Watcher(progress, out.note, out.detail), **options)
+            # Printed first: a file that cannot be written does not take it away.
+            out.result(report.json(), lambda console: render(console, report.text))
+            for sentence in report.write():
+                out.note(sentence)
+
+        name, summary = measure.__name__, (measure.__doc__ or "").partition("\n")[0]
+        COMMANDS.append(Lazy(name, f"{__name__}:{name}", summary, example=f"laminabench bench {example}"))
+        return click.command(name)(run)
+
+    return command_of
+
+
+def render(console: Console, text: Sequence[Text]) -> None:
+    """A report's sentences, its judged sentences and its tables."""
+    from rich import table
+
+    from laminabench.bench.frame import Table
+
+    def shown(cell: str | bool | None) -> str:
+        return literal(cell) if isinstance(cell, str) else verdict(cell)
+
+    for part in text:
+        if not isinstance(part, Table):
+            sentence, *met = (part,) if isinstance(part, str) else part
+            console.print(": ".join([literal(sentence), *map(verdict, met)]), soft_wrap=True)
+            continue
+        drawn = table.Table(box=None, pad_edge=False)
+        for title in part.titles:
+            left = title.startswith("<")
+            drawn.add_column(literal(title.removeprefix("<")), justify="left" if left else "right")
+        for row in part.rows:
+            drawn.add_row(*map(shown, row))
+        console.print(drawn)
+
+
+def repeats_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option("--repeats", type=click.IntRange(min=1), default=default, show_default=True)
+
+
+def count_option(name: str, default: int, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return click.option(name, type=COUNT, default=default, show_default=True, help=text)
+
+
+@measuring("cases", "attention")
+@seconds_option("30")
+@click.option(
+    "--kv-mb",
+    metavar="X",
+    callback=positive,
+    default="256",
+    show_default=True,
+    help="Keys and values of one call, in MiB: more than any cache holds, or the caches are measured.",
+)
+@device_option("the GPU kernel")
+def attention(watcher: Watcher, seconds: float, kv_mb: float, device: str) -> Report:
+    """Decode attention against the memory's bandwidth."""
+    if device == "cuda":
+        from laminabench.bench import attention_cuda
+
+        return attention_cuda.run(watcher=watcher)
+    from laminabench.bench.attention import run
+
+    return run(seconds, int(kv_mb * (1 << 20)), watcher)
+
+
+@measuring("loads", "endpoint")
+@click.option(
+    "--request-rate",
+    type=NumberRange(1, 1e6),
+    default=2000.0,
+    show_default=True,
+    help="Requests offered a second.",
+)
+@count_option("--output-tokens", 50, "Of each request.")
+@count_option("--prompt-tokens", 256, "Of each request.")
+@click.option(
+    "--tokens-a-chunk",
+    type=COUNT,
+    multiple=True,
+    default=(1, 5),
+    show_default=True,
+    help="Repeatable: a load for each.",
+)
+@click.option(
+    "--gap-ms", type=NumberRange(1, 1e4), default=10.0, show_default=True, help="Between chunks of a stream."
+)
+@click.option(
+    "--seconds", type=NumberRange(1, 3600), default=5.0, show_default=True, help="That requests are offered."
+)
+@click.option(
+    "--client-workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Client processes."
+)
+def endpoint(
+    watcher: Watcher,
+    request_rate: float,
+    output_tokens: int,
+    prompt_tokens: int,
+    tokens_a_chunk: tuple[int, ...],
+    gap_ms: float,
+    seconds: float,
+    client_workers: int,
+) -> Report:
+    """Requests and streamed tokens a second of the client for servers.
+
+    They are offered to a mock server over loopback, to see how late the client itself sends them. The server
+    is another process on this machine: where the two have no core each, it is measured how they share one.
+    """
+    from laminabench.bench.endpoint import Load, run
+
+    loads = [
+        Load(request_rate, seconds, prompt_tokens, output_tokens, min(tokens, output_tokens), gap_ms / 1e3)
+        for tokens in tokens_a_chunk
+    ]
+    return run(loads, client_workers, watcher)
+
+
+@measuring("rounds", "engine")
+@count_option("--batch", 64, "Requests that decode together.")
+@count_option("--context", 1024, "Tokens of each, on average.")
+@count_option("--rounds", 7, "Rounds of the alternating run.")
+@click.option(
+    "--threads", type=click.IntRange(min=0), default=0, help="Of the attention worker; 0: one a core."
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["python", "aot"]),
+    default="python",
+    show_default=True,
+    help="How slices run; aot compiles for about a minute the first time.",
+)
+@click.option(
+    "--compare",
+    metavar="NAMES",
+    help="Let serial, rotational, one-process and vllm decode in turns instead, as serial,rotational.",
+)
+@count_option("--output-tokens", 64, "With --compare: of each request.")
+@click.option(
+    "--vllm",
+    "vllm_python",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="With --compare: another Python than that of `baseline setup vllm`.",
+)
+@click.option(
+    "--overlap/--no-overlap", default=False, show_default=True, help="Start attention before k and v."
+)
+def engine(
+    watcher: Watcher,
+    batch: int,
+    context: int,
+    rounds: int,
+    threads: int,
+    backend: str,
+    compare: str | None,
+    output_tokens: int,
+    vllm_python: Path | None,
+    overlap: bool,
+) -> Report:
+    """An iteration of the engine against its GEMMs and its KV reads.
+
+    The model is a LLaMA of 246 M parameters in bfloat16 with made-up weights and KV. Beside its iterations,
+    in turn: the same matrix products alone, and how fast the memory can be read at all. With --compare model
+    worker and attention worker have a core each, and layouts of them take turns, with vLLM if it is named.
+    """
+    # Read when torch is loaded. After each matrix product its threads would go on spinning for a millisecond,
+    # on the cores that attention needs then; docs/engine.md tells users of the engine.
+    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+    if compare:
+        from laminabench.bench import engine_compare
+        from laminabench.bench.engine_contenders import Load
+
+        load = Load(batch, context, output_tokens)
+        return engine_compare.run(compare, load, rounds=rounds, vllm_python=vllm_python, watcher=watcher)
+    from laminabench.bench.engine import Options, run
+
+    options = Options(threads, cast('Literal["python", "aot"]', backend), overlap)
+    return run(batch=batch, context=context, rounds=rounds, options=options, watcher=watcher)
+
+
+COMMANDS.append(
     Lazy(
         "fhbn",
         "laminabench.cli.bench_fhbn:fhbn",
         "Ping-pong over each network engine against a copy.",
         example="laminabench bench fhbn --plot fig13.svg",
-    ),
-    Lazy(
-        "h2m2",
-        "laminabench.cli.bench_h2m2:h2m2",
-        "Decisions and replays a second of boards with two memories.",
-        example="laminabench bench h2m2",
-    ),
-    Lazy(
-        "plan",
-        "laminabench.cli.bench_plan:plan",
-        "Candidates per second of the search for a plan, against the grid.",
-        example="laminabench bench plan",
-    ),
-    Lazy(
-        "prefill",
-        "laminabench.cli.bench_prefill:prefill",
-        "Time between tokens while prompts come.",
-        example="laminabench bench prefill",
-    ),
-    Lazy(
-        "sim",
-        "laminabench.cli.bench_sim:sim",
-        "Replays per second of the virtual cluster.",
-        example="laminabench bench sim --week",
-    ),
-    Lazy(
-        "slab",
-        "laminabench.cli.bench_slab:slab",
-        "Token allocations per second of the KV slab allocator.",
-        example="laminabench bench slab --json",
-    ),
-    Lazy(
-        "traces",
-        "laminabench.cli.bench_traces:traces",
-        "Loading a large CSV and a huge parquet trace.",
-        example="laminabench bench traces",
-    ),
+    )
 )
 
 
-@click.group(cls=LazyGroup, table=COMMANDS)
+@measuring("measurements", "h2m2")
+@repeats_option(5)
+def h2m2(watcher: Watcher, repeats: int) -> Report:  # noqa: ARG001 - it takes seconds
+    """Decisions and replays a second of boards with two memories."""
+    from laminabench.bench.h2m2 import run
+
+    return run(repeats=repeats)
+
+
+@measuring("searches", "plan")
+@repeats_option(3)
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes at once; as many as cores by default.")
+def plan(watcher: Watcher, repeats: int, jobs: int | None) -> Report:
+    """Candidates per second of the search for a plan, against the grid."""
+    from laminabench.bench.plan import run
+
+    return run(repeats, jobs, watcher)
+
+
+@measuring("rounds", "prefill")
+@click.option(
+    "--source",
+    type=click.Choice(["traffic", "computed"]),
+    help="What the prefill worker sends: KV of made-up content, or prompts that it computes. By default "
+    "computed with 3 cores, traffic with fewer.",
+)
+@click.option(
+    "--prompt-tokens-per-s",
+    metavar="N",
+    callback=positive,
+    default="2000",
+    show_default=True,
+    help="With traffic: how fast it comes.",
+)
+@count_option("--batch", 8, "Requests that decode.")
+@count_option("--context", 1024, "Tokens of each, at first.")
+@count_option("--prompt-tokens", 1024, "Of each prompt.")
+@count_option("--rounds", 5, "Rounds of the alternating run.")
+@seconds_option("6", " in each of a round's four parts")
+def prefill(
+    watcher: Watcher,
+    source: Literal["traffic", "computed"] | None,
+    prompt_tokens_per_s: float,
+    batch: int,
+    context: int,
+    prompt_tokens: int,
+    rounds: int,
+    seconds: float,
+) -> Report:
+    """Time between tokens while prompts come.
+
+    Once with a prefill worker, whose KV the attention worker pulls between its other work, and once with
+    prompts that the model worker computes in the batch's turn. llama-mini in bfloat16 with made-up weights, a
+    model worker and an attention worker, one batch.
+    """
+    from laminabench.bench.prefill import Offer, default_source, run
+
+    offer = Offer(source or default_source(), prompt_tokens_per_s, batch, context, prompt_tokens, seconds)
+    return run(offer, rounds=rounds, watcher=watcher)
+
+
+@measuring("rounds", "sim --week")
+@click.option("--week", is_flag=True, help="Also the 27-million-request week (over a minute).")
+@repeats_option(5)
+def sim(watcher: Watcher, week: bool, repeats: int) -> Report:
+    """Replays per second of the virtual cluster, and the whole command."""
+    from laminabench.bench.sim import run
+
+    return run(week=week, repeats=repeats, watcher=watcher)
+
+
+@measuring("calls", "slab --json")
+@seconds_option("3")
+def slab(watcher: Watcher, seconds: float) -> Report:  # noqa: ARG001 - it takes seconds
+    """Token allocations per second of the KV slab allocator."""
+    from laminabench.bench.slab import run
+
+    return run(seconds)
+
+
+@measuring("files", "traces")
+@click.option("--csv-rows", type=click.IntRange(min=1), default=1_000_000, show_default=True)
+@click.option("--parquet-rows", type=click.IntRange(min=1), default=27_000_000, show_default=True)
+@repeats_option(5)
+def traces(watcher: Watcher, csv_rows: int, parquet_rows: int, repeats: int) -> Report:
+    """Loading a large CSV and a huge parquet trace.
+
+    The CSV is in Azure's format, and pandas loads it beside us.
+    """
+    from laminabench.bench.traces import run
+
+    return run(csv_rows, parquet_rows, repeats, watcher)
+
+
+@click.group(cls=LazyGroup, table=tuple(COMMANDS))
 def bench() -> None:
     """Measure laminabench itself on this machine."""

@@ -85,7 +85,7 @@ def check(
     out.result(result, lambda console: render(console, verdicts, changed, verbose=out.verbose))
     if failed and not update:
         raise CheckFailedError(
-            f"{headline(verdicts)}; if that is meant, `laminabench check --update` keeps it"
+            "check-moved", f"{headline(verdicts)}; if that is meant, `laminabench check --update` keeps it"
         )
 
 

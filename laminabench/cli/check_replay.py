@@ -52,11 +52,13 @@ def require_flags(path: Path, case: Case) -> None:
                 what = "true or false" if option.is_flag else "a value, not true or false"
             else:
                 continue
-            raise UserError(f"{path}: case '{case.name}' has {name} = {value!r}; it takes {what}")
+            raise UserError(
+                "case-value", f"{path}: case '{case.name}' has {name} = {value!r}; it takes {what}"
+            )
         try:
             replay.make_context("laminabench replay", arguments(values))
         except click.UsageError as error:
-            raise UserError(f"{path}: case '{case.name}': {_sentence(error)}") from None
+            raise UserError("case-value", f"{path}: case '{case.name}': {_sentence(error)}") from None
 
 
 def replayed(folder: Path, case: Case, told: Callable[[], None] = lambda: None) -> tuple[Obtained, float]:
@@ -68,9 +70,9 @@ def replayed(folder: Path, case: Case, told: Callable[[], None] = lambda: None) 
     try:
         found = _measured(folder, case, told) if case.measured else _modelled(folder, case)
     except (UserError, CheckFailedError) as error:
-        raise type(error)(f"case '{case.name}': {error}") from error
+        raise error.within(f"case '{case.name}'") from error
     except click.UsageError as error:
-        raise UserError(f"case '{case.name}': {_sentence(error)}") from None
+        raise UserError("case-value", f"case '{case.name}': {_sentence(error)}") from None
     except Interrupted:
         # What it says of going on is of a Run that nobody keeps.
         raise KeyboardInterrupt from None
@@ -116,7 +118,9 @@ def _manifest(folder: Path, values: Mapping[str, Any]) -> tuple[str, Manifest]:
             replay.main([*typed, "--out", str(run), "-q"], "laminabench replay", standalone_mode=False)
         manifest = read_manifest(run)
         if manifest.partial:
-            raise CheckFailedError(f"its Run cannot be judged, it is {manifest.partial.sentence}")
+            raise CheckFailedError(
+                "check-partial", f"its Run cannot be judged, it is {manifest.partial.sentence}"
+            )
         return shlex.join(["laminabench", "replay", *typed, "--no-out"]), manifest
 
 
@@ -125,7 +129,7 @@ def _metrics(case: Case, manifest: Manifest) -> dict[str, float | None]:
     known = dict(_numbers(to_json(manifest.summary)))
     for metric in case.metrics:
         if metric not in known:
-            raise UserError(f"no metric is called '{metric}'; {nearest(metric, known)}")
+            raise UserError("metric-unknown", f"no metric is called '{metric}'; {nearest(metric, known)}")
     return {metric: known[metric] for metric in case.metrics}
 
 

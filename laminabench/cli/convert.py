@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from laminabench.cli.output import Output, reporting
+from laminabench.cli.engine_extra import needed
+from laminabench.cli.output import Output, literal, reporting
+from laminabench.conversion.source import model_source
+from laminabench.errors import CheckFailedError
 
-# A small one is done before a note could be read.
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from laminabench.conversion.products import Product
+    from laminabench.conversion.report import ConversionReport, FamilyRow, SliceReport
+
+Row = TypeVar("Row")
+Member = TypeVar("Member")
+Key = TypeVar("Key", bound=Hashable)
+
+# A smaller one is converted before a note could be read.
 _LONG = 16
+_PARTS = {
+    "query": "before q is sent",
+    "keyvalue": "q is sent: k and v",
+    "rest": "during attention",
+    "logits": "up to the logits",
+}
 
 
 @click.command()
@@ -59,55 +80,39 @@ def convert(
     if families and (graph or source or index is not None):
         raise click.UsageError("--graph, --slice and --source are for one MODEL")
     if families:
-        _families(out, dtype, rope)
+        _convert_families(out, dtype, rope)
         return
     assert model is not None
-    _one(out, model, graph=graph, index=index, rope=rope, dtype=dtype, source=source)
-
-
-def _one(
-    out: Output,
-    name: str,
-    *,
-    graph: Path | None,
-    index: int | None,
-    rope: str,
-    dtype: str | None,
-    source: bool,
-) -> None:
-    from laminabench.cli.convert_text import render, render_instructions, render_source
-    from laminabench.cli.engine_extra import needed
-    from laminabench.conversion.asked import asked
-    from laminabench.errors import CheckFailedError
     from laminabench.figures.converted_layer import draw_slice
     from laminabench.figures.drawn import check_target
 
     if graph is not None:
         check_target(graph)
-    model = asked(name)
-    layers = model.layers()
+    chosen = model_source(model)
+    layers = chosen.layers()
     if layers is not None and layers >= _LONG:
-        out.note(f"running {layers} layers of {model.name} symbolically: about a tenth of a second each")
+        out.note(f"running {layers} layers of {chosen.name} symbolically: about a tenth of a second each")
     with needed():  # torch takes seconds to import
         from laminabench.conversion.report import check_slice, report, typical_slice
 
-    facts = report(model, dtype, rope)
+    facts = report(chosen, dtype, rope)
     if index is not None:
         check_slice(facts, index)
+    shown: dict[str, object] = {**facts}
     if graph is not None:
         drawn = typical_slice(facts) if index is None else index
         draw_slice(facts, drawn, graph)
-        facts["graph"] = {"slice": drawn, "path": str(graph)}
+        shown["graph"] = {"slice": drawn, "path": str(graph)}
         out.note(f"drew slice {drawn} into {graph}")
 
-    def text(console: Any) -> None:
-        render(console, facts)
+    def text(console: Console) -> None:
+        _model(console, facts)
         if out.verbose:
-            render_instructions(console, facts, index)
+            _instructions(console, facts, index)
         if source:
-            render_source(console, facts, index)
+            _source(console, facts, index)
 
-    out.result(facts, text)
+    out.result(shown, text)
     if not facts["transfer_agrees"]:
         wrong = next(row for row in facts["transfer"] if not row["agrees"])
         raise CheckFailedError(
@@ -117,23 +122,212 @@ def _one(
         )
 
 
-def _families(out: Output, dtype: str | None, rope: str) -> None:
+def _convert_families(out: Output, dtype: str | None, rope: str) -> None:
     from laminabench.catalog.small_models import SMALL_MODELS
-    from laminabench.cli.convert_text import render_families
-    from laminabench.cli.engine_extra import needed
-    from laminabench.conversion.asked import asked
-    from laminabench.errors import CheckFailedError
 
     with needed():
         from laminabench.conversion.report import report, summary
 
-    rows = []
+    rows: list[FamilyRow] = []
     with out.progress("converting", unit="families") as progress:
         for done, name in enumerate(SMALL_MODELS):
             progress(done, len(SMALL_MODELS))
-            rows.append(summary(report(asked(name), dtype, rope)))
-    out.result({"families": rows}, lambda console: render_families(console, rows))
+            rows.append(summary(report(model_source(name), dtype, rope)))
+    out.result({"families": rows}, lambda console: _families(console, rows))
     if wrong := [row["family"] for row in rows if not row["transfer_agrees"]]:
         raise CheckFailedError(
             "convert-bytes-moved", f"{', '.join(wrong)}: the bytes moved are not (2 + 2/G) e d"
         )
+
+
+def _model(console: Console, facts: ConversionReport) -> None:
+    """The model, its attention, its slices by class, what is saved between them and what is moved."""
+    count = len(facts["classes"])
+    console.print(
+        f"[bold]{literal(facts['model'])}[/bold]: cut at {facts['layers']} attention operators into "
+        f"{len(facts['slices'])} slices of {count} class{'es' if count != 1 else ''}; {facts['dtype']}, "
+        f"RoPE tables {'carried' if facts['rope'] == 'carry' else 'recomputed'}; {facts['seconds']:.1f} s"
+    )
+    assumed = f"; by transformers' defaults: {', '.join(facts['assumed'])}" if facts["assumed"] else ""
+    console.print(f"shapes from {literal(facts['shapes_from'])}{assumed}", style="dim")
+    for part in (_attentions, _classes, _saved, _transfer):
+        part(console, facts)
+
+
+def _attentions(console: Console, facts: ConversionReport) -> None:
+    groups = _grouped(facts["attentions"], lambda op: tuple(op.values())[1:], lambda op: int(op["layer"]))
+    table = _table("attention of layers", ">heads", ">KV heads", ">head dim", ">scale", ">window", ">softcap")
+    for (heads, kv_heads, head_dim, scale, window, softcap), layers in groups:
+        table.add_row(
+            _ranges(layers), f"{heads}", f"{kv_heads}", f"{head_dim}", f"{scale:.4g}",
+            f"{window:,}" if window else "all", f"{softcap:g}" if softcap else "none",
+        )  # fmt: skip
+    _titled(console, "Attention operators", table)
+
+
+def _classes(console: Console, facts: ConversionReport) -> None:
+    table = _table(
+        "class", "slices", "part", ">operators", ">weights MB", "matrix products, in order", wide=5
+    )
+    for kind in facts["classes"]:
+        work = facts["slices"][kind["slices"][0]]["products"]
+        for place, part in enumerate(work):
+            table.add_row(
+                *((f"{kind['index']}", _ranges(kind["slices"])) if place == 0 else ("", "")),
+                _PARTS[part["part"]],
+                f"{part['operators']}" if part["operators"] else "-",
+                f"{part['weight_bytes'] / 1e6:,.1f}" if part["weight_bytes"] else "-",
+                literal(", ".join(_product(one) for one in part["products"]) or "-"),
+            )
+    _titled(console, "What a slice runs", table)
+    console.print(_overlap(facts))
+
+
+def _overlap(facts: ConversionReport) -> str:
+    """One sentence on what the typical slice has left to do while attention runs."""
+    kind = max(facts["classes"][:-1], key=lambda one: len(one["slices"]))
+    query, keyvalue, rest = facts["slices"][kind["slices"][0]]["products"]
+    whole = sum(part["weight_bytes"] for part in (query, keyvalue, rest))
+    share = (keyvalue["weight_bytes"] + rest["weight_bytes"]) / whole if whole else 0.0
+    names = ", ".join(one["name"] for part in (keyvalue, rest) for one in part["products"])
+    return literal(
+        f"Overlap: attention over the earlier tokens runs while a slice of class {kind['index']} computes "
+        f"{names}: {share:.1%} of its weights."
+    )
+
+
+def _saved(console: Console, facts: ConversionReport) -> None:
+    groups = _grouped(
+        [piece for piece in facts["slices"] if piece["cut"]],
+        lambda piece: (
+            piece["cut_bytes"],
+            tuple((v["made_by"], v["type"], v["bytes"]) for v in piece["cut"]),
+        ),
+        lambda piece: piece["index"],
+    )
+    table = _table("after slices", ">bytes", "values on the cut", wide=2)
+    for (total, values), slices in groups:
+        table.add_row(_ranges(slices), f"{total:,}", literal(_values(values) or "nothing"))
+    _titled(console, "Context saved around attention, for one request", table)
+
+
+def _values(values: Iterable[tuple[str, str, int]]) -> str:
+    """What is saved, equal types together: `cos, sin bfloat16[B, 1, 1, 128] 2 x 256 B`."""
+    words = []
+    for (kind, size), names in _grouped(values, lambda value: value[1:], lambda value: value[0]):
+        if size:  # tokens and positions are known everywhere
+            often = f"{len(names)} x " if len(names) > 1 else ""
+            words.append(f"{', '.join(names)} {kind} {often}{size:,} B")
+    return "; ".join(words)
+
+
+def _transfer(console: Console, facts: ConversionReport) -> None:
+    groups = _grouped(facts["transfer"], lambda row: tuple(row.values())[1:], lambda row: row["layer"])
+    table = _table("layers", ">q", ">k", ">v", ">output", ">sum", ">(2 + 2/G) e d", "")
+    for (*counted, formula, expected, agrees), layers in groups:
+        table.add_row(
+            _ranges(layers), *(f"{count:,}" for count in counted), f"{formula} = {expected:,.0f}",
+            "[green]agrees[/green]" if agrees else "[red]differs[/red]",
+        )  # fmt: skip
+    _titled(console, "Bytes between model and attention workers, for one token and layer", table)
+    console.print(
+        "counted on the slices; G: query heads to a KV head, e: bytes of an element, d: heads x head dim; "
+        "B: requests of a batch",
+        style="dim",
+    )
+
+
+def _instructions(console: Console, facts: ConversionReport, index: int | None) -> None:
+    """Every instruction, of the first slice of each class or of one slice."""
+    for piece in _chosen(facts, index):
+        console.print(f"\n[bold]Slice {piece['index']}[/bold] (class {piece['class']}), all instructions")
+        for part in piece["parts"]:
+            console.print(f"  {_PARTS[part['name']]}")
+            for one in part["instructions"]:
+                weights = [weight["name"] for weight in one["weights"]]
+                words = f"    {one['result']} = {one['op']}({', '.join([*one['inputs'], *weights])})"
+                console.print(f"{words} {one['type'] or ''}".rstrip(), markup=False, soft_wrap=True)
+            console.print(
+                f"    gives {', '.join(value['name'] for value in part['gives'])}",
+                markup=False,
+                soft_wrap=True,
+            )
+
+
+def _source(console: Console, facts: ConversionReport, index: int | None) -> None:
+    """The generated Python of each class, or of one slice's."""
+    for piece in _chosen(facts, index):
+        kind = facts["classes"][piece["class"]]
+        console.print(f"\n# class {kind['index']}: slices {_ranges(kind['slices'])}")
+        console.print(kind["source"].rstrip(), markup=False, soft_wrap=True)
+
+
+def _families(console: Console, rows: Iterable[FamilyRow]) -> None:
+    """A line each."""
+    titles = ("family", ">slices", ">classes", ">context\nbytes", ">GEMMs\nbefore q", ">with\nk, v")
+    table = _table(*titles, ">during\nattention", ">bytes moved\nper token, layer", "(2 + 2/G) e d")
+    for row in rows:
+        table.add_row(
+            f"[bold]{row['family']}[/bold]",
+            f"{row['slices']}",
+            f"{row['classes']}",
+            f"{row['context_bytes']:,}",
+            *(f"{row['products'][part]}" for part in ("query", "keyvalue", "rest")),
+            f"{row['transfer_bytes']:,}",
+            "[green]agrees[/green]" if row["transfer_agrees"] else "[red]differs[/red]",
+        )
+    console.print(table)
+    console.print(
+        "Small models, made up: 4 layers of width 512. `laminabench convert llama` says more of one.",
+        style="dim",
+    )
+
+
+def _chosen(facts: ConversionReport, index: int | None) -> list[SliceReport]:
+    wanted = [kind["slices"][0] for kind in facts["classes"]] if index is None else [index]
+    return [facts["slices"][number] for number in wanted]
+
+
+def _product(one: Product) -> str:
+    return f"{one['name']} {'x'.join(map(str, one['shape']))}".rstrip()
+
+
+def _table(*titles: str, wide: int | None = None) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, title in enumerate(titles):
+        right = title.startswith(">")
+        table.add_column(
+            literal(title.removeprefix(">")), justify="right" if right else "left", no_wrap=place != wide
+        )
+    return table
+
+
+def _titled(console: Console, title: str, table: Table) -> None:
+    console.print(f"\n[bold]{title}[/bold]")
+    console.print(table)
+
+
+def _grouped(
+    rows: Iterable[Row], key: Callable[[Row], Key], member: Callable[[Row], Member]
+) -> list[tuple[Key, list[Member]]]:
+    """The members of equal rows, by what they have in common."""
+    groups: dict[Key, list[Member]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(member(row))
+    return list(groups.items())
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """`0-3, 5`; from many pieces the first two, and how many numbers there are."""
+    pieces: list[list[int]] = []
+    count = 0
+    for number in numbers:
+        count += 1
+        if pieces and pieces[-1][-1] == number - 1:
+            pieces[-1][1:] = [number]
+        else:
+            pieces.append([number])
+    words = ["-".join(map(str, piece)) for piece in pieces]
+    return ", ".join(words) if len(words) <= 4 else f"{', '.join(words[:3])}, ... ({count})"

@@ -17,6 +17,16 @@ import click
 
 from laminabench.errors import CheckFailedError, UserError
 
+# Of the packages that only some commands import, late: which extra brings them.
+EXTRAS = {
+    **dict.fromkeys(("matplotlib", "pandas", "scipy", "seaborn"), "figures"),
+    **dict.fromkeys(("msgpack", "ray", "safetensors", "torch", "transformers"), "engine"),
+    **dict.fromkeys(("fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"), "engine,serve"),
+    **dict.fromkeys(("httptools", "uvloop"), "endpoint"),
+    "plotly": "report",
+    "tokenizers": "tokenize",
+}
+
 DONE, CHECK_FAILED, WRONG_USE, BUG, INTERRUPTED, TERMINATED = 0, 1, 2, 70, 130, 143
 
 
@@ -107,9 +117,19 @@ def end_of(error: Exception) -> End:
     if isinstance(error, MemoryError):
         sentence = "this needs more memory than there is; ask for fewer or smaller requests"
         return End(WRONG_USE, f"laminabench: error: {sentence}", "out-of-memory")
+    if isinstance(error, ModuleNotFoundError) and (sentence := missing_package(error.name or "")):
+        return End(WRONG_USE, f"laminabench: error: {sentence}", "package-missing")
     return End(
         BUG,
         f"laminabench: internal error: {type(error).__name__}: {error}; this is a bug: "
         "please report it with what LAMINABENCH_DEBUG=1 shows",
         "internal",
     )
+
+
+def missing_package(name: str) -> str:
+    """How to get a package that is not installed; nothing if it is none that may be missing."""
+    if name == "lamina._native":
+        return "this needs the engine, whose native part is not built (`make replay` builds none): make setup"
+    extra = EXTRAS.get(name.partition(".")[0])
+    return f"this needs {name}, which is not installed: pip install 'laminabench[{extra}]'" if extra else ""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from laminabench.errors import UserError
 
 # Which extra brings what.
-EXTRAS = {"httptools": "endpoint", "msgspec": "endpoint", "uvloop": "endpoint", "tokenizers": "tokenize"}
+EXTRAS = {"httptools": "endpoint", "uvloop": "endpoint", "tokenizers": "tokenize"}
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from laminabench.systems.registry import MODULES
 if TYPE_CHECKING:
     from laminabench.plan.answer import Answer
     from laminabench.plan.question import Question
-    from laminabench.traces.table import Trace
+    from laminabench.plan.request import PlanRequest
 
 
 @click.command()
@@ -68,7 +68,9 @@ if TYPE_CHECKING:
 )
 @trace_options
 @reporting
-def plan(out: Output, workload: TraceOptions, **flags: Any) -> None:
+def plan(
+    out: Output, workload: TraceOptions, trace_name: str, top: int | None, plot: Path | None, **flags: Any
+) -> None:
     """Find the deployment that serves a trace cheapest within a limit of TBT, all modelled.
 
     \b
@@ -79,109 +81,76 @@ def plan(out: Output, workload: TraceOptions, **flags: Any) -> None:
     Exit code 1: nothing meets the limit; which candidate comes nearest is said.
     """
     from laminabench.cli.plan_text import render
-    from laminabench.plan.verdict import require_possible, require_winner
+    from laminabench.plan.answer import require_possible, require_winner
 
-    check_flags(flags, out)
-    trace = workload.load(flags["trace_name"], out)
-    if flags["mode"] == "open" and not trace.meta.has_arrivals:
-        raise UserError(
-            "trace-no-arrivals",
-            f"{trace.meta.name} has no arrival times; an open plan of it needs --request-rate",
-        )
-    found = [_answer(question, flags, out) for question in _questions(trace, flags)]
-    for each in found:
-        require_possible(each)
-    result = {**_head(trace, flags), "answers": [each.row() for each in found], "plot": None}
-    if flags["plot"]:
+    request = asked(out, plot, **flags)
+    trace = workload.load(trace_name, out)
+    answers = [_answer(request, question, out) for question in request.questions(trace)]
+    for answer in answers:
+        require_possible(answer)
+    if plot:
         from laminabench.figures.planned import draw
 
-        draw(result, flags["plot"])
-        result["plot"] = str(flags["plot"])
-        out.note(f"drew {flags['plot']}")
-    out.result(result, lambda console: render(console, result, flags["top"] or 0))
-    for each in found:
-        require_winner(each)
+        draw(request, trace, answers, plot)
+        out.note(f"drew {plot}")
+    rows = [answer.row() for answer in answers]
+    result = {**request.describe(trace), "answers": rows, "plot": str(plot) if plot else None}
+    out.result(result, lambda console: render(console, request, trace, answers, top or 0))
+    for answer in answers:
+        require_winner(answer)
 
 
-def check_flags(flags: dict[str, Any], out: Output) -> None:
-    """Settle what has a default that costs something to know; refuse what could not be done."""
+def asked(
+    out: Output,
+    plot: Path | None,
+    *,
+    model_name: str,
+    systems: str,
+    devices: str | None,
+    prices: tuple[str, ...],
+    powers: tuple[str, ...],
+    price_basis: str | None,
+    slo_queueing_p99_s: float | None,
+    budget: float | None,
+    cost_names: tuple[str, ...],
+    **choices: Any,
+) -> PlanRequest:
+    """The flags as a request, with what has a default that costs something to know."""
     from laminabench.catalog.cost_file import DEFAULT_COSTS
     from laminabench.catalog.find_model import modelled
     from laminabench.figures.drawn import check_target
     from laminabench.nearest import nearest
-    from laminabench.plan.asked import DEVICES, devices_of, papers_budget, price_note
     from laminabench.plan.question import SLO_QUEUEING_P99_S
+    from laminabench.plan.request import DEVICES, PlanRequest, devices_of, papers_budget, price_note
 
-    if flags["slo_queueing_p99_s"] and flags["mode"] != "open":
+    if slo_queueing_p99_s and choices["mode"] != "open":
         raise click.UsageError("--slo-queueing-p99-s goes with --mode open: a saturated queue is never empty")
-    flags["systems"] = list(dict.fromkeys(name.strip() for name in flags["systems"].split(",")))
-    for name in flags["systems"]:
+    names = tuple(dict.fromkeys(name.strip() for name in systems.split(",")))
+    for name in names:
         if name not in MODULES:
             raise UserError(
                 "system-unknown", f"--systems: no system named {name!r}; {nearest(name, MODULES)}"
             )
-    if flags["plot"]:
-        check_target(flags["plot"])
-    known = priced_devices(flags["prices"], flags["price_basis"], flags["powers"])
-    flags["model"] = modelled(flags["model_name"])
-    flags["devices"] = devices_of(DEVICES if flags["devices"] is None else flags["devices"], known)
-    if note := price_note(flags["devices"]):
+    if plot:
+        check_target(plot)
+    known, model = priced_devices(prices, price_basis, powers), modelled(model_name)
+    chosen = devices_of(DEVICES if devices is None else devices, known)
+    if note := price_note(chosen):
         out.note(note)
-    flags["budget"] = flags["budget"] or papers_budget(flags["model"], known)
-    flags["slo_queueing_p99_s"] = flags["slo_queueing_p99_s"] or SLO_QUEUEING_P99_S
-    flags["cost_names"] = flags["cost_names"] or (DEFAULT_COSTS,)
+    return PlanRequest(
+        model=model,
+        systems=names,
+        devices=tuple(chosen),
+        cost_names=tuple(dict.fromkeys(cost_names or (DEFAULT_COSTS,))),
+        slo_queueing_p99_s=slo_queueing_p99_s or SLO_QUEUEING_P99_S,
+        budget=budget or papers_budget(model, known),
+        **choices,
+    )
 
 
-def _questions(trace: Trace, flags: dict[str, Any]) -> list[Question]:
-    """One for each cost set."""
-    from laminabench.catalog.cost_file import load_costs
-    from laminabench.catalog.network import parse_network
-    from laminabench.plan.question import Question
-
-    return [
-        Question(
-            trace,
-            flags["model"],
-            load_costs(name),
-            flags["slo_tbt_p99_ms"],
-            flags["mode"],
-            flags["slo_queueing_p99_s"],
-            None if flags["network_name"] is None else parse_network(flags["network_name"]),
-            flags["host_async"],
-        )
-        for name in dict.fromkeys(flags["cost_names"])
-    ]
-
-
-def _answer(question: Question, flags: dict[str, Any], out: Output) -> Answer:
+def _answer(request: PlanRequest, question: Question, out: Output) -> Answer:
     from laminabench.plan.answer import answer
-    from laminabench.plan.asked import affordable
-    from laminabench.plan.candidate import Limits
 
-    limits = Limits(flags["budget"], flags["power_budget"] or float("inf"), flags["most_devices"])
-    found = affordable(question, flags["systems"], flags["devices"], limits)
+    candidates = request.candidates(question)
     with out.progress(f"searching with {question.costs.name}", unit="candidates") as told:
-        return answer(question, found, exhaustive=flags["exhaustive"], jobs=flags["jobs"], told=told)
-
-
-def _head(trace: Trace, flags: dict[str, Any]) -> dict[str, Any]:
-    from laminabench.catalog.deployment import assumed_amounts
-
-    meta = trace.meta
-    return {
-        "backend": "modelled",
-        "trace": {"name": meta.name, "source": meta.source, "sha256": meta.sha256, "requests": len(trace)},
-        "model": flags["model"].name,
-        "weights_and_kv": flags["model"].dtype,
-        "mode": flags["mode"],
-        "slo_tbt_p99_ms": flags["slo_tbt_p99_ms"],
-        "slo_queueing_p99_s": flags["slo_queueing_p99_s"] if flags["mode"] == "open" else None,
-        "budget_usd_per_hour": flags["budget"],
-        "power_budget_w": flags["power_budget"],
-        "devices": [each.describe() for each in flags["devices"]],
-        "assumed": list(assumed_amounts(flags["devices"])),
-        "most_devices": flags["most_devices"],
-        "systems": flags["systems"],
-        "network": flags["network_name"],
-        "host_async": flags["host_async"],
-    }
+        return answer(question, candidates, exhaustive=request.exhaustive, jobs=request.jobs, told=told)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import msgspec
 from rich.markup import escape
 from rich.table import Table
 
+from laminabench.catalog.deployment import assumed_amounts
+from laminabench.plan.front import meets
 from laminabench.present.numbers import number, share
-from laminabench.present.replay import SOURCES
-from laminabench.runs.summary import Summary
+from laminabench.present.replay import PARTS, SOURCES
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from laminabench.plan.answer import Answer
+    from laminabench.plan.measure import Point
+    from laminabench.plan.request import PlanRequest
+    from laminabench.traces.table import Trace
 
 # Why a candidate was not replayed, in the order in which it is found out.
 WHY = {
@@ -29,114 +34,103 @@ WHY = {
 ASSUMED = "*"
 
 
-def render(console: Console, result: dict[str, Any], top: int) -> None:
+def render(console: Console, request: PlanRequest, trace: Trace, answers: Sequence[Answer], top: int) -> None:
     """One part a cost set, and whether they agree."""
-    trace, mode = result["trace"], result["mode"]
+    power = f" and {request.power_budget:,g} W" if request.power_budget else ""
     console.print(
-        f"[bold]{escape(trace['name'])}[/bold], {SOURCES[trace['source']]}, {trace['requests']:,} requests,",
-        f"with {escape(result['model'])} ({mode}, [bold]modelled[/bold]):",
-        f"TBT p99 of at most {result['slo_tbt_p99_ms']:g} ms,",
-        f"at most ${result['budget_usd_per_hour']:.2f} an hour"
-        + (f" and {result['power_budget_w']:,g} W" if result["power_budget_w"] else ""),
+        f"[bold]{escape(trace.meta.name)}[/bold], {SOURCES[trace.meta.source]}, {len(trace):,} requests,",
+        f"with {escape(request.model.name)} ({request.mode}, [bold]modelled[/bold]):",
+        f"TBT p99 of at most {request.slo_tbt_p99_ms:g} ms, at most ${request.budget:.2f} an hour{power}",
         soft_wrap=True,
     )
-    for answer in result["answers"]:
+    for answer in answers:
         console.print()
-        _answer(console, answer, top, mode)
+        _answer(console, answer, top)
     console.print()
-    for line in _together(result, top):
+    for line in _together(request, answers, top):
         console.print(line, soft_wrap=True)
 
 
-def _answer(console: Console, answer: dict[str, Any], top: int, mode: str) -> None:
-    title = f"[bold]costs {escape(answer['costs'])}[/bold]"
-    if answer["winner"] is None:
-        nearest = answer["nearest"]
-        said = "nothing serves the trace" if nearest is None else "nothing meets the limit; nearest is"
-        console.print(f"{title}: {said}")
+def _answer(console: Console, answer: Answer, top: int) -> None:
+    title = f"[bold]costs {escape(answer.question.costs.name)}[/bold]"
+    if answer.winner is None:
+        nearest = answer.nearest
+        failure = "nothing serves the trace" if nearest is None else "nothing meets the limit; nearest is"
+        console.print(f"{title}: {failure}")
         if nearest is not None:
-            console.print(_points([nearest], None))
+            console.print(_points([nearest], answer))
     else:
         console.print(f"{title}: the front of cost and TBT, the winner in bold")
-        console.print(_points(answer["front"], answer["winner"]))
+        console.print(_points(answer.front, answer))
         if top:
             cheapest = _cheapest(answer, top)
             console.print(f"\nthe {len(cheapest)} cheapest that meet the limit and were replayed")
-            console.print(_points(cheapest, answer["winner"]))
-        _why(console, answer, mode)
+            console.print(_points(cheapest, answer))
+        _why(console, answer, answer.winner)
         _prices(console, answer)
-    console.print(f"[dim]{_search(answer['search'])}[/dim]", soft_wrap=True)
+    found = answer.found
+    console.print(
+        f"[dim]{found.considered:,} candidates in {found.seconds:.2f} s, "
+        f"{found.considered / found.seconds:,.0f} a second: {counted(found.counts)}[/dim]",
+        soft_wrap=True,
+    )
 
 
-def _cheapest(answer: dict[str, Any], top: int) -> list[dict[str, Any]]:
+def _cheapest(answer: Answer, top: int) -> list[Point]:
     """None where there is no winner."""
-    meeting = (row for row in answer["replayed"] if row["keeps_up"] and not _over(row["tbt_p99_ms"], answer))
-    found = sorted(meeting, key=lambda row: row["usd_per_million_tokens"]) if answer["winner"] else []
-    return found[:top]
+    limit = answer.question.slo_tbt_p99_ms
+    meeting = (point for point in answer.found.points if meets(point, limit))
+    return sorted(meeting, key=lambda point: point.usd_per_million_tokens)[:top] if answer.winner else []
 
 
-def _over(tbt_p99_ms: float, answer: dict[str, Any]) -> bool:
-    limit: float = answer["summary"]["slo"]["tbt_ms"]
-    return tbt_p99_ms > limit
-
-
-def _points(rows: list[dict[str, Any]], winner: dict[str, Any] | None) -> Table:
+def _points(points: Sequence[Point], answer: Answer) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("system")
     table.add_column("deployment")
-    for title in (
-        "batches",
-        "$/h",
-        "tokens/s",
-        "mean batch",
-        "TBT p50 ms",
-        "p99 ms",
-        "in limit",
-        "$/M tokens",
-    ):
+    numbers = ("batches", "$/h", "tokens/s", "mean batch", "TBT p50 ms", "p99 ms", "in limit", "$/M tokens")
+    for title in numbers:
         table.add_column(title, justify="right")
-    for row in rows:
+    for point in points:
+        candidate = point.candidate
+        # How many requests a board may run at once.
+        limit = f", {candidate.most_requests} on each" if candidate.most_requests else ""
+        assumed = ASSUMED * bool(candidate.borrowed(answer.question.costs))
         table.add_row(
-            row["system"],
-            row["deployment"] + ASSUMED * bool(row["assumed_devices"]) + _limit(row),
-            str(row["batches"]),
-            f"{row['usd_per_hour']:.2f}",
-            number(row["tokens_per_s"]),
-            number(row["mean_batch"]),
-            f"{row['tbt_p50_ms']:.1f}",
-            f"{row['tbt_p99_ms']:.1f}",
-            share(row["token_attainment"]),
-            f"{row['usd_per_million_tokens']:.3f}",
-            style="bold" if row == winner else None,
+            candidate.system,
+            f"{candidate.deployment}{assumed}{limit}",
+            str(candidate.batches),
+            f"{candidate.usd_per_hour:.2f}",
+            number(point.tokens_per_s),
+            number(point.mean_batch),
+            f"{point.tbt_p50_ms:.1f}",
+            f"{point.tbt_p99_ms:.1f}",
+            share(point.token_attainment),
+            f"{point.usd_per_million_tokens:.3f}",
+            style="bold" if point == answer.winner else None,
         )
     return table
 
 
-def _limit(row: dict[str, Any]) -> str:
-    """How many requests a board may run at once."""
-    return f", {row['most_requests']} on each" if row["most_requests"] else ""
-
-
-def _why(console: Console, answer: dict[str, Any], mode: str) -> None:
+def _why(console: Console, answer: Answer, winner: Point) -> None:
     """What binds, with the signs of it in the replay beside what was tried."""
-    effects, summary = answer["binds"], msgspec.convert(answer["summary"], Summary)
-    gained = "tbt_p99_gain" if mode == "open" else "throughput_gain"
-    first = effects[0]
-    then_ms = answer["winner"]["tbt_p99_ms"] * (1 - first["tbt_p99_gain"])
-    beyond = ", over the limit" if _over(then_ms, answer) else ""
+    first, *others = answer.effects
+    in_open = answer.question.mode == "open"
+    summary = answer.summary
+    assert summary is not None
+    tbt_p99_ms = winner.tbt_p99_ms * (1 - first.tbt_p99_gain)
+    beyond = ", over the limit" if tbt_p99_ms > answer.question.slo_tbt_p99_ms else ""
     console.print(
-        f"\n[bold]{first['resource']}[/bold] binds: a tenth more of it alone comes to "
-        f"{_percent(first['throughput_gain'])} tokens/s, {_percent(-first['tbt_p99_gain'])} TBT p99{beyond}"
+        f"\n[bold]{first.resource}[/bold] binds: a tenth more of it alone comes to "
+        f"{first.throughput_gain:+.1%} tokens/s, {-first.tbt_p99_gain:+.1%} TBT p99{beyond}"
     )
-    rest = (f"{each['resource']} {_percent(each[gained])}" for each in effects[1:])
-    what = "less TBT p99" if mode == "open" else "more tokens/s"
+    rest = (
+        f"{each.resource} {each.tbt_p99_gain if in_open else each.throughput_gain:+.1%}" for each in others
+    )
+    what = "less TBT p99" if in_open else "more tokens/s"
     console.print(f"others, {what}: {', '.join(rest)}", soft_wrap=True)
     idle = (f"{who} {share(left)}" for who, left in summary.bubbles.pools().items())
     shares = summary.time_shares
-    spent = (
-        f"{part} {share(getattr(shares, part))}"
-        for part in ("model", "attention", "network", "host", "waiting")
-    )
+    spent = (f"{part} {share(getattr(shares, part))}" for part in PARTS)
     console.print(
         f"KV memory filled to {share(summary.kv.peak_share)}; idle: {', '.join(idle)}; "
         f"a token's time: {', '.join(spent)}",
@@ -144,72 +138,52 @@ def _why(console: Console, answer: dict[str, Any], mode: str) -> None:
     )
 
 
-def _prices(console: Console, answer: dict[str, Any]) -> None:
+def _prices(console: Console, answer: Answer) -> None:
     """One line a device."""
     console.print("\n[bold]prices[/bold], one changed by 10 % at a time")
     by_device: dict[str, list[str]] = {}
-    for row in answer["prices"]:
-        who = "same winner" if row["stays"] else f"[bold]{escape(row['winner'])}[/bold] wins"
-        by_device.setdefault(row["device"], []).append(
-            f"at ${row['usd_each_per_hour']:.2f} {who}, ${row['usd_per_million_tokens']:.3f}/M"
+    for price in answer.prices:
+        candidate = escape(str(price.winner.candidate))
+        winner = "same winner" if price.stays else f"[bold]{candidate}[/bold] wins"
+        by_device.setdefault(price.device, []).append(
+            f"at ${price.usd_each_per_hour:.2f} {winner}, ${price.winner.usd_per_million_tokens:.3f}/M"
         )
     width = max(map(len, by_device))
-    for device, said in by_device.items():
-        console.print(f"  {device:{width}}  {'; '.join(said)}", soft_wrap=True)
+    for device, changes in by_device.items():
+        console.print(f"  {device:{width}}  {'; '.join(changes)}", soft_wrap=True)
 
 
-def counted(counts: dict[str, int]) -> str:
+def counted(counts: Mapping[str, int]) -> str:
     """What decided about how many candidates."""
     return ", ".join(f"{counts[key]:,} {words}" for key, words in WHY.items() if counts.get(key))
 
 
-def _search(search: dict[str, Any]) -> str:
-    return (
-        f"{search['considered']:,} candidates in {search['seconds']:.2f} s, "
-        f"{search['candidates_per_s']:,.0f} a second: {counted(search['counts'])}"
-    )
-
-
-def _together(result: dict[str, Any], top: int) -> list[str]:
+def _together(request: PlanRequest, answers: Sequence[Answer], top: int) -> Iterator[str]:
     """What is to be said of all cost sets: whether they agree, and whose devices nobody measured."""
-    lines = []
-    answers = result["answers"]
     if len(answers) > 1:
-        winners = [row for answer in answers if (row := answer["winner"]) is not None]
-        costs = [row["usd_per_million_tokens"] for row in winners]
-        names = {(row["system"], row["deployment"], row["batches"], row["most_requests"]) for row in winners}
+        winners = [answer.winner for answer in answers if answer.winner is not None]
+        costs = [point.usd_per_million_tokens for point in winners]
         if len(winners) < len(answers):
-            lines.append("the cost sets disagree: not all of them have a winner")
-        elif len(names) > 1:
-            lines.append(
-                f"the cost sets disagree about the winner; ${min(costs):.3f} to ${max(costs):.3f}/M tokens"
-            )
+            yield "the cost sets disagree: not all of them have a winner"
+        elif len({str(point.candidate) for point in winners}) > 1:
+            yield f"the cost sets disagree about the winner; ${min(costs):.3f} to ${max(costs):.3f}/M tokens"
         else:
-            lines.append(f"the cost sets agree on it: ${min(costs):.3f} to ${max(costs):.3f}/M tokens")
-    assumed = {device for each in answers for row in _shown(each, top) for device in row["assumed_devices"]}
-    boards = [row["name"] for row in result["devices"] if row["board"]]
+            yield f"the cost sets agree on it: ${min(costs):.3f} to ${max(costs):.3f}/M tokens"
+    boards = [device.name for device in request.devices if device.board]
+    assumed = {
+        device
+        for answer in answers
+        for point in (*answer.front, *_cheapest(answer, top), *filter(None, [answer.nearest]))
+        for device in point.candidate.borrowed(answer.question.costs)
+    }
     if borrowed := sorted(assumed - set(boards)):
-        lines.append(
-            f"[dim]{ASSUMED} {', '.join(borrowed)}: not measured, coefficients borrowed (costs show)[/dim]"
-        )
-    return lines + [f"[dim]{line}[/dim]" for line in _of_boards(result, boards)]
-
-
-def _of_boards(result: dict[str, Any], boards: list[str]) -> Iterator[str]:
-    """What is not measured of boards and not alike on them, whether or not one of them is in a table."""
+        names = ", ".join(borrowed)
+        yield f"[dim]{ASSUMED} {names}: not measured, coefficients borrowed (costs show)[/dim]"
+    # Of boards, whether or not one of them is in a table.
     for name in boards:
         yield (
-            f"{ASSUMED} {name}: not measured, computed from the board's parameters (hardware boards); "
-            f"weights and KV in int8, elsewhere in {result['weights_and_kv']}"
+            f"[dim]{ASSUMED} {name}: not measured, computed from the board's parameters (hardware boards); "
+            f"weights and KV in int8, elsewhere in {request.model.dtype}[/dim]"
         )
-    yield from result["assumed"]
-
-
-def _shown(answer: dict[str, Any], top: int) -> list[dict[str, Any]]:
-    """All candidates that are in a table."""
-    alone = [] if answer["nearest"] is None else [answer["nearest"]]
-    return [*answer["front"], *_cheapest(answer, top), *alone]
-
-
-def _percent(gain: float) -> str:
-    return f"{gain:+.1%}"
+    for line in assumed_amounts(request.devices):
+        yield f"[dim]{line}[/dim]"

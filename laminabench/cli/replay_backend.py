@@ -75,16 +75,20 @@ def replaying(flags: dict[str, Any], given: set[str], out: Output, seed: int) ->
     system = flags["system_name"]
     if system in NOT_MODELLED:
         if "backend" in given and flags["backend"] != "live":
-            raise UserError(f"{system} cannot be modelled: leave --backend out")
+            raise UserError("replay-not-modelled", f"{system} cannot be modelled: leave --backend out")
         flags["backend"] = "live"
     for flag, said in _VLLM_ONLY.items():
         if flag in given and (system, flags["backend"]) != ("vllm", "live"):
-            raise UserError(f"{said} is for --system vllm --backend live")
+            raise UserError("replay-flag-unused", f"{said} is for --system vllm --backend live")
     if system != ENDPOINT and (others := sorted(given & set(ENDPOINT_FLAGS))):
         raise UserError(
-            f"{ENDPOINT_FLAGS[others[0]]} is for --system {ENDPOINT}: {system} is not reached over HTTP here"
+            "replay-flag-unused",
+            f"{ENDPOINT_FLAGS[others[0]]} is for --system {ENDPOINT}: {system} is not reached over HTTP here",
         )
     if flags["backend"] == "live" and system not in LIVE:
-        raise UserError(f"{system} is modelled only; --backend live goes with --system {', '.join(LIVE)}")
+        raise UserError(
+            "replay-not-live",
+            f"{system} is modelled only; --backend live goes with --system {', '.join(LIVE)}",
+        )
     module, _, name = (LIVE[system] if flags["backend"] == "live" else _MODELLED).partition(":")
     return cast("Replaying", getattr(importlib.import_module(module), name)(flags, given, out, seed))

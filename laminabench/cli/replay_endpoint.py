@@ -52,25 +52,29 @@ class EndpointReplay:
         for name in sorted(given & set(self.flags) - _SHARED - set(FLAGS)):
             seen = name in ("timeline", "timeline_window")
             why = "of the server's workers nothing is seen" if seen else "the server has been started already"
-            raise UserError(f"{spelled(name)} is not for --system {SYSTEM}: {why}")
+            raise UserError("replay-flag-unused", f"{spelled(name)} is not for --system {SYSTEM}: {why}")
         if self.flags["policy"] != "fifo":
-            raise UserError(f"--policy is not for --system {SYSTEM}: the server decides who goes first")
+            raise UserError(
+                "replay-flag-unused",
+                f"--policy is not for --system {SYSTEM}: the server decides who goes first",
+            )
         for name in ("url", "model_name"):
             if not self.flags[name]:
                 what = "--url http://127.0.0.1:8000" if name == "url" else "--model, as the server calls it"
-                raise UserError(f"--system {SYSTEM} needs {what}")
+                raise UserError("replay-flag-needed", f"--system {SYSTEM} needs {what}")
         if self.flags["connections"] and self.flags["mode"] != "saturate":
             why = {
                 "open": "an open replay has as many connections as its arrivals need",
                 "closed": "--concurrency says how many are in flight",
             }[self.flags["mode"]]
-            raise UserError(f"--connections is for --mode saturate: {why}")
+            raise UserError("replay-flag-unused", f"--connections is for --mode saturate: {why}")
         if self.flags["deployment"] is None and any(
             self.flags[name] for name in ("prices", "powers", "price_basis")
         ):
             flag = "--power" if self.flags["powers"] else "--price"
             raise UserError(
-                f"{flag}: give --deployment too, such as 4xh100, to say what hardware is behind the URL"
+                "replay-flag-needed",
+                f"{flag}: give --deployment too, such as 4xh100, to say what hardware is behind the URL",
             )
 
     def _setup(self) -> EndpointSetup:
@@ -155,7 +159,9 @@ class EndpointReplay:
         if self.replayed.interrupted:
             raise Interrupted("what had been replayed is above, and is a partial Run")
         if self.partial:
-            raise CheckFailedError(f"the replay ended early: {self.partial.why}")
+            raise CheckFailedError("replay-ended-early", f"the replay ended early: {self.partial.why}")
         if not self.replayed.summary.requests.completed:
             why, said = next(iter(self.facts["first_errors"].items()), ("nobody knows why", ""))
-            raise CheckFailedError(f"no request was completed: {why}{f' ({said})' if said else ''}")
+            raise CheckFailedError(
+                "replay-none-completed", f"no request was completed: {why}{f' ({said})' if said else ''}"
+            )

@@ -20,7 +20,9 @@ def fields_of(headers: Sequence[str], key_file: Path | None) -> tuple[tuple[str,
     fields = tuple(_field(header) for header in headers)
     if any(name.lower() == "authorization" for name, _ in fields):
         if key_file is not None:
-            raise UserError("--header Authorization and --api-key-file contradict each other")
+            raise UserError(
+                "endpoint-header", "--header Authorization and --api-key-file contradict each other"
+            )
         return fields
     key = _key(key_file)
     return fields if key is None else (*fields, ("Authorization", f"Bearer {key}"))
@@ -30,11 +32,13 @@ def _field(header: str) -> tuple[str, str]:
     name, colon, value = header.partition(":")
     name, value = name.strip(), value.strip()
     if not colon or not _NAME.fullmatch(name):
-        raise UserError("--header: write it as 'Name: value'")
+        raise UserError("endpoint-header", "--header: write it as 'Name: value'")
     if not _printable(value):
-        raise UserError(f"--header {name}: there are characters in its value that no header has")
+        raise UserError(
+            "endpoint-header", f"--header {name}: there are characters in its value that no header has"
+        )
     if name.lower() in _OURS:
-        raise UserError(f"--header {name}: the client says that itself")
+        raise UserError("endpoint-header", f"--header {name}: the client says that itself")
     return name, value
 
 
@@ -45,7 +49,9 @@ def _key(file: Path | None) -> str | None:
         return None
     key = text.strip()
     if not key or not _printable(key) or " " in key:
-        raise UserError(f"{where}: there is no key in it; it is one line of printable characters")
+        raise UserError(
+            "api-key-invalid", f"{where}: there is no key in it; it is one line of printable characters"
+        )
     return key
 
 
@@ -54,9 +60,9 @@ def _found(file: Path | None) -> tuple[str, str | None]:
         try:
             return f"--api-key-file {file}", file.read_text(encoding="utf-8")
         except OSError as error:
-            raise UserError(f"--api-key-file {file}: {error.strerror}") from error
+            raise UserError("api-key-unreadable", f"--api-key-file {file}: {error.strerror}") from error
         except UnicodeDecodeError:
-            raise UserError(f"--api-key-file {file}: it is not text") from None
+            raise UserError("api-key-invalid", f"--api-key-file {file}: it is not text") from None
     return next(((name, os.environ[name]) for name in KEYS if os.environ.get(name)), ("", None))
 
 

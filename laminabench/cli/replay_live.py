@@ -45,7 +45,7 @@ class LiveReplay:
 
         for flag, (said, why) in MODELLED_ONLY.items():
             if flag in given:
-                raise UserError(f"{said} is for --backend modelled: {why}")
+                raise UserError("replay-flag-unused", f"{said} is for --backend modelled: {why}")
         self.flags, self.out, self.seed = flags, out, seed
         self.keeper: Kept | None = None  # the journal, where there is one
         self.chaos = [parse(spec) for spec in flags["chaos"]]
@@ -130,6 +130,7 @@ class LiveReplay:
         violations = self.replayed.recorded.violations
         if violations:
             raise CheckFailedError(
+                "replay-schedule-violated",
                 f"the workers left the schedule {len(violations)} times, first: {violations[0]}; "
-                "this is a bug of the engine"
+                "this is a bug of the engine",
             )

@@ -36,11 +36,19 @@ class ModelledReplay:
 
         for flag in ("prefill", "chaos", "ray", "dtype"):
             if flag in given:
-                raise UserError(f"--{flag} is about workers that run; it goes with --backend live")
+                raise UserError(
+                    "replay-flag-unused", f"--{flag} is about workers that run; it goes with --backend live"
+                )
         if "oversubscribe" in given:
-            raise UserError("--oversubscribe is about this machine's cores; it goes with --backend live")
+            raise UserError(
+                "replay-flag-unused",
+                "--oversubscribe is about this machine's cores; it goes with --backend live",
+            )
         if flags["batches"] == "auto":
-            raise UserError("--batches auto goes with --backend live; give a modelled replay a number")
+            raise UserError(
+                "replay-flag-unused",
+                "--batches auto goes with --backend live; give a modelled replay a number",
+            )
         self.flags, self.out = flags, out
         flags["model_name"] = flags["model_name"] or MODEL
         shape = modelled(flags["model_name"])

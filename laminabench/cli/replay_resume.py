@@ -106,15 +106,19 @@ def reopened(path: Path) -> Kept:
     file = path if path.name.endswith(SUFFIX) else beside(path)
     if not file.exists():
         if _there(file.with_suffix("")):
-            raise UserError(f"{file.with_suffix('')} is whole: there is nothing to resume")
-        raise UserError(f"there is no {file}: nothing was interrupted there")
+            raise UserError(
+                "replay-already-whole", f"{file.with_suffix('')} is whole: there is nothing to resume"
+            )
+        raise UserError("journal-missing", f"there is no {file}: nothing was interrupted there")
     with needed():
         journal, (header, *records) = Journal.reopen(file)
     try:
         return _understood(journal, header, records)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         journal.close()
-        raise UserError(f"{file} is damaged: {error!r}; remove it and replay again") from error
+        raise UserError(
+            "journal-damaged", f"{file} is damaged: {error!r}; remove it and replay again"
+        ) from error
     except UserError:
         journal.close()
         raise
@@ -127,13 +131,15 @@ def _understood(journal: Journal, header: dict[str, Any], records: list[Any]) ->
     version = (header["format_version"], header["laminabench"])
     if version != (FORMAT_VERSION, __version__):
         raise UserError(
+            "journal-version",
             f"{journal.path} was written by laminabench {version[1]} (journal format {version[0]}) and this "
-            f"is {__version__} ({FORMAT_VERSION}); resume it with that one, or remove it and replay again"
+            f"is {__version__} ({FORMAT_VERSION}); resume it with that one, or remove it and replay again",
         )
     kept = Kept(journal.path, header, [unpacked(record) for record in records], journal)
     if _there(kept.directory) not in (None, header["replaces"]):
         raise UserError(
-            f"{kept.directory} exists meanwhile and is left alone: move it away, or remove {journal.path}"
+            "run-exists",
+            f"{kept.directory} exists meanwhile and is left alone: move it away, or remove {journal.path}",
         )
     return kept
 
@@ -145,8 +151,9 @@ def in_force(kept: Kept, parameters: Mapping[str, Any], given: set[str]) -> tupl
         value = plain(name, parameters[name])
         if value != (str(kept.directory.absolute()) if name == "directory" else was[name]):
             raise UserError(
+                "replay-resume-contradiction",
                 f"{_flag(name)} contradicts the interrupted replay, which has {_said(was[name])}: leave it "
-                f"out, the flags in {kept.path} are in force"
+                f"out, the flags in {kept.path} are in force",
             )
     anew = FREE & given | FREE - _PATHS - {"timeline_window"}
     found = {name: _typed(name, value) for name, value in was.items()}
@@ -159,9 +166,10 @@ def require_same(kept: Kept, trace: Trace) -> None:
     was, now = kept.header["trace"], _identity(trace)
     if was != now:
         raise UserError(
+            "replay-trace-changed",
             f"the trace {now['name']} is another one than when it was interrupted: {now['requests']:,} "
             f"requests, sha256 {now['sha256'] or 'none'}, and {kept.path} is of {was['requests']:,}, "
-            f"{was['sha256'] or 'none'}"
+            f"{was['sha256'] or 'none'}",
         )
 
 

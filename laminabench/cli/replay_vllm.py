@@ -63,7 +63,7 @@ class VllmReplay:
 
         for flag, (said, why) in _NOT_VLLMS.items():
             if flag in given and flags[flag] != _AS_VLLM_DOES.get(flag):
-                raise UserError(f"{said} says nothing to a live vLLM: {why}")
+                raise UserError("replay-flag-unused", f"{said} says nothing to a live vLLM: {why}")
         self.flags, self.out = flags, out
         # From here on the flags are those in force, as a Run keeps them.
         for flag in _NOT_VLLMS:
@@ -153,4 +153,6 @@ class VllmReplay:
             len(self.replayed.outcome.requests["batch"]),
         )
         kept = "no Run was kept" if self.flags["no_out"] else "the Run is kept, marked partial, with vllm.log"
-        raise CheckFailedError(f"{partial.why}; {done:,} of {asked:,} requests were done; {kept}")
+        raise CheckFailedError(
+            "replay-ended-early", f"{partial.why}; {done:,} of {asked:,} requests were done; {kept}"
+        )

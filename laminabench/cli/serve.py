@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +14,9 @@ from laminabench.cli.output import Output, reporting
 from laminabench.cli.ranges import CountOr, NumberRange
 from laminabench.cli.traces.options import COUNT
 from laminabench.errors import UserError
+
+if TYPE_CHECKING:
+    from laminabench.systems.served import ServeSetup
 
 
 @click.command()
@@ -130,7 +134,7 @@ def serve(out: Output, **flags: Any) -> None:
         served.serve(setup, starting=starting, ready=ready)
 
 
-def _setup(flags: dict[str, Any], *, verbose: bool) -> Any:
+def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
     """The choices, resolved; a UserError if they make no sense."""
     from laminabench.catalog.deployment import parse_deployment
     from laminabench.catalog.find_model import model

@@ -97,4 +97,4 @@ def sweep(
     result["wall_s"] = time.perf_counter() - started
     out.result(result, lambda console: render(console, result))
     if len(failed) == len(rows):
-        raise UserError(f"no point could be replayed; the first: {failed[0]['error']}")
+        raise UserError("sweep-all-failed", f"no point could be replayed; the first: {failed[0]['error']}")

@@ -91,16 +91,16 @@ def points(flags: Sequence[str], varied: Sequence[Varied]) -> list[Point]:
         raise click.UsageError("Missing option '--trace'.")
     size = math.prod(len(each.values) for each in varied)
     if size > MOST_POINTS:
-        raise UserError(f"the grid has {size:,} points; {MOST_POINTS:,} are the most")
+        raise UserError("sweep-too-large", f"the grid has {size:,} points; {MOST_POINTS:,} are the most")
     axes = [list(_axis(each, flags, base)) for each in varied]
     for each, axis in zip(varied, axes, strict=True):
         again = next((value for value, times in Counter(of.told for of in axis).items() if times > 1), None)
         if again is not None:
-            raise UserError(f"--vary {each.said!r}: {again} is said twice")
+            raise UserError("sweep-vary-twice", f"--vary {each.said!r}: {again} is said twice")
     names = [axis[0].parameter or axis[0].column for axis in axes]
     twice = next((varied[i].name for i, name in enumerate(names) if name in names[:i]), None)
     if twice:
-        raise UserError(f"--vary {twice} is said twice: give all its values in one")
+        raise UserError("sweep-vary-twice", f"--vary {twice} is said twice: give all its values in one")
     return [_point(base, values) for values in itertools.product(*axes)]
 
 
@@ -113,15 +113,21 @@ def _axis(varied: Varied, flags: Sequence[str], base: click.Context) -> Iterator
     option = _option(name, varied)
     assert option.name is not None
     if _given(base, option.name) and not option.multiple:
-        raise UserError(f"--{name} is given and varied too (--vary {varied.said!r}): leave one of them out")
+        raise UserError(
+            "sweep-given-and-varied",
+            f"--{name} is given and varied too (--vary {varied.said!r}): leave one of them out",
+        )
     if name == "model" and all(value.isdecimal() for value in varied.values):
-        raise UserError(f"--vary {varied.said!r}: --model is the model's name; its workers are model-workers")
+        raise UserError(
+            "sweep-vary-value",
+            f"--vary {varied.said!r}: --model is the model's name; its workers are model-workers",
+        )
     for value in varied.values:
         try:
             context = _parsed([*flags, *_arguments(option, name, value)])
         except click.UsageError as error:
             why = error.format_message().rstrip(".")
-            raise UserError(f"--vary {varied.said!r}: {why}") from error
+            raise UserError("sweep-vary-value", f"--vary {varied.said!r}: {why}") from error
         parsed = context.params[option.name]
         told = parsed if isinstance(parsed, bool | int | float | str) else value
         yield _Value(name, told, option.name, parsed)
@@ -130,11 +136,15 @@ def _axis(varied: Varied, flags: Sequence[str], base: click.Context) -> Iterator
 def _option(name: str, varied: Varied) -> click.Option:
     """Replay's flag of that name."""
     if name in REFUSED:
-        raise UserError(f"--vary {varied.said!r}: --{name} cannot be varied: {REFUSED[name]}")
+        raise UserError(
+            "sweep-flag-refused", f"--vary {varied.said!r}: --{name} cannot be varied: {REFUSED[name]}"
+        )
     known = flags()
     if name not in known:
         there = [*COUNTS, *(each for each in known if each not in REFUSED)]
-        raise UserError(f"--vary {varied.said!r}: replay has no flag --{name}; {nearest(name, there)}")
+        raise UserError(
+            "flag-unknown", f"--vary {varied.said!r}: replay has no flag --{name}; {nearest(name, there)}"
+        )
     return known[name]
 
 
@@ -151,7 +161,7 @@ def _arguments(option: click.Option, name: str, value: str) -> list[str]:
 
 def _count(value: str, varied: Varied) -> int:
     if not value.isdecimal() or int(value) < 1:
-        raise UserError(f"--vary {varied.said!r}: {value!r} is no number of workers")
+        raise UserError("sweep-vary-value", f"--vary {varied.said!r}: {value!r} is no number of workers")
     return int(value)
 
 
@@ -163,7 +173,9 @@ def _parsed(arguments: Sequence[str]) -> click.Context:
         here = click.get_current_context().command.params
         known = [spelling for option in [*here, *replay.params] for spelling in option.opts]
         close = nearest(error.option_name, dict.fromkeys(each for each in known if each.startswith("--")))
-        raise UserError(f"neither sweep nor replay has a flag {error.option_name}; {close}") from error
+        raise UserError(
+            "flag-unknown", f"neither sweep nor replay has a flag {error.option_name}; {close}"
+        ) from error
 
 
 def _given(context: click.Context, name: str) -> bool:
@@ -176,7 +188,7 @@ def _require_sane(base: click.Context) -> None:
         assert option.name is not None
         name = option.opts[0].removeprefix("--")
         if name in REFUSED and name != "ray" and _given(base, option.name):
-            raise UserError(f"--{name} does not go with a sweep: {REFUSED[name]}")
+            raise UserError("sweep-flag-refused", f"--{name} does not go with a sweep: {REFUSED[name]}")
 
 
 def _point(base: click.Context, values: Sequence[_Value]) -> Point:
@@ -194,7 +206,7 @@ def _point(base: click.Context, values: Sequence[_Value]) -> Point:
         return _built(varied, parameters, given, counts)
     except (UserError, click.UsageError) as error:
         why = error.format_message().rstrip(".") if isinstance(error, click.UsageError) else error
-        raise UserError(f"point {named(varied)}: {why}") from error
+        raise UserError("sweep-point-invalid", f"point {named(varied)}: {why}") from error
 
 
 def _built(
@@ -213,6 +225,8 @@ def _built(
         return point
     deployment = point.backend.setup.deployment
     if "attention" in counts and deployment.attention is None:
-        raise UserError(f"{deployment} has no attention workers to count; vary model-workers")
+        raise UserError(
+            "deployment-no-attention", f"{deployment} has no attention workers to count; vary model-workers"
+        )
     parts = {part: replace(getattr(deployment, part), count=count) for part, count in counts.items()}
     return made(str(replace(deployment, **parts)))

@@ -62,7 +62,10 @@ class Sweep:
     def run(self, directory: Path, *, jobs: int | None, ray: str | None, retry_failed: bool) -> Swept:
         """Replay what is not there yet; write the table when all is."""
         if ray and any(point.backend.name == "live" for point in self.points):
-            raise UserError("--ray is for modelled points; live ones are measured on this machine, in turn")
+            raise UserError(
+                "sweep-ray-live",
+                "--ray is for modelled points; live ones are measured on this machine, in turn",
+            )
         began = time.perf_counter()
         with opened(directory, self._manifest(), self.keys) as kept:
             if retry_failed:
@@ -117,7 +120,7 @@ class Sweep:
             if not kept.found:
                 raise
             if isinstance(error, UserError):
-                raise UserError(f"{error}; {sentence()}") from error
+                raise UserError("sweep-interrupted", f"{error}; {sentence()}") from error
             raise (Terminated if isinstance(error, Terminated) else Interrupted)(sentence()) from None
 
     def _manifest(self) -> dict[str, Any]:
@@ -165,7 +168,7 @@ def _loaded(points: Sequence[Point], out: Output) -> Mapping[TraceKey, Trace]:
             try:
                 options.cut(traces[key], out)
             except UserError as error:
-                raise UserError(f"point {point}: {error}") from error
+                raise UserError("sweep-point-invalid", f"point {point}: {error}") from error
         if note := point.backend.setup.deployment.price_note:
             out.note(note)
     return traces

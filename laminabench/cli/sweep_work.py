@@ -40,7 +40,7 @@ def replayed(traces: Mapping[TraceKey, Trace], point: Point) -> dict[str, Any]:
         backend.replay(trace, offered)
         backend.require_sound()
         if backend.partial:
-            raise UserError(backend.partial.sentence)
+            raise UserError("replay-ended-early", backend.partial.sentence)
     except (UserError, CheckFailedError) as error:
         setup = backend.setup
         return {

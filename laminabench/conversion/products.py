@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from lamina.convert.describe import InstructionFacts, PartFacts
 
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 # As lamina.convert.describe writes rows of a fused weight: [0:512], [:, 0:512] or [0:64 and 7 more like it].
@@ -14,23 +17,44 @@ _ROWS = re.compile(r"(\[[^\]]*\])$")
 _MORE = re.compile(r" and \d+ more like it")
 
 
-def products_of(parts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+class Product(TypedDict):
+    """A matrix product, and the weight that it reads."""
+
+    result: str
+    name: str
+    weight: str | None
+    shape: list[int]
+    weight_bytes: int
+
+
+class PartProducts(TypedDict):
+    """What a part of a slice computes."""
+
+    part: str
+    operators: int
+    products: list[Product]
+    weight_bytes: int
+
+
+def products_of(parts: Iterable[PartFacts]) -> list[PartProducts]:
     """For each part of a slice: its operators, and its products with their weights' names, shapes, bytes."""
-    found = [
-        {
-            "part": part["name"],
-            "operators": sum(one["kind"] != "view" and not is_size(one) for one in part["instructions"]),
-            "products": [_product(one) for one in part["instructions"] if one["kind"] == "product"],
-        }
-        for part in parts
-    ]
+    found: list[PartProducts] = []
+    for part in parts:
+        instructions = part["instructions"]
+        products = [_product(one) for one in instructions if one["kind"] == "product"]
+        found.append(
+            {
+                "part": part["name"],
+                "operators": sum(one["kind"] != "view" and not is_size(one) for one in instructions),
+                "products": products,
+                "weight_bytes": sum(product["weight_bytes"] for product in products),
+            }
+        )
     _tell_apart([product for part in found for product in part["products"]])
-    for part in found:
-        part["weight_bytes"] = sum(product["weight_bytes"] for product in part["products"])
     return found
 
 
-def is_size(one: Mapping[str, Any]) -> bool:
+def is_size(one: InstructionFacts) -> bool:
     """Whether an instruction computes with the size of the batch instead of with a tensor."""
     return one["op"] == "sym_size" or (one["type"] is None and not one["inputs"])
 
@@ -53,7 +77,7 @@ def short_name(name: str, words: int = 1) -> str:
     return short + _MORE.sub(" …", rows[1]).replace("[:, ", "[")
 
 
-def _product(one: Mapping[str, Any]) -> dict[str, Any]:
+def _product(one: InstructionFacts) -> Product:
     matrices = [weight for weight in one["weights"] if len(weight_shape(weight["type"])) > 1]
     if not matrices:
         return {"result": one["result"], "name": one["op"], "weight": None, "shape": [], "weight_bytes": 0}
@@ -68,9 +92,9 @@ def _product(one: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _tell_apart(products: list[dict[str, Any]]) -> None:
+def _tell_apart(products: list[Product]) -> None:
     """GPT-2 calls two weights of a layer c_proj: such get a word more."""
     often = Counter(product["name"] for product in products)
     for product in products:
-        if product["weight"] and often[product["name"]] > 1:
+        if product["weight"] is not None and often[product["name"]] > 1:
             product["name"] = short_name(product["weight"], words=2)

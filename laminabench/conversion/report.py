@@ -6,20 +6,20 @@ import gc
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TypedDict
 
 import torch
 import transformers
 
 from lamina.convert import Conversion, ConversionError, convert, describe
-from lamina.convert.describe import transfer
+from lamina.convert.describe import ModelFacts, SliceFacts, transfer
 from laminabench.catalog.to_hf_config import ASSUMED
-from laminabench.conversion.asked import Asked
-from laminabench.conversion.products import ELEMENT_BYTES, products_of
+from laminabench.conversion.products import ELEMENT_BYTES, PartProducts, products_of
+from laminabench.conversion.source import ModelSource
 from laminabench.errors import UserError
 
 
-def converted(model: Asked, dtype: str | None, rope: str) -> Conversion:
+def converted(model: ModelSource, dtype: str | None, rope: str) -> Conversion:
     """The model cut into slices; a UserError says why it cannot be."""
     try:
         with _undisturbed():
@@ -46,7 +46,41 @@ def _undisturbed() -> Iterator[None]:
             gc.enable()
 
 
-def report(model: Asked, dtype: str | None = None, rope: str = "carry") -> dict[str, Any]:
+class SliceReport(SliceFacts):
+    """A slice with its matrix products by short names."""
+
+    products: list[PartProducts]
+
+
+class ConversionReport(ModelFacts):
+    """Everything that `laminabench convert --json` says of one model."""
+
+    model: str
+    origin: str
+    shapes_from: str
+    assumed: list[str]
+    layers: int
+    context_bytes: int
+    transfer_agrees: bool
+    seconds: float
+    slices: list[SliceReport]
+
+
+class FamilyRow(TypedDict):
+    """One conversion in a line of a table."""
+
+    family: str
+    model_type: str
+    slices: int
+    classes: int
+    context_bytes: int
+    products: dict[str, int]
+    transfer_bytes: int
+    transfer_agrees: bool
+    seconds: float
+
+
+def report(model: ModelSource, dtype: str | None = None, rope: str = "carry") -> ConversionReport:
     """Everything that is to be said of a model's conversion."""
     started = time.perf_counter()
     conversion = converted(model, dtype, rope)
@@ -56,34 +90,31 @@ def report(model: Asked, dtype: str | None = None, rope: str = "carry") -> dict[
         facts["eos_token_ids"] = None
         if facts["model_type"] != "opt":
             facts["max_positions"] = None
-    makers = _makers(facts["slices"])
-    for piece in facts["slices"]:
-        piece["products"] = products_of(piece["parts"])
-        for value in piece["cut"]:
-            value["made_by"] = makers[value["node"]]
     element = ELEMENT_BYTES[facts["dtype"]]
-    facts["transfer"] = [transfer(conversion, op, element) for op in conversion.attentions]
+    moved = [transfer(conversion, op, element) for op in conversion.attentions]
     return {
+        **facts,
         "model": model.name,
         "origin": model.origin,
         "shapes_from": model.shapes_from,
         "assumed": list(ASSUMED) if model.origin == "catalogue" else [],
         "layers": len(facts["attentions"]),
         "context_bytes": max(conversion.cut_bytes),
-        "transfer_agrees": all(row["agrees"] for row in facts["transfer"]),
+        "transfer": moved,
+        "transfer_agrees": all(row["agrees"] for row in moved),
+        "slices": [{**piece, "products": products_of(piece["parts"])} for piece in facts["slices"]],
         "seconds": time.perf_counter() - started,
-        **facts,
     }
 
 
-def typical_slice(facts: Mapping[str, Any]) -> int:
+def typical_slice(facts: ConversionReport) -> int:
     """The first slice of the largest class, of those between two attention operators if there are any."""
     kinds = [kind for kind in facts["classes"] if 0 < kind["slices"][0] < facts["layers"]]
     largest = max(kinds or facts["classes"], key=lambda kind: len(kind["slices"]))
-    return int(largest["slices"][0])
+    return largest["slices"][0]
 
 
-def check_slice(facts: Mapping[str, Any], index: int) -> None:
+def check_slice(facts: ConversionReport, index: int) -> None:
     """A UserError if there is no such slice."""
     if index > facts["layers"]:
         raise UserError(
@@ -92,7 +123,7 @@ def check_slice(facts: Mapping[str, Any], index: int) -> None:
         )
 
 
-def summary(facts: Mapping[str, Any]) -> dict[str, Any]:
+def summary(facts: ConversionReport) -> FamilyRow:
     """One conversion in a line of a table."""
     typical = typical_slice(facts)
     return {
@@ -106,25 +137,3 @@ def summary(facts: Mapping[str, Any]) -> dict[str, Any]:
         "transfer_agrees": facts["transfer_agrees"],
         "seconds": facts["seconds"],
     }
-
-
-def _makers(slices: list[dict[str, Any]]) -> dict[str, str]:
-    """By the node of each saved value, the operator that made it: the one behind views and conversions."""
-    makers: dict[str, str] = {}
-    for piece in slices:
-        made = {one["result"]: one for part in piece["parts"] for one in part["instructions"]}
-        for value in piece["cut"]:
-            # A value that is only handed on was named where it was made.
-            name = _maker(value["value"], made) if value["value"] in made else value["op"]
-            makers.setdefault(value["node"], name)
-    return makers
-
-
-def _maker(value: str, made: Mapping[str, dict[str, Any]]) -> str:
-    one = made[value]
-    while (one["kind"] == "view" or one["op"] == "to") and one["inputs"]:
-        before = one["inputs"][0]
-        if before not in made:
-            return str(before) if before in {"tokens", "positions"} else str(one["op"])
-        one = made[before]
-    return str(one["op"])

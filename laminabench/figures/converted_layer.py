@@ -6,9 +6,8 @@ attention runs. The attention workers stand in a lane of their own on the right.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from laminabench.figures.drawn import drawn
 from laminabench.figures.fold import Edge, Folded, fold
@@ -19,6 +18,8 @@ from laminabench.figures.rows import Rows, rows_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from laminabench.conversion.report import ConversionReport
+
 _BANDS = {
     "query": ("1", "before q is sent"),
     "keyvalue": ("2", "q is sent: k and v"),
@@ -27,12 +28,12 @@ _BANDS = {
 }
 
 
-def draw_slice(report: Mapping[str, Any], index: int, target: FilePath) -> None:
+def draw_slice(report: ConversionReport, index: int, target: FilePath) -> None:
     """Draw slice `index` of a conversion's report into `target`, in the format that its suffix names."""
     drawn(lambda: picture(report, index), target)
 
 
-def picture(report: Mapping[str, Any], index: int) -> Figure:
+def picture(report: ConversionReport, index: int) -> Figure:
     """The figure, not yet written anywhere."""
     piece = report["slices"][index]
     folded = fold(piece, report["slices"][index - 1]["cut"] if index else [])
@@ -49,7 +50,7 @@ def picture(report: Mapping[str, Any], index: int) -> Figure:
 
 class _Drawing:
     def __init__(
-        self, report: Mapping[str, Any], index: int, folded: Folded, rows: Rows, layout: Layout
+        self, report: ConversionReport, index: int, folded: Folded, rows: Rows, layout: Layout
     ) -> None:
         self.report, self.index, self.folded, self.rows, self.layout = report, index, folded, rows, layout
         self.piece = report["slices"][index]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from laminabench.conversion.products import is_size, short_name, weight_shape
+
+if TYPE_CHECKING:
+    from lamina.convert.describe import InstructionFacts, SavedFacts
+    from laminabench.conversion.report import SliceReport
 
 # Operators that say least of what a chain is for.
 _PLAIN = frozenset({"to", "mul", "add", "getitem", "empty_like", "neg"})
@@ -24,7 +27,7 @@ class Box:
     part: str  # "before", "query", "keyvalue", "rest", "logits" or "after"
     title: str
     detail: str = ""
-    members: list[dict[str, Any]] = field(default_factory=list)
+    members: list[InstructionFacts] = field(default_factory=list)
     saved: list[int] = field(
         default_factory=list
     )  # bytes of each value, where it is one that crosses the cut
@@ -53,14 +56,14 @@ class Folded:
     views: int
 
 
-def fold(piece: Mapping[str, Any], saved_before: list[dict[str, Any]]) -> Folded:
+def fold(piece: SliceReport, saved_before: list[SavedFacts]) -> Folded:
     """A slice's graph from a conversion's report; `saved_before` is the cut that it continues from."""
     folder = _Folder(piece, saved_before)
     return Folded(folder.boxes, folder.edges(), folder.views)
 
 
 class _Folder:
-    def __init__(self, piece: Mapping[str, Any], saved_before: list[dict[str, Any]]) -> None:
+    def __init__(self, piece: SliceReport, saved_before: list[SavedFacts]) -> None:
         self.piece = piece
         self.boxes: dict[str, Box] = {}
         self.bytes: dict[str, int] = {}
@@ -75,7 +78,7 @@ class _Folder:
         self._chains()
         self._ends()
 
-    def _inputs(self, saved_before: list[dict[str, Any]]) -> None:
+    def _inputs(self, saved_before: list[SavedFacts]) -> None:
         # The order of a slice's inputs is the order in which the slice before it gives them.
         context = [value for value in self.piece["inputs"] if value["name"] != "attended"]
         for value, saved in itertools.zip_longest(context, saved_before):
@@ -237,7 +240,7 @@ class _Folder:
 
     def _join_alike(self) -> None:
         """Saved values of one type that lie between the same boxes are drawn as one: cos and sin."""
-        alike: dict[tuple[Any, ...], list[Box]] = {}
+        alike: dict[tuple[object, ...], list[Box]] = {}
         joined: dict[str, str] = {}
         # From the top: where two have become one, what leaves them comes from one box.
         for box in [box for box in self.boxes.values() if box.kind == "saved"]:

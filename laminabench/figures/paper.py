@@ -35,6 +35,8 @@ H2M2 = tuple(
     + [f"h2m2-fig{number}" for number in (16, 17, 18, 19)]
     + ["h2m2-sensitivity"]
 )
+# One figure of three models, in one file.
+ONE_MODEL = ("h2m2-fig12", "h2m2-fig13", "h2m2-fig15")
 NAMES = V2 + V1 + H2M2
 SUFFIXES = (".csv", ".svg", ".png")
 
@@ -85,8 +87,13 @@ def find(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def figure(name: str) -> PaperFigure:
     """The module of that name."""
-    module = f"laminabench.figures.papers.{name.replace('-', '_')}"
-    return cast("PaperFigure", importlib.import_module(module))
+    paper, _, short = name.rpartition("-")
+    package = f"laminabench.figures.papers.{paper or 'v2'}"
+    if name in ONE_MODEL:
+        from laminabench.figures.papers.h2m2.one_model import FIGURES
+
+        return FIGURES[name]
+    return cast("PaperFigure", importlib.import_module(f"{package}.{short}"))
 
 
 def write(ground: Ground, asked: tuple[str, Path]) -> Written:

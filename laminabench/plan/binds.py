@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from laminabench.catalog.boards import Board, BoardMemory
 from laminabench.catalog.deployment import Workers
@@ -31,7 +31,7 @@ class Effect:
     throughput_gain: float  # a share: 0.04 is 4 % more tokens a second
     tbt_p99_gain: float  # how much shorter: 0.04 is 4 % less
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, object]:
         """For --json. Elasticity: percent gained for each percent more of the resource."""
         return {
             "resource": self.resource,

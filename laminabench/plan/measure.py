@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 from laminabench.analysis import rates
 from laminabench.analysis.slo import limit_ticks, token_attainment
@@ -36,7 +35,7 @@ class Point:
     def usd_per_million_tokens(self) -> float:
         return usd_per_million_tokens(self.candidate.deployment, self.tokens_per_s)
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, object]:
         """For --json."""
         numbers = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "candidate"}
         return {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.plan.front import meets, order, winner
@@ -22,7 +21,7 @@ class Repriced:
     winner: Point
     stays: bool
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> dict[str, object]:
         """For --json."""
         return {
             "device": self.device,

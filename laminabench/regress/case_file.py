@@ -71,7 +71,7 @@ class CaseFile:
         known = [case.name for case in self.cases]
         for name in names:
             if name not in known:
-                raise UserError(f"{self.path} has no case '{name}'; {nearest(name, known)}")
+                raise UserError("case-unknown", f"{self.path} has no case '{name}'; {nearest(name, known)}")
         return tuple(case for case in self.cases if not names or case.name in names)
 
 
@@ -80,18 +80,25 @@ def read_cases(path: Path, flags: Collection[str]) -> CaseFile:
     table = from_path(path)
     for key in table:
         if key not in _TOP:
-            raise UserError(f"{path} has '{key}', which is not known; {nearest(key, _TOP)}")
+            raise UserError(
+                "case-file-invalid", f"{path} has '{key}', which is not known; {nearest(key, _TOP)}"
+            )
     goldens = table.get("goldens", "golden")
     if not isinstance(goldens, str):
-        raise UserError(f"{path}: goldens must be a folder's path, beside the file's own")
+        raise UserError(
+            "case-file-invalid", f"{path}: goldens must be a folder's path, beside the file's own"
+        )
     defaults, cases = (_table(path, table.get(key, {}), key) for key in ("defaults", "case"))
     if not cases:
-        raise UserError(f"{path} has no case; write one as [case.NAME] with the flags of a replay")
+        raise UserError(
+            "case-file-invalid", f"{path} has no case; write one as [case.NAME] with the flags of a replay"
+        )
     found = []
     for name, own in cases.items():
         if not _NAME.fullmatch(name):
             raise UserError(
-                f"{path}: '{name}' cannot be a case's name: letters, digits, '.', '_' and '-' can"
+                "case-file-invalid",
+                f"{path}: '{name}' cannot be a case's name: letters, digits, '.', '_' and '-' can",
             )
         keys = defaults | _table(path, own, f"case.{name}")
         found.append(_Reader(path, name, keys, flags).case())
@@ -100,7 +107,7 @@ def read_cases(path: Path, flags: Collection[str]) -> CaseFile:
 
 def _table(path: Path, value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise UserError(f"{path}: {name} must be a table, as in [{name}]")
+        raise UserError("case-file-invalid", f"{path}: {name} must be a table, as in [{name}]")
     return value
 
 
@@ -129,7 +136,7 @@ class _Reader:
         )
 
     def fail(self, problem: str) -> NoReturn:
-        raise UserError(f"{self.path}: case '{self.name}' {problem}")
+        raise UserError("case-invalid", f"{self.path}: case '{self.name}' {problem}")
 
     def flags(self, keys: Mapping[str, Any], others: tuple[str, ...]) -> dict[str, Any]:
         for key, value in keys.items():

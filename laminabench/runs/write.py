@@ -26,6 +26,7 @@ from laminabench.runs.replace import replacing_directory, require_replaceable
 from laminabench.runs.schema import FLAG, STATUS, TABLES, TEXT, Column, schema
 from laminabench.runs.status import FAILED, STATUSES, statuses
 from laminabench.sim.outcome import Columns, Outcome
+from laminabench.traces.arrow import array_of, texts_of
 from laminabench.traces.table import Trace
 
 # A row group, and so what is in memory twice.
@@ -122,9 +123,8 @@ def _array(column: Column, values: NDArray[Any]) -> pa.Array:
     if column.type == STATUS:
         # Readers of the first version do not know of the last status.
         names = STATUSES if (values == FAILED).any() else STATUSES[:FAILED]
-        return pa.DictionaryArray.from_arrays(pa.array(values, pa.int8()), pa.array(names))
+        return pa.DictionaryArray.from_arrays(array_of(values, pa.int8()), texts_of(names))
     if column.type in (FLAG, TEXT):
         return pa.array(values, column.type)
-    values = np.ascontiguousarray(values)
     missing = np.isnan(values) if pa.types.is_floating(column.type) else values < 0
-    return pa.array(values, column.type, mask=missing if missing.any() else None)
+    return array_of(values, column.type, missing)

@@ -69,7 +69,7 @@ def opened(directory: Path, manifest: Mapping[str, Any], keys: Sequence[str]) ->
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot write {directory}: {error.strerror}") from error
+        raise UserError("output-unwritable", f"cannot write {directory}: {error.strerror}") from error
     with _locked(directory):
         # Again: somebody else may have begun one until it was locked.
         check(directory, manifest["identity"])
@@ -91,7 +91,9 @@ def check(directory: Path, identity: Mapping[str, Any]) -> None:
         (f"{_WHAT[name]} {_said(was.get(name))}" for name in differing),
         "of a trace, a model or prices that have changed since",
     )
-    raise UserError(f"{directory} has another sweep, {what}: name another --out, or remove it")
+    raise UserError(
+        "sweep-another", f"{directory} has another sweep, {what}: name another --out, or remove it"
+    )
 
 
 def _said(value: Any) -> str:
@@ -122,6 +124,6 @@ def _locked(directory: Path) -> Iterator[None]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise UserError(f"{directory} is in use: the sweep still runs") from None
+        raise UserError("sweep-in-use", f"{directory} is in use: the sweep still runs") from None
     finally:
         os.close(handle)

@@ -31,7 +31,8 @@ def parse_vary(text: str) -> Varied:
     name = name.strip().lstrip("-")
     if not (name and equals and listed.strip()):
         raise UserError(
-            f"--vary {text!r}: write FLAG=VALUES, such as batches=1,2,3 or attention-workers=2..8"
+            "sweep-vary-value",
+            f"--vary {text!r}: write FLAG=VALUES, such as batches=1,2,3 or attention-workers=2..8",
         )
     values = [value for piece in _pieces(listed, text) for value in _values(piece, text)]
     if len(values) > MOST_VALUES:
@@ -47,9 +48,14 @@ def _pieces(listed: str, text: str) -> list[str]:
         assert match is not None  # it can be empty
         piece, at = match[0].strip(), match.end()
         if at < len(listed) and listed[at] != ",":
-            raise UserError(f"--vary {text!r}: the quotation that begins with {listed[at]} does not end")
+            raise UserError(
+                "sweep-vary-value",
+                f"--vary {text!r}: the quotation that begins with {listed[at]} does not end",
+            )
         if not piece:
-            raise UserError(f"--vary {text!r}: a value is missing between two commas, or at an end")
+            raise UserError(
+                "sweep-vary-value", f"--vary {text!r}: a value is missing between two commas, or at an end"
+            )
         pieces.append(piece)
         if at == len(listed):
             return pieces
@@ -64,7 +70,8 @@ def _values(piece: str, text: str) -> list[str]:
     first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
     if first > last or step == 0:
         raise UserError(
-            f"--vary {text!r}: {piece} is no range; write FIRST..LAST or FIRST..LAST:STEP, upwards"
+            "sweep-vary-value",
+            f"--vary {text!r}: {piece} is no range; write FIRST..LAST or FIRST..LAST:STEP, upwards",
         )
     if (last - first) // step >= MOST_VALUES:
         raise _too_many(text)
@@ -72,4 +79,6 @@ def _values(piece: str, text: str) -> list[str]:
 
 
 def _too_many(text: str) -> UserError:
-    return UserError(f"--vary {text!r} has more than {MOST_VALUES:,} values; take larger steps")
+    return UserError(
+        "sweep-too-large", f"--vary {text!r} has more than {MOST_VALUES:,} values; take larger steps"
+    )

@@ -48,7 +48,7 @@ def parse(spec: str) -> Wish:
     """What a --chaos asks for; a UserError names the part of it that is wrong."""
 
     def wrong(why: str) -> UserError:
-        return UserError(f"--chaos '{spec}': {why}")
+        return UserError("chaos-invalid", f"--chaos '{spec}': {why}")
 
     rest, at, when = spec.partition("@")
     rest, is_, how = rest.partition("=")
@@ -92,8 +92,9 @@ def plan(wishes: Iterable[Wish], workers: Sequence[str], tokens: int, seed: int)
         draws = _draws(seed, place)
         if wish.blow.worker != RANDOM and wish.blow.worker not in workers:
             raise UserError(
+                "chaos-no-worker",
                 f"--chaos: there is no worker {wish.blow.worker.replace(' ', ':')}; the deployment has "
-                f"{', '.join(name.replace(' ', ':') for name in workers)}"
+                f"{', '.join(name.replace(' ', ':') for name in workers)}",
             )
         for number in range(wish.spread or 1):
             blow = wish.blow

@@ -88,10 +88,14 @@ def build(setup: Setup) -> Modelled:
 def _board_of(setup: Setup) -> Board:
     deployment, kind = setup.deployment, setup.deployment.model.device.board
     if deployment.attention is not None:
-        raise UserError(f"h2m2 runs whole models on boards, not on {deployment}; write for example 2xh2m2")
+        raise UserError(
+            "deployment-not-for-system",
+            f"h2m2 runs whole models on boards, not on {deployment}; write for example 2xh2m2",
+        )
     if kind is None:
         raise UserError(
-            f"h2m2 runs on boards with two memories, and {deployment} is none; write for example 1xh2m2"
+            "deployment-not-for-system",
+            f"h2m2 runs on boards with two memories, and {deployment} is none; write for example 1xh2m2",
         )
     return board(setup.board or kind)
 
@@ -118,10 +122,11 @@ def _timing(setup: Setup, on: Board, most: int) -> tuple[BoardTiming, int, int]:
     room, column = chosen.kv_room()
     if room < 1:
         raise UserError(
+            "model-does-not-fit",
             f"{setup.model.name} does not fit on board {on.name}: its {_weight_bytes(setup.model) / 1e9:.1f} "
             f"GB of INT8 weights leave {mapping} no room for KV in "
             f"{_room_text(on)}{_at_once(setup.model, column)}; "
-            "take a smaller model or a board with more memory"
+            "take a smaller model or a board with more memory",
         )
     if mapping == "flexgen":
         moment = uniform(most, max(1, room // most), on)
@@ -156,15 +161,20 @@ def _refuse_others(setup: Setup) -> None:
     """Choices that boards do not have: ignoring them would answer another question than was asked."""
     refuse_laminas(setup, "h2m2 runs one batch on each board, which has the whole model")
     if setup.prefix_sharing:
-        raise UserError("a board keeps each request's KV by itself; leave --prefix-sharing out for h2m2")
+        raise UserError(
+            "replay-flag-unused",
+            "a board keeps each request's KV by itself; leave --prefix-sharing out for h2m2",
+        )
     if setup.block_tokens is not None:
         raise UserError(
-            "a board hands out KV token by token, in pages of its own; leave --block-size out for h2m2"
+            "replay-flag-unused",
+            "a board hands out KV token by token, in pages of its own; leave --block-size out for h2m2",
         )
     if setup.memory_utilization != MEMORY_SHARE:
         raise UserError(
+            "replay-flag-unused",
             "a board's memories are used whole, as its paper does; leave --gpu-memory-utilization out for "
-            "h2m2 and give --kv-tokens to use less"
+            "h2m2 and give --kv-tokens to use less",
         )
 
 

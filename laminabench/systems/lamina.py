@@ -42,8 +42,9 @@ def build(setup: Setup) -> Modelled:
     model, deployment = setup.model, setup.deployment
     if deployment.attention is None:
         raise UserError(
+            "deployment-no-attention",
             f"deployment {deployment} has no attention workers; lamina takes MODEL+ATTENTION workers, "
-            f"such as {default_deployment(model)}"
+            f"such as {default_deployment(model)}",
         )
     batches, pipelining = batches_of(setup)
     replicas = replica_count(pipelining, batches)
@@ -85,11 +86,15 @@ def batches_of(setup: Setup) -> tuple[int, Pipelining]:
     """
     stages = setup.pipeline_parallel
     if stages > setup.model.layers:
-        raise UserError(f"{setup.model.name} has {setup.model.layers} layers, too few for {stages} stages")
+        raise UserError(
+            "deployment-too-many-stages",
+            f"{setup.model.name} has {setup.model.layers} layers, too few for {stages} stages",
+        )
     if stages > 1:
         if setup.batches not in (None, stages) or setup.pipelining not in (None, "fixed"):
             raise UserError(
-                f"{stages} pipeline stages take {stages} batches, fixed; leave --batches and --pipelining out"
+                "deployment-batches",
+                f"{stages} pipeline stages take {stages} batches, fixed; leave out --batches, --pipelining",
             )
         return stages, "fixed"
     batches = setup.batches or BATCHES
@@ -100,7 +105,8 @@ def replica_count(pipelining: str, batches: int) -> int:
     """Serial: one. Rotational: one less than batches. Fixed: one a batch."""
     if pipelining == "serial" and batches != 1:
         raise UserError(
-            f"serial execution has one batch, not {batches}; use --pipelining rotational or fixed"
+            "deployment-batches",
+            f"serial execution has one batch, not {batches}; use --pipelining rotational or fixed",
         )
     return {"serial": 1, "rotational": max(1, batches - 1), "fixed": batches}[pipelining]
 
@@ -110,8 +116,9 @@ def tensor_parallel(deployment: Deployment, replicas: int) -> int:
     count = deployment.model.count
     if count % replicas:
         raise UserError(
+            "deployment-replicas",
             f"{count} model workers do not divide into the {replicas} replicas that this many batches rotate "
-            f"over; use a multiple of {replicas}, or other --batches"
+            f"over; use a multiple of {replicas}, or other --batches",
         )
     return count // replicas
 
@@ -120,8 +127,9 @@ def check_heads(model: ModelShape, workers: int) -> None:
     splits = model.head_splits()
     if workers not in splits:
         raise UserError(
+            "deployment-heads",
             f"the {model.kv_heads} KV heads of {model.name} do not split over {workers} attention workers; "
-            f"possible: {', '.join(map(str, splits))} (or --partition requests)"
+            f"possible: {', '.join(map(str, splits))} (or --partition requests)",
         )
 
 

@@ -134,19 +134,23 @@ def check(setup: LiveSetup) -> None:
     deployment = setup.deployment
     if deployment.attention is None:
         raise UserError(
+            "deployment-no-attention",
             f"deployment {deployment} has no attention workers; lamina takes MODEL+ATTENTION workers, "
-            f"such as {DEPLOYMENT}"
+            f"such as {DEPLOYMENT}",
         )
     for part in deployment.parts:
         if part.device.name not in _DEVICES:
             raise UserError(
+                "deployment-not-live",
                 f"a live replay runs on this machine's cores, not on {part.device.name} (GPUs are not "
-                f"verified on hardware); use --deployment {DEPLOYMENT}, or --backend modelled"
+                f"verified on hardware); use --deployment {DEPLOYMENT}, or --backend modelled",
             )
     if setup.network not in NETWORKS:
-        raise UserError(f"--network {setup.network}: live workers are linked by {', '.join(NETWORKS)}")
+        raise UserError(
+            "network-not-live", f"--network {setup.network}: live workers are linked by {', '.join(NETWORKS)}"
+        )
     if setup.max_sequences < 1:
-        raise UserError("--max-num-seqs is at least 1")
+        raise UserError("replay-value", "--max-num-seqs is at least 1")
     if setup.partition == "heads":
         check_heads(setup.model, deployment.attention.count)
     workers, cores = setup.processes, len(os.sched_getaffinity(0))
@@ -154,9 +158,10 @@ def check(setup: LiveSetup) -> None:
     if workers > cores and not setup.oversubscribe and setup.ray is None:
         prefill = f" with {setup.prefill_workers} for prompts" if setup.prefill_workers else ""
         raise UserError(
+            "deployment-too-few-cores",
             f"{deployment}{prefill} is {workers} workers and this process may use {cores} cores, "
             "one for each; use fewer workers, or --oversubscribe to let them share cores "
-            "(their times mean less then)"
+            "(their times mean less then)",
         )
 
 
@@ -179,14 +184,16 @@ def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
     room = free_bytes - weights
     if room < each:
         raise UserError(
+            "model-does-not-fit",
             f"{setup.model.name} does not fit: {weights / 1e9:.1f} GB for the weights and processes of "
-            f"{setup.deployment}, and {free_bytes / 1e9:.1f} GB of memory are free; use a smaller --model"
+            f"{setup.deployment}, and {free_bytes / 1e9:.1f} GB of memory are free; use a smaller --model",
         )
     if setup.kv_tokens is not None:
         if setup.kv_tokens * each > room:
             raise UserError(
+                "kv-tokens-too-many",
                 f"--kv-tokens {setup.kv_tokens} are {setup.kv_tokens * each / 1e9:.1f} GB and "
-                f"{room / 1e9:.1f} GB are free beside the weights; give at most {int(room // each)}"
+                f"{room / 1e9:.1f} GB are free beside the weights; give at most {int(room // each)}",
             )
         return setup.kv_tokens
     quarter = int(min(KV_SHARE * free_bytes, room) // each)
@@ -243,7 +250,7 @@ def refused() -> Iterator[None]:
         yield
     except Exception as error:
         if isinstance(error, _known_errors()):
-            raise UserError(f"the engine: {error}") from error
+            raise UserError("engine-refused", f"the engine: {error}") from error
         raise
 
 

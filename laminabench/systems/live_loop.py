@@ -272,6 +272,9 @@ class Replay:
             assert self.made_since is not None
             return self.made_since(number, had)
         if result.error:
-            raise UserError(f"the engine could not serve request {self._rows[number]}: {result.error}")
+            raise UserError(
+                "engine-request-failed",
+                f"the engine could not serve request {self._rows[number]}: {result.error}",
+            )
         made: Sequence[int] = result.completions[0].tokens[had:]
         return made

@@ -40,7 +40,9 @@ def priority_of(name: str, trace: Trace, slo_tbt_s: float) -> Priority | None:
 def _own(name: str, trace: Trace, slo_tbt_s: float) -> Priority:
     module_name, colon, class_name = name.partition(":")
     if not colon:
-        raise UserError(f"--policy {name}: known are {', '.join(BUILT_IN)}, or your own as module:Class")
+        raise UserError(
+            "policy-unknown", f"--policy {name}: known are {', '.join(BUILT_IN)}, or your own as module:Class"
+        )
     try:
         # As `python -m` does: the user's own module is in the folder they stand in.
         sys.path.insert(0, str(Path.cwd()))
@@ -50,16 +52,19 @@ def _own(name: str, trace: Trace, slo_tbt_s: float) -> Priority:
             sys.path.pop(0)
         asked: Callable[[int], float] = made.priority
     except (Exception, SystemExit) as error:
-        raise UserError(f"--policy {name}: {type(error).__name__}: {error}") from error
+        raise UserError("policy-failed", f"--policy {name}: {type(error).__name__}: {error}") from error
 
     def key(request: int) -> int:
         try:
             answer = round(asked(request) * RESOLUTION)
         except (Exception, SystemExit) as error:
-            raise UserError(f"--policy {name}, request {request}: {type(error).__name__}: {error}") from error
+            raise UserError(
+                "policy-failed", f"--policy {name}, request {request}: {type(error).__name__}: {error}"
+            ) from error
         if abs(answer) > LARGEST:
             raise UserError(
-                f"--policy {name}, request {request}: {answer / RESOLUTION:g} is too large a priority"
+                "policy-failed",
+                f"--policy {name}, request {request}: {answer / RESOLUTION:g} is too large a priority",
             )
         return answer
 

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from laminabench.catalog.models import load_models
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.systems.live import LiveSetup, check, free_bytes, kv_within, opened
 
+if TYPE_CHECKING:
+    from lamina.http import Tokenizer
+
 KEY_VARIABLE = "LAMINABENCH_API_KEY"
 # What each of the sequences that decode together may have, unless --kv-tokens says otherwise.
 TOKENS_EACH = 4096
+
+
+class ServeLimits(TypedDict):
+    """Those of lamina.http.Limits that a user can choose."""
+
+    body_bytes: int
+    most_waiting: int
+    most_connections: int
+    client_s: float
+    drain_s: float
+    max_model_len: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +42,7 @@ class ServeSetup:
     port: int
     tokenizer: Path | None
     api_key: str | None = field(repr=False)
-    limits: dict[str, Any]  # of lamina.http.Limits
+    limits: ServeLimits
     verbose: bool = False
 
 
@@ -67,45 +80,49 @@ def tokenizer_of(source: str, given: Path | None) -> Path | None:
 
 def serve(setup: ServeSetup, *, starting: Callable[[], None], ready: Callable[[str], None]) -> None:
     """Serve until a signal. However it ends, the workers have ended too."""
-    address: Any = importlib.import_module("lamina.http.address")
-    _require_private(setup, address)
+    from lamina.http.address import bound
+
+    _require_private(setup)
     check(setup.live)
     try:
-        sock = address.bound(setup.host, setup.port)
+        sock = bound(setup.host, setup.port)
     except OSError as error:
         raise UserError("serve-unbound", _unbound(setup, error)) from error
     with sock:
         starting()
-        http: Any = importlib.import_module("lamina.http")
-        tokenizer = _tokenizer(setup, http)
+        from lamina.http import Limits, Service, Serving  # with torch, once the port is known to be free
+
+        tokenizer = _tokenizer(setup)
         live = setup.live
         tokens = kv_within(live, live.max_sequences * TOKENS_EACH, free_bytes(live))
         with opened(live, tokens, "fifo") as engine:
             from laminabench import version
 
-            service = http.Service(
+            service = Service(
                 engine,
                 setup.name,
                 tokenizer,
-                http.Limits(**setup.limits),
+                Limits(**setup.limits),
                 setup.api_key,
                 version.describe(),
             )
             url = _url(setup.host, sock.getsockname()[1])
-            serving = http.Serving(service, sock, ready=lambda: ready(url), verbose=setup.verbose)
+            serving = Serving(service, sock, ready=lambda: ready(url), verbose=setup.verbose)
             try:
                 failed = serving.run()
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
                     raise
-                # Somebody else has begun to listen meanwhile.
+                # Another program has begun to listen meanwhile.
                 raise UserError("serve-unbound", _unbound(setup, error)) from error
     if failed:
         raise CheckFailedError("serve-failed", failed)
 
 
-def _require_private(setup: ServeSetup, address: Any) -> None:
-    if setup.api_key is None and not address.is_loopback(setup.host):
+def _require_private(setup: ServeSetup) -> None:
+    from lamina.http.address import is_loopback
+
+    if setup.api_key is None and not is_loopback(setup.host):
         raise UserError(
             "serve-without-key",
             f"--host {setup.host} lets other machines in: give an API key with --api-key-file or "
@@ -113,12 +130,14 @@ def _require_private(setup: ServeSetup, address: Any) -> None:
         )
 
 
-def _tokenizer(setup: ServeSetup, http: Any) -> Any:
+def _tokenizer(setup: ServeSetup) -> Tokenizer | None:
     if setup.tokenizer is None:
         return None
+    from lamina.http import Tokenizer, TokenizerError
+
     try:
-        return http.Tokenizer.load(setup.tokenizer)
-    except http.TokenizerError as error:
+        return Tokenizer.load(setup.tokenizer)
+    except TokenizerError as error:
         raise UserError(error.code, f"--tokenizer: {error}") from error
 
 

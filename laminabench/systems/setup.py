@@ -84,11 +84,15 @@ def refuse_boards(setup: Setup, name: str) -> None:
     boards = [part.device.name for part in setup.deployment.parts if part.device.board]
     if boards:
         raise UserError(
-            f"{boards[0]} is a board, which runs whole models by itself; replay it as h2m2, not {name}"
+            "deployment-not-for-system",
+            f"{boards[0]} is a board, which runs whole models by itself; replay it as h2m2, not {name}",
         )
     for flag, chosen in (("--mapping", setup.mapping), ("--board", setup.board)):
         if chosen is not None:
-            raise UserError(f"{flag} is about a board's two memories; {name} has none, it is for h2m2")
+            raise UserError(
+                "replay-flag-unused",
+                f"{flag} is about a board's two memories; {name} has none, it is for h2m2",
+            )
 
 
 def refuse_laminas(setup: Setup, instead: str) -> None:
@@ -108,7 +112,7 @@ def refuse_laminas(setup: Setup, instead: str) -> None:
     }
     for flag, wanted in chosen.items():
         if wanted:
-            raise UserError(f"{instead}; {flag} is for lamina")
+            raise UserError("replay-flag-unused", f"{instead}; {flag} is for lamina")
 
 
 def slices(setup: Setup, workers: Workers, tp: int, most: int) -> Slices:
@@ -165,9 +169,10 @@ def check_weights(setup: Setup, workers: Workers, tp: int, usable: float) -> flo
             f"{fitting[0] * stages}x{device.name} would fit" if fitting else "no number of this device fits"
         )
         raise UserError(
+            "model-does-not-fit",
             f"{model.name} does not fit on {tp * stages}x{device.name}: {weights / 1e9:.1f} GB of weights "
             f"for each is {(weights - usable) / 1e9:.1f} GB more than the {usable / 1e9:.1f} GB usable; "
-            f"{advice}"
+            f"{advice}",
         )
     return weights
 
@@ -177,14 +182,16 @@ def kv_tokens(bytes_free: float, bytes_per_token: float, setup: Setup, where: st
     tokens = int(bytes_free // bytes_per_token)
     if tokens < 1:
         raise UserError(
-            f"no memory is left for the KV cache of {setup.model.name} on {where}; use more devices"
+            "model-does-not-fit",
+            f"no memory is left for the KV cache of {setup.model.name} on {where}; use more devices",
         )
     if setup.kv_capacity is None:
         return tokens
     if not pools <= setup.kv_capacity <= tokens * pools:
         raise UserError(
+            "kv-tokens-too-many",
             f"--kv-tokens {setup.kv_capacity}: {where} holds {pools:,} to {tokens * pools:,} tokens of "
-            f"{setup.model.name}"
+            f"{setup.model.name}",
         )
     return setup.kv_capacity // pools
 

@@ -38,7 +38,10 @@ def build(setup: Setup) -> Modelled:
     refuse_boards(setup, "vllm")
     model, deployment = setup.model, setup.deployment
     if deployment.attention is not None:
-        raise UserError(f"vllm runs on one kind of device, not on {deployment}; write for example 4xh100")
+        raise UserError(
+            "deployment-not-for-system",
+            f"vllm runs on one kind of device, not on {deployment}; write for example 4xh100",
+        )
     refuse_laminas(setup, "vllm runs one batch by tensor parallelism")
     tp = deployment.model.count
     device = deployment.model.device

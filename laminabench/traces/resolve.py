@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.nearest import nearest
@@ -13,12 +14,12 @@ from laminabench.paths import expanded
 from laminabench.traces import catalogue
 from laminabench.traces.catalogue import Entry
 from laminabench.traces.checksum import recorded
-from laminabench.traces.fetch import DownloadError, Progress, fetch
 from laminabench.traces.formats import load_file
 from laminabench.traces.formats.source import PACKED, SUFFIXES
-from laminabench.traces.profile_file import named_profile
-from laminabench.traces.synth import synthesise
 from laminabench.traces.table import Trace
+
+if TYPE_CHECKING:
+    from laminabench.traces.fetch import Progress
 
 # A larger file is worth asking for by name (`traces fetch`), not a side effect of looking at a trace.
 AUTOMATIC_BYTES = 64 << 20
@@ -114,6 +115,9 @@ def _shared() -> Path | None:
 
 def _downloaded(entry: Entry, progress: Progress) -> tuple[Path | None, str]:
     """The file, or why there is none."""
+    # Here, as it brings an HTTP client, TLS and e-mail headers.
+    from laminabench.traces.fetch import DownloadError, fetch
+
     file = entry.file
     # A file of unknown size is tried if its sum is known: the server then says whether it is too large.
     unverifiable = file.bytes is None and file.sha256 is None
@@ -153,6 +157,9 @@ def _load_entry(entry: Entry, path: Path) -> Trace:
 
 
 def _from_profile(entry: Entry, requests: int | None, seed: int) -> Trace:
+    from laminabench.traces.profile_file import named_profile
+    from laminabench.traces.synth import synthesise
+
     profile = named_profile(entry.name)
     wanted = min(requests, profile.requests) if requests and profile.requests > MOST_IN_FULL else None
     trace = synthesise(profile, wanted, seed)

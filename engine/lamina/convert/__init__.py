@@ -3,10 +3,10 @@
 from lamina.convert.bind import BoundSlice
 from lamina.convert.classes import SliceClass
 from lamina.convert.conversion import Conversion, convert
-from lamina.convert.describe import describe, drawing
+from lamina.convert.describe import describe
 from lamina.convert.errors import ConversionError
-from lamina.convert.shard import Sharded
-from lamina.convert.shard_collective import Collective
+from lamina.convert.program import Collective
+from lamina.convert.sharding import Sharded
 from lamina.convert.slices import Slice
 from lamina.operators import AttentionOp
 
@@ -21,5 +21,4 @@ __all__ = [
     "SliceClass",
     "convert",
     "describe",
-    "drawing",
 ]

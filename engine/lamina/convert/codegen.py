@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from lamina.convert.packed import linear
-from lamina.convert.program import Instruction, Name, Piece, Program
-from lamina.convert.shard_collective import Collective
+from lamina.convert.program import Collective, Instruction, Name, Piece, Program
 from lamina.convert.spec import Spec
 
 _aten = torch.ops.aten

@@ -80,6 +80,19 @@ def constants_of(
     return result
 
 
+def weight_name(constants: Mapping[Name, Constant], name: Name) -> str:
+    """What a constant is to the model: a parameter's name, rows of it, or what it is computed from."""
+    constant = constants[name]
+    if not isinstance(constant, Computed):
+        return constant.name
+    first = next(constant.uses(), None)
+    source = "" if first is None else weight_name(constants, first)
+    if constant.op.__name__ == "take_rows":
+        _, dim, rows = constant.args
+        return f"{source}[{', :' * dim}{rows!r}]".replace("[, :", "[:, ")
+    return f"{constant.op.__name__.partition('.')[0]}({source})"
+
+
 def tables_in(constants: Mapping[Name, Constant], traced: Traced) -> dict[str, Tensor]:
     """Those of the constants that are buffers of the model and in no checkpoint, by the buffer's name."""
     buffers = {Name(node.name) for node in traced.buffers}

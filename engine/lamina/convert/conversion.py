@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 from transformers import PreTrainedModel
 
-from lamina.convert.bind import BoundSlice, bind_python, tensors_by_name, usable
-from lamina.convert.classes import SliceClass, classify
-from lamina.convert.constants import BoundConstants, Constant, constants_of, tables_in
-from lamina.convert.cudagraph import bind_cudagraph
+from lamina.convert.classes import classify
+from lamina.convert.constants import constants_of, tables_in
 from lamina.convert.errors import ConversionError
 from lamina.convert.fused import split_fused
 from lamina.convert.normalise import normalise
 from lamina.convert.partition import partition
-from lamina.convert.program import Name
-from lamina.convert.slices import Slice, draft_slices
+from lamina.convert.sharding import Sharded, shard
+from lamina.convert.sliced import SlicedModel
+from lamina.convert.slices import draft_slices
 from lamina.convert.source import Source, build_on_meta, open_source
 from lamina.convert.spec import BATCH, spec_of
 from lamina.convert.trace import Traced, trace
 from lamina.convert.unmodified import check_tables
 from lamina.operators import Attended, AttentionOp
-
-if TYPE_CHECKING:
-    from lamina.convert.shard import Sharded
-
-BACKENDS = ("python", "aot", "cudagraph")
 
 # Building and tracing set what a process has only one of: torch's default dtype, fx's options, a logger.
 _one_at_a_time = threading.Lock()
@@ -40,48 +33,18 @@ _MOST_KEPT = 32
 
 
 @dataclass(frozen=True)
-class Conversion:
+class Conversion(SlicedModel):
     """A model cut at its attention operators: n operators, n + 1 slices, no weights."""
 
-    slices: tuple[Slice, ...] = field(repr=False)
-    classes: tuple[SliceClass, ...] = field(repr=False)
-    attentions: tuple[AttentionOp, ...]
-    cut_bytes: tuple[int, ...]  # context for one request, around each attention operator
     vocab_size: int
     max_positions: int
     dtype: torch.dtype
     rope: str
     eos_token_ids: tuple[int, ...]
     config: Any = field(repr=False)
-    constants: Mapping[Name, Constant] = field(repr=False)
-
-    def bind(
-        self,
-        tensors: Mapping[str, Tensor] | PreTrainedModel,
-        backend: str = "python",
-        device: torch.device | str = "cpu",
-    ) -> list[BoundSlice]:
-        """The slices with weights, ready to run.
-
-        `tensors` has them by their names in the Hugging Face model; either name of a tied pair is enough, and
-        tables that no checkpoint holds are made here. A weight is copied only to be moved, cast or split.
-        """
-        if backend not in BACKENDS:
-            raise ConversionError(
-                "convert-backend-unknown", f"there is no backend {backend!r}; choose {', '.join(BACKENDS)}"
-            )
-        place = usable(device)
-        constants = BoundConstants(self.constants, tensors_by_name(tensors), place)
-        bound: list[BoundSlice] = []
-        for piece in self.slices:
-            weights = [constants[name] for name in piece.weights]
-            bound.append(_bind(backend, self.classes[piece.class_index], piece.index, weights, place))
-        return bound
 
     def sharded(self, degree: int) -> Sharded:
         """The same slices for `degree` ranks that share every layer's work and weights; made once."""
-        from lamina.convert.shard import shard
-
         if degree not in self._sharded:
             self._sharded[degree] = shard(self, degree)
         return self._sharded[degree]
@@ -94,18 +57,6 @@ class Conversion:
     @cached_property
     def _sharded(self) -> dict[int, Sharded]:
         return {}
-
-
-def _bind(
-    backend: str, kind: SliceClass, index: int, weights: list[Tensor], device: torch.device
-) -> BoundSlice:
-    if backend == "python":
-        return bind_python(kind, index, weights, device)
-    if backend == "aot":
-        from lamina.convert.aot import bind_aot
-
-        return bind_aot(kind, index, weights, device)
-    return bind_cudagraph(kind, index, weights, device)
 
 
 def convert(model_or_path: object, dtype: torch.dtype | str | None = None, rope: str = "carry") -> Conversion:
@@ -126,38 +77,22 @@ def convert(model_or_path: object, dtype: torch.dtype | str | None = None, rope:
     if source.model is not None:
         check_tables(source.model, cut.tables, source.label)
     return Conversion(
-        slices=cut.slices,
-        classes=cut.classes,
-        attentions=cut.attentions,
-        cut_bytes=cut.cut_bytes,
+        **vars(cut),
         vocab_size=source.config.vocab_size,
         max_positions=source.config.max_position_embeddings,
         dtype=source.dtype,
         rope=rope,
         eos_token_ids=source.eos_token_ids,
         config=source.config,
-        constants=cut.constants,
     )
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """What follows from an architecture alone. Conversions share it: nobody changes it."""
-
-    slices: tuple[Slice, ...]
-    classes: tuple[SliceClass, ...]
-    attentions: tuple[AttentionOp, ...]
-    cut_bytes: tuple[int, ...]
-    constants: Mapping[Name, Constant]
-    tables: Mapping[str, Tensor]  # those that no checkpoint holds, by the buffer's name
-
-
-_kept: dict[tuple[object, ...], _Cut] = {}
+_kept: dict[tuple[object, ...], SlicedModel] = {}
 # The graph that was traced last, and its logits: often the other rope mode is asked for next.
 _graph: dict[tuple[object, ...], tuple[Traced, fx.Node]] = {}
 
 
-def _cut(source: Source, rope: str) -> _Cut:
+def _cut(source: Source, rope: str) -> SlicedModel:
     """As the last time, if this architecture has been asked for before."""
     config = source.config.to_json_string(use_diff=False)
     architecture = (config, source.model_class, source.dtype, source.experts)
@@ -173,7 +108,9 @@ def _cut(source: Source, rope: str) -> _Cut:
     return known
 
 
-def _cut_anew(model: PreTrainedModel, source: Source, rope: str, architecture: tuple[object, ...]) -> _Cut:
+def _cut_anew(
+    model: PreTrainedModel, source: Source, rope: str, architecture: tuple[object, ...]
+) -> SlicedModel:
     if architecture not in _graph:
         _graph.clear()
         traced = trace(model, source.label)
@@ -188,7 +125,7 @@ def _cut_anew(model: PreTrainedModel, source: Source, rope: str, architecture: t
         # The context that is handed on is exactly the cut that was paid for.
         assert cut == sum(value.bytes for value in before.carried)
     constants = constants_of(traced, parts.constant, model, source.label)
-    return _Cut(
+    return SlicedModel(
         slices=slices,
         classes=classes,
         attentions=tuple(_attention(node) for node in parts.attentions),

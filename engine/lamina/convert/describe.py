@@ -1,12 +1,13 @@
-"""A conversion in plain data: for a table, for JSON, and for a drawing that somebody else makes."""
+"""A conversion in plain data, ready for JSON: what tables and pictures of it are made from."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TypedDict
 
 from lamina.convert.codegen import describe_spec
-from lamina.convert.constants import Computed
+from lamina.convert.constants import weight_name
 from lamina.convert.conversion import Conversion
 from lamina.convert.program import Instruction, Name, Program
 from lamina.convert.slices import Slice
@@ -17,24 +18,117 @@ _PRODUCTS = frozenset({"linear", "addmm", "mm", "bmm", "matmul", "_grouped_mm", 
 # Operators that move no data.
 _VIEWS = frozenset(
     {
-        *(
-            "view",
-            "_unsafe_view",
-            "transpose",
-            "permute",
-            "unsqueeze",
-            "squeeze",
-            "expand",
-            "slice",
-            "select",
-        ),
-        *("chunk", "split", "getitem", "contiguous", "reshape"),
+        *("view", "_unsafe_view", "transpose", "permute", "unsqueeze", "squeeze", "expand", "contiguous"),
+        *("slice", "select", "chunk", "split", "getitem", "reshape"),
     }
 )
 
 
-def describe(conversion: Conversion) -> dict[str, Any]:
-    """All there is to say of a conversion, ready for JSON."""
+class ValueFacts(TypedDict):
+    """A value that goes into a slice or out of it."""
+
+    name: str
+    type: str
+    bytes: int
+
+
+class WeightFacts(TypedDict):
+    """A weight by the name that the model has for it."""
+
+    name: str
+    type: str
+
+
+class InstructionFacts(TypedDict):
+    """One operator; `kind` is product, view or op."""
+
+    result: str
+    op: str
+    kind: str
+    inputs: list[str]
+    weights: list[WeightFacts]
+    type: str | None
+    bytes: int
+
+
+class PartFacts(TypedDict):
+    """A part of a slice between two messages: query, keyvalue, rest or logits."""
+
+    name: str
+    instructions: list[InstructionFacts]
+    gives: list[ValueFacts]
+
+
+class SavedFacts(TypedDict):
+    """A value of the context that is saved around attention; `node` is its name in the traced graph."""
+
+    value: str
+    node: str
+    op: str
+    type: str
+    bytes: int
+    made_by: str  # the operator behind views and conversions
+
+
+SliceFacts = TypedDict(
+    "SliceFacts",
+    {
+        "index": int,
+        "class": int,
+        "inputs": list[ValueFacts],
+        "parts": list[PartFacts],
+        "cut": list[SavedFacts],
+        "cut_bytes": int,
+    },
+)
+
+
+class ClassFacts(TypedDict):
+    """Slices of one structure."""
+
+    index: int
+    slices: list[int]
+    source: str
+
+
+class TransferFacts(TypedDict):
+    """Bytes that one token moves between model and attention workers in one layer."""
+
+    layer: int
+    q_bytes: int
+    k_bytes: int
+    v_bytes: int
+    attended_bytes: int
+    bytes: int
+    formula: str
+    formula_bytes: float
+    agrees: bool
+
+
+class ModelFacts(TypedDict):
+    """A conversion but for its slices."""
+
+    model_type: str
+    dtype: str
+    rope: str
+    vocab_size: int
+    max_positions: int | None  # None where the model's own is not known
+    eos_token_ids: list[int] | None
+    attentions: list[dict[str, float]]  # the fields of each AttentionOp
+    transfer: list[TransferFacts]
+    classes: list[ClassFacts]
+
+
+class ConversionFacts(ModelFacts):
+    """A whole conversion."""
+
+    slices: list[SliceFacts]
+
+
+def describe(conversion: Conversion) -> ConversionFacts:
+    """A conversion with all its slices."""
+    slices = [_slice(conversion, piece) for piece in conversion.slices]
+    _name_makers(slices)
     return {
         "model_type": conversion.config.model_type,
         "dtype": str(conversion.dtype).removeprefix("torch."),
@@ -48,12 +142,12 @@ def describe(conversion: Conversion) -> dict[str, Any]:
             {"index": kind.index, "slices": list(kind.members), "source": kind.source}
             for kind in conversion.classes
         ],
-        "slices": [describe_slice(conversion, piece) for piece in conversion.slices],
+        "slices": slices,
     }
 
 
-def describe_slice(conversion: Conversion, piece: Slice) -> dict[str, Any]:
-    """One slice: its instructions in order, what goes in and out, and which products overlap with what."""
+def _slice(conversion: Conversion, piece: Slice) -> SliceFacts:
+    """One slice: its instructions in order, what goes in and out."""
     program = piece.program
     inputs = [*program.context, *(() if program.attended is None else (program.attended,))]
     cut = conversion.cut_bytes[piece.index] if piece.index < len(conversion.cut_bytes) else 0
@@ -69,10 +163,6 @@ def describe_slice(conversion: Conversion, piece: Slice) -> dict[str, Any]:
             }
             for part in program.pieces
         ],
-        "products": {
-            part.name: [str(one.result) for one in part.instructions if one.op_name in _PRODUCTS]
-            for part in program.pieces
-        },
         "cut": [
             {
                 "value": str(name),
@@ -80,6 +170,7 @@ def describe_slice(conversion: Conversion, piece: Slice) -> dict[str, Any]:
                 "op": value.op,
                 "type": describe_spec(value.spec),
                 "bytes": value.bytes,
+                "made_by": value.op,
             }
             for name, value in zip(program.pieces[-1].gives, piece.carried, strict=False)
         ],
@@ -87,7 +178,27 @@ def describe_slice(conversion: Conversion, piece: Slice) -> dict[str, Any]:
     }
 
 
-def transfer(conversion: Conversion, op: AttentionOp, element_bytes: int) -> dict[str, Any]:
+def _name_makers(slices: list[SliceFacts]) -> None:
+    """Say which operator made each saved value, by its node: a slice may only hand on what another made."""
+    makers: dict[str, str] = {}
+    for piece in slices:
+        made = {one["result"]: one for part in piece["parts"] for one in part["instructions"]}
+        for value in piece["cut"]:
+            name = _maker(value["value"], made) if value["value"] in made else value["op"]
+            value["made_by"] = makers.setdefault(value["node"], name)
+
+
+def _maker(value: str, made: Mapping[str, InstructionFacts]) -> str:
+    one = made[value]
+    while (one["kind"] == "view" or one["op"] == "to") and one["inputs"]:
+        before = one["inputs"][0]
+        if before not in made:
+            return before if before in {"tokens", "positions"} else one["op"]
+        one = made[before]
+    return one["op"]
+
+
+def transfer(conversion: Conversion, op: AttentionOp, element_bytes: int) -> TransferFacts:
     """Bytes between model and attention workers for one token and layer, counted and by the paper's formula.
 
     Counted: what the slice before sends and the slice behind takes. By the formula: (2 + 2/G) e d, with G
@@ -113,60 +224,16 @@ def transfer(conversion: Conversion, op: AttentionOp, element_bytes: int) -> dic
     }
 
 
-def drawing(conversion: Conversion, index: int) -> dict[str, list[dict[str, Any]]]:
-    """Nodes and edges of one slice with the attention operators around it, for a picture.
-
-    Node kinds: input, product, view, op, attention, output. An edge has the bytes of one request, and says
-    whether it is cut: whether its value is saved from one slice to the next.
-    """
-    piece = conversion.slices[index]
-    program = piece.program
-    nodes: list[dict[str, Any]] = []
-    edges: list[dict[str, Any]] = []
-    parts = {one.result: part.name for part in program.pieces for one in part.instructions}
-    before = {value.name for value in program.context}
-    if program.attended is not None:
-        nodes.append(
-            {"name": str(program.attended.name), "op": "attention", "kind": "attention", "part": "before"}
-        )
-    for value in program.context:
-        kind = "input" if value.name in {"tokens", "positions"} else "context"
-        nodes.append({"name": str(value.name), "op": kind, "kind": "input", "part": "before"})
-    weights = {value.name for value in program.weights}
-    for part in program.pieces:
-        for one in part.instructions:
-            nodes.append(
-                {"name": str(one.result), "op": one.op_name, "kind": _kind(one), "part": parts[one.result]}
-            )
-            for name in dict.fromkeys(one.uses()):
-                if name not in weights:
-                    edges.append(_edge(name, str(one.result), program, cut=name in before))
-        if part.name in {"query", "keyvalue"}:
-            edges += [_edge(name, "attention", program, cut=False) for name in part.gives]
-        else:
-            end = "logits" if part.name == "logits" else "next"
-            nodes.append({"name": end, "op": end, "kind": "output", "part": "after"})
-            edges += [_edge(name, end, program, cut=part.name == "rest") for name in part.gives]
-    if index < len(conversion.attentions):
-        nodes.append({"name": "attention", "op": "attention", "kind": "attention", "part": "after"})
-    return {"nodes": nodes, "edges": edges}
-
-
-def _edge(name: Name, to: str, program: Program, *, cut: bool) -> dict[str, Any]:
-    spec = program.specs.get(name)
-    return {"from": str(name), "to": to, "bytes": 0 if spec is None else spec.bytes, "cut": cut}
-
-
 def _kind(one: Instruction) -> str:
     return "product" if one.op_name in _PRODUCTS else "view" if one.op_name in _VIEWS else "op"
 
 
-def _value(name: Name, program: Program) -> dict[str, Any]:
+def _value(name: Name, program: Program) -> ValueFacts:
     spec = program.specs[name]
     return {"name": str(name), "type": describe_spec(spec), "bytes": spec.bytes}
 
 
-def _instruction(conversion: Conversion, piece: Slice, one: Instruction) -> dict[str, Any]:
+def _instruction(conversion: Conversion, piece: Slice, one: Instruction) -> InstructionFacts:
     bound = dict(zip((value.name for value in piece.program.weights), piece.weights, strict=True))
     used = [name for name in dict.fromkeys(one.uses()) if name in bound]
     return {
@@ -175,22 +242,12 @@ def _instruction(conversion: Conversion, piece: Slice, one: Instruction) -> dict
         "kind": _kind(one),
         "inputs": [str(name) for name in dict.fromkeys(one.uses()) if name not in bound],
         "weights": [
-            {"name": weight_name(conversion, bound[name]), "type": describe_spec(piece.program.specs[name])}
+            {
+                "name": weight_name(conversion.constants, bound[name]),
+                "type": describe_spec(piece.program.specs[name]),
+            }
             for name in used
         ],
         "type": None if one.spec is None else describe_spec(one.spec),
         "bytes": 0 if one.spec is None else one.spec.bytes,
     }
-
-
-def weight_name(conversion: Conversion, name: Name) -> str:
-    """What a constant is to the model: a parameter's name, rows of it, or what it is computed from."""
-    constant = conversion.constants[name]
-    if not isinstance(constant, Computed):
-        return constant.name
-    first = next(constant.uses(), None)
-    source = "" if first is None else weight_name(conversion, first)
-    if constant.op.__name__ == "take_rows":
-        _, dim, rows = constant.args
-        return f"{source}[{', :' * dim}{rows!r}]".replace("[, :", "[:, ")
-    return f"{constant.op.__name__.partition('.')[0]}({source})"

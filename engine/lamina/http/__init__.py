@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lamina.http.driver import Driver, News, Ticket
+    from lamina.http.driver import Driver, Ticket, Update
     from lamina.http.server import Serving
     from lamina.http.service import Limits, Service
     from lamina.http.tokenizer import Tokenizer, TokenizerError
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
 _MODULES = {
     "Driver": "driver",
     "Limits": "service",
-    "News": "driver",
     "Service": "service",
     "Serving": "server",
     "Ticket": "driver",
     "Tokenizer": "tokenizer",
     "TokenizerError": "tokenizer",
+    "Update": "driver",
 }
 __all__ = [
     "Driver",
     "Limits",
-    "News",
     "Service",
     "Serving",
     "Ticket",
     "Tokenizer",
     "TokenizerError",
+    "Update",
 ]
 
 

@@ -1,17 +1,18 @@
-"""The bodies of answers, as /openapi.json tells of them. They are written by forms, not by these."""
+"""The bodies of answers: forms write them, and /openapi.json describes them."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NotRequired
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import with_config
+from typing_extensions import TypedDict
+
+# Nothing else is in an answer: whoever checks answers against the description notices an undocumented field.
+_exact = with_config({"extra": "forbid"})
 
 
-class _Told(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class ErrorDetail(_Told):
+@_exact
+class ErrorDetail(TypedDict):
     """What went wrong."""
 
     message: str
@@ -20,13 +21,15 @@ class ErrorDetail(_Told):
     code: str | None
 
 
-class ErrorAnswer(_Told):
+@_exact
+class ErrorAnswer(TypedDict):
     """Every error has this form."""
 
     error: ErrorDetail
 
 
-class Model(_Told):
+@_exact
+class Model(TypedDict):
     """The model that is served."""
 
     id: str
@@ -36,14 +39,16 @@ class Model(_Told):
     max_model_len: int
 
 
-class ModelList(_Told):
+@_exact
+class ModelList(TypedDict):
     """GET /v1/models."""
 
     object: Literal["list"]
     data: list[Model]
 
 
-class Usage(_Told):
+@_exact
+class Usage(TypedDict):
     """Tokens in and out."""
 
     prompt_tokens: int
@@ -51,7 +56,8 @@ class Usage(_Told):
     total_tokens: int
 
 
-class CompletionLogprobs(_Told):
+@_exact
+class CompletionLogprobs(TypedDict):
     """By token."""
 
     tokens: list[str]
@@ -60,7 +66,8 @@ class CompletionLogprobs(_Told):
     text_offset: list[int]
 
 
-class CompletionChoice(_Told):
+@_exact
+class CompletionChoice(TypedDict):
     """One completion."""
 
     index: int
@@ -68,11 +75,12 @@ class CompletionChoice(_Told):
     logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"] | None
     stop_reason: int | str | None
-    token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
+    token_ids: NotRequired[list[int] | None]
+    prompt_token_ids: NotRequired[list[int] | None]
 
 
-class CompletionAnswer(_Told):
+@_exact
+class CompletionAnswer(TypedDict):
     """POST /v1/completions; a stream's chunks have the same form, and usage only where it was asked for."""
 
     id: str
@@ -83,7 +91,8 @@ class CompletionAnswer(_Told):
     usage: Usage
 
 
-class TopLogprob(_Told):
+@_exact
+class TopLogprob(TypedDict):
     """A likely token."""
 
     token: str
@@ -91,20 +100,23 @@ class TopLogprob(_Told):
     bytes: list[int] | None
 
 
+@_exact
 class TokenLogprob(TopLogprob):
     """The token that was chosen, and the likeliest."""
 
     top_logprobs: list[TopLogprob]
 
 
-class ChatLogprobs(_Told):
+@_exact
+class ChatLogprobs(TypedDict):
     """By token."""
 
     content: list[TokenLogprob] | None
     refusal: None
 
 
-class ChatMessage(_Told):
+@_exact
+class ChatMessage(TypedDict):
     """The answer's text."""
 
     role: Literal["assistant"]
@@ -112,18 +124,25 @@ class ChatMessage(_Told):
     refusal: None
 
 
-class ChatChoice(_Told):
-    """One answer."""
+class ChatRest(TypedDict):
+    """What a choice has beside its text."""
 
     index: int
-    message: ChatMessage
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length"] | None
     stop_reason: int | str | None
-    token_ids: list[int] | None = None
+    token_ids: NotRequired[list[int] | None]
 
 
-class ChatAnswer(_Told):
+@_exact
+class ChatChoice(ChatRest):
+    """One answer."""
+
+    message: ChatMessage
+
+
+@_exact
+class ChatAnswer(TypedDict):
     """POST /v1/chat/completions."""
 
     id: str
@@ -132,16 +151,43 @@ class ChatAnswer(_Told):
     model: str
     choices: list[ChatChoice]
     usage: Usage
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: NotRequired[list[int] | None]
 
 
-class Health(_Told):
+class ChatDelta(TypedDict):
+    """The next piece of an answer's text; the first one names its role."""
+
+    role: NotRequired[Literal["assistant"]]
+    content: str
+
+
+class ChatChunkChoice(ChatRest):
+    """What is new of one answer."""
+
+    delta: ChatDelta
+
+
+class Chunk(TypedDict):
+    """One server-sent event of a stream."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    prompt_token_ids: NotRequired[list[int]]
+    choices: list[CompletionChoice] | list[ChatChunkChoice]
+    usage: NotRequired[Usage | None]
+
+
+@_exact
+class Health(TypedDict):
     """GET /health while requests are taken."""
 
     status: Literal["ok"]
 
 
-class Version(_Told):
+@_exact
+class Version(TypedDict):
     """GET /version."""
 
     version: str

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt
 
-from lamina.http.fields import INT64, MOST_LOGPROBS, Asked, neutral
+from lamina.http.fields import INT64, MOST_LOGPROBS, GenerationRequest, neutral
 
 MOST_PROMPTS = 256
 MOST_MESSAGES = 2048
@@ -19,7 +19,7 @@ Tokens = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 Text = Annotated[str, Field(min_length=1)]
 
 
-class CompletionRequest(Asked):
+class CompletionRequest(GenerationRequest):
     """POST /v1/completions."""
 
     prompt: (
@@ -88,7 +88,7 @@ class Message(BaseModel):
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
-class ChatRequest(Asked):
+class ChatRequest(GenerationRequest):
     """POST /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)

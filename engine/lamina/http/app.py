@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel, ValidationError
+from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
@@ -16,27 +18,28 @@ from starlette.responses import JSONResponse
 from lamina.http import answers
 from lamina.http.api import ChatRequest, CompletionRequest
 from lamina.http.errors import ApiError
-from lamina.http.fields import Asked
+from lamina.http.fields import GenerationRequest
 from lamina.http.guard import Guard
-from lamina.http.openapi import body_of, described
 from lamina.http.service import Service
 
-Body = TypeVar("Body", bound=Asked)
+Body = TypeVar("Body", bound=GenerationRequest)
+REFERENCE = "#/components/schemas/{model}"
+EVENTS = "text/event-stream"
 CREATED = 0  # the model has no date of its own
 PROMETHEUS = "text/plain; version=1.0.0; charset=utf-8"
 
 # Unknown fields are wrong one by one; of more it would take seconds to write down what and where.
 MOST_WRONG = 1000
 
-ERROR: dict[str, Any] = {"model": answers.ErrorAnswer}
+Responses = dict[int | str, dict[str, Any]]  # as FastAPI has it
 
 
-def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What an endpoint may answer besides what it is asked for."""
-    return dict.fromkeys(statuses, ERROR)
+def errors(*statuses: int) -> Responses:
+    """The errors that an endpoint may answer with."""
+    return {status: {"model": answers.ErrorAnswer} for status in statuses}
 
 
-# Any endpoint behind the key, or asked by somebody who is not understood.
+# Of any endpoint: the key, and requests that are not understood.
 COMMON = errors(400, 401, 405)
 POSTED = errors(400, 401, 404, 405, 408, 413, 415, 429, 500, 503)
 
@@ -67,12 +70,12 @@ def make_app(service: Service) -> FastAPI:
     _models(app, service)
     _completions(app, service)
     _operation(app, service)
-    app.openapi = lambda: described(app)  # type: ignore[method-assign]
+    app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     return app
 
 
 def _models(app: FastAPI, service: Service) -> None:
-    def model() -> dict[str, Any]:
+    def model() -> answers.Model:
         return {
             "id": service.model,
             "object": "model",
@@ -101,7 +104,7 @@ def _completions(app: FastAPI, service: Service) -> None:
         "/v1/completions",
         response_model=answers.CompletionAnswer,
         responses=POSTED,
-        openapi_extra=body_of(CompletionRequest),
+        openapi_extra=_body_of(CompletionRequest),
     )
     async def completions(request: Request) -> Response:
         """Continue a text, or token ids."""
@@ -111,7 +114,7 @@ def _completions(app: FastAPI, service: Service) -> None:
         "/v1/chat/completions",
         response_model=answers.ChatAnswer,
         responses=POSTED,
-        openapi_extra=body_of(ChatRequest),
+        openapi_extra=_body_of(ChatRequest),
     )
     async def chat(request: Request) -> Response:
         """Say what comes next in a conversation."""
@@ -159,10 +162,10 @@ def _sentence(error: ValidationError) -> ApiError:
     """Of all that is wrong the first, and where."""
     if (count := error.error_count()) > MOST_WRONG:
         return ApiError(400, f"{count:,} things are wrong with the body", code="invalid_body")
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    # A field that may be one of several things is wrong in each way: who came furthest is meant.
-    field = found[0]["loc"][:1]
-    first = max((each for each in found if each["loc"][:1] == field), key=lambda each: len(each["loc"]))
+    wrong = error.errors(include_url=False, include_context=False, include_input=False)
+    # A field of several possible types is wrong in the way of each: the deepest is meant.
+    field = wrong[0]["loc"][:1]
+    first = max((one for one in wrong if one["loc"][:1] == field), key=lambda one: len(one["loc"]))
     message = first["msg"].removeprefix("Value error, ")
     where = [str(part) for part in first["loc"]]
     if not where:
@@ -177,24 +180,52 @@ async def _api_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     if error.status == 413:
         raise error  # the guard knows how to hang up on somebody who still sends
-    return JSONResponse(error.said(), error.status, error.headers)
+    return JSONResponse(error.answer(), error.status, error.headers)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     """Those of the framework: unknown paths and methods."""
     assert isinstance(error, HTTPException)
-    said = {
+    reasons = {
         404: f"there is nothing at {request.url.path}",
         405: f"{request.method} does not go with {request.url.path}",
     }
-    told = ApiError(error.status_code, said.get(error.status_code, str(error.detail)))
-    return JSONResponse(told.said(), told.status, error.headers)
+    answer = ApiError(error.status_code, reasons.get(error.status_code, str(error.detail))).answer()
+    return JSONResponse(answer, error.status_code, error.headers)
 
 
 async def _not_valid(_: Request, error: Exception) -> Response:
-    return JSONResponse(ApiError(400, str(error)).said(), 400)
+    return JSONResponse(ApiError(400, str(error)).answer(), 400)
 
 
 async def _bug(_: Request, error: Exception) -> Response:
-    told = ApiError(500, f"this is a bug of the server: {type(error).__name__}", code="bug")
-    return JSONResponse(told.said(), 500)
+    bug = ApiError(500, f"this is a bug of the server: {type(error).__name__}", code="bug")
+    return JSONResponse(bug.answer(), 500)
+
+
+def _body_of(model: type[BaseModel]) -> dict[str, Any]:
+    """The part of an endpoint's description that says what is posted to it."""
+    schema = {"$ref": REFERENCE.format(model=model.__name__)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    """The whole document, made once."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
+        _, posted = models_json_schema(
+            [(CompletionRequest, "validation"), (ChatRequest, "validation")], ref_template=REFERENCE
+        )
+        document["components"]["schemas"].update(posted["$defs"])
+        for path in document["paths"].values():
+            for operation in path.values():
+                # Bad parameters are answered with 400, as everything that is not understood.
+                operation["responses"].pop("422", None)
+        for name in ("/v1/completions", "/v1/chat/completions"):
+            answered = document["paths"][name]["post"]["responses"]["200"]
+            # OpenAPI 3.1 has no way to say what a stream's events are: a schema would be of the whole.
+            answered["content"][EVENTS] = {}
+        for unused in ("HTTPValidationError", "ValidationError"):
+            document["components"]["schemas"].pop(unused, None)
+        app.openapi_schema = document
+    return app.openapi_schema

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
-from lamina.http.detokenize import Detokenizer, Stopper
-from lamina.http.fields import Asked
+from lamina.http.fields import GenerationRequest
 from lamina.http.tokenizer import Tokenizer
 from lamina.serve import Piece, TokenLogprobs
 
 # JSON has no infinity.
 LEAST_LOGPROB = -9999.0
+# What stands for bytes that are no character, or not yet.
+BROKEN = "\ufffd"
+# Bytes of a character that its last one completes.
+MOST_MISSING = 3
+# Tokens that are decoded once more with each new one. Text that is nothing but broken characters for so
+# long is told as it is.
+LONGEST_WINDOW = 48
 
 
 @dataclass(slots=True)
@@ -22,33 +29,38 @@ class Delta:
     tokens: Sequence[int] = ()
     logprobs: list[TokenLogprobs] = field(default_factory=list)
 
+    def __add__(self, more: Delta) -> Delta:
+        return Delta(self.text + more.text, [*self.tokens, *more.tokens], [*self.logprobs, *more.logprobs])
+
 
 class Choice:
     """What has come of it so far."""
 
-    def __init__(self, index: int, asked: Asked, prompt: Sequence[int], tokenizer: Tokenizer | None) -> None:
+    def __init__(
+        self, index: int, request: GenerationRequest, prompt: Sequence[int], tokenizer: Tokenizer | None
+    ) -> None:
         self.index, self.prompt = index, prompt
         self.tokens = 0
-        self.finish_reason: str | None = None
+        self.finish_reason: Literal["stop", "length"] | None = None
         self.stop_reason: int | str | None = None
-        self.begun = False  # somebody has been told of it
-        self.characters = 0  # of its tokens, where log-probabilities are told
-        self._stop_tokens = frozenset(asked.stop_token_ids or ())
-        self._include = bool(asked.include_stop_str_in_output)
+        self.begun = False  # a chunk of it has been sent
+        self.characters = 0  # of its tokens, where log-probabilities are given
+        self._stop_tokens = frozenset(request.stop_token_ids or ())
+        self._include = bool(request.include_stop_str_in_output)
         self._detokenizer: Detokenizer | None = None
         if tokenizer:
-            self._detokenizer = Detokenizer(tokenizer, skip_special=asked.skip_special_tokens is not False)
-        self._stopper = Stopper(asked.stop_strings, include=self._include)
+            self._detokenizer = Detokenizer(tokenizer, skip_special=request.skip_special_tokens is not False)
+        self._stops = StopStrings(request.stop_strings, include=self._include)
 
     def feed(self, piece: Piece) -> Delta:
-        """Its next tokens; those after its end are nobody's."""
+        """Its next tokens; those after its end are dropped."""
         if self.finish_reason:
             return Delta()
         delta = Delta(tokens=piece.tokens)
         if self._detokenizer:
             delta.text = self._read(piece, self._detokenizer)
-        if self._stopper.found is not None:
-            self.finish_reason, self.stop_reason = "stop", self._stopper.found
+        if self._stops.found is not None:
+            self.finish_reason, self.stop_reason = "stop", self._stops.found
         elif piece.finish_reason:
             self._finish(piece, delta)
         self.tokens += len(delta.tokens)
@@ -60,16 +72,16 @@ class Choice:
         # The token that ends a sequence is none of its text.
         last = piece.finish_reason == "stop" and not self._include
         text = detokenizer.feed(piece.tokens[:-1] if last else piece.tokens)
-        return self._stopper.feed(text)
+        return self._stops.feed(text)
 
     def _finish(self, piece: Piece, delta: Delta) -> None:
         if self._detokenizer:
-            delta.text += self._stopper.feed(self._detokenizer.flush())
-            if self._stopper.found is not None:
-                self.finish_reason, self.stop_reason = "stop", self._stopper.found
+            delta.text += self._stops.feed(self._detokenizer.flush())
+            if self._stops.found is not None:
+                self.finish_reason, self.stop_reason = "stop", self._stops.found
                 return
-            delta.text += self._stopper.flush()
-        self.finish_reason = piece.finish_reason
+            delta.text += self._stops.flush()
+        self.finish_reason = "stop" if piece.finish_reason == "stop" else "length"
         if piece.finish_reason == "stop" and piece.tokens[-1] in self._stop_tokens:
             self.stop_reason = piece.tokens[-1]
 
@@ -77,3 +89,89 @@ class Choice:
 def finite(logprob: float) -> float:
     """As JSON can have it."""
     return max(logprob, LEAST_LOGPROB)
+
+
+class Decodes(Protocol):
+    """What of a tokenizer is needed."""
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str: ...
+
+
+class Detokenizer:
+    """Adds up to what decoding all tokens at once gives.
+
+    A token's text depends on its neighbours: a few tokens before a new one are decoded with it. A character
+    may be spread over several tokens: it is told when it is whole.
+    """
+
+    def __init__(self, tokenizer: Decodes, *, skip_special: bool = True) -> None:
+        self._tokenizer, self._skip = tokenizer, skip_special
+        self._window: list[int] = []  # the tokens whose text is not settled, after some whose text is
+        self._settled = 0
+        self._given = 0  # characters of the window's text
+
+    def feed(self, tokens: Sequence[int]) -> str:
+        """The text that these tokens settle."""
+        text = ""
+        for token in tokens:
+            self._window.append(token)
+            text += self._step()
+        return text
+
+    def _step(self) -> str:
+        whole = self._text(self._window)
+        broken = len(whole) - len(whole.rstrip(BROKEN))
+        firm = len(whole) - min(broken, MOST_MISSING)
+        if len(self._window) > LONGEST_WINDOW:
+            firm = len(whole)
+        new = whole[self._given : firm]
+        self._given = max(self._given, firm)
+        if firm == len(whole):
+            del self._window[: self._settled]
+            self._settled = len(self._window)
+            self._given = len(self._text(self._window))
+        return new
+
+    def flush(self) -> str:
+        """What is left when no token comes any more."""
+        return self._text(self._window)[self._given :]
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special=self._skip)
+
+
+class StopStrings:
+    """Holds back text that may be the beginning of a stop string, and finds the first that is whole."""
+
+    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
+        self._stops, self._include = stops, include
+        self._held = ""
+        self.found: str | None = None
+
+    def feed(self, text: str) -> str:
+        """The part of it, and of what was held back, that can be told now."""
+        if not self._stops:
+            return text
+        text = self._held + text
+        places = [(place, stop) for stop in self._stops if (place := text.find(stop)) >= 0]
+        if places:
+            # Of those that end first the one that begins first.
+            place, self.found = min(places, key=lambda at: (at[0] + len(at[1]), at[0]))
+            self._held = ""
+            return text[: place + len(self.found)] if self._include else text[:place]
+        keep = max(_overlap(text, stop) for stop in self._stops)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def flush(self) -> str:
+        """What was held back for nothing."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Characters at the end of the text that the stop string begins with."""
+    for length in range(min(len(stop) - 1, len(text)), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0

@@ -1,4 +1,4 @@
-"""The one thread that owns an engine: requests reach it by a queue, and it tells what becomes of them."""
+"""The one thread that owns an engine: requests reach it by a queue, and it reports their progress."""
 
 from __future__ import annotations
 
@@ -17,56 +17,56 @@ class Ticket:
 
     prompt: Sequence[int]
     sampling: Sampling
-    hear: Callable[[News], None] = lambda news: None  # for whoever spreads the news
+    notify: Callable[[Update], None] = lambda update: None
     arrived_s: float = 0.0  # time.monotonic()
-    satisfied: bool = False  # called off because it has all that was wanted
+    satisfied: bool = False  # called off because all its sequences have met a stop
     # Of the driver's thread alone:
     number: int = -1  # the engine's, once it has taken it in
-    told: dict[int, int] = field(default_factory=dict)  # tokens of each sample that were told
+    reported: dict[int, int] = field(default_factory=dict)  # tokens of each sample so far
     last_s: float = 0.0  # when the last of them were made
 
 
 @dataclass(slots=True)
-class News:
-    """What has become of a request since it was last told of."""
+class Update:
+    """What has become of a request since the last update."""
 
     ticket: Ticket
     taken: bool = False  # the engine has it: it waits for its turn
     refused: str | None = None  # it can never be served
     pieces: Sequence[Piece] = ()
-    ended: bool = False  # nothing more will be told
+    ended: bool = False  # this is the last update
     error: str | None = None  # why it failed
 
 
-class Watch(Protocol):
-    """Who keeps count of what happens, in the driver's thread; it must not take long."""
+class Observer(Protocol):
+    """Keeps count of what happens, in the driver's thread; it must not take long."""
 
     def stepped(self, step: Step) -> None: ...
-    def told(self, ticket: Ticket, tokens: int, at_s: float) -> None: ...
+    def reported(self, ticket: Ticket, tokens: int, at_s: float) -> None: ...
     def ended(self, ticket: Ticket, result: Result) -> None: ...
 
 
 class Driver:
-    """Steps the engine while anybody is served, and sleeps while nobody is.
+    """Steps the engine while there are requests, and sleeps while there are none.
 
     `deliver` is called by the driver's thread, once a step, with all that is new. Requests are taken in and
-    called off between steps. When the engine fails for good everybody is told, and `failed` is called.
+    called off between steps. When the engine fails for good all requests fail, and `failed` is called.
     """
 
     def __init__(
         self,
         engine: Engine,
-        deliver: Callable[[list[News]], None],
+        deliver: Callable[[list[Update]], None],
         *,
         most_waiting: int = 1024,
-        watch: Watch | None = None,
+        observer: Observer | None = None,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
         self.engine = engine
         self.most_waiting = most_waiting
-        self.closed: str | None = None  # why nobody is taken in any more
+        self.closed: str | None = None  # why no request is taken in any more
         self.error: str | None = None  # why the engine is no more
-        self._deliver, self._watch, self._failed = deliver, watch, failed
+        self._deliver, self._observer, self._failed = deliver, observer, failed
         self._wake = threading.Condition()
         self._arrived: list[Ticket] = []
         self._called_off: list[Ticket] = []
@@ -116,7 +116,7 @@ class Driver:
             self._wake.notify()
 
     def cancel(self, tickets: Iterable[Ticket]) -> None:
-        """Take them out, wherever they are, and tell no more of them; those that have ended do not mind."""
+        """Take them out, wherever they are, without further updates; one that has ended is left alone."""
         with self._wake:
             self._called_off += tickets
             self._wake.notify()
@@ -128,7 +128,7 @@ class Driver:
             self._wake.notify()
 
     def stop(self, why: str) -> None:
-        """Take nobody in any more, and end whoever is served with an error that says why."""
+        """Take no more requests in, and end those under way with an error that says why."""
         with self._wake:
             self.closed = self.closed or why
             self._wake.notify()
@@ -151,7 +151,7 @@ class Driver:
             self.error = f"the engine has failed: {error}"
             with self._wake:
                 self.closed = self.error
-            self._tell_all(self.error)
+            self._fail_all(self.error)
             self._failed()
 
     def _turn(self) -> None:
@@ -164,20 +164,20 @@ class Driver:
             arrived, self._arrived = self._arrived, []
             called_off, self._called_off = self._called_off, []
             questions, self._questions = self._questions, []
-        news: list[News] = []
+        updates: list[Update] = []
         try:
-            self._take_in(arrived, set(called_off), news)
+            self._take_in(arrived, set(called_off), updates)
             for ticket in called_off:
                 self._call_off(ticket)
             for question in questions:
                 question()
             if not self.engine.idle:
-                self._step(news)
+                self._step(updates)
         finally:
-            if news:
-                self._deliver(news)
+            if updates:
+                self._deliver(updates)
 
-    def _take_in(self, arrived: list[Ticket], called_off: set[Ticket], news: list[News]) -> None:
+    def _take_in(self, arrived: list[Ticket], called_off: set[Ticket], updates: list[Update]) -> None:
         for ticket in arrived:
             if ticket in called_off:
                 self._begun(1)
@@ -186,57 +186,57 @@ class Driver:
                 number = self.engine.submit(ticket.prompt, ticket.sampling)
             except RequestError as error:
                 self._begun(1)
-                news.append(News(ticket, refused=str(error), ended=True))
+                updates.append(Update(ticket, refused=str(error), ended=True))
                 continue
             ticket.number = number
             self._live[number] = ticket
             self._not_begun.add(number)
-            news.append(News(ticket, taken=True))
+            updates.append(Update(ticket, taken=True))
 
     def _call_off(self, ticket: Ticket) -> None:
         if ticket.number in self._live:
             self.engine.cancel(ticket.number)
             self._forget(ticket, self.engine.result(ticket.number))
 
-    def _step(self, news: list[News]) -> None:
+    def _step(self, updates: list[Update]) -> None:
         step = self.engine.step()
         for number in step.preempted:
             self._leave(number)
         for number in step.joined:
-            # One that was called off meanwhile is nobody's any more.
+            # One may have been called off meanwhile.
             if ticket := self._live.get(number):
                 self._batch_of[number] = step.batch
                 self._batches.setdefault(step.batch, {})[number] = ticket
                 self._has_begun(number)
-        if self._watch:
-            self._watch.stepped(step)
+        if self._observer:
+            self._observer.stepped(step)
         for number in step.ended:
-            self._end(self._live[number], step, news)
+            self._end(self._live[number], step, updates)
         for number, ticket in self._batches.get(step.batch, {}).items():
-            if pieces := self.engine.pieces(number, ticket.told):
-                news.append(self._told(ticket, pieces, step))
+            if pieces := self.engine.pieces(number, ticket.reported):
+                updates.append(self._report(ticket, pieces, step))
 
-    def _told(self, ticket: Ticket, pieces: list[Piece], step: Step) -> News:
+    def _report(self, ticket: Ticket, pieces: list[Piece], step: Step) -> Update:
         for piece in pieces:
-            ticket.told[piece.sample] = ticket.told.get(piece.sample, 0) + len(piece.tokens)
-        if self._watch:
-            self._watch.told(ticket, sum(len(piece.tokens) for piece in pieces), step.ended_s)
+            ticket.reported[piece.sample] = ticket.reported.get(piece.sample, 0) + len(piece.tokens)
+        if self._observer:
+            self._observer.reported(ticket, sum(len(piece.tokens) for piece in pieces), step.ended_s)
         ticket.last_s = step.ended_s
-        return News(ticket, pieces=pieces)
+        return Update(ticket, pieces=pieces)
 
-    def _end(self, ticket: Ticket, step: Step, news: list[News]) -> None:
+    def _end(self, ticket: Ticket, step: Step, updates: list[Update]) -> None:
         result = self.engine.result(ticket.number)
-        told = News(ticket) if result.error else self._told(ticket, result.pieces(ticket.told), step)
-        told.ended, told.error = True, result.error
-        news.append(told)
+        last = Update(ticket) if result.error else self._report(ticket, result.pieces(ticket.reported), step)
+        last.ended, last.error = True, result.error
+        updates.append(last)
         self._forget(ticket, result)
 
     def _forget(self, ticket: Ticket, result: Result) -> None:
         del self._live[ticket.number]
         self._leave(ticket.number)
         self._has_begun(ticket.number)
-        if self._watch:
-            self._watch.ended(ticket, result)
+        if self._observer:
+            self._observer.ended(ticket, result)
 
     def _leave(self, number: int) -> None:
         if (batch := self._batch_of.pop(number, None)) is not None:
@@ -252,16 +252,16 @@ class Driver:
             self._waiting -= requests
 
     def _end_all(self, why: str) -> None:
-        """Nobody is served any more."""
+        """End all requests."""
         live = list(self._live.values())
         for ticket in live:
             self._call_off(ticket)
-        self._tell_all(why, live)
+        self._fail_all(why, live)
 
-    def _tell_all(self, why: str, live: Sequence[Ticket] = ()) -> None:
+    def _fail_all(self, why: str, live: Sequence[Ticket] = ()) -> None:
         with self._wake:
             arrived, self._arrived = self._arrived, []
             self._waiting = 0
-        everybody = [*live, *self._live.values(), *arrived]
+        tickets = [*live, *self._live.values(), *arrived]
         self._live.clear()
-        self._deliver([News(ticket, ended=True, error=why) for ticket in everybody])
+        self._deliver([Update(ticket, ended=True, error=why) for ticket in tickets])

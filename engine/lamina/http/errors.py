@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+
+from lamina.http.answers import ErrorAnswer
 
 # OpenAI's names of kinds of errors, by status.
 KINDS = {
@@ -33,13 +34,12 @@ class ApiError(Exception):
         self.status, self.param, self.code = status, param, code
         self.headers = dict(headers or {})
 
-    def said(self) -> dict[str, Any]:
-        """The body, as a dict."""
+    def answer(self) -> ErrorAnswer:
         kind = KINDS.get(self.status, OTHERS)
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
     def body(self) -> bytes:
-        return json.dumps(self.said()).encode()
+        return json.dumps(self.answer()).encode()
 
 
 class FullError(Exception):

@@ -27,10 +27,10 @@ def neutral(*values: Any) -> Any:
 
     def require(value: Any) -> Any:
         # True is no 1 here.
-        if any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in allowed):
+        if any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in allowed):
             return value
-        said = ", ".join("null" if each is None else repr(each) for each in allowed)
-        raise ValueError(f"this server does not offer it; leave it out, or send {said}")
+        words = ", ".join("null" if one is None else repr(one) for one in allowed)
+        raise ValueError(f"this server does not offer it; leave it out, or send {words}")
 
     return Annotated[Any, AfterValidator(require), WithJsonSchema({"enum": list(_distinct(allowed))})]
 
@@ -39,7 +39,7 @@ def _distinct(values: Iterable[Any]) -> Iterable[Any]:
     """JSON knows one kind of numbers."""
     seen: list[Any] = []
     for value in values:
-        if not any(value == each and type(value) is type(each) for each in seen):
+        if not any(value == one and type(value) is type(one) for one in seen):
             seen.append(value)
     return seen
 
@@ -58,7 +58,7 @@ class StreamOptions(BaseModel):
     include_obfuscation: neutral(False) = None  # type: ignore[valid-type]
 
 
-class Asked(BaseModel):
+class GenerationRequest(BaseModel):
     """What completions and chat completions have in common."""
 
     model_config = ConfigDict(extra="forbid")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
+from lamina.http import answers
 from lamina.http.choice import Choice, Delta, finite
-from lamina.http.fields import Asked
+from lamina.http.fields import GenerationRequest
 from lamina.http.tokenizer import Tokenizer
 from lamina.serve import TokenLogprobs
 
@@ -17,68 +18,71 @@ class Form:
     """What answers of both kinds have."""
 
     prefix: ClassVar[str]
-    whole_name: ClassVar[str]
     chunk_name: ClassVar[str]
 
-    def __init__(self, asked: Asked, model: str, tokenizer: Tokenizer | None) -> None:
-        self._tokenizer = None if asked.return_tokens_as_token_ids else tokenizer
-        self._ids = bool(asked.return_token_ids)
-        self._id = f"{self.prefix}-{asked.request_id or uuid.uuid4().hex}"
+    def __init__(self, request: GenerationRequest, model: str, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer = None if request.return_tokens_as_token_ids else tokenizer
+        self._ids = bool(request.return_token_ids)
+        self._id = f"{self.prefix}-{request.request_id or uuid.uuid4().hex}"
         self._created, self._model = int(time.time()), model
 
-    def head(self, *, chunk: bool) -> dict[str, Any]:
-        """What every answer and every chunk begins with."""
+    def whole(
+        self, deltas: Mapping[Choice, Delta], usage: answers.Usage
+    ) -> answers.CompletionAnswer | answers.ChatAnswer:
+        """An answer at once."""
+        raise NotImplementedError
+
+    def chunk(self, choice: Choice, delta: Delta, *, first: bool) -> answers.Chunk:
+        """What is new of one choice; the first chunk of an answer may say more."""
+        raise NotImplementedError
+
+    def empty_chunk(self) -> answers.Chunk:
+        """A chunk that is about no choice."""
         return {
             "id": self._id,
-            "object": self.chunk_name if chunk else self.whole_name,
+            "object": self.chunk_name,
             "created": self._created,
             "model": self._model,
+            "choices": [],
         }
-
-    def first(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        """What the answer, or its first chunk, has beside its choices."""
-        raise NotImplementedError
-
-    def chunk(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        """A choice as a chunk has it."""
-        raise NotImplementedError
-
-    def whole(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        """A choice as a whole answer has it."""
-        raise NotImplementedError
-
-    def _end(self, choice: Choice) -> dict[str, Any]:
-        return {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
 
     def _name(self, token: int) -> str:
         return self._tokenizer.token(token) if self._tokenizer else f"token_id:{token}"
 
 
 class CompletionForm(Form):
-    """/v1/completions."""
+    """/v1/completions. Choices have their prompts themselves: they may differ."""
 
-    prefix, whole_name, chunk_name = "cmpl", "text_completion", "text_completion"
+    prefix, chunk_name = "cmpl", "text_completion"
 
-    def first(self, choices: Sequence[Choice]) -> dict[str, Any]:  # noqa: ARG002
-        """Choices have their prompts themselves: they may differ."""
-        return {}
+    def whole(self, deltas: Mapping[Choice, Delta], usage: answers.Usage) -> answers.CompletionAnswer:
+        return {
+            "id": self._id,
+            "object": "text_completion",
+            "created": self._created,
+            "model": self._model,
+            "choices": [self._choice(choice, delta) for choice, delta in deltas.items()],
+            "usage": usage,
+        }
 
-    def chunk(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        told: dict[str, Any] = {
+    def chunk(self, choice: Choice, delta: Delta, *, first: bool) -> answers.Chunk:  # noqa: ARG002
+        return {**self.empty_chunk(), "choices": [self._choice(choice, delta)]}
+
+    def _choice(self, choice: Choice, delta: Delta) -> answers.CompletionChoice:
+        body: answers.CompletionChoice = {
             "index": choice.index,
             "text": delta.text,
             "logprobs": self._logprobs(choice, delta),
-            **self._end(choice),
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
         }
         if self._ids:
-            told["token_ids"] = list(delta.tokens)
+            body["token_ids"] = list(delta.tokens)
             if not choice.begun:
-                told["prompt_token_ids"] = list(choice.prompt)
-        return told
+                body["prompt_token_ids"] = list(choice.prompt)
+        return body
 
-    whole = chunk
-
-    def _logprobs(self, choice: Choice, delta: Delta) -> dict[str, Any] | None:
+    def _logprobs(self, choice: Choice, delta: Delta) -> answers.CompletionLogprobs | None:
         if not delta.logprobs:
             return None
         names = [self._name(token) for token in delta.tokens]
@@ -88,63 +92,79 @@ class CompletionForm(Form):
             choice.characters += len(name)
         return {
             "tokens": names,
-            "token_logprobs": [finite(each.chosen) for each in delta.logprobs],
-            "top_logprobs": [self._top(name, each) for name, each in zip(names, delta.logprobs, strict=True)],
+            "token_logprobs": [finite(token.chosen) for token in delta.logprobs],
+            "top_logprobs": [
+                self._top(name, token) for name, token in zip(names, delta.logprobs, strict=True)
+            ],
             "text_offset": offsets,
         }
 
-    def _top(self, name: str, told: TokenLogprobs) -> dict[str, float]:
-        """The likeliest, and the one that was chosen. Of two that read the same the likelier is told."""
+    def _top(self, name: str, token: TokenLogprobs) -> dict[str, float]:
+        """The likeliest tokens and the chosen one. Of two with the same text the likelier one counts."""
         top: dict[str, float] = {}
-        for token, logprob in told.top:
-            top.setdefault(self._name(token), finite(logprob))
-        top.setdefault(name, finite(told.chosen))
+        for likely, logprob in token.top:
+            top.setdefault(self._name(likely), finite(logprob))
+        top.setdefault(name, finite(token.chosen))
         return top
 
 
 class ChatForm(Form):
     """/v1/chat/completions."""
 
-    prefix, whole_name, chunk_name = "chatcmpl", "chat.completion", "chat.completion.chunk"
+    prefix, chunk_name = "chatcmpl", "chat.completion.chunk"
 
-    def first(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        return {"prompt_token_ids": list(choices[0].prompt)} if self._ids else {}
-
-    def chunk(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        said = {"content": delta.text}
-        if not choice.begun:
-            # With the first text and not before it: as many chunks as tokens.
-            said = {"role": "assistant", **said}
-        return self._told(choice, delta, {"delta": said})
-
-    def whole(self, choice: Choice, delta: Delta) -> dict[str, Any]:
-        message = {"role": "assistant", "content": delta.text, "refusal": None}
-        return self._told(choice, delta, {"message": message})
-
-    def _told(self, choice: Choice, delta: Delta, said: dict[str, Any]) -> dict[str, Any]:
-        told = {
-            "index": choice.index,
-            **said,
-            "logprobs": self._logprobs(delta),
-            **self._end(choice),
+    def whole(self, deltas: Mapping[Choice, Delta], usage: answers.Usage) -> answers.ChatAnswer:
+        choices: list[answers.ChatChoice] = []
+        for choice, delta in deltas.items():
+            message: answers.ChatMessage = {"role": "assistant", "content": delta.text, "refusal": None}
+            choices.append({"message": message, **self._rest(choice, delta)})
+        body: answers.ChatAnswer = {
+            "id": self._id,
+            "object": "chat.completion",
+            "created": self._created,
+            "model": self._model,
+            "choices": choices,
+            "usage": usage,
         }
         if self._ids:
-            told["token_ids"] = list(delta.tokens)
-        return told
+            body["prompt_token_ids"] = list(next(iter(deltas)).prompt)
+        return body
 
-    def _logprobs(self, delta: Delta) -> dict[str, Any] | None:
+    def chunk(self, choice: Choice, delta: Delta, *, first: bool) -> answers.Chunk:
+        text: answers.ChatDelta = {"content": delta.text}
+        if not choice.begun:
+            # With the first text and not before it: as many chunks as tokens.
+            text["role"] = "assistant"
+        new: answers.ChatChunkChoice = {"delta": text, **self._rest(choice, delta)}
+        body: answers.Chunk = {**self.empty_chunk(), "choices": [new]}
+        if first and self._ids:
+            body["prompt_token_ids"] = list(choice.prompt)
+        return body
+
+    def _rest(self, choice: Choice, delta: Delta) -> answers.ChatRest:
+        body: answers.ChatRest = {
+            "index": choice.index,
+            "logprobs": self._logprobs(delta),
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+        }
+        if self._ids:
+            body["token_ids"] = list(delta.tokens)
+        return body
+
+    def _logprobs(self, delta: Delta) -> answers.ChatLogprobs | None:
         if not delta.logprobs:
             return None
-        content = [
+        content: list[answers.TokenLogprob] = [
             {
-                **self._one(token, each.chosen),
-                "top_logprobs": [self._one(likely, logprob) for likely, logprob in each.top],
+                **self._one(token, logprobs.chosen),
+                "top_logprobs": [self._one(likely, logprob) for likely, logprob in logprobs.top],
             }
-            for token, each in zip(delta.tokens, delta.logprobs, strict=True)
+            for token, logprobs in zip(delta.tokens, delta.logprobs, strict=True)
         ]
         return {"content": content, "refusal": None}
 
-    def _one(self, token: int, logprob: float) -> dict[str, Any]:
+    def _one(self, token: int, logprob: float) -> answers.TopLogprob:
         name = self._name(token)
-        told = list(name.encode()) if self._tokenizer else None
-        return {"token": name, "logprob": finite(logprob), "bytes": told}
+        as_bytes = list(name.encode()) if self._tokenizer else None
+        return {"token": name, "logprob": finite(logprob), "bytes": as_bytes}

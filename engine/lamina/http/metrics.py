@@ -1,4 +1,4 @@
-"""What /metrics tells: counted by the driver's thread as it goes, written for Prometheus when it asks."""
+"""What /metrics shows: counted by the driver's thread as it goes, written for Prometheus when it asks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GAPS_S = (
 )  # fmt: skip
 WAITS_S = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
-# How often workers are asked how long they have worked, while anybody is served.
+# How often workers are asked how long they have worked, while there are requests.
 ASK_S = 1.0
 
 
@@ -61,7 +61,7 @@ class Meter:
         self._worked_s: dict[str, float] = {}
         self._asked_s = 0.0
 
-    # As the driver's thread tells of it.
+    # Called by the driver's thread.
 
     def stepped(self, step: Step) -> None:
         if step.size:
@@ -75,7 +75,7 @@ class Meter:
         """Ask workers how long they have worked; by the thread that owns the engine."""
         self._worked_s = self._engine.worked_s()
 
-    def told(self, ticket: Ticket, tokens: int, at_s: float) -> None:
+    def reported(self, ticket: Ticket, tokens: int, at_s: float) -> None:
         if not tokens:
             return
         self._tokens_out += tokens
@@ -97,13 +97,13 @@ class Meter:
         if end in ("length", "stop"):
             self._whole.add(max(0.0, ticket.last_s - ticket.arrived_s))
 
-    # As Prometheus asks.
+    # Called for Prometheus.
 
     def text(self, driver: Driver) -> bytes:
         """All of it, in Prometheus' format."""
         driver.ask(self.ask)
         registry = CollectorRegistry()
-        registry.register(_Told(self, driver))
+        registry.register(_Collector(self, driver))
         return generate_latest(registry)
 
     def metrics(self, driver: Driver) -> Iterator[Metric]:
@@ -155,8 +155,8 @@ class Meter:
         yield worked
 
 
-class _Told:
-    """What a registry asks."""
+class _Collector:
+    """The meter as a registry takes it."""
 
     def __init__(self, meter: Meter, driver: Driver) -> None:
         self._meter, self._driver = meter, driver

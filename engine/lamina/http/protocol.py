@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -51,8 +50,7 @@ def protocol(limits: Limits) -> type[HttpToolsProtocol]:
 
         def on_message_begin(self) -> None:
             super().on_message_begin()
-            state: dict[str, Any] = self.scope["state"]
-            state["abort"] = self.transport.abort
+            self.scope["state"]["abort"] = self.transport.abort
             self._in_header, self._header_bytes = True, 0
             self._expect()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from lamina.http.answering import Answering
 from lamina.http.api import ChatRequest, CompletionRequest
-from lamina.http.driver import Driver, News
+from lamina.http.driver import Driver, Update
 from lamina.http.errors import ApiError
 from lamina.http.forms import ChatForm, CompletionForm, Form
 from lamina.http.metrics import Meter
@@ -15,9 +15,9 @@ from lamina.http.stream import Answer, Stream
 from lamina.http.tokenizer import Tokenizer
 from lamina.serve import Engine, RequestError, Sampling
 
-# Text that is longer than that is tokenized by another thread, so that nobody's tokens wait for it.
+# Text that is longer than that is tokenized by another thread, so that no other request's tokens wait for it.
 LONG_TEXT = 2000
-# Log-probabilities are kept for all who ask, as columns for the longest answer among them.
+# Log-probabilities are kept in columns as long as the longest answer that has them.
 MOST_LOGPROB_TOKENS = 4096
 # No answer is longer, whatever the model and the memory allow: tables are as wide as the longest.
 LONGEST_CONTEXT = 131_072
@@ -58,7 +58,7 @@ class Service:
             self.engine,
             self._deliver,
             most_waiting=self.limits.most_waiting,
-            watch=self.meter,
+            observer=self.meter,
             failed=self._failed,
         )
 
@@ -73,11 +73,11 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self.driver.start()
 
-    def _deliver(self, news: list[News]) -> None:
+    def _deliver(self, updates: list[Update]) -> None:
         """Once a step, from the driver's thread."""
         assert self._loop is not None
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(_spread, news)
+            self._loop.call_soon_threadsafe(_spread, updates)
 
     def _failed(self) -> None:
         assert self._loop is not None
@@ -92,26 +92,26 @@ class Service:
 
     @property
     def busy(self) -> bool:
-        """Whether anybody is being answered."""
+        """Whether an answer is under way."""
         return self.answered > 0
 
-    async def complete(self, asked: CompletionRequest) -> Answer:
+    async def complete(self, request: CompletionRequest) -> Answer:
         """Answer a completion."""
-        form = CompletionForm(asked, self.model, self.tokenizer)
-        special = asked.add_special_tokens is not False
+        form = CompletionForm(request, self.model, self.tokenizer)
+        special = request.add_special_tokens is not False
         prompts = [
             prompt if isinstance(prompt, list) else await self._encode(prompt, special=special)
-            for prompt in asked.prompts
+            for prompt in request.prompts
         ]
-        return await self._answer(asked, prompts, form)
+        return await self._answer(request, prompts, form)
 
-    async def chat(self, asked: ChatRequest) -> Answer:
+    async def chat(self, request: ChatRequest) -> Answer:
         """Answer a conversation."""
         tokenizer = self._require_tokenizer("messages")
-        messages = [message.plain() for message in asked.messages]
+        messages = [message.plain() for message in request.messages]
         long = sum(len(message["content"]) for message in messages) > LONG_TEXT
         prompt = await asyncio.to_thread(tokenizer.chat, messages) if long else tokenizer.chat(messages)
-        return await self._answer(asked, [prompt], ChatForm(asked, self.model, tokenizer))
+        return await self._answer(request, [prompt], ChatForm(request, self.model, tokenizer))
 
     async def _encode(self, text: str, *, special: bool) -> list[int]:
         tokenizer = self._require_tokenizer("prompt")
@@ -131,32 +131,32 @@ class Service:
         return self.tokenizer
 
     async def _answer(
-        self, asked: CompletionRequest | ChatRequest, prompts: list[list[int]], form: Form
+        self, request: CompletionRequest | ChatRequest, prompts: list[list[int]], form: Form
     ) -> Answer:
-        self._require_sense(asked, len(prompts))
-        sampling = self._sampling(asked, prompts)
-        answering = Answering(self.driver, asked, prompts, sampling, form, self.tokenizer)
+        self._require_sense(request, len(prompts))
+        sampling = self._sampling(request, prompts)
+        answering = Answering(self.driver, request, prompts, sampling, form, self.tokenizer)
         answering.submit()
         try:
             await answering.taken()
         except BaseException:
             answering.cancel()
             raise
-        return (Stream if asked.stream else Answer)(answering, self.sending)
+        return (Stream if request.stream else Answer)(answering, self.sending)
 
-    def _require_sense(self, asked: CompletionRequest | ChatRequest, prompts: int) -> None:
-        if asked.model is not None and asked.model != self.model:
+    def _require_sense(self, request: CompletionRequest | ChatRequest, prompts: int) -> None:
+        if request.model is not None and request.model != self.model:
             raise ApiError(
                 404,
-                f"no model is called '{asked.model}': this server has {self.model}",
+                f"no model is called '{request.model}': this server has {self.model}",
                 param="model",
                 code="model_not_found",
             )
-        if asked.stop_strings and self.tokenizer is None:
+        if request.stop_strings and self.tokenizer is None:
             self._require_tokenizer("stop")
-        if asked.stream_options and not asked.stream:
+        if request.stream_options and not request.stream:
             raise ApiError(400, "stream_options go with stream: true", param="stream_options")
-        if isinstance(asked, ChatRequest) and asked.top_logprobs and not asked.logprobs:
+        if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
             raise ApiError(400, "top_logprobs go with logprobs: true", param="top_logprobs")
         if prompts > self.limits.most_waiting:
             raise ApiError(
@@ -164,17 +164,17 @@ class Service:
                 f"{prompts:,} prompts are more than the {self.limits.most_waiting:,} requests that may wait",
                 param="prompt",
             )
-        stops = asked.stop_strings or asked.stop_token_ids
-        if asked.min_tokens and (stops or not asked.ignore_eos):
+        stops = request.stop_strings or request.stop_token_ids
+        if request.min_tokens and (stops or not request.ignore_eos):
             raise ApiError(
                 400,
                 "min_tokens is served only with ignore_eos and without stops: leave it out",
                 param="min_tokens",
             )
 
-    def _sampling(self, asked: CompletionRequest | ChatRequest, prompts: list[list[int]]) -> Sampling:
+    def _sampling(self, request: CompletionRequest | ChatRequest, prompts: list[list[int]]) -> Sampling:
         longest = max(map(len, prompts))
-        most = asked.most_tokens(self.context - longest)
+        most = request.most_tokens(self.context - longest)
         if longest + most > self.context:
             raise ApiError(
                 400,
@@ -183,9 +183,9 @@ class Service:
                 param="max_tokens" if longest < self.context else "prompt",
                 code="context_length_exceeded",
             )
-        if asked.min_tokens and asked.min_tokens > most:
+        if request.min_tokens and request.min_tokens > most:
             raise ApiError(400, f"min_tokens is above the {most:,} that may be made", param="min_tokens")
-        logprobs = asked.most_logprobs()
+        logprobs = request.most_logprobs()
         if logprobs is not None and most > MOST_LOGPROB_TOKENS:
             raise ApiError(
                 400,
@@ -196,19 +196,19 @@ class Service:
         try:
             return Sampling(
                 max_tokens=most,
-                temperature=1.0 if asked.temperature is None else asked.temperature,
-                top_k=max(0, asked.top_k or 0),
-                top_p=1.0 if asked.top_p is None else asked.top_p,
-                seed=asked.seed,
-                n=asked.choices,
-                stop_tokens=tuple(dict.fromkeys(asked.stop_token_ids or ())),
-                ignore_eos=bool(asked.ignore_eos),
+                temperature=1.0 if request.temperature is None else request.temperature,
+                top_k=max(0, request.top_k or 0),
+                top_p=1.0 if request.top_p is None else request.top_p,
+                seed=request.seed,
+                n=request.choices,
+                stop_tokens=tuple(dict.fromkeys(request.stop_token_ids or ())),
+                ignore_eos=bool(request.ignore_eos),
                 logprobs=None if logprobs is None else min(logprobs, self.engine.facts.vocab_size),
             )
         except RequestError as error:
             raise ApiError(400, str(error)) from error
 
 
-def _spread(news: list[News]) -> None:
-    for each in news:
-        each.ticket.hear(each)
+def _spread(updates: list[Update]) -> None:
+    for update in updates:
+        update.ticket.notify(update)

@@ -26,7 +26,7 @@ class Answer(Response):
     def __init__(self, answering: Answering, sending: set[Answer]) -> None:
         super().__init__()
         self.answering = answering
-        self._sending = sending  # all that are under way, for whoever watches them
+        self._sending = sending  # all that are under way
         self.blocked_since: float | None = None  # a send that has not ended
         self._abort: Callable[[], None] = lambda: None
 
@@ -44,10 +44,10 @@ class Answer(Response):
     async def answer(self, send: Send) -> None:
         """Send all of it."""
         try:
-            told = await self.answering.whole()
+            whole = await self.answering.whole()
             if self.answering.gone:
                 return
-            status, body = 200, to_json(told)
+            status, body = 200, to_json(whole)
         except ApiError as error:
             status, body = error.status, error.body()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
@@ -84,14 +84,14 @@ class Stream(Answer):
             try:
                 deltas = await answering.deltas()
             except ApiError as error:
-                await self._say(send, event(error.said()) + DONE, more=False)
+                await self._send_body(send, event(error.answer()) + DONE, more=False)
                 return
             if answering.gone:
                 break
-            if said := b"".join(answering.events(deltas)):
-                await self._say(send, said, more=True)
+            if body := b"".join(answering.events(deltas)):
+                await self._send_body(send, body, more=True)
         if not answering.gone:
-            await self._say(send, DONE, more=False)
+            await self._send_body(send, DONE, more=False)
 
-    async def _say(self, send: Send, said: bytes, *, more: bool) -> None:
-        await self.send(send, {"type": "http.response.body", "body": said, "more_body": more})
+    async def _send_body(self, send: Send, body: bytes, *, more: bool) -> None:
+        await self.send(send, {"type": "http.response.body", "body": body, "more_body": more})

@@ -49,23 +49,26 @@ def parse_url(text: str) -> Address:
         parts = urlsplit(text.strip())
         port = parts.port
     except ValueError as error:
-        raise UserError(f"--url {_without_secrets(text)}: {error}; {_EXAMPLE}") from None
+        raise UserError("endpoint-url", f"--url {_without_secrets(text)}: {error}; {_EXAMPLE}") from None
     shown = _without_secrets(text)
     if parts.scheme not in _PORTS:
-        raise UserError(f"--url {shown}: this speaks http and https only; {_EXAMPLE}")
+        raise UserError("endpoint-url", f"--url {shown}: this speaks http and https only; {_EXAMPLE}")
     if not parts.hostname:
-        raise UserError(f"--url {shown}: there is no host in it; {_EXAMPLE}")
+        raise UserError("endpoint-url", f"--url {shown}: there is no host in it; {_EXAMPLE}")
     if parts.username is not None or parts.password is not None:
         raise UserError(
+            "endpoint-url",
             "--url: a name or password in a URL ends up in logs; give the key by --api-key-file or "
-            "LAMINABENCH_API_KEY"
+            "LAMINABENCH_API_KEY",
         )
     if parts.query or parts.fragment:
-        raise UserError(f"--url {shown}: leave out what follows the path; {_EXAMPLE}")
+        raise UserError("endpoint-url", f"--url {shown}: leave out what follows the path; {_EXAMPLE}")
     if port == 0:
-        raise UserError(f"--url {shown}: nobody listens on port 0; {_EXAMPLE}")
+        raise UserError("endpoint-url", f"--url {shown}: nobody listens on port 0; {_EXAMPLE}")
     if any(character <= " " or character > "~" for character in parts.hostname + parts.path):
-        raise UserError(f"--url {shown}: there are characters in it that no URL has; {_EXAMPLE}")
+        raise UserError(
+            "endpoint-url", f"--url {shown}: there are characters in it that no URL has; {_EXAMPLE}"
+        )
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return Address(parts.scheme, parts.hostname, _PORTS[parts.scheme] if port is None else port, path)
 

@@ -126,7 +126,9 @@ def pool_of(setup: EndpointSetup) -> Pool:
     try:
         tls = ssl.create_default_context() if setup.address.secure else None
     except OSError as error:
-        raise UserError(f"no certificates to check the server's by: {error}") from error
+        raise UserError(
+            "endpoint-certificates", f"no certificates to check the server's by: {error}"
+        ) from error
     return Pool(setup.address, resolved(setup.address), tls)
 
 

@@ -91,7 +91,8 @@ def resolved(address: Address) -> list[Any]:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise UserError(
-            f"--url {address}: {address.host} is no known host ({error.strerror or error})"
+            "endpoint-unknown-host",
+            f"--url {address}: {address.host} is no known host ({error.strerror or error})",
         ) from None
     return list(dict.fromkeys(entry[4][:2] for entry in found))
 

@@ -65,7 +65,7 @@ class Probe:
         """Whether the server lists models, and where it has this one from; a UserError if it has it not."""
         stream = await self._ask(request(self.setup, "/v1/models"))
         if stream.status in (401, 403):
-            raise UserError(self._refused(stream))
+            raise UserError("endpoint-refused", self._refused(stream))
         try:
             known = msgspec.json.decode(stream.plain, type=_Models).data if stream.status == 200 else None
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -77,7 +77,9 @@ class Probe:
             if one.id == wanted:
                 return True, one.root or ""
         names = [one.id for one in known]
-        raise UserError(f"{self.setup.address} has no model {wanted!r}; {nearest(wanted, names)}")
+        raise UserError(
+            "endpoint-no-model", f"{self.setup.address} has no model {wanted!r}; {nearest(wanted, names)}"
+        )
 
     async def fields(self, prompt: Prompt) -> tuple[Accepted, Stream]:
         """What the server takes; fields that it names as unknown are left out, one after the other."""
@@ -89,7 +91,7 @@ class Probe:
                 return accepted, stream
             fewer = _fewer(accepted, self._said(stream)) if stream.status in _REFUSED else None
             if fewer is None:
-                raise UserError(self._refused(stream))
+                raise UserError("endpoint-refused", self._refused(stream))
             accepted = fewer
 
     async def warm_up(self, accepted: Accepted, prompts: Prompts, lengths: list[int]) -> list[str]:
@@ -109,7 +111,7 @@ class Probe:
         try:
             return await attempts.once(sent)
         except NoConnectionError as error:
-            raise UserError(f"{setup.address}: {error.kind} ({error})") from None
+            raise UserError("endpoint-unreachable", f"{setup.address}: {error.kind} ({error})") from None
 
     def _said(self, stream: Stream) -> str:
         """What the server gave as a reason: on one line, not too long, and without what is secret."""

@@ -146,8 +146,9 @@ class _Together:
             said = pipe.recv()
         except (EOFError, ConnectionResetError):
             raise UserError(
+                "endpoint-client-died",
                 "a client process ended before its work was done, perhaps for want of memory; "
-                "try with --client-workers 1"
+                "try with --client-workers 1",
             ) from None
         if isinstance(said, Exception):
             raise said

@@ -101,7 +101,8 @@ def _prompts(trace: Trace, setup: EndpointSetup, seed: int, root: str) -> tuple[
         return prompts, {"prompts": "text", "words": len(words.words), "prompts_of_wrong_length": wrong}
     if setup.api == "chat":
         raise UserError(
-            "--api chat sends text, which needs --tokenizer: the model's tokenizer.json or its folder"
+            "replay-flag-needed",
+            "--api chat sends text, which needs --tokenizer: the model's tokenizer.json or its folder",
         )
     vocab = setup.vocab or _vocab_at(root) or _vocab_of(setup.model.name) or SAFE_VOCAB
     return TokenPrompts(Draws(trace, seed, vocab)), {"prompts": "token ids", "vocab": vocab}

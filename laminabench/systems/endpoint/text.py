@@ -56,12 +56,13 @@ def load_tokenizer(path: str) -> Any:
         file /= "tokenizer.json"
     if not file.is_file():
         raise UserError(
-            f"--tokenizer {path}: there is no tokenizer.json; give the file, or a folder that has it"
+            "tokenizer-missing",
+            f"--tokenizer {path}: there is no tokenizer.json; give the file, or a folder that has it",
         )
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # it raises nothing more special
-        raise UserError(f"--tokenizer {file}: not a tokenizer: {error}") from error
+        raise UserError("tokenizer-invalid", f"--tokenizer {file}: not a tokenizer: {error}") from error
 
 
 def words_of(tokenizer: Any) -> Words:
@@ -70,8 +71,9 @@ def words_of(tokenizer: Any) -> Words:
     best = max((_kept(tokenizer, candidates, lead) for lead in ("", " ")), key=lambda found: len(found.words))
     if len(best.words) < FEWEST_WORDS:
         raise UserError(
+            "tokenizer-unfit",
             f"--tokenizer: only {len(best.words)} of its words are one token wherever they stand, and "
-            f"prompts need {FEWEST_WORDS}; without it, /v1/completions takes token ids"
+            f"prompts need {FEWEST_WORDS}; without it, /v1/completions takes token ids",
         )
     return best
 

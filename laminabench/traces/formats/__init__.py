@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+import contextlib
+import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import numpy as np
 
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
-from laminabench.traces.formats import delimited, jsonlines, parquet, sharegpt
 from laminabench.traces.formats.arrivals import PER_SECOND
 from laminabench.traces.formats.layout import FORMATS, PARTS, Container
 from laminabench.traces.formats.reading import Reading, Requests
@@ -21,12 +21,37 @@ from laminabench.traces.table import Trace, TraceMeta, make_trace
 
 __all__ = ["FORMATS", "detect", "load_file"]
 
-_READERS: Mapping[Container, Callable[[Reading], Requests]] = {
-    "delimited": delimited.read,
-    "jsonlines": jsonlines.read,
-    "parquet": parquet.read,
-    "conversations": sharegpt.read,
-}
+
+def _read(reading: Reading) -> Requests:
+    """By the container's reader: each brings a part of Arrow, and only one is needed."""
+    container = reading.layout.container
+    if container == "delimited":
+        from laminabench.traces.formats.delimited import read
+    elif container == "jsonlines":
+        from laminabench.traces.formats.jsonlines import read
+    elif container == "parquet":
+        from laminabench.traces.formats.parquet import read
+    else:
+        from laminabench.traces.formats.sharegpt import read
+    return read(reading)
+
+
+class _Hashing(threading.Thread):
+    """The sha256 of a file, computed beside what reads it."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(daemon=True)
+        self._source = source
+        self.sha256 = ""
+        self.start()
+
+    def run(self) -> None:
+        with contextlib.suppress(UserError):  # which the reader meets too
+            self.sha256 = self._source.sha256()
+
+    def result(self) -> str:
+        self.join()
+        return self.sha256 or self._source.sha256()
 
 
 def detect(path: Path) -> str:
@@ -59,25 +84,22 @@ def load_file(
                 "trace-unknown-column-option", f"--columns knows no {shown(part)}; {nearest(part, PARTS)}"
             )
     source = Source.of(path)
-    with ThreadPoolExecutor(1) as background:
-        sha256 = background.submit(source.sha256)
-        layout = FORMATS[_detect(source) if format == "auto" else format]
-        # A format with a unit of its own keeps it, unless the user names another than the usual.
-        unit = layout.time_unit if time_unit == "s" else time_unit
-        requests = _READERS[layout.container](
-            Reading(source, layout, columns or {}, unit, skip_bad, tokenizer)
-        )
-        notes = requests.notes
-        if requests.arrival_s is None and layout.container != "conversations" and not layout.signature:
-            notes += ("no column with arrival times; if there is one, say --columns arrival=NAME",)
-        meta = requests.meta or TraceMeta(
-            name or plain_name(path),
-            origin=str(path),
-            tokenizer=str(tokenizer or ""),
-            has_arrivals=requests.arrival_s is not None,
-            block_tokens=layout.block_tokens,
-        )
-        meta = replace(meta, name=name or meta.name, sha256=meta.sha256 or sha256.result())
+    hashing = _Hashing(source)
+    layout = FORMATS[_detect(source) if format == "auto" else format]
+    # A format with a unit of its own keeps it, unless the user names another than the usual.
+    unit = layout.time_unit if time_unit == "s" else time_unit
+    requests = _read(Reading(source, layout, columns or {}, unit, skip_bad, tokenizer))
+    notes = requests.notes
+    if requests.arrival_s is None and layout.container != "conversations" and not layout.signature:
+        notes += ("no column with arrival times; if there is one, say --columns arrival=NAME",)
+    meta = requests.meta or TraceMeta(
+        name or plain_name(path),
+        origin=str(path),
+        tokenizer=str(tokenizer or ""),
+        has_arrivals=requests.arrival_s is not None,
+        block_tokens=layout.block_tokens,
+    )
+    meta = replace(meta, name=name or meta.name, sha256=meta.sha256 or hashing.result())
     arrival_s = requests.arrival_s
     if arrival_s is None:
         arrival_s = np.zeros(len(requests.prompt_tokens))
@@ -98,7 +120,14 @@ def _detect(source: Source) -> str:
     if text.startswith("["):
         return "sharegpt"
     container: Container = "jsonlines" if text.startswith("{") else "delimited"
-    names = jsonlines.keys_of(source) if container == "jsonlines" else delimited.header_of(source).names
+    if container == "jsonlines":
+        from laminabench.traces.formats.jsonlines import keys_of
+
+        names = keys_of(source)
+    else:
+        from laminabench.traces.formats.delimited import header_of
+
+        names = header_of(source).names
     for name, layout in FORMATS.items():
         if layout.container == container and layout.signature and set(layout.signature) <= set(names):
             return name

@@ -7,9 +7,8 @@ from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from laminabench.traces.formats.arrow import numpy_of
+from laminabench.traces.arrow import numpy_of
 from laminabench.traces.formats.wording import BadValueError, Doubtful
 from laminabench.traces.table import Float64, Int64
 
@@ -40,11 +39,15 @@ class Clock:
         if match is None and not NUMBER.fullmatch(first):
             raise BadValueError("neither a number nor a date-time like 2024-05-31 18:15:46.5")
 
+    def column_type(self) -> pa.DataType:
+        """As what Arrow may read the column: parsing dates is one step less, numbers must stay texts."""
+        return pa.timestamp("ns", "UTC" if self.zoned else None) if self.dates else pa.string()
+
     def seconds(self, texts: pa.ChunkedArray) -> Float64:
         """Exact to the last digit written where 64 bits allow it; Arrow complains about what is no time."""
         if self.dates:
-            stamps = texts.cast(pa.timestamp("ns", "UTC" if self.zoned else None))
-            return since_first(numpy_of(stamps.cast(pa.int64())), 10**9)
+            read = texts.type == self.column_type()
+            return since_first(numpy_of(texts if read else texts.cast(self.column_type())), 10**9)
         values = numpy_of(texts.cast(pa.float64()))
         exact = exact_seconds(values, self.per_second)
         if exact is not None:
@@ -99,6 +102,8 @@ def since_first(ticks: Int64, per_second: int) -> Float64:
 
 def _billionths_since_first(texts: pa.ChunkedArray) -> Int64 | None:
     """Differences times 10**9, if the numbers have at most nine decimals and the differences fit."""
+    import pyarrow.compute as pc
+
     try:
         column = texts.cast(pa.decimal128(28, 9)).combine_chunks()
         column = pc.subtract(column, column[0])

@@ -43,8 +43,12 @@ def read(reading: Reading) -> Requests:
 
 def fast(reading: Reading, header: Header, columns: Columns) -> Requests:
     """By Arrow, which knows numbers and columns but not lines."""
-    # Text for times and sessions: they have one converter each, for this path and the careful one.
-    types = {name: pa.string() for name in (columns.arrival, columns.session) if name is not None}
+    # Numbers that are times, and sessions, stay text: they have one converter, the careful path's too.
+    types = {} if columns.session is None else {columns.session: pa.string()}
+    clock = None
+    if columns.arrival is not None:
+        clock = _clock(reading, header, columns.arrival)
+        types[columns.arrival] = clock.column_type()
     types |= {columns.prompt: pa.float64(), columns.output: pa.float64()}
     # Columns we do not read may share a name.
     unique = [name if name in types else f"{place}\0" for place, name in enumerate(header.names)]
@@ -60,15 +64,22 @@ def fast(reading: Reading, header: Header, columns: Columns) -> Requests:
     if len(table) == 0:
         raise Doubtful("no rows")
     arrival_s = None
-    if columns.arrival is not None:
-        texts = no_nulls(table[columns.arrival])
-        arrival_s = Clock(texts[0].as_py(), reading.time_unit, reading.layout.times).seconds(texts)
+    if columns.arrival is not None and clock is not None:
+        arrival_s = clock.seconds(no_nulls(table[columns.arrival]))
     return Requests(
         arrival_s,
         all_tokens(table[columns.prompt], least=1),
         all_tokens(table[columns.output], least=0),
         session_ids(table[columns.session]) if columns.session is not None else None,
     )
+
+
+def _clock(reading: Reading, header: Header, arrival: str) -> Clock:
+    """How the first row writes its time."""
+    first = next(_records(reading.source, header, {arrival: header.names.index(arrival)}), None)
+    if first is None or first.problem:
+        raise Doubtful("no first row")
+    return Clock(str(first.cells[arrival]), reading.time_unit, reading.layout.times)
 
 
 def careful(reading: Reading, header: Header, columns: Columns) -> Requests:

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json
 
+from laminabench.traces.arrow import numpy_of
 from laminabench.traces.formats.arrivals import PER_SECOND, Clock, exact_seconds
-from laminabench.traces.formats.arrow import numpy_of
 from laminabench.traces.formats.diagnose import Record, requests_from
 from laminabench.traces.formats.layout import Columns, choose
 from laminabench.traces.formats.reading import (

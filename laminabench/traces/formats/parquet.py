@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from laminabench.errors import UserError
+from laminabench.traces.arrow import mask_of, numpy_of
 from laminabench.traces.formats.arrivals import LIMIT, PER_SECOND, Clock, exact_seconds, since_first
-from laminabench.traces.formats.arrow import mask_of, numpy_of
 from laminabench.traces.formats.layout import Columns, choose
 from laminabench.traces.formats.reading import (
     BadRows,

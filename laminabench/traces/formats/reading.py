@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from laminabench.errors import UserError
-from laminabench.traces.formats.arrow import mask_of, numpy_of
+from laminabench.traces.arrow import mask_of, numpy_of
 from laminabench.traces.formats.layout import Layout
 from laminabench.traces.formats.source import Source
 from laminabench.traces.formats.wording import HINT, Doubtful
@@ -101,6 +100,8 @@ def no_nulls(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 
 def session_ids(texts: pa.ChunkedArray) -> Int64:
     """Whole numbers stay what they are; other names are numbered; a request without one is alone."""
+    import pyarrow.compute as pc
+
     alone = mask_of(pc.fill_null(pc.equal(texts, ""), True))
     named = texts.filter(pa.array(~alone))
     try:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from lamina.convert import Conversion, describe, drawing
+from lamina.convert import Conversion, describe
 from lamina.convert.describe import transfer
 
 
@@ -37,7 +37,7 @@ def test_what_a_slice_sends_is_counted_on_the_slice(
         changed = replace(program, specs={**program.specs, name: replace(program.specs[name], bytes=4096)})
     slices = [replace(one, program=changed) if one.index == index else one for one in conversion.slices]
     moved = transfer(replace(conversion, slices=tuple(slices)), conversion.attentions[0], 2)
-    assert moved[f"{key}_bytes"] == 4096
+    assert dict(moved)[f"{key}_bytes"] == 4096
     assert not moved["agrees"]
 
 
@@ -47,11 +47,8 @@ def test_a_description_is_json_and_complete(converted: Callable[..., Conversion]
     assert [one["class"] for one in told["slices"]] == [one.class_index for one in conversion.slices]
     assert all(one["agrees"] for one in told["transfer"])
     middle = told["slices"][1]
-    assert {name: len(products) for name, products in middle["products"].items()} == {
-        "query": 5,
-        "keyvalue": 2,
-        "rest": 0,
-    }
+    kinds = [[one["kind"] for one in part["instructions"]] for part in middle["parts"]]
+    assert [part.count("product") for part in kinds] == [5, 2, 0]
     assert middle["cut_bytes"] == sum(value["bytes"] for value in middle["cut"]) == conversion.cut_bytes[1]
     weights = [w["name"] for part in middle["parts"] for one in part["instructions"] for w in one["weights"]]
     assert "model.layers.0.self_attn.o_proj.weight" in weights
@@ -78,25 +75,4 @@ def test_split_and_folded_weights_are_named(
     first = describe(converted(family))["slices"][0]
     assert expected in {
         weight["name"] for one in first["parts"][0]["instructions"] for weight in one["weights"]
-    }
-
-
-def test_a_drawing_is_one_graph(converted: Callable[..., Conversion]) -> None:
-    conversion = converted("Llama", num_hidden_layers=3)
-    for index in range(4):
-        picture = drawing(conversion, index)
-        names = [node["name"] for node in picture["nodes"]]
-        assert len(names) == len(set(names))
-        assert {end for edge in picture["edges"] for end in (edge["from"], edge["to"])} <= set(names)
-    picture = drawing(conversion, 1)
-    cut = {edge["from"]: edge["bytes"] for edge in picture["edges"] if edge["cut"] and edge["to"] == "next"}
-    assert sum(cut.values()) == conversion.cut_bytes[1]
-    assert sum(edge["to"] == "attention" for edge in picture["edges"]) == 3
-    assert {node["kind"] for node in picture["nodes"]} == {
-        "input",
-        "product",
-        "view",
-        "op",
-        "attention",
-        "output",
     }

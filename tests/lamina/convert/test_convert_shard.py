@@ -131,7 +131,7 @@ def test_two_ranks_decode_what_one_does(family: str, small_model: SMALL) -> None
     last = (1, 0) if family == "opt-350m" else (0, 1)
     for rank in meeting.ranks:
         assert (rank.reduced, rank.gathered) == (steps * (a_layer * layers + last[0]), steps * last[1])
-    kept = " ".join(sharded.describe()["weights"]["whole"])
+    kept = " ".join(sharded.describe().weights["whole"])
     assert batched or "_proj" not in kept
     assert ("experts" in kept) == batched
 
@@ -142,7 +142,7 @@ def test_grouped_experts_are_split_where_their_rows_stay_aligned(
 ) -> None:
     model = seeded(tiny("Mixtral", num_local_experts=4, num_key_value_heads=4, intermediate_size=40))
     sharded, meeting = check(model, degree)
-    said = sharded.describe()["weights"]
+    said = sharded.describe().weights
     assert any("experts" in name for name in said["rows"]) == (experts == "split")
     assert any("experts" in name for name in said["whole"]) == (experts == "whole")
     assert meeting.ranks[0].reduced == 4 * 2 * (2 if experts == "split" else 1)
@@ -161,7 +161,7 @@ def test_a_norm_over_all_heads_keeps_their_products_whole(
 ) -> None:
     sharded, _ = check(seeded(tiny("Olmo2")), 2)
     assert "own_part(" in sharded.classes[1].source
-    weights = sharded.describe()["weights"]
+    weights = sharded.describe().weights
     assert "model.layers.0.self_attn.q_proj.weight" in weights["whole"]
     assert "model.layers.0.self_attn.v_proj.weight" in weights["columns"]
 
@@ -170,7 +170,7 @@ def test_a_norm_over_what_attention_gives_gathers_it(
     seeded: Callable[..., PreTrainedModel], tiny: Callable[..., Any]
 ) -> None:
     sharded, meeting = check(seeded(tiny("BitNet")), 2)
-    assert sharded.describe()["collectives"][1]["query"] == ["all_gather"]
+    assert sharded.describe().collectives[1][1]["query"] == ["all_gather"]
     assert meeting.ranks[1].gathered == 4 * 2  # not its 99 tokens, which two ranks cannot share evenly
 
 
@@ -203,9 +203,9 @@ def test_a_rank_holds_its_share_of_the_weights_only(small_model: SMALL) -> None:
         assert weight.untyped_storage().nbytes() == whole.nbytes // share
     said = sharded.describe()
     tensors = {tensor.data_ptr(): tensor.untyped_storage().nbytes() for b in bound for tensor in b.weights}
-    assert sum(tensors.values()) == said["weight_bytes_of_a_rank"]
+    assert sum(tensors.values()) == said.rank_weight_bytes
     embedding: Any = model.get_input_embeddings().weight
-    rank, whole = (said[key] - embedding.nbytes for key in ("weight_bytes_of_a_rank", "weight_bytes"))
+    rank, whole = (size - embedding.nbytes for size in (said.rank_weight_bytes, said.weight_bytes))
     assert rank < whole * 0.52
 
 
@@ -220,13 +220,13 @@ def test_a_tied_table_is_held_once(small_model: SMALL) -> None:
 
 def test_what_is_split_is_said_by_name(small_model: SMALL) -> None:
     said = convert(small_model("gpt2")).sharded(2).describe()
-    weights = said["weights"]
+    weights = said.weights
     assert "transformer.h.1.mlp.c_proj.weight" in weights["rows"]
     assert "transformer.h.1.mlp.c_proj.bias" in weights["first"]
     assert "transformer.h.1.mlp.c_fc.bias" in weights["columns"]
     assert "transformer.h.0.attn.c_attn.weight[:, 0:64]" in weights["columns"]
     assert "transformer.wpe.weight" in weights["whole"]
-    assert said["collectives"][1]["query"] == ["all_reduce", "all_reduce"]
+    assert said.collectives[1][1]["query"] == ["all_reduce", "all_reduce"]
 
 
 def test_slices_of_one_class_share_their_code(converted: Callable[..., Conversion]) -> None:
@@ -245,7 +245,7 @@ def test_one_rank_is_the_model_itself(small_model: SMALL) -> None:
     for ours, theirs in zip(alone.bind(model, 0, None), conversion.bind(model), strict=True):
         assert ours.source == theirs.source
         assert all(a is b or torch.equal(a, b) for a, b in zip(ours.weights, theirs.weights, strict=True))
-    assert alone.describe()["weights"]["columns"] == []
+    assert alone.describe().weights["columns"] == []
 
 
 @pytest.mark.parametrize("degree", [0, 3, 4, 8])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lamina.convert.program import Name
-from lamina.convert.shard_places import ConflictError, Split, blocks_between, reshaped, same_split
+from lamina.convert.sharding.places import ConflictError, Split, blocks_between, reshaped, same_split
 from lamina.convert.spec import make_spec
 
 Dims = tuple[int | str, ...]

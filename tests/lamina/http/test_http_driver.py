@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lamina.http import Driver, News, Ticket
+from lamina.http import Driver, Ticket, Update
 from lamina.http.errors import ClosedError, FullError
 from lamina.serve import Sampling
 
@@ -18,10 +18,10 @@ class Listener:
     """What a driver tells, kept by request."""
 
     def __init__(self) -> None:
-        self.news: queue.Queue[list[News]] = queue.Queue()
+        self.news: queue.Queue[list[Update]] = queue.Queue()
         self.tokens: dict[Ticket, dict[int, list[int]]] = {}
         self.reasons: dict[Ticket, dict[int, str]] = {}
-        self.ended: dict[Ticket, News] = {}
+        self.ended: dict[Ticket, Update] = {}
         self.taken: set[Ticket] = set()
 
     def hear(self) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.http.detokenize import LONGEST_WINDOW, Detokenizer, Stopper
+from lamina.http.choice import LONGEST_WINDOW, Detokenizer, StopStrings
 
 
 class Bytes:
@@ -58,7 +58,7 @@ def test_pieces_of_a_real_tokenizer_add_up(tokenizer: Any, tokens: list[int]) ->
     st.lists(st.text("abc", max_size=3), max_size=12),
 )
 def test_stops_where_a_slow_reader_would(stops: list[str], pieces: list[str]) -> None:
-    stopper, told = Stopper(stops), ""
+    stopper, told = StopStrings(stops), ""
     for piece in pieces:
         told += stopper.feed(piece)
         if stopper.found is not None:
@@ -78,13 +78,13 @@ def test_stops_where_a_slow_reader_would(stops: list[str], pieces: list[str]) ->
 
 
 def test_text_that_may_begin_a_stop_is_held_back() -> None:
-    stopper = Stopper(["END"])
+    stopper = StopStrings(["END"])
     assert [stopper.feed(piece) for piece in ("a", "E", "N", "x", "E")] == ["a", "", "", "ENx", ""]
     assert stopper.flush() == "E"
 
 
 @pytest.mark.parametrize("include", [True, False])
 def test_a_stop_string_is_text_only_where_that_is_asked_for(include: bool) -> None:
-    stopper = Stopper(["--"], include=include)
+    stopper = StopStrings(["--"], include=include)
     assert stopper.feed("ab--cd") == ("ab--" if include else "ab")
     assert stopper.found == "--"

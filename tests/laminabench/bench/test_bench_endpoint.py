@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from laminabench.bench.endpoint import Load, run
 from laminabench.bench.endpoint_server import Pace, pieces
 
 
-def test_all_that_was_offered_is_counted() -> None:
-    loads = [Load(100.0, 0.5, 8, 10, each, 0.005) for each in (1, 5)]
-    result = run(loads, workers=1)
-    for load, row in zip(loads, result["loads"], strict=True):
-        assert (row["requests"], row["failed"]) == (50, 0)
+def test_all_that_was_offered_is_counted(facts: Callable[..., dict[str, Any]]) -> None:
+    result = facts("endpoint", "--request-rate", "100", "--seconds", "1", "--prompt-tokens", "8",
+                   "--output-tokens", "10", "--gap-ms", "5")  # fmt: skip
+    assert [row["tokens_a_chunk"] for row in result["loads"]] == [1, 5]
+    for row in result["loads"]:
+        assert (row["requests"], row["failed"]) == (100, 0)
         assert row["lateness_ms"]["p50"] <= row["lateness_ms"]["p99"] <= row["lateness_ms"]["max"]
         assert row["client_cpu_us_per_chunk"] > 0
         assert row["server_cpu_us_per_chunk"] >= 0
-        assert row["offered_tokens_per_s"] == load.requests_per_s * 10
+        assert row["offered_tokens_per_s"] == 1000
     assert result["met"] == all(row["met"] for row in result["loads"])
 
 

@@ -20,5 +20,5 @@ touch {tmp_path}/ended
 """)
     python.chmod(0o755)
     with pytest.raises(UserError, match="bench-vllm-failed"):
-        VllmContender(Load(batch=1, prompt=1, output=1), python, threads=1)
+        VllmContender(Load(batch=1, prompt=1, output=1), python)
     assert (tmp_path / "ended").exists()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -12,28 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 from lamina.convert import AttentionOp
 from laminabench.bench import prefill
 from laminabench.bench.prefill_traffic import MadeUpPrefill
-from laminabench.cli.main import run
 
+Shell = Callable[..., tuple[int, str, str]]
 CORES = len(os.sched_getaffinity(0))
-
-
-def tiny() -> transformers.PreTrainedConfig:
-    return transformers.LlamaConfig(
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        vocab_size=100,
-        max_position_embeddings=1 << 16,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +29,12 @@ def traffic_machine() -> Iterator[Callable[[prefill.Offer], Any]]:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch, machine: Any, traffic_machine: Callable[..., Any]) -> None:
+def small(
+    monkeypatch: pytest.MonkeyPatch,
+    machine: Any,
+    traffic_machine: Callable[..., Any],
+    tiny: Callable[[], Any],
+) -> None:
     def find(offer: prefill.Offer) -> Any:
         return contextlib.nullcontext(traffic_machine(offer) if offer.source == "traffic" else machine)
 
@@ -54,22 +43,17 @@ def small(monkeypatch: pytest.MonkeyPatch, machine: Any, traffic_machine: Callab
     monkeypatch.setattr(prefill, "LEAST_TBT_S", 3e-4)
 
 
-def code_of(arguments: list[str]) -> object:
-    with pytest.raises(SystemExit) as exit_:
-        run(arguments)
-    return exit_.value.code
-
-
-COMMAND = ["bench", "prefill", "--rounds", "2", "--seconds", "0.3", "--batch", "2", "--context", "20"]
+COMMAND = (
+    *("prefill", "--rounds", "2", "--seconds", "0.3", "--batch", "2"),
+    *("--context", "20", "--prompt-tokens", "101"),
+)
 
 
 @pytest.mark.skipif(CORES < 2, reason="model worker and attention worker have a core each")
 @pytest.mark.parametrize("source", ["traffic", "computed"])
 @pytest.mark.usefixtures("small")
-def test_both_ways_take_turns(source: str, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = [*COMMAND, "--prompt-tokens", "101", "--prompt-tokens-per-s", "4000", "--source", source]
-    assert code_of([*asked, "--json"]) == 0
-    result = json.loads(capsys.readouterr().out)
+def test_both_ways_take_turns(source: str, facts: Callable[..., dict[str, Any]]) -> None:
+    result = facts(*COMMAND, "--prompt-tokens-per-s", "4000", "--source", source)
     assert (result["source"], result["cores"], result["rounds"]) == (source, CORES, 2)
     assert result["offered_tokens_per_s"] == (4000 if source == "traffic" else None)
     for way in result["ways"].values():
@@ -89,22 +73,18 @@ def test_both_ways_take_turns(source: str, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.skipif(CORES < 2, reason="model worker and attention worker have a core each")
 @pytest.mark.usefixtures("small")
-def test_what_came_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = [*COMMAND, "--prompt-tokens", "101", "--prompt-tokens-per-s", "4000"]
-    assert code_of([*asked, "--source", "traffic"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
+def test_people_see_what_prompts_came(shell: Shell) -> None:
+    code, out, _ = shell(*COMMAND, "--prompt-tokens-per-s", "4000", "--source", "traffic")
+    assert code == 0
+    told = " ".join(out.split())
     assert "traffic: the prefill worker computes nothing and sends KV of made-up content, 4,000 " in told
     assert "p99 TBT with prompts that are pulled, over without: below 1.10: " in told
 
 
-def test_how_fast_prompts_come_if_nobody_says(capsys: pytest.CaptureFixture[str]) -> None:
-    assert code_of(["bench", "prefill", "--help"]) == 0
-    assert "With traffic: how fast it comes. [default: 2000]" in " ".join(capsys.readouterr().out.split())
-
-
-def test_a_prompt_without_kv(capsys: pytest.CaptureFixture[str]) -> None:
-    assert code_of([*COMMAND, "--prompt-tokens", "1"]) == 2
-    assert "--prompt-tokens 1: a prompt of one token has no KV to compute" in capsys.readouterr().err
+def test_a_prompt_without_kv(shell: Shell) -> None:
+    code, _, err = shell(*COMMAND, "--prompt-tokens", "1", "-v")
+    assert code == 2
+    assert "[bench-prompt-too-short]" in err
 
 
 def test_made_up_kv_comes_at_its_rate() -> None:

@@ -62,7 +62,7 @@ def shorter(config: dict[str, Any], layers: int) -> dict[str, Any]:
 def shorten(monkeypatch: pytest.MonkeyPatch, names: Iterable[str], layers: int) -> None:
     short = {name: shorter(SMALL_MODELS[name], layers) for name in names}
     monkeypatch.setattr("laminabench.catalog.small_models.SMALL_MODELS", short)
-    monkeypatch.setattr("laminabench.conversion.asked.SMALL_MODELS", short)
+    monkeypatch.setattr("laminabench.conversion.source.SMALL_MODELS", short)
 
 
 def test_every_family_has_a_row(as_json: AsJson, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_the_catalogue_says_what_it_does_not_know(
     from laminabench.catalog.to_hf_config import to_hf_config
 
     monkeypatch.setattr(
-        "laminabench.conversion.asked.to_hf_config", lambda name: shorter(to_hf_config(name), 2)
+        "laminabench.conversion.source.to_hf_config", lambda name: shorter(to_hf_config(name), 2)
     )
     facts = as_json("convert", "Llama3-70B")
     assert facts["model"] == "llama3-70b"

@@ -196,6 +196,13 @@ def test_every_command_that_reports_takes_json_quiet_and_verbose() -> None:
             "laminabench: error: this needs more memory than there is; ask for fewer or smaller requests\n",
         ),
         (ValueError("oops"), 70, "internal error: ValueError: oops"),
+        (
+            ModuleNotFoundError("no", name="matplotlib.figure"),
+            2,
+            "this needs matplotlib.figure, which is not installed: pip install 'laminabench[figures]'\n",
+        ),
+        (ModuleNotFoundError("no", name="lamina._native"), 2, "whose native part is not built"),
+        (ModuleNotFoundError("no", name="laminabench.nothing"), 70, "internal error: ModuleNotFoundError"),
     ],
 )
 def test_every_way_to_end(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laminabench.catalog.small_models import SMALL_MODELS
-from laminabench.conversion.asked import Asked
+from laminabench.conversion.source import ModelSource
 from laminabench.errors import UserError
 from laminabench.figures.converted_layer import draw_slice
 from laminabench.figures.fold import Folded, fold
@@ -31,7 +31,7 @@ def of(name: str) -> Report:
     config = dict(SMALL_MODELS[name]) | {"num_hidden_layers": 2}
     if "layer_types" in config:
         config["layer_types"] = config["layer_types"][:2]
-    return report(Asked(name, "family", "a test", config))
+    return report(ModelSource(name, "family", "a test", config))
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from laminabench.errors import UserError
-from laminabench.figures.memory_over_time import panels
-from laminabench.figures.replay_over_time import draw
+from laminabench.figures.replay_over_time import draw, panels
 from laminabench.sim.outcome import Outcome
 
 

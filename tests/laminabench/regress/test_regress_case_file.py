@@ -39,7 +39,7 @@ def test_defaults_are_every_cases(tmp_path: Path) -> None:
     assert file.goldens == tmp_path / "kept"
     assert [case.flags for case in file.cases] == [{"trace": "t", "batches": 2}, {"trace": "t", "batches": 3}]
     assert [case.name for case in file.only(["b"])] == ["b"]
-    with pytest.raises(UserError, match="has no case 'bb'; did you mean b"):
+    with pytest.raises(UserError, match="case-unknown"):
         file.only(["bb"])
 
 
@@ -58,42 +58,42 @@ def test_what_is_measured_has_rounds_and_perhaps_another_side(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    "text",
     [
-        ("sytem = 'vllm'", "case 'one' has 'sytem', which is not known; did you mean system"),
-        ("tolerence = 1", "did you mean tolerance"),
-        ("batches = {a = 1}", "'batches' that is no value of a flag"),
-        ("rounds = 5", "'rounds', which is for what is measured"),
-        ("[case.one.against]\nbatches = 1", "'against', which is for what is measured"),
-        ("backend = 'live'\nrounds = 3", "has 3 rounds; it takes 4 at least"),
-        ("backend = 'live'\nagainst = 3", "no table of the flags that differ"),
-        ("backend = 'live'\n[case.one.against]\nbackend = 'modelled'", "both sides are measured"),
-        ("metrics = 'tbt_ms.p99'", "no list of names"),
-        ("metrics = []", "no list of names"),
-        ("tolerance = 3", "the tolerance 3 for throughput_tokens_per_s; it is a share"),
-        ("tolerance = true", "it is a share"),
-        ("[case.one.tolerance]\n'tbt_ms.p90' = 0.1", "not one of its metrics; did you mean tbt_ms.p"),
+        "sytem = 'vllm'",
+        "tolerence = 1",
+        "batches = {a = 1}",
+        "rounds = 5",
+        "[case.one.against]\nbatches = 1",
+        "backend = 'live'\nrounds = 3",
+        "backend = 'live'\nagainst = 3",
+        "backend = 'live'\n[case.one.against]\nbackend = 'modelled'",
+        "metrics = 'tbt_ms.p99'",
+        "metrics = []",
+        "tolerance = 3",
+        "tolerance = true",
+        "[case.one.tolerance]\n'tbt_ms.p90' = 0.1",
     ],
 )
-def test_what_is_wrong_in_a_case(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(UserError, match=told) as error:
+def test_what_is_wrong_in_a_case(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UserError, match="case-invalid") as error:
         only(tmp_path, text)
     assert str(error.value).startswith(f"{tmp_path / 'cases.toml'}: case 'one' ")
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "code"),
     [
-        ("", r"has no case; write one as \[case\.NAME\]"),
-        ("[cases.one]", "has 'cases', which is not known; did you mean case"),
-        ("goldens = 3", "goldens must be a folder's path"),
-        ("case = 3", r"case must be a table, as in \[case\]"),
-        ("[case]\none = 3", "case.one must be a table"),
-        ("[case.'../one']\ntrace = 't'", "cannot be a case's name"),
-        ("[case.one]\nsystem = 'vllm'", "case 'one' has no trace; 'profile:NAME'"),
+        ("", "case-file-invalid"),
+        ("[cases.one]", "case-file-invalid"),
+        ("goldens = 3", "case-file-invalid"),
+        ("case = 3", "case-file-invalid"),
+        ("[case]\none = 3", "case-file-invalid"),
+        ("[case.'../one']\ntrace = 't'", "case-file-invalid"),
+        ("[case.one]\nsystem = 'vllm'", "case-invalid"),
         ("[case", "not valid TOML"),
     ],
 )
-def test_what_is_wrong_in_the_file(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_what_is_wrong_in_the_file(tmp_path: Path, text: str, code: str) -> None:
+    with pytest.raises(UserError, match=code):
         read(tmp_path, text)

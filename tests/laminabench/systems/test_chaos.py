@@ -59,30 +59,30 @@ def test_specifications(spec: str, wish: Wish) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    "spec",
     [
-        ("attention:1", "does not say when; add @t=3s"),
-        ("random", "does not say when"),
-        ("", "'' is no worker"),
-        ("attention@t=3s", "'attention' is no worker; write model:0, attention:0, prefill:0 or random"),
-        ("attention:x@t=3s", "'attention:x' is no worker"),
-        ("attention:-1@t=3s", "'attention:-1' is no worker"),
-        ("engine:0@t=3s", "'engine:0' is no worker"),
-        ("attention:1=maim@t=3s", "'maim' is nothing that is done to a worker; write =kill or =stop"),
-        ("attention:1=@t=3s", "'' is nothing that is done"),
-        ("attention:1@t=3", "'3' is no time; write 3s or 500ms"),
-        ("attention:1@t=-3s", "'-3s' is no time"),
-        ("attention:1@t=nans", "'nans' is no time"),
-        ("attention:1@tokens=many", "'many' is no number of tokens"),
-        ("attention:1@3s", "'@3s' is no moment"),
-        ("attention:1*5", r"'\*5' goes with random only"),
-        ("random*0", "'0' is not how many"),
-        ("random*", "'' is not how many"),
-        ("random*5@t=3s", r"'@t=3s' does not go with '\*5'"),
+        "attention:1",
+        "random",
+        "",
+        "attention@t=3s",
+        "attention:x@t=3s",
+        "attention:-1@t=3s",
+        "engine:0@t=3s",
+        "attention:1=maim@t=3s",
+        "attention:1=@t=3s",
+        "attention:1@t=3",
+        "attention:1@t=-3s",
+        "attention:1@t=nans",
+        "attention:1@tokens=many",
+        "attention:1@3s",
+        "attention:1*5",
+        "random*0",
+        "random*",
+        "random*5@t=3s",
     ],
 )
-def test_what_is_wrong_is_named(spec: str, said: str) -> None:
-    with pytest.raises(UserError, match=said) as error:
+def test_what_is_wrong_is_named(spec: str) -> None:
+    with pytest.raises(UserError, match="chaos-invalid") as error:
         parse(spec)
     assert str(error.value).startswith(f"--chaos '{spec}': ")
 
@@ -100,9 +100,7 @@ def test_a_plan_is_spread_over_the_tokens_and_the_same_for_a_seed() -> None:
 
 
 def test_workers_that_there_are_not() -> None:
-    with pytest.raises(
-        UserError, match="no worker attention:2; the deployment has model:0, attention:0, attention:1"
-    ):
+    with pytest.raises(UserError, match="chaos-no-worker"):
         plan([parse("attention:2@t=1s")], WORKERS, 10, 0)
 
 

@@ -211,9 +211,7 @@ def test_what_cannot_be_is_said_in_one_sentence(
 def test_room_for_less_kv_than_comes_at_once_is_said(tmp_path: Path) -> None:
     small = tmp_path / "small.toml"
     small.write_text("lpddr_capacity_gb = 90.5\n")
-    with pytest.raises(
-        UserError, match=r"90\.5 GB LPDDR, as 8192 tokens of it come at once and take 19\.3 GB"
-    ):
+    with pytest.raises(UserError, match="model-does-not-fit"):
         build(board=str(small))
 
 

@@ -32,16 +32,16 @@ def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("deployment", "said"),
+    ("deployment", "code"),
     [
-        ("2xcpu", "no attention workers; .*1xcpu.1xcpu"),
-        ("1xh100+1xcpu", "not on h100 .*not verified on hardware.*--backend modelled"),
-        ("1xcpu+4xh20", "not on h20"),
-        ("2xcpu+1xcpu", "3 workers and this process may use 2 cores.*--oversubscribe"),
+        ("2xcpu", "deployment-no-attention"),
+        ("1xh100+1xcpu", "deployment-not-live"),
+        ("1xcpu+4xh20", "deployment-not-live"),
+        ("2xcpu+1xcpu", "deployment-too-few-cores"),
     ],
 )
-def test_deployments_that_this_machine_is_not(deployment: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_deployments_that_this_machine_is_not(deployment: str, code: str) -> None:
+    with pytest.raises(UserError, match=code):
         check(a_setup(deployment))
 
 
@@ -49,19 +49,15 @@ def test_what_it_is() -> None:
     check(a_setup())
     check(a_setup("2xcpu+2xcpu", oversubscribe=True, network="gloo"))
     check(a_setup(network="verbs"))
-    with pytest.raises(
-        UserError, match=r"4 KV heads of llama-mini do not split over 3 .*--partition requests"
-    ):
+    with pytest.raises(UserError, match="deployment-heads"):
         check(a_setup("1xcpu+3xcpu", oversubscribe=True))
     for unknown in ("fhbn", "softnic"):
-        with pytest.raises(UserError, match="auto, shm, gloo, verbs, mlx5"):
+        with pytest.raises(UserError, match="network-not-live"):
             check(a_setup(network=unknown))
 
 
 def test_a_model_that_does_not_fit() -> None:
-    with pytest.raises(
-        UserError, match=r"llama3-70b does not fit: 28\d\.\d GB .* 20\.0 GB .*smaller --model"
-    ):
+    with pytest.raises(UserError, match="model-does-not-fit"):
         kv_tokens(a_setup(name="llama3-70b"), a_trace([5]), 20 * GB)
 
 
@@ -76,9 +72,7 @@ def test_kv_memory_by_default_is_a_quarter_of_what_is_free_or_what_can_be_used()
 
 def test_kv_memory_as_asked_for() -> None:
     assert kv_tokens(a_setup(kv_tokens=1000), a_trace([5]), 8 * GB) == 1000
-    with pytest.raises(
-        UserError, match=r"--kv-tokens 1000000 are 16\.4 GB and 6\.2 GB are free .* at most 37"
-    ):
+    with pytest.raises(UserError, match="kv-tokens-too-many"):
         kv_tokens(a_setup(kv_tokens=10**6), a_trace([5]), 8 * GB)
 
 
@@ -96,7 +90,7 @@ def test_what_the_engine_refuses_is_a_users_error_and_a_bug_is_not() -> None:
     from lamina.serve import EngineError
 
     for error in (EngineError, ChannelError):
-        with pytest.raises(UserError, match="the engine: no more heads"), refused():
+        with pytest.raises(UserError, match="engine-refused"), refused():
             raise error("no more heads")
     with pytest.raises(ZeroDivisionError), refused():
         raise ZeroDivisionError

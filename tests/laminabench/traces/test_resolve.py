@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from laminabench.errors import CheckFailedError, UserError
-from laminabench.traces import catalogue
-from laminabench.traces import resolve as module
+from laminabench.traces import catalogue, fetch
 from laminabench.traces.checksum import record, sha256_of
 from laminabench.traces.fetch import DownloadError
-from laminabench.traces.resolve import resolve
+from laminabench.traces.resolve import AUTOMATIC_BYTES, AUTOMATIC_TIMEOUT_S, resolve
 from laminabench.traces.store import save
 from laminabench.traces.table import TraceMeta, make_trace
 
@@ -74,7 +73,7 @@ def test_a_download_is_tried_unless_offline(monkeypatch: pytest.MonkeyPatch) -> 
         asked.append(entry.name)
         raise DownloadError("no network")
 
-    monkeypatch.setattr(module, "fetch", no_network)
+    monkeypatch.setattr(fetch, "fetch", no_network)
     notices: list[str] = []
     trace = resolve("azure-code", notice=notices.append)
     assert asked == ["azure-code"]
@@ -92,12 +91,12 @@ def test_a_successful_download_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
         entry.downloaded_path.write_text(AZURE)
         return entry.downloaded_path
 
-    monkeypatch.setattr(module, "fetch", bring)
+    monkeypatch.setattr(fetch, "fetch", bring)
     assert resolve("azure-code").meta.source == "file"
 
 
 def test_large_files_are_not_downloaded_on_the_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "fetch", lambda *_, **__: pytest.fail("downloaded"))
+    monkeypatch.setattr(fetch, "fetch", lambda *_, **__: pytest.fail("downloaded"))
     notices: list[str] = []
     trace = resolve("azure-2024-conv", requests=1000, notice=notices.append)
     assert len(trace) == 1000
@@ -105,7 +104,7 @@ def test_large_files_are_not_downloaded_on_the_side(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_profile_can_be_asked_for_whatever_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "fetch", lambda *_, **__: pytest.fail("downloaded"))
+    monkeypatch.setattr(fetch, "fetch", lambda *_, **__: pytest.fail("downloaded"))
     save(small_trace("azure-code"), catalogue.imports() / "azure-code.parquet")
     assert len(resolve("azure-code")) == 3
     trace = resolve("profile:azure-code", notice=pytest.fail)
@@ -148,14 +147,14 @@ def test_a_failed_download_leaves_the_profile(error: Exception, monkeypatch: pyt
         asked.append(terms)
         raise error
 
-    monkeypatch.setattr(module, "fetch", fail)
+    monkeypatch.setattr(fetch, "fetch", fail)
     notices: list[str] = []
     # Of kimi-ta the size is not known, but the sum is.
     assert resolve("kimi-ta", notice=notices.append).meta.source == "profile"
     assert notices[0].startswith(f"kimi-ta is not here ({error}): ")
     (terms,) = asked
-    assert (terms["attempts"], terms["timeout_s"]) == (1, module.AUTOMATIC_TIMEOUT_S)
-    assert terms["most_bytes"] == module.AUTOMATIC_BYTES
+    assert (terms["attempts"], terms["timeout_s"]) == (1, AUTOMATIC_TIMEOUT_S)
+    assert terms["most_bytes"] == AUTOMATIC_BYTES
 
 
 def test_a_home_that_cannot_be_written_leaves_the_profile(

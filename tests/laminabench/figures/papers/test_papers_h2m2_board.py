@@ -13,8 +13,8 @@ from laminabench.catalog.find_model import model
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made, figure
-from laminabench.figures.papers import h2m2_fig14, h2m2_fig17, h2m2_fig19, h2m2_sensitivity
-from laminabench.figures.papers.h2m2_ground import CASES, CHINCHILLA, GPT3, LLAMA, original
+from laminabench.figures.papers.h2m2 import fig14, fig17, fig19, sensitivity
+from laminabench.figures.papers.h2m2.ground import CASES, CHINCHILLA, GPT3, LLAMA, original
 from laminabench.sim.h2m2 import Plan, footprint, plan, uniform
 
 ONE_MODEL = {"h2m2-fig12": GPT3, "h2m2-fig13": CHINCHILLA, "h2m2-fig15": LLAMA}
@@ -99,8 +99,8 @@ def test_figure_14_has_the_mapping_s_share_of_each_sublayer() -> None:
     # A head's part of 96 layers: 3 x 128 columns of qkv, and K and V of 128 for every token.
     assert row["qkv_gb"] == pytest.approx(96 * 12288 * 384 * mapping.qkv / 1e9)
     assert row["attention_gb"] == pytest.approx(96 * 2 * 128 * 32 * 1024 * mapping.attention / 1e9)
-    assert (frame["hbm_gb"] <= h2m2_fig14.capacity_gb()).all()
-    assert frame["hbm_gb"].min() > 0.95 * h2m2_fig14.capacity_gb()
+    assert (frame["hbm_gb"] <= fig14.capacity_gb()).all()
+    assert frame["hbm_gb"].min() > 0.95 * fig14.capacity_gb()
 
 
 def test_figure_14_says_where_qkv_leaves_hbm() -> None:
@@ -111,11 +111,11 @@ def test_figure_14_says_where_qkv_leaves_hbm() -> None:
 
 
 def test_table_4_comes_in_the_papers_order() -> None:
-    changed = h2m2_fig17.changes(made("h2m2-fig17").frame)["H2M2"].abs()
+    changed = fig17.changes(made("h2m2-fig17").frame)["H2M2"].abs()
     capacity, less_bandwidth = changed[["hbmcap-less", "hbmcap-more"]], changed["lpddrbw-less"]
     assert capacity.min() > less_bandwidth > changed["lpddrchip-more"] > 3
     assert changed[["hbmbw-less", "hbmbw-more", "hbmchip-more"]].max() < 1
-    assert h2m2_fig17.order(h2m2_fig17.changes(made("h2m2-fig17").frame))[:3] == [
+    assert fig17.order(fig17.changes(made("h2m2-fig17").frame))[:3] == [
         *("HBM capacity", "LPDDR bandwidth", "LPDDR chips"),
     ]
 
@@ -129,12 +129,12 @@ def test_table_4_s_baseline_keeps_the_original_lpddr() -> None:
     assert row["speed_up"] == pytest.approx(alone / slower)
     # Each of table 4's boards is in one part.
     assert sorted(set(frame["board"])) == sorted(
-        ["h2m2", *(name for names in h2m2_fig17.PARTS.values() for name in names)]
+        ["h2m2", *(name for names in fig17.PARTS.values() for name in names)]
     )
 
 
 def test_no_board_with_more_of_anything_has_a_worse_best_mapping() -> None:
-    best = h2m2_fig17.changes(made("h2m2-fig17").frame)["Oracle"]
+    best = fig17.changes(made("h2m2-fig17").frame)["Oracle"]
     for name, change in best.items():
         assert change <= 1e-9 if str(name).endswith("less") else change >= -1e-9, name
 
@@ -151,7 +151,7 @@ def test_figure_18_adds_communication_to_eight_devices() -> None:
 
 def test_energy_is_of_busy_memories() -> None:
     frame = made("h2m2-fig19").frame
-    row = frame.query("counted == @h2m2_fig19.BUSY and way == 'H2M2' and length == 1024").iloc[0]
+    row = frame.query("counted == @fig19.BUSY and way == 'H2M2' and length == 1024").iloc[0]
     alone, mine = (planned(policy, GPT3.model, 32, 1024) for policy in ("lpddr", "greedy"))
     by_hand = mine.lpddr_busy_s + original().memory_power_ratio * mine.hbm_busy_s
     assert row["energy"] == pytest.approx(by_hand / alone.lpddr_busy_s)
@@ -159,7 +159,7 @@ def test_energy_is_of_busy_memories() -> None:
 
 def test_only_busy_memories_give_both_published_energies() -> None:
     found = made("h2m2-fig19").frame.groupby(["counted", "way"])["energy"].mean()
-    for count in (h2m2_fig19.ALWAYS, h2m2_fig19.BYTES):
+    for count in (fig19.ALWAYS, fig19.BYTES):
         assert found[count, "8-HBM"] == pytest.approx(1.31)
         assert found[count, "H2M2"] > 0.76 * 1.1
     assert claim("h2m2-fig19", "memory energy for a token, H2M2").holds
@@ -167,7 +167,7 @@ def test_only_busy_memories_give_both_published_energies() -> None:
 
 
 def test_a_byte_is_read_once_wherever_it_is() -> None:
-    rows = made("h2m2-fig19").frame.query("counted == @h2m2_fig19.BYTES")
+    rows = made("h2m2-fig19").frame.query("counted == @fig19.BYTES")
     assert (rows["lpddr"] + rows["hbm"]).to_numpy() == pytest.approx(1)
     # So HBM's byte takes what eight devices' average says.
     assert rows["hbm_over_lpddr"].to_numpy() == pytest.approx(1.31)
@@ -175,7 +175,7 @@ def test_a_byte_is_read_once_wherever_it_is() -> None:
 
 def test_sensitivity_starts_from_what_the_figures_show() -> None:
     frame = made("h2m2-sensitivity").frame
-    usual = frame[frame["assumed"] == h2m2_sensitivity.DEFAULT.words].set_index(["model", "measure"])["times"]
+    usual = frame[frame["assumed"] == sensitivity.DEFAULT.words].set_index(["model", "measure"])["times"]
     for name, case in ONE_MODEL.items():
         assert usual[case.model, "h2m2"] == pytest.approx(claim(name, "H2M2 over LPDDR-only").ours)
         assert usual[case.model, "of_oracle"] == pytest.approx(claim(name, "H2M2's average over Oracle").ours)
@@ -197,8 +197,8 @@ def test_every_other_assumption_changes_something() -> None:
     table = made("h2m2-sensitivity").frame.pivot_table(
         index="assumed", columns=["model", "measure"], values="times"
     )
-    usual = table.loc[h2m2_sensitivity.DEFAULT.words]
-    for other in h2m2_sensitivity.OTHERS:
+    usual = table.loc[sensitivity.DEFAULT.words]
+    for other in sensitivity.OTHERS:
         assert (table.loc[other.words] / usual - 1).abs().max() > 1e-4, other.words
     # Query heads of GPT3 and Chinchilla share no KV.
     assert table.loc["KV read once for a group"].dropna().index.unique("model").to_list() == [LLAMA.model]

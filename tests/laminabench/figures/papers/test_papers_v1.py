@@ -11,8 +11,9 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import V1, Made, Written, figure
-from laminabench.figures.papers import v1_fig12, v1_table1
-from laminabench.figures.papers.v1_model_part import (
+from laminabench.figures.papers.v1 import fig12, table1
+from laminabench.figures.papers.v1.fig1 import homogeneous, offloaded
+from laminabench.figures.papers.v1.model_part import (
     BATCHES,
     TABLE3,
     implied_mfu,
@@ -20,8 +21,7 @@ from laminabench.figures.papers.v1_model_part import (
     mfu,
     parameters,
 )
-from laminabench.figures.papers.v1_ratio import homogeneous, offloaded
-from laminabench.figures.papers.v1_testbed import (
+from laminabench.figures.papers.v1.testbed import (
     LAMINA,
     ROTATIONAL,
     VLLM,
@@ -69,7 +69,7 @@ def test_alpha_is_what_both_memory_and_bandwidth_are_cheaper_by() -> None:
     claim = next(claim for claim in made("v1-table1").claims if claim.what.startswith("alpha"))
     # An A100's dollars a GB over an RTX 3090's; an H100's dollars a GB/s over an Arc A770's.
     assert claim.ours == pytest.approx((17500 / 80 / (1600 / 24), 36500 / 3350 / (350 / 560)))
-    assert list(v1_table1.PUBLISHED) == made("v1-table1").frame["accelerator"].to_list()
+    assert list(table1.PUBLISHED) == made("v1-table1").frame["accelerator"].to_list()
 
 
 def test_table_4_is_exact() -> None:
@@ -181,9 +181,9 @@ def test_a_sweep_ends_with_what_fits() -> None:
 
 def test_ratios_are_of_largest_batches_and_of_equal_ones() -> None:
     frame = made("v1-fig12").frame
-    largest = v1_fig12._ratios(frame, "batch")
+    largest = fig12._ratios(frame, "batch")
     assert largest["vllm-0.14", "llama-13b", 512] == pytest.approx(267 / 25)
-    rotation = v1_fig12._ratios(frame, "rotation")
+    rotation = fig12._ratios(frame, "rotation")
     assert set(rotation.index.get_level_values("batch")) >= {129, 256}
     rows = frame[(frame["model"] == "llama-13b") & (frame["context"] == 512) & (frame["batch"] == 256)]
     one = rows[rows["costs"] == "vllm-0.14"].set_index("system")["tokens_per_s"]

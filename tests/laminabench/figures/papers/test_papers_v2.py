@@ -16,9 +16,9 @@ from laminabench.figures import style
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import COST_SETS, Ground, kept_results
 from laminabench.figures.paper import V2, Made, Written, figure
-from laminabench.figures.papers import fig2, fig4, fig11, fig13, fig14, table3, table4
-from laminabench.figures.papers.fig3 import fitting
-from laminabench.figures.papers.v2_steps import most_requests, serial, sizes, step
+from laminabench.figures.papers.v2 import fig2, fig4, fig11, fig13, fig14, table3, table4
+from laminabench.figures.papers.v2.fig3 import fitting
+from laminabench.figures.papers.v2.steps import most_requests, serial, sizes, step
 
 GROUND = Ground(kept_results(), num_requests=200, offline=True)
 

@@ -233,7 +233,7 @@ def test_a_limit_by_its_newer_name_is_understood(server: Any, seen: Replayed, ma
 
 def test_a_model_that_the_server_does_not_list_is_refused(server: Any, seen: Replayed) -> None:
     server.models = {"data": [{"id": "mm"}, {"id": "other"}]}
-    with pytest.raises(UserError, match=r"has no model 'm'; did you mean mm\?"):
+    with pytest.raises(UserError, match="endpoint-no-model"):
         seen()
 
 
@@ -246,7 +246,7 @@ def test_a_server_without_a_list_of_models_is_taken_at_its_word(server: Any, see
 
 def test_a_prompt_of_token_ids_that_is_refused_says_what_to_do(server: Any, seen: Replayed) -> None:
     server.refuse = lambda asked: "prompt must be text"
-    with pytest.raises(UserError, match="--vocab") as refused:
+    with pytest.raises(UserError, match="endpoint-refused") as refused:
         seen()
     assert "--tokenizer" in str(refused.value)
 
@@ -254,7 +254,7 @@ def test_a_prompt_of_token_ids_that_is_refused_says_what_to_do(server: Any, seen
 def test_the_key_is_sent_and_in_no_sentence(server: Any, seen: Replayed) -> None:
     fields = (("Authorization", "Bearer sk-hidden"), ("X-Mine", "private"))
     server.refuse = lambda asked: f"what you sent: {asked.fields['authorization']}, {asked.fields['x-mine']}"
-    with pytest.raises(UserError, match=r"\*\*\*") as refused:
+    with pytest.raises(UserError, match="endpoint-refused") as refused:
         seen(fields=fields)
     assert "hidden" not in str(refused.value)
     assert "private" not in str(refused.value)
@@ -262,7 +262,7 @@ def test_the_key_is_sent_and_in_no_sentence(server: Any, seen: Replayed) -> None
 
 
 def test_chat_needs_a_tokenizer(seen: Replayed) -> None:
-    with pytest.raises(UserError, match="--tokenizer"):
+    with pytest.raises(UserError, match="replay-flag-needed"):
         seen(api="chat")
 
 

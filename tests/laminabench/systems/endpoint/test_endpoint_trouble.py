@@ -209,19 +209,19 @@ def test_nobody_there_is_a_sentence(make_trace: MakeTrace) -> None:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         setup = EndpointSetup(Behind(parse_url(url)), Served("m"))
-        with pytest.raises(UserError, match=r"127\.0\.0\.1:\d+: connection refused"):
+        with pytest.raises(UserError, match="endpoint-unreachable"):
             replay(make_trace(), setup, Offered("open", 0, None), seed=0, tell=lambda ended, made: None)
 
 
 def test_http_where_tls_is_expected_is_a_sentence(server: Any, make_trace: MakeTrace) -> None:
     setup = EndpointSetup(Behind(parse_url(server.url.replace("http:", "https:"))), Served("m"))
-    with pytest.raises(UserError, match="TLS"):
+    with pytest.raises(UserError, match="endpoint-unreachable"):
         replay(make_trace(), setup, Offered("open", 0, None), seed=0, tell=lambda ended, made: None)
 
 
 def test_a_host_that_is_none_is_a_sentence(make_trace: MakeTrace) -> None:
     setup = EndpointSetup(Behind(parse_url("http://no-such-host.invalid")), Served("m"))
-    with pytest.raises(UserError, match="no known host"):
+    with pytest.raises(UserError, match="endpoint-unknown-host"):
         replay(make_trace(), setup, Offered("open", 0, None), seed=0, tell=lambda ended, made: None)
 
 

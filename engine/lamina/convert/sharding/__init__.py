@@ -1,0 +1,5 @@
+"""Tensor parallelism: a model's slices rewritten for several ranks."""
+
+from lamina.convert.sharding.sharded import Sharded, shard
+
+__all__ = ["Sharded", "shard"]

@@ -1,0 +1,263 @@
+"""One rank's program of a slice: everything split that can be, with as few collectives as that needs.
+
+Every product with a weight is first taken to be split by columns, and what follows is pushed through the
+program. Products whose split something cannot live with are kept whole, or split in other blocks, until
+nothing is in conflict. Sums over ranks are put off until something needs the sum.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from lamina.convert.program import (
+    COLLECTIVE,
+    RANK,
+    Collective,
+    Instruction,
+    Name,
+    Piece,
+    Program,
+    Value,
+    own_part,
+)
+from lamina.convert.sharding.places import (
+    WHOLE,
+    ConflictError,
+    Partial,
+    Place,
+    Split,
+    WeightPart,
+    Whole,
+    unsplit,
+)
+from lamina.convert.sharding.products import multiply, product_of
+from lamina.convert.sharding.rules import pass_on
+from lamina.convert.spec import Spec, make_spec
+
+_aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class ShardedProgram:
+    """What every rank runs of a slice; ranks differ in the values of weights and of `rank` only."""
+
+    program: Program
+    weights: tuple[WeightPart, ...]  # in the order of the program's
+    collectives: dict[str, list[str]]  # of each piece, in order
+
+
+@dataclass
+class _Choices:
+    """What conflicts have taught of a slice: both only ever grow."""
+
+    kept_whole: set[Name] = field(default_factory=set)
+    ends: dict[Name, set[int]] = field(default_factory=dict)
+
+    def may_split(self, product: Name) -> bool:
+        return product not in self.kept_whole
+
+    def bounds(self, product: Name) -> Iterable[int]:
+        return self.ends.get(product, ())
+
+    def learn(self, conflict: ConflictError, attended: Name | None) -> None:
+        assert conflict.bounds
+        for product, bounds in conflict.bounds.items():
+            known = self.ends.setdefault(product, set())
+            new = {int(end) for end in bounds} - known
+            if product == attended or not new or any(end.denominator != 1 for end in bounds):
+                self.kept_whole.add(product)
+            known |= new
+
+
+def shard_program(program: Program, degree: int) -> ShardedProgram:
+    """Split a slice's program over `degree` ranks."""
+    choices = _Choices()
+    while True:
+        try:
+            return _Rewriting(program, degree, choices).run()
+        except ConflictError as conflict:
+            choices.learn(conflict, None if program.attended is None else program.attended.name)
+
+
+class _Rewriting:
+    """One attempt: the program from front to back, with what is split decided."""
+
+    def __init__(self, program: Program, degree: int, choices: _Choices) -> None:
+        self.degree = degree
+        self._program, self._choices = program, choices
+        self._places: dict[Name, Place | tuple[Place, ...]] = {}
+        self._weights: dict[Name, tuple[WeightPart, frozenset[tuple[Name, Fraction]]]] = {}
+        self._of_weights = {value.name for value in program.weights}
+        self._just_held: set[Name] = set()
+        self._now: dict[Name, Name] = {}  # values that were summed or gathered since
+        self._specs: dict[Name, Spec] = {}
+        self._code: list[Instruction] = []
+        self._counts: Counter[str] = Counter()
+        self._uses = Counter(
+            name
+            for piece in program.pieces
+            for names in (*(one.uses() for one in piece.instructions), piece.gives)
+            for name in names
+        )
+
+    def run(self) -> ShardedProgram:
+        program = self._program
+        for value in program.context:
+            self._specs[value.name] = value.spec
+        attended = self._receive(program.attended) if program.attended else None
+        pieces: list[Piece] = []
+        for piece in program.pieces:
+            for one in piece.instructions:
+                self._write(one)
+            gives = tuple(self._give(piece.name, name) for name in piece.gives)
+            pieces.append(Piece(piece.name, tuple(self._code), gives))
+            self._code = []
+        used = {name for piece in pieces for one in piece.instructions for name in one.uses()}
+        parts = tuple(self._part(value.name) for value in program.weights)
+        weights = tuple(
+            Value(value.name, part.local(value.spec, self.degree))
+            for value, part in zip(program.weights, parts, strict=True)
+        )
+        self._specs.update({value.name: value.spec for value in weights})
+        bound = tuple(name for name in (RANK, COLLECTIVE) if name in used)
+        return ShardedProgram(
+            Program(program.context, attended, weights, tuple(pieces), self._specs, bound),
+            parts,
+            {
+                piece.name: [one.op_name for one in piece.instructions if COLLECTIVE in one.uses()]
+                for piece in pieces
+            },
+        )
+
+    def place(self, name: Name) -> Place:
+        """Where a value is now; a weight that is used as it is stays whole."""
+        if name in self._of_weights:
+            return WHOLE
+        found = self._places.get(name, WHOLE)
+        assert not isinstance(found, tuple)
+        return found
+
+    def spec(self, name: Name) -> Spec:
+        return self._program.specs[name]
+
+    def is_weight(self, name: Name) -> bool:
+        return name in self._of_weights
+
+    def uses(self, name: Name) -> int:
+        return self._uses[name]
+
+    def settle(self, name: Name) -> None:
+        """See that a value is no longer partial: all ranks sum it."""
+        if isinstance(self._places.get(name), Partial):
+            self._now[name] = self._append(Collective.all_reduce, (COLLECTIVE, name), self.spec(name))
+            self._places[name] = WHOLE
+
+    def split_weight(self, name: Name, dim: int, split: Split, *, rows: bool = False) -> None:
+        """Give every rank its share of a weight."""
+        part = WeightPart("rows" if rows else "columns", dim, split.blocks)
+        self._hold(name, part, split.origins)
+
+    def add_once(self, bias: Name, split: Split) -> None:
+        """A bias of what is summed over ranks must count once."""
+        self._hold(bias, WeightPart("first"), split.origins)
+
+    def _hold(self, name: Name, part: WeightPart, origins: frozenset[tuple[Name, Fraction]]) -> None:
+        self._just_held.add(name)
+        held, before = self._weights.setdefault(name, (part, origins))
+        if held != part:  # one weight, used in two ways: it is split in neither
+            raise ConflictError({product: () for product, _ in origins | before})
+
+    def _part(self, name: Name) -> WeightPart:
+        return self._weights.get(name, (WeightPart("whole"), None))[0]
+
+    def _receive(self, value: Value) -> Value:
+        """`attended` as a rank gets it; put together again at once if it may not be split."""
+        size = value.spec.dims[1]
+        assert isinstance(size, int)
+        split = Split(1, (size,), frozenset({(value.name, Fraction(1))}))
+        local = Value(value.name, split.local(value.spec, self.degree))
+        self._specs[value.name] = local.spec
+        if self._choices.may_split(value.name):
+            self._places[value.name] = split
+            return local
+        batch, heads, width = value.spec.dims
+        assert isinstance(heads, int)
+        assert isinstance(width, int)
+        shapes = [heads // self.degree * width, heads * width]
+        flat = [make_spec((batch, shape), value.spec.dtype) for shape in shapes]
+        name = self._append(_aten.reshape.default, (value.name, [-1, shapes[0]]), flat[0])
+        name = self._append(Collective.all_gather, (COLLECTIVE, name), flat[1])
+        self._now[value.name] = self._append(_aten.reshape.default, (name, [-1, heads, width]), value.spec)
+        return local
+
+    def _write(self, one: Instruction) -> None:
+        product = product_of(one, self)
+        place: Place | tuple[Place, ...]
+        args = one.args
+        if one.op_name == "getitem" and isinstance(parts := self._places.get(one.args[0]), tuple):
+            place = parts[one.args[1]]
+        elif product is not None:
+            place = multiply(one, product, self, self._choices)
+        else:
+            place, args = pass_on(one, self)
+        spec = one.spec
+        if isinstance(place, Split):
+            assert spec is not None
+            spec = place.local(spec, self.degree)
+        for name in one.uses():
+            if name in self._of_weights and name not in self._just_held:
+                self._hold(name, WeightPart("whole"), frozenset())
+        self._just_held.clear()
+        self._places[one.result] = place
+        if spec is not None:
+            self._specs[one.result] = spec
+        self._code.append(
+            Instruction(one.result, one.op, self._renamed(args), self._renamed(one.kwargs), spec)
+        )
+
+    def _renamed(self, value: Any) -> Any:
+        if isinstance(value, Name):
+            return self._now.get(value, value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._renamed(item) for item in value)
+        return {key: self._renamed(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+    def _append(self, op: Any, args: tuple[Any, ...], spec: Spec) -> Name:
+        """An instruction that the whole program has not."""
+        stem = getattr(op, "_opname", op.__name__)
+        taken = self._program.specs.keys() | self._specs.keys()
+        while True:
+            self._counts[stem] += 1
+            name = Name(f"{stem}_{self._counts[stem]}")
+            if name not in taken:
+                break
+        self._code.append(Instruction(name, op, self._renamed(args), {}, spec))
+        self._specs[name] = spec
+        return name
+
+    def _give(self, piece: str, name: Name) -> Name:
+        """The name of what leaves a piece: a rank's heads of q, k and v, everything else whole."""
+        self.settle(name)
+        place, spec = self.place(name), self.spec(name)
+        sent = piece in {"query", "keyvalue"}
+        if isinstance(place, Whole):
+            if not sent:
+                return self._now.get(name, name)
+            heads = spec.dims[1]
+            assert isinstance(heads, int)
+            own = Split(1, (heads,), frozenset()).local(spec, self.degree)
+            return self._append(own_part, (name, RANK, self.degree), own)
+        assert isinstance(place, Split)
+        if len(place.blocks) > 1 or place.dim != (1 if sent else len(spec.dims) - 1):
+            raise unsplit([place])
+        if sent:
+            return name
+        if piece == "rest":  # what is handed on is the same on all ranks, whatever follows
+            raise unsplit([place])
+        return self._append(Collective.all_gather, (COLLECTIVE, name), spec)

@@ -1,0 +1,236 @@
+"""Tensor parallelism: the slices of a conversion for several ranks, which share every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import gcd, prod
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lamina.convert.bind import BoundSlice, bind_python, tensors_by_name, usable
+from lamina.convert.classes import SliceClass
+from lamina.convert.codegen import slice_source
+from lamina.convert.constants import BoundConstants, Constant, weight_name
+from lamina.convert.errors import ConversionError
+from lamina.convert.program import COLLECTIVE, RANK, Collective, Name
+from lamina.convert.sharding.places import WeightPart
+from lamina.convert.sharding.program import ShardedProgram, shard_program
+from lamina.convert.sliced import SlicedModel
+from lamina.operators import AttentionOp
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What ranks share out and what each of them has."""
+
+    weights: dict[str, list[str]]  # names by how they are split: columns, rows, first, whole
+    weight_bytes: int
+    rank_weight_bytes: int
+    collectives: tuple[tuple[tuple[int, ...], dict[str, list[str]]], ...]  # of slices alike, by part
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """A conversion for `degree` ranks: they run the same code on shares of heads and weights."""
+
+    whole: SlicedModel
+    degree: int
+    attentions: tuple[AttentionOp, ...]  # as one rank's attention workers see them
+    classes: tuple[SliceClass, ...] = field(repr=False)
+    programs: tuple[ShardedProgram, ...] = field(repr=False)  # of each class
+
+    def heads_of(self, rank: int, layer: int = 0) -> range:
+        """The query heads of a rank."""
+        return self._part(rank, self.attentions[layer].heads)
+
+    def kv_heads_of(self, rank: int, layer: int = 0) -> range:
+        """The key/value heads of a rank."""
+        return self._part(rank, self.attentions[layer].kv_heads)
+
+    def compile(self) -> None:
+        """Make ready what ranks have in common, so that processes forked later find it."""
+        for kind in self.classes:
+            _ = kind.bind
+
+    def bind(
+        self,
+        tensors: Mapping[str, Tensor] | PreTrainedModel,
+        rank: int,
+        collective: Collective | None,
+        backend: str = "python",
+        device: torch.device | str = "cpu",
+    ) -> list[BoundSlice]:
+        """The slices of one rank, as SlicedModel.bind gives those of the whole model.
+
+        Tensors are the whole model's; what is split is copied. With one rank, no collective is needed.
+        """
+        self._part(rank, 1)
+        if self.degree == 1:
+            return self.whole.bind(tensors, backend, device)
+        if backend != "python":
+            raise ConversionError(
+                "convert-shard-backend",
+                f"the backend {backend!r} cannot run slices split over {self.degree} ranks, which talk to "
+                "each other in the middle; choose python",
+            )
+        if collective is None:
+            raise ConversionError(
+                "convert-no-collective", f"{self.degree} ranks need a collective to sum with"
+            )
+        kept = {name for name, part in self._held() if part.kind == "whole"}
+        given, place = tensors_by_name(tensors), usable(device)
+        weights = _RankWeights(self.whole.constants, given, place, rank, self.degree, kept)
+        known = {RANK: rank, COLLECTIVE: collective}
+        bound: list[BoundSlice] = []
+        for piece in self.whole.slices:
+            program, kind = self.programs[piece.class_index], self.classes[piece.class_index]
+            taken = [
+                weights.take(name, part) for name, part in zip(piece.weights, program.weights, strict=True)
+            ]
+            extras = [known[name] for name in program.program.bound]
+            bound.append(bind_python(kind, piece.index, taken, place, extras))
+        return bound
+
+    def describe(self) -> Sharing:
+        """What is split and how, and which collectives the ranks call.
+
+        A weight split by "columns" has its outputs shared out, by "rows" what it sums over; of a "first" one
+        rank 0 has all and the others zeros; "whole" ones are on every rank.
+        """
+        split: dict[str, list[str]] = {"columns": [], "rows": [], "first": [], "whole": []}
+        total = mine = 0
+        kept = {name for name, part in self._held() if part.kind == "whole"}
+        specs = self._specs()
+        for name, part in self._held():
+            split[part.kind].append(weight_name(self.whole.constants, name))
+            total += 0 if name in kept and part.kind != "whole" else specs[name]
+            # A share of the rows of what is there anyway costs nothing.
+            shared = name in kept and part.dim == 0 and len(part.blocks) == 1
+            mine += 0 if shared else specs[name] // (self.degree if part.blocks else 1)
+        return Sharing(
+            split,
+            total,
+            mine,
+            tuple(
+                (kind.members, program.collectives)
+                for kind, program in zip(self.classes, self.programs, strict=True)
+            ),
+        )
+
+    def _held(self) -> list[tuple[Name, WeightPart]]:
+        """Every constant of the model with what a rank holds of it, each once."""
+        return list(
+            dict.fromkeys(
+                held
+                for piece in self.whole.slices
+                for held in zip(piece.weights, self.programs[piece.class_index].weights, strict=True)
+            )
+        )
+
+    def _specs(self) -> dict[Name, int]:
+        """Bytes of every constant."""
+        return {
+            name: prod(value.spec.row_shape) * value.spec.dtype.itemsize
+            for piece in self.whole.slices
+            for name, value in zip(piece.weights, piece.program.weights, strict=True)
+        }
+
+    def _part(self, rank: int, size: int) -> range:
+        if not 0 <= rank < self.degree:
+            raise ConversionError(
+                "convert-shard-rank", f"there is no rank {rank} of {self.degree}; ranks count from 0"
+            )
+        return range(rank * size, (rank + 1) * size)
+
+
+def shard(whole: SlicedModel, degree: int) -> Sharded:
+    """Split a conversion's slices over `degree` ranks; a ConversionError says which degrees there are."""
+    _check_degree(whole, degree)
+    if degree == 1:
+        programs = tuple(_unsplit(kind) for kind in whole.classes)
+        return Sharded(whole, 1, whole.attentions, whole.classes, programs)
+    programs = tuple(shard_program(kind.program, degree) for kind in whole.classes)
+    classes = tuple(
+        SliceClass(kind.index, sharded.program, slice_source(sharded.program), kind.members)
+        for kind, sharded in zip(whole.classes, programs, strict=True)
+    )
+    attentions = tuple(
+        replace(op, heads=op.heads // degree, kv_heads=op.kv_heads // degree) for op in whole.attentions
+    )
+    return Sharded(whole, degree, attentions, classes, programs)
+
+
+def _unsplit(kind: SliceClass) -> ShardedProgram:
+    parts = tuple(WeightPart("whole") for _ in kind.program.weights)
+    return ShardedProgram(kind.program, parts, {piece.name: [] for piece in kind.program.pieces})
+
+
+def _check_degree(whole: SlicedModel, degree: int) -> None:
+    heads = gcd(*(number for op in whole.attentions for number in (op.heads, op.kv_heads)))
+    possible = [number for number in range(1, heads + 1) if heads % number == 0]
+    if degree not in possible:
+        fewest = min(op.kv_heads for op in whole.attentions)
+        ranks = " or ".join(filter(None, [", ".join(map(str, possible[:-1])), str(possible[-1])]))
+        raise ConversionError(
+            "convert-shard-degree",
+            f"{degree} ranks cannot share a model with {fewest} KV heads evenly; its slices can be split "
+            f"over {ranks} rank{'s' if possible != [1] else ''}",
+        )
+
+
+class _RankWeights:
+    """One rank's weights, each made once however many slices use it.
+
+    A share has memory of its own, so that the whole weight can go. What a rank has whole is the caller's
+    tensor, as when nothing is split, unless that is a view of more.
+    """
+
+    def __init__(
+        self,
+        constants: Mapping[Name, Constant],
+        tensors: Mapping[str, Tensor],
+        device: torch.device,
+        rank: int,
+        degree: int,
+        whole: set[Name],
+    ) -> None:
+        self._constants, self._tensors, self._device = constants, tensors, device
+        self._rank, self._degree = rank, degree
+        self._whole = whole  # those that some slice needs whole
+        self._made: dict[tuple[Name, WeightPart], Tensor] = {}
+
+    def take(self, name: Name, part: WeightPart) -> Tensor:
+        """What this rank holds of a constant."""
+        key = (name, part)
+        if key not in self._made:
+            self._made[key] = self._make(name, part)
+        return self._made[key]
+
+    def _make(self, name: Name, part: WeightPart) -> Tensor:
+        if part.kind == "whole":
+            whole = self._found(name)
+            return whole if whole.untyped_storage().nbytes() <= whole.nbytes else whole.clone()
+        if part.kind == "first":
+            whole = self._found(name)
+            return whole.clone() if self._rank == 0 else torch.zeros_like(whole)
+        if name in self._whole and part.dim == 0 and len(part.blocks) == 1:
+            # A table of tokens that is the last product's weight, too: its share is rows of the table.
+            return self._share(self.take(name, WeightPart("whole")), part)
+        return self._share(self._found(name), part).clone()
+
+    def _share(self, whole: Tensor, part: WeightPart) -> Tensor:
+        shares: list[Tensor] = []
+        start = 0
+        for block in part.blocks:
+            size = block // self._degree
+            shares.append(whole.narrow(part.dim, start + self._rank * size, size))
+            start += block
+        return shares[0] if len(shares) == 1 else torch.cat(shares, part.dim)
+
+    def _found(self, name: Name) -> Tensor:
+        # Not kept: a whole weight, moved or computed, must not outlive the taking of a share of it.
+        found: Tensor = BoundConstants(self._constants, self._tensors, self._device)[name]
+        return found

@@ -1,0 +1,209 @@
+"""The frame of the self-benchmarks: measuring, spreads, targets, JSON and tables, written once.
+
+A benchmark is a function `run(..., watcher) -> Report`. It measures (`in_turns`, `rounds_for`), makes a
+frozen dataclass of each row, whose fields are the keys of --json, and returns a Report: the facts for JSON,
+and sentences and tables for people with the targets beside what was measured. The command in
+`laminabench.cli.bench` only parses options: `@measuring` gives it --json, -q and -v and a progress bar, turns
+missing packages into a sentence, and prints the Report. A benchmark that writes files too does so in
+`Report.write`, after its result was printed; its text or facts are never formatted in the command.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+Form = Callable[[float], str]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Watcher:
+    """What hears from a benchmark under way; by default nothing does."""
+
+    progress: Callable[[int, int | None], None] = lambda done, total: None
+    note: Callable[[str], None] = lambda sentence: None
+    detail: Callable[[str], None] = lambda sentence: None
+
+
+QUIET = Watcher()
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The median is what counts; the ends show how noisy the machine was."""
+
+    median: float
+    min: float
+    max: float
+
+    def cells(self, form: Form) -> tuple[str, str]:
+        """Of a table: the median, and the ends."""
+        return form(self.median), f"{form(self.min)} to {form(self.max)}"
+
+    def text(self, form: Form) -> str:
+        """As `2 ms (1 ms to 3 ms)`."""
+        return "{} ({})".format(*self.cells(form))
+
+
+def spread(values: Sequence[float]) -> Spread:
+    return Spread(float(statistics.median(values)), float(min(values)), float(max(values)))
+
+
+def seconds_of(action: Callable[[], object]) -> float:
+    """How long the action takes, once."""
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def in_turns(
+    actions: Mapping[str, Callable[[], T]],
+    rounds: int,
+    progress: Callable[[int, int | None], None] = QUIET.progress,
+    after: Callable[[], object] = lambda: None,
+) -> dict[str, list[T]]:
+    """What every action returned in every round, which `after` ends.
+
+    They alternate, so that a noisy moment of the machine falls on all of them.
+    """
+    results: dict[str, list[T]] = {name: [] for name in actions}
+    for done in range(rounds):
+        progress(done, rounds)
+        for name, action in actions.items():
+            results[name].append(action())
+        after()
+    progress(rounds, rounds)
+    return results
+
+
+def ratios(over: Sequence[float], under: Sequence[float]) -> Spread:
+    """Round by round: what disturbs a round disturbs both sides."""
+    return spread([a / b for a, b in zip(over, under, strict=True)])
+
+
+def rounds_for(seconds: float, fewest: int) -> Iterator[int]:
+    """Count rounds until the time is over, and `fewest` in any case."""
+    deadline, done = time.perf_counter() + seconds, 0
+    while time.perf_counter() < deadline or done < fewest:
+        yield done
+        done += 1
+
+
+# A bool, or None where nothing is judged, is shown as whether the target was met.
+Cell = str | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns are aligned right unless their title begins with `<`."""
+
+    titles: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+# A sentence, a sentence with whether its target was met, or a table.
+Text = str | tuple[str, bool | None] | Table
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a benchmark came to; the facts' names and order are those of --json."""
+
+    facts: Mapping[str, object]
+    text: Sequence[Text]
+    # Writes files and yields a note on each.
+    write: Callable[[], Iterator[str]] = lambda: iter(())
+
+    def json(self) -> dict[str, object]:
+        """The facts with every dataclass as an object."""
+        return {name: plain(fact) for name, fact in self.facts.items()}
+
+
+def plain(fact: object) -> object:
+    """As JSON has it; the field `more` of a dataclass is merged into its object."""
+    if dataclasses.is_dataclass(fact) and not isinstance(fact, type):
+        found: dict[str, object] = {}
+        for each in dataclasses.fields(fact):
+            value = plain(getattr(fact, each.name))
+            found |= value if each.name == "more" and isinstance(value, dict) else {each.name: value}
+        return found
+    if isinstance(fact, Mapping):
+        return {name: plain(inner) for name, inner in fact.items()}
+    return [plain(inner) for inner in fact] if isinstance(fact, list | tuple) else fact
+
+
+def all_met(judgements: Sequence[bool | None]) -> bool:
+    """Whether no target was missed."""
+    return all(met is not False for met in judgements)
+
+
+def all_judged(judgements: Sequence[bool | None]) -> bool | None:
+    """As `all_met`, and None where nothing was judged."""
+    judged = [met for met in judgements if met is not None]
+    return all(judged) if judged else None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The most memory that it took, beside what it may take."""
+
+    peak_bytes: int
+    target_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A row of times, judged by the median, or not at all where there is no target."""
+
+    what: str
+    seconds: Spread
+    target_s: float | None
+    met: bool | None
+    more: Mapping[str, object] | Memory = field(default_factory=dict)
+
+    def cells(self) -> tuple[Cell, ...]:
+        what, target = self.what, "" if self.target_s is None else time_text(self.target_s)
+        if isinstance(self.more, Memory):
+            what += f", {self.more.peak_bytes / 1e9:.1f} of {self.more.target_bytes / 1e9:g} GB"
+        return what, *self.seconds.cells(time_text), target, self.met
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """A row of the time of one thing over that of another, which took turns."""
+
+    what: str
+    ratio: Spread
+    target_ratio: float
+    met: bool
+    more: Mapping[str, object] = field(default_factory=dict)
+
+    def cells(self) -> tuple[Cell, ...]:
+        target = f"{self.target_ratio:.2f}"
+        return self.what, *self.ratio.cells(lambda ratio: f"{ratio:.2f}"), target, self.met
+
+
+def timed(what: str, seconds: Sequence[float], target_s: float | None, **more: object) -> Timed:
+    took = spread(seconds)
+    return Timed(what, took, target_s, None if target_s is None else took.median <= target_s, more)
+
+
+def times_table(rows: Sequence[Timed | Relative]) -> Table:
+    """Times beside their targets."""
+    return Table(("<what", "median", "min to max", "target", ""), [row.cells() for row in rows])
+
+
+def time_text(seconds: float) -> str:
+    """In the unit that is read best."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.3g} us"
+    return f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds:.2f} s"
+
+
+def ms_text(seconds: float) -> str:
+    return f"{seconds * 1e3:,.2f} ms"

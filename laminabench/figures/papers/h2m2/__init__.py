@@ -1,0 +1,1 @@
+"""Figures and tables of the H2M2 paper."""

@@ -1,0 +1,1 @@
+"""Figures and tables of the model-attention-disaggregation paper (v2)."""
