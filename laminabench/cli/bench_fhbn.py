@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from laminabench.cli.output import Output, literal, reporting
+from laminabench.cli.output import Output, reporting
 from laminabench.cli.verdict import device_option, seconds_option, verdict
 from laminabench.errors import UserError
+from laminabench.present.terminal import literal
 
 if TYPE_CHECKING:
     from rich.console import Console

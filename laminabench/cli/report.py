@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from laminabench.cli.output import Output, literal, reporting
+from laminabench.cli.output import Output, reporting
 from laminabench.cli.ranges import NumberRange
 from laminabench.cli.traces.options import target_option, window
 from laminabench.errors import UserError
 from laminabench.json_safe import to_json
+from laminabench.present.terminal import literal
 
 if TYPE_CHECKING:
     from rich.console import Console

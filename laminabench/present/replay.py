@@ -10,6 +10,7 @@ from msgspec import UNSET, Struct
 
 from laminabench.json_safe import Json, JsonObject, to_json
 from laminabench.present.numbers import gigabytes, milliseconds, number, share
+from laminabench.present.terminal import literal
 from laminabench.runs.manifest import Backend, Partial
 from laminabench.runs.summary import (
     Attempts,
@@ -95,21 +96,19 @@ class ReplayResult:
 
 def render(console: Console, result: ReplayResult) -> None:
     """A dozen lines on one screen."""
-    from rich.markup import escape
-
     summary = result.summary
     if result.partial:
-        console.print(f"[bold red]{escape(result.partial.sentence)}[/bold red]", soft_wrap=True)
-    boards = (escape(said) for said in on_boards(result.deployment, result.facts))
+        console.print(f"[bold red]{literal(result.partial.sentence)}[/bold red]", soft_wrap=True)
+    boards = (literal(said) for said in on_boards(result.deployment, result.facts))
     how = (
         "[bold]live, measured[/bold]"
         if result.backend == "live"
-        else f"[bold]modelled[/bold], costs {escape(result.costs_set or '')}"
+        else f"[bold]modelled[/bold], costs {literal(result.costs_set or '')}"
     )
     console.print(
-        f"[bold]{escape(result.trace.name)}[/bold], {SOURCES[result.trace.source]}, "
+        f"[bold]{literal(result.trace.name)}[/bold], {SOURCES[result.trace.source]}, "
         f"{result.requests:,} requests",
-        f"on [bold]{result.system}[/bold] {result.deployment} with {escape(result.model)}",
+        f"on [bold]{result.system}[/bold] {result.deployment} with {literal(result.model)}",
         f"({', '.join((result.mode, *boards, how))})",
         soft_wrap=True,
     )
@@ -117,7 +116,7 @@ def render(console: Console, result: ReplayResult) -> None:
         console.print(f"{label:15}{line}", soft_wrap=True)
     if summary.faults:
         console.print(_fault_table(summary.faults))
-    kept = f"; kept in {escape(result.run_dir)}" if result.run_dir else ""
+    kept = f"; kept in {literal(result.run_dir)}" if result.run_dir else ""
     if result.backend == "live":
         times = f"replayed in {summary.duration_s:,.1f} s, {result.wall_s:,.1f} s in all"
     else:
@@ -242,9 +241,7 @@ def _outcomes(counts: Requests) -> str:
 
 
 def _schedule(schedule: Schedule) -> str:
-    from rich.markup import escape
-
-    idle = ", ".join(f"{escape(name)} {share(busy)}" for name, busy in schedule.bubbles.items())
+    idle = ", ".join(f"{literal(name)} {share(busy)}" for name, busy in schedule.bubbles.items())
     pieces = f"{schedule.pieces:,} pieces of work"
     # Of each worker, from the first to the last piece; the line above is of pools, in the window.
     each = f"idle, each worker, from first to last piece: {idle}"
@@ -301,7 +298,6 @@ def _in_all(total: FaultsInAll) -> str:
 
 def _fault_table(faults: Sequence[FaultCost]) -> Table:
     """A row for each of the first faults."""
-    from rich.markup import escape
     from rich.table import Table
 
     def with_unit(value: float | None, unit: str) -> str:
@@ -314,7 +310,7 @@ def _fault_table(faults: Sequence[FaultCost]) -> Table:
     for fault in faults[:MOST_FAULTS]:
         how = ", ".join(dict.fromkeys(struck.how for struck in fault.struck))
         table.add_row(
-            escape(", ".join(fault.workers) or "connections") + (f" ({how})" if how else ""),
+            literal(", ".join(fault.workers) or "connections") + (f" ({how})" if how else ""),
             f"{fault.began_s:,.2f}",
             milliseconds(fault.detection_s),
             milliseconds(fault.recovery_s),
@@ -342,11 +338,9 @@ def _attempts(found: Attempts) -> str:
 
 def _errors(found: Attempts) -> Iterator[Line]:
     """Why requests failed, the most frequent reasons first."""
-    from rich.markup import escape
-
     errors = list(found.by_error.items())
     for why, times in errors[:MOST_ERRORS]:
-        yield "failed", f"{times:,}: {escape(why)}"
+        yield "failed", f"{times:,}: {literal(why)}"
     if len(errors) > MOST_ERRORS:
         yield "failed", f"for {len(errors) - MOST_ERRORS} other reasons, see --json"
 

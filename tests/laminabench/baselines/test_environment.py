@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import platform
 import re
@@ -11,9 +12,18 @@ from typing import Any
 
 import pytest
 
-from laminabench.baselines import vllm_setup
-from laminabench.baselines.pins import differences, file_of, installed, pinned
-from laminabench.baselines.vllm_environment import STAMP, default_kind, find, is_ready, look_at
+from laminabench.baselines import install
+from laminabench.baselines.environment import (
+    STAMP,
+    default_kind,
+    differences,
+    find,
+    installed,
+    is_ready,
+    look_at,
+    pinned,
+    pins_file,
+)
 from laminabench.errors import UserError
 
 # Answers every probe, notes its arguments, and makes an environment for `-m venv`; pip puts there what is
@@ -56,7 +66,7 @@ needs_machine = pytest.mark.skipif(
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
     path = tmp_path / "python"
-    path.write_text(PYTHON % {"folder": tmp_path, "pins": file_of("cpu")})
+    path.write_text(PYTHON % {"folder": tmp_path, "pins": pins_file("cpu")})
     path.chmod(0o755)
     return path
 
@@ -65,13 +75,13 @@ def set_up(folder: Path, python: Path) -> tuple[bool, list[str]]:
     """Build it; whether it was there, and what the stand-in was asked."""
     log = folder / "log"
     log.write_text("")
-    said: list[tuple[str, int, int]] = []
-    environment, was_there = vllm_setup.set_up(
-        folder / "venv", "cpu", str(python), lambda *told: said.append(told)
+    steps: list[tuple[str, int, int]] = []
+    environment, was_there = install.set_up(
+        folder / "venv", "cpu", str(python), lambda *step: steps.append(step)
     )
     assert environment.python == folder / "venv" / "bin" / "python"
-    assert was_there or {what for what, _, _ in said} >= {"loading vLLM once"}
-    assert all(0 <= done <= total for _, done, total in said)
+    assert was_there or {what for what, _, _ in steps} >= {"loading vLLM once"}
+    assert all(0 <= done <= total for _, done, total in steps)
     return was_there, log.read_text().splitlines()
 
 
@@ -80,11 +90,27 @@ def test_a_whole_environment_is_kept_and_looked_at_in_no_time(python: Path, tmp_
     was_there, asked = set_up(tmp_path, python)
     assert not was_there
     installs = [each for each in asked if " install " in each]
-    assert [each.split()[-1] for each in installs] == ["torch==2.13.0+cpu", str(file_of("cpu"))]
+    assert [each.split()[-1] for each in installs] == ["torch==2.13.0+cpu", str(pins_file("cpu"))]
     assert all("--no-deps" in each for each in installs)
     # No program is started: that is what makes it fast.
     was_there, asked = set_up(tmp_path, python)
     assert (was_there, asked) == (True, [])
+
+
+@needs_machine
+def test_nothing_is_left_beside_the_environment(python: Path, tmp_path: Path) -> None:
+    set_up(tmp_path, python)
+    assert {path.name for path in tmp_path.iterdir()} == {"python", "log", "venv"}
+
+
+@needs_machine
+def test_a_second_one_waits_for_the_first(python: Path, tmp_path: Path) -> None:
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        with install._alone(tmp_path / "venv"):
+            second = pool.submit(set_up, tmp_path, python)
+            with pytest.raises(TimeoutError):
+                second.result(timeout=0.3)
+        assert second.result(timeout=60)[0] is False
 
 
 @needs_machine
@@ -164,12 +190,12 @@ def test_a_machine_it_cannot_be_on_is_told(
 
 def test_a_given_python_is_checked(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="baseline-python-unusable"):
-        vllm_setup.set_up(tmp_path / "venv", "cpu", "/nowhere/python", lambda *_: None)
+        install.set_up(tmp_path / "venv", "cpu", "/nowhere/python", lambda *_: None)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_every_version_is_pinned_and_both_are_of_one_vllm(kind: Any) -> None:
-    lines = file_of(kind).read_text().splitlines()
+    lines = pins_file(kind).read_text().splitlines()
     assert len(pinned(kind, (3, 14))) == sum(not line.startswith("#") for line in lines)
     names = [line.partition("==")[0].lower() for line in lines if not line.startswith("#")]
     assert names == sorted(set(names))

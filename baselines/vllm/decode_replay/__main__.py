@@ -1,15 +1,16 @@
 """Decode a trace with vLLM, prefill stripped out.
 
-    PYTHONPATH=laminabench/baselines/vllm VLLM_PYTHON -P -m decode_replay <ORDER 2>vllm.log
+    PYTHONPATH=baselines/vllm VLLM_PYTHON -P -m decode_replay <ORDER 2>vllm.log
 
-ORDER is one line of JSON (`order`); stdin then stays open, and its end means that nobody wants the rest.
-stdout carries one JSON object a line and nothing else; times are seconds since the replay began:
+ORDER is one line of JSON (`protocol.Order`). stdin stays open: after a replay every further line on it,
+which may be empty, asks for the same replay again, and its end means that nothing more is wanted. stdout
+carries one JSON object a line and nothing else; times are seconds since the replay began:
 
     {"ready": {...}}                           once: all that vLLM runs with, as it resolved it
     {"events": [...]}                          in the order they happened; an empty list is a sign of life
         ["a", row, at_s, null or why not]      a request came; why it can never be served
         ["s", start_s, end_s, size, kv_tokens, [joined], [preempted], [ended], recomputed]   a step
-    {"done": {...}}                            the last line, if all went well
+    {"done": {...}}                            the last line of a replay that went well
     {"error": "...", "kind": "...", "at_s": t} the last line otherwise; the exit code is then 1
 
 What a step is: one `LLMEngine.step()`: scheduling, inputs, model, logits, greedy sampling, one output object
@@ -21,51 +22,57 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
 import sys
 import threading
 import time
 import traceback
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from .offering import Offering
-from .order import Order
-from .voice import Voice
+from .protocol import EventWriter, Order
+
+if TYPE_CHECKING:
+    from .engine import VllmEngine
 
 
 def main() -> int:
-    """From the order to its last word."""
+    """Replay until stdin ends or vLLM fails."""
     order = Order.parse(sys.stdin.readline())
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    again = queue.SimpleQueue[None]()
+    threading.Thread(target=_read_stdin, args=(again,), daemon=True).start()
     signal.signal(signal.SIGTERM, _terminate)
     os.sched_setaffinity(0, order.cores)
     # vLLM, and what it loads, write to stdout as they like.
-    voice = Voice(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+    writer = EventWriter(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)
-    engine: Any = None
+    engine: VllmEngine | None = None
     began_s: float | None = None
     try:
         from .engine import VllmEngine
 
         started_s = time.monotonic()
         engine = VllmEngine(order)
-        voice.say(ready=engine.ready() | {"startup_s": time.monotonic() - started_s})
-        offering, began_s = Offering(engine, order, voice), time.monotonic()
-        offering.run()
-        voice.say(done=engine.done())
+        writer.write(ready=engine.ready() | {"startup_s": time.monotonic() - started_s})
+        while True:
+            engine.begin()
+            offering, began_s = Offering(engine, order, writer), time.monotonic()
+            offering.run()
+            writer.write(done=engine.done())
+            again.get()
     except BrokenPipeError:
-        return 1  # nobody listens any more
+        return 1  # the reader of stdout has ended
     except Exception as error:
         traceback.print_exc()
         at_s = 0.0 if began_s is None else time.monotonic() - began_s
         with contextlib.suppress(BrokenPipeError):
-            voice.say(error=_first_line(error), kind=type(error).__name__, at_s=at_s)
+            writer.write(error=_first_line(error), kind=type(error).__name__, at_s=at_s)
         return 1
     finally:
         if engine is not None:
             engine.close()
-    return 0
 
 
 def _first_line(error: Exception) -> str:
@@ -76,11 +83,12 @@ def _terminate(_: int, __: FrameType | None) -> None:
     sys.exit(143)
 
 
-def _end_with_stdin() -> None:
-    """Whoever gave the order is gone: so are we, and the workers that vLLM started in our process group."""
+def _read_stdin(again: queue.SimpleQueue[None]) -> None:
+    """Pass lines on. At the end everything ends: this process, and vLLM's workers in its process group."""
     descriptor = sys.stdin.fileno()
-    while os.read(descriptor, 4096):
-        pass
+    while data := os.read(descriptor, 4096):
+        for _ in range(data.count(b"\n")):
+            again.put(None)
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGTERM)
         time.sleep(10)
@@ -89,7 +97,10 @@ def _end_with_stdin() -> None:
 
 
 if __name__ == "__main__":
-    code = main()
+    try:
+        code = main()
+    except SystemExit as ended:
+        code = int(ended.code or 0)
     sys.stderr.flush()
     # Threads of vLLM need not agree.
     os._exit(code)

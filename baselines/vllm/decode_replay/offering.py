@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from .order import Order
-from .voice import EVERY_S, Voice
+from .protocol import EVERY_S, EventWriter, Order
 from .watch import Step
 
 # Steps in a row that schedule nothing: what waits then waits for ever.
@@ -35,7 +34,7 @@ class Offering:
 
     engine: EngineLike
     order: Order
-    voice: Voice
+    writer: EventWriter
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     _began_s: float = field(init=False, default=0.0)
@@ -58,19 +57,19 @@ class Offering:
             else:
                 self._sleep()
             self._offer()
-            self.voice.flush_if_due()
-        self.voice.flush()
+            self.writer.flush_if_due()
+        self.writer.flush()
 
     def elapsed(self) -> float:
         return self.now() - self._began_s
 
     def _come_all(self) -> None:
-        """All are there at the beginning; the engine gets them a queue at a time, which is the same to it."""
+        """All come at the beginning; the engine gets them a queue at a time, which is the same to it."""
         for row in range(len(self.order)):
-            self.voice.arrived(row, 0.0, self.engine.why_not(row))
+            self.writer.arrived(row, 0.0, self.engine.why_not(row))
 
     def _offer(self) -> None:
-        """Submit everybody whose time has come."""
+        """Submit every request whose time has come."""
         order = self.order
         while self._next < len(order):
             row = self._next
@@ -93,7 +92,7 @@ class Offering:
 
     def _come(self, row: int, at_s: float) -> None:
         why_not = self.engine.why_not(row)
-        self.voice.arrived(row, at_s, why_not)
+        self.writer.arrived(row, at_s, why_not)
         if why_not is None:
             self._submit(row)
 
@@ -105,12 +104,15 @@ class Offering:
         """Whether anything was computed."""
         start_s = self.elapsed()
         step = self.engine.step()
-        self.voice.stepped(start_s, self.elapsed(), step)
+        self.writer.stepped(start_s, self.elapsed(), step)
         self._inside -= len(step.ended)
         self._running = step.size - len(step.ended)
         return bool(step.size or step.recomputed)
 
     def _sleep(self) -> None:
-        """Only an open replay has nobody inside and somebody to come. Not long: it shows signs of life."""
+        """Until the next request comes, but not long: it shows signs of life.
+
+        Only an open replay has no request inside and some to come.
+        """
         wait_s = self.order.arrival_s[self._next] - self.elapsed()
         self.sleep(min(max(wait_s, 0.0), EVERY_S))

@@ -1,4 +1,4 @@
-"""The runner's loop: who is submitted when, and what it says of it."""
+"""The runner's loop and its lines: which request is submitted when, and which events are written."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import Any
 
 import pytest
 
-from laminabench.baselines.vllm.decode_replay.offering import Offering, StuckError
-from laminabench.baselines.vllm.decode_replay.order import Order
-from laminabench.baselines.vllm.decode_replay.voice import Voice
-from laminabench.baselines.vllm.decode_replay.watch import Step
+from decode_replay.offering import Offering, StuckError
+from decode_replay.protocol import EventWriter, Order, variables_of_interest
+from decode_replay.watch import Step
 
 STEP_S = 0.1
 
 
 @dataclass
 class Engine:
-    """Decodes at most two at once, a token a step; its clock goes on only when somebody waits for it."""
+    """Decodes at most two at once, a token a step; its clock goes on only in steps and sleeps."""
 
     output: list[int]
     now_s: float = 100.0
@@ -71,7 +70,7 @@ def order(mode: str, output: list[int], arrival_s: list[float] | None = None, co
 def offered(engine: Engine, asked: Order) -> list[Any]:
     """Run it; every event that was told, in order."""
     stream = io.StringIO()
-    Offering(engine, asked, Voice(stream, engine.now), engine.now, engine.sleep).run()
+    Offering(engine, asked, EventWriter(stream, engine.now), engine.now, engine.sleep).run()
     return [event for line in stream.getvalue().splitlines() for event in json.loads(line)["events"]]
 
 
@@ -93,7 +92,7 @@ def test_an_open_replay_waits_for_arrivals_and_shows_signs_of_life_meanwhile() -
     engine = Engine([1, 1, 300])
     asked = order("open", engine.output, [0.05, 1.0, 1.0])
     stream = io.StringIO()
-    Offering(engine, asked, Voice(stream, engine.now), engine.now, engine.sleep).run()
+    Offering(engine, asked, EventWriter(stream, engine.now), engine.now, engine.sleep).run()
     lines = [json.loads(line)["events"] for line in stream.getvalue().splitlines()]
     assert [] in lines
     assert max(engine.slept) <= 0.25
@@ -117,3 +116,23 @@ def test_an_engine_that_does_nothing_is_told_of() -> None:
 def test_what_is_no_order_is_refused() -> None:
     with pytest.raises(ValueError, match="an order has model, load_format"):
         Order.parse('{"model": "here"}')
+
+
+def test_variables_that_vllm_goes_by_are_told_and_no_secret() -> None:
+    variables = {
+        "VLLM_CPU_OMP_THREADS_BIND": "0|1",
+        "VLLM_MAX_TOKENS": "9",
+        "HF_HUB_OFFLINE": "1",
+        "HF_ENDPOINT": "https://somebody:hush@models.example/x",
+        "HF_TOKEN": "hush",
+        "VLLM_API_KEY": "hush",
+        "HOME": "/home/somebody",
+    }
+    assert variables_of_interest(variables) == {
+        "HF_ENDPOINT": "https://models.example/x",
+        "HF_HUB_OFFLINE": "1",
+        "HF_TOKEN": "(secret)",
+        "VLLM_API_KEY": "(secret)",
+        "VLLM_CPU_OMP_THREADS_BIND": "0|1",
+        "VLLM_MAX_TOKENS": "9",
+    }

@@ -1,9 +1,10 @@
-"""Holds vLLM to its word, step by step: who made a token, who was put back, and that no prompt was computed.
+"""Checks vLLM's steps: which requests made a token, which were preempted, and that no prompt was computed.
 
-Of a request whose prompt's KV is said to be there, vLLM computes one token in its first step (the prompt's
-last, which makes the first new one) and one in every later step. If it computes more, prefill is not stripped
-out, and the replay must not go on. The one exception is vLLM's own: a request that was preempted has lost its
-KV, and DecodeBenchConnector fills no request twice, so vLLM really computes it again. That is counted.
+The connector says that a prompt's KV is there. vLLM then computes one token of that request in its first step
+(the prompt's last, which makes the first new one) and one in every later step. If it computes more, prefill
+is not stripped out, and the replay must not go on. The one exception is vLLM's own: a request that was
+preempted has lost its KV, and DecodeBenchConnector fills no request twice, so vLLM really computes it again.
+That is counted.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Step(NamedTuple):
 
 
 class Watch:
-    """What has been seen so far."""
+    """The requests that run, and the counts so far."""
 
     def __init__(self, prompt_tokens: Sequence[int]) -> None:
         self.steps = 0
@@ -47,22 +48,21 @@ class Watch:
         self.recomputed = 0
         self._prompt_tokens = prompt_tokens
         self._running: set[int] = set()
-        self._made: dict[
-            int, int
-        ] = {}  # tokens, of those who have begun and not ended, as of their last pause
-        self._since: dict[int, int] = {}  # the step in which who runs joined
-        self._kv_tokens = 0  # of those who run
+        # Tokens of the requests that have begun and not ended, as of their last pause.
+        self._made: dict[int, int] = {}
+        self._since: dict[int, int] = {}  # the steps in which the running requests joined
+        self._kv_tokens = 0  # of the running requests
 
     def step(
         self, scheduled: Mapping[int, int], made: Iterable[tuple[int, int, bool]], counted: Counted | None
     ) -> Step:
-        """A step with so many tokens scheduled of each request; who made so many, and ended or not."""
+        """A step: tokens scheduled by row, and (row, tokens made, whether it ended) of its outputs."""
         self.steps += 1
         got, ended = self._tokens(made)
         preempted = [row for row in self._running if row not in scheduled]
         for row in preempted:
             self._pause(row)
-        # Comparing sets costs next to nothing; most steps are of those who ran before, a token each.
+        # Comparing sets costs next to nothing; most steps are of the requests that ran before.
         others = [] if scheduled.keys() == self._running else [r for r in scheduled if r not in self._running]
         first = [row for row in others if row not in self._made]
         again = [row for row in others if row in self._made]
@@ -78,7 +78,7 @@ class Watch:
         for row in ended:
             self._pause(row)
             del self._made[row]
-        self._kv_tokens += len(self._running)  # each has a token more now
+        self._kv_tokens += len(self._running)  # one token more of each
         return Step(len(got), kv_tokens, joined, preempted, ended, recomputed)
 
     def _tokens(self, made: Iterable[tuple[int, int, bool]]) -> tuple[set[int], list[int]]:
@@ -128,10 +128,10 @@ class Watch:
         self._kv_tokens += self._prompt_tokens[row] + self._made[row]
 
     def _pause(self, row: int) -> None:
-        """It ran up to this step, or to the one before if it was put back."""
+        """It ran up to this step, or to the one before if it was preempted."""
         self._running.remove(row)
         since = self._since.pop(row)
-        # Whoever is put back made nothing in this step; whoever ends did, and is forgotten.
+        # A preempted request made nothing in this step; one that ends did, and is forgotten.
         self._made[row] += self.steps - since
         self._kv_tokens -= self._prompt_tokens[row] + self._made[row]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laminabench.baselines.vllm.decode_replay.watch import Counted, NotStrippedError, Step, Watch
+from decode_replay.watch import Counted, NotStrippedError, Step, Watch
 
 PROMPTS = [10, 20, 1]
 

@@ -1,4 +1,4 @@
-"""Building vLLM's environment: nothing half-built looks ready, and what is missing is said in a sentence."""
+"""Building vLLM's environment: nothing half-built looks ready, and an error names what is missing."""
 
 from __future__ import annotations
 
@@ -14,8 +14,15 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from laminabench.baselines.pins import file_of, sha256_of
-from laminabench.baselines.vllm_environment import STAMP, Environment, Kind, is_ready, look_at
+from laminabench.baselines.environment import (
+    STAMP,
+    Environment,
+    Kind,
+    is_ready,
+    look_at,
+    pins_file,
+    pins_sha256,
+)
 from laminabench.errors import UserError
 
 # What it takes when it is done, and room for the download of a wheel. CUDA's was not measured: see docs.
@@ -38,16 +45,16 @@ def set_up(folder: Path, kind: Kind, python: str | None, progress: Progress) -> 
     interpreter = _interpreter(python)
     _require_machine(folder, kind)
     with _alone(folder):
-        if is_ready(folder, kind):  # somebody else has built it meanwhile
+        if is_ready(folder, kind):  # another process has built it meanwhile
             return _looked_at(folder), True
         _build(folder, kind, interpreter, progress)
     return _looked_at(folder), False
 
 
 def _looked_at(folder: Path) -> Environment:
-    found = look_at(folder)
-    assert found is not None
-    return found
+    environment = look_at(folder)
+    assert environment is not None
+    return environment
 
 
 def _interpreter(chosen: str | None) -> str:
@@ -113,16 +120,22 @@ def _require_machine(folder: Path, kind: Kind) -> None:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Two at once would clear away each other's packages: the second waits."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+    """Two at once would clear away each other's packages: the second waits.
+
+    The folder itself is locked, which leaves no file behind; `venv --clear` removes what is in it and not it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(lock)
 
 
 def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> None:
     (folder / STAMP).unlink(missing_ok=True)
-    wanted = file_of(kind)
+    wanted = pins_file(kind)
     lines = wanted.read_text(encoding="utf-8").splitlines()
     torch = next(line for line in lines if line.startswith("torch=="))
     total = sum(1 for line in lines if line and not line.startswith("#"))
@@ -157,25 +170,21 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> No
             "baseline-does-not-load", f"vLLM does not load from {folder}: {_last_line(loaded.stderr)}"
         )
     stamp = folder / f".{STAMP}"
-    stamp.write_text(json.dumps({"kind": kind, "pins_sha256": sha256_of(kind)}) + "\n", encoding="utf-8")
+    stamp.write_text(json.dumps({"kind": kind, "pins_sha256": pins_sha256(kind)}) + "\n", encoding="utf-8")
     stamp.rename(folder / STAMP)
 
 
 def _install(folder: Path, what: list[str], progress: Callable[[int], None], missing: str) -> None:
-    """pip, without resolving anything; packages it has looked at are told."""
-    command = [
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "install",
-        "--retries",
-        "2",
-        "--progress-bar",
-        "off",
-    ]
+    """pip, without resolving anything; progress is how many packages it has looked at."""
+    command = (
+        *("-m", "pip", "--disable-pip-version-check", "install", "--retries", "2", "--progress-bar", "off"),
+        *("--no-deps", "--only-binary", ":all:"),
+    )
     progress(0)
+    lines: list[str] = []
+    done = 0
     with subprocess.Popen(
-        [str(folder / "bin" / "python"), *command, "--no-deps", "--only-binary", ":all:", *what],
+        [str(folder / "bin" / "python"), *command, *what],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -184,49 +193,49 @@ def _install(folder: Path, what: list[str], progress: Callable[[int], None], mis
     ) as pip:
         assert pip.stdout is not None
         try:
-            said = []
             for line in pip.stdout:
-                said.append(line)
+                lines.append(line)
                 if line.startswith(("Collecting ", "Requirement already satisfied")):
-                    progress(sum(each.startswith(("Collecting ", "Requirement already")) for each in said))
+                    done += 1
+                    progress(done)
         except BaseException:
             pip.terminate()
             raise
     if pip.returncode:
-        raise _why_not_installed("".join(said), missing)
+        raise _not_installed("".join(lines), missing)
 
 
-def _why_not_installed(said: str, missing: str) -> UserError:
-    if _UNREACHABLE.search(said):
+def _not_installed(output: str, missing: str) -> UserError:
+    if _UNREACHABLE.search(output):
         return UserError(
             "baseline-index-unreachable",
             "pip reaches no package index; go online, or give it a folder of wheels "
             "(PIP_FIND_LINKS, PIP_NO_INDEX)",
         )
-    if "No space left on device" in said:
+    if "No space left on device" in output:
         return UserError("baseline-disk-full", "the disk is full; name a folder on another one with --into")
-    if "No matching distribution" in said and "torch" in missing:
+    if "No matching distribution" in output and "torch" in missing:
         return UserError(
             "baseline-torch-unavailable",
             f"pip finds {missing}: point it at a folder or an index with the right builds of torch "
             "(PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL)",
         )
-    return UserError("baseline-install-failed", f"{missing} could be installed: {_last_line(said)}")
+    return UserError("baseline-install-failed", f"{missing} could be installed: {_last_line(output)}")
 
 
 def _require_as_pinned(folder: Path, kind: Kind) -> None:
-    found = look_at(folder)
-    if found is None:
+    there = look_at(folder)
+    if there is None:
         raise UserError(
             "baseline-not-as-pinned", f"pip says it has installed vLLM into {folder}, and it is not there"
         )
-    if found.kind != kind or found.unlike_pins:
+    if there.kind != kind or there.unlike_pins:
         raise UserError(
             "baseline-not-as-pinned",
-            f"{folder} is not as pinned: {', '.join(found.unlike_pins[:3]) or found.kind}",
+            f"{folder} is not as pinned: {', '.join(there.unlike_pins[:3]) or there.kind}",
         )
 
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("[notice]")]
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "no reason given"
