@@ -411,10 +411,9 @@ def of_file(path: Path) -> ReplayRequest:
     return of_text(text, str(path))
 
 
-def of_manifest(manifest: Mapping[str, Any], where: str, given: Mapping[str, Any]) -> ReplayRequest:
-    """The request that a Run was the answer to; what is given anew need not be in it."""
-    text = manifest.get("request")
-    if not isinstance(text, str):
+def of_manifest(text: str | None, where: str, given: Mapping[str, Any]) -> ReplayRequest:
+    """The request that a Run keeps; what is given anew need not be in it."""
+    if text is None:
         raise UserError(
             "run-too-old", f"{where} was written before Runs kept their request; type its command again"
         )
@@ -426,13 +425,6 @@ def of_manifest(manifest: Mapping[str, Any], where: str, given: Mapping[str, Any
             f"{where} does not keep the values of headers; give --header '{hidden[0]}' again",
         )
     return request
-
-
-def choices_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What was chosen for a Run, by name; of an older Run its options."""
-    text = manifest.get("request")
-    found = tomllib.loads(text) if isinstance(text, str) else manifest["workload"].get("options")
-    return dict(found or {})
 
 
 def seconds(text: str, flag: str) -> tuple[float, float]:

@@ -18,12 +18,13 @@ import click
 from click.core import ParameterSource
 
 from laminabench.cli.lazy import Lazy, LazyGroup
-from laminabench.cli.output import Output, literal, reporting
+from laminabench.cli.output import Output, reporting
 from laminabench.cli.ranges import NumberRange, positive
 from laminabench.cli.traces.options import COUNT
 from laminabench.cli.verdict import device_option, seconds_option, verdict
 from laminabench.errors import UserError
 from laminabench.extras import endpoint_needed, needed
+from laminabench.present.terminal import literal
 
 if TYPE_CHECKING:
     from rich.console import Console

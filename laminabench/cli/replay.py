@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -15,6 +15,8 @@ from laminabench.errors import Interrupted, UserError
 from laminabench.request import CHOICES, ReplayRequest, of_file, of_manifest
 
 if TYPE_CHECKING:
+    from laminabench.json_safe import JsonObject
+    from laminabench.present.replay import ReplayResult
     from laminabench.replay import Result
     from laminabench.replaying.journal import ReplayJournal
 
@@ -72,27 +74,27 @@ def _repeated(run: Path, given: dict[str, Any]) -> ReplayRequest:
     """The request of a Run."""
     from laminabench.runs.read import read_manifest
 
-    return of_manifest(read_manifest(run), str(run), given)
+    return of_manifest(read_manifest(run).request, str(run), given)
 
 
 def _replay(request: ReplayRequest, out: Output, journal: ReplayJournal | None = None) -> None:
     """Replay, keep, print; what is wrong with the numbers is raised after them."""
-    from laminabench.cli.replay_summary import render
+    from laminabench.present.replay import render
     from laminabench.replay import run
 
     began = time.perf_counter()
     _check_targets(request)
     found = run(request, listener=out, resumed=journal)
-    result, undrawn = found.describe(), None
+    result, undrawn = result_of(found), None
     try:
         if request.timeline:
-            result["timeline"] = _timeline(found, request, out)
+            result.timeline = _timeline(found, request, out)
         if request.plot:
-            result["plot"] = _plot(found, request.plot, out)
+            result.plot = _plot(found, request.plot, out)
     except UserError as error:  # raised after what the replay has come to
         undrawn = error
-    result["wall_s"] = time.perf_counter() - began
-    out.result(result, lambda console: render(console, result))
+    result.wall_s = time.perf_counter() - began
+    out.result(result.describe(), lambda console: render(console, result))
     if undrawn:
         raise undrawn
     if found.replayed.interrupted:
@@ -100,6 +102,28 @@ def _replay(request: ReplayRequest, out: Output, journal: ReplayJournal | None =
     if found.replayed.tail:
         click.echo(found.replayed.tail, err=True)
     found.require_sound()
+
+
+def result_of(found: Result) -> ReplayResult:
+    """What is printed of it."""
+    from laminabench.present.replay import ReplayResult
+
+    prepared, replayed = found.prepared, found.replayed
+    return ReplayResult(
+        prepared.backend,
+        prepared.request.system,
+        str(prepared.deployment),
+        prepared.model.name,
+        prepared.request.mode,
+        found.trace.meta,
+        len(found.trace),
+        replayed.summary,
+        replayed.facts,
+        replayed.costs_set,
+        replayed.simulation_s,
+        replayed.partial,
+        None if found.directory is None else str(found.directory),
+    )
 
 
 def _check_targets(request: ReplayRequest) -> None:
@@ -113,25 +137,25 @@ def _check_targets(request: ReplayRequest) -> None:
         check_target(Path(request.plot))
 
 
-def _timeline(found: Result, request: ReplayRequest, out: Output) -> dict[str, Any]:
+def _timeline(found: Result, request: ReplayRequest, out: Output) -> JsonObject:
     """Draw one window, and say where."""
     assert request.timeline
     drawn = found.draw_timeline(Path(request.timeline), request.timeline_window)
-    first, last = drawn["window_s"]
+    first, last = cast("list[float]", drawn["window_s"])
     out.note(f"drew {first:.3f} to {last:.3f} s into {request.timeline}: open it in ui.perfetto.dev")
     return drawn
 
 
 def _plot(found: Result, path: str, out: Output) -> str:
     """Draw the replay over time; where."""
-    from laminabench.cli.replay_summary import on_boards
     from laminabench.figures.replay_over_time import draw
+    from laminabench.present.replay import on_boards
 
     prepared, replayed = found.prepared, found.replayed
     how = "live, measured" if prepared.backend == "live" else "modelled"
     how += ", PARTIAL" if replayed.partial else ""
     what = f"{found.trace.meta.name} on {prepared.request.system} {prepared.deployment}"
-    boards = ", ".join(on_boards(str(prepared.deployment), dict(replayed.facts)))
+    boards = ", ".join(on_boards(str(prepared.deployment), replayed.facts))
     what += f" ({boards})" if boards else ""
     draw(
         replayed.outcome,

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from laminabench.cli.output import Output
+from laminabench.cli.replay import result_of
 from laminabench.cli.sweep_points import Point, TraceKey
 from laminabench.errors import CheckFailedError, Interrupted, Terminated, UserError
-from laminabench.finite import finite
+from laminabench.json_safe import json_safe, to_json
 from laminabench.listener import SILENT, Once
 from laminabench.replay import run
 from laminabench.replaying.run import head
@@ -137,7 +138,7 @@ class Sweep:
                 for trace in traces.values()
             ],
             "costs": self._costs(),
-            "host": host(),
+            "host": to_json(host()),
             "points": len(self.points),
             "finished": None,
         }
@@ -197,6 +198,6 @@ def replayed(traces: Mapping[TraceKey, Trace], point: Point) -> dict[str, Any]:
         found.require_whole()
     except (UserError, CheckFailedError) as error:
         return {**head(point.prepared), "error": str(error)}
-    result = finite(found.describe())
-    assert isinstance(result, dict)
-    return result
+    described = result_of(found).describe()
+    found_keys: dict[str, Any] = json_safe(described)
+    return found_keys

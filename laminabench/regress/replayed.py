@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import cast
 
 from laminabench.errors import CheckFailedError, UserError
+from laminabench.json_safe import Json, to_json
 from laminabench.nearest import nearest
 from laminabench.regress.case_file import Case
 from laminabench.regress.facts import facts_of
@@ -15,7 +16,7 @@ from laminabench.regress.golden import Obtained, Value
 from laminabench.regress.verdict import require_samples
 from laminabench.replay import ReplayRequest, run
 from laminabench.request import typed
-from laminabench.runs.partial import partial_sentence
+from laminabench.runs.manifest import Manifest
 
 
 def replayed(_: None, case: Case, done: Callable[[], None] = lambda: None) -> tuple[Obtained, float]:
@@ -64,30 +65,30 @@ def _command(case: Case) -> str:
     return shlex.join(["laminabench", "replay", *words, "--no-out"])
 
 
-def _manifest(request: ReplayRequest) -> dict[str, Any]:
+def _manifest(request: ReplayRequest) -> Manifest:
     """Replay; what its Run would say of itself."""
     found = run(request)
     if found.replayed.interrupted:
         raise KeyboardInterrupt
     found.require_sound()
-    if partial := partial_sentence({"partial": found.replayed.partial}):
-        raise CheckFailedError("check-partial", f"its Run cannot be judged, it is {partial}")
+    if partial := found.replayed.partial:
+        raise CheckFailedError("check-partial", f"its Run cannot be judged, it is {partial.sentence}")
     return found.manifest(request)
 
 
-def _metrics(case: Case, manifest: Mapping[str, Any]) -> dict[str, float | None]:
+def _metrics(case: Case, manifest: Manifest) -> dict[str, float | None]:
     """The metrics that the case names; a UserError with the nearest for what is none."""
-    known = dict(_numbers(manifest["summary"]))
+    known = dict(_numbers(to_json(manifest.summary)))
     for metric in case.metrics:
         if metric not in known:
             raise UserError("metric-unknown", f"no metric is called '{metric}'; {nearest(metric, known)}")
     return {metric: known[metric] for metric in case.metrics}
 
 
-def _numbers(summary: Any, path: str = "") -> list[tuple[str, float | None]]:
+def _numbers(summary: Json, path: str = "") -> list[tuple[str, float | None]]:
     """Every number of a summary by its dotted key; of lists by position."""
     if isinstance(summary, dict | list):
         pairs = summary.items() if isinstance(summary, dict) else enumerate(summary)
         return [row for key, value in pairs for row in _numbers(value, f"{path}.{key}".lstrip("."))]
     is_number = summary is None or (isinstance(summary, int | float) and not isinstance(summary, bool))
-    return [(path, summary)] if is_number else []
+    return [(path, cast("float | None", summary))] if is_number else []

@@ -7,15 +7,14 @@ import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from laminabench.errors import UserError
+from laminabench.json_safe import JsonObject
 from laminabench.listener import SILENT, Listener
 from laminabench.replaying.journal import NO_JOURNAL, NoJournal, ReplayJournal
 from laminabench.request import ReplayRequest, seconds
 from laminabench.runs.journal import beside
-from laminabench.runs.manifest import manifest
-from laminabench.runs.partial import partial_sentence
+from laminabench.runs.manifest import Manifest, manifest
 from laminabench.systems.base import Prepared, Replayed, Workload
 from laminabench.systems.registry import prepare
 from laminabench.traces.load import cut, transforms_of, whole
@@ -32,25 +31,7 @@ class Result:
     directory: Path | None
     wall_s: float
 
-    def describe(self) -> dict[str, Any]:
-        """The documented keys of a replay."""
-        replayed = self.replayed
-        return {
-            **head(self.prepared),
-            "trace": {
-                "name": self.trace.meta.name,
-                "source": self.trace.meta.source,
-                "sha256": self.trace.meta.sha256,
-                "requests": len(self.trace),
-            },
-            **replayed.summary,
-            "facts": dict(replayed.facts),
-            **replayed.more,
-            "partial": replayed.partial,
-            "run_dir": None if self.directory is None else str(self.directory),
-        }
-
-    def manifest(self, request: ReplayRequest) -> dict[str, Any]:
+    def manifest(self, request: ReplayRequest) -> Manifest:
         """What a Run says of itself; `request` is as it was asked, before its system settled it."""
         prepared, replayed = self.prepared, self.replayed
         return manifest(
@@ -61,12 +42,12 @@ class Result:
             transforms=asdict(transforms_of(request)),
             workload=asdict(Workload.of(request)),
             system=request.system,
-            deployment={**prepared.deployment.describe(), "facts": dict(replayed.facts)},
+            deployment={**prepared.deployment.describe(), "facts": replayed.facts},
             model=prepared.model.describe(),
             backend=prepared.backend,
             coefficients=replayed.coefficients,
             wall_s=self.wall_s,
-            summary={**replayed.summary, **replayed.kept},
+            summary=replayed.summary,
             partial=replayed.partial,
         )
 
@@ -78,17 +59,17 @@ class Result:
     def require_whole(self) -> None:
         """Besides, raise where the replay ended before its trace did."""
         self.require_sound()
-        if partial := partial_sentence({"partial": self.replayed.partial}):
-            raise UserError("replay-ended-early", partial)
+        if self.replayed.partial:
+            raise UserError("replay-ended-early", self.replayed.partial.sentence)
 
-    def draw_timeline(self, path: Path, window: str | None) -> dict[str, Any]:
+    def draw_timeline(self, path: Path, window: str | None) -> JsonObject:
         """Draw the work of one window, and say which."""
         assert self.replayed.draw is not None  # else the flag was refused
         chosen = None if window is None else seconds(window, "--timeline-window")
         return {"path": str(path), **self.replayed.draw(path, chosen)}
 
 
-def head(prepared: Prepared) -> dict[str, Any]:
+def head(prepared: Prepared) -> dict[str, str]:
     """The keys that even a replay that failed has."""
     return {
         "backend": prepared.backend,
@@ -121,7 +102,7 @@ def run(
     journal = _journal(prepared, request, trace, directory, resumed)
     with journal.until_written(listener):
         replayed = prepared.replay(trace, journal, listener)
-        rejected = replayed.summary["requests"]["rejected"]
+        rejected = replayed.summary.requests.rejected
         if rejected and replayed.why_rejected:
             listener.note(f"{rejected:,} requests were rejected; of the first: {replayed.why_rejected}")
         result = Result(prepared, trace, replayed, directory, time.perf_counter() - began)

@@ -10,10 +10,11 @@ from typing import Any, Protocol
 from laminabench.analysis.metrics import summarise
 from laminabench.catalog.costs import CostSet
 from laminabench.errors import CodedError, UserError
+from laminabench.json_safe import JsonObject
 from laminabench.listener import Listener
 from laminabench.request import ReplayRequest
-from laminabench.runs.manifest import Backend
-from laminabench.runs.partial import Partial
+from laminabench.runs.manifest import Backend, Partial
+from laminabench.runs.summary import Summary
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
 from laminabench.sim.spec import Mode
@@ -85,11 +86,11 @@ class Replayed:
     """What came of a replay, and everything needed to know what it means."""
 
     outcome: Outcome
-    facts: Mapping[str, Any]  # of the deployment, as it was built
-    summary: dict[str, Any]
-    coefficients: Sequence[Mapping[str, Any]] = ()  # what modelled times are computed from
-    more: Mapping[str, Any] = field(default_factory=dict)  # keys of the result that only this system has
-    kept: Mapping[str, Any] = field(default_factory=dict)  # what a Run's summary has beside the metrics
+    facts: JsonObject  # of the deployment, as it was built
+    summary: Summary
+    coefficients: Sequence[JsonObject] = ()  # what modelled times are computed from
+    costs_set: str | None = None
+    simulation_s: float | None = None
     marks: Mapping[str, Any] = field(default_factory=dict)  # what a picture over time marks
     beside: Mapping[str, bytes] = field(default_factory=dict)  # files that the Run keeps, by name
     partial: Partial | None = None  # why it ended before the trace did, if it did
@@ -98,7 +99,7 @@ class Replayed:
     problem: CodedError | None = None  # the numbers are of something else than was asked for
     tail: str = ""  # of a log, to be shown with the problem
     # Draws the work of one window into a file; None where nothing is known of it.
-    draw: Callable[[Path, Window | None], dict[str, Any]] | None = None
+    draw: Callable[[Path, Window | None], JsonObject] | None = None
 
 
 class Prepared(Protocol):
@@ -140,7 +141,7 @@ class Past(Protocol):
 
 def summary_of(
     outcome: Outcome, trace: Trace, workload: Workload, deployment: Hardware, *, shared_devices: bool = False
-) -> dict[str, Any]:
+) -> Summary:
     """The summary of what came out, under the workload's limit and at the deployment's price."""
     return summarise(
         outcome,

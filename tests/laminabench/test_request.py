@@ -97,10 +97,9 @@ def test_secrets_are_in_no_text() -> None:
     for text in (request.text(), repr(request), " ".join(request.arguments()), str(request.table())):
         assert "s3cret" not in text
     assert of_text(request.text(), "here").header == (f"Authorization: {HIDDEN}", f"X-Key: {HIDDEN}")
-    manifest = {"request": request.text(), "workload": {}}
     with pytest.raises(UserError, match="replay-secret-missing"):
-        of_manifest(manifest, "runs/one", {})
-    assert of_manifest(manifest, "runs/one", {"header": ("X-Key: new",)}).system == "openai"
+        of_manifest(request.text(), "runs/one", {})
+    assert of_manifest(request.text(), "runs/one", {"header": ("X-Key: new",)}).system == "openai"
 
 
 @pytest.mark.parametrize(
@@ -127,6 +126,11 @@ def test_what_is_wrong_in_a_file_is_named(
     with pytest.raises(UserError, match=code) as error:
         of_file(Path("x.toml"))
     assert said in str(error.value)
+
+
+def test_a_run_from_before_requests_were_kept() -> None:
+    with pytest.raises(UserError, match="run-too-old"):
+        of_manifest(None, "runs/one", {})
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:

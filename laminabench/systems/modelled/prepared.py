@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -18,6 +17,7 @@ from laminabench.catalog.hardware import priced_devices
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
 from laminabench.errors import UserError
+from laminabench.json_safe import JsonObject
 from laminabench.listener import Listener
 from laminabench.request import ReplayRequest
 from laminabench.runs.manifest import Backend
@@ -90,7 +90,7 @@ def replay(
     outcome = simulate(trace, built.spec, offered, progress=progress)
     simulation_s = time.perf_counter() - start
 
-    def draw(path: Path, window: Window | None) -> dict[str, Any]:
+    def draw(path: Path, window: Window | None) -> JsonObject:
         """Replay once more, keeping every piece of work of one window."""
         first, last = window or two_iterations(outcome)
         first, last = min(first, outcome.end_s), min(last, outcome.end_s)
@@ -105,7 +105,8 @@ def replay(
         built.facts,
         summary_of(outcome, trace, workload, setup.deployment, shared_devices=shared),
         coefficients=built.coefficients,
-        more={"costs_set": setup.costs.name, "simulation_s": simulation_s},
+        costs_set=setup.costs.name,
+        simulation_s=simulation_s,
         draw=draw,
     )
 

@@ -73,7 +73,7 @@ class PreparedEndpoint:
             summary,
             partial=seen.partial,
             interrupted=seen.interrupted,
-            problem=_problem(seen, summary["requests"]["completed"]),
+            problem=_problem(seen, summary.requests.completed),
         )
 
 
@@ -136,7 +136,7 @@ def _required(request: ReplayRequest) -> tuple[str, str]:
 def _problem(seen: Seen, completed: int) -> CodedError | None:
     """All of the trace has been offered, and something came of it; or why not."""
     if seen.partial:
-        return CheckFailedError("replay-ended-early", f"the replay ended early: {seen.partial['why']}")
+        return CheckFailedError("replay-ended-early", f"the replay ended early: {seen.partial.why}")
     if completed:
         return None
     why, said = next(iter(seen.facts["first_errors"].items()), ("the reason is not known", ""))

@@ -18,9 +18,11 @@ from laminabench.catalog.hardware import priced_devices
 from laminabench.catalog.models import ModelShape
 from laminabench.errors import CheckFailedError
 from laminabench.extras import needed
+from laminabench.json_safe import JsonObject
 from laminabench.listener import Listener
 from laminabench.request import ReplayRequest
 from laminabench.runs.manifest import Backend
+from laminabench.runs.summary import Resumed as ResumedFacts
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import Pipelining
 from laminabench.sim.timeline import bubbles, write_timeline
@@ -75,10 +77,10 @@ class PreparedEngine:
             replayed = self._replay(
                 trace, past, lambda requests, tokens: progress(requests, len(trace), tokens)
             )
-        total = replayed.kept["faults_in_all"]
-        if missed := total["strikes_planned"] - total["strikes"]:
+        total = replayed.summary.faults_in_all
+        if total and (missed := total.strikes_planned - total.strikes):
             listener.note(
-                f"{missed} of the {total['strikes_planned']} faults of --chaos were not due before the end"
+                f"{missed} of the {total.strikes_planned} faults of --chaos were not due before the end"
             )
         return replayed
 
@@ -130,19 +132,18 @@ class PreparedEngine:
         )
         faults = faults_of(outcome, story.faults, story.strikes, workload.slo_tbt_ms)
         made = None if prompts is None else [story.tokens.get(row, []) for row in range(len(trace))]
-        kept = {
-            "schedule": records.schedule(),
-            "faults": faults,
-            "faults_in_all": in_all(faults, story.strikes, len(planned)),
-            "resumed": {"times": len(story.resumed_s), "at_s": story.resumed_s},
-            "tokens_sha256": None if made is None else tokens_sha256(made),
-        }
+        summary = msgspec.structs.replace(
+            summary_of(outcome, trace, workload, setup.deployment),
+            schedule=records.schedule(),
+            faults=faults,
+            faults_in_all=in_all(faults, story.strikes, len(planned)),
+            resumed=ResumedFacts(times=len(story.resumed_s), at_s=story.resumed_s),
+            tokens_sha256=None if made is None else tokens_sha256(made),
+        )
         return Replayed(
             outcome,
             facts,
-            summary_of(outcome, trace, workload, setup.deployment),
-            more=kept,
-            kept=kept,
+            summary,
             marks={"faults": faults, "resumed_s": story.resumed_s},
             why_rejected=story.why_refused,
             problem=_unsound(records),
@@ -202,7 +203,7 @@ def _unsound(records: Recorded) -> CheckFailedError | None:
     )
 
 
-def _drawn(path: Path, window: Window | None, outcome: Outcome, records: Recorded) -> dict[str, Any]:
+def _drawn(path: Path, window: Window | None, outcome: Outcome, records: Recorded) -> JsonObject:
     """Of the replay that has been: what the workers recorded of one window."""
     drawn, lanes, window_s = records.drawn(outcome, window)
     write_timeline(path, drawn, lanes)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from laminabench.baselines.vllm_environment import Environment, find
+from laminabench.baselines.environment import Environment, find
 from laminabench.catalog.deployment import Deployment, parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import priced_devices
@@ -15,8 +15,8 @@ from laminabench.catalog.models import ModelShape
 from laminabench.errors import CheckFailedError
 from laminabench.listener import Listener
 from laminabench.request import ReplayRequest
-from laminabench.runs.manifest import Backend
-from laminabench.runs.partial import Partial
+from laminabench.runs.manifest import Backend, Partial
+from laminabench.runs.summary import Summary
 from laminabench.systems.base import Past, Replayed, Workload, summary_of
 from laminabench.systems.running.lamina.setup import in_dtype
 from laminabench.systems.running.vllm import setup as vllm_setup
@@ -81,10 +81,9 @@ class PreparedVllm:
         summary = summary_of(outcome, trace, workload, setup.deployment)
         if heard.recomputed:
             listener.note(
-                f"vLLM preempted {summary['preemptions']:,} times and computed {heard.recomputed:,} "
-                "tokens again"
+                f"vLLM preempted {summary.preemptions:,} times and computed {heard.recomputed:,} tokens again"
             )
-        partial: Partial | None = None if ended.why is None else {"why": ended.why, "at_s": heard.at_s}
+        partial: Partial | None = None if ended.why is None else Partial(why=ended.why, at_s=heard.at_s)
         return Replayed(
             outcome,
             _facts(setup, environment, ended),
@@ -125,14 +124,14 @@ def prepare(request: ReplayRequest) -> PreparedVllm:
 
 
 def _ended_early(
-    partial: Partial | None, summary: dict[str, Any], requests: int, *, kept: bool
+    partial: Partial | None, summary: Summary, requests: int, *, kept: bool
 ) -> CheckFailedError | None:
     if partial is None:
         return None
-    done = summary["requests"]["completed"]
+    done = summary.requests.completed
     where = "the Run is kept, marked partial, with vllm.log" if kept else "no Run was kept"
     return CheckFailedError(
-        "replay-ended-early", f"{partial['why']}; {done:,} of {requests:,} requests were done; {where}"
+        "replay-ended-early", f"{partial.why}; {done:,} of {requests:,} requests were done; {where}"
     )
 
 
