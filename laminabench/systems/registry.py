@@ -91,7 +91,7 @@ def prepare(request: ReplayRequest, listener: Listener = SILENT) -> Prepared:
 def backend_of(request: ReplayRequest) -> Backend:
     """What the replay runs on; a UserError for a system that cannot run on that."""
     name = request.system
-    if name not in NAMES:
+    if name not in MODULES and name not in LIVE:
         raise UserError("system-unknown", f"no system is called '{name}'; {nearest(name, NAMES)}")
     if request.live and name not in LIVE:
         raise UserError(
