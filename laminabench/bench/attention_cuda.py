@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from laminabench.bench.frame import QUIET, Report, Row, Table, Watcher, all_met, in_turns, spread
+from laminabench.bench.frame import QUIET, Report, Row, Table, Watcher, all_judged, in_turns, spread
 from laminabench.errors import UserError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def run(
         "copy_bandwidth_bytes_per_s": copy,
         "target_share": TARGET_SHARE,
         "rows": rows,
-        "met": all_met(rows) if any(row.met is not None for row in rows) else None,
+        "met": all_judged([row.met for row in rows]),
     }
     head = f"{device}, which copies {copy.median / 1e9:,.0f} GB/s; bfloat16, slots at random"
     titles = ("<kind", "batch", "context", *(f"{way}, share of it" for way in WAYS))

@@ -153,6 +153,12 @@ def all_met(rows: Sequence[Row]) -> bool:
     return all(row.met is not False for row in rows)
 
 
+def all_judged(verdicts: Sequence[bool | None]) -> bool | None:
+    """Whether no target was missed; None where nothing was judged."""
+    judged = [met for met in verdicts if met is not None]
+    return all(judged) if judged else None
+
+
 def timed(what: str, seconds: Sequence[float], target_s: float | None, **more: object) -> Row:
     """A row of times, judged by the median, or not at all where there is no target."""
     took = spread(seconds)
