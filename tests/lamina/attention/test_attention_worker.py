@@ -15,6 +15,7 @@ EXACT = 5e-6  # what float32 arithmetic can promise
 ROUNDED = {torch.float32: EXACT, torch.bfloat16: 2e-2, torch.float16: 3e-3}  # an output of each type
 
 
+@pytest.mark.long(but=["*-14-2-80-*", "*-8-1-128-dtype1-*"])
 @pytest.mark.parametrize("isa", attention_isas())
 @pytest.mark.parametrize("dtype", list(ROUNDED))
 @pytest.mark.parametrize(

@@ -244,6 +244,7 @@ def test_a_prompt_that_cannot_be_computed_fails_alone(
     assert not engine.faults
 
 
+@pytest.mark.long(but=["attention 0-heads", "model 0-requests", "prefill 0-requests"])
 @pytest.mark.parametrize("layout", ["heads", "requests"])
 @pytest.mark.parametrize("victim", ["model 0", "attention 0", "attention 1", "prefill 0"])
 def test_workers_killed_while_prompts_are_computed(
@@ -275,6 +276,7 @@ def test_workers_killed_while_prompts_are_computed(
     sound(engine)
 
 
+@pytest.mark.long
 def test_workers_killed_and_stopped_at_any_moment(
     load: Load, start: Start, sound: Sound, play: Play, harassed: Any
 ) -> None:

@@ -115,6 +115,7 @@ def check(model: PreTrainedModel, degree: int, steps: int = 4) -> tuple[Sharded,
     return sharded, meeting
 
 
+@pytest.mark.long(but=["llama-gqa", "gemma2", "mixtral", "gpt2"])
 def test_two_ranks_decode_what_one_does(family: str, small_model: SMALL) -> None:
     model = small_model(family)
     noise = torch.Generator().manual_seed(1)

@@ -74,6 +74,7 @@ def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laminabench.analysis.bootstrap.RESAMPLES", 200)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_resamples")
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     assert 0.88 <= covered(throughputs(200, likeness=0.8), THROUGHPUT) < 1
