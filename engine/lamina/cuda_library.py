@@ -1,4 +1,4 @@
-"""The native CUDA library: found, loaded and called; what it refuses becomes an error with its sentence."""
+"""The native CUDA library: loading it, calling it, and its errors as exceptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LIBRARY = "liblamina_cuda.so"
 
 
 class CudaError(CodedError, RuntimeError):
-    """No library, no device, or CUDA said no; the message is one sentence that says which."""
+    """No library, no device, or an error of CUDA; the message is one sentence that gives the cause."""
 
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int32
@@ -82,7 +82,7 @@ def ask(name: str, *arguments: object) -> tuple[int, str]:
 
 
 def call(name: str, *arguments: object) -> None:
-    """One call across the C boundary; what it refuses becomes an error with its sentence."""
+    """One call across the C boundary; a refusal becomes an exception with its sentence."""
     status, sentence = ask(name, *arguments)
     if status:
         raise ValueError(sentence) if status == _BAD_ARGUMENT else CudaError("cuda-failed", sentence)

@@ -10,10 +10,10 @@ from laminabench.bench.sim import simulation_seconds
 from laminabench.catalog.boards import board
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
-from laminabench.sim.h2m2 import shape_of, uniform
+from laminabench.sim.h2m2 import uniform
 from laminabench.sim.h2m2_scenario import BATCH, ITERATIONS, LONGEST, dynamic_trace
 from laminabench.sim.simulate import Offered
-from laminabench.sim.spec import Spec
+from laminabench.sim.spec import Spec, shape_of
 from laminabench.systems.registry import papers_setup, system
 from laminabench.traces.resolve import resolve
 from laminabench.traces.table import Trace

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 
 import click
 
@@ -38,7 +39,7 @@ class Output:
             Output.answered = True
             click.echo(json.dumps(finite(data), indent=2, allow_nan=False))
         else:
-            render(_console(stderr=False))
+            render(_console())
 
     def note(self, sentence: str) -> None:
         """Something the user should know beside the result; -q silences it."""
@@ -95,16 +96,46 @@ class Output:
 
         size = bars.DownloadColumn() if unit == "bytes" else bars.MofNCompleteColumn()
         columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), size, bars.TimeRemainingColumn())
-        with bars.Progress(*columns, console=_console(stderr=True), transient=True) as bar:
+        with bars.Progress(*columns, console=_rich_console(sys.stderr), transient=True) as bar:
             task = bar.add_task(what, total=None)
             yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
 
 
+# What rich takes for markup, after any backslashes.
+_TAG = re.compile(r"(\\*)(\[[a-z#/@][^[]*?\])")
+
+
 def literal(text: object) -> str:
     """Text that is not ours (names, paths, origins): rich must not take its brackets for markup."""
-    from rich.markup import escape
+    escaped = _TAG.sub(r"\1\1\\\2", str(text))
+    return escaped + "\\" if escaped.endswith("\\") and not escaped.endswith("\\\\") else escaped
 
-    return escape(str(text))
+
+def without_markup(text: str) -> str:
+    """The text as rich prints it where there are no colours."""
+
+    def shown(match: re.Match[str]) -> str:
+        slashes, tag = match.groups()
+        return "\\" * (len(slashes) // 2) + (tag if len(slashes) % 2 else "")
+
+    return _TAG.sub(shown, text)
+
+
+class _PipeConsole:
+    """A console for pipes and files. Lines are printed here, as importing rich takes longer than a replay."""
+
+    def print(self, *objects: object, soft_wrap: bool = False, **how: Any) -> None:
+        if soft_wrap and not how and all(isinstance(each, str) for each in objects):
+            click.echo(without_markup(" ".join(map(str, objects))))
+        else:
+            self._rich.print(*objects, soft_wrap=soft_wrap, **how)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rich, name)
+
+    @functools.cached_property
+    def _rich(self) -> Console:
+        return _rich_console(sys.stdout)
 
 
 def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,12 +151,15 @@ def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _console(*, stderr: bool) -> Console:
+def _console() -> Console:
+    return _rich_console(sys.stdout) if sys.stdout.isatty() else cast("Console", _PipeConsole())
+
+
+def _rich_console(stream: IO[str]) -> Console:
     from rich.console import Console
 
-    stream = sys.stderr if stderr else sys.stdout
     watched = stream.isatty()
     # Said outright, or FORCE_COLOR in the environment would put colours into a pipe.
     return Console(
-        stderr=stderr, highlight=False, force_terminal=watched, width=None if watched else PIPE_WIDTH
+        file=stream, highlight=False, force_terminal=watched, width=None if watched else PIPE_WIDTH
     )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-
+from laminabench.cli.output import literal
 from laminabench.cli.replay_numbers import milliseconds, number
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def fault_table(faults: list[dict[str, Any]]) -> Table:
     for fault in faults[:MOST]:
         how = ", ".join(dict.fromkeys(each["how"] for each in fault["struck"]))
         table.add_row(
-            escape(", ".join(fault["workers"]) or "connections") + (f" ({how})" if how else ""),
+            literal(", ".join(fault["workers"]) or "connections") + (f" ({how})" if how else ""),
             f"{min([each['at_s'] for each in fault['struck']], default=fault['noticed_s']):,.2f}",
             milliseconds(fault["detection_s"]),
             milliseconds(fault["recovery_s"]),

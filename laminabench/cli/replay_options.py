@@ -13,7 +13,7 @@ from laminabench.cli.ranges import CountOr, NumberRange
 from laminabench.cli.replay_backend import NOT_MODELLED
 from laminabench.cli.replay_endpoint_options import OPTIONS as ENDPOINT_OPTIONS
 from laminabench.cli.traces.options import COUNT, window
-from laminabench.sim.h2m2 import POLICIES
+from laminabench.sim.spec import POLICIES
 from laminabench.systems.registry import MODULES
 
 SYSTEMS = (*MODULES, *NOT_MODELLED)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rich.markup import escape
-
+from laminabench.cli.output import literal
 from laminabench.cli.replay_numbers import number, share
 from laminabench.cli.replay_parts import in_time, outcomes, points, price, throughput
 
@@ -53,7 +52,7 @@ def _errors(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Why requests failed, the most frequent reasons first."""
     errors = list(found["by_error"].items())
     for why, times in errors[:MOST_ERRORS]:
-        yield "failed", f"{times:,}: {escape(why)}"
+        yield "failed", f"{times:,}: {literal(why)}"
     if len(errors) > MOST_ERRORS:
         yield "failed", f"for {len(errors) - MOST_ERRORS} other reasons, see --json"
 

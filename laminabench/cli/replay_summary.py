@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from rich.markup import escape
-
+from laminabench.cli.output import literal
 from laminabench.cli.replay_faults import disturbances, fault_table
 from laminabench.cli.replay_memory import memory_lines
 from laminabench.cli.replay_numbers import number, share
@@ -24,12 +23,12 @@ PARTS = ("model", "attention", "network", "host", "waiting")
 def render(console: Console, result: dict[str, Any]) -> None:
     """A dozen lines on one screen."""
     if partial := partial_sentence(result):
-        console.print(f"[bold red]{escape(partial)}[/bold red]", soft_wrap=True)
+        console.print(f"[bold red]{literal(partial)}[/bold red]", soft_wrap=True)
     trace = result["trace"]
-    boards = (escape(said) for said in on_boards(result["deployment"], result["facts"]))
+    boards = (literal(said) for said in on_boards(result["deployment"], result["facts"]))
     console.print(
-        f"[bold]{escape(trace['name'])}[/bold], {SOURCES[trace['source']]}, {trace['requests']:,} requests",
-        f"on [bold]{result['system']}[/bold] {result['deployment']} with {escape(result['model'])}",
+        f"[bold]{literal(trace['name'])}[/bold], {SOURCES[trace['source']]}, {trace['requests']:,} requests",
+        f"on [bold]{result['system']}[/bold] {result['deployment']} with {literal(result['model'])}",
         f"({', '.join((result['mode'], *boards, _how(result)))})",
         soft_wrap=True,
     )
@@ -38,7 +37,7 @@ def render(console: Console, result: dict[str, Any]) -> None:
         console.print(f"{label:15}{line}", soft_wrap=True)
     if result.get("faults"):
         console.print(fault_table(result["faults"]))
-    kept = f"; kept in {escape(result['run_dir'])}" if result["run_dir"] else ""
+    kept = f"; kept in {literal(result['run_dir'])}" if result["run_dir"] else ""
     if result["backend"] == "live":
         times = f"replayed in {result['duration_s']:,.1f} s, {result['wall_s']:,.1f} s in all"
     else:
@@ -49,7 +48,7 @@ def render(console: Console, result: dict[str, Any]) -> None:
 def _how(result: dict[str, Any]) -> str:
     if result["backend"] == "live":
         return "[bold]live, measured[/bold]"
-    return f"[bold]modelled[/bold], costs {escape(result['costs_set'])}"
+    return f"[bold]modelled[/bold], costs {literal(result['costs_set'])}"
 
 
 def on_boards(deployment: str, facts: dict[str, Any]) -> Iterator[str]:
@@ -93,7 +92,7 @@ def _energy(energy: dict[str, Any]) -> str:
 
 
 def _schedule(schedule: dict[str, Any]) -> str:
-    idle = ", ".join(f"{escape(name)} {share(busy)}" for name, busy in schedule["bubbles"].items())
+    idle = ", ".join(f"{literal(name)} {share(busy)}" for name, busy in schedule["bubbles"].items())
     pieces = f"{schedule['pieces']:,} pieces of work"
     # Of each worker, from the first to the last piece; the line above is of pools, in the window.
     each = f"idle, each worker, from first to last piece: {idle}"

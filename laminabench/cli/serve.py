@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 1 << 20),
     default=1024,
     show_default=True,
-    help="Most requests waiting; more are told to come back later.",
+    help="Most requests waiting; more are refused with 429, to come back later.",
 )
 @click.option(
     "--max-body",
@@ -117,9 +117,7 @@ def serve(out: Output, **flags: Any) -> None:
 
     setup = _setup(flags, verbose=out.verbose)
     if setup.tokenizer is None:
-        out.note(
-            "no tokenizer: prompts are token ids, answers have token ids (--tokenizer says where one is)"
-        )
+        out.note("no tokenizer: prompts are token ids, answers have token ids (give one with --tokenizer)")
 
     def ready(url: str) -> None:
         if out.as_json:

@@ -1,1 +1,1 @@
-"""What is said of a conversion: the model asked for, a report of it, its matrix products by short names."""
+"""Conversions by the engine's converter: the model, the report of it, its matrix products by short names."""

@@ -38,11 +38,11 @@ class PartProducts(TypedDict):
 
 def products_of(parts: Iterable[PartFacts]) -> list[PartProducts]:
     """For each part of a slice: its operators, and its products with their weights' names, shapes, bytes."""
-    found: list[PartProducts] = []
+    described: list[PartProducts] = []
     for part in parts:
         instructions = part["instructions"]
         products = [_product(one) for one in instructions if one["kind"] == "product"]
-        found.append(
+        described.append(
             {
                 "part": part["name"],
                 "operators": sum(one["kind"] != "view" and not is_size(one) for one in instructions),
@@ -50,8 +50,8 @@ def products_of(parts: Iterable[PartFacts]) -> list[PartProducts]:
                 "weight_bytes": sum(product["weight_bytes"] for product in products),
             }
         )
-    _tell_apart([product for part in found for product in part["products"]])
-    return found
+    _tell_apart([product for part in described for product in part["products"]])
+    return described
 
 
 def is_size(one: InstructionFacts) -> bool:

@@ -1,4 +1,4 @@
-"""Convert a model and say all there is to say of it, ready for JSON. Needs the `engine` extra."""
+"""Convert a model and describe the result, ready for JSON. Needs the `engine` extra."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from laminabench.errors import UserError
 
 
 def converted(model: ModelSource, dtype: str | None, rope: str) -> Conversion:
-    """The model cut into slices; a UserError says why it cannot be."""
+    """The model cut into slices; a UserError gives the reason if it cannot be."""
     try:
-        with _undisturbed():
+        with _quietly():
             source: object = model.config
             if isinstance(source, Mapping):
                 source = transformers.AutoConfig.for_model(**source)
@@ -32,7 +32,7 @@ def converted(model: ModelSource, dtype: str | None, rope: str) -> Conversion:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _quietly() -> Iterator[None]:
     """No advice from transformers about special tokens, and no searching of a growing graph for garbage."""
     log, collecting = transformers.logging, gc.isenabled()
     level = log.get_verbosity()
@@ -53,7 +53,7 @@ class SliceReport(SliceFacts):
 
 
 class ConversionReport(ModelFacts):
-    """Everything that `laminabench convert --json` says of one model."""
+    """A model's conversion as `laminabench convert --json` prints it."""
 
     model: str
     origin: str
@@ -81,7 +81,7 @@ class FamilyRow(TypedDict):
 
 
 def report(model: ModelSource, dtype: str | None = None, rope: str = "carry") -> ConversionReport:
-    """Everything that is to be said of a model's conversion."""
+    """Convert a model and describe the result."""
     started = time.perf_counter()
     conversion = converted(model, dtype, rope)
     facts = describe(conversion)

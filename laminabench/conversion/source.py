@@ -1,4 +1,4 @@
-"""A model to convert, from what a person writes: a name of the catalogue or of a family, or a path."""
+"""A model to convert, by a name of the catalogue or of a family, or by a path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from laminabench.catalog.to_hf_config import to_hf_config
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model as it was asked for: its config or where that is, and where the shapes come from."""
+    """A model to convert: its config or where that is, and where the shapes come from."""
 
     name: str
     origin: str  # "catalogue", "family" or "config"
@@ -31,21 +31,21 @@ class ModelSource:
                 config = json.loads(config.read_text(encoding="utf-8"))
             except (OSError, ValueError):
                 return None
-        found = (
+        layers = (
             config.get("num_hidden_layers", config.get("n_layer")) if isinstance(config, Mapping) else None
         )
-        return found if isinstance(found, int) else None
+        return layers if isinstance(layers, int) else None
 
 
 def model_source(name: str) -> ModelSource:
     """The model called `name`; a UserError suggests what was meant."""
     path, catalogue = Path(name), load_models()
-    # As with --model elsewhere: a folder that happens to be called like a known model does not hide it.
+    # As with --model elsewhere: a folder with the name of a known model does not hide it.
     if path.suffix == ".json" or (name not in catalogue and name not in SMALL_MODELS and path.is_dir()):
         file = path / "config.json" if path.is_dir() else path
         called = file.resolve().parent.name if file.name == "config.json" else file.stem
         return ModelSource(_printable(called or name), "config", _printable(str(file)), file)
-    known = {found: found for found in (*catalogue, *SMALL_MODELS)}
+    known = {one: one for one in (*catalogue, *SMALL_MODELS)}
     key = pick("model", name, known, hint="(or give the path of a Hugging Face config.json)")
     if key in SMALL_MODELS:
         return ModelSource(key, "family", "a small config made up to show the family", SMALL_MODELS[key])

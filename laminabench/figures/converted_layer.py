@@ -104,10 +104,10 @@ class _Drawing:
         pen.text(self.lane, rows.lanes_y, "ATTENTION WORKERS", size=8, colour="#666666", bold=True)
         work = {part["part"]: part for part in self.piece["products"]}
         for name, (top, bottom) in rows.bands.items():
-            number, says = _BANDS[name]
+            number, label = _BANDS[name]
             pen.band(MARGIN, self.model_width, top, bottom, shaded=name == "keyvalue")
             count = len(work[name]["products"])
-            lines = [says, ""]
+            lines = [label, ""]
             if work[name]["operators"]:
                 lines.append(f"{count} matrix product{'s' if count != 1 else ''},")
                 lines.append(f"{work[name]['weight_bytes'] / 1e6:,.1f} MB of weights")
@@ -129,7 +129,7 @@ class _Drawing:
             op, row = report["attentions"][self.index], report["transfer"][self.index]
             first, second = rows.y("send query"), rows.y("send keyvalue")
             window = f", window {op['window']:,}" if op["window"] else ""
-            says = [
+            labels = [
                 (
                     first,
                     f"attention of layer {op['layer']}\n"
@@ -138,7 +138,7 @@ class _Drawing:
                 ((first + second) / 2 + 0.2, "earlier tokens:\nfrom when q is here"),
                 (second, "new token: added\nonce k and v are here"),
             ]
-            pen.attention(self.lane, first - 0.35, rows.bands["rest"][1], says)
+            pen.attention(self.lane, first - 0.35, rows.bands["rest"][1], labels)
             for name, label in (
                 ("query", [f"q {row['q_bytes']:,} B"]),
                 ("keyvalue", [f"k {row['k_bytes']:,} B", f"v {row['v_bytes']:,} B"]),

@@ -12,8 +12,7 @@ from laminabench.catalog.hardware import Device
 from laminabench.plan.candidate import Candidate
 from laminabench.plan.measure import Point, measure
 from laminabench.plan.question import Question
-from laminabench.sim.board import BoardTiming
-from laminabench.sim.spec import Spec, Timing
+from laminabench.sim.spec import BoardTiming, Spec, Timing
 from laminabench.systems.registry import system
 from laminabench.systems.setup import Setup
 

@@ -14,9 +14,7 @@ import numpy as np
 from laminabench.catalog.boards import Board
 from laminabench.catalog.models import ModelShape
 from laminabench.plan.tables import Tables
-from laminabench.sim.board import BoardTiming
-from laminabench.sim.h2m2 import shape_of
-from laminabench.sim.spec import Float64, Spec
+from laminabench.sim.spec import BoardTiming, Float64, Spec, shape_of
 
 # Policies that run an iteration on a board's two sides as they are.
 _OTHER_DEVICES = ("8-hbm",)

@@ -14,8 +14,7 @@ from laminabench.analysis.window import FEWEST_MOMENTS
 from laminabench.plan.board_bounds import tables_of_boards
 from laminabench.plan.demand import LEFT_OUT, Demand
 from laminabench.plan.tables import Tables, tables_of_costs
-from laminabench.sim.board import BoardTiming
-from laminabench.sim.spec import Float64, Spec
+from laminabench.sim.spec import BoardTiming, Float64, Spec
 
 # Tables are rounded to ticks, layer by layer: far less than this.
 ROUNDING = 1 - 1e-6

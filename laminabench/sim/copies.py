@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.errors import UserError
-from laminabench.sim.offered import Offered, Priority
 from laminabench.sim.outcome import Columns, Outcome
+from laminabench.sim.spec import Offered, Priority
 from laminabench.traces.table import Trace
 
 

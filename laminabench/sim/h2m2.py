@@ -12,19 +12,11 @@ from laminabench.catalog.hardware import GB
 from laminabench.catalog.models import ModelShape
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
-from laminabench.sim.h2m2_flexgen import solve_shares
-
-ELEMENT_BYTES = 1  # INT8, weights and KV, whatever number format a model is published in
-
-# In the order of csrc/sim/h2m2/policy.hpp.
-POLICIES = (
-    *("greedy", "oracle", "flexgen", "naive", "q-major", "a-major", "f-major"),
-    *("lpddr", "hierarchical", "8-hbm"),
-)
+from laminabench.sim.spec import POLICIES, shape_of
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class IterationLoad:
     """What an iteration has to do."""
 
     batch: int
@@ -68,29 +60,14 @@ class Plan:
     hbm_bytes: dict[str, float]  # qkv, attention, fc
 
 
-def moment_of(lengths: Sequence[int], board: Board) -> Moment:
-    """The moment of requests that read so many KV tokens each."""
-    return Moment(len(lengths), sum(lengths), sum(-(-length // board.mv_rows) for length in lengths))
+def load_of(lengths: Sequence[int], board: Board) -> IterationLoad:
+    """The load of requests that read so many KV tokens each."""
+    return IterationLoad(len(lengths), sum(lengths), sum(-(-length // board.mv_rows) for length in lengths))
 
 
-def uniform(batch: int, length: int, board: Board) -> Moment:
-    """The moment of so many requests of one length, as the paper measures."""
-    return Moment(batch, batch * length, batch * -(-length // board.mv_rows))
-
-
-def shape_of(model: ModelShape, *, lm_head: bool = False) -> dict[str, int]:
-    """The model as the C++ side takes it: INT8 whatever its own number format, without embedding."""
-    return {
-        "layers": model.layers,
-        "hidden": model.hidden,
-        "heads": model.heads,
-        "kv_heads": model.kv_heads,
-        "head_dim": model.head_dim,
-        "intermediate": model.intermediate,
-        "ff_matrices": 3 if model.gated_mlp else 2,
-        "vocab": model.vocab if lm_head else 0,
-        "element_bytes": ELEMENT_BYTES,
-    }
+def uniform(batch: int, length: int, board: Board) -> IterationLoad:
+    """The load of so many requests of one length, as the paper measures."""
+    return IterationLoad(batch, batch * length, batch * -(-length // board.mv_rows))
 
 
 def footprint(model: ModelShape, kv_tokens: int, *, lm_head: bool = False) -> dict[str, float]:
@@ -105,7 +82,7 @@ def plan(
     board: Board,
     model: ModelShape,
     policy: str,
-    moment: Moment,
+    load: IterationLoad,
     *,
     translated: bool = False,
     shares: tuple[float, float] | None = None,
@@ -114,17 +91,17 @@ def plan(
     """The iteration as `policy` runs it; a UserError if the footprint does not fit.
 
     `translated` adds TLB misses to the policies that map. FlexGen's `shares` of weights and of KV in HBM are
-    solved for this moment where none are given.
+    solved for this load where none are given.
     """
     if policy not in POLICIES:
         raise UserError("mapping-unknown", f"no mapping policy named {policy!r}; {nearest(policy, POLICIES)}")
-    _require_work(moment)
+    _require_work(load)
     if policy == "flexgen" and shares is None:
-        shares = _shares(board, model, moment, lm_head)
-    found = _native_plan(board, model, policy, moment, lm_head, translated, shares)
+        shares = _shares(board, model, load, lm_head)
+    found = _native_plan(board, model, policy, load, lm_head, translated, shares)
     if found is None:
-        raise UserError("mapping-out-of-memory", _no_room(board, model, policy, moment, lm_head))
-    by_sublayer = footprint(model, moment.kv_tokens, lm_head=lm_head)
+        raise UserError("mapping-out-of-memory", _no_room(board, model, policy, load, lm_head))
+    by_sublayer = footprint(model, load.kv_tokens, lm_head=lm_head)
     in_hbm = _mapped_bytes(found, model, by_sublayer)
     if policy == "hierarchical":  # which computes all at HBM and holds there what it can
         held = min(1.0, board.hbm.capacity_bytes / sum(by_sublayer.values()))
@@ -136,44 +113,82 @@ def time_of(
     board: Board,
     model: ModelShape,
     mapping: Mapping,
-    moment: Moment,
+    load: IterationLoad,
     *,
     translated: bool = False,
     lm_head: bool = False,
 ) -> Plan:
     """The iteration with this mapping, whether the footprint fits it or not."""
-    _require_work(moment)
+    _require_work(load)
     found = _sim.h2m2_time_of(
         board=board.native(),
         shape=shape_of(model, lm_head=lm_head),
         mapping=mapping.native(),
-        moment=moment.native(),
+        moment=load.native(),
         translated=translated,
     )
-    by_sublayer = footprint(model, moment.kv_tokens, lm_head=lm_head)
+    by_sublayer = footprint(model, load.kv_tokens, lm_head=lm_head)
     return _read(found, model, _mapped_bytes(found, model, by_sublayer))
 
 
 def flexgen_shares(
-    board: Board, model: ModelShape, moment: Moment, *, lm_head: bool = False
+    board: Board, model: ModelShape, load: IterationLoad, *, lm_head: bool = False
 ) -> tuple[float, float]:
-    """The shares of weights and of KV in HBM that FlexGen's linear programme finds for this moment."""
-    solved = _shares(board, model, moment, lm_head)
+    """The shares of weights and of KV in HBM that FlexGen's linear programme finds for this load."""
+    solved = _shares(board, model, load, lm_head)
     if solved is None:
-        raise UserError("mapping-out-of-memory", _no_room(board, model, "flexgen", moment, lm_head))
+        raise UserError("mapping-out-of-memory", _no_room(board, model, "flexgen", load, lm_head))
     return solved
 
 
-def _shares(board: Board, model: ModelShape, moment: Moment, lm_head: bool) -> tuple[float, float] | None:
-    by_sublayer = footprint(model, moment.kv_tokens, lm_head=lm_head)
-    return solve_shares(board, by_sublayer, model.group, moment.batch)
+def _shares(
+    board: Board, model: ModelShape, load: IterationLoad, lm_head: bool
+) -> tuple[float, float] | None:
+    by_sublayer = footprint(model, load.kv_tokens, lm_head=lm_head)
+    return _solve_shares(board, by_sublayer, model.group, load.batch)
+
+
+def _solve_shares(
+    board: Board, bytes_by_sublayer: dict[str, float], group: int, batch: int
+) -> tuple[float, float] | None:
+    """FlexGen's linear programme over the shares of weights and of KV in HBM; None if nothing fits.
+
+    Each side's operations at its units' peak rate, and each side's bytes within its memory: bandwidths it
+    does not see, and qkv and fc are weights alike. `group` query heads use each byte of KV.
+    """
+    from scipy.optimize import linprog
+
+    weights = bytes_by_sublayer["qkv"] + bytes_by_sublayer["fc"]
+    kv = bytes_by_sublayer["attention"]
+    per_core = board.clock_hz * board.cores
+    weights_s = weights * batch / (per_core * board.mm_size**2)
+    kv_s = kv * group / (per_core * board.mv_rows * board.mv_width)
+    # Minimise the last of (weights, kv, time), in units near one, as solvers want them.
+    size, time = weights + kv, weights_s + kv_s
+    in_bytes = (weights / size, kv / size)
+    in_time = (weights_s / time, kv_s / time)
+    hbm, lpddr = board.hbm, board.lpddr
+    limits = [
+        ((in_time[0] / hbm.chips, in_time[1] / hbm.chips, -1.0), 0.0),
+        ((-in_time[0] / lpddr.chips, -in_time[1] / lpddr.chips, -1.0), -1.0 / lpddr.chips),
+        ((*in_bytes, 0.0), hbm.capacity_bytes / size),
+        ((-in_bytes[0], -in_bytes[1], 0.0), lpddr.capacity_bytes / size - 1.0),
+    ]
+    solved = linprog(
+        (0.0, 0.0, 1.0),
+        A_ub=[row for row, _ in limits],
+        b_ub=[limit for _, limit in limits],
+        bounds=[(0, 1), (0, 1), (0, None)],
+        method="highs",
+    )
+    return (float(solved.x[0]), float(solved.x[1])) if solved.success else None
 
 
 def _native_plan(
     board: Board,
     model: ModelShape,
     policy: str,
-    moment: Moment,
+    load: IterationLoad,
     lm_head: bool,
     translated: bool = False,
     shares: tuple[float, float] | None = None,
@@ -183,7 +198,7 @@ def _native_plan(
         board=board.native(),
         shape=shape_of(model, lm_head=lm_head),
         policy=policy,
-        moment=moment.native(),
+        moment=load.native(),
         translated=translated,
         weights_share=weights,
         kv_share=kv,
@@ -205,29 +220,29 @@ def _mapped_bytes(
     return {name: by_sublayer[name] * share for name, share in shares.items()}
 
 
-def _require_work(moment: Moment) -> None:
-    if moment.batch < 1 or moment.kv_tokens < 0:
+def _require_work(load: IterationLoad) -> None:
+    if load.batch < 1 or load.kv_tokens < 0:
         raise UserError(
             "mapping-empty-iteration",
-            f"no iteration has {moment.batch} requests and {moment.kv_tokens} KV tokens",
+            f"no iteration has {load.batch} requests and {load.kv_tokens} KV tokens",
         )
 
 
-def _no_room(board: Board, model: ModelShape, policy: str, moment: Moment, lm_head: bool) -> str:
+def _no_room(board: Board, model: ModelShape, policy: str, load: IterationLoad, lm_head: bool) -> str:
     """What does not fit, and what would: a smaller batch of this length, or this batch with shorter ones."""
 
     def fits(batch: int, length: int) -> bool:
         return _native_plan(board, model, policy, uniform(batch, length, board), lm_head) is not None
 
-    length = -(-moment.kv_tokens // moment.batch)
-    size = sum(footprint(model, moment.kv_tokens, lm_head=lm_head).values())
+    length = -(-load.kv_tokens // load.batch)
+    size = sum(footprint(model, load.kv_tokens, lm_head=lm_head).values())
     room: float = _sim.h2m2_capacity(board=board.native(), shape=shape_of(model), policy=policy)
     what = (
-        f"{model.name} in INT8 with {moment.batch} requests of {length} tokens takes {size / GB:.1f} GB, and "
+        f"{model.name} in INT8 with {load.batch} requests of {length} tokens takes {size / GB:.1f} GB, and "
         f"{policy} on board {board.name} has {room / GB:.1f} GB"
     )
-    batch = _most(lambda batch: fits(batch, length), moment.batch)
-    longest = _most(lambda length: fits(moment.batch, length), length)
+    batch = _most(lambda batch: fits(batch, length), load.batch)
+    longest = _most(lambda length: fits(load.batch, length), length)
     possible = [
         *([f"{batch} requests of that length"] if batch else []),
         *([f"{longest} tokens each at that batch"] if longest else []),

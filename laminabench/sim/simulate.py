@@ -9,9 +9,8 @@ import numpy as np
 
 from laminabench.errors import UserError
 from laminabench.sim.copies import deal, merge
-from laminabench.sim.offered import Offered, Priority
 from laminabench.sim.outcome import Outcome
-from laminabench.sim.spec import TICKS_PER_S, Spec, ticks
+from laminabench.sim.spec import TICKS_PER_S, Offered, Priority, Spec, ticks
 from laminabench.traces.table import Trace
 
 __all__ = ["Offered", "Priority", "simulate"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal
 
@@ -11,7 +12,8 @@ from numpy.typing import NDArray
 from laminabench.errors import UserError
 
 if TYPE_CHECKING:
-    from laminabench.sim.board import BoardTiming
+    from laminabench.catalog.boards import Board
+    from laminabench.catalog.models import ModelShape
 
 Pipelining = Literal["serial", "rotational", "fixed"]
 Admission = Literal["reserve", "grow"]
@@ -98,6 +100,84 @@ class Timing:
                 )
 
 
+ELEMENT_BYTES = 1  # INT8, weights and KV, whatever number format a model is published in
+
+# In the order of csrc/sim/h2m2/policy.hpp.
+POLICIES = (
+    *("greedy", "oracle", "flexgen", "naive", "q-major", "a-major", "f-major"),
+    *("lpddr", "hierarchical", "8-hbm"),
+)
+
+
+def shape_of(model: ModelShape, *, lm_head: bool = False) -> dict[str, int]:
+    """The model as the C++ side takes it: INT8 whatever its own number format, without embedding."""
+    return {
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "intermediate": model.intermediate,
+        "ff_matrices": 3 if model.gated_mlp else 2,
+        "vocab": model.vocab if lm_head else 0,
+        "element_bytes": ELEMENT_BYTES,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class BoardTiming:
+    """Which board serves which model by which policy; host and recomputing in seconds, as in `Timing`."""
+
+    board: Board
+    model: ModelShape
+    mapping: str
+    # TLB misses are added to the times of policies that map.
+    translated: bool = True
+    # The paper leaves the LM head out.
+    lm_head: bool = True
+    # flexgen's: of weights and of KV, what is on the HBM side.
+    shares: tuple[float, float] = (0.0, 0.0)
+    # What moves between the sides passes behind the last iteration, as far as LPDDR has time there.
+    overlap_moves: bool = False
+    host_fixed: float = 0.0
+    host_per_request: float = 0.0
+    host_async: bool = False
+    recompute_per_token: float = 0.0
+
+    def tables(self) -> dict[str, object]:
+        """As the native module takes it."""
+        self.check()
+        return {
+            "board": self.board.native(),
+            "shape": shape_of(self.model, lm_head=self.lm_head),
+            "policy": self.mapping,
+            "translated": self.translated,
+            "shares": self.shares,
+            "overlap_moves": self.overlap_moves,
+            "host_fixed": int(ticks(self.host_fixed)),
+            "host_per_request": self.host_per_request * TICKS_PER_S,
+            "host_async": self.host_async,
+            "recompute_per_token": self.recompute_per_token * TICKS_PER_S,
+        }
+
+    def kv_room(self) -> tuple[int, int]:
+        """KV tokens that always fit beside the weights, 0 if those do not; and how many come at once."""
+        from laminabench import _sim
+
+        return _sim.board_kv(self.tables())
+
+    def check(self) -> None:
+        """A UserError if a time is no time: a coefficient somewhere is wrong."""
+        for name in ("host_fixed", "host_per_request", "recompute_per_token"):
+            seconds = getattr(self, name)
+            if not 0 <= seconds <= LONGEST_S:
+                raise UserError(
+                    "costs-impossible-time",
+                    f"the costs give {seconds:g} s for {name.replace('_', ' ')}; "
+                    "check the cost set's coefficients and the board",
+                )
+
+
 @dataclass(frozen=True, slots=True)
 class Spec:
     """One modelled deployment, ready to be replayed against."""
@@ -119,3 +199,16 @@ class Spec:
     shared_devices: bool = False
     # So many of this deployment side by side, requests dealt to them in turn; `replica_names` are of all.
     copies: int = 1
+
+
+Priority = Callable[[int], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """How the trace's requests come: docs/traces.md has the three modes."""
+
+    mode: Mode = "saturate"
+    concurrency: int = 0
+    # Smaller goes first; called once when a request enters the queue. None is first come, first served.
+    priority: Priority | None = None

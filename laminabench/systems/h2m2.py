@@ -7,9 +7,8 @@ from typing import Any
 from laminabench.catalog.boards import Board, board
 from laminabench.catalog.models import ModelShape
 from laminabench.errors import UserError
-from laminabench.sim.board import BoardTiming
 from laminabench.sim.h2m2 import flexgen_shares, footprint, uniform
-from laminabench.sim.spec import Spec
+from laminabench.sim.spec import BoardTiming, Spec
 from laminabench.systems.setup import MEMORY_SHARE, PREFILL_ROWS, Modelled, Setup, kv_tokens, refuse_laminas
 
 # Nothing crosses a network: a board holds the whole model.

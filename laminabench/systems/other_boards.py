@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from laminabench.catalog.boards import board
 from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.systems.setup import Setup
 
@@ -21,6 +20,8 @@ def other_board(setup: Setup) -> str | None:
     kind = setup.deployment.model.device.board
     if kind is None:
         return None
+    from laminabench.catalog.boards import board
+
     on = board(setup.board or kind)
     if setup.mapping in _BUILDS:
         return _BUILDS[setup.mapping].format(devices=on.hbm_devices)

@@ -49,15 +49,15 @@ class ServeSetup:
 def api_key(file: Path | None) -> str | None:
     """The key that clients must send: of the file, or of the environment; None if there is none."""
     if file is None:
-        found, where = os.environ.get(KEY_VARIABLE), KEY_VARIABLE
-        if found is None:
+        text, where = os.environ.get(KEY_VARIABLE), KEY_VARIABLE
+        if text is None:
             return None
     else:
         try:
-            found, where = file.read_text(encoding="utf-8"), str(file)
+            text, where = file.read_text(encoding="utf-8"), str(file)
         except UnicodeDecodeError as error:
             raise UserError("serve-api-key", f"{file}: an API key is one line of text") from error
-    key = found.strip()
+    key = text.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise UserError(
             "serve-api-key", f"{where}: an API key is one line of ASCII characters without spaces"

@@ -12,7 +12,7 @@ import pytest
 
 from lamina import cuda_library
 from lamina.cuda_library import CudaError
-from lamina.kv.managed import _Managed
+from lamina.kv.arena import _Managed
 
 
 def test_managed_memory_that_was_not_given_is_not_freed(monkeypatch: pytest.MonkeyPatch) -> None:

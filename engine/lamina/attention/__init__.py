@@ -1,7 +1,7 @@
 """Decode attention over index lists: partials of sets of tokens, and what joins them.
 
-The names here are the native ones, which take addresses. `lamina.attention.worker` has their face for torch
-tensors, `lamina.attention.reference` the same mathematics written plainly.
+The names here are the native ones, which take addresses. `lamina.attention.worker` wraps them for torch
+tensors.
 """
 
 from lamina._native import AttentionWorker, attention_isas, combine

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lamina import cuda_library
-from lamina.attention.views import require_views
+from lamina.attention.worker import Heads
 from lamina.cuda_library import CudaError
 
-_DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _PREVIOUS = 0
 
 
@@ -82,7 +81,7 @@ class _Layer:
     kept: tuple[Tensor, Tensor]  # the kernels know only addresses
 
 
-class CudaAttentionWorker:
+class CudaAttentionWorker(Heads):
     """Decode attention of one model's heads over a KV arena in GPU memory.
 
     Each iteration: plan(), then for each layer begin() when the queries are there and finish() when the new
@@ -91,6 +90,9 @@ class CudaAttentionWorker:
     Buffers have fixed addresses. So begin() and finish() can be captured in a CUDA graph, and a plan() before
     each replay gives it other lists, of as many rows.
     """
+
+    device_type = "cuda"
+    dtypes: ClassVar[dict[torch.dtype, int]] = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
     def __init__(
         self,
@@ -103,21 +105,17 @@ class CudaAttentionWorker:
         max_tokens: int,
         device: torch.device | str = "cuda",
     ) -> None:
-        if dtype not in _DTYPES:
-            raise ValueError(f"dtype is {dtype} but must be one of {', '.join(map(str, _DTYPES))}")
+        super().__init__(dtype, heads, kv_heads, head_dim)
         require_device()
-        self.dtype = dtype
-        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.max_batch, self.max_tokens = max_batch, max_tokens
         self.device = torch.device(device)
-        self.requests = 0
         self._layers: list[_Layer] = []
         self._q: Tensor | None = None  # from begin() to finish()
         self._offsets = self._empty((max_batch + 1,), torch.int32)
         self._slots = self._empty((max(max_tokens, 1),), torch.int32)
         self._out = self._empty((max_batch, heads, head_dim), torch.float32)
         self._lse = self._empty((max_batch, heads), torch.float32)
-        self._shape = _Attention(_DTYPES[dtype], heads, kv_heads, head_dim, 1.0, 0.0)
+        self._shape = _Attention(self.dtypes[dtype], heads, kv_heads, head_dim, 1.0, 0.0)
         needed = ctypes.c_size_t()
         with torch.cuda.device(self.device):
             cuda_library.call("workspace_bytes", self._shape, max_batch, ctypes.byref(needed))
@@ -127,10 +125,11 @@ class CudaAttentionWorker:
 
     def add_layer(self, k: Tensor, v: Tensor, *, scale: float, window: int = 0, softcap: float = 0.0) -> int:
         """The next layer's keys and values: views [slots, kv_heads, head_dim] with the same strides."""
-        require_views(k, v, self.dtype, self.kv_heads, self.head_dim)
+        self.require_views(k, v)
         assert k.is_cuda
         assert v.is_cuda
-        attention = _Attention(_DTYPES[self.dtype], self.heads, self.kv_heads, self.head_dim, scale, softcap)
+        heads = self.heads, self.kv_heads, self.head_dim
+        attention = _Attention(self.dtypes[self.dtype], *heads, scale, softcap)
         arena = _Arena(k.data_ptr(), v.data_ptr(), k.stride(0), k.stride(1))
         self._layers.append(_Layer(attention, arena, window, (k, v)))
         if window not in self._previous:
@@ -138,7 +137,7 @@ class CudaAttentionWorker:
         return len(self._layers) - 1
 
     def plan(self, slab: Lists, requests: NDArray[np.int64], rows: int | None = None) -> None:
-        """Once an iteration: whose tokens the calls that follow are about, the newest of each included."""
+        """Once an iteration: the requests whose tokens, newest included, the following calls attend to."""
         lists = [slab.indices(int(request)) for request in requests]
         offsets = np.cumsum([0, *map(len, lists)])
         self.plan_lists(offsets, np.concatenate(lists) if lists else np.empty(0, np.int32), rows)
@@ -146,7 +145,7 @@ class CudaAttentionWorker:
     def plan_lists(
         self, offsets: NDArray[np.int64] | Tensor, slots: NDArray[np.int32] | Tensor, rows: int | None = None
     ) -> None:
-        """As plan(), of lists given outright: request i has slots[offsets[i]:offsets[i + 1]].
+        """As plan(), of lists given directly: request i has slots[offsets[i]:offsets[i + 1]].
 
         The batch is filled up to `rows` with requests that have no tokens and whose results are zero. Copies
         from the host, so it is no part of a captured graph.
@@ -170,7 +169,7 @@ class CudaAttentionWorker:
     def begin(self, layer: int, q: Tensor) -> None:
         """Begin to attend from q [requests, heads, head_dim] to the previous tokens."""
         assert self._q is None, "begin() again before finish()"
-        self._check(q, self.heads, self.requests)
+        self.check(self.requests, q)
         known = self._layers[layer]
         workspace = self._workspace(self._previous[known.window])
         partial = self._partial(self._out, self._lse)
@@ -180,8 +179,7 @@ class CudaAttentionWorker:
     def finish(self, layer: int, k: Tensor, v: Tensor) -> Tensor:
         """Store the new tokens' k and v [requests, kv_heads, head_dim]; the output, shaped as q was."""
         assert self._q is not None, "finish() before begin()"
-        self._check(k, self.kv_heads, self.requests)
-        self._check(v, self.kv_heads, self.requests)
+        self.check(self.requests, None, k, v)
         known = self._layers[layer]
         out = torch.empty_like(self._q)
         q, k_at, v_at, out_at = (tensor.data_ptr() for tensor in (self._q, k, v, out))
@@ -197,7 +195,7 @@ class CudaAttentionWorker:
 
     def partial(self, layer: int, q: Tensor) -> tuple[Tensor, Tensor]:
         """Over all planned tokens: the output and the log of the softmax's denominator, both float32."""
-        self._check(q, self.heads, self.requests)
+        self.check(self.requests, q)
         known = self._layers[layer]
         out = self._empty(q.shape, torch.float32)
         lse = self._empty(q.shape[:2], torch.float32)
@@ -225,8 +223,7 @@ class CudaAttentionWorker:
     def append(self, layer: int, k: Tensor, v: Tensor, slots: NDArray[np.int32] | Tensor) -> None:
         """Store k and v [len(slots), kv_heads, head_dim] in these slots, as a prefill does."""
         where = _tensor(slots).to(self.device, torch.int32)
-        self._check(k, self.kv_heads, len(where))
-        self._check(v, self.kv_heads, len(where))
+        self.check(len(where), None, k, v)
         known = self._layers[layer]
         k_at, v_at, where_at = k.data_ptr(), v.data_ptr(), where.data_ptr()
         self._launch("append", known.attention, known.arena, k_at, v_at, where_at, len(where))
@@ -247,9 +244,3 @@ class CudaAttentionWorker:
 
     def _empty(self, shape: tuple[int, ...] | torch.Size, dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=self.device)
-
-    def _check(self, tensor: Tensor, heads: int, rows: int) -> None:
-        assert tensor.dtype == self.dtype
-        assert tensor.shape == (rows, heads, self.head_dim)
-        assert tensor.is_contiguous()
-        assert tensor.is_cuda

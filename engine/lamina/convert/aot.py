@@ -94,7 +94,9 @@ def _calls(kind: SliceClass, compiled: dict[int, _Compiled]) -> Code:
             body.append(f"{name_tuple(code.gives)} = run_{piece.name}([{', '.join(takes)}])")
         lines += ["", f"    {head}", *(f"        {line}" for line in [*body, return_line(program, position)])]
     lines += ["", f"    return {name_tuple([piece.name for piece in program.pieces])}", ""]
-    names = {f"run_{program.pieces[position].name}": code.run for position, code in compiled.items()}
+    names: dict[str, object] = {
+        f"run_{program.pieces[position].name}": code.run for position, code in compiled.items()
+    }
     return Code("\n".join(lines), names)
 
 
@@ -172,7 +174,7 @@ def _compile_to(path: Path, source: Code, example: list[Tensor], shapes: list[di
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent)
-        # Next to its final place, so that the rename is atomic and nobody loads half a library.
+        # Beside its final place, so that the rename is atomic and no process loads half a library.
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".compiling-") as folder:
             whole = str(Path(folder) / "piece.pt2")
             with torch.no_grad(), warnings.catch_warnings():
@@ -228,19 +230,19 @@ def _compiler() -> str:
 @lru_cache(maxsize=4)
 def _compiler_version(compiler: str) -> str:
     try:
-        found = subprocess.run(
+        answer = subprocess.run(
             [compiler, "--version"], capture_output=True, text=True, timeout=10, check=False
         )
     except (OSError, subprocess.SubprocessError):
         return "none"
-    return found.stdout.partition("\n")[0]
+    return answer.stdout.partition("\n")[0]
 
 
 @lru_cache(maxsize=1)
 def _processor_flags() -> str:
     # Compiled for the processor it is compiled on: a shared home folder may be seen by others.
     try:
-        found = re.search(r"^(flags|Features)\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        flags = re.search(r"^(flags|Features)\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
-        found = None
-    return found.group(2) if found else torch.backends.cpu.get_cpu_capability()
+        flags = None
+    return flags.group(2) if flags else torch.backends.cpu.get_cpu_capability()

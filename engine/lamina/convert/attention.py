@@ -1,6 +1,6 @@
 """What a model is shown in place of attention, masks and KV cache while it is traced.
 
-Each stand-in accepts exactly what decode attention needs and refuses anything else, so that a model which
+Every stand-in accepts exactly what decode attention needs and refuses anything else, so that a model which
 does more than attend causally to its own keys is never converted into one that does not.
 """
 
@@ -20,7 +20,7 @@ from lamina.convert.errors import ConversionError
 # A length that no model has: should it show up in the traced graph, the graph depends on the cache's length.
 CACHED = 7_914_919
 
-# Masks are asked what is seen from positions up to here: a window of this size or more is the whole context.
+# Masks are evaluated at positions up to this one: a window of this size or more is the whole context.
 _FARTHEST = 1 << 18
 _FUTURE = 8
 
@@ -61,10 +61,11 @@ class Mask:
 
 
 class Length:
-    """How long the cache is, in the hands of a model.
+    """The length of the cache, as the traced model sees it.
 
-    A model may add to it, ask whether there is a cache, and make a tensor of that length (a mask that nobody
-    uses, say; one that is used has a length that no model has). No number, lest anything else be computed.
+    A model may add to it, check whether there is a cache, and make a tensor of that length (such as a mask
+    that is never used; a used one would have a length that no model has). It is no number, so that nothing
+    else can be computed from it.
     """
 
     def __init__(self, value: int) -> None:
@@ -111,10 +112,10 @@ class Length:
 
 
 class TracedCache:
-    """A KV cache that holds nothing: it notes which layer stores what, and refuses any other state."""
+    """A KV cache that stores nothing: it records which layer stores what, and refuses any other state."""
 
     is_compileable = False
-    is_sliding: tuple[bool, ...] = ()  # which layers keep less than everything: asked for to size masks
+    is_sliding: tuple[bool, ...] = ()  # which layers keep only a window; models read it to size masks
 
     def __init__(self) -> None:
         self.layers = 0
@@ -153,7 +154,7 @@ tracing: ContextVar[TracedCache] = ContextVar("tracing")
 
 
 def _mask(*, mask_function: Any, attention_mask: Tensor | None, **_: object) -> Mask:
-    """The mask a model asks for, read by asking it which tokens are seen from a few positions."""
+    """The mask that a model builds, recognised by evaluating it at a few positions."""
     if attention_mask is not None:
         raise ConversionError("convert-padding-mask", "it builds a padding mask of its own")
     with _disable_current_modes():
@@ -169,7 +170,7 @@ def _mask(*, mask_function: Any, attention_mask: Tensor | None, **_: object) -> 
 
 
 def _seen(mask_function: Any, position: int) -> Tensor:
-    """Which tokens are seen from a position: those before it, itself, and a few of the future."""
+    """Which tokens are visible from a position: those before it, itself, and a few of the future."""
     zero, keys = torch.zeros((), dtype=torch.int64), torch.arange(position + _FUTURE)
     seen: Tensor = mask_function(zero, zero, torch.tensor(position), keys)
     return seen.broadcast_to(keys.shape)
@@ -200,7 +201,7 @@ def _attend(
         raise ConversionError(
             "convert-changes-stored-keys", f"{where} changes keys or values after they are stored"
         )
-    cache.keys = cache.values = None  # a second operator on the same keys is found out
+    cache.keys = cache.values = None  # a second operator on the same keys is refused
     if not isinstance(attention_mask, Mask):
         raise ConversionError("convert-no-mask", f"{where} does not say which tokens it may see")
     window = attention_mask.window

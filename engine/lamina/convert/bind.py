@@ -30,7 +30,9 @@ class BoundSlice:
     rest: Callable[[State], Context]
     logits: Callable[[Context, Tensor | None], Tensor]
 
-    def __init__(self, index: int, source: str, weights: tuple[Tensor, ...], pieces: dict[str, Any]) -> None:
+    def __init__(
+        self, index: int, source: str, weights: tuple[Tensor, ...], pieces: Mapping[str, Callable[..., Any]]
+    ) -> None:
         self.index = index
         self.source = source
         self.weights = weights
@@ -57,7 +59,9 @@ def bind_python(
 ) -> BoundSlice:
     """The slice as generated Python functions; `bound` is what its program is given beside weights."""
     program = kind.program
-    ready = [packed(program, value.name, each) for value, each in zip(program.weights, weights, strict=True)]
+    ready = [
+        packed(program, value.name, weight) for value, weight in zip(program.weights, weights, strict=True)
+    ]
     functions = kind.bind(device, *bound, *ready)
     names = [piece.name for piece in program.pieces]
     return BoundSlice(index, kind.source, tuple(ready), dict(zip(names, functions, strict=True)))

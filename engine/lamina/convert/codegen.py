@@ -8,7 +8,7 @@ is not in them is called as the traced operator itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,12 +76,12 @@ class Code:
     """Python source and the objects that its global names stand for."""
 
     text: str
-    names: dict[str, Any] = field(repr=False)
+    names: dict[str, object] = field(repr=False)
     operators: frozenset[str] = frozenset()  # in full, since the text has their bare names
 
     def function(self, name: str, file: str) -> Any:
         """Compile it, and return the function called `name`."""
-        space = dict(self.names)
+        space: dict[str, Any] = dict(self.names)
         exec(compile(self.text, file, "exec"), space)
         return space[name]
 
@@ -149,7 +149,7 @@ class _Writer:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self.names: dict[str, Any] = {}
+        self.names: dict[str, object] = {}
         self.operators: set[str] = set()
 
     def piece_lines(self, position: int, piece: Piece) -> list[str]:
@@ -162,7 +162,7 @@ class _Writer:
         return [head, *(f"    {line}" for line in [*body, return_line(self._program, position)])]
 
     def _last_uses(self, position: int, piece: Piece) -> dict[Name, list[Name]]:
-        """Which values nobody needs after an instruction: large batches make them expensive to keep."""
+        """Which values are unused after an instruction: large batches make them expensive to keep."""
         kept = {*self._program.kept_after(position), *piece.gives}
         made = {instruction.result for instruction in piece.instructions}
         last: dict[Name, Name] = {}
@@ -211,7 +211,7 @@ class _Writer:
         self.operators.add(f"{name} = {_in_full(instruction.op)}")
         return name
 
-    def _arguments(self, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+    def _arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         words = [self._text(arg) for arg in args]
         return ", ".join(words + [f"{key}={self._text(value)}" for key, value in kwargs.items()])
 

@@ -40,7 +40,7 @@ class Computed:
 
     op: Callable[..., Any]
     args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    kwargs: Mapping[str, Any]
 
     def uses(self) -> Iterator[Name]:
         """The constants it is computed from."""
@@ -182,22 +182,22 @@ class BoundConstants:
             raise ConversionError(
                 "convert-weight-missing", f"the weights lack {wanted.name}; do they belong to this model?"
             )
-        found = self._tensors[names[0]]
-        if tuple(found.shape) != wanted.shape:
+        weight = self._tensors[names[0]]
+        if tuple(weight.shape) != wanted.shape:
             raise ConversionError(
                 "convert-weight-shape",
-                f"the weight {wanted.name} has shape {list(found.shape)}, not {list(wanted.shape)}",
+                f"the weight {wanted.name} has shape {list(weight.shape)}, not {list(wanted.shape)}",
             )
-        if found.dtype.is_floating_point != wanted.dtype.is_floating_point or found.is_meta:
+        if weight.dtype.is_floating_point != wanted.dtype.is_floating_point or weight.is_meta:
             raise ConversionError(
                 "convert-weight-kind",
-                f"the weight {wanted.name} is {found.dtype} on {found.device}, not plain numbers",
+                f"the weight {wanted.name} is {weight.dtype} on {weight.device}, not plain numbers",
             )
         for name in names[1:]:
-            if not same_values(found, self._tensors[name]):
+            if not same_values(weight, self._tensors[name]):
                 raise ConversionError(
                     "convert-ties-differ",
                     f"the config ties {names[0]} and {name}, whose weights differ; set tie_word_embeddings "
                     "of the config to False, or leave one of them out",
                 )
-        return found.detach().to(self._device, wanted.dtype)
+        return weight.detach().to(self._device, wanted.dtype)

@@ -1,4 +1,4 @@
-"""The whole way from a model to slices, and what is known of them."""
+"""From a model to its slices: tracing, cutting, and what the result records."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Conversion(SlicedModel):
 
 
 def convert(model_or_path: object, dtype: torch.dtype | str | None = None, rope: str = "carry") -> Conversion:
-    """Cut a Hugging Face causal language model into slices; a ConversionError says in one sentence why not.
+    """Cut a Hugging Face causal language model into slices; a ConversionError gives the reason why not.
 
     `model_or_path` is a model folder, a config.json, a transformers config or a transformers model. Without
     `dtype` the config's (or the model's) is used. With `rope` "carry", RoPE tables are computed once and
@@ -88,12 +88,12 @@ def convert(model_or_path: object, dtype: torch.dtype | str | None = None, rope:
 
 
 _kept: dict[tuple[object, ...], SlicedModel] = {}
-# The graph that was traced last, and its logits: often the other rope mode is asked for next.
+# The graph that was traced last, and its logits: the other rope mode is often converted next.
 _graph: dict[tuple[object, ...], tuple[Traced, fx.Node]] = {}
 
 
 def _cut(source: Source, rope: str) -> SlicedModel:
-    """As the last time, if this architecture has been asked for before."""
+    """The slices of an architecture, from the cache if it was converted before."""
     config = source.config.to_json_string(use_diff=False)
     architecture = (config, source.model_class, source.dtype, source.experts)
     key = (*architecture, rope)
@@ -102,7 +102,7 @@ def _cut(source: Source, rope: str) -> SlicedModel:
         model = build_on_meta(source)  # and the caller's own is compared with it
         known = known or _cut_anew(model, source, rope, architecture)
     _kept.pop(key, None)
-    _kept[key] = known  # the last to be forgotten
+    _kept[key] = known  # most recently used
     if len(_kept) > _MOST_KEPT:
         del _kept[next(iter(_kept))]
     return known
@@ -138,10 +138,10 @@ def _cut_anew(
 def _check_logits(node: fx.Node, source: Source) -> None:
     spec, wanted = spec_of(node), (BATCH, source.config.vocab_size)
     if spec is None or spec.dims != wanted:
-        found = "no tensor" if spec is None else f"of shape {list(spec.dims)}"
+        shape = "no tensor" if spec is None else f"of shape {list(spec.dims)}"
         raise ConversionError(
             "convert-no-logits",
-            f"{source.label}: its output is {found}, not one logit for each of {wanted[1]} tokens; give the "
+            f"{source.label}: its output is {shape}, not one logit for each of {wanted[1]} tokens; give the "
             "causal language model",
         )
 

@@ -9,7 +9,7 @@ the next; the state handed between them is a ticket that notices when it is not 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -95,7 +95,7 @@ class _Graphed:
         self._captured: dict[int, _Captured] = {}
         self._run = 0
 
-    def pieces(self) -> dict[str, Any]:
+    def pieces(self) -> Mapping[str, Callable[..., Any]]:
         """The functions of a bound slice."""
         if len(self._program.pieces) == 1:
             return {"logits": self._logits}

@@ -76,13 +76,13 @@ class Network:
         return flow
 
     def _reaching_sink(self) -> set[int]:
-        found = {self.SINK}
-        queue = deque(found)
+        reaching = {self.SINK}
+        queue = deque(reaching)
         while queue:
             node = queue.popleft()
             for edge in self._edges[node]:
                 tail = self._heads[edge]
-                if self._left[edge ^ 1] and tail not in found:
-                    found.add(tail)
+                if self._left[edge ^ 1] and tail not in reaching:
+                    reaching.add(tail)
                     queue.append(tail)
-        return found
+        return reaching

@@ -1,4 +1,4 @@
-"""What is raised when a model cannot be converted: one sentence that names what and says why."""
+"""The error of models that cannot be converted, and foreign messages made short enough to quote."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from lamina.errors import CodedError
 
 
 class ConversionError(CodedError, ValueError):
-    """The model cannot be converted; the message is one sentence for the person who asked."""
+    """The model cannot be converted; the message is one sentence that names what and why."""
 
 
 def in_short(error: BaseException) -> str:
-    """Somebody else's error message on one line, short enough to quote in ours."""
+    """Another library's error message on one line, short enough to quote."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 200 else text[:197] + "..."

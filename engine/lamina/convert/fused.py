@@ -77,14 +77,14 @@ def split_fused(graph: fx.Graph) -> None:
 
 
 def _ancestors(node: fx.Node, levels: dict[fx.Node, int]) -> list[fx.Node]:
-    """What `node` needs of its own slice."""
-    level, found, stack = levels[node], {node: None}, [node]
+    """What `node` needs from its own slice."""
+    level, ancestors, stack = levels[node], {node: None}, [node]
     while stack:
         for argument in stack.pop().all_input_nodes:
-            if levels.get(argument) == level and argument.op == "call_function" and argument not in found:
-                found[argument] = None
+            if levels.get(argument) == level and argument.op == "call_function" and argument not in ancestors:
+                ancestors[argument] = None
                 stack.append(argument)
-    return list(found)
+    return list(ancestors)
 
 
 def _projection(node: fx.Node) -> _Projection | None:
@@ -119,14 +119,14 @@ def _split(graph: fx.Graph, projection: _Projection, needed: set[fx.Node]) -> No
 
 
 def _moved(node: fx.Node) -> list[fx.Node]:
-    found: dict[fx.Node, None] = {}
+    views: dict[fx.Node, None] = {}
     stack = [node]
     while stack:
         for user in stack.pop().users:
-            if op_name(user) in _MOVES and user not in found:
-                found[user] = None
+            if op_name(user) in _MOVES and user not in views:
+                views[user] = None
                 stack.append(user)
-    return sorted(found)
+    return sorted(views)
 
 
 def _roots(node: fx.Node, value: Any, needed: set[fx.Node]) -> list[tuple[fx.Node, Tensor]] | None:

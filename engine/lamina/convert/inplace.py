@@ -1,4 +1,4 @@
-"""Turn operators that write in place into pure ones, where nobody else can see the difference."""
+"""Turn operators that write in place into pure ones, where no other operator can see the difference."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lamina.convert.spec import spec_of
 
 _aten = torch.ops.aten
 
-# Made of other operators, but never handing on what they are given. Any other operator made of others may,
-# whatever its schema says: dropout in evaluation is its input, einsum may be a transpose.
+# Composite operators that never return their input. Any other composite operator may, whatever its schema
+# declares: dropout in evaluation is its input, einsum may be a transpose.
 _FRESH = frozenset(
     {
         *("linear", "matmul", "softmax", "log_softmax", "layer_norm", "rms_norm", "silu", "relu6", "selu"),
@@ -23,7 +23,7 @@ _FRESH = frozenset(
 
 
 def make_pure(node: fx.Node, label: str) -> None:
-    """Let those who read the changed tensor later read the pure operator's result instead."""
+    """Let later readers of the changed tensor read the pure operator's result instead."""
     target = node.target
     assert isinstance(target, torch._ops.OpOverload)
     changed = node.args[0] if node.args else None
@@ -57,12 +57,12 @@ def _pure(target: torch._ops.OpOverload, name: str) -> torch._ops.OpOverload | N
     ]
     if written != [0] or not name.endswith("_"):
         return None
-    found = getattr(getattr(_aten, name.removesuffix("_"), None), target._overloadname, None)
-    if found is None or target.namespace != "aten":
+    pure = getattr(getattr(_aten, name.removesuffix("_"), None), target._overloadname, None)
+    if pure is None or target.namespace != "aten":
         return None
-    assert isinstance(found, torch._ops.OpOverload)
-    assert not found._schema.is_mutable
-    return found
+    assert isinstance(pure, torch._ops.OpOverload)
+    assert not pure._schema.is_mutable
+    return pure
 
 
 def _owns_its_memory(node: fx.Node) -> bool:

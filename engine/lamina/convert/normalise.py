@@ -11,7 +11,6 @@ from torch import fx
 from lamina.convert.attention import CACHED
 from lamina.convert.errors import ConversionError
 from lamina.convert.inplace import make_pure
-from lamina.convert.mixing import refuse_mixing
 from lamina.convert.spec import BATCH, annotate, spec_of
 from lamina.convert.trace import Traced
 
@@ -21,6 +20,13 @@ ATTENTION = torch.ops.lamina.attention.default
 _CHECKS = frozenset({"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range_for_size"})
 _CASTS = frozenset({"to", "_to_copy", "type_as"})
 _IDENTITIES = frozenset({"alias", "detach", "detach_", "lift_fresh", "lift_fresh_copy"})
+_REDUCTIONS = frozenset(
+    {
+        *("sum", "mean", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "var", "std", "var_mean"),
+        *("softmax", "_softmax", "log_softmax", "_log_softmax", "logsumexp", "norm", "linalg_vector_norm"),
+        *("cumsum", "cumprod", "cummax", "cummin", "sort", "argsort", "topk", "median", "kthvalue"),
+    }
+)
 # How torch.export names a size that only the values decide.
 _UNKNOWN_SIZE = re.compile(r"\bu\d+\b")
 _RESHAPES = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default)
@@ -53,7 +59,7 @@ def normalise(traced: Traced, label: str) -> fx.Node:
     logits = graph.output_node().args[0][0]  # type: ignore[index]
     assert isinstance(logits, fx.Node)
     _erase_unused(graph)
-    refuse_mixing(graph, label)
+    _refuse_mixing(graph, label)
     if any(
         CACHED <= number <= CACHED + 1
         for node in graph.nodes
@@ -208,3 +214,38 @@ def _erase_unused(graph: fx.Graph) -> None:
     for node in reversed(list(graph.nodes)):
         if node.op == "call_function" and not node.users:
             graph.erase_node(node)
+
+
+def _refuse_mixing(graph: fx.Graph, label: str) -> None:
+    """Raise a ConversionError if numbers of different requests are added, sorted or normalised together.
+
+    Whole numbers may be: experts are handed their tokens by sorting and counting the experts' indices.
+    """
+    for node in graph.nodes:
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload):
+            continue
+        name = target._schema.name.partition("::")[2]
+        if name in _REDUCTIONS and _over_batch(node, target):
+            raise ConversionError(
+                "convert-mixes-requests",
+                f"{label}: it computes over all requests of a batch ({name}), so a request's output would "
+                "depend on its neighbours",
+            )
+
+
+def _over_batch(node: fx.Node, target: torch._ops.OpOverload) -> bool:
+    source = node.args[0] if node.args else None
+    spec = spec_of(source) if isinstance(source, fx.Node) else None
+    if spec is None or not spec.dtype.is_floating_point:
+        return False
+    names = [argument.name for argument in target._schema.arguments]
+    if "other" in names:  # the larger of two tensors
+        return False
+    chosen: Any = None
+    if "dim" in names:
+        place = names.index("dim")
+        default = target._schema.arguments[place].default_value
+        chosen = node.args[place] if place < len(node.args) else node.kwargs.get("dim", default)
+    dims = [chosen] if isinstance(chosen, int) else list(chosen or range(len(spec.dims)))
+    return any(isinstance(spec.dims[dim], str) for dim in dims)

@@ -139,14 +139,14 @@ def _cut(attention: fx.Node, carried: list[fx.Node], candidates: list[fx.Node], 
 
 
 def _needed(attention: fx.Node, candidates: set[fx.Node]) -> set[fx.Node]:
-    found: set[fx.Node] = set()
+    needed: set[fx.Node] = set()
     stack = [attention]
     while stack:
         for argument in stack.pop().all_input_nodes:
-            if argument in candidates and argument not in found:
-                found.add(argument)
+            if argument in candidates and argument not in needed:
+                needed.add(argument)
                 stack.append(argument)
-    return found
+    return needed
 
 
 class _Uses:
@@ -169,6 +169,6 @@ class _Uses:
 
     def bytes(self, node: fx.Node) -> int:
         if node in self._inputs:
-            return 0  # whoever runs a slice knows for which tokens
+            return 0  # every worker knows which tokens it runs
         spec = spec_of(node)
         return _NEVER_CUT if spec is None else spec.bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -33,7 +33,7 @@ class Instruction:
     result: Name
     op: Callable[..., Any]
     args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    kwargs: Mapping[str, Any]
     spec: Spec | None  # None for a tuple of tensors or a size
 
     @property
@@ -107,9 +107,9 @@ COLLECTIVE, RANK = Name("collective"), Name("rank")
 
 
 class Collective(Protocol):
-    """How one rank agrees with the others. All ranks call the same methods in the same order.
+    """How one rank combines values with the others. All ranks call the same methods in the same order.
 
-    What is given is contiguous, and nobody else needs it; what is returned must outlive later calls.
+    The argument is contiguous and not used afterwards; the result must outlive later calls.
     """
 
     def all_reduce(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Which models are refused from their config alone, and in which words."""
+"""Which models are refused from their config alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def refuse_config(config: Any, label: str) -> None:
     if getattr(config, "alibi", False) or config.model_type in {"bloom", "mpt"}:
         raise ConversionError(
             "convert-alibi",
-            f"{label}: its attention is biased by distance (ALiBi), which no worker here computes",
+            f"{label}: its attention is biased by distance (ALiBi), which attention workers do not compute",
         )
     if getattr(config, "is_causal", True) is False or getattr(config, "use_bidirectional_attention", False):
         raise ConversionError(

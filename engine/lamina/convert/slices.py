@@ -6,6 +6,7 @@ are computed, and attention over the earlier tokens runs while the rest is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +90,7 @@ class _Builder:
     def build(self, following: list[fx.Node]) -> tuple[Draft, list[fx.Node]]:
         """The slice that gives the values of `following`, and the values it must be given itself."""
         pieces: list[Piece] = []
-        if self._attended is None:  # whoever starts a step gives both, used or not
+        if self._attended is None:  # both are always given at the start of a step, used or not
             self._name(self._traced.tokens)
             self._name(self._traced.positions)
         if self._index < len(self._parts.attentions):
@@ -127,19 +128,19 @@ class _Builder:
 
     def _missing(self, wanted: list[fx.Node]) -> list[fx.Node]:
         """What must still run in this slice for `wanted`, in the model's own order."""
-        found: set[fx.Node] = set()
+        missing: set[fx.Node] = set()
         stack = list(wanted)
         while stack:
             node = stack.pop()
             sized = "size" in node.meta  # a number: every piece asks for it again instead of being handed it
-            if node in found or (node in self._names and not sized):
+            if node in missing or (node in self._names and not sized):
                 continue
             if node in self._members or node in self._parts.repeated:
-                found.add(node)
+                missing.add(node)
                 stack += node.all_input_nodes
                 if spec_of(node) is None and not sized:  # the members of a tuple are taken out at once
-                    found.update(user for user in node.users if user in self._members)
-        return self._by_first_use(sorted(found, key=self._order.__getitem__))
+                    missing.update(user for user in node.users if user in self._members)
+        return self._by_first_use(sorted(missing, key=self._order.__getitem__))
 
     def _by_first_use(self, nodes: list[fx.Node]) -> list[fx.Node]:
         """Repeated ones, of which the graph has one for all slices, just before what first needs them."""
@@ -168,7 +169,7 @@ class _Builder:
         given: Any = fx.map_arg((node.args, node.kwargs), lambda used: self._name(used, direct=direct))  # type: ignore[arg-type]
         self._emit(node, node.target, given[0], dict(given[1]))
 
-    def _emit(self, node: fx.Node, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _emit(self, node: fx.Node, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         name = self._fresh(op_name(node))
         spec = spec_of(node)
         self._append(name, op, args, kwargs, spec)
@@ -179,7 +180,7 @@ class _Builder:
         name: Name,
         op: Any,
         args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        kwargs: Mapping[str, Any],
         spec: Spec | None,
     ) -> None:
         self._code.append(Instruction(name, op, args, kwargs, spec))

@@ -38,7 +38,7 @@ class Source:
 
 
 def open_source(source: object, wanted: torch.dtype | str | None) -> Source:
-    """Read what `source` says about the architecture; a ConversionError says what is wrong with it."""
+    """Read what `source` says about the architecture; a ConversionError gives what is wrong with it."""
     dtype = None if wanted is None else _checked_dtype(wanted, "convert()")
     if isinstance(source, PreTrainedModel):
         return _from_model(source, dtype)
@@ -79,7 +79,7 @@ def _build(source: Source, experts: str | None) -> PreTrainedModel:
     try:
         with torch.device("meta"):
             model: PreTrainedModel = build(config, **options)
-    except Exception as error:  # a hundred model files of somebody else's may fail in their own ways
+    except Exception as error:  # any of transformers' model files may fail in its own way
         if isinstance(error, KeyError) and error.args == (
             "lamina",
         ):  # a table of attention classes of its own
@@ -194,12 +194,12 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 def _checked_dtype(dtype: object, label: str) -> torch.dtype:
     """One of the types that slices compute in, by itself or by its name."""
-    found = getattr(torch, dtype.removeprefix("torch."), dtype) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype) or found not in _DTYPES:
+    chosen = getattr(torch, dtype.removeprefix("torch."), dtype) if isinstance(dtype, str) else dtype
+    if not isinstance(chosen, torch.dtype) or chosen not in _DTYPES:
         raise ConversionError(
             "convert-dtype", f"{label}: dtype {dtype} is not float32, float16 or bfloat16; choose one of them"
         )
-    return found
+    return chosen
 
 
 def _token_ids(value: object) -> tuple[int, ...]:

@@ -59,7 +59,7 @@ class _DecodeStep(nn.Module):
 
 
 def trace(model: PreTrainedModel, label: str) -> Traced:
-    """The graph of `model`, which is on the meta device; a ConversionError says why there is none."""
+    """The graph of `model`, which is on the meta device; a ConversionError says why it has none."""
     cache = TracedCache()
     exported = _export(_DecodeStep(model, cache), cache, label)
     traced = _read(exported, label)
@@ -79,7 +79,7 @@ def _export(step: nn.Module, cache: TracedCache, label: str) -> ExportedProgram:
     batch = {0: Dim("B", min=1, max=MOST_REQUESTS)}
     active = tracing.set(cache)
     try:
-        # Deprecations inside transformers and torch are not for the person who converts a model.
+        # Deprecations inside transformers and torch do not concern users.
         with torch.no_grad(), warnings.catch_warnings(), _without_bookkeeping():
             warnings.simplefilter("ignore")
             return export(step, (example, example.clone()), dynamic_shapes=(batch, batch), strict=False)
@@ -95,7 +95,7 @@ def _export(step: nn.Module, cache: TracedCache, label: str) -> ExportedProgram:
 
 @contextmanager
 def _without_bookkeeping() -> Iterator[None]:
-    """Spare export what nobody needs here, which is 40% of the time of an 80-layer model.
+    """Turn off bookkeeping of export that is not needed here, which is 40% of the time of an 80-layer model.
 
     A stack trace for each node (not in every torch), code for each intermediate module, and looking for
     garbage among objects that all live until the graph is done.

@@ -1,7 +1,7 @@
 """Whether a model object still computes what its class and config say.
 
 Only the class and the config are converted. Hooks, replaced modules, adapters, changed numbers and tables
-live in the object alone: each is found here and refused, since the slices would leave it out.
+exist only in the object: they are detected here and refused, since the slices would leave them out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HARMLESS = frozenset(
     }
 )
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-# transformers leaves hooks behind where hidden states were asked for once; they only look.
+# transformers leaves hooks behind after returning hidden states once; they only read.
 _ONLY_LOOKS = "transformers.utils.output_capturing"
 
 
@@ -94,7 +94,7 @@ def _difference(given: nn.Module | None, built: nn.Module | None) -> str | None:
         return f"is of class {type(given).__name__}, not {type(built).__name__} as its config says"
     if any(_changes(hook) for hooks in _HOOKS for hook in getattr(given, hooks).values()):
         return "has hooks around its forward"
-    # accelerate moves weights about in such a forward, and says so.
+    # accelerate moves weights about in such a forward, which it marks.
     if "forward" in given.__dict__ and "forward" not in built.__dict__ and not hasattr(given, "_hf_hook"):
         return "has a forward of its own"
     if (names := {*given._buffers} ^ {*built._buffers}) != set():

@@ -1,4 +1,4 @@
-"""Where a server is to be found: known before anything of it is loaded."""
+"""A server's address, checked and bound before the rest of the server is loaded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine can reach it."""
+    """Whether only this machine can reach it."""
     if host == "localhost":
         return True
     try:
@@ -17,15 +17,15 @@ def is_loopback(host: str) -> bool:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket with its address, which does not listen yet; an OSError if it cannot be had."""
+    """A socket with its address, which does not listen yet; an OSError if it cannot be bound."""
     family, kind, protocol_, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    found = socket.socket(family, kind, protocol_)
+    bound_socket = socket.socket(family, kind, protocol_)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
+        bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound_socket.bind(address)
     except BaseException:
-        found.close()
+        bound_socket.close()
         raise
-    return found
+    return bound_socket

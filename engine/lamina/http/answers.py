@@ -7,7 +7,7 @@ from typing import Literal, NotRequired
 from pydantic import with_config
 from typing_extensions import TypedDict
 
-# Nothing else is in an answer: whoever checks answers against the description notices an undocumented field.
+# Nothing else is in an answer, so that checks against the description notice an undocumented field.
 _exact = with_config({"extra": "forbid"})
 
 
@@ -81,7 +81,7 @@ class CompletionChoice(TypedDict):
 
 @_exact
 class CompletionAnswer(TypedDict):
-    """POST /v1/completions; a stream's chunks have the same form, and usage only where it was asked for."""
+    """POST /v1/completions; a stream's chunks have the same form, and usage only where it was requested."""
 
     id: str
     object: Literal["text_completion"]

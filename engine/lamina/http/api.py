@@ -1,4 +1,4 @@
-"""The bodies of requests, as they are checked and as /openapi.json tells of them."""
+"""The bodies of requests, as they are checked and described in /openapi.json."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMPLETION_TOKENS = 16  # OpenAI's default of max_tokens
 CHAT_TOKENS = 1024  # memory is kept for them: a chat that does not say must not take it all
 
 TokenId = Annotated[StrictInt, Field(ge=0, lt=INT64)]
-# Of a list only the first wrong item is told: millions of them would keep the event loop for a minute.
+# Of a list only the first wrong item is reported: millions would block the event loop for a minute.
 Tokens = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 Text = Annotated[str, Field(min_length=1)]
 
@@ -44,7 +44,7 @@ class CompletionRequest(GenerationRequest):
         return self.max_tokens or COMPLETION_TOKENS
 
     def most_logprobs(self) -> int | None:
-        """Likeliest tokens to be told of; None if none at all."""
+        """How many of the likeliest tokens to report; None without log-probabilities."""
         return self.logprobs
 
     @property
@@ -66,7 +66,7 @@ class Part(BaseModel):
 
 
 class Message(BaseModel):
-    """What somebody said in a conversation."""
+    """One message of a conversation."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -118,5 +118,5 @@ class ChatRequest(GenerationRequest):
         return self.max_completion_tokens or self.max_tokens or max(1, min(room, CHAT_TOKENS))
 
     def most_logprobs(self) -> int | None:
-        """Likeliest tokens to be told of; None if none at all."""
+        """How many of the likeliest tokens to report; None without log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None

@@ -145,10 +145,10 @@ def _operation(app: FastAPI, service: Service) -> None:
 
 
 async def _body(request: Request, model: type[Body]) -> Body:
-    """A request's body, checked as it is parsed; an ApiError that says what is wrong with it."""
+    """A request's body, checked as it is parsed; an ApiError if it is wrong."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
-        # A page in a browser cannot send this type to another's server without having asked it.
+        # A web page cannot send this type to a foreign server without a preflight request.
         raise ApiError(415, "send the body as content-type: application/json", code="content_type")
     try:
         return model.model_validate_json(await request.body())
@@ -179,7 +179,7 @@ def _sentence(error: ValidationError) -> ApiError:
 async def _api_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     if error.status == 413:
-        raise error  # the guard knows how to hang up on somebody who still sends
+        raise error  # the guard hangs up on a client that is still sending
     return JSONResponse(error.answer(), error.status, error.headers)
 
 
@@ -204,7 +204,7 @@ async def _bug(_: Request, error: Exception) -> Response:
 
 
 def _body_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The part of an endpoint's description that says what is posted to it."""
+    """The part of an endpoint's description about its request body."""
     schema = {"$ref": REFERENCE.format(model=model.__name__)}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 

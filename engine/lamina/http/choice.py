@@ -17,7 +17,7 @@ BROKEN = "\ufffd"
 # Bytes of a character that its last one completes.
 MOST_MISSING = 3
 # Tokens that are decoded once more with each new one. Text that is nothing but broken characters for so
-# long is told as it is.
+# long is sent as it is.
 LONGEST_WINDOW = 48
 
 
@@ -34,7 +34,7 @@ class Delta:
 
 
 class Choice:
-    """What has come of it so far."""
+    """The sequence so far."""
 
     def __init__(
         self, index: int, request: GenerationRequest, prompt: Sequence[int], tokenizer: Tokenizer | None
@@ -59,8 +59,8 @@ class Choice:
         delta = Delta(tokens=piece.tokens)
         if self._detokenizer:
             delta.text = self._read(piece, self._detokenizer)
-        if self._stops.found is not None:
-            self.finish_reason, self.stop_reason = "stop", self._stops.found
+        if self._stops.met is not None:
+            self.finish_reason, self.stop_reason = "stop", self._stops.met
         elif piece.finish_reason:
             self._finish(piece, delta)
         self.tokens += len(delta.tokens)
@@ -77,8 +77,8 @@ class Choice:
     def _finish(self, piece: Piece, delta: Delta) -> None:
         if self._detokenizer:
             delta.text += self._stops.feed(self._detokenizer.flush())
-            if self._stops.found is not None:
-                self.finish_reason, self.stop_reason = "stop", self._stops.found
+            if self._stops.met is not None:
+                self.finish_reason, self.stop_reason = "stop", self._stops.met
                 return
             delta.text += self._stops.flush()
         self.finish_reason = "stop" if piece.finish_reason == "stop" else "length"
@@ -101,7 +101,7 @@ class Detokenizer:
     """Adds up to what decoding all tokens at once gives.
 
     A token's text depends on its neighbours: a few tokens before a new one are decoded with it. A character
-    may be spread over several tokens: it is told when it is whole.
+    may be spread over several tokens: it is sent once it is whole.
     """
 
     def __init__(self, tokenizer: Decodes, *, skip_special: bool = True) -> None:
@@ -146,25 +146,25 @@ class StopStrings:
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         self._stops, self._include = stops, include
         self._held = ""
-        self.found: str | None = None
+        self.met: str | None = None
 
     def feed(self, text: str) -> str:
-        """The part of it, and of what was held back, that can be told now."""
+        """The part of it, and of what was held back, that can be sent now."""
         if not self._stops:
             return text
         text = self._held + text
         places = [(place, stop) for stop in self._stops if (place := text.find(stop)) >= 0]
         if places:
             # Of those that end first the one that begins first.
-            place, self.found = min(places, key=lambda at: (at[0] + len(at[1]), at[0]))
+            place, self.met = min(places, key=lambda at: (at[0] + len(at[1]), at[0]))
             self._held = ""
-            return text[: place + len(self.found)] if self._include else text[:place]
+            return text[: place + len(self.met)] if self._include else text[:place]
         keep = max(_overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
     def flush(self) -> str:
-        """What was held back for nothing."""
+        """What was held back and was no stop string."""
         held, self._held = self._held, ""
         return held
 

@@ -155,7 +155,7 @@ class Driver:
             self._failed()
 
     def _turn(self) -> None:
-        """What has been asked for, and one step."""
+        """Handle what has been queued, and run one step."""
         with self._wake:
             while not (self._arrived or self._called_off or self._questions or self.closed):
                 if not self.engine.idle:

@@ -1,4 +1,4 @@
-"""What the API says when it says no: OpenAI's error format, and which status goes with what."""
+"""Errors in OpenAI's format, and which status goes with what."""
 
 from __future__ import annotations
 

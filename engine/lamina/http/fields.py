@@ -45,7 +45,7 @@ def _distinct(values: Iterable[Any]) -> Iterable[Any]:
 
 
 class StreamOptions(BaseModel):
-    """What a stream tells beside its text."""
+    """What a stream has beside its text."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -13,7 +13,7 @@ from lamina.http.service import Service
 from lamina.http.stream import Message, Receive, Send
 
 App = Callable[[Any, Receive, Send], Awaitable[None]]
-# Who may ask without a key: what balances load knows none.
+# Open without a key: load balancers have none.
 OPEN = ("/health",)
 POSTS = ("/v1/completions", "/v1/chat/completions")
 PATHS = (*POSTS, "/v1/models", "/health", "/metrics", "/version", "/openapi.json")
@@ -36,11 +36,11 @@ class Guard:
             await self._app(scope, receive, send)
             return
         path = scope["path"]
-        told = path if path in PATHS else "other"
+        label = path if path in PATHS else "other"
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._service.meter.answers[told, message["status"]] += 1
+                self._service.meter.answers[label, message["status"]] += 1
             await send(message)
 
         headers = dict(scope["headers"])
@@ -90,7 +90,7 @@ class Guard:
             )
 
     def _bounded(self, receive: Receive) -> Receive:
-        """The same, until too much has come."""
+        """The same, refused once it is too large."""
         size = 0
 
         async def bounded() -> Message:
@@ -104,7 +104,7 @@ class Guard:
 
 
 async def _refuse(error: ApiError, send: Send, receive: Receive, *, linger: bool) -> None:
-    """Say no; of a body that is too large, after its sender has had a moment to hear it."""
+    """Answer with the error; where a body is too large, give its sender a moment to read it."""
     body = error.body()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
     encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]

@@ -24,7 +24,7 @@ GAPS_S = (
 )  # fmt: skip
 WAITS_S = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
-# How often workers are asked how long they have worked, while there are requests.
+# How often workers report how long they have worked, while there are requests.
 ASK_S = 1.0
 
 

@@ -10,7 +10,7 @@ from lamina.http.errors import ApiError
 from lamina.http.guard import LINGER_S
 from lamina.http.service import Limits
 
-# A request line and headers; nobody needs more.
+# A request line and headers; more is abuse.
 MOST_HEADER_BYTES = 65_536
 
 
@@ -74,7 +74,7 @@ def protocol(limits: Limits) -> type[HttpToolsProtocol]:
 
         def _too_slow(self) -> None:
             if self.cycle and not self.cycle.response_complete:
-                self.transport.abort()  # in the middle of a body: whoever reads it hears of it
+                self.transport.abort()  # in the middle of a body: its reader is notified
             elif not self.transport.is_closing():
                 why = f"no whole request has come in {limits.client_s:g} s"
                 self._refuse(ApiError(408, why, code="too_slow"))
@@ -89,7 +89,7 @@ def protocol(limits: Limits) -> type[HttpToolsProtocol]:
                 if self.cycle.response_started:
                     self.transport.abort()  # in the middle of an answer there is no room for another
                     return
-                # Whoever waits for the rest of this request hears that its client is gone, and says nothing.
+                # The reader of this request's body is notified that the client is gone, and does not answer.
                 self.cycle.disconnected = True
                 self.cycle.message_event.set()
             body = error.body()

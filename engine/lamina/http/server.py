@@ -23,7 +23,7 @@ LAST_WORDS_S = 2.0
 
 
 class _Server(uvicorn.Server):
-    """Whose signals are ours."""
+    """Leaves signals to `Serving`."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -58,7 +58,7 @@ class Serving:
         self._verbose = verbose
 
     def run(self) -> str | None:
-        """Serve until a signal, or until the engine has failed: then it says why."""
+        """Serve until a signal, or until the engine has failed: then the reason."""
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         if self._verbose:
             access = logging.getLogger("uvicorn.access")
@@ -107,7 +107,7 @@ class Serving:
             wait.cancel()
 
     async def _drain(self) -> None:
-        """Let those who are served be served, for a while; nobody else is taken in."""
+        """Finish the requests under way, for a while; no others are taken in."""
         service = self._service
         service.draining = True
         await self._all_sent(0 if service.driver.error else service.limits.drain_s)

@@ -189,7 +189,7 @@ class Service:
         if logprobs is not None and most > MOST_LOGPROB_TOKENS:
             raise ApiError(
                 400,
-                f"logprobs are told of at most {MOST_LOGPROB_TOKENS:,} tokens of an answer: ask for "
+                f"logprobs are given for at most {MOST_LOGPROB_TOKENS:,} tokens of an answer: ask for "
                 "fewer tokens",
                 param="logprobs",
             )

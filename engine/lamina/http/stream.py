@@ -1,4 +1,4 @@
-"""Answers on their way to a client, who may read slowly, or leave."""
+"""Answers on their way to a client, which may read slowly, or leave."""
 
 from __future__ import annotations
 

@@ -37,21 +37,21 @@ class Tokenizer:
 
             known: Any = transformers
             if (path / "tokenizer_config.json").is_file():
-                found = known.AutoTokenizer.from_pretrained(
+                loaded = known.AutoTokenizer.from_pretrained(
                     str(path), local_files_only=True, trust_remote_code=False
                 )
             else:
-                found = known.PreTrainedTokenizerFast(tokenizer_file=str(path / FILE))
+                loaded = known.PreTrainedTokenizerFast(tokenizer_file=str(path / FILE))
         except Exception as error:
             raise TokenizerError(
                 "tokenizer-unreadable", f"{path} is no tokenizer that can be read: {error}"
             ) from error
-        backend = getattr(found, "backend_tokenizer", None)
+        backend = getattr(loaded, "backend_tokenizer", None)
         if not isinstance(backend, tokenizers.Tokenizer):
             raise TokenizerError(
                 "tokenizer-no-file", f"{path} has no {FILE}, which is the only kind that is served"
             )
-        return Tokenizer(backend, found if getattr(found, "chat_template", None) else None)
+        return Tokenizer(backend, loaded if getattr(loaded, "chat_template", None) else None)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         ids: list[int] = self._backend.encode(text, add_special_tokens=special).ids

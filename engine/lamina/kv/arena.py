@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import mmap
 from dataclasses import dataclass
@@ -10,12 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lamina import cuda_library
 from lamina._native import Slab
 from lamina.errors import CodedError
-from lamina.kv.managed import managed_zeros
 from lamina.kv.paging import Pager
 
-# More host memory than this beside the device's is a slip of the keyboard.
+# More host memory than this beside the device's is a typing mistake.
 MOST_OVERCOMMIT = 1000
 
 
@@ -49,7 +50,7 @@ class Arena:
     then at least a token's heads in one stretch.
 
     `overcommit` adds that share of slots in host memory, for which the device's make room page by page: see
-    `Pager`, and for a GPU `managed_zeros`. Without it a full arena is full.
+    `Pager`, and for a GPU `_managed_zeros`. Without it a full arena is full.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Arena:
         if on_host:
             self.storage = _zeros(size, shape.dtype)
         elif pages:
-            self.storage = managed_zeros(size, shape.dtype, torch.device(device))
+            self.storage = _managed_zeros(size, shape.dtype, torch.device(device))
         else:
             self.storage = torch.zeros(size, dtype=shape.dtype, device=device)
         self.slab = Slab(slots)
@@ -108,11 +109,11 @@ class Arena:
         self.slab.fork(parent, child, n)
 
     def release(self, requests: NDArray[np.int64]) -> None:
-        """Forget requests; slots that nobody else shares are free."""
+        """Forget requests; slots that no other request shares become free."""
         self.slab.release(requests)
 
     def write(self, layer: int, slots: NDArray[np.int32], keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Put K and V of many tokens of a layer, [tokens, kv_heads, head_dim], where they belong."""
+        """Store K and V of many tokens of a layer, [tokens, kv_heads, head_dim], in their slots."""
         rows = torch.from_numpy(self.physical(slots)).to(self.storage.device, torch.int64)
         self.keys(layer).index_copy_(0, rows, keys)
         self.values(layer).index_copy_(0, rows, values)
@@ -152,8 +153,38 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     except (OSError, ValueError, OverflowError) as error:
         raise ArenaError(
             "arena-too-large",
-            f"an arena of {nbytes / 1e9:,.1f} GB cannot be had ({error}): ask for fewer tokens",
+            f"an arena of {nbytes / 1e9:,.1f} GB cannot be allocated ({error}): ask for fewer tokens",
         ) from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+class _Managed:
+    """A stretch of managed memory, in the form in which torch takes over foreign memory."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._address = ctypes.c_void_p()  # before the call, which may fail: there is then nothing to free
+        cuda_library.call("allocate_managed", nbytes, ctypes.byref(self._address))
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (self._address.value, False),
+            "version": 3,
+        }
+
+    def __del__(self) -> None:
+        if self._address:
+            cuda_library.call("free_managed", self._address)
+
+
+def _managed_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros that the driver moves to the device when they are used, and away when others need the room.
+
+    Not verified on hardware. The driver counts its faults where only its profiler sees them: they are not
+    counted here.
+    """
+    with torch.cuda.device(device):
+        # The tensor keeps what it was made of alive, and that frees the memory.
+        flat = torch.as_tensor(_Managed(math.prod(shape) * dtype.itemsize), device=device)
+        return flat.zero_().view(dtype).view(shape)

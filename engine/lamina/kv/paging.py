@@ -62,8 +62,8 @@ class Pager:
     def physical(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
         """Where slots are now."""
         page, place = np.divmod(slots, np.int32(PAGE_TOKENS))
-        found: NDArray[np.int32] = self._frame_of[page] * np.int32(PAGE_TOKENS) + place
-        return found
+        where: NDArray[np.int32] = self._frame_of[page] * np.int32(PAGE_TOKENS) + place
+        return where
 
     def fetch(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
         """Bring what an iteration reads to the device, as far as it fits; where its slots are then."""

@@ -1,4 +1,4 @@
-"""Whether a folder's weights can be loaded at all, found out before anything is."""
+"""Whether a folder's weights can be loaded at all, checked before anything is loaded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from lamina.errors import CodedError
 
@@ -40,7 +40,7 @@ def require_sound(folder: Path, named: object = None) -> None:
                 )
     except OSError as error:
         raise CheckpointError(
-            "checkpoint-unreadable", f"{folder}: its weights cannot be read ({error}); mend that first"
+            "checkpoint-unreadable", f"{folder}: its weights cannot be read ({error}); repair that first"
         ) from error
 
 
@@ -111,14 +111,14 @@ def _weight_map(index: Path) -> dict[str, str]:
     if not isinstance(places, dict) or not places:
         raise wrong("it has no weight_map with tensors")
     for tensor, file in places.items():
-        # A link is fine, as the cache of Hugging Face has them; a path could lead to anybody's file.
+        # A link is fine, as the cache of Hugging Face has them; a path could lead to any file.
         if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
             raise wrong(f"{tensor!r} is in {file!r}, and not in a .safetensors file of this folder")
     return places
 
 
 def _tensors(shard: Path) -> set[str]:
-    """The names of a file's tensors, once all that its header says fits together and fills the file."""
+    """The names of a file's tensors, after checking that its header is consistent and fills the file."""
     header, start = _header(shard)
     stretches = {name: _stretch(shard, name, facts) for name, facts in header.items()}
     due = 0
@@ -135,8 +135,8 @@ def _tensors(shard: Path) -> set[str]:
     return set(stretches)
 
 
-def _header(shard: Path) -> tuple[dict[str, Any], int]:
-    """What a safetensors file says of its tensors, and where their data begins."""
+def _header(shard: Path) -> tuple[dict[str, object], int]:
+    """A safetensors file's header, and where the data begins."""
     size = shard.stat().st_size
     with shard.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -157,7 +157,7 @@ def _header(shard: Path) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-def _stretch(shard: Path, name: str, facts: Any) -> tuple[int, int]:
+def _stretch(shard: Path, name: str, facts: object) -> tuple[int, int]:
     """Where in the data a tensor begins and ends."""
     if not isinstance(facts, dict) or not isinstance(facts.get("dtype"), str):
         raise _damaged(shard, f"{name!r} has no dtype")

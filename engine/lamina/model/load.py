@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -52,12 +52,12 @@ def load_original(
                 use_safetensors=True,
                 local_files_only=True,
                 trust_remote_code=False,
-                # Told of in the report, and refused below.
+                # Listed in the report, and refused below.
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
         except Exception as error:
-            # What transformers trips over in a damaged folder can raise anything.
+            # A damaged folder can make transformers raise anything.
             raise CheckpointError(
                 "checkpoint-unloadable",
                 f"{folder}: transformers cannot load it ({_first_line(error)}); fetch it again",
@@ -66,7 +66,7 @@ def load_original(
     return _ready(model)
 
 
-def _require_complete(folder: Path, report: dict[str, Any]) -> None:
+def _require_complete(folder: Path, report: Mapping[str, Iterable[Any]]) -> None:
     """transformers makes up what a checkpoint lacks; a served model must not be made up."""
     mismatched = sorted(
         str(entry[0] if isinstance(entry, tuple) else entry) for entry in report["mismatched_keys"]
@@ -101,7 +101,7 @@ def _ready(model: transformers.PreTrainedModel) -> transformers.PreTrainedModel:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep transformers' bars and reports off the terminal: what matters of them is said in one sentence."""
+    """Keep transformers' bars and reports off the terminal: what matters in them becomes one sentence."""
     import transformers
 
     logger = logging.getLogger("transformers")

@@ -85,7 +85,7 @@ def causal(q: Tensor, keys: Tensor, values: Tensor, op: AttentionOp) -> Tensor:
     seen = others <= at
     if op.window:
         seen &= others > at - op.window
-    queries, keys, values = (each.transpose(0, 1) for each in (q, keys, values))
+    queries, keys, values = (tensor.transpose(0, 1) for tensor in (q, keys, values))
     if op.softcap:
         out = _softcapped(queries, keys, values, op, seen)
     else:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-# Below it the likeliest token has all the probability that a float can tell: greedy in effect, and done so.
+# Below it the likeliest token has all the probability that a float can show: greedy in effect, so argmax.
 LEAST_TEMPERATURE = 1e-5
 
 

@@ -148,6 +148,7 @@ def test_stages_of_other_sizes(start: Start, check: Check, layers: int, stages: 
     check(start(layout, layers=layers), layers=layers)
 
 
+@pytest.mark.long(but=["rotational-3-in-2-ranks-*"])
 @pytest.mark.parametrize("overlap", [False, True], ids=["in-turn", "overlap"])
 @pytest.mark.parametrize(
     ("model_workers", "more"),

@@ -176,7 +176,7 @@ def test_a_front_end_that_is_killed(front: Any, eventually: Eventually) -> None:
     eventually(lambda: not any(map(alive, pids)), "workers outlive their front end")
 
 
-@pytest.mark.long(but=["exit-"])
+@pytest.mark.long
 @pytest.mark.parametrize(("deed", "error"), [("raise", "ZeroDivisionError"), ("exit", "")])
 def test_a_front_end_that_ends(front: Any, deed: str, error: str) -> None:
     """By an exception inside `with`, or without having closed anything."""

@@ -128,6 +128,7 @@ def release(held_machine: HeldMachine) -> Callable[[], None]:
     return held_machine.file.unlink
 
 
+@pytest.mark.long(but=["serial"])
 @pytest.mark.parametrize("layout", ["serial", "heads", "requests"])
 def test_others_decode_while_a_prompt_is_computed(
     layout: str,

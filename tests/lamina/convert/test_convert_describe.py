@@ -12,6 +12,7 @@ from lamina.convert import Conversion, describe
 from lamina.convert.describe import transfer
 
 
+@pytest.mark.long(but=["8-2"])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1), (8, 2)])
 def test_counted_bytes_agree_with_the_formula(
     heads: int, kv_heads: int, converted: Callable[..., Conversion]
@@ -60,6 +61,7 @@ def test_a_description_is_json_and_complete(converted: Callable[..., Conversion]
     assert middle["inputs"][-1] == {"name": "attended", "type": "bfloat16[B, 4, 16]", "bytes": 128}
 
 
+@pytest.mark.long(but=["GPT2-*", "Gemma-*"])
 @pytest.mark.parametrize(
     ("family", "expected"),
     [

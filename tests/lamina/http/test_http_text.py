@@ -61,7 +61,7 @@ def test_stops_where_a_slow_reader_would(stops: list[str], pieces: list[str]) ->
     stopper, told = StopStrings(stops), ""
     for piece in pieces:
         told += stopper.feed(piece)
-        if stopper.found is not None:
+        if stopper.met is not None:
             break
     else:
         told += stopper.flush()
@@ -73,7 +73,7 @@ def test_stops_where_a_slow_reader_would(stops: list[str], pieces: list[str]) ->
             wanted = whole[: end - len(found)]
             break
     # Of stop strings that come in one piece the first to end is taken, as if they had come one by one.
-    assert stopper.found == found
+    assert stopper.met == found
     assert told == (whole if wanted is None else wanted)
 
 
@@ -87,4 +87,4 @@ def test_text_that_may_begin_a_stop_is_held_back() -> None:
 def test_a_stop_string_is_text_only_where_that_is_asked_for(include: bool) -> None:
     stopper = StopStrings(["--"], include=include)
     assert stopper.feed("ab--cd") == ("ab--" if include else "ab")
-    assert stopper.found == "--"
+    assert stopper.met == "--"

@@ -66,6 +66,25 @@ def test_help_imports_nothing_heavy() -> None:
     assert not {"numpy", "pandas", "pyarrow", "rich", "matplotlib", "torch", "lamina"} & set(loaded)
 
 
+def test_a_modelled_replay_loads_nothing_heavy(tmp_path: Path) -> None:
+    arguments = ["replay", "--trace", "profile:azure-conv", "--num-requests", "50", "--system", "lamina"]
+    program = f"""
+import sys
+from laminabench.cli.main import run
+try:
+    run({arguments!r})
+except SystemExit as end:
+    assert not end.code
+heavy = ("pandas", "scipy", "matplotlib", "torch", "ray", "lamina", "rich", "pyarrow.compute", "urllib.request")
+print([name for name in heavy if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert len(list(tmp_path.glob("runs/*/*.parquet"))) == 2
+
+
 def test_version_names_the_commit() -> None:
     result = laminabench("--version")
     assert result.returncode == 0
@@ -119,6 +138,7 @@ def test_a_full_disk_is_one_sentence(nowhere: dict[str, str]) -> None:
     assert ended == (2, "", "laminabench: error: No space left on device\n")
 
 
+@pytest.mark.long(but=[">&-*"])
 @pytest.mark.parametrize(("name", "code"), [("azure-code", 0), ("azure-kode", 2)])
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_keep_the_exit_code(

@@ -13,9 +13,8 @@ from laminabench.catalog.boards import NAMES, board
 from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
 from laminabench.plan.board_bounds import tables_of_boards
-from laminabench.sim.board import BoardTiming
-from laminabench.sim.h2m2 import POLICIES, plan, uniform
-from laminabench.sim.spec import Spec
+from laminabench.sim.h2m2 import plan, uniform
+from laminabench.sim.spec import POLICIES, BoardTiming, Spec
 
 MODELS = ("llama3-8b", "llama2-70b", "chinchilla-70b", "qwen3-32b")
 

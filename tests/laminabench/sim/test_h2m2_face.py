@@ -13,6 +13,7 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.models import ModelShape
 from laminabench.errors import UserError
 from laminabench.sim import h2m2
+from laminabench.sim.spec import POLICIES
 
 BOARD = board("h2m2")
 GPT3, CHINCHILLA, LLAMA = model("gpt3-175b"), model("chinchilla-70b"), model("llama2-70b")
@@ -81,18 +82,18 @@ def test_wrong_questions() -> None:
     with pytest.raises(UserError, match="mapping-unknown"):
         h2m2.plan(BOARD, GPT3, "gredy", h2m2.uniform(1, 1, BOARD))
     with pytest.raises(UserError, match="mapping-empty-iteration"):
-        h2m2.plan(BOARD, GPT3, "greedy", h2m2.Moment(0, 0, 0))
+        h2m2.plan(BOARD, GPT3, "greedy", h2m2.IterationLoad(0, 0, 0))
 
 
 def test_a_moment_counts_rows_request_by_request() -> None:
-    assert h2m2.moment_of([1, 32, 33], BOARD) == h2m2.Moment(3, 66, 4)
-    assert h2m2.moment_of([100] * 7, BOARD) == h2m2.uniform(7, 100, BOARD)
+    assert h2m2.load_of([1, 32, 33], BOARD) == h2m2.IterationLoad(3, 66, 4)
+    assert h2m2.load_of([100] * 7, BOARD) == h2m2.uniform(7, 100, BOARD)
 
 
 def test_every_policy_has_a_plan_and_stays_within_memory() -> None:
     moment = h2m2.uniform(32, 1024, BOARD)
     total = sum(h2m2.footprint(GPT3, moment.kv_tokens).values())
-    for policy in h2m2.POLICIES:
+    for policy in POLICIES:
         plan = h2m2.plan(BOARD, GPT3, policy, moment)
         layer = plan.qkv_s + plan.attention_s + plan.fc_s + plan.exchange_s + plan.launch_s
         assert plan.iteration_s == pytest.approx(plan.layers * layer + plan.lm_head_s + plan.on_demand_s)

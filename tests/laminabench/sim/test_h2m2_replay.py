@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from laminabench.catalog.boards import Board, board
 from laminabench.catalog.models import ModelShape
 from laminabench.errors import UserError
-from laminabench.sim.board import BoardTiming
-from laminabench.sim.h2m2 import POLICIES, Mapping, moment_of, plan, time_of
+from laminabench.sim.h2m2 import Mapping, load_of, plan, time_of
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
-from laminabench.sim.spec import Admission, Spec
+from laminabench.sim.spec import POLICIES, Admission, BoardTiming, Spec
 from laminabench.traces.table import Trace, TraceMeta
 
 PAGE = 8192
@@ -137,7 +136,7 @@ def test_an_iteration_takes_what_its_mapping_and_its_requests_say(policy: str) -
             timing.board,
             SMALL,
             Mapping(*mapping, policy == "naive"),
-            moment_of(each, timing.board),
+            load_of(each, timing.board),
             translated=True,
             lm_head=True,
         )
@@ -163,7 +162,7 @@ def test_without_two_sides_an_iteration_takes_what_its_policy_says(policy: str) 
     trace = some_trace(4)
     outcome = simulate(trace, spec_of(timing), Offered(), check=True)
     expected = [
-        plan(timing.board, SMALL, policy, moment_of(each, timing.board), lm_head=True).iteration_s
+        plan(timing.board, SMALL, policy, load_of(each, timing.board), lm_head=True).iteration_s
         for each in lengths_of(trace, outcome)
     ]
     assert outcome.iterations["duration_s"] == pytest.approx(expected, abs=SMALL.layers * 4 * TICK)

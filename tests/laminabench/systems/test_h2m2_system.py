@@ -15,9 +15,9 @@ from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
 from laminabench.errors import UserError
-from laminabench.sim.board import BoardTiming
-from laminabench.sim.h2m2 import POLICIES, footprint, plan, uniform
+from laminabench.sim.h2m2 import footprint, plan, uniform
 from laminabench.sim.simulate import Offered, simulate
+from laminabench.sim.spec import POLICIES, BoardTiming
 from laminabench.sim.timeline import lanes_of
 from laminabench.systems.registry import papers_setup, system
 from laminabench.systems.setup import Modelled, Setup

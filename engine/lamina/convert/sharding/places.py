@@ -64,7 +64,7 @@ class WeightPart:
 
 
 class ConflictError(Exception):
-    """Something cannot be computed on what was split; says which products to split otherwise.
+    """Something cannot be computed on what was split; names the products to split otherwise.
 
     With bounds for a product, its columns must be split in blocks that end there, too. Without, its weight
     must stay whole.
@@ -119,15 +119,17 @@ def _stride(spec: Spec, dim: int) -> int:
 
 def same_split(splits: Iterable[tuple[Split, int]]) -> Split:
     """One split for values of given ranks that meet element by element; its dimension counts from the end."""
-    found = [(split, split.dim - ndim) for split, ndim in splits]
-    if len({dim for _, dim in found}) > 1 or len({sum(split.blocks) for split, _ in found}) > 1:
-        raise unsplit(split for split, _ in found)
-    if len({split.blocks for split, _ in found}) > 1:
-        raise refined((split for split, _ in found), (end for split, _ in found for end in split.bounds()))
-    (first, dim), *_ = found
-    return replace(first, dim=dim, origins=frozenset().union(*_origins(found)))
+    aligned = [(split, split.dim - ndim) for split, ndim in splits]
+    if len({dim for _, dim in aligned}) > 1 or len({sum(split.blocks) for split, _ in aligned}) > 1:
+        raise unsplit(split for split, _ in aligned)
+    if len({split.blocks for split, _ in aligned}) > 1:
+        raise refined(
+            (split for split, _ in aligned), (end for split, _ in aligned for end in split.bounds())
+        )
+    (first, dim), *_ = aligned
+    return replace(first, dim=dim, origins=frozenset().union(*_origins(aligned)))
 
 
-def _origins(found: list[tuple[Split, int]]) -> Iterator[frozenset[tuple[Name, Fraction]]]:
-    for split, _ in found:
+def _origins(aligned: list[tuple[Split, int]]) -> Iterator[frozenset[tuple[Name, Fraction]]]:
+    for split, _ in aligned:
         yield split.origins

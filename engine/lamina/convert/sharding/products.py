@@ -40,23 +40,25 @@ def product_of(one: Instruction, flow: Flow) -> Product | None:
         return None
     args = (*one.args, None, None)
     if one.op_name == "linear":
-        found = Product(args[0], args[1], args[2], 1, 0)
+        product = Product(args[0], args[1], args[2], 1, 0)
     elif one.op_name == "addmm":
-        found = Product(args[1], args[2], args[0], 0, 1)
+        product = Product(args[1], args[2], args[0], 0, 1)
     elif one.op_name in {"mm", "matmul"}:
-        found = Product(args[0], args[1], None, 0, 1)
+        product = Product(args[0], args[1], None, 0, 1)
     elif one.op_name in {"bmm", "_grouped_mm"}:
-        found = Product(args[0], args[1], None, 1, 2, one.op_name == "_grouped_mm")
+        product = Product(args[0], args[1], None, 1, 2, one.op_name == "_grouped_mm")
     else:
         return None
-    plain = flow.is_weight(found.weight) and len(flow.spec(found.weight).dims) == 1 + max(
-        found.rows, found.columns
+    plain = flow.is_weight(product.weight) and len(flow.spec(product.weight).dims) == 1 + max(
+        product.rows, product.columns
     )
-    if not plain or not isinstance(found.values, Name) or flow.is_weight(found.values):
+    if not plain or not isinstance(product.values, Name) or flow.is_weight(product.values):
         return None
-    if found.bias is not None and not (flow.is_weight(found.bias) and len(flow.spec(found.bias).dims) == 1):
+    if product.bias is not None and not (
+        flow.is_weight(product.bias) and len(flow.spec(product.bias).dims) == 1
+    ):
         return None
-    return found
+    return product
 
 
 def multiply(one: Instruction, product: Product, flow: Flow, choices: Choices) -> Place:

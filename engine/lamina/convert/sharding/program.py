@@ -139,9 +139,9 @@ class _Rewriting:
         """Where a value is now; a weight that is used as it is stays whole."""
         if name in self._of_weights:
             return WHOLE
-        found = self._places.get(name, WHOLE)
-        assert not isinstance(found, tuple)
-        return found
+        place = self._places.get(name, WHOLE)
+        assert not isinstance(place, tuple)
+        return place
 
     def spec(self, name: Name) -> Spec:
         return self._program.specs[name]

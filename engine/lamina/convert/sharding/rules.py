@@ -105,10 +105,10 @@ def _keeps_sum(one: Instruction, flow: Flow) -> bool:
 
 def _pointwise(one: Instruction, flow: Flow) -> Split:
     tensors = list(dict.fromkeys(one.uses()))
-    found = [
+    splits = [
         (place, len(flow.spec(name).dims)) for name in tensors if isinstance(place := flow.place(name), Split)
     ]
-    split = same_split(found)  # its dimension counts from the end, as broadcasting does
+    split = same_split(splits)  # its dimension counts from the end, as broadcasting does
     for name in tensors:
         dims = flow.spec(name).dims
         if isinstance(flow.place(name), Split) or len(dims) < -split.dim or dims[split.dim] == 1:

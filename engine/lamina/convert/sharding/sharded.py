@@ -147,7 +147,7 @@ class Sharded:
 
 
 def shard(whole: SlicedModel, degree: int) -> Sharded:
-    """Split a conversion's slices over `degree` ranks; a ConversionError says which degrees there are."""
+    """Split a conversion's slices over `degree` ranks; a ConversionError lists the possible degrees."""
     _check_degree(whole, degree)
     if degree == 1:
         programs = tuple(_unsplit(kind) for kind in whole.classes)
@@ -211,15 +211,15 @@ class _RankWeights:
 
     def _make(self, name: Name, part: WeightPart) -> Tensor:
         if part.kind == "whole":
-            whole = self._found(name)
+            whole = self._whole_tensor(name)
             return whole if whole.untyped_storage().nbytes() <= whole.nbytes else whole.clone()
         if part.kind == "first":
-            whole = self._found(name)
+            whole = self._whole_tensor(name)
             return whole.clone() if self._rank == 0 else torch.zeros_like(whole)
         if name in self._whole and part.dim == 0 and len(part.blocks) == 1:
             # A table of tokens that is the last product's weight, too: its share is rows of the table.
             return self._share(self.take(name, WeightPart("whole")), part)
-        return self._share(self._found(name), part).clone()
+        return self._share(self._whole_tensor(name), part).clone()
 
     def _share(self, whole: Tensor, part: WeightPart) -> Tensor:
         shares: list[Tensor] = []
@@ -230,7 +230,7 @@ class _RankWeights:
             start += block
         return shares[0] if len(shares) == 1 else torch.cat(shares, part.dim)
 
-    def _found(self, name: Name) -> Tensor:
+    def _whole_tensor(self, name: Name) -> Tensor:
         # Not kept: a whole weight, moved or computed, must not outlive the taking of a share of it.
-        found: Tensor = BoundConstants(self._constants, self._tensors, self._device)[name]
-        return found
+        tensor: Tensor = BoundConstants(self._constants, self._tensors, self._device)[name]
+        return tensor

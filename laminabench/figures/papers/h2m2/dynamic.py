@@ -10,13 +10,11 @@ import numpy as np
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
 from laminabench.figures.papers.h2m2.ground import Way, original
-from laminabench.sim.board import BoardTiming
-from laminabench.sim.h2m2 import Moment, moment_of, plan, uniform
+from laminabench.sim.h2m2 import IterationLoad, load_of, plan, uniform
 from laminabench.sim.h2m2_scenario import BATCH, ITERATIONS, LONGEST, dynamic_trace
-from laminabench.sim.offered import Offered
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import simulate
-from laminabench.sim.spec import Float64, Spec
+from laminabench.sim.spec import BoardTiming, Float64, Offered, Spec
 from laminabench.systems.registry import papers_setup, system
 
 if TYPE_CHECKING:
@@ -89,7 +87,7 @@ def run_exactly(way: Way, words: str, seed: int) -> Run:
     return Run(seed, words, duration_s, outcome.iterations["kv_tokens"], nothing, nothing)
 
 
-def moments(outcome: Outcome, seed: int) -> list[Moment]:
+def moments(outcome: Outcome, seed: int) -> list[IterationLoad]:
     """What each iteration had to do."""
     prompts, board = dynamic_trace(seed).prompt_tokens, original()
     first, last = outcome.requests["first_iteration"], outcome.requests["last_iteration"]
@@ -98,7 +96,7 @@ def moments(outcome: Outcome, seed: int) -> list[Moment]:
         here = (first <= iteration) & (iteration <= last)
         # With the token that the iteration makes.
         lengths = prompts[here] + iteration - first[here] + 1
-        found.append(moment_of(lengths.tolist(), board))
+        found.append(load_of(lengths.tolist(), board))
     return found
 
 

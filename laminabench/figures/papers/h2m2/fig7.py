@@ -22,7 +22,7 @@ from laminabench.figures.papers.h2m2.ground import (
     speed_ups,
 )
 from laminabench.figures.style import BLUE, ORANGE, PAGE, PURPLE, VERMILION, foot, sentence, sheet
-from laminabench.sim.h2m2 import Moment, flexgen_shares, uniform
+from laminabench.sim.h2m2 import IterationLoad, flexgen_shares, uniform
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +37,7 @@ _WHERE = "section 3.2"
 SHARE = original().flexgen_share
 
 
-def _worst_case(board: Board, shape: ModelShape, _: Moment) -> tuple[float, float]:
+def _worst_case(board: Board, shape: ModelShape, _: IterationLoad) -> tuple[float, float]:
     return flexgen_shares(board, shape, uniform(*GRID[-1], board))
 
 

@@ -15,7 +15,7 @@ from laminabench.catalog.boards import Board, board
 from laminabench.catalog.find_model import model
 from laminabench.catalog.models import ModelShape
 from laminabench.figures.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW
-from laminabench.sim.h2m2 import Moment, Plan, plan, uniform
+from laminabench.sim.h2m2 import IterationLoad, Plan, plan, uniform
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +41,7 @@ CASES = (GPT3, CHINCHILLA, LLAMA)
 GRID = tuple((batch, length) for batch in (16, 32, 64) for length in (512, 1024, 2048))
 GRID_LENGTHS = "512, 1024, 2048 tokens at batches of 16, 32, 64"
 
-Shares = Callable[[Board, ModelShape, Moment], tuple[float, float]]
+Shares = Callable[[Board, ModelShape, IterationLoad], tuple[float, float]]
 
 
 class Way(NamedTuple):

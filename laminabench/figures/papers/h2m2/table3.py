@@ -28,7 +28,8 @@ from laminabench.figures.papers.h2m2.ground import (
     points_of,
 )
 from laminabench.figures.style import sentence, table_picture
-from laminabench.sim.h2m2 import Mapping, Moment, Plan, shape_of, time_of, uniform
+from laminabench.sim.h2m2 import IterationLoad, Mapping, Plan, time_of, uniform
+from laminabench.sim.spec import shape_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -239,23 +240,25 @@ PAPERS: tuple[Sublayer, ...] = ("attention", "qkv", "fc")
 OPPOSITE: tuple[Sublayer, ...] = ("fc", "qkv", "attention")
 
 
-def greedy(board: Board, shape: ModelShape, moment: Moment, order: tuple[Sublayer, ...]) -> Plan:
+def greedy(board: Board, shape: ModelShape, load: IterationLoad, order: tuple[Sublayer, ...]) -> Plan:
     """One sublayer after another, each with the heads in HBM that make it fastest and still fit.
 
     Unlike Algorithm 1 this takes the sublayer's modelled time, so that only the order makes a difference.
     """
     mapping = Mapping(0, 0, 0)
     for sublayer in order:
-        mapping = _placed(board, shape, moment, mapping, sublayer)
-    return time_of(board, shape, mapping, moment)
+        mapping = _placed(board, shape, load, mapping, sublayer)
+    return time_of(board, shape, mapping, load)
 
 
-def _placed(board: Board, shape: ModelShape, moment: Moment, mapping: Mapping, sublayer: Sublayer) -> Mapping:
+def _placed(
+    board: Board, shape: ModelShape, load: IterationLoad, mapping: Mapping, sublayer: Sublayer
+) -> Mapping:
     most = shape.kv_heads if sublayer == "attention" else shape.heads
     best, best_s = mapping, float("inf")
     for count in range(most + 1):
         tried = _with(mapping, sublayer, count)
-        found = time_of(board, shape, tried, moment)
+        found = time_of(board, shape, tried, load)
         if sum(found.hbm_bytes.values()) > board.hbm.capacity_bytes:
             break
         taken_s: float = getattr(found, f"{sublayer}_s")
