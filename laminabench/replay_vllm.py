@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from laminabench.baselines.vllm_environment import Environment
+from laminabench.baselines.environment import Environment
 from laminabench.replay import Workload, offered_of, summary_of
 from laminabench.runs.partial import Partial
 from laminabench.sim.outcome import Outcome

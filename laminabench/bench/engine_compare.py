@@ -98,12 +98,13 @@ def run(
     what = f"--compare {names}, batch {load.batch:,}, context {load.prompt:,}"
     with users_load(what), contextlib.ExitStack() as stack:
         machine = stack.enter_context(Machine())
-        contenders = [_contender(name, load, machine, vllm_python) for name in chosen]
-        for contender in contenders:
-            stack.callback(contender.close)
+        contenders = []
+        for name in chosen:
+            contenders.append(_contender(name, load, machine, vllm_python))
+            stack.callback(contenders[-1].close)
         books = bookkeeping(BOOKKEEPING_REQUESTS, BOOKKEEPING_ITERATIONS)
         for contender in contenders:
-            contender.round()  # touches all memory once
+            contender.round()  # not counted: touches all memory, and vLLM starts
         kept: list[float] = []
         turns = in_turns(
             {contender.name: contender.round for contender in contenders},

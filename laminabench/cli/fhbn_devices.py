@@ -28,6 +28,7 @@ def devices(out: Output) -> None:
 
     with needed():
         from lamina.fhbn.nic import diagnosed
+        from laminabench.bench.fhbn import options  # noqa: F401 - adds NCCL to the engines
     found = diagnosed()
     out.result(found.described(), lambda console: _render(console, found, every_gid=out.verbose))
 

@@ -57,7 +57,7 @@ class VllmReplay:
     coefficients: tuple[dict[str, Any], ...] = ()
 
     def __init__(self, flags: dict[str, Any], given: set[str], out: Output, _: int) -> None:
-        from laminabench.baselines.vllm_environment import find
+        from laminabench.baselines.environment import find
         from laminabench.catalog.deployment import parse_deployment
         from laminabench.catalog.find_model import model
         from laminabench.systems import live, vllm_setup

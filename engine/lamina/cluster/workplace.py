@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from lamina.cluster.boot import Boot
+from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.cluster.layout import Layout
 from lamina.pipeline.facts import ModelFacts
 
@@ -26,15 +26,15 @@ class Workplace(Protocol):
         """Memory for weights and KV."""
         ...
 
-    def convert(self, model: dict[str, Any], /) -> ModelFacts:
+    def convert(self, model: ModelSource, /) -> ModelFacts:
         """Cut the model at its attention operators; what is to be known of it."""
         ...
 
-    def load(self, model: dict[str, Any], /) -> None:
+    def load(self, model: ModelSource, /) -> None:
         """Its weights, for workers to come."""
         ...
 
-    def start(self, model: dict[str, Any], boots: Sequence[Boot], /) -> list[int]:
+    def start(self, model: ModelSource, configs: Sequence[WorkerConfig], /) -> list[int]:
         """Workers; their handles."""
         ...
 

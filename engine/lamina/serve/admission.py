@@ -39,14 +39,14 @@ def policy_of(policy: str | Policy) -> Policy:
 
 def priority(policy: Policy, sampling: Sampling, prompt_tokens: int) -> int:
     """What the policy says of a request."""
-    found = policy(sampling, prompt_tokens)
-    if not hasattr(found, "__index__") or abs(found) > LARGEST_PRIORITY:
+    result = policy(sampling, prompt_tokens)
+    if not hasattr(result, "__index__") or abs(result) > LARGEST_PRIORITY:
         raise EngineError(
             "engine-priority-invalid",
-            f"the policy gave {found!r}: a priority is a whole number, at most {LARGEST_PRIORITY:,} either "
+            f"the policy gave {result!r}: a priority is a whole number, at most {LARGEST_PRIORITY:,} either "
             "side of 0",
         )
-    return operator.index(found)
+    return operator.index(result)
 
 
 def checked(
