@@ -151,4 +151,4 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _cpu() -> str:
-    return str(host()["cpu"])
+    return str(host().cpu)
