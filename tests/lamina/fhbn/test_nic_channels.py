@@ -71,6 +71,7 @@ def test_nothing_in_time_leaves_the_channel_as_it_was(ends: Open, network: str) 
     assert bytes(receiver.recv()[0]) == b"a"
 
 
+@pytest.mark.long(but=["softnic"])
 def test_closing_ends_the_channel_after_the_last_message(ends: Open, network: str) -> None:
     sender, receiver = ends(network)
     sender.send(b"last")
@@ -82,6 +83,7 @@ def test_closing_ends_the_channel_after_the_last_message(ends: Open, network: st
         receiver.recv()
 
 
+@pytest.mark.long(but=["softnic"])
 def test_a_closed_receiver_takes_no_more(ends: Open, network: str) -> None:
     sender, receiver = ends(network, slots=2)
     receiver.close()
@@ -123,6 +125,7 @@ def until_it_fails(sender: NicSender) -> None:
         sender.send(bytes([number]), timeout_s=30)
 
 
+@pytest.mark.long(but=["softnic"])
 @pytest.mark.usefixtures("nothing_left")
 def test_nothing_is_left(listener: fhbn.Listener, secret: bytes, both: Both, network: str) -> None:
     ours, theirs = both(

@@ -192,6 +192,7 @@ def test_an_end_that_is_forgotten_is_closed() -> None:
         receiver.recv()
 
 
+@pytest.mark.long(but=["0.0"])
 @pytest.mark.parametrize("spin_s", [0.0, 1.0])
 def test_a_waiter_is_woken(spin_s: float) -> None:
     sender, receiver = ends(slots=1, spin_s=spin_s)

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from lamina.http import Limits
+from lamina.http.service import Limits
+
+Make = Callable[..., Any]
 
 ErrorOf = Callable[[bytes], dict[str, Any]]
 Raw = Callable[[socket.socket], tuple[int, bytes]]
@@ -18,14 +20,14 @@ LONG = {"prompt": [5, 6], "max_tokens": 400, "temperature": 0, "ignore_eos": Tru
 
 
 @pytest.fixture(scope="module")
-def strict(serve: Any, make_engine: Callable[..., Any]) -> Iterator[Any]:
+def strict(serve: Any, make_engine: Make) -> Iterator[Any]:
     """A server that takes few connections."""
     with serve(make_engine(), None, Limits(most_connections=40, drain_s=0)) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def hurried(serve: Any, make_engine: Callable[..., Any]) -> Iterator[Any]:
+def hurried(serve: Any, make_engine: Make) -> Iterator[Any]:
     """A server that does not wait for its clients."""
     with serve(make_engine(), None, Limits(client_s=1.0, drain_s=0)) as running:
         yield running
@@ -120,7 +122,7 @@ def test_nonsense_after_a_request_ends_its_answer(
 
 
 def test_asked_to_end_twice_it_ends_at_once(
-    serve: Any, make_engine: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    serve: Any, make_engine: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serve(make_engine(), None, Limits(drain_s=600)) as running, running.connect() as connection:
         connection.sendall(posted(LONG))

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from lamina.http import Limits
 from lamina.http.api import MOST_PROMPTS, ChatRequest, CompletionRequest
 from lamina.http.fields import MOST_CHOICES
+from lamina.http.service import Limits
 
 ErrorOf = Callable[[bytes], dict[str, Any]]
 Raw = Callable[[socket.socket], tuple[int, bytes]]

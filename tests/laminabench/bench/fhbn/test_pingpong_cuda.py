@@ -7,21 +7,21 @@ import threading
 import pytest
 import torch
 
-from laminabench.bench import fhbn_cuda
-from laminabench.bench.fhbn_asked import device_engines_of
-from laminabench.bench.fhbn_pair import linked
+from laminabench.bench.fhbn import cuda
+from laminabench.bench.fhbn.cuda import linked
+from laminabench.bench.fhbn.options import device_engines_of
 from laminabench.errors import UserError
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_without_a_gpu_it_says_so_in_a_sentence() -> None:
     with pytest.raises(UserError, match="bench-needs-gpu"):
-        fhbn_cuda.run()
+        cuda.run()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device for torch here")
 def test_a_row_has_every_way() -> None:
-    rows = fhbn_cuda.run("shm,softnic", sizes=(0, 5000), rounds=3)["rows"]
+    rows = cuda.run("shm,softnic", sizes=(0, 5000), rounds=3).json()["rows"]
     assert [(row["engine"], row["bytes"]) for row in rows] == [
         ("shm", 0), ("shm", 5000), ("softnic", 0), ("softnic", 5000),
     ]  # fmt: skip

@@ -1,6 +1,6 @@
 """The other process of a ping-pong: it sends back what it receives, until the first one hangs up.
 
-python -m laminabench.bench.fhbn_peer, with one line of JSON on stdin, which also has the secret.
+python -m laminabench.bench.fhbn.peer, with one line of JSON on stdin, which also has the secret.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from lamina import fhbn
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.link import SPIN_S
+from laminabench.bench.fhbn import options  # noqa: F401 - adds NCCL to the engines
 from laminabench.errors import UserError
 
 Ends = dict[str, tuple[fhbn.Sender, fhbn.Receiver]]

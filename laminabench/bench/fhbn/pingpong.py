@@ -8,56 +8,59 @@ not read it. It is measured a second time with a receiver that reads every byte 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lamina import _native, fhbn
-from laminabench.bench.fhbn_asked import Engines
-from laminabench.bench.fhbn_cores import pinned, two_cores
-from laminabench.bench.fhbn_peer import Echo, NotOpenedError, echoing
-from laminabench.bench.fhbn_rows import (
+from laminabench.bench.fhbn.options import Engines
+from laminabench.bench.fhbn.peer import Echo, NotOpenedError, echoing
+from laminabench.bench.fhbn.results import (
     SMALLEST,
     TARGET_RTT_US,
     TARGET_SHARE,
+    Limits,
+    Round,
+    Row,
     Samples,
     Seconds,
     median,
+    rounds_of,
     row,
-    rows_of_rounds,
+    text,
 )
+from laminabench.bench.frame import QUIET, Report, Watcher, all_judged, rounds_for
 from laminabench.errors import UserError
-from laminabench.uncollected import uncollected
+from laminabench.gc_paused import gc_paused
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FEWEST_ROUNDS, ROUNDS = 3, 10
 _MOST_MESSAGES = 5000  # of a turn
 _WARM_UP = 8
 _CACHE_LINES = 20_000
-
-Progress = Callable[[int, int | None], None]
+_CPUS = Path("/sys/devices/system/cpu")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What the command tells, and what each round of it has found."""
+    """The result, and the rounds that it is made of."""
 
-    result: dict[str, Any]
-    rounds: list[dict[str, Any]]
+    report: Report
+    rounds: Sequence[Round]
 
 
-def run(
-    engines: Engines,
-    sizes: Sequence[int],
-    seconds: float = 20.0,
-    progress: Progress = lambda done, total: None,
-    started: Callable[[int, tuple[int, int] | None], None] = lambda pid, cores: None,
-) -> Measured:
+def run(engines: Engines, sizes: Sequence[int], seconds: float = 20.0, watcher: Watcher = QUIET) -> Measured:
     """Measure every engine with every size for about `seconds` in all.
 
     Engines and the limits, copies of as many bytes between two private buffers, take turns, round by round,
@@ -66,27 +69,27 @@ def run(
     """
     cores = two_cores()
     line_s = _native.cache_line_round_trip_s(cores[0], cores[1], _CACHE_LINES) if cores else None
-    rows: list[dict[str, Any]] = []
-    rounds: list[dict[str, Any]] = []
-    limits: dict[str, Any] = {"memcpy_gb_per_s": {}, "channel_copy_gb_per_s": {}}
+    rows: list[Row] = []
+    rounds: list[Round] = []
+    limits = Limits({}, {}, None if line_s is None else line_s * 1e6)
     with ExitStack() as stack:
         echo, engines = _opened(stack, engines, max(*sizes, SMALLEST), cores[1] if cores else None)
         stack.enter_context(pinned(cores[0] if cores else None))
-        stack.enter_context(uncollected())
-        started(echo.pid, cores)
+        stack.enter_context(gc_paused())
+        watcher.detail(f"the echoing process is {echo.pid}")
+        if cores is None:
+            watcher.note("this process may use one core, which the two share: times are of taking turns")
         for done, size in enumerate(sizes):
-            progress(done, len(sizes))
-            found, copies = Setting(echo, size).measure(seconds / len(sizes))
-            for name, took in copies.items():
-                limits[f"{name}_gb_per_s"][str(size)] = size / median(took) / 1e9
-            for name, samples in found.items():
-                rows.append(row(name, size, samples, copies))
-                rounds += rows_of_rounds(name, size, samples, copies)
-        progress(len(sizes), len(sizes))
-    rows.sort(key=lambda entry: (engines.names.index(entry["engine"]), entry["bytes"]))
-    limits["cache_line_round_trip_us"] = None if line_s is None else line_s * 1e6
-    judged = [entry["met"] for entry in rows if entry["met"] is not None]
-    result = {
+            watcher.progress(done, len(sizes))
+            samples, copies = Setting(echo, size).measure(seconds / len(sizes))
+            limits.memcpy_gb_per_s[str(size)] = size / median(copies["memcpy"]) / 1e9
+            limits.channel_copy_gb_per_s[str(size)] = size / median(copies["channel_copy"]) / 1e9
+            for name, taken in samples.items():
+                rows.append(row(name, size, taken, copies))
+                rounds += rounds_of(name, size, taken, copies)
+        watcher.progress(len(sizes), len(sizes))
+    rows.sort(key=lambda entry: (engines.names.index(entry.engine), entry.bytes))
+    facts = {
         "benchmark": "fhbn",
         "engines": list(engines.names),
         "auto": engines.auto,
@@ -97,9 +100,43 @@ def run(
         "targets": {"rtt_us_p50": TARGET_RTT_US, "share_of_memcpy": TARGET_SHARE},
         "limits": limits,
         "rows": rows,
-        "met": all(judged) if judged else None,
+        "met": all_judged([entry.met for entry in rows]),
     }
-    return Measured(result, rounds)
+    return Measured(Report(facts, text(rows, engines.skipped, limits)), rounds)
+
+
+def two_cores() -> tuple[int, int] | None:
+    """Two that this process may use, if there are, and not one core's two threads if that can be."""
+    usable = sorted(os.sched_getaffinity(0))
+    if len(usable) < 2:
+        return None
+    first = usable[0]
+    threads = threads_of(first)
+    apart = [core for core in usable[1:] if core not in threads]
+    return first, (apart or usable[1:])[0]
+
+
+def threads_of(core: int, cpus: Path = _CPUS) -> set[int]:
+    """The processors that share this one's core, itself among them."""
+    path = cpus / f"cpu{core}" / "topology" / "thread_siblings_list"
+    threads: set[int] = {core}
+    with contextlib.suppress(OSError, ValueError):
+        for stretch in path.read_text(encoding="ascii").split(","):
+            start, _, end = stretch.partition("-")
+            threads |= set(range(int(start), int(end or start) + 1))
+    return threads
+
+
+@contextlib.contextmanager
+def pinned(core: int | None) -> Iterator[None]:
+    """This thread on one core, and where it was before afterwards."""
+    before = os.sched_getaffinity(0)
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _opened(stack: ExitStack, engines: Engines, message_bytes: int, core: int | None) -> tuple[Echo, Engines]:
@@ -140,17 +177,14 @@ class Setting:
         copy_s = {name: float(_times(copy, _WARM_UP).min()) for name, copy in self.copies.items()}
         # In a round each engine has four turns, and each copy has one.
         turn_s = seconds / ROUNDS / (4 * len(samples) + len(copies))
-        end = time.perf_counter() + seconds
-        rounds = 0
-        while time.perf_counter() < end or rounds < FEWEST_ROUNDS:
-            rounds += 1
+        for _ in rounds_for(seconds, FEWEST_ROUNDS):
             for name, copy in self.copies.items():
                 copies[name].append(_times(copy, _count(turn_s, copy_s[name])))
-            for name, found in samples.items():
+            for name, taken in samples.items():
                 count = _count(turn_s, costs[name])
-                found.rtt.append(self._pings(name, self.payload, count))
+                taken.rtt.append(self._pings(name, self.payload, count))
                 back_s = float(np.median(self._pings(name, self.small, max(count // 4, 20)))) / 2
-                for ways, read in ((found.one_way, False), (found.read, True)):
+                for ways, read in ((taken.one_way, False), (taken.read, True)):
                     out = self._pings(name, self.payload, count, answer=SMALLEST, read=read)
                     # Never nothing, however badly a round went.
                     ways.append(np.maximum(out - back_s, 1e-9))
@@ -210,7 +244,7 @@ def _times(action: Callable[[], object], count: int) -> Seconds:
     return took
 
 
-def on_device(engine: str, payload: NDArray[np.uint8]) -> Any:
+def on_device(engine: str, payload: NDArray[np.uint8]) -> object:
     """The bytes where the engine takes them from. Not verified on hardware for NCCL."""
     if engine != "nccl":
         return payload
@@ -219,7 +253,7 @@ def on_device(engine: str, payload: NDArray[np.uint8]) -> Any:
     return torch.from_numpy(payload).cuda()
 
 
-def in_host(part: Any) -> NDArray[np.uint8]:
+def in_host(part: memoryview | Tensor) -> NDArray[np.uint8]:
     """A part's bytes, wherever the engine has put them."""
     return np.asarray(part if isinstance(part, memoryview) else part.cpu(), np.uint8)
 

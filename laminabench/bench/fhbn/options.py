@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from lamina.fhbn.engines import NETWORKS, engine, usable
+from lamina.fhbn import engines
+from lamina.fhbn.engines import engine, usable
 from lamina.fhbn.errors import HandshakeError
 from lamina.fhbn.place import Place
 from laminabench.errors import UserError
+
+# To compare with, and no engine of workers: it moves device memory only.
+engines.add("nccl", "laminabench.bench.fhbn.nccl")
 
 LARGEST = 1 << 30
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -74,10 +78,10 @@ def _none_left(text: str, skipped: dict[str, str]) -> UserError:
 def _words(text: str) -> list[str]:
     asked = [word.strip() for word in text.split(",")]
     for word in asked:
-        if word not in NETWORKS:
+        if word not in engines.names():
             raise UserError(
                 "fhbn-engine-unknown",
-                f"--engines '{text}': there is no '{word}', give some of {', '.join(NETWORKS)}",
+                f"--engines '{text}': there is no '{word}', give some of {', '.join(engines.names())}",
             )
     return asked
 
@@ -98,18 +102,10 @@ def sizes_of(text: str) -> list[int]:
 
 
 def _size(word: str, text: str) -> int:
-    found = re.fullmatch(r"(\d{1,12})(?:([KMG])i?)?B?", word.strip(), re.ASCII | re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(r"(\d{1,12})(?:([KMG])i?)?B?", word.strip(), re.ASCII | re.IGNORECASE)
+    if match is None:
         raise UserError("fhbn-sizes", f"--sizes '{text}': give FIRST:LAST or a list such as 64,4K,1M")
-    size = int(found[1]) * (_UNITS[found[2].upper()] if found[2] else 1)
+    size = int(match[1]) * (_UNITS[match[2].upper()] if match[2] else 1)
     if not 1 <= size <= LARGEST:
         raise UserError("fhbn-sizes", f"--sizes '{text}': a message here has 1 byte to 1G")
     return size
-
-
-def size_text(size: int) -> str:
-    """As people say it: 64 B, 4 KiB, 16 MiB."""
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= factor and size * 10 % factor == 0:
-            return f"{size / factor:g} {unit}"
-    return f"{size:,} B"

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from lamina import fhbn
-from lamina.fhbn import nccl
+from lamina.fhbn.engines import usable
 from lamina.fhbn.frame import HEADER, Framing
 from lamina.fhbn.group_end import GroupEnd
-from lamina.fhbn.nccl_ends import NcclReceiver
 from lamina.fhbn.place import Place
 from lamina.fhbn.terms import Terms
 from lamina.fhbn.torch_distributed import RECEIVER
+from laminabench.bench.fhbn import nccl, options  # noqa: F401 - the latter adds NCCL to the engines
+from laminabench.bench.fhbn.nccl_ends import NcclReceiver
 
 HERE = Place.here()
 ELSEWHERE = Place("another machine", HERE.user)
@@ -48,10 +49,9 @@ def test_two_processes_need_two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @without_nccl
-def test_who_asks_for_it_is_told_why_not(links: tuple[fhbn.Link, fhbn.Link]) -> None:
-    ours, _ = links
+def test_asking_for_it_says_why_not() -> None:
     with pytest.raises(fhbn.HandshakeError, match="channel-network-unusable"):
-        ours.receiver("qkv", message_bytes=64, network="nccl")
+        usable("nccl", HERE, HERE)
 
 
 def test_it_does_not_tell_what_is_there() -> None:

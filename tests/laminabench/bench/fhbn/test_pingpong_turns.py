@@ -11,8 +11,9 @@ import pytest
 
 pytest.importorskip("msgpack")
 
-from laminabench.bench import fhbn, fhbn_cores, fhbn_peer
-from laminabench.bench.fhbn_rows import Samples, row, rows_of_rounds
+from laminabench.bench import frame
+from laminabench.bench.fhbn import peer, pingpong
+from laminabench.bench.fhbn.results import Samples, rounds_of, row
 
 MIB = 1 << 20
 SIZE = 1000
@@ -79,17 +80,18 @@ class Network:
 @pytest.fixture
 def network(monkeypatch: pytest.MonkeyPatch) -> Network:
     made = Network()
-    monkeypatch.setattr(fhbn, "time", made)
+    for module in (frame, pingpong):
+        monkeypatch.setattr(module, "time", made)
     return made
 
 
 def test_each_way_is_what_is_left_of_its_round_trip(network: Network) -> None:
-    setting: Any = fhbn.Setting(network, SIZE)  # type: ignore[arg-type]
+    setting: Any = pingpong.Setting(network, SIZE)  # type: ignore[arg-type]
     setting.copies = {name: lambda took=took: network.copy(took) for name, took in COPY_S.items()}
     found, copies = setting.measure(0.001)
     samples = found["shm"]
     rounds = len(samples.rtt)
-    assert rounds >= fhbn.FEWEST_ROUNDS
+    assert rounds >= pingpong.FEWEST_ROUNDS
     for took, expected in (
         (samples.rtt, 2 * way_s(SIZE)),
         (samples.one_way, way_s(SIZE)),
@@ -112,13 +114,13 @@ def test_each_way_is_what_is_left_of_its_round_trip(network: Network) -> None:
 
 def test_other_bytes_than_were_sent_are_told(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "recv", lambda: Held(memoryview(bytes(SIZE))))
-    with pytest.raises(fhbn.UserError, match="fhbn-corrupted"):
-        fhbn.Setting(network, SIZE).measure(0.001)  # type: ignore[arg-type]
+    with pytest.raises(pingpong.UserError, match="fhbn-corrupted"):
+        pingpong.Setting(network, SIZE).measure(0.001)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("size", [1, 63, 5000])
 def test_both_copies_copy_everything(size: int) -> None:
-    setting = fhbn.Setting(Network(), size)  # type: ignore[arg-type]
+    setting = pingpong.Setting(Network(), size)  # type: ignore[arg-type]
     assert set(setting.copies) == set(COPY_S)
     for copy in setting.copies.values():
         setting.copied[:] = 255
@@ -149,9 +151,9 @@ def test_the_echo_answers_as_it_is_told(
     monkeypatch: pytest.MonkeyPatch, answer: int | None, read: bool, sent: list[bytes]
 ) -> None:
     was_read: list[bytes] = []
-    monkeypatch.setattr(fhbn_peer, "_read", lambda part: was_read.append(bytes(part)))
+    monkeypatch.setattr(peer, "_read", lambda part: was_read.append(bytes(part)))
     ends: Any = Echoed([b"abcd", b"efgh", b"of the next turn"])
-    fhbn_peer._echo(ends, ends, 2, answer, read=read)
+    peer._echo(ends, ends, 2, answer, read=read)
     assert ends.sent == sent
     assert was_read == ([b"abcd", b"efgh"] if read else [])
     assert [message.released for message in ends.messages] == [True, True, False]
@@ -162,31 +164,31 @@ def test_the_large_target_is_judged_by_memcpy() -> None:
     for one_way_s, met in ((1.1e-3, True), (1.2e-3, False)):
         samples = Samples([np.full(3, 3e-3)] * 2, [np.full(3, one_way_s)] * 2, [np.full(3, 2e-3)] * 2)
         found = row("shm", 16 * MIB, samples, copies)
-        assert found["target"] == {"share_of_memcpy": 0.9}
-        assert found["met"] is met
-        assert found["share_of_memcpy"] == pytest.approx(1e-3 / one_way_s)
-        assert found["share_of_limit"] == pytest.approx(0.5e-3 / one_way_s)
-        assert found["gb_per_s"] == pytest.approx(16 * MIB / one_way_s / 1e9)
-        assert found["read_gb_per_s"] == pytest.approx(16 * MIB / 2e-3 / 1e9)
-        assert row("gloo", 16 * MIB, samples, copies)["met"] is None
-    last = rows_of_rounds("shm", 64, samples, copies)[-1]
-    assert (last["round"], last["rtt_us_p99"]) == (1, pytest.approx(3000))
-    assert (last["memcpy_us_p50"], last["channel_copy_us_p50"]) == (pytest.approx(1000), pytest.approx(500))
+        assert found.target == {"share_of_memcpy": 0.9}
+        assert found.met is met
+        assert found.share_of_memcpy == pytest.approx(1e-3 / one_way_s)
+        assert found.share_of_limit == pytest.approx(0.5e-3 / one_way_s)
+        assert found.gb_per_s == pytest.approx(16 * MIB / one_way_s / 1e9)
+        assert found.read_gb_per_s == pytest.approx(16 * MIB / 2e-3 / 1e9)
+        assert row("gloo", 16 * MIB, samples, copies).met is None
+    *_, last = rounds_of("shm", 64, samples, copies)
+    assert (last.round, last.rtt_us_p99) == (1, pytest.approx(3000))
+    assert (last.memcpy_us_p50, last.channel_copy_us_p50) == (pytest.approx(1000), pytest.approx(500))
 
 
 def test_nccl_is_not_compared_with_the_host() -> None:
     once = [np.full(3, 1e-3)]
     found = row("nccl", 16 * MIB, Samples(once, once, once), {"memcpy": once, "channel_copy": once})
-    assert not found["verified"]
-    assert [found[name] for name in found if name.startswith("share")] == [None] * 3
-    assert found["gb_per_s"] > 0
+    assert not found.verified
+    assert found.share_of_memcpy is found.share_of_limit is found.share_of_memcpy_by_round is None
+    assert found.gb_per_s > 0
 
 
 def test_a_test_bench_says_so_beside_its_numbers() -> None:
     once = [np.full(3, 1e-3)]
     found = row("softnic", 64, Samples(once, once, once), {"memcpy": once, "channel_copy": once})
-    assert found["caveat"] == "a test bench, not RDMA performance"
-    assert not found["verified"]
+    assert found.caveat == "a test bench, not RDMA performance"
+    assert not found.verified
 
 
 def test_threads_of_a_core_are_as_the_system_lists_them(tmp_path: Path) -> None:
@@ -194,7 +196,7 @@ def test_threads_of_a_core_are_as_the_system_lists_them(tmp_path: Path) -> None:
         where = tmp_path / f"cpu{core}" / "topology"
         where.mkdir(parents=True)
         (where / "thread_siblings_list").write_text(listed)
-    assert [fhbn_cores.threads_of(core, tmp_path) for core in (0, 1, 3, 7)] == [{0, 4}, {1, 2, 8}, {3}, {7}]
+    assert [pingpong.threads_of(core, tmp_path) for core in (0, 1, 3, 7)] == [{0, 4}, {1, 2, 8}, {3}, {7}]
 
 
 @pytest.mark.parametrize(
@@ -205,5 +207,5 @@ def test_two_threads_of_a_core_are_the_last_choice(
     monkeypatch: pytest.MonkeyPatch, usable: set[int], threads: set[int], cores: tuple[int, int] | None
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: usable)
-    monkeypatch.setattr(fhbn_cores, "threads_of", lambda core: threads)
-    assert fhbn_cores.two_cores() == cores
+    monkeypatch.setattr(pingpong, "threads_of", lambda core: threads)
+    assert pingpong.two_cores() == cores

@@ -5,22 +5,24 @@ Not verified on hardware: nobody has run this on a GPU yet. It is written so tha
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from laminabench.bench.fhbn_asked import device_engines_of
-from laminabench.bench.fhbn_pair import linked
-from laminabench.bench.fhbn_rows import CAVEATS
-from laminabench.bench.timing import seconds_of, spread
+from lamina import fhbn
+from laminabench.bench.fhbn.options import device_engines_of
+from laminabench.bench.fhbn.results import CAVEATS, notes, size_text, us_text
+from laminabench.bench.frame import QUIET, Report, Spread, Table, Text, Watcher, seconds_of, spread
 from laminabench.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lamina.fhbn import Receiver, Sender
     from lamina.fhbn.device import DeviceReceiver, DeviceSender
 
 SLOTS = 4
@@ -30,17 +32,34 @@ HEAD_START_S = 0.0005  # from launching until what was launched surely waits
 SPIN_S = 0.01  # the host looks, and does not sleep
 WARM_UP = 3
 
-Progress = Callable[[int, int], None]
 Ends = TypeVar("Ends", bound=tuple[Any, Any])
+
+
+@dataclass(frozen=True)
+class Row:
+    """One engine and size: the seconds of each way to do it."""
+
+    engine: str
+    bytes: int
+    caveat: str | None
+    one_way_s: Mapping[str, Spread]
+    round_trip_s: Mapping[str, Spread]
+
+    def cells(self) -> Iterator[tuple[str, ...]]:
+        """A line for each way."""
+        engine = self.engine + ("*" if self.caveat else "")
+        for what, ways in (("one way", self.one_way_s), ("round trip", self.round_trip_s)):
+            for way, took in ways.items():
+                yield engine, size_text(self.bytes), what, way, *took.cells(lambda s: us_text(s * 1e6))
 
 
 def run(
     engines: str = "shm",
     sizes: Sequence[int] = (0, 4 << 10, 64 << 10, 1 << 20, 16 << 20),
     rounds: int = 50,
-    progress: Progress | None = None,
-) -> dict[str, Any]:
-    """Every engine of a list such as "shm,softnic", with every size of message; ready for JSON.
+    watcher: Watcher = QUIET,
+) -> Report:
+    """Every engine of a list such as "shm,softnic", with every size of message.
 
     `one_way` is from one stream of a GPU to another through memory of the host, for a message of no bytes the
     price of publishing and polling alone, and of posting over a NIC. `staged` is the same with torch: to the
@@ -56,26 +75,31 @@ def run(
     rows = []
     turns = [(engine, size) for engine in asked.names for size in sizes]
     for done, (engine, size) in enumerate(turns):
-        if progress:
-            progress(done, len(turns))
-        rows.append(
-            {
-                "engine": engine,
-                "bytes": size,
-                "caveat": CAVEATS.get(engine),
-                "one_way_s": _one_way(engine, size, rounds),
-                "round_trip_s": _trips(engine, size, rounds),
-            }
-        )
-    return {
+        watcher.progress(done, len(turns))
+        ways = _one_way(engine, size, rounds), _trips(engine, size, rounds)
+        rows.append(Row(engine, size, CAVEATS.get(engine), *ways))
+    return report(torch.cuda.get_device_name(), rows, asked.skipped)
+
+
+def report(device: str, rows: Sequence[Row], skipped: Mapping[str, str]) -> Report:
+    """The rows as they are printed."""
+    path = "pinned host memory, one GPU, one process"
+    facts = {
         "benchmark": "fhbn-cuda",
-        "device": torch.cuda.get_device_name(),
-        "engines": list(asked.names),
-        "skipped": asked.skipped,
-        "path": "pinned host memory, one GPU, one process",
+        "device": device,
+        "engines": list(dict.fromkeys(row.engine for row in rows)),
+        "skipped": skipped,
+        "path": path,
         "verified": False,
         "rows": rows,
     }
+    titles = ("<engine", "<size", "<what", "<way", "median", "min to max")
+    text: list[Text] = [
+        f"{device}; {path}; not verified on hardware",
+        Table(titles, [cells for row in rows for cells in row.cells()]),
+        *notes({row.engine: row.caveat for row in rows}, skipped),
+    ]
+    return Report(facts, text)
 
 
 def _torch_with_cuda() -> Any:
@@ -91,6 +115,47 @@ def _torch_with_cuda() -> Any:
     if not torch.cuda.is_available():
         raise UserError("bench-needs-gpu", "this benchmark needs a GPU: this torch is built without CUDA")
     return torch
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+First = TypeVar("First", bound=_Closable)
+Second = TypeVar("Second")
+
+
+class Pair:
+    """Two links, each to the other."""
+
+    def __init__(self, ours: fhbn.Link, theirs: fhbn.Link, pool: ThreadPoolExecutor) -> None:
+        self._ours, self._theirs, self._pool = ours, theirs, pool
+
+    def open(
+        self, first: Callable[[fhbn.Link], First], second: Callable[[fhbn.Link], Second]
+    ) -> tuple[First, Second]:
+        """What two calls make that need each other, such as a channel's sender and its receiver."""
+        other = self._pool.submit(second, self._theirs)
+        with contextlib.ExitStack() as failing:
+            failing.callback(self._ours.close)  # else the other one may wait for it
+            made = first(self._ours)
+            failing.callback(made.close)
+            pair = made, other.result()
+            failing.pop_all()
+            return pair
+
+
+@contextlib.contextmanager
+def linked(timeout_s: float) -> Iterator[Pair]:
+    """Meet oneself."""
+    secret = fhbn.new_secret()
+    with ThreadPoolExecutor(1) as pool, fhbn.Listener("one end", secret) as listener:
+        other = pool.submit(listener.accept, timeout_s)
+        with (
+            fhbn.connect(listener.address, name="the other end", secret=secret, timeout_s=timeout_s) as ours,
+            other.result() as theirs,
+        ):
+            yield Pair(ours, theirs, pool)
 
 
 class _Channels:
@@ -111,7 +176,7 @@ class _Channels:
             )
         )
 
-    def to_the_gpu(self, name: str, engine: str | None = None) -> tuple[Sender, DeviceReceiver]:
+    def to_the_gpu(self, name: str, engine: str | None = None) -> tuple[fhbn.Sender, DeviceReceiver]:
         """From this thread to a stream."""
         network = engine or self._engine
         return self._closed(
@@ -121,7 +186,7 @@ class _Channels:
             )
         )
 
-    def from_the_gpu(self, name: str) -> tuple[DeviceSender, Receiver]:
+    def from_the_gpu(self, name: str) -> tuple[DeviceSender, fhbn.Receiver]:
         """From a stream to this thread."""
         return self._closed(
             self._pair.open(
@@ -143,7 +208,7 @@ def _message(size: int) -> list[Tensor]:
     return [torch.zeros(size, dtype=torch.uint8, device="cuda")] if size else []
 
 
-def _one_way(engine: str, size: int, rounds: int) -> dict[str, dict[str, float]]:
+def _one_way(engine: str, size: int, rounds: int) -> dict[str, Spread]:
     """Two streams that send a message to and fro, all launched ahead; the GPU's own clock.
 
     The first stream begins with the host's message, which is sent when everything is launched.
@@ -188,7 +253,7 @@ def _stage(source: Tensor, target: Tensor) -> None:
     torch.cuda.synchronize()
 
 
-def _trips(engine: str, size: int, rounds: int) -> dict[str, dict[str, float]]:
+def _trips(engine: str, size: int, rounds: int) -> dict[str, Spread]:
     """The host sends, the GPU works, the host receives; the host's clock."""
     import torch
 
@@ -236,7 +301,7 @@ def _trips(engine: str, size: int, rounds: int) -> dict[str, dict[str, float]]:
     return times
 
 
-def _times(seconds: Callable[[], float], rounds: int) -> dict[str, float]:
+def _times(seconds: Callable[[], float], rounds: int) -> Spread:
     for _ in range(WARM_UP):
         seconds()
     return spread([seconds() for _ in range(rounds)])

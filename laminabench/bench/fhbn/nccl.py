@@ -15,6 +15,9 @@ from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.place import Place
 from lamina.fhbn.terms import Terms
 
+NEEDS = "a CUDA build of torch with NCCL, and a GPU for each process"
+VERIFIED = "not on hardware"
+
 
 def missing(here: Place, there: Place) -> str | None:
     """It needs a CUDA build of torch, and a GPU for each process."""
@@ -33,13 +36,13 @@ def missing(here: Place, there: Place) -> str | None:
 
 def receiver(control: Control, terms: Terms, deadline: Deadline) -> Receiver:
     """Make the receiving end, on the current device."""
-    from lamina.fhbn.nccl_ends import NcclReceiver
+    from laminabench.bench.fhbn.nccl_ends import NcclReceiver
 
     return NcclReceiver(control, terms, deadline)
 
 
 def sender(control: Control, terms: Terms, deadline: Deadline) -> Sender:
     """Make the sending end, on the current device."""
-    from lamina.fhbn.nccl_ends import NcclSender
+    from laminabench.bench.fhbn.nccl_ends import NcclSender
 
     return NcclSender(control, terms, deadline)

@@ -8,7 +8,8 @@ from laminabench.errors import UserError
 
 pytest.importorskip("msgpack")
 
-from laminabench.bench.fhbn_asked import engines_of, size_text, sizes_of
+from laminabench.bench.fhbn.options import engines_of, sizes_of
+from laminabench.bench.fhbn.results import size_text
 
 KIB, MIB = 1 << 10, 1 << 20
 
