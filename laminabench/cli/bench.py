@@ -19,11 +19,12 @@ from click.core import ParameterSource
 
 from laminabench.cli import endpoint_extra, engine_extra
 from laminabench.cli.lazy import Lazy, LazyGroup
-from laminabench.cli.output import Output, literal, reporting
+from laminabench.cli.output import Output, reporting
 from laminabench.cli.ranges import NumberRange, positive
 from laminabench.cli.traces.options import COUNT
 from laminabench.cli.verdict import device_option, seconds_option, verdict
 from laminabench.errors import UserError
+from laminabench.present.terminal import literal
 
 if TYPE_CHECKING:
     from rich.console import Console

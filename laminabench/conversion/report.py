@@ -16,7 +16,7 @@ from laminabench.catalog.to_hf_config import ASSUMED
 from laminabench.conversion.products import ELEMENT_BYTES, PartProducts, products_of
 from laminabench.conversion.source import ModelSource
 from laminabench.errors import UserError
-from laminabench.uncollected import uncollected
+from laminabench.gc_paused import gc_paused
 
 
 def converted(model: ModelSource, dtype: str | None, rope: str) -> Conversion:
@@ -38,7 +38,7 @@ def _quietly() -> Iterator[None]:
     level = log.get_verbosity()
     log.set_verbosity_error()
     try:
-        with uncollected():
+        with gc_paused():
             yield
     finally:
         log.set_verbosity(level)

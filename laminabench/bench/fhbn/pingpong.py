@@ -40,7 +40,7 @@ from laminabench.bench.fhbn.results import (
 )
 from laminabench.bench.frame import QUIET, Report, Watcher, all_judged, rounds_for
 from laminabench.errors import UserError
-from laminabench.uncollected import uncollected
+from laminabench.gc_paused import gc_paused
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,7 +75,7 @@ def run(engines: Engines, sizes: Sequence[int], seconds: float = 20.0, watcher: 
     with ExitStack() as stack:
         echo, engines = _opened(stack, engines, max(*sizes, SMALLEST), cores[1] if cores else None)
         stack.enter_context(pinned(cores[0] if cores else None))
-        stack.enter_context(uncollected())
+        stack.enter_context(gc_paused())
         watcher.detail(f"the echoing process is {echo.pid}")
         if cores is None:
             watcher.note("this process may use one core, which the two share: times are of taking turns")

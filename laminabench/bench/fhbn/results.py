@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from laminabench.bench.frame import Spread, Table, Text, spread
 from laminabench.errors import UserError
-from laminabench.finite import finite
+from laminabench.json_safe import json_safe, to_json
 from laminabench.runs.format import MANIFEST, manifest_in, sha256_of
 from laminabench.runs.manifest import host
 from laminabench.runs.replace import replacing_directory, require_replaceable
@@ -252,11 +252,11 @@ def write(
             "laminabench": {"version": __version__, "commit": git_commit()},
             "command": shlex.join(command),
             "backend": "live",
-            "host": host(),
+            "host": to_json(host()),
             **result,
             "tables": {TABLE: {"rows": len(rounds), "sha256": sha256_of(path)}},
         }
-        written = json.dumps(finite(manifest), indent=2, ensure_ascii=False, allow_nan=False)
+        written = json.dumps(json_safe(manifest), indent=2, ensure_ascii=False, allow_nan=False)
         (temporary / MANIFEST).write_text(written + "\n", encoding="utf-8")
 
 

@@ -71,6 +71,7 @@ def test_a_path_longer_than_pythons_stack() -> None:
     assert len(side) == 701
 
 
+@pytest.mark.long(but=["Llama-*", "Cohere-*"])
 @pytest.mark.parametrize(("family", "changes"), [("Llama", {}), ("Cohere", {}), ("GPTNeoX", {}), ("Phi", {})])
 def test_cuts_between_neighbours_cost_what_cuts_of_the_whole_graph_do(
     family: str, changes: dict[str, Any], tiny: Make

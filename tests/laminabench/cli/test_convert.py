@@ -45,6 +45,7 @@ def shorten(monkeypatch: pytest.MonkeyPatch, names: Iterable[str], layers: int) 
     monkeypatch.setattr("laminabench.conversion.source.SMALL_MODELS", short)
 
 
+@pytest.mark.long
 def test_every_family_has_a_row(as_json: AsJson, monkeypatch: pytest.MonkeyPatch) -> None:
     shorten(monkeypatch, SMALL_MODELS, 1)
     table = {row["family"]: row for row in as_json("convert", "--families")["families"]}

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Nothing is looked for in here; afterwards it is as it was."""
-    was = gc.isenabled()
+def gc_paused() -> Iterator[None]:
+    """Garbage is not searched for in here; afterwards it is as it was."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if was_enabled:
             gc.enable()
