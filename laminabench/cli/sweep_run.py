@@ -23,7 +23,7 @@ from laminabench.replay import run
 from laminabench.replaying.run import head
 from laminabench.runs.manifest import host
 from laminabench.spread import cores, spread
-from laminabench.sweeps.kept import Kept, key_of, opened
+from laminabench.sweeps.kept import SweepStore, key_of, opened
 from laminabench.sweeps.rows import TABLE, row, write
 from laminabench.sweeps.values import Varied
 from laminabench.traces.load import cut, transforms_of, whole
@@ -85,7 +85,7 @@ class Sweep:
             kept.describe({**self._manifest(), **ended, "table": TABLE})
         return Swept(directory, rows, before)
 
-    def _replay(self, kept: Kept, jobs: int | None, ray: str | None) -> None:
+    def _replay(self, kept: SweepStore, jobs: int | None, ray: str | None) -> None:
         missing = [index for index, key in enumerate(self.keys) if key not in kept.found]
         modelled = [index for index in missing if self.points[index].prepared.backend == "modelled"]
         live = [index for index in missing if index not in set(modelled)]
@@ -110,7 +110,7 @@ class Sweep:
                         progress(len(kept.found), total)
 
     @contextlib.contextmanager
-    def _told(self, kept: Kept) -> Iterator[None]:
+    def _told(self, kept: SweepStore) -> Iterator[None]:
         """However it is interrupted, what is kept stays, and how to go on is said."""
 
         def sentence() -> str:

@@ -16,7 +16,9 @@ from laminabench.request import ReplayRequest, seconds
 from laminabench.runs.journal import beside
 from laminabench.runs.manifest import Manifest, manifest
 from laminabench.systems.base import Prepared, Replayed, Workload
-from laminabench.systems.registry import prepare
+from laminabench.systems.modelled.prepared import replay_on
+from laminabench.systems.modelled.setup import Setup
+from laminabench.systems.registry import prepare, system
 from laminabench.traces.load import cut, transforms_of, whole
 from laminabench.traces.table import Trace
 
@@ -119,6 +121,11 @@ def load(request: ReplayRequest, listener: Listener) -> Trace:
     transforms = transforms_of(request)
     found = whole(request.trace, transforms, listener, offline=bool(request.offline))
     return cut(found, transforms, listener)
+
+
+def replay(trace: Trace, system_name: str, setup: Setup, workload: Workload) -> Replayed:
+    """Replay on modelled hardware that has been looked up already, as comparisons and plans have it."""
+    return replay_on(system(system_name), trace, setup, workload)
 
 
 def free_directory(name: str) -> Path:

@@ -16,7 +16,7 @@ import torch
 from lamina.cluster.config import Kind, ModelSource, WorkerConfig
 from lamina.cluster.layout import Layout
 from lamina.cluster.lost import LostError, Replaced
-from lamina.cluster.machine import Machine
+from lamina.cluster.machine import Machine, Workplace
 from lamina.cluster.messages import ArenaState, CheckArena, ChosenTokens, Plan, SendRecords
 from lamina.cluster.models import source_of
 from lamina.cluster.prefill_dispatch import PrefillDispatch
@@ -24,7 +24,6 @@ from lamina.cluster.scaling import Scaled
 from lamina.cluster.trial import ITERATIONS, Trial, made_up, settle
 from lamina.cluster.worker_pool import WorkerPool
 from lamina.cluster.worker_updates import WorkerUpdates
-from lamina.cluster.workplace import Workplace
 from lamina.fhbn import Listener, new_secret
 from lamina.fhbn.deadline import Deadline
 from lamina.kv import ArenaShape

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import IO, TypeVar
+from typing import IO, TYPE_CHECKING, TypeAlias, TypeVar
 
 from lamina import host_memory
 from lamina.cluster import framing
@@ -36,7 +36,12 @@ from lamina.cluster.messages import (
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.options import EngineError
 
+if TYPE_CHECKING:
+    from lamina.cluster.ray.machine import RayMachine
+
 A = TypeVar("A", bound=Answer)
+# Where workers run: here, or in a Ray cluster. They have handles, numbers that mean something to it alone.
+Workplace: TypeAlias = "Machine | RayMachine"
 
 END_S = 5.0
 _TAIL_BYTES = 4096

@@ -1,5 +1,4 @@
-"""How the workers of an engine find each other and open their channels, in an order in which nobody waits for
-somebody who waits.
+"""How workers connect and open their channels, in an order in which no two wait for each other.
 
 Attention workers connect to the model workers one after the other, and to the prefill workers likewise; then
 model workers to each other, pair by pair in ascending order, the lower number listening.
@@ -8,30 +7,24 @@ model workers to each other, pair by pair in ascending order, the lower number l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from lamina.cluster.attention_channels import AttentionChannels
+from lamina.cluster.channels import MESSAGE_BYTES, AttentionChannels, StageChannels, TensorParallelGroup
 from lamina.cluster.config import WorkerConfig
 from lamina.cluster.front_end import FrontEnd
 from lamina.cluster.kv_pull import PIECE_SLOTS, piece_bytes
-from lamina.cluster.tensor_parallel import MESSAGE_BYTES, TensorParallelGroup
 from lamina.fhbn import Link, Listener, connect
 from lamina.fhbn.channel import Receiver, Sender
 from lamina.fhbn.deadline import Deadline
 from lamina.model.prefill import CHUNK
 
-if TYPE_CHECKING:
-    from lamina.cluster.stage_channels import (
-        StageChannels,
-    )  # brings transformers, which attention workers do without
-
-# Not more messages than a batch has in flight: then nobody waits for room while others wait for him.
+# More messages than a batch has in flight: then no worker waits for room while others wait for it.
 _SPARE_SLOTS = 2
-# How often one who waits for others looks whether the front end has something to say.
+# How often a worker that waits for others looks for messages of the front end.
 _LOOK_S = 0.05
-# Who has come says at once who he is, unless he is stopped.
+# A worker that has connected says its name at once, unless it is stopped.
 _GREETING_S = 5.0
 
 
@@ -83,42 +76,39 @@ class Meeting:
                 add(int(link.peer.removeprefix("attention ")), self._sender(link, "kv"))
 
     def of_model_worker(
-        self, attention_channels: AttentionChannels, ranks: TensorParallelGroup, ring: StageChannels
+        self, attention: AttentionChannels, group: TensorParallelGroup, stages: StageChannels
     ) -> None:
         """Open everything that a model worker has."""
         partition, config = self._partition, self._config
-        result: dict[int, tuple[Sender, Receiver]] = {}
+        ends: dict[int, tuple[Sender, Receiver]] = {}
         for _ in range(partition.workers):
             with self._accept() as link:
                 worker = int(link.peer.removeprefix("attention "))
                 sender = self._sender(link, "qkv")
-                result[worker] = sender, self._receiver(link, "out", ring.attended_bytes * config.most_rows)
-        for worker in sorted(result):
+                ends[worker] = sender, self._receiver(link, "out", stages.attended_bytes * config.most_rows)
+        for worker in sorted(ends):
             if partition.pieces(config.number % partition.ranks, worker):
-                attention_channels.add(worker, *result[worker])
+                attention.senders[worker], attention.receivers[worker] = ends[worker]
         for low, high in self._pairs():
             if config.number in (low, high):
                 with self._to(low, high) as link:
-                    self._open(link, self._channels(low, high), ranks, ring)
+                    self._open(link, self._channels(low, high), group, stages)
 
     def _open(
-        self, link: Link, channels: list[Channel], ranks: TensorParallelGroup, ring: StageChannels
+        self, link: Link, channels: list[Channel], group: TensorParallelGroup, stages: StageChannels
     ) -> None:
-        own, item = self._config.number, self._partition.ranks
+        ranks = self._partition.ranks
         for use, source, target in channels:
-            if source == own:
+            if source == self._config.number:
                 sender = self._sender(link, use)
                 if use == "ranks":
-                    ranks.senders[target % item] = sender
+                    group.senders[target % ranks] = sender
                 else:
-                    ring.senders[use] = sender
+                    stages.senders[use] = sender
+            elif use == "ranks":
+                group.receivers[source % ranks] = self._receiver(link, use, MESSAGE_BYTES)
             else:
-                most = MESSAGE_BYTES if use == "ranks" else ring.message_bytes
-                receiver = self._receiver(link, use, most)
-                if use == "ranks":
-                    ranks.receivers[source % item] = receiver
-                else:
-                    ring.receivers[use] = receiver
+                stages.receivers[use] = self._receiver(link, use, stages.message_bytes)
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
         count = self._schedule.places * self._partition.ranks
@@ -129,15 +119,15 @@ class Meeting:
 
     def _channels(self, low: int, high: int) -> list[Channel]:
         """What two model workers have to say to each other, the same for both."""
-        places, item = self._schedule.places, self._partition.ranks
-        (low_place, low_rank), (high_place, high_rank) = divmod(low, item), divmod(high, item)
+        places, ranks = self._schedule.places, self._partition.ranks
+        (low_place, low_rank), (high_place, high_rank) = divmod(low, ranks), divmod(high, ranks)
         both = [(low, high), (high, low)]
         if low_place == high_place:
             return [Channel("ranks", *ends) for ends in both]
         if not self._schedule.migrates or low_rank != high_rank:
             return []
         after = {low: (low_place + 1) % places, high: (high_place + 1) % places}
-        result = [Channel("ring", *ends) for ends in both if after[ends[0]] == ends[1] // item]
+        result = [Channel("ring", *ends) for ends in both if after[ends[0]] == ends[1] // ranks]
         if self._schedule.stages > 1 and after[low] == high_place:
             result.append(Channel("prompts", low, high))
         return result
@@ -145,21 +135,21 @@ class Meeting:
     def _to(self, low: int, high: int) -> Link:
         if self._config.number == high:
             return self._connect(f"model {low}")
-        # Whoever came before his turn has to wait for it.
+        # A worker that came before its turn waits for it.
         while f"model {high}" not in self._came:
             link = self._accept()
             self._came[link.peer] = link
         return self._came.pop(f"model {high}")
 
     def _accept(self) -> Link:
-        """Somebody who comes; unless the front end wants something else meanwhile."""
+        """The next worker that connects, unless the front end regroups meanwhile."""
         deadline = Deadline(self._config.timeout_s)
         while not self._listener.visited(min(_LOOK_S, deadline.left_s)) and deadline.left_s:
             self._front.look()
         return self._listener.accept(min(_GREETING_S, deadline.left_s))
 
     def close(self) -> None:
-        """Send away whoever came and was not seen."""
+        """Hang up on workers that came and were not waited for."""
         for link in self._came.values():
             link.close()
 

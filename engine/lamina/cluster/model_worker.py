@@ -11,14 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lamina.cluster.attention_channels import AttentionChannels, Route
+from lamina.cluster.channels import AttentionChannels, Route, StageChannels, TensorParallelGroup
 from lamina.cluster.config import Weights, WorkerConfig
 from lamina.cluster.front_end import FrontEnd
 from lamina.cluster.heartbeat import Heartbeat
 from lamina.cluster.meeting import Meeting
 from lamina.cluster.messages import ChosenTokens, Plan
-from lamina.cluster.stage_channels import StageChannels
-from lamina.cluster.tensor_parallel import TensorParallelGroup
 from lamina.convert import Conversion
 from lamina.fhbn import Listener
 from lamina.model import Prefill
@@ -59,13 +57,13 @@ class ModelRole:
         self._config, self._front, self._recorder, self._heartbeat = config, front, recorder, heartbeat
         self._schedule, self._partition = config.schedule, config.partition
         self._place, self._rank = divmod(config.number, self._partition.ranks)
-        self._ranks = TensorParallelGroup(self._rank, self._partition.ranks, heartbeat)
+        self._group = TensorParallelGroup(self._rank, self._partition.ranks, heartbeat)
         sharded = conversion.sharded(self._partition.ranks)
         self._attentions = sharded.attentions
         if isinstance(weights, list):
             self._slices = weights
         else:
-            self._slices = sharded.bind(weights, self._rank, self._ranks, backend=config.backend)
+            self._slices = sharded.bind(weights, self._rank, self._group, backend=config.backend)
         self._heads = (self._attentions[0].heads, self._attentions[0].head_dim)
         self._dtype = conversion.dtype
         mine = self._schedule.slices_of(self._place)
@@ -92,11 +90,11 @@ class ModelRole:
     def meet(self, listener: Listener, addresses: dict[str, str]) -> None:
         """Open the channels to attention workers, other ranks, and the places before and after."""
         with closing(Meeting(self._config, self._front, listener, addresses)) as meeting:
-            meeting.of_model_worker(self._attention_channels, self._ranks, self._stage_channels)
+            meeting.of_model_worker(self._attention_channels, self._group, self._stage_channels)
 
     def part(self) -> None:
         """Close them all."""
-        for channels in (self._attention_channels, self._ranks, self._stage_channels):
+        for channels in (self._attention_channels, self._group, self._stage_channels):
             channels.close()
 
     def regroup(self) -> None:

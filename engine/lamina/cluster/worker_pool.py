@@ -15,6 +15,7 @@ from lamina.cluster import framing
 from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.cluster.heartbeat import HEARTBEAT, HeartbeatMonitor
 from lamina.cluster.lost import LostError, WorkplaceLostError, last_sentence
+from lamina.cluster.machine import Workplace
 from lamina.cluster.messages import (
     AnyMessage,
     End,
@@ -28,7 +29,6 @@ from lamina.cluster.messages import (
     Regroup,
     unexpected,
 )
-from lamina.cluster.workplace import Workplace
 from lamina.fhbn import ChannelError, ChannelTimeoutError, Link, Listener
 from lamina.fhbn.deadline import Deadline
 from lamina.pipeline import EngineError

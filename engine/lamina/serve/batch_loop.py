@@ -13,10 +13,9 @@ from lamina.cluster import LostError, Scaled
 from lamina.pipeline import BatchDelta
 from lamina.serve.core import Core
 from lamina.serve.decoder import Decoder
-from lamina.serve.fault import Fault
 from lamina.serve.prefill_queue import PrefillQueue
 from lamina.serve.requests import Request
-from lamina.serve.step import Step
+from lamina.serve.step import Fault, Step
 
 T = TypeVar("T")
 # Requests that have ended, and what kept those that failed from being served.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 
 from lamina.attention.cuda import CudaAttentionWorker, require_device
 from lamina.attention.worker import TensorWorker
-from lamina.cluster import LostError, Replaced, Scaled
+from lamina.cluster import ClusterCore, LostError, Replaced, Scaled
 from lamina.cluster.prefill_dispatch import PrefillDispatch
 from lamina.kv import Arena
 from lamina.model import Prefill
@@ -23,7 +23,6 @@ from lamina.pipeline import (
     EngineError,
     KvSlots,
     Landed,
-    Records,
     Schedule,
     Spent,
 )
@@ -36,52 +35,8 @@ if TYPE_CHECKING:
     from lamina.convert import Conversion
 
 
-class Core(Protocol):
-    """One or more batches, each of which is launched and lands in turn, iteration by iteration."""
-
-    facts: ModelFacts
-    batches: int
-    pools: int  # KV memories that a sequence can be in
-    pool_tokens: int  # of each
-    schedule: Schedule
-    workers: list[str]  # by name; none in this process
-    prefill: PrefillDispatch | None  # who computes prompts while others decode, if anybody does
-
-    def launch(self, batch: int, delta: BatchDelta, size: int, state: BatchSnapshot | None = None) -> None:
-        """Begin a batch's next iteration, of so many sequences; none if it has none. Where workers have been
-        replaced, `state` is what those know nothing of.
-        """
-
-    def land(self, batch: int) -> Landed:
-        """Wait for the iteration that was launched."""
-
-    def regroup(self, lost: LostError) -> Replaced:
-        """Replace workers that are lost; what is under way is to be launched once more."""
-
-    def scaled(self, attention_workers: int) -> Scaled:
-        """What it would be with so many attention workers; an EngineError if it cannot be."""
-
-    def scale(self, to: Scaled) -> None:
-        """Deal attention out anew. The KV memory is empty then."""
-
-    def strike(self, name: str, how: str) -> None:
-        """Do a worker harm."""
-
-    def records(self) -> Records | None:
-        """What the workers did, where they keep records."""
-
-    def worked_s(self) -> dict[str, float]:
-        """Seconds that each worker has worked, as it said last; it is asked again."""
-
-    def check_integrity(self) -> None:
-        """Recount; raise RuntimeError naming the first thing found wrong."""
-
-    def close(self) -> None:
-        """End the workers."""
-
-
 class LocalCore:
-    """All in this process: one batch, one set of slices, one attention worker."""
+    """As a ClusterCore, in this process: one batch, one set of slices, one attention worker."""
 
     batches = pools = 1
     workers: list[str] = []  # noqa: RUF012 - nobody adds to it
@@ -122,7 +77,7 @@ class LocalCore:
         self._spent = Spent()
         self._failed: dict[int, str] = {}
 
-    def launch(self, batch: int, delta: BatchDelta, size: int, state: BatchSnapshot | None = None) -> None:  # noqa: ARG002 - there is one batch
+    def launch(self, batch: int, delta: BatchDelta, size: int, snapshot: BatchSnapshot | None = None) -> None:  # noqa: ARG002 - there is one batch
         """Sequences come, with their prompts' KV, and go."""
         self._spent, self._failed = Spent(), {}
         self._rows.apply(delta)
@@ -232,6 +187,9 @@ class LocalCore:
 
     def close(self) -> None:
         """Nothing to end."""
+
+
+Core: TypeAlias = LocalCore | ClusterCore
 
 
 def _attention(

@@ -17,15 +17,22 @@ from lamina.cluster import ClusterCore, Layout, Workplace
 from lamina.pipeline import CoreOptions, EngineError, Records, Schedule
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.options import require_count
-from lamina.serve.admission import ADMISSIONS, Checked, Policy, checked, policy_of, priority, require_goes_on
+from lamina.serve.admission import (
+    ADMISSIONS,
+    Checked,
+    Policy,
+    Prompt,
+    checked,
+    policy_of,
+    priority,
+    require_goes_on,
+)
 from lamina.serve.batch_loop import BatchLoop
 from lamina.serve.core import Core, LocalCore
 from lamina.serve.decoder import SEEDS
-from lamina.serve.fault import Fault
-from lamina.serve.prompts import Prompt
 from lamina.serve.requests import Piece, Request, Result
 from lamina.serve.sampling import RequestError, Sampling
-from lamina.serve.step import Step
+from lamina.serve.step import Fault, Step
 
 HARMS = ("kill", "stop")
 FIRST_KEY = -(2**63)  # before everybody's

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -37,6 +37,7 @@ class PreparedModel:
 
     request: ReplayRequest
     setup: Setup
+    system: System = field(repr=False)
 
     @property
     def backend(self) -> Backend:
@@ -64,27 +65,25 @@ class PreparedModel:
         if self.setup.prefix_sharing and trace.prefix_blocks is None:
             listener.note(f"{trace.meta.name} does not say which prompts share a prefix: nothing is shared")
         with listener.progress("replaying", unit="requests") as progress:
-            return replay(
+            return replay_on(
+                self.system,
                 trace,
-                self.request.system,
                 self.setup,
                 Workload.of(self.request),
                 progress=lambda done: progress(done, len(trace)),
             )
 
 
-def replay(
+def replay_on(
+    system: System,
     trace: Trace,
-    system_name: str,
     setup: Setup,
     workload: Workload,
     *,
     progress: Callable[[int], None] | None = None,
 ) -> Replayed:
     """Replay on modelled hardware."""
-    from laminabench.systems.registry import system
-
-    built = system(system_name).build(setup)
+    built = system.build(setup)
     offered = workload.offered(trace)
     start = time.perf_counter()
     outcome = simulate(trace, built.spec, offered, progress=progress)
@@ -152,4 +151,4 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
     )
     for each in filter(None, (note, setup.deployment.price_note)):
         listener.note(each)
-    return PreparedModel(request, setup)
+    return PreparedModel(request, setup, found)

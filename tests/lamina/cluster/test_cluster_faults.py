@@ -48,6 +48,7 @@ def trouble(engine: Engine) -> str:
     return str(told_.value)
 
 
+@pytest.mark.long
 def test_a_machine_closed_under_an_engine(saved: Saved) -> None:
     machine = Machine()
     with Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=1000) as engine:
@@ -109,6 +110,7 @@ def test_an_engine_forgotten_without_being_closed(
     eventually(lambda: not workers_of(machine), "zombies are left")
 
 
+@pytest.mark.long
 def test_engines_leave_no_file_open(saved: Saved, machine: Machine) -> None:
     def opened() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
@@ -175,6 +177,7 @@ def test_a_front_end_that_is_killed(front: Any, eventually: Eventually) -> None:
     eventually(lambda: not any(map(alive, pids)), "workers outlive their front end")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("deed", "error"), [("raise", "ZeroDivisionError"), ("exit", "")])
 def test_a_front_end_that_ends(front: Any, deed: str, error: str) -> None:
     """By an exception inside `with`, or without having closed anything."""
@@ -185,6 +188,7 @@ def test_a_front_end_that_ends(front: Any, deed: str, error: str) -> None:
     assert not any(map(alive, pids)), "nobody is left when it has ended"
 
 
+@pytest.mark.long
 def test_a_front_end_that_is_interrupted(front: Any) -> None:
     child, pids = front("wait")
     os.killpg(child.pid, signal.SIGINT)
@@ -193,6 +197,7 @@ def test_a_front_end_that_is_interrupted(front: Any) -> None:
     assert not any(map(alive, pids))
 
 
+@pytest.mark.long
 def test_a_front_end_that_forgets_its_engine(front: Any, eventually: Eventually) -> None:
     """And its machine with it."""
     child, pids = front("forget")

@@ -38,6 +38,7 @@ def load(mixed: Callable[[int], Load]) -> Load:
     return mixed(20)
 
 
+@pytest.mark.long(but=["requests", "stages"])
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "rotational"])
 def test_workers_killed_between_steps(
     layout: str, load: Load, start: Start, sound: Callable[[Engine], None], play: Play
@@ -140,6 +141,7 @@ def test_one_that_is_stopped_while_it_is_told_much(
         assert len(numbers) == 150
 
 
+@pytest.mark.long
 def test_a_fork_server_that_is_killed_while_workers_are_replaced(
     start: Start, machine: Machine, load: Load, play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def test_wishes_are_fulfilled_as_in_one_process(
                 assert [token for token, _ in a.top] == [token for token, _ in b.top]
 
 
+@pytest.mark.long(but=["*-rotational-3-2-pools"])
 @pytest.mark.parametrize(
     ("layout", "kv_tokens"),
     [

@@ -129,6 +129,7 @@ def release(held_machine: HeldMachine) -> Callable[[], None]:
     return held_machine.file.unlink
 
 
+@pytest.mark.long(but=["serial"])
 @pytest.mark.parametrize("layout", ["serial", "heads", "requests"])
 def test_others_decode_while_a_prompt_is_computed(
     layout: str,
@@ -245,6 +246,7 @@ def test_a_prompt_that_cannot_be_computed_fails_alone(
     assert not engine.faults
 
 
+@pytest.mark.long(but=["attention 0-heads", "model 0-requests", "prefill 0-requests"])
 @pytest.mark.parametrize("layout", ["heads", "requests"])
 @pytest.mark.parametrize("victim", ["model 0", "attention 0", "attention 1", "prefill 0"])
 def test_workers_killed_while_prompts_are_computed(
@@ -276,6 +278,7 @@ def test_workers_killed_while_prompts_are_computed(
     sound(engine)
 
 
+@pytest.mark.long
 def test_workers_killed_and_stopped_at_any_moment(
     load: Load, start: Start, sound: Sound, play: Play, harassed: Any
 ) -> None:

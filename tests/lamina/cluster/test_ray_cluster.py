@@ -21,6 +21,8 @@ from lamina.cluster.ray.machine import RayMachine
 from lamina.pipeline import check_schedule
 from lamina.serve import EngineError
 
+pytestmark = pytest.mark.long
+
 FRONT = Path(__file__).with_name("ray_front.py")
 PROMPT, TOKENS = (5, 17, 99, 3), 12
 KINDS = ("compute_gpu", "memory_gpu")

@@ -15,8 +15,7 @@ from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.cluster.lost import last_sentence
 from lamina.cluster.ray import session as ray_session
 from lamina.cluster.ray import slots as ray_slots
-from lamina.cluster.ray.machine import RayMachine
-from lamina.cluster.ray.placement import at_home, require_memory, require_version
+from lamina.cluster.ray.machine import RayMachine, at_home, require_memory, require_version
 from lamina.cluster.ray.worker import RayWorker, Spot, installed_version
 from lamina.operators import Attended
 from lamina.pipeline import EngineError, Partition

@@ -46,6 +46,7 @@ def compiled(tiny: Make, seeded: Make, tmp_path_factory: pytest.TempPathFactory)
         yield _Compiled(model, conversion, conversion.bind(model, backend="aot"), home)
 
 
+@pytest.mark.long
 @needs_compiler
 def test_compiled_slices_decode_as_the_model(compiled: _Compiled, decodes: Make) -> None:
     # Query, keyvalue and logits; rest has nothing to compute. What a killed compilation left is gone.

@@ -15,6 +15,7 @@ from lamina.convert.describe import transfer
 Make = Callable[..., Any]
 
 
+@pytest.mark.long(but=["8-2"])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1), (8, 2)])
 def test_counted_bytes_agree_with_the_formula(heads: int, kv_heads: int, converted: Make) -> None:
     conversion = converted("Llama", num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=16)
@@ -59,6 +60,7 @@ def test_a_description_is_json_and_complete(converted: Make) -> None:
     assert middle["inputs"][-1] == {"name": "attended", "type": "bfloat16[B, 4, 16]", "bytes": 128}
 
 
+@pytest.mark.long(but=["GPT2-*", "Gemma-*"])
 @pytest.mark.parametrize(
     ("family", "expected"),
     [

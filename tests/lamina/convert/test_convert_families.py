@@ -78,6 +78,7 @@ _CASES = [
 ]
 
 
+@pytest.mark.long(but=["llama-*", "gemma2-*", "mixtral-*", "gpt2-*", "phi3-carry", "cohere-carry"])
 @pytest.mark.parametrize(("name", "rope"), _CASES)
 def test_slices_decode_as_the_model(name: str, rope: str, tiny: Make, seeded: Make, decodes: Make) -> None:
     family, changes = MODELS[name]

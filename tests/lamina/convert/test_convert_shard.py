@@ -87,6 +87,7 @@ def check(decoder: Make) -> Check:
     return checked
 
 
+@pytest.mark.long(but=["llama-gqa", "gemma2", "mixtral", "gpt2"])
 def test_two_ranks_decode_what_one_does(check: Check, family: str, small_model: SMALL) -> None:
     model = small_model(family)
     noise = torch.Generator().manual_seed(1)

@@ -28,6 +28,7 @@ def _needed(piece: Piece) -> set[Name]:
     return needed
 
 
+@pytest.mark.long(but=["Llama", "Gemma2"])
 @pytest.mark.parametrize("family", _FAMILIES)
 def test_query_comes_first_and_alone(family: str, converted: Make) -> None:
     conversion = converted(family, num_hidden_layers=3)
@@ -42,6 +43,7 @@ def test_query_comes_first_and_alone(family: str, converted: Make) -> None:
         assert projection.spec.row_shape[-1] == op.heads * op.head_dim
 
 
+@pytest.mark.long(but=["Llama-changes0-*", "GPT2-*"])
 @pytest.mark.parametrize(
     ("family", "changes", "rope", "classes"),
     [

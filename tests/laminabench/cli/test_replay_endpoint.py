@@ -172,6 +172,7 @@ def running(tmp_path: Path, url: str, workers: int) -> Iterator[subprocess.Popen
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.long(but=["2"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_ends_it_and_keeps_what_has_been(tmp_path: Path, url: str, workers: int) -> None:
     with running(tmp_path, url, workers) as process:
@@ -186,6 +187,7 @@ def test_ctrl_c_ends_it_and_keeps_what_has_been(tmp_path: Path, url: str, worker
     assert run.manifest.partial.at_s == pytest.approx(facts["partial"]["at_s"])
 
 
+@pytest.mark.long(but=["1"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sigterm_ends_it_and_leaves_nothing(tmp_path: Path, url: str, workers: int) -> None:
     with running(tmp_path, url, workers) as process:

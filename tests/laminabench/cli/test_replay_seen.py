@@ -101,8 +101,8 @@ def test_errors_are_no_columns_of_a_sweep(result: ReplayResult) -> None:
 
 @pytest.fixture
 def ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    replay = prepared.replay
-    monkeypatch.setattr(prepared, "replay", lambda *a, **k: replace(replay(*a, **k), partial=PARTIAL))
+    replay_on = prepared.replay_on
+    monkeypatch.setattr(prepared, "replay_on", lambda *a, **k: replace(replay_on(*a, **k), partial=PARTIAL))
     Path("few.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,50,40\n1,90,30\n")
 
 

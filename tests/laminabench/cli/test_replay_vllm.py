@@ -202,6 +202,7 @@ def is_there(number: int) -> bool:
     return state != "Z"
 
 
+@pytest.mark.long(but=["15"])
 @pytest.mark.parametrize("sign", [None, signal.SIGINT, signal.SIGTERM])
 def test_however_a_hanging_vllm_ends_none_of_its_processes_is_left(
     sign: signal.Signals | None, stand_in: Path

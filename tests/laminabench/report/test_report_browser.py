@@ -43,6 +43,8 @@ CHARTS = (
     *("cdf", "attainment", "batch", "kv", "rate", "tbt-time", "hbm-1", "moved"),
     *("time", "price", "cost", "timeline"),
 )
+
+pytestmark = pytest.mark.outside
 # Every text that can be seen: its size, and how it stands out from what is behind it.
 TEXTS = """() => {
   const probe = document.createElement("canvas").getContext("2d", { willReadFrequently: true });

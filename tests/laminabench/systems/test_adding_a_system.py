@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 import types
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,15 +21,14 @@ REQUEST = {"trace": "azure-code", "offline": True, "num_requests": 100, "no_out"
 
 
 @pytest.fixture(autouse=True)
-def _added(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _added(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
     code = max(blocks, key=len)
     assert len(code.splitlines()) < 80
     module = types.ModuleType("its_package")
-    exec(compile(code, str(PAGE), "exec"), module.__dict__)  # noqa: S102 - it is our own page
+    exec(compile(code, str(PAGE), "exec"), module.__dict__)
     monkeypatch.setitem(sys.modules, "its_package", module)
     monkeypatch.setitem(MODULES, "roofline", "its_package")
-    yield
 
 
 def test_it_is_replayed_and_is_faster_than_a_real_one() -> None:

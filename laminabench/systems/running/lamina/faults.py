@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from laminabench.errors import UserError
-from laminabench.systems.running.lamina.log import Story
+from laminabench.systems.running.lamina.log import ReplayLog
 
 HOWS = ("kill", "stop")
 ROLES = ("model", "attention", "prefill")
@@ -26,10 +26,10 @@ _UNITS = {"ms": 0.001, "s": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Blow:
+class PlannedFault:
     """One worker, what is done to it, and when: at a time, or when so many tokens have been made."""
 
-    worker: str  # as the engine calls it; of a wish, `random` is anybody
+    worker: str  # as the engine calls it; of a spec, `random` is anybody
     how: str = "kill"
     at_s: float | None = None
     at_tokens: int | None = None
@@ -37,14 +37,14 @@ class Blow:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class FaultSpec:
     """One --chaos, understood."""
 
-    blow: Blow
-    spread: int = 0  # so many of them, over all of the trace's tokens; 0: one, when the blow says
+    fault: PlannedFault
+    spread: int = 0  # so many of them, over all of the trace's tokens; 0: one, when the fault says
 
 
-def parse(spec: str) -> Wish:
+def parse(spec: str) -> FaultSpec:
     """What a --chaos asks for; a UserError names the part of it that is wrong."""
 
     def wrong(why: str) -> UserError:
@@ -58,7 +58,7 @@ def parse(spec: str) -> Wish:
     role, colon, number = who.partition(":")
     if who != RANDOM and (role not in ROLES or not colon or not number.isdecimal()):
         raise wrong(f"'{who}' is no worker; write {', '.join(f'{each}:0' for each in ROLES)} or {RANDOM}")
-    blow = Blow(who if who == RANDOM else f"{role} {int(number)}", how or "kill")
+    fault = PlannedFault(who if who == RANDOM else f"{role} {int(number)}", how or "kill")
     if times:
         if who != RANDOM:
             raise wrong(f"'*{count}' goes with {RANDOM} only")
@@ -66,7 +66,7 @@ def parse(spec: str) -> Wish:
             raise wrong(f"'{count}' is not how many; write a number from 1 to {MOST}")
         if at:
             raise wrong(f"'@{when}' does not go with '*{count}', which spreads them over the whole replay")
-        return Wish(blow, int(count))
+        return FaultSpec(fault, int(count))
     if not at:
         raise wrong("it does not say when; add @t=3s or @tokens=500")
     name, _, value = when.partition("=")
@@ -74,71 +74,71 @@ def parse(spec: str) -> Wish:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s)", value)
         if not match:
             raise wrong(f"'{value}' is no time; write 3s or 500ms")
-        return Wish(replace(blow, at_s=float(match[1]) * _UNITS[match[2]]))
+        return FaultSpec(replace(fault, at_s=float(match[1]) * _UNITS[match[2]]))
     if name == "tokens":
         if not value.isdecimal():
             raise wrong(f"'{value}' is no number of tokens")
-        return Wish(replace(blow, at_tokens=int(value)))
+        return FaultSpec(replace(fault, at_tokens=int(value)))
     raise wrong(f"'@{when}' is no moment; write @t=3s or @tokens=500")
 
 
-def plan(wishes: Iterable[Wish], workers: Sequence[str], tokens: int, seed: int) -> list[Blow]:
-    """Every blow, with whom it hits and when; a UserError for workers that there are not.
+def plan(specs: Iterable[FaultSpec], workers: Sequence[str], tokens: int, seed: int) -> list[PlannedFault]:
+    """Every fault, with whom it hits and when; a UserError for workers that there are not.
 
-    The same wishes, workers, tokens of the trace and seed make the same plan.
+    The same specs, workers, tokens of the trace and seed make the same plan.
     """
-    blows: list[Blow] = []
-    for place, wish in enumerate(wishes):
+    planned: list[PlannedFault] = []
+    for place, spec in enumerate(specs):
         draws = _draws(seed, place)
-        if wish.blow.worker != RANDOM and wish.blow.worker not in workers:
+        if spec.fault.worker != RANDOM and spec.fault.worker not in workers:
             raise UserError(
                 "chaos-no-worker",
-                f"--chaos: there is no worker {wish.blow.worker.replace(' ', ':')}; the deployment has "
+                f"--chaos: there is no worker {spec.fault.worker.replace(' ', ':')}; the deployment has "
                 f"{', '.join(name.replace(' ', ':') for name in workers)}",
             )
-        for number in range(wish.spread or 1):
-            blow = wish.blow
-            if blow.worker == RANDOM:
-                blow = replace(blow, worker=workers[min(int(next(draws) * len(workers)), len(workers) - 1)])
-            if wish.spread:
+        for number in range(spec.spread or 1):
+            fault = spec.fault
+            if fault.worker == RANDOM:
+                fault = replace(fault, worker=workers[min(int(next(draws) * len(workers)), len(workers) - 1)])
+            if spec.spread:
                 # One in each of as many equal parts.
-                blow = replace(blow, at_tokens=int((number + next(draws)) * tokens / wish.spread))
-            blows.append(replace(blow, number=len(blows)))
-    return blows
+                fault = replace(fault, at_tokens=int((number + next(draws)) * tokens / spec.spread))
+            planned.append(replace(fault, number=len(planned)))
+    return planned
 
 
-def due(blows: Iterable[Blow], story: Story, elapsed_s: float) -> list[Blow]:
+def due(planned: Iterable[PlannedFault], log: ReplayLog, elapsed_s: float) -> list[PlannedFault]:
     """Those whose time has come and who have not been performed.
 
     A worker that was struck is left alone until the engine has noticed: who is dead cannot be killed.
     """
-    done, tokens = {strike.number for strike in story.strikes}, story.tables.tokens
+    done, tokens = {strike.number for strike in log.strikes}, log.tables.tokens
     left = [
-        blow
-        for blow in blows
-        if blow.number not in done
+        fault
+        for fault in planned
+        if fault.number not in done
         and (
-            (blow.at_s is not None and blow.at_s <= elapsed_s)
-            or (blow.at_tokens is not None and blow.at_tokens <= tokens)
+            (fault.at_s is not None and fault.at_s <= elapsed_s)
+            or (fault.at_tokens is not None and fault.at_tokens <= tokens)
         )
     ]
-    down = _down(story) if left else set()
+    down = _down(log) if left else set()
     found = []
-    for blow in left:
-        if blow.worker not in down:
-            down.add(blow.worker)
-            found.append(blow)
+    for fault in left:
+        if fault.worker not in down:
+            down.add(fault.worker)
+            found.append(fault)
     return found
 
 
-def _down(story: Story) -> set[str]:
+def _down(log: ReplayLog) -> set[str]:
     """Workers that were struck and have not been replaced since."""
-    began_s = story.resumed_s[-1] if story.resumed_s else 0.0
-    last = {strike.worker: strike.at_s for strike in story.strikes if strike.at_s >= began_s}
+    began_s = log.resumed_s[-1] if log.resumed_s else 0.0
+    last = {strike.worker: strike.at_s for strike in log.strikes if strike.at_s >= began_s}
     return {
         worker
         for worker, at_s in last.items()
-        if not any(worker in fault.workers and fault.resumed_s >= at_s for fault in story.faults)
+        if not any(worker in fault.workers and fault.resumed_s >= at_s for fault in log.faults)
     }
 
 

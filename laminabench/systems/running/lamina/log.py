@@ -1,6 +1,6 @@
 """What has happened in a live replay, event by event: what its journal keeps, and all a resumption knows.
 
-A running replay tells its story in these events and keeps no other record of what was, so a story read back
+A running replay records these events in its log and keeps no other record of what was, so one read back
 from a journal is the one that was told.
 """
 
@@ -55,7 +55,7 @@ def unpacked(record: Sequence[Any]) -> Event:
 
 
 @dataclass(slots=True)
-class Story:
+class ReplayLog:
     """Everything so far."""
 
     trace: Trace
@@ -77,7 +77,7 @@ class Story:
     def __post_init__(self) -> None:
         self.tables = Tables(self.trace)
 
-    def hear(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
         """Take in what happened next."""
         if isinstance(event, Begun):
             self.begun = event
@@ -133,8 +133,8 @@ class Story:
             del self._open[row]
 
 
-def tell(event: Event, story: Story, journal: Journal | None) -> None:
+def record(event: Event, log: ReplayLog, journal: Journal | None) -> None:
     """What happens is known here, and in the journal from its next flush on."""
-    story.hear(event)
+    log.apply(event)
     if journal:
         journal.append(packed(event))

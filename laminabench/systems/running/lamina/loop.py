@@ -12,8 +12,8 @@ from laminabench.errors import UserError
 from laminabench.runs.faults import Fault, Strike
 from laminabench.runs.journal import Journal
 from laminabench.sim.simulate import Offered
-from laminabench.systems.running.lamina.faults import Blow, due
-from laminabench.systems.running.lamina.log import Arrived, Event, Story, tell
+from laminabench.systems.running.lamina.faults import PlannedFault, due
+from laminabench.systems.running.lamina.log import Arrived, Event, ReplayLog, record
 from laminabench.systems.running.lamina.order import Order
 from laminabench.systems.running.lamina.prompts import Prompts
 from laminabench.systems.running.tables import Iteration, Tables
@@ -80,16 +80,16 @@ class Replay:
     refusal: type[Exception]  # what `submit` raises for a request that can never be served
     order: Order
     clock: Clock
-    story: Story
+    log: ReplayLog
     progress: Callable[[int, int], None] = lambda done, tokens: None
-    blows: Sequence[Blow] = ()
+    planned: Sequence[PlannedFault] = ()
     # The tokens of a request beyond so many; None where they mean nothing.
     made_since: Callable[[int, int], Sequence[int]] | None = None
     journal: Journal | None = None
     _rows: dict[int, int] = field(init=False, default_factory=dict)  # of requests in the system, by number
     _numbers: dict[int, int] = field(init=False, default_factory=dict)  # and the other way round
     _arrivals: list[float] = field(init=False, default_factory=list)
-    _faults: int = field(init=False, default=0)  # of this engine that the story knows
+    _faults: int = field(init=False, default=0)  # of this engine that the log knows
 
     def __post_init__(self) -> None:
         self._arrivals = self.trace.arrival_s.tolist() if self.offered.mode == "open" else []
@@ -100,14 +100,14 @@ class Replay:
         engine: Any,
         offered: Offered,
         order: Order,
-        story: Story,
+        log: ReplayLog,
         *,
         prompts: Prompts | None = None,
         **more: Any,
     ) -> Replay:
         """On a lamina.Engine: requests make as many tokens as the trace says, from prompts or made-up KV."""
         serve: Any = importlib.import_module("lamina.serve")
-        lengths, output = story.trace.prompt_tokens, story.trace.output_tokens
+        lengths, output = log.trace.prompt_tokens, log.trace.output_tokens
 
         def submit(row: int, made: list[int]) -> int:
             prompt = int(lengths[row]) if prompts is None else prompts.of(row)
@@ -121,34 +121,34 @@ class Replay:
 
         return cls(
             engine,
-            story.trace,
+            log.trace,
             offered,
             submit,
             serve.RequestError,
             order,
             Clock(),
-            story,
+            log,
             made_since=None if prompts is None else made_since,
             **more,
         )
 
     def run(self) -> Tables:
         """Until every request has been served or refused."""
-        story = self.story
-        self.clock.start(story.at_s)
+        log = self.log
+        self.clock.start(log.at_s)
         self._go_on()
         self._offer()
-        while self._rows or story.next < len(self.trace):
-            self._strike()
+        while self._rows or log.next < len(self.trace):
+            self._inject()
             if self._rows:
                 self._step()
             else:
                 self._sleep()
             self._offer()
-        return story.tables
+        return log.tables
 
-    def _tell(self, event: Event) -> None:
-        tell(event, self.story, self.journal)
+    def _record(self, event: Event) -> None:
+        record(event, self.log, self.journal)
 
     def _flush(self) -> None:
         if self.journal:
@@ -156,8 +156,8 @@ class Replay:
 
     def _go_on(self) -> None:
         """Where a replay was interrupted: submit again who had not ended, with what they had made."""
-        waiting = self.story.to_go_on_with()
-        first = set(self.story.cut_off())
+        waiting = self.log.to_go_on_with()
+        first = set(self.log.cut_off())
         for row in waiting:
             self.order.first = row in first
             number = self._submit(row)
@@ -166,63 +166,63 @@ class Replay:
 
     def _offer(self) -> None:
         """Submit everybody whose time has come."""
-        mode, most, story = self.offered.mode, self.offered.concurrency, self.story
-        while story.next < len(self.trace):
+        mode, most, log = self.offered.mode, self.offered.concurrency, self.log
+        while log.next < len(self.trace):
             arrived = 0.0
             if mode == "open":
-                arrived = self._arrivals[story.next]
+                arrived = self._arrivals[log.next]
                 if arrived > self.clock.elapsed():
                     break
             elif mode == "closed":
                 if len(self._rows) >= most:
                     break
                 arrived = self.clock.elapsed()
-            self._arrive(story.next, arrived)
+            self._arrive(log.next, arrived)
         self._flush()
 
     def _arrive(self, row: int, arrived: float) -> None:
         try:
             number = self._submit(row)
         except self.refusal as error:
-            self._tell(Arrived(row, arrived, str(error)))
+            self._record(Arrived(row, arrived, str(error)))
             return
         self._rows[number], self._numbers[row] = row, number
-        self._tell(Arrived(row, arrived))
+        self._record(Arrived(row, arrived))
 
     def _submit(self, row: int) -> int:
         self.order.row = row
-        return self.submit(row, self.story.made(row))
+        return self.submit(row, self.log.made(row))
 
-    def _strike(self) -> None:
+    def _inject(self) -> None:
         """Kill and stop whom it is time for."""
-        if not self.blows:
+        if not self.planned:
             return
-        for blow in due(self.blows, self.story, self.clock.elapsed()):
-            self.engine.strike(blow.worker, blow.how)
-            self._tell(Strike(blow.number, blow.worker, blow.how, self.clock.elapsed()))
+        for fault in due(self.planned, self.log, self.clock.elapsed()):
+            self.engine.strike(fault.worker, fault.how)
+            self._record(Strike(fault.number, fault.worker, fault.how, self.clock.elapsed()))
         self._flush()
 
     def _sleep(self) -> None:
         """Only an open replay has nobody in the system and somebody to come."""
         elapsed_s = self.clock.elapsed()
-        blows = [blow.at_s for blow in self.blows if blow.at_s is not None and blow.at_s > elapsed_s]
-        self.clock.sleep(max(0.0, min([self._arrivals[self.story.next], *blows]) - elapsed_s))
+        planned = [fault.at_s for fault in self.planned if fault.at_s is not None and fault.at_s > elapsed_s]
+        self.clock.sleep(max(0.0, min([self._arrivals[self.log.next], *planned]) - elapsed_s))
 
     def _step(self) -> None:
         step = self.engine.step()
         self.note_faults()
         # A result is kept until it is asked for.
         results = {number: self.engine.result(number) for number in step.ended}
-        self._tell(self._iteration(step, results))
+        self._record(self._iteration(step, results))
         self._flush()
         for number in step.ended:
             del self._numbers[self._rows.pop(number)]
-        self.progress(self.story.tables.finished, self.story.tables.tokens)
+        self.progress(self.log.tables.finished, self.log.tables.tokens)
 
     def note_faults(self) -> None:
         """Those that nobody has told of."""
         for fault in self.engine.faults[self._faults :]:
-            self._tell(self._fault(fault))
+            self._record(self._fault(fault))
             self._faults += 1
 
     def _fault(self, fault: Any) -> Fault:
@@ -235,7 +235,7 @@ class Replay:
         token_rows, tokens = self._tokens(step, results)
         return Iteration(
             step.batch,
-            step.iteration + self.story.before.get(step.batch, 0) if step.size else 0,
+            step.iteration + self.log.before.get(step.batch, 0) if step.size else 0,
             step.size,
             step.kv_tokens,
             step.started_s - began,
@@ -256,11 +256,11 @@ class Replay:
         """What the batch has made since it was last asked."""
         if self.made_since is None:
             return [], []
-        running = self.story.tables.running
+        running = self.log.tables.running
         mine = [row for row, stint in running.items() if stint.batch == step.batch]
         of_row, tokens = [], []
         for row in dict.fromkeys([*mine, *(self._rows[number] for number in step.joined)]):
-            number, had = self._numbers[row], len(self.story.tokens.get(row, ()))
+            number, had = self._numbers[row], len(self.log.tokens.get(row, ()))
             new = self._made(number, had, results)
             of_row += [row] * len(new)
             tokens += [int(token) for token in new]

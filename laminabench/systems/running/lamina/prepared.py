@@ -28,8 +28,8 @@ from laminabench.sim.spec import Pipelining
 from laminabench.sim.timeline import bubbles, write_timeline
 from laminabench.systems.base import Past, Replayed, Window, Workload, summary_of
 from laminabench.systems.running.lamina import setup as engine_setup
-from laminabench.systems.running.lamina.faults import Wish, parse, plan
-from laminabench.systems.running.lamina.log import Begun, Resumed, Story, tell, unpacked
+from laminabench.systems.running.lamina.faults import FaultSpec, parse, plan
+from laminabench.systems.running.lamina.log import Begun, ReplayLog, Resumed, record, unpacked
 from laminabench.systems.running.lamina.loop import Replay
 from laminabench.systems.running.lamina.order import order_of
 from laminabench.systems.running.lamina.prompts import Prompts
@@ -44,7 +44,7 @@ class PreparedEngine:
 
     request: ReplayRequest
     setup: LiveSetup
-    faults: Sequence[Wish] = ()
+    faults: Sequence[FaultSpec] = ()
 
     @property
     def backend(self) -> Backend:
@@ -91,11 +91,11 @@ class PreparedEngine:
         planned = plan(self.faults, setup.names(), int(trace.output_tokens.sum(dtype=np.int64)), request.seed)
         offered = workload.offered(trace)
         order = order_of(workload.policy, offered.priority, len(trace))
-        story = Story(trace)
-        for record in past.events:
-            story.hear(unpacked(record))
-        if story.begun:
-            setup = _as_begun(setup, story.begun)
+        log = ReplayLog(trace)
+        for event in past.events:
+            log.apply(unpacked(event))
+        if log.begun:
+            setup = _as_begun(setup, log.begun)
         tokens = engine_setup.kv_tokens(setup, trace, engine_setup.free_bytes(setup))
         prompts = None if setup.prefill == "off" else Prompts(trace, request.seed, setup.model.vocab)
         policy = "fifo" if order.key is None else order.policy
@@ -103,49 +103,49 @@ class PreparedEngine:
             # From here on there is something to go on with.
             journal = past.open()
             now = Begun(engine.schedule.batches, engine.schedule.pipelining, tokens)
-            tell(Resumed(story.at_s) if story.begun else now, story, journal)
+            record(Resumed(log.at_s) if log.begun else now, log, journal)
             run = Replay.on(
                 engine,
                 offered,
                 order,
-                story,
+                log,
                 prompts=prompts,
-                blows=planned,
+                planned=planned,
                 journal=journal,
                 progress=progress,
             )
             tables = run.run()
-            records = recorded(engine, run.clock.began, story.before)
+            records = recorded(engine, run.clock.began, log.before)
             run.note_faults()  # noticed when workers were asked for their records
             facts = setup.facts(engine)
         outcome = Outcome(
             requests=tables.requests(),
-            iterations=records.with_times(tables.iterations(), story.faults),
+            iterations=records.with_times(tables.iterations(), log.faults),
             stints=tables.stints(),
             timeline=no_timeline(),
             replica_busy_s=records.replica_busy_s(),
             attention_busy_s=records.attention_busy_s(),
             end_s=tables.end_s,
             queue_empty_s=tables.end_s if tables.queue_empty_s is None else tables.queue_empty_s,
-            peak_kv_tokens=story.peak_kv_tokens,
+            peak_kv_tokens=log.peak_kv_tokens,
             kv_capacity_tokens=facts["kv_capacity_tokens"],
         )
-        faults = faults_of(outcome, story.faults, story.strikes, workload.slo_tbt_ms)
-        made = None if prompts is None else [story.tokens.get(row, []) for row in range(len(trace))]
+        faults = faults_of(outcome, log.faults, log.strikes, workload.slo_tbt_ms)
+        made = None if prompts is None else [log.tokens.get(row, []) for row in range(len(trace))]
         summary = msgspec.structs.replace(
             summary_of(outcome, trace, workload, setup.deployment),
             schedule=records.schedule(),
             faults=faults,
-            faults_in_all=in_all(faults, story.strikes, len(planned)),
-            resumed=ResumedFacts(times=len(story.resumed_s), at_s=story.resumed_s),
+            faults_in_all=in_all(faults, log.strikes, len(planned)),
+            resumed=ResumedFacts(times=len(log.resumed_s), at_s=log.resumed_s),
             tokens_sha256=None if made is None else tokens_sha256(made),
         )
         return Replayed(
             outcome,
             facts,
             summary,
-            marks={"faults": faults, "resumed_s": story.resumed_s},
-            why_rejected=story.why_refused,
+            marks={"faults": faults, "resumed_s": log.resumed_s},
+            why_rejected=log.why_refused,
             problem=_unsound(records),
             draw=lambda path, window: _drawn(path, window, outcome, records),
         )

@@ -49,6 +49,7 @@ def test_everything_that_is_served_is_described(schema: Any) -> None:
     assert described == {*POSTED, *ASKED}
 
 
+@pytest.mark.long(but=["POST-/v1/completions-*", "GET-*"])
 @pytest.mark.parametrize(
     ("method", "path", "sense"),
     [

@@ -16,7 +16,7 @@ from laminabench.json_safe import to_json
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
 from laminabench.sim.timeline import bubbles, write_timeline
-from laminabench.systems.running.lamina.log import Story
+from laminabench.systems.running.lamina.log import ReplayLog
 from laminabench.systems.running.lamina.loop import Clock, Replay
 from laminabench.systems.running.lamina.order import Order, order_of, squeezed
 from laminabench.systems.running.lamina.records import no_timeline, recorded
@@ -47,13 +47,13 @@ def play(engine: Any, trace: Trace, offered: Offered, order: Order | None = None
         number: int = engine.submit(int(trace.prompt_tokens[row]), int(trace.output_tokens[row]), made)
         return number
 
-    replay = Replay(engine, trace, offered, submit, ValueError, order, clock, Story(trace))
+    replay = Replay(engine, trace, offered, submit, ValueError, order, clock, ReplayLog(trace))
     replay.run()
     return replay
 
 
 def outcome_of(engine: Any, replay: Replay) -> Outcome:
-    tables, found = replay.story.tables, recorded(engine, replay.clock.began)
+    tables, found = replay.log.tables, recorded(engine, replay.clock.began)
     assert found.violations == []
     return Outcome(
         tables.requests(), found.with_times(tables.iterations()), tables.stints(), no_timeline(),
@@ -65,7 +65,7 @@ def outcome_of(engine: Any, replay: Replay) -> Outcome:
 def test_saturate_submits_all_at_once_and_serves_in_order(made_up_engine: Any) -> None:
     engine = made_up_engine(most=2)
     replay = play(engine, a_trace([3, 1, 2, 2]), Offered())
-    rows = replay.story.tables.requests()
+    rows = replay.log.tables.requests()
     assert rows["arrival_s"].tolist() == [0, 0, 0, 0]
     # 0 and 1 first; 2 takes 1's place, 3 comes when both 0 and 2 have ended.
     assert rows["first_iteration"].tolist() == [0, 0, 1, 3]
@@ -74,8 +74,8 @@ def test_saturate_submits_all_at_once_and_serves_in_order(made_up_engine: Any) -
         [3 * ITERATION_S, ITERATION_S, 3 * ITERATION_S, 5 * ITERATION_S]
     )
     assert rows["first_token_s"] - rows["admitted_s"] == pytest.approx([ITERATION_S] * 4)
-    assert replay.story.tables.iterations()["joined"].tolist() == [2, 1, 0, 1, 0]
-    assert replay.story.tables.queue_empty_s == pytest.approx(3 * ITERATION_S)
+    assert replay.log.tables.iterations()["joined"].tolist() == [2, 1, 0, 1, 0]
+    assert replay.log.tables.queue_empty_s == pytest.approx(3 * ITERATION_S)
     assert sorted(engine.asked) == [0, 1, 2, 3]  # so that the engine forgets them
     assert engine.slept == []
 
@@ -83,7 +83,7 @@ def test_saturate_submits_all_at_once_and_serves_in_order(made_up_engine: Any) -
 def test_open_waits_for_the_next_arrival_asleep(made_up_engine: Any) -> None:
     engine = made_up_engine()
     replay = play(engine, a_trace([1, 2, 1], [0.0, 0.003, 1.0]), Offered("open"))
-    rows = replay.story.tables.requests()
+    rows = replay.log.tables.requests()
     # When it was due, not when there was time to submit it.
     assert rows["arrival_s"].tolist() == [0.0, 0.003, 1.0]
     assert rows["admitted_s"] == pytest.approx([0.0, ITERATION_S, 1.0], abs=1e-6)
@@ -93,9 +93,9 @@ def test_open_waits_for_the_next_arrival_asleep(made_up_engine: Any) -> None:
 
 def test_closed_keeps_so_many_in_the_system(made_up_engine: Any) -> None:
     replay = play(made_up_engine(most=10), a_trace([2, 4, 2, 2, 1]), Offered("closed", concurrency=2))
-    sizes = replay.story.tables.iterations()["size"].tolist()
+    sizes = replay.log.tables.iterations()["size"].tolist()
     assert max(sizes) == 2
-    assert replay.story.tables.requests()["arrival_s"] == pytest.approx(
+    assert replay.log.tables.requests()["arrival_s"] == pytest.approx(
         [0, 0, 2 * ITERATION_S, 4 * ITERATION_S, 4 * ITERATION_S]
     )
 
@@ -108,7 +108,7 @@ def test_what_never_fits_is_rejected_and_the_rest_goes_on(made_up_engine: Any) -
     )
     assert summary["requests"] == {"completed": 3, "rejected": 1, "unfinished": 0, "failed": 0}
     assert summary["tokens_generated"] == 30
-    assert replay.story.why_refused == "31 tokens never fit"
+    assert replay.log.why_refused == "31 tokens never fit"
 
 
 def test_the_summary_is_the_simulators(made_up_engine: Any) -> None:
@@ -156,7 +156,7 @@ def test_the_policys_keys_reach_the_engine(made_up_engine: Any) -> None:
     outputs = [5, 2, 9, 1]
     for name, key in (("sjf", outputs.__getitem__), ("mine:Own", lambda row: outputs[row] * 10**6)):
         replay = play(made_up_engine(most=1), a_trace(outputs), Offered(), order_of(name, key, 4))
-        admitted = replay.story.tables.requests()["admitted_s"]
+        admitted = replay.log.tables.requests()["admitted_s"]
         assert np.argsort(admitted).tolist() == [3, 1, 0, 2]
 
 

@@ -63,7 +63,7 @@ def test_preempted_requests_have_stints_and_their_gaps_count() -> None:
     assert statuses(outcome).tolist() == [0, 0]
     # Gaps of 1 s: two of request 0, one of request 1; and of 3 s, while it made room.
     gaps = tbt(tokens_of(outcome)).describe(1.0)
-    assert (gaps["mean"], gaps["max"]) == (1.5, 3.0)
+    assert (gaps.mean, gaps.max) == (1.5, 3.0)
 
 
 def test_a_step_in_which_nothing_ran_is_no_iteration() -> None:

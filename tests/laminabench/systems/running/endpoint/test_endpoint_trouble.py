@@ -196,7 +196,7 @@ def test_a_server_that_is_gone_ends_the_replay_early(
     # Far longer than this machine may stand still: what is late is sent at once, and would all have failed.
     found = seen(make_trace(requests=3000, gap_s=0.01), retries=0)
     assert found.partial is not None
-    assert "took no connection" in found.partial["why"]
+    assert "took no connection" in found.partial.why
     status = found.outcome.requests["status"].tolist()
     assert status[0] == DONE
     assert status.count(FAILED) >= 16
