@@ -6,9 +6,10 @@ import os
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from laminabench.finite import finite
 from laminabench.runs.format import FIRST_VERSION, FORMAT
@@ -42,7 +43,11 @@ def manifest(
         "laminabench": {"version": __version__, "commit": git_commit()},
         "command": shlex.join(command),
         "seed": seed,
-        "trace": {**asdict(trace.meta), "notes": list(trace.meta.notes), "requests": len(trace)},
+        "trace": {
+            **msgspec.structs.asdict(trace.meta),
+            "notes": list(trace.meta.notes),
+            "requests": len(trace),
+        },
         "transforms": dict(transforms),
         "workload": dict(workload),
         "system": system,

@@ -75,7 +75,7 @@ try:
     run({arguments!r})
 except SystemExit as end:
     assert not end.code
-heavy = ("pandas", "scipy", "matplotlib", "torch", "ray", "lamina", "rich", "pyarrow.compute", "urllib.request")
+heavy = ("pandas", "scipy", "matplotlib", "torch", "lamina", "rich", "pyarrow.compute", "urllib.request")
 print([name for name in heavy if name in sys.modules])
 """
     done = subprocess.run(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -35,7 +35,7 @@ def test_the_committed_profile_is_what_fit_gives(name: str) -> None:
         pytest.skip("set LAMINABENCH_TRACES to the folder with the real traces")
     fitted = fit(load_file(Path(folder) / FILES[name], name=name), name)
     # Sums and standard deviations may differ in the last printed digit between machines.
-    assert_close(asdict(fitted), asdict(named_profile(name)))
+    assert_close(msgspec.to_builtins(fitted), msgspec.to_builtins(named_profile(name)))
 
 
 def assert_close(found: object, wanted: object) -> None:
