@@ -11,7 +11,7 @@ NATIVE := $(shell find csrc CMakeLists.txt -type f)
 CXX_FILES := $(shell find csrc tests -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 PYTEST_WORKERS ?= 2
 
-.PHONY: setup test lint check format sanitize cuda rdma-test vllm clients bench replay figures clean
+.PHONY: setup test test-long test-all lint check format sanitize cuda bare rdma-test vllm clients bench replay figures clean
 
 setup: $(STAMP)
 
@@ -24,8 +24,17 @@ $(VENV)/.core: pyproject.toml ci/constraints.txt ci/setup.sh $(NATIVE)
 	@touch $@
 
 # A file's tests stay together: what they share (a Ray cluster, a browser, converted models) is made once.
+# `test` is for while one works, `test-long` what that leaves out or may have skipped, `test-all` both.
+PYTEST := $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
+
 test: setup
-	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not long"
+
+test-long: setup
+	$(PYTEST) -m "long or outside"
+
+test-all: setup
+	$(PYTEST)
 
 lint: setup
 	$(BIN)/ruff check
@@ -50,6 +59,10 @@ sanitize: setup
 # Compiles the CUDA kernels as CI does; needs nvcc and no GPU.
 cuda: setup
 	@ci/check-cuda.sh $(VENV)
+
+# The commands of README on a bare machine: a Debian of its own, seen by nothing of this one.
+bare:
+	@ci/bare.sh || [ $$? = 77 ]
 
 # What needs an RDMA device, on soft-RoCE in virtual machines; says so and succeeds where these cannot be had.
 rdma-test: setup

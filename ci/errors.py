@@ -29,8 +29,8 @@ HEAD = """# Errors, by code
 
 A command that fails says in a sentence what, where and what to do. Behind it is a code, which stays when the
 sentence is improved: `-v` shows it, `--json` prints `{"error": {"code", "message"}}`, and in Python it is the
-exception's `code`. With exit code 1 a check said no; with 2 something was wrong with what the command was given;
-70 is a bug of ours. What `lamina` raises ends a command with 2 as well.
+exception's `code`. With exit code 1 a check said no; with 2 something was wrong with what the command was
+given; 70 is a bug of ours. What `lamina` raises ends a command with 2 as well.
 
 `ci/errors.py` makes this page from the sources; `make lint` compares it. In {braces} is what is filled in.
 

@@ -1,4 +1,4 @@
-"""Where things are: the committed trace descriptors, and the user's own folder of data."""
+"""Where things are: folders of the tree that are no packages, and the user's own folder of data."""
 
 from __future__ import annotations
 
@@ -20,10 +20,15 @@ def expanded(text: str) -> Path:
 
 
 def descriptors() -> Path:
-    """The folder of trace descriptors and profiles: inside an installed package, or in the checkout."""
+    """The folder of trace descriptors and profiles."""
+    return part_of_tree("traces")
+
+
+def part_of_tree(name: str) -> Path:
+    """A folder of the tree that is not imported: inside an installed package, or in the checkout."""
     package = Path(__file__).resolve().parent
-    installed = package / "_traces"
-    return installed if installed.is_dir() else package.parent / "traces"
+    installed = package / "_tree" / name
+    return installed if installed.is_dir() else package.parent / name
 
 
 def home() -> Path:

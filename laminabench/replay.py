@@ -8,11 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
+from msgspec import structs
 
+from laminabench.analysis.checksum import tokens_sha256
 from laminabench.analysis.faults import faults_of, in_all
 from laminabench.analysis.metrics import summarise
 from laminabench.errors import UserError
 from laminabench.runs.journal import Journal
+from laminabench.runs.summary import FaultCost, Summary
+from laminabench.runs.summary import Resumed as ResumedFacts
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Mode, Pipelining
@@ -55,7 +59,7 @@ class Replayed:
 
     outcome: Outcome
     modelled: Modelled
-    summary: dict[str, Any]
+    summary: Summary
     simulation_s: float
 
 
@@ -86,10 +90,9 @@ class ReplayedLive:
 
     outcome: Outcome
     facts: dict[str, Any]
-    summary: dict[str, Any]
+    summary: Summary
     recorded: Recorded
-    faults: list[dict[str, Any]]
-    faults_in_all: dict[str, Any]
+    faults: list[FaultCost]
     resumed_s: list[float]  # when it was gone on with after an interruption, by its own clock
     tokens: list[list[int]] | None  # of each row, where prompts were computed
     why_rejected: str | None  # the first time
@@ -145,19 +148,17 @@ def replay_live(
         peak_kv_tokens=story.peak_kv_tokens,
         kv_capacity_tokens=facts["kv_capacity_tokens"],
     )
-    summary = summary_of(outcome, trace, workload, setup.deployment)
+    made = None if prompts is None else [story.tokens.get(row, []) for row in range(len(trace))]
     faults = faults_of(outcome, story.faults, story.strikes, workload.slo_tbt_ms)
-    return ReplayedLive(
-        outcome,
-        facts,
-        summary,
-        found,
-        faults,
-        in_all(faults, story.strikes, len(blows)),
-        story.resumed_s,
-        None if prompts is None else [story.tokens.get(row, []) for row in range(len(trace))],
-        story.why_refused,
+    summary = structs.replace(
+        summary_of(outcome, trace, workload, setup.deployment),
+        schedule=found.schedule(),
+        faults=faults,
+        faults_in_all=in_all(faults, story.strikes, len(blows)),
+        resumed=ResumedFacts(times=len(story.resumed_s), at_s=story.resumed_s),
+        tokens_sha256=None if made is None else tokens_sha256(made),
     )
+    return ReplayedLive(outcome, facts, summary, found, faults, story.resumed_s, made, story.why_refused)
 
 
 def _as_begun(setup: LiveSetup, story: Story) -> LiveSetup:
@@ -197,7 +198,7 @@ def summary_of(
     deployment: Priced,
     *,
     shared_devices: bool = False,
-) -> dict[str, Any]:
+) -> Summary:
     """The summary of what came out, under the workload's limit and at the deployment's price."""
     return summarise(
         outcome,

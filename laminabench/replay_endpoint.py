@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from laminabench.replay import Workload, offered_of, summary_of
-from laminabench.runs.partial import Partial
+from laminabench.runs.manifest import Partial
+from laminabench.runs.summary import Summary
 from laminabench.sim.outcome import Outcome
 from laminabench.systems.endpoint.replaying import replay
 from laminabench.systems.endpoint.setup import EndpointSetup
@@ -20,7 +21,7 @@ class ReplayedEndpoint:
 
     outcome: Outcome
     facts: dict[str, Any]
-    summary: dict[str, Any]
+    summary: Summary
     notes: list[str]
     partial: Partial | None
     interrupted: bool

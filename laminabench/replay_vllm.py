@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from laminabench.baselines.vllm_environment import Environment
+from laminabench.baselines.environment import Environment
 from laminabench.replay import Workload, offered_of, summary_of
-from laminabench.runs.partial import Partial
+from laminabench.runs.manifest import Partial
+from laminabench.runs.summary import Summary
 from laminabench.sim.outcome import Outcome
 from laminabench.systems.vllm_live import Ended, run
 from laminabench.systems.vllm_setup import VllmSetup, check, free_bytes
@@ -20,7 +21,7 @@ class ReplayedVllm:
     """What came out, and what vLLM said it ran with."""
 
     outcome: Outcome
-    summary: dict[str, Any]
+    summary: Summary
     facts: dict[str, Any]
     partial: Partial | None
     why_rejected: str | None  # the first time
@@ -42,7 +43,7 @@ def replay_vllm(
     ended = run(trace, setup, offered, environment, free_bytes(), progress=progress, started=started)
     heard, outcome = ended.heard, ended.heard.outcome()
     summary = summary_of(outcome, trace, workload, setup.deployment)
-    partial: Partial | None = None if ended.why is None else {"why": ended.why, "at_s": heard.at_s}
+    partial: Partial | None = None if ended.why is None else Partial(why=ended.why, at_s=heard.at_s)
     facts = _facts(setup, environment, ended)
     return ReplayedVllm(outcome, summary, facts, partial, heard.why_refused, ended.log)
 

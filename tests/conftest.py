@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import os
 import shutil
 import signal
@@ -32,6 +33,34 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 RAY_STORE_BYTES = 80 << 20  # the least that Ray takes
 RAY_KINDS = ("compute_gpu", "memory_gpu")
 RAY_DEVICES = 2  # of each: one for another front end
+
+
+REAL_DATA = {"real_traces", "real_profiles"}  # fixtures
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where only some cases of a test are `long` (see CONTRIBUTING.md), take the mark off the others.
+
+    What uses real data is `outside`. It runs before `-m` selects.
+    """
+    kept: dict[tuple[str, str], int] = {}
+    for item in items:
+        if REAL_DATA.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("outside")
+        mark = item.get_closest_marker("long")
+        if mark is None or not mark.kwargs:
+            continue
+        test = item.nodeid.partition("[")[0]
+        for pattern in mark.kwargs["but"]:
+            matches = fnmatch.fnmatchcase(item.callspec.id, pattern)  # type: ignore[attr-defined]
+            kept[test, pattern] = kept.get((test, pattern), 0) + matches
+            if matches and mark in item.own_markers:
+                item.own_markers.remove(mark)
+    lost = [f"{test}: no case is {pattern!r}" for (test, pattern), count in kept.items() if not count]
+    # One case may have been asked for by its name.
+    if lost and len(items) > 1:
+        raise pytest.UsageError("; ".join(lost))
 
 
 @pytest.fixture(scope="session")

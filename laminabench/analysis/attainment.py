@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from laminabench.analysis.distribution import Distribution, distribution
 from laminabench.analysis.rates import per_second, produced
 from laminabench.analysis.tbt import Tokens, tbt, tokens_of
-from laminabench.analysis.window import Window
+from laminabench.analysis.window import whole_run
+from laminabench.runs.summary import Window
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks, ticks
 
@@ -44,7 +45,7 @@ def curve(
     limits = _default_limits_ms(gaps) if limits_ms is None else np.asarray(limits_ms, np.float64)
     at = ticks(limits / 1000)
     in_tokens = gaps.shares_at_most(at)
-    within = Window(0.0, outcome.end_s, "whole_run") if window is None else window
+    within = whole_run(outcome) if window is None else window
     made = produced(outcome, within)
     late = np.nan_to_num(gaps.count * (1.0 - in_tokens))
     per_s = per_second(1.0, within)

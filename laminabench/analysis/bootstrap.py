@@ -21,7 +21,7 @@ from laminabench.analysis.rates import mean_batches
 from laminabench.analysis.slo import limit_ticks
 from laminabench.analysis.streams import seen_of
 from laminabench.analysis.tbt import Gaps, gaps_of, tokens_of
-from laminabench.analysis.window import Window
+from laminabench.runs.summary import Window
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks
 

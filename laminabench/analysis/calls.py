@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from laminabench.analysis.distribution import Distribution, distribution
 from laminabench.analysis.exact import total
 from laminabench.analysis.rates import Lengths, mean_at_once
 from laminabench.analysis.streams import Chunks, Seen, Streams
-from laminabench.analysis.window import Window
 from laminabench.runs.status import DONE, FAILED, statuses
+from laminabench.runs.summary import (
+    Attempts,
+    Count,
+    Counted,
+    Lateness,
+    Percentiles,
+    Summary,
+    TokensPerChunk,
+    Window,
+)
 from laminabench.sim.outcome import Columns, Outcome
 from laminabench.sim.spec import Float64, Mode, Ticks, ticks
 
@@ -23,39 +32,39 @@ MOST_ERRORS = 20
 OTHER_ERRORS = "(other errors)"
 
 
-def of_calls(outcome: Outcome, lengths: Lengths, seen: Seen, mode: Mode, window: Window) -> dict[str, Any]:
-    """Keys of a summary that other replays do not have.
+def with_calls(summary: Summary, outcome: Outcome, lengths: Lengths, seen: Seen, mode: Mode) -> Summary:
+    """The summary with the keys that other replays do not have.
 
     Times and chunks are of the window; lateness, attempts and counts are of the whole run.
     """
-    calls, streams, codes = outcome.calls, seen.streams, statuses(outcome)
+    window, calls, streams, codes = summary.window, outcome.calls, seen.streams, statuses(outcome)
     assert calls is not None
     sent, finished = _known(calls["sent_s"]), _known(outcome.requests["finished_s"])
     began = (streams.first >= 0) & (sent >= 0)
-    return {
-        **_of_chunks(seen.chunks, calls["even"], window),
-        "ttft_ms": _between(sent, streams.first, began, window).describe(_PER_MS),
-        "e2e_ms": _between(sent, finished, (finished >= 0) & (sent >= 0), window).describe(_PER_MS),
-        "mean_waiting": mean_at_once(sent[began], streams.first[began], window),
-        "lateness_ms": _lateness(sent, _known(calls["due_s"])) if mode == "open" else None,
-        "attempts": _attempts(calls, codes),
-        "counted": _counted(calls, lengths, streams, codes),
-    }
+    itl_ms, tokens_per_chunk = _of_chunks(seen.chunks, calls["even"], window)
+    return structs.replace(
+        summary,
+        itl_ms=itl_ms,
+        tokens_per_chunk=tokens_per_chunk,
+        ttft_ms=_between(sent, streams.first, began, window).describe(_PER_MS),
+        e2e_ms=_between(sent, finished, (finished >= 0) & (sent >= 0), window).describe(_PER_MS),
+        mean_waiting=mean_at_once(sent[began], streams.first[began], window),
+        lateness_ms=_lateness(sent, _known(calls["due_s"])) if mode == "open" else None,
+        attempts=_attempts(calls, codes),
+        counted=_counted(calls, lengths, streams, codes),
+    )
 
 
-def _of_chunks(found: Chunks, even: NDArray[np.bool_], window: Window) -> dict[str, Any]:
+def _of_chunks(found: Chunks, even: NDArray[np.bool_], window: Window) -> tuple[Percentiles, TokensPerChunk]:
     """Gaps of chunks, however many tokens are in one, and how many there are."""
     inside = (found.end > window.start) & (found.end <= window.end)
     tokens = found.tokens[inside]
     made, dealt = total(tokens), total(tokens[even[found.request[inside]]])
-    return {
-        "itl_ms": distribution(found.gap[inside & (found.gap >= 0)]).describe(_PER_MS),
-        "tokens_per_chunk": {
-            "mean": made / len(tokens) if len(tokens) else None,
-            "max": int(tokens.max()) if len(tokens) else None,
-            "even_share": dealt / made if made else None,
-        },
-    }
+    return distribution(found.gap[inside & (found.gap >= 0)]).describe(_PER_MS), TokensPerChunk(
+        mean=made / len(tokens) if len(tokens) else None,
+        max=int(tokens.max()) if len(tokens) else None,
+        even_share=dealt / made if made else None,
+    )
 
 
 def _between(start: Ticks, end: Ticks, some: NDArray[np.bool_], window: Window) -> Distribution:
@@ -64,44 +73,48 @@ def _between(start: Ticks, end: Ticks, some: NDArray[np.bool_], window: Window) 
     return distribution(np.maximum(end[some] - start[some], 0))
 
 
-def _lateness(sent: Ticks, due: Ticks) -> dict[str, float | None]:
+def _lateness(sent: Ticks, due: Ticks) -> Lateness:
     """By how much the client itself missed the timestamps."""
     some = (sent >= 0) & (due >= 0)
     found = distribution(np.maximum(sent[some] - due[some], 0)).describe(_PER_MS)
-    return {name: found[name] for name in ("p50", "p99", "max")}
+    return Lateness(p50=found.p50, p99=found.p99, max=found.max)
 
 
-def _attempts(calls: Columns, codes: NDArray[np.int8]) -> dict[str, Any]:
+def _attempts(calls: Columns, codes: NDArray[np.int8]) -> Attempts:
     attempts, answers = calls["attempts"].astype(np.int64), calls["status_code"]
     by_error = Counter(str(error) for error in calls["error"].tolist() if error)
     named = dict(by_error.most_common(MOST_ERRORS))
     if rest := by_error.total() - sum(named.values()):
         named[OTHER_ERRORS] = rest
     status, count = np.unique(answers[answers >= 0], return_counts=True)
-    return {
-        "sent": total(attempts),
-        "retried": total(np.maximum(attempts - 1, 0)),
-        "failed": int(np.count_nonzero(codes == FAILED)),
-        "by_error": named,
-        "by_status": {str(each): times for each, times in zip(status.tolist(), count.tolist(), strict=True)},
-    }
+    return Attempts(
+        sent=total(attempts),
+        retried=total(np.maximum(attempts - 1, 0)),
+        failed=int(np.count_nonzero(codes == FAILED)),
+        by_error=named,
+        by_status={str(each): times for each, times in zip(status.tolist(), count.tolist(), strict=True)},
+    )
 
 
-def _counted(calls: Columns, lengths: Lengths, streams: Streams, codes: NDArray[np.int8]) -> dict[str, Any]:
+def _counted(calls: Columns, lengths: Lengths, streams: Streams, codes: NDArray[np.int8]) -> Counted:
     """What the server says that it read and made, beside what it was asked for."""
-    asked = {"prompt_tokens": lengths.prompt_tokens, "completion_tokens": lengths.output_tokens}
-    said = {"prompt_tokens": calls["prompt_counted"], "completion_tokens": calls["completion_counted"]}
-    found: dict[str, Any] = {}
-    for name, counts in said.items():
-        told = counts >= 0
-        found[name] = {
-            "requests": int(np.count_nonzero(told)),
-            "asked": total(asked[name][told]),
-            "said": total(counts[told]),
-            "other": int(np.count_nonzero(counts[told] != asked[name][told])),
-        }
     wrong = (codes == DONE) & (streams.tokens != lengths.output_tokens)
-    return {**found, "other_length": int(np.count_nonzero(wrong))}
+    return Counted(
+        prompt_tokens=_count(lengths.prompt_tokens, calls["prompt_counted"]),
+        completion_tokens=_count(lengths.output_tokens, calls["completion_counted"]),
+        other_length=int(np.count_nonzero(wrong)),
+    )
+
+
+def _count(asked: NDArray[np.int32], counted: NDArray[np.int64]) -> Count:
+    """Of the requests whose server says a number."""
+    known = counted >= 0
+    return Count(
+        requests=int(np.count_nonzero(known)),
+        asked=total(asked[known]),
+        said=total(counted[known]),
+        other=int(np.count_nonzero(counted[known] != asked[known])),
+    )
 
 
 def _known(seconds: Float64) -> Ticks:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.analysis.exact import chunks, dot
+from laminabench.runs.summary import Percentiles
 from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks
 
 # Ranks are worked out in whole numbers: 0.07 * 100 is not 7 in floating point.
@@ -74,11 +75,15 @@ class Distribution:
         places = ranks - 1 if self.up_to is None else np.searchsorted(self.up_to, ranks)
         return np.unique(self.values[places])
 
-    def describe(self, per_s: float) -> dict[str, float | None]:
+    def describe(self, per_s: float) -> Percentiles:
         """Mean, percentiles and maximum of values in ticks; 1000 per_s gives milliseconds."""
-        found = {name: self.percentile(permille) for name, permille in PERMILLE.items()}
-        rows: dict[str, float | None] = {"mean": self.mean, **found, "max": self.max}
-        return {name: None if value is None else value * per_s / TICKS_PER_S for name, value in rows.items()}
+
+        def scaled(value: float | None) -> float | None:
+            return None if value is None else value * per_s / TICKS_PER_S
+
+        found = {name.replace(".", "_"): self.percentile(rank) for name, rank in PERMILLE.items()}
+        points = {name: scaled(value) for name, value in found.items()}
+        return Percentiles(mean=scaled(self.mean), max=scaled(self.max), **points)
 
 
 def _distinct(ordered: Ticks) -> Ticks:

@@ -12,7 +12,7 @@ left to be made, less what was.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from laminabench.analysis.distribution import distribution
 from laminabench.analysis.slo import limit_ticks
 from laminabench.runs.faults import Fault, Strike
+from laminabench.runs.summary import FaultCost, FaultsInAll, Struck
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import TICKS_PER_S, Ticks, ticks
 
@@ -61,10 +62,19 @@ class _Gaps:
         return int(self.size[rows].sum() - late.sum())
 
 
+class _Dip(NamedTuple):
+    """What a fault did to the time between tokens; None where there is no telling."""
+
+    normal_again_s: float | None
+    tbt_before_ms: float | None
+    tbt_worst_ms: float | None
+    goodput_lost_tokens: float | None
+
+
 def faults_of(
     outcome: Outcome, faults: Sequence[Fault], strikes: Sequence[Strike], slo_tbt_ms: float
-) -> list[dict[str, Any]]:
-    """A row for each fault, as they were noticed; ready for JSON, None where there is no telling."""
+) -> list[FaultCost]:
+    """What each fault cost, as they were noticed."""
     gaps, limit = _Gaps(outcome), limit_ticks(slo_tbt_ms)
     causes = _causes(faults, strikes)
     began = [
@@ -74,42 +84,45 @@ def faults_of(
     rows, over = [], 0
     for place, fault in enumerate(faults):
         until = began[place + 1] if place + 1 < len(faults) else int(ticks(outcome.end_s))
-        row, over = _cost(gaps, fault, began[place], over, max(until, began[place]), limit)
+        dip, over = _cost(gaps, fault, began[place], over, max(until, began[place]), limit)
         cause = causes[place]
         detection_s = fault.noticed_s - min(each.at_s for each in cause) if cause else None
         rows.append(
-            {
-                "workers": list(fault.workers),
-                "why": fault.why,
-                "struck": [{"worker": each.worker, "how": each.how, "at_s": each.at_s} for each in cause],
-                "noticed_s": fault.noticed_s,
-                "detection_s": detection_s,
-                "recovery_s": fault.resumed_s - fault.noticed_s,
-                **row,
-                "requests": fault.requests,
-                "kv_tokens": fault.kv_tokens,
-            }
+            FaultCost(
+                workers=list(fault.workers),
+                why=fault.why,
+                struck=[Struck(worker=each.worker, how=each.how, at_s=each.at_s) for each in cause],
+                noticed_s=fault.noticed_s,
+                detection_s=detection_s,
+                recovery_s=fault.resumed_s - fault.noticed_s,
+                normal_again_s=dip.normal_again_s,
+                tbt_before_ms=dip.tbt_before_ms,
+                tbt_worst_ms=dip.tbt_worst_ms,
+                goodput_lost_tokens=dip.goodput_lost_tokens,
+                requests=fault.requests,
+                kv_tokens=fault.kv_tokens,
+            )
         )
     return rows
 
 
-def in_all(rows: Sequence[dict[str, Any]], strikes: Sequence[Strike], planned: int) -> dict[str, Any]:
+def in_all(rows: Sequence[FaultCost], strikes: Sequence[Strike], planned: int) -> FaultsInAll:
     """The worst and the sum of all faults."""
 
     def worst(name: str) -> float | None:
-        return max((row[name] for row in rows if row[name] is not None), default=None)
+        return max((value for row in rows if (value := getattr(row, name)) is not None), default=None)
 
-    return {
-        "faults": len(rows),
-        "strikes": len(strikes),
-        "strikes_planned": planned,
-        "detection_s": worst("detection_s"),
-        "recovery_s": worst("recovery_s"),
-        "normal_again_s": worst("normal_again_s"),
-        "tbt_worst_ms": worst("tbt_worst_ms"),
-        "goodput_lost_tokens": sum(row["goodput_lost_tokens"] or 0.0 for row in rows),
-        "kv_tokens": sum(row["kv_tokens"] for row in rows),
-    }
+    return FaultsInAll(
+        faults=len(rows),
+        strikes=len(strikes),
+        strikes_planned=planned,
+        detection_s=worst("detection_s"),
+        recovery_s=worst("recovery_s"),
+        normal_again_s=worst("normal_again_s"),
+        tbt_worst_ms=worst("tbt_worst_ms"),
+        goodput_lost_tokens=sum(row.goodput_lost_tokens or 0.0 for row in rows),
+        kv_tokens=sum(row.kv_tokens for row in rows),
+    )
 
 
 def _causes(faults: Sequence[Fault], strikes: Sequence[Strike]) -> list[list[Strike]]:
@@ -122,35 +135,27 @@ def _causes(faults: Sequence[Fault], strikes: Sequence[Strike]) -> list[list[Str
     return found
 
 
-def _cost(
-    gaps: _Gaps, fault: Fault, began: int, over: int, until: int, limit: int
-) -> tuple[dict[str, Any], int]:
+def _cost(gaps: _Gaps, fault: Fault, began: int, over: int, until: int, limit: int) -> tuple[_Dip, int]:
     """The dip and what it cost, and when it was over; `over` is when the fault before it was."""
     noticed, resumed = int(ticks(fault.noticed_s)), int(ticks(fault.resumed_s))
     before = np.flatnonzero((gaps.end <= began) & (gaps.start >= over))[-BEFORE:]
     median = gaps.median(before)
     spans = (gaps.stayed > 0) & (gaps.last < resumed) & (gaps.end > began)
     worst = int(gaps.gap[spans].max()) if spans.any() else None
-    row: dict[str, Any] = {
-        "normal_again_s": None,
-        "tbt_before_ms": _ms(median),
-        "tbt_worst_ms": _ms(worst),
-        "goodput_lost_tokens": None,
-    }
     if median is None:
-        return row, max(over, resumed)
+        return _Dip(None, None, _ms(worst), None), max(over, resumed)
     normal = np.flatnonzero((gaps.start >= resumed) & (gaps.stayed > 0) & (gaps.gap <= BACK * median))
-    end = max(until, resumed)
+    end, normal_again_s = max(until, resumed), None
     if len(normal) and int(gaps.end[normal[0]]) <= end:
         end = int(gaps.end[normal[0]])
-        row["normal_again_s"] = (end - noticed) / TICKS_PER_S
+        normal_again_s = (end - noticed) / TICKS_PER_S
     during = np.flatnonzero((gaps.end > began) & (gaps.end <= end))
     span = int(gaps.end[before[-1]] - gaps.start[before[0]])
     rate = gaps.good(before, limit) / span if span else 0.0
     # Not more than was left to be made, whatever a burst before it promised.
     would = min(rate * (end - began), float(gaps.size[gaps.end > began].sum()))
-    row["goodput_lost_tokens"] = max(0.0, would - gaps.good(during, limit))
-    return row, end
+    lost = max(0.0, would - gaps.good(during, limit))
+    return _Dip(normal_again_s, _ms(median), _ms(worst), lost), end
 
 
 def _ms(time: int | None) -> float | None:

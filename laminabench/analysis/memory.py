@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from laminabench.analysis.exact import dot, total
 from laminabench.analysis.over_time import MOST_SLICES, slice_of
-from laminabench.analysis.window import Window
+from laminabench.runs.summary import Amounts, HbmBytes, MeanAndMax, Memory, Window
 from laminabench.sim.outcome import Columns, Outcome
 from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks, ticks
 
@@ -22,7 +22,7 @@ _BITS, _MASK = 16, (1 << 16) - 1
 HEADS = ("qkv_heads", "attention_groups", "fc_heads")
 
 
-def memory_of(outcome: Outcome, window: Window) -> dict[str, Any]:
+def memory_of(outcome: Outcome, window: Window) -> Memory:
     """The summary's `memory`: of the iterations that ended in the window, bytes as one board has them.
 
     Means weigh each iteration by how long it took; counts and totals are of all boards together.
@@ -38,22 +38,23 @@ def memory_of(outcome: Outcome, window: Window) -> dict[str, Any]:
     capacity = int((used + memory[FREE]).max()) if len(used) else None
     moving, hidden = (total(ticks(memory[name])) for name in ("moving_s", "hidden_s"))
     time, count = total(lasts), len(lasts)
-    return {
-        "hbm_capacity_bytes": capacity,
-        "hbm_share": {name: _share(value, capacity) for name, value in _spread(used, lasts).items()},
-        "hbm_bytes": {part: _spread(memory[column], lasts) for part, column in PARTS.items()},
-        "lpddr_bytes": _spread(memory["lpddr_bytes"], lasts),
-        "wasted_bytes": _spread(memory["wasted_bytes"], lasts),
-        "mapping_changes": changes,
-        "changes_per_iteration": _share(changes, count),
-        "moved_bytes": _amounts(memory["moved_bytes"]),
-        "compacted_bytes": _amounts(memory["compacted_bytes"]),
-        "moving_s": moving / TICKS_PER_S,
-        "moving_share": _share(moving, time),
-        "hideable_share": _share(hidden, moving),
-        "hbm_busy_share": _share(total(ticks(memory["hbm_busy_s"])), time),
-        "lpddr_busy_share": _share(total(ticks(memory["lpddr_busy_s"])), time),
-    }
+    filled = _spread(used, lasts)
+    return Memory(
+        hbm_capacity_bytes=capacity,
+        hbm_share=MeanAndMax(mean=_share(filled.mean, capacity), max=_share(filled.max, capacity)),
+        hbm_bytes=HbmBytes(**{part: _spread(memory[column], lasts) for part, column in PARTS.items()}),
+        lpddr_bytes=_spread(memory["lpddr_bytes"], lasts),
+        wasted_bytes=_spread(memory["wasted_bytes"], lasts),
+        mapping_changes=changes,
+        changes_per_iteration=_share(changes, count),
+        moved_bytes=_amounts(memory["moved_bytes"]),
+        compacted_bytes=_amounts(memory["compacted_bytes"]),
+        moving_s=moving / TICKS_PER_S,
+        moving_share=_share(moving, time),
+        hideable_share=_share(hidden, moving),
+        hbm_busy_share=_share(total(ticks(memory["hbm_busy_s"])), time),
+        lpddr_busy_share=_share(total(ticks(memory["lpddr_busy_s"])), time),
+    )
 
 
 def _together(memory: Columns, *columns: str) -> NDArray[np.int64]:
@@ -71,20 +72,20 @@ def _changed(memory: Columns, board: NDArray[Any]) -> NDArray[np.bool_]:
     return changed
 
 
-def _spread(values: NDArray[Any], lasts: Ticks) -> dict[str, float | None]:
+def _spread(values: NDArray[Any], lasts: Ticks) -> MeanAndMax:
     """Mean over the iterations' time, and the most."""
     time = total(lasts)
     if not time:
-        return {"mean": None, "max": None}
+        return MeanAndMax(mean=None, max=None)
     # Bytes and ticks multiplied leave 64 bits: some bits of the bytes at a time.
     weighed = sum(dot(lasts, (values >> bits) & _MASK) << bits for bits in range(0, 64, _BITS))
-    return {"mean": weighed / time, "max": int(values.max())}
+    return MeanAndMax(mean=weighed / time, max=int(values.max()))
 
 
-def _amounts(moved: NDArray[Any]) -> dict[str, float | None]:
+def _amounts(moved: NDArray[Any]) -> Amounts:
     """In all, and in an iteration: on average and at most."""
     in_all, most = total(moved), int(moved.max()) if len(moved) else None
-    return {"total": in_all, "per_iteration": _share(in_all, len(moved)), "max": most}
+    return Amounts(total=in_all, per_iteration=_share(in_all, len(moved)), max=most)
 
 
 def _share(part: float | None, whole: float | None) -> float | None:

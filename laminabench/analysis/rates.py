@@ -7,17 +7,17 @@ end and a request by when it finished (for queueing: by when it was admitted).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from laminabench.analysis.arrivals import arrivals
 from laminabench.analysis.distribution import Distribution, distribution
 from laminabench.analysis.exact import chunks, dot, total
 from laminabench.analysis.streams import Seen, seen_of
-from laminabench.analysis.window import Window
+from laminabench.runs.summary import Cost, Energy, TimeShares, Window
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import TICKS_PER_S, Ticks, ticks
 
@@ -67,7 +67,7 @@ def mean_at_once(start: Ticks, end: Ticks, window: Window) -> float:
     return total(overlap(start, end, window)) / window.ticks if window.ticks else 0.0
 
 
-def time_shares(outcome: Outcome, window: Window) -> dict[str, float | None]:
+def time_shares(outcome: Outcome, window: Window) -> TimeShares:
     """Where the time of a token goes: the parts of the iterations' time, each iteration counted once a token.
 
     `waiting` is what no part accounts for: for the other batches, for a worker, in a bubble. Parts can run at
@@ -95,8 +95,7 @@ def time_shares(outcome: Outcome, window: Window) -> dict[str, float | None]:
     if not {"model", "attention"} <= sums.keys():
         # Nobody can tell what was waiting and what was work.
         sums = {part: some for part, some in sums.items() if part in measured}
-    shares: dict[str, float | None] = dict.fromkeys((*PARTS, "waiting", "overlapped"), None)
-    return shares | {part: some / all_time if all_time else None for part, some in sums.items()}
+    return TimeShares(**{part: some / all_time if all_time else None for part, some in sums.items()})
 
 
 def utilisation(outcome: Outcome, window: Window, *, attention_pools: int = 1) -> dict[str, float | None]:
@@ -107,7 +106,7 @@ def utilisation(outcome: Outcome, window: Window, *, attention_pools: int = 1) -
     the time since.
     """
     columns = outcome.iterations
-    window = replace(window, start_s=max(window.start_s, unknown_until_s(outcome)))
+    window = structs.replace(window, start_s=max(window.start_s, unknown_until_s(outcome)))
     busy = dict.fromkeys(("model", "attention"), 0.0)
     for rows, start, end in _spans(outcome):
         inside = overlap(start, end, window)
@@ -182,25 +181,25 @@ def per_second(count: float, window: Window) -> float | None:
     return count * TICKS_PER_S / window.ticks if window.ticks else None
 
 
-def cost(throughput_tokens_per_s: float | None, usd_per_hour: float | None) -> dict[str, float | None]:
+def cost(throughput_tokens_per_s: float | None, usd_per_hour: float | None) -> Cost:
     """What tokens cost at this rate, and how many a dollar buys.
 
     None where that is infinite, and throughout where the devices have no price.
     """
     if usd_per_hour is None:
-        return dict.fromkeys(("usd_per_hour", "usd_per_million_tokens", "tokens_per_usd"), None)
+        return Cost(usd_per_hour=None, usd_per_million_tokens=None)
     per_hour = (throughput_tokens_per_s or 0.0) * 3600
-    return {
-        "usd_per_hour": usd_per_hour,
-        "usd_per_million_tokens": usd_per_hour / per_hour * 1e6 if per_hour else None,
-        "tokens_per_usd": per_hour / usd_per_hour if usd_per_hour else None,
-    }
+    return Cost(
+        usd_per_hour=usd_per_hour,
+        usd_per_million_tokens=usd_per_hour / per_hour * 1e6 if per_hour else None,
+        tokens_per_usd=per_hour / usd_per_hour if usd_per_hour else None,
+    )
 
 
-def energy(throughput_tokens_per_s: float | None, power_w: float | None) -> dict[str, float | str | None]:
+def energy(throughput_tokens_per_s: float | None, power_w: float | None) -> Energy:
     """An upper bound on what the devices take for a token, and what it supposes. None as in `cost`."""
     each = power_w / throughput_tokens_per_s if power_w is not None and throughput_tokens_per_s else None
-    return {"rated_w": power_w, "joules_per_token": each, "bound": ENERGY_BOUND}
+    return Energy(rated_w=power_w, joules_per_token=each, bound=ENERGY_BOUND)
 
 
 def _spans(outcome: Outcome) -> Iterator[tuple[slice, Ticks, Ticks]]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from laminabench.analysis.distribution import Distribution
 from laminabench.analysis.exact import chunks
 from laminabench.analysis.tbt import Tokens
-from laminabench.analysis.window import Window
+from laminabench.runs.summary import Window
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import ticks
 

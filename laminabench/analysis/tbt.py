@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from laminabench.analysis.distribution import Distribution, distribution
 from laminabench.analysis.exact import column_ticks
 from laminabench.analysis.streams import Chunks, Seen, seen_of
-from laminabench.analysis.window import Window
+from laminabench.runs.summary import Window
 from laminabench.sim.outcome import Columns, Outcome
 from laminabench.sim.spec import Ticks
 

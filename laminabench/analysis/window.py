@@ -2,53 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.analysis.arrivals import arrivals
+from laminabench.runs.summary import Window
 from laminabench.sim.outcome import Outcome
-from laminabench.sim.spec import Mode, ticks
-
-Kind = Literal["queue_never_empty", "concurrency_held", "arrivals", "whole_run"]
+from laminabench.sim.spec import Mode
 
 # A window with fewer ends of iterations, or fewer chunks, says nothing about a steady state.
 FEWEST_MOMENTS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """What happens after start_s and up to and including end_s."""
-
-    start_s: float
-    end_s: float
-    kind: Kind
-
-    @property
-    def start(self) -> int:
-        return int(ticks(self.start_s))
-
-    @property
-    def end(self) -> int:
-        return int(ticks(self.end_s))
-
-    @property
-    def ticks(self) -> int:
-        return self.end - self.start
-
-    @property
-    def fell_back(self) -> bool:
-        """There was no steady window, so this is the whole run (which nobody asks `window` for)."""
-        return self.kind == "whole_run"
-
-    def describe(self) -> dict[str, float | str]:
-        return {"start_s": self.start_s, "end_s": self.end_s, "kind": self.kind}
-
-
 def whole_run(outcome: Outcome) -> Window:
-    return Window(0.0, outcome.end_s, "whole_run")
+    return Window(start_s=0.0, end_s=outcome.end_s, kind="whole_run")
 
 
 def window(outcome: Outcome, mode: Mode) -> Window:
@@ -58,7 +25,7 @@ def window(outcome: Outcome, mode: Mode) -> Window:
     arrival to the last.
     """
     if mode == "saturate":
-        found = Window(0.0, outcome.queue_empty_s, "queue_never_empty")
+        found = Window(start_s=0.0, end_s=outcome.queue_empty_s, kind="queue_never_empty")
     else:
         arrival_s = outcome.requests["arrival_s"]
         if mode == "closed" or outcome.calls is not None:
@@ -68,9 +35,9 @@ def window(outcome: Outcome, mode: Mode) -> Window:
             return whole_run(outcome)
         first_s, last_s = float(arrival_s.min()), float(arrival_s.max())
         found = (
-            Window(0.0, last_s, "concurrency_held")
+            Window(start_s=0.0, end_s=last_s, kind="concurrency_held")
             if mode == "closed"
-            else Window(first_s, last_s, "arrivals")
+            else Window(start_s=first_s, end_s=last_s, kind="arrivals")
         )
     return found if _moments_in(outcome, found) >= FEWEST_MOMENTS else whole_run(outcome)
 

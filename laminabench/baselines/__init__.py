@@ -1,5 +1,5 @@
-"""Systems of others that Lamina is compared with: an environment of its own for each, and what runs in it.
+"""Systems of others that Lamina is compared with: how the environment of each is built, and what is in it.
 
-What a folder here holds (`vllm/`) is run by the Python of that environment: it imports the standard library
-and the system itself, and nothing of laminabench.
+What runs in such an environment is in the folder `baselines/` of the tree (below `_tree` where laminabench is
+installed): it imports the standard library and the system itself, and nothing of laminabench.
 """

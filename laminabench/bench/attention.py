@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,10 +16,10 @@ from lamina.kv import Arena, ArenaShape
 from laminabench.bench.frame import (
     QUIET,
     Report,
-    Spread,
-    Table,
+    Row,
     Watcher,
     all_met,
+    judged,
     ratios,
     rounds_for,
     seconds_of,
@@ -55,28 +55,6 @@ CASES = [
 ]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One order of slots of a case."""
-
-    case: str
-    heads: int
-    kv_heads: int
-    head_dim: int
-    dtype: str
-    order: str
-    batch: int
-    tokens_each: int
-    kv_bytes: int
-    attention_bytes_per_s: Spread
-    bandwidth_bytes_per_s: Spread
-    sdpa_bytes_per_s: Spread
-    share: Spread
-    rounds: int
-    judged: bool
-    met: bool | None
-
-
 @dataclass
 class Samples:
     """One order of slots: what each round measured, in bytes of keys and values a second."""
@@ -87,25 +65,28 @@ class Samples:
 
     def row(self, case: Case, order: str, tokens: int, kv_bytes: int) -> Row:
         judged = case.judged and order in JUDGED_ORDERS
-        share = ratios(self.attention, self.bandwidth)
-        return Row(
-            case.name,
-            case.heads,
-            case.kv_heads,
-            HEAD_DIM,
-            str(case.dtype).removeprefix("torch."),
-            order,
-            BATCH,
-            tokens,
-            kv_bytes,
-            spread(self.attention),
-            spread(self.bandwidth),
-            spread(self.sdpa),
-            share,
-            len(self.attention),
-            judged,
-            share.median >= TARGET_SHARE if judged else None,
-        )
+        share, dtype = ratios(self.attention, self.bandwidth), str(case.dtype).removeprefix("torch.")
+        ours, memory, sdpa = spread(self.attention), spread(self.bandwidth), spread(self.sdpa)
+        facts = {
+            "case": case.name,
+            "heads": case.heads,
+            "kv_heads": case.kv_heads,
+            "head_dim": HEAD_DIM,
+            "dtype": dtype,
+            "order": order,
+            "batch": BATCH,
+            "tokens_each": tokens,
+            "kv_bytes": kv_bytes,
+            "attention_bytes_per_s": ours,
+            "bandwidth_bytes_per_s": memory,
+            "sdpa_bytes_per_s": sdpa,
+            "share": share,
+            "rounds": len(self.attention),
+            "judged": judged,
+        }
+        speeds = [f"{speed.median / 1e9:.1f}" for speed in (ours, memory, sdpa)]
+        cells = (case.name, dtype, order, *speeds[:2], *share.cells("{:.0%}".format), speeds[2])
+        return Row(facts, cells, share.median >= TARGET_SHARE if judged else None)
 
 
 def run(seconds: float = 30.0, kv_bytes: int = 256 << 20, watcher: Watcher = QUIET) -> Report:
@@ -131,31 +112,12 @@ def run(seconds: float = 30.0, kv_bytes: int = 256 << 20, watcher: Watcher = QUI
         "isa": isa,
         "threads": threads,
         "rows": rows,
-        "met": all_met([row.met for row in rows]),
+        "met": all_met(rows),
     }
-    summary = (
-        f"{threads} threads, {isa}; {BATCH} requests, {rows[0].kv_bytes / 1e6:,.0f} MB of keys and values, "
-        f"head_dim {HEAD_DIM}"
-    )
-    return Report(facts, [_table(rows), summary])
-
-
-def _table(rows: Sequence[Row]) -> Table:
     speeds = ("attention GB/s", "memory GB/s", "share", "min to max", "torch GB/s")
-    cells = [
-        (
-            row.case,
-            row.dtype,
-            row.order,
-            f"{row.attention_bytes_per_s.median / 1e9:.1f}",
-            f"{row.bandwidth_bytes_per_s.median / 1e9:.1f}",
-            *row.share.cells(lambda share: f"{share:.0%}"),
-            f"{row.sdpa_bytes_per_s.median / 1e9:.1f}",
-            row.met,
-        )
-        for row in rows
-    ]
-    return Table(("<heads", "<numbers", "<slots", *speeds, f"<target {TARGET_SHARE:.0%}"), cells)
+    table = judged(("<heads", "<numbers", "<slots", *speeds, f"<target {TARGET_SHARE:.0%}"), rows)
+    size = f"{setting.kv_bytes / 1e6:,.0f} MB of keys and values"
+    return Report(facts, [table, f"{threads} threads, {isa}; {BATCH} requests, {size}, head_dim {HEAD_DIM}"])
 
 
 class Setting:

@@ -6,14 +6,14 @@ Not verified on hardware.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from laminabench.bench.frame import QUIET, Cell, Report, Spread, Table, Watcher, all_judged, in_turns, spread
+from laminabench.bench.frame import QUIET, Report, Row, Table, Watcher, all_judged, in_turns, spread
 from laminabench.errors import UserError
 
 if TYPE_CHECKING:
@@ -50,49 +50,6 @@ class Shape:
         return self.batch >= JUDGED_BATCH and self.context >= JUDGED_CONTEXT
 
 
-@dataclass(frozen=True)
-class Measured:
-    """By name of the way to do it."""
-
-    seconds: Mapping[str, Spread]
-    bandwidth_bytes_per_s: Mapping[str, Spread]
-    share: Mapping[str, float]
-    refused: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """Why a shape was not measured."""
-
-    skipped: str
-
-
-@dataclass(frozen=True)
-class Row:
-    """One shape."""
-
-    kind: str
-    heads: int
-    kv_heads: int
-    head_dim: int
-    batch: int
-    context: int
-    kv_bytes: int
-    judged: bool
-    met: bool | None
-    more: Measured | Skipped
-
-    def cells(self) -> tuple[Cell, ...]:
-        shares = self.more.share if isinstance(self.more, Measured) else {}
-        return (
-            self.kind,
-            f"{self.batch}",
-            f"{self.context:,}",
-            *(f"{shares[way]:.0%}" if way in shares else "-" for way in WAYS),
-            self.more.skipped if isinstance(self.more, Skipped) else self.met,
-        )
-
-
 def run(
     batches: Sequence[int] = (20, 64, 256),
     contexts: Sequence[int] = (4096, 8192, 32768),
@@ -127,9 +84,9 @@ def run(
     }
     head = f"{device}, which copies {copy.median / 1e9:,.0f} GB/s; bfloat16, slots at random"
     titles = ("<kind", "batch", "context", *(f"{way}, share of it" for way in WAYS))
-    return Report(
-        facts, [head, Table((*titles, f"<target {TARGET_SHARE:.0%}"), [row.cells() for row in rows])]
-    )
+    # The last cell is the verdict, or why a shape was skipped.
+    cells = [(*row.cells, str(row.facts["skipped"]) if "skipped" in row.facts else row.met) for row in rows]
+    return Report(facts, [head, Table((*titles, f"<target {TARGET_SHARE:.0%}"), cells)])
 
 
 def _require_gpu() -> None:
@@ -146,21 +103,38 @@ def _require_gpu() -> None:
 def _measure(shape: Shape, rounds: int, copy_bandwidth: float) -> Row:
     import torch
 
-    head = (shape.kind, *shape.heads, HEAD_DIM, shape.batch, shape.context, shape.kv_bytes, shape.judged)
+    heads, kv_heads = shape.heads
+    facts = {
+        "kind": shape.kind,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "head_dim": HEAD_DIM,
+        "batch": shape.batch,
+        "context": shape.context,
+        "kv_bytes": shape.kv_bytes,
+        "judged": shape.judged,
+    }
+    cells = (shape.kind, f"{shape.batch}", f"{shape.context:,}")
     free, _ = torch.cuda.mem_get_info()
     # Twice, once in our arena and once as torch's ways want it, and something to work with.
     if 2.2 * shape.kv_bytes + (1 << 30) > free:
         why = f"it takes {2.2 * shape.kv_bytes / 1e9:.0f} GB and {free / 1e9:.0f} GB are free"
-        return Row(*head, None, Skipped(why))
+        return Row({**facts, "skipped": why}, (*cells, *("-" for _ in WAYS)))
     contenders, refused = _contenders(shape)
     for call in contenders.values():
         _seconds_of(call)  # the first calls are slower, and not counted
     seconds = in_turns({name: partial(_seconds_of, call) for name, call in contenders.items()}, rounds)
-    bandwidths = {name: spread([shape.kv_bytes / time for time in times]) for name, times in seconds.items()}
+    bandwidths = {name: spread([shape.kv_bytes / took for took in times]) for name, times in seconds.items()}
     shares = {name: bandwidth.median / copy_bandwidth for name, bandwidth in bandwidths.items()}
-    times = {name: spread(each) for name, each in seconds.items()}
+    facts |= {
+        "seconds": {name: spread(times) for name, times in seconds.items()},
+        "bandwidth_bytes_per_s": bandwidths,
+        "share": shares,
+        "refused": refused,
+    }
+    shown = (f"{shares[way]:.0%}" if way in shares else "-" for way in WAYS)
     met = shares["lamina"] >= TARGET_SHARE if shape.judged else None
-    return Row(*head, met, Measured(times, bandwidths, shares, refused))
+    return Row(facts, (*cells, *shown), met)
 
 
 def _contenders(shape: Shape) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from laminabench.bench.frame import QUIET, Cell, Report, Table, Watcher, all_met
+from laminabench.bench.frame import QUIET, Report, Row, Watcher, all_met, judged
 from laminabench.errors import UserError
 from laminabench.systems.endpoint.address import parse_url
 from laminabench.systems.endpoint.client import Part
@@ -53,50 +53,6 @@ class Load:
         )
 
 
-@dataclass(frozen=True)
-class Lateness:
-    """How much later than it was due a request was sent."""
-
-    p50: float
-    p99: float
-    max: float
-
-
-@dataclass(frozen=True)
-class Row:
-    """A load that was offered."""
-
-    offered_requests_per_s: float
-    offered_tokens_per_s: float
-    tokens_a_chunk: int
-    prompt_tokens: int
-    output_tokens: int
-    gap_ms: float
-    requests: int
-    failed: int
-    requests_per_s: float
-    tokens_per_s: float
-    lateness_ms: Lateness
-    client_cpu_us_per_chunk: float
-    server_cpu_us_per_chunk: float
-    client_cpu_s: float
-    server_cpu_s: float
-    met: bool
-
-    def cells(self) -> tuple[Cell, ...]:
-        late = self.lateness_ms
-        return (
-            f"{self.tokens_a_chunk:,}",
-            f"{self.requests_per_s:,.0f} of {self.offered_requests_per_s:,.0f}",
-            f"{self.tokens_per_s:,.0f} of {self.offered_tokens_per_s:,.0f}",
-            *(f"{ms:.2f}" for ms in (late.p50, late.p99, late.max)),
-            f"{self.client_cpu_us_per_chunk:.1f}",
-            f"{self.server_cpu_us_per_chunk:.1f}",
-            f"{self.failed:,}",
-            self.met,
-        )
-
-
 TITLES = (
     *("tokens a chunk", "requests/s", "tokens/s", "late p50", "p99", "max ms"),
     *("client us/chunk", "mock", "failed", ""),
@@ -119,14 +75,14 @@ def run(loads: Sequence[Load], workers: int, watcher: Watcher = QUIET) -> Report
         "target_tokens_per_s": TARGET_TOKENS_PER_S,
         "target_lateness_p99_ms": TARGET_LATENESS_MS,
         "loads": rows,
-        "met": all_met([row.met for row in rows]),
+        "met": all_met(rows),
     }
     clients = "one client process" if workers == 1 else f"{workers} client processes"
     head = (
         f"{clients} and a mock server on {cores} cores; target {TARGET_REQUESTS_PER_S:,.0f} requests/s, "
         f"{TARGET_TOKENS_PER_S:,.0f} tokens/s, lateness p99 within {TARGET_LATENESS_MS:g} ms"
     )
-    return Report(facts, [head, Table(TITLES, [row.cells() for row in rows])])
+    return Report(facts, [head, judged(TITLES, rows)])
 
 
 def _measured(load: Load, workers: int) -> Row:
@@ -153,30 +109,42 @@ def _row(load: Load, trace: Trace, did: list[Did], client_s: float, server_s: fl
     tokens_per_s = float(tokens[steady].sum()) / (last_s - first_s) if last_s > first_s else 0.0
     sent = calls["sent_s"]
     requests_per_s = (len(sent) - 1) / float(sent.max() - sent.min())
-    lateness = Lateness(*map(float, np.percentile(late_ms, (50, 99, 100))))
-    return Row(
-        offered_requests_per_s=load.requests_per_s,
-        offered_tokens_per_s=load.requests_per_s * load.output_tokens,
-        tokens_a_chunk=load.tokens_a_chunk,
-        prompt_tokens=load.prompt_tokens,
-        output_tokens=load.output_tokens,
-        gap_ms=load.gap_s * 1e3,
-        requests=len(trace),
-        failed=failed,
-        requests_per_s=requests_per_s,
-        tokens_per_s=tokens_per_s,
-        lateness_ms=lateness,
-        client_cpu_us_per_chunk=client_s / max(len(at_s), 1) * 1e6,
-        server_cpu_us_per_chunk=server_s / max(len(at_s), 1) * 1e6,
-        client_cpu_s=client_s,
-        server_cpu_s=server_s,
-        met=(
-            failed == 0
-            and requests_per_s >= min(load.requests_per_s, TARGET_REQUESTS_PER_S) * _SLACK
-            and tokens_per_s >= min(load.requests_per_s * load.output_tokens, TARGET_TOKENS_PER_S) * _SLACK
-            and lateness.p99 <= TARGET_LATENESS_MS
-        ),
+    lateness = dict(zip(("p50", "p99", "max"), np.percentile(late_ms, (50, 99, 100)).tolist(), strict=True))
+    offered = load.requests_per_s * load.output_tokens
+    client_us, server_us = (seconds / max(len(at_s), 1) * 1e6 for seconds in (client_s, server_s))
+    facts = {
+        "offered_requests_per_s": load.requests_per_s,
+        "offered_tokens_per_s": offered,
+        "tokens_a_chunk": load.tokens_a_chunk,
+        "prompt_tokens": load.prompt_tokens,
+        "output_tokens": load.output_tokens,
+        "gap_ms": load.gap_s * 1e3,
+        "requests": len(trace),
+        "failed": failed,
+        "requests_per_s": requests_per_s,
+        "tokens_per_s": tokens_per_s,
+        "lateness_ms": lateness,
+        "client_cpu_us_per_chunk": client_us,
+        "server_cpu_us_per_chunk": server_us,
+        "client_cpu_s": client_s,
+        "server_cpu_s": server_s,
+    }
+    cells = (
+        f"{load.tokens_a_chunk:,}",
+        f"{requests_per_s:,.0f} of {load.requests_per_s:,.0f}",
+        f"{tokens_per_s:,.0f} of {offered:,.0f}",
+        *(f"{ms:.2f}" for ms in lateness.values()),
+        f"{client_us:.1f}",
+        f"{server_us:.1f}",
+        f"{failed:,}",
     )
+    met = (
+        failed == 0
+        and requests_per_s >= min(load.requests_per_s, TARGET_REQUESTS_PER_S) * _SLACK
+        and tokens_per_s >= min(offered, TARGET_TOKENS_PER_S) * _SLACK
+        and lateness["p99"] <= TARGET_LATENESS_MS
+    )
+    return Row(facts, cells, met)
 
 
 def _nothing(ended: int, made: int) -> None:

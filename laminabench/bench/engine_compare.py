@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from lamina.cluster import Machine
@@ -20,6 +20,7 @@ from laminabench.bench.engine_contenders import (
 from laminabench.bench.frame import (
     QUIET,
     Report,
+    Row,
     Spread,
     Table,
     Text,
@@ -44,44 +45,6 @@ BOOKKEEPING_REQUESTS = 1000
 BOOKKEEPING_ITERATIONS = 40
 
 
-@dataclass(frozen=True)
-class Row:
-    """A contender; `more` has the parts of an iteration that it tells of."""
-
-    tokens_per_s: Spread
-    round_s: Spread  # of a token of every request, in however many batches
-    more: Mapping[str, Spread]
-
-    def cells(self) -> tuple[str, ...]:
-        parts = (self.more.get(part) for part in ("model_s", "attention_s", "host_s"))
-        return (
-            *self.tokens_per_s.cells("{:,.0f}".format),
-            ms_text(self.round_s.median),
-            *("" if part is None else ms_text(part.median) for part in parts),
-        )
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """One contender's throughput over another's."""
-
-    of: str
-    over: str
-    ratio: Spread
-    target: float | None
-    judged: bool
-    met: bool | None
-    more: Mapping[str, float] = field(default_factory=dict)
-
-    def text(self) -> Text:
-        text = f"{self.of} / {self.over}: {self.ratio.text('{:.2f}'.format)}"
-        text += f", target {self.target:.2f}" if self.target else ""
-        if self.more:
-            text += f"; slices take {self.more['model_over_attention']:.2f} times attention's"
-            text += "" if self.judged else ", and it is judged up to a factor of 2"
-        return text, self.met
-
-
 def run(
     names: str,
     load: Load,
@@ -98,12 +61,13 @@ def run(
     what = f"--compare {names}, batch {load.batch:,}, context {load.prompt:,}"
     with users_load(what), contextlib.ExitStack() as stack:
         machine = stack.enter_context(Machine())
-        contenders = [_contender(name, load, machine, vllm_python) for name in chosen]
-        for contender in contenders:
-            stack.callback(contender.close)
+        contenders = []
+        for name in chosen:
+            contenders.append(_contender(name, load, machine, vllm_python))
+            stack.callback(contenders[-1].close)
         books = bookkeeping(BOOKKEEPING_REQUESTS, BOOKKEEPING_ITERATIONS)
         for contender in contenders:
-            contender.round()  # touches all memory once
+            contender.round()  # not counted: touches all memory, and vLLM starts
         kept: list[float] = []
         turns = in_turns(
             {contender.name: contender.round for contender in contenders},
@@ -119,9 +83,10 @@ def _contender(name: str, load: Load, machine: Machine, vllm_python: Path | None
 
 
 def _report(turns: Mapping[str, list[Turn]], books: Spread, load: Load, rounds: int) -> Report:
-    rows = {name: _row(of_one, load) for name, of_one in turns.items()}
-    pairs = [_ratio(first, second, turns, rows) for (first, second) in _pairs(list(turns))]
-    boundary = rows["serial"].more.get("boundary_s") if "serial" in rows else None
+    rows = {name: _row(name, of_one, load) for name, of_one in turns.items()}
+    pairs = [_ratio(first, second, turns) for (first, second) in _pairs(list(turns))]
+    serial = turns.get("serial", ())
+    boundary = spread([turn.parts["boundary_s"] for turn in serial]) if serial else None
     boundary_met = None if boundary is None else boundary.median <= TARGET_BOUNDARY_S
     books_met = books.median <= TARGET_BOOKKEEPING_S
     facts = {
@@ -131,7 +96,7 @@ def _report(turns: Mapping[str, list[Turn]], books: Spread, load: Load, rounds: 
         "prompt_tokens": load.prompt,
         "output_tokens": load.output,
         "rounds": rounds,
-        "contenders": rows,
+        "contenders": {name: row.facts for name, row in rows.items()},
         "ratios": pairs,
         "boundary_s": boundary,
         "target_boundary_s": TARGET_BOUNDARY_S,
@@ -140,17 +105,17 @@ def _report(turns: Mapping[str, list[Turn]], books: Spread, load: Load, rounds: 
         "target_bookkeeping_s": TARGET_BOOKKEEPING_S,
         "boundary_met": boundary_met,
         "bookkeeping_met": books_met,
-        "met": all_met([*(pair.met for pair in pairs), boundary_met, books_met]),
+        "met": all_met(pairs) and boundary_met is not False and books_met,
     }
     text: list[Text] = [
         f"{MODEL}, bfloat16, decoding only: {load.batch} requests of {load.prompt:,} tokens make "
         f"{load.output} each, {rounds} rounds",
         Table(
             ("<", "tokens/s", "min to max", "a token of all", "slices", "attention", "host"),
-            [(name, *row.cells()) for name, row in rows.items()],
+            [row.cells for row in rows.values()],
         ),
         "slices, attention and host are of one batch's iteration",
-        *(pair.text() for pair in pairs),
+        *((str(pair.cells[0]), pair.met) for pair in pairs),
     ]
     if boundary is not None:
         took = f"{ms_text(boundary.median)}, target {TARGET_BOUNDARY_S * 1e3:g} ms"
@@ -167,21 +132,32 @@ def _pairs(names: list[str]) -> list[tuple[str, str]]:
     return pairs + [pair for pair in others if pair not in pairs and pair[::-1] not in pairs]
 
 
-def _row(turns: Sequence[Turn], load: Load) -> Row:
+def _row(name: str, turns: Sequence[Turn], load: Load) -> Row:
+    parts = {part: spread([turn.parts[part] for turn in turns]) for part in turns[0].parts}
+    speed = spread([load.tokens / turn.seconds for turn in turns])
+    # Of a token of every request, in however many batches.
+    round_s = spread([turn.seconds / load.output for turn in turns])
+    shown = [round_s, *(parts.get(part) for part in ("model_s", "attention_s", "host_s"))]
+    texts = ("" if took is None else ms_text(took.median) for took in shown)
     return Row(
-        spread([load.tokens / turn.seconds for turn in turns]),
-        spread([turn.seconds / load.output for turn in turns]),
-        {part: spread([turn.parts[part] for turn in turns]) for part in turns[0].parts},
+        {"tokens_per_s": speed, "round_s": round_s, **parts}, (name, *speed.cells("{:,.0f}".format), *texts)
     )
 
 
-def _ratio(first: str, second: str, turns: Mapping[str, Sequence[Turn]], rows: Mapping[str, Row]) -> Ratio:
+def _ratio(first: str, second: str, turns: Mapping[str, Sequence[Turn]]) -> Row:
     ratio = ratios(*([turn.seconds for turn in turns[name]] for name in (second, first)))
-    target, more, balanced = TARGETS.get((first, second)), {}, True
+    target = TARGETS.get((first, second))
+    facts: dict[str, object] = {"of": first, "over": second, "ratio": ratio, "target": target}
+    text = f"{first} / {second}: {ratio.text('{:.2f}'.format)}" + (f", target {target:.2f}" if target else "")
+    judged = target is not None
     if (first, second) == ("rotational", "serial"):
-        model, attention = (rows["serial"].more[name].median for name in ("model_s", "attention_s"))
-        more = {"model_over_attention": model / attention}
-        balanced = max(model, attention) <= WITHIN * min(model, attention)
-    judged = target is not None and balanced
-    met = ratio.median >= target if target is not None and balanced else None
-    return Ratio(first, second, ratio, target, judged, met, more)
+        model, attention = (
+            statistics.median(turn.parts[part] for turn in turns["serial"])
+            for part in ("model_s", "attention_s")
+        )
+        judged = max(model, attention) <= WITHIN * min(model, attention)
+        facts["model_over_attention"] = model / attention
+        text += f"; slices take {model / attention:.2f} times attention's"
+        text += "" if judged else ", and it is judged up to a factor of 2"
+    facts["judged"] = judged
+    return Row(facts, (text,), ratio.median >= target if target is not None and judged else None)

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import os
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 import transformers
 
-import laminabench.baselines
 from lamina.cluster import Layout, Machine
 from lamina.pipeline import Records, Schedule, check_schedule
 from lamina.serve import Engine, Sampling, Step
-from laminabench.baselines.vllm_environment import find
-from laminabench.bench.mini import mini_config
+from laminabench.baselines.environment import environment_of, find
+from laminabench.bench.mini import MODEL, mini_config
+from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
+from laminabench.sim.simulate import Offered
+from laminabench.systems.vllm_live import Heard, launch
+from laminabench.systems.vllm_process import VllmEndedError
+from laminabench.systems.vllm_setup import CPU_BLOCK, VllmSetup
+from laminabench.traces.table import Trace, TraceMeta
 
 LAYOUTS: dict[str, Layout | None] = {
     "serial": Layout(pipelining="serial"),
@@ -32,7 +38,6 @@ LAYOUTS: dict[str, Layout | None] = {
 # Of the requests whose bookkeeping is measured; as long as an answer of the Azure trace on average.
 PROMPT, OUTPUT = 200, 200
 THREADS = 2
-RUNNER = Path(laminabench.baselines.__file__).parent / "vllm" / "decode_steps.py"
 
 
 @dataclass(frozen=True)
@@ -143,74 +148,60 @@ def boundary_s(records: Records, schedule: Schedule) -> float:
 
 
 class VllmContender:
-    """vLLM's CPU build, prefill stripped out, in an environment of its own."""
+    """vLLM's CPU build, prefill stripped out, which replays a saturated trace of equal requests."""
 
     name = "vllm"
 
     def __init__(self, load: Load, python: Path | None) -> None:
-        python = python or find("cpu").python
-        if not python.exists():
-            raise UserError(
-                "baseline-python-unusable",
-                f"vLLM cannot take part: there is no {python}; `laminabench baseline setup vllm` builds one",
-            )
+        environment = environment_of(python, "cpu", f"--vllm is {python}") if python else find("cpu")
         self._load = load
-        self._folder = tempfile.TemporaryDirectory(prefix="laminabench-")
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        config = mini_config().to_dict() | {"architectures": ["LlamaForCausalLM"]}
-        (Path(self._folder.name) / "config.json").write_text(json.dumps(config, default=str))
-        token_bytes = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"] * 2
-        # Its blocks have 128 tokens, and one is its own.
-        blocks = load.batch * (-(-(load.prompt + load.output + 1) // 128) + 1) + 1
-        self._process = subprocess.Popen(
-            [
-                *(str(python), str(RUNNER), self._folder.name),
-                *("--batch-max", str(load.batch), "--max-model-len", str(load.prompt + load.output + 1)),
-                *("--kv-bytes", str(blocks * 128 * token_bytes), "--threads", str(THREADS)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
+        # One token more of each: that of the first step, which admits the requests, is not in the time.
+        output = load.output + 1
+        prompts, outputs = (np.full(load.batch, tokens, np.int32) for tokens in (load.prompt, output))
+        self._trace = Trace(np.zeros(load.batch), prompts, outputs, TraceMeta("equal requests"))
+        cores = min(THREADS, len(os.sched_getaffinity(0)))
+        setup = VllmSetup(
+            model(MODEL),
+            MODEL,
+            parse_deployment(f"{cores}xcpu"),
+            max_num_seqs=load.batch,
+            max_model_len=load.prompt + output,
         )
-        try:
-            self.ready = self._heard()
-        except BaseException:
-            self.close()  # or it would go on compiling, for minutes
-            raise
+        blocks = load.batch * -(-(load.prompt + output) // CPU_BLOCK)
+        self._ready: dict[str, Any] | None = None
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="laminabench-vllm-", ignore_cleanup_errors=True)
+            )
+            self._process = stack.enter_context(
+                launch(self._trace, setup, Offered(), environment, blocks * CPU_BLOCK, Path(folder))
+            )
+            self._stack = stack.pop_all()
+        self._lines = self._process.lines()
 
     def round(self) -> Turn:
         """As many tokens, by its own clock around its own steps."""
-        order = {
-            "batch": self._load.batch,
-            "prompt_tokens": self._load.prompt,
-            "output_tokens": self._load.output,
-        }
-        assert self._process.stdin
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        self._process.stdin.flush()
-        return Turn(float(self._heard()["seconds"]))
-
-    def _heard(self) -> dict[str, Any]:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        answer: dict[str, Any] = json.loads(line) if line else {"error": "it ended without a word"}
-        if "error" in answer:
-            raise UserError("bench-vllm-failed", f"vLLM cannot take part: {answer['error']}")
-        return answer
+        if self._ready is not None:
+            self._process.again()
+        heard = Heard(self._trace)
+        heard.ready = self._ready
+        try:
+            for line in self._lines:
+                heard.hear(line)
+                if heard.done is not None:
+                    break
+        except VllmEndedError as error:
+            raise UserError("bench-vllm-failed", f"vLLM cannot take part: {error}") from error
+        self._ready = heard.ready
+        steps = heard.tables.iterations()
+        if steps["size"].tolist() != [self._load.batch] * (self._load.output + 1):
+            why = heard.why_refused or "not all requests decoded in every step"
+            raise UserError("bench-vllm-failed", f"vLLM cannot take part: {why}")
+        return Turn(float(steps["duration_s"][1:].sum()))
 
     def close(self) -> None:
         """End it."""
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
-        self._log.close()
-        self._folder.cleanup()
+        self._stack.close()
 
 
 def bookkeeping(requests: int, iterations: int) -> Callable[[], float]:

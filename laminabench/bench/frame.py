@@ -1,11 +1,11 @@
 """The frame of the self-benchmarks: measuring, spreads, targets, JSON and tables, written once.
 
-A benchmark is a function `run(..., watcher) -> Report`. It measures (`in_turns`, `rounds_for`), makes a
-frozen dataclass of each row, whose fields are the keys of --json, and returns a Report: the facts for JSON,
-and sentences and tables for people with the targets beside what was measured. The command in
+A benchmark is a function `run(..., watcher) -> Report`. It measures (`in_turns`, `rounds_for`), makes a Row
+of each measurement (the facts of --json and the cells of the table, together), and returns a Report: the
+facts, and sentences and tables for people with the targets beside what was measured. The command in
 `laminabench.cli.bench` only parses options: `@measuring` gives it --json, -q and -v and a progress bar, turns
 missing packages into a sentence, and prints the Report. A benchmark that writes files too does so in
-`Report.write`, after its result was printed; its text or facts are never formatted in the command.
+`Report.write`, after its result was printed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 Form = Callable[[float], str]
@@ -99,11 +99,25 @@ Cell = str | bool | None
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """A measurement as facts and as cells, and whether it met its target; None if it is not judged."""
+
+    facts: Mapping[str, object]
+    cells: Sequence[Cell]
+    met: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """Columns are aligned right unless their title begins with `<`."""
 
     titles: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+
+
+def judged(titles: Sequence[str], rows: Sequence[Row]) -> Table:
+    """Rows whose last cell says whether they met their target."""
+    return Table(titles, [(*row.cells, row.met) for row in rows])
 
 
 # A sentence, a sentence with whether its target was met, or a table.
@@ -120,82 +134,50 @@ class Report:
     write: Callable[[], Iterator[str]] = lambda: iter(())
 
     def json(self) -> dict[str, object]:
-        """The facts with every dataclass as an object."""
         return {name: plain(fact) for name, fact in self.facts.items()}
 
 
 def plain(fact: object) -> object:
-    """As JSON has it; the field `more` of a dataclass is merged into its object."""
+    """As JSON has it: rows and dataclasses are objects."""
+    if isinstance(fact, Row):
+        return plain({**fact.facts, "met": fact.met})
     if dataclasses.is_dataclass(fact) and not isinstance(fact, type):
-        found: dict[str, object] = {}
-        for each in dataclasses.fields(fact):
-            value = plain(getattr(fact, each.name))
-            found |= value if each.name == "more" and isinstance(value, dict) else {each.name: value}
-        return found
+        return dataclasses.asdict(fact)
     if isinstance(fact, Mapping):
         return {name: plain(inner) for name, inner in fact.items()}
     return [plain(inner) for inner in fact] if isinstance(fact, list | tuple) else fact
 
 
-def all_met(judgements: Sequence[bool | None]) -> bool:
+def all_met(rows: Sequence[Row]) -> bool:
     """Whether no target was missed."""
-    return all(met is not False for met in judgements)
+    return all(row.met is not False for row in rows)
 
 
-def all_judged(judgements: Sequence[bool | None]) -> bool | None:
-    """As `all_met`, and None where nothing was judged."""
-    judged = [met for met in judgements if met is not None]
+def all_judged(verdicts: Sequence[bool | None]) -> bool | None:
+    """Whether no target was missed; None where nothing was judged."""
+    judged = [met for met in verdicts if met is not None]
     return all(judged) if judged else None
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """The most memory that it took, beside what it may take."""
-
-    peak_bytes: int
-    target_bytes: float
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
+def timed(what: str, seconds: Sequence[float], target_s: float | None, **more: object) -> Row:
     """A row of times, judged by the median, or not at all where there is no target."""
-
-    what: str
-    seconds: Spread
-    target_s: float | None
-    met: bool | None
-    more: Mapping[str, object] | Memory = field(default_factory=dict)
-
-    def cells(self) -> tuple[Cell, ...]:
-        what, target = self.what, "" if self.target_s is None else time_text(self.target_s)
-        if isinstance(self.more, Memory):
-            what += f", {self.more.peak_bytes / 1e9:.1f} of {self.more.target_bytes / 1e9:g} GB"
-        return what, *self.seconds.cells(time_text), target, self.met
-
-
-@dataclass(frozen=True, slots=True)
-class Relative:
-    """A row of the time of one thing over that of another, which took turns."""
-
-    what: str
-    ratio: Spread
-    target_ratio: float
-    met: bool
-    more: Mapping[str, object] = field(default_factory=dict)
-
-    def cells(self) -> tuple[Cell, ...]:
-        target = f"{self.target_ratio:.2f}"
-        return self.what, *self.ratio.cells(lambda ratio: f"{ratio:.2f}"), target, self.met
-
-
-def timed(what: str, seconds: Sequence[float], target_s: float | None, **more: object) -> Timed:
     took = spread(seconds)
-    return Timed(what, took, target_s, None if target_s is None else took.median <= target_s, more)
+    facts = {"what": what, "seconds": took, "target_s": target_s, **more}
+    target = "" if target_s is None else time_text(target_s)
+    met = None if target_s is None else took.median <= target_s
+    return Row(facts, (what, *took.cells(time_text), target), met)
 
 
-def times_table(rows: Sequence[Timed | Relative]) -> Table:
-    """Times beside their targets."""
-    return Table(("<what", "median", "min to max", "target", ""), [row.cells() for row in rows])
+def relative(what: str, ratio: Spread, target: float, **more: object) -> Row:
+    """A row of the time of one thing over that of another, which took turns."""
+    cells = (what, *ratio.cells("{:.2f}".format), f"{target:.2f}")
+    return Row({"what": what, "ratio": ratio, "target_ratio": target, **more}, cells, ratio.median <= target)
+
+
+def times_report(name: str, rows: Sequence[Row], *text: Text) -> Report:
+    """Times beside their targets, and what else is to be known of them."""
+    table = judged(("<what", "median", "min to max", "target", ""), rows)
+    return Report({"benchmark": name, "rows": rows, "met": all_met(rows)}, [table, *text])
 
 
 def time_text(seconds: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import replace
 
-from laminabench.bench.frame import Report, Timed, all_met, timed, times_table
+from laminabench.bench.frame import Report, Row, timed, times_report
 from laminabench.bench.sim import simulation_seconds
 from laminabench.catalog.boards import board
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
@@ -33,8 +33,7 @@ def run(*, repeats: int = 5, decisions: int = 200) -> Report:
         _scenario(repeats),
         _hour(resolve("azure-conv", offline=True), repeats),
     ]
-    facts = {"benchmark": "h2m2", "rows": rows, "met": all_met([row.met for row in rows])}
-    return Report(facts, [times_table(rows)])
+    return times_report("h2m2", rows)
 
 
 def spec_of(max_num_seqs: int | None = None) -> Spec:
@@ -43,7 +42,7 @@ def spec_of(max_num_seqs: int | None = None) -> Spec:
     return system("h2m2").build(replace(setup, max_num_seqs=max_num_seqs)).spec
 
 
-def _decision(solver: str, repeats: int, decisions: int) -> Timed:
+def _decision(solver: str, repeats: int, decisions: int) -> Row:
     """Over lengths, each by the median of its repeats; judged by the length that takes longest."""
     from laminabench import _sim
 
@@ -64,12 +63,12 @@ def _decision(solver: str, repeats: int, decisions: int) -> Timed:
     return replace(timed(what, seconds, DECISION_TARGET_S), met=max(seconds) <= DECISION_TARGET_S)
 
 
-def _scenario(repeats: int) -> Timed:
+def _scenario(repeats: int) -> Row:
     what = f"the dynamic scenario: {ITERATIONS} iterations of {BATCH} requests, memory managed"
     seconds = simulation_seconds(dynamic_trace(0), spec_of(BATCH), Offered(), repeats)
     return timed(what, seconds, SCENARIO_TARGET_S)
 
 
-def _hour(trace: Trace, repeats: int) -> Timed:
+def _hour(trace: Trace, repeats: int) -> Row:
     seconds = simulation_seconds(trace, spec_of(), Offered(), repeats)
     return timed(f"azure-conv on 1xh2m2/{MODEL}: simulation", seconds, None, requests=len(trace))

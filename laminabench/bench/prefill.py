@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,18 +13,7 @@ import torch
 
 from lamina.cluster import Layout, Machine
 from lamina.serve import Engine, Sampling
-from laminabench.bench.frame import (
-    QUIET,
-    Cell,
-    Report,
-    Spread,
-    Table,
-    Text,
-    Watcher,
-    plain,
-    ratios,
-    spread,
-)
+from laminabench.bench.frame import QUIET, Report, Row, Table, Text, Watcher, ratios, spread
 from laminabench.bench.mini import MODEL, mini_config, users_load
 from laminabench.errors import UserError
 
@@ -126,43 +116,6 @@ class Decoding:
         return phase
 
 
-@dataclass(frozen=True)
-class Quantiles:
-    """Of times between tokens."""
-
-    p50_ms: float
-    p99_ms: float
-    max_ms: float
-    tokens: int
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way to compute prompts."""
-
-    tbt: dict[str, Quantiles]  # without and with prompts
-    p50_ratio: Spread
-    p99_ratio: Spread
-    p99_ratio_alone: Spread
-    prompt_tokens_per_s: Spread
-    kv_bytes_per_s: Spread
-
-    def facts(self) -> dict[str, object]:
-        """For JSON, whose keys `with` and `without` are words of Python."""
-        whole = plain(self)
-        assert isinstance(whole, dict)
-        return {**whole.pop("tbt"), **whole}
-
-    def cells(self) -> tuple[Cell, ...]:
-        shown = (self.p99_ratio, self.p99_ratio_alone)
-        return (
-            *(f"{ms:,.1f} ms" for tbt in self.tbt.values() for ms in (tbt.p50_ms, tbt.p99_ms)),
-            *(ratio.text("{:.2f}".format) for ratio in shown),
-            f"{self.prompt_tokens_per_s.median:,.0f}",
-            f"{self.kv_bytes_per_s.median / 1e6:,.0f}",
-        )
-
-
 def run(offer: Offer, *, rounds: int, watcher: Watcher = QUIET) -> Report:
     """Every phase in every round, so that a noisy moment of the machine falls on all."""
     if offer.prompt_tokens < 2:
@@ -190,13 +143,13 @@ def run(offer: Offer, *, rounds: int, watcher: Watcher = QUIET) -> Report:
                 for prompts in (False, True) if round_ % 2 == 0 else (True, False):
                     phases[name][prompts].append(one.phase(prompts=prompts))
         watcher.progress(rounds, rounds)
-    ways = {name: _way(of_one, offer, token_bytes) for name, of_one in phases.items()}
+    ways = {name: _way(name, of_one, offer, token_bytes) for name, of_one in phases.items()}
     return _report(ways, offer, rounds, cores)
 
 
-def _report(ways: dict[str, Way], offer: Offer, rounds: int, cores: int) -> Report:
+def _report(ways: Mapping[str, Row], offer: Offer, rounds: int, cores: int) -> Report:
     judged = offer.source == "traffic" or cores >= OWN_CORES
-    met = ways["pulled"].p99_ratio.median < TARGET if judged else None
+    met = ways["pulled"].met if judged else None
     facts = {
         "benchmark": "prefill",
         "model": MODEL,
@@ -209,7 +162,7 @@ def _report(ways: dict[str, Way], offer: Offer, rounds: int, cores: int) -> Repo
         "offered_tokens_per_s": offer.tokens_per_s if offer.source == "traffic" else None,
         "rounds": rounds,
         "seconds": offer.seconds,
-        "ways": {name: way.facts() for name, way in ways.items()},
+        "ways": {name: way.facts for name, way in ways.items()},
         "target_p99_ratio": TARGET,
         "met": met,
     }
@@ -218,7 +171,7 @@ def _report(ways: dict[str, Way], offer: Offer, rounds: int, cores: int) -> Repo
         f"{MODEL}, bfloat16, {cores} cores: {offer.batch} requests of {offer.context:,} tokens and more "
         f"decode, prompts of {offer.prompt_tokens:,} tokens come; {rounds} rounds",
         _what_came(offer, own_core=cores >= OWN_CORES),
-        Table(("<prompts", *titles), [(name, *way.cells()) for name, way in ways.items()]),
+        Table(("<prompts", *titles), [way.cells for way in ways.values()]),
         "same batch: of iterations without requests whose prompts have just come (they decode one token)",
         (f"p99 TBT with prompts that are pulled, over without: below {TARGET:.2f}", met),
     ]
@@ -240,27 +193,39 @@ def _what_came(offer: Offer, *, own_core: bool) -> str:
     )
 
 
-def _way(phases: Phases, offer: Offer, token_bytes: int) -> Way:
+def _way(name: str, phases: Phases, offer: Offer, token_bytes: int) -> Row:
     quiet, busy = ([_quantiles(phase.tbt_s) for phase in phases[prompts]] for prompts in (False, True))
     alone = [_quantiles(phase.alone_s or phase.tbt_s) for phase in phases[True]]
     # Of prompts that were whole by the end of a phase.
     taken = [phase.prompts * (offer.prompt_tokens - 1) / phase.seconds for phase in phases[True]]
-    before = [p99 for _, p99 in quiet]
-    return Way(
-        {"without": _of_all(phases[False]), "with": _of_all(phases[True])},
-        ratios([p50 for p50, _ in busy], [p50 for p50, _ in quiet]),
-        ratios([p99 for _, p99 in busy], before),
+    p50s, p99s = ([of_phase[place] for of_phase in quiet] for place in (0, 1))
+    tokens_per_s, bytes_per_s = spread(taken), spread([tokens * token_bytes for tokens in taken])
+    p99_ratio, alone_ratio = (ratios([p99 for _, p99 in with_], p99s) for with_ in (busy, alone))
+    without, with_prompts = _of_all(phases[False]), _of_all(phases[True])
+    facts = {
+        "without": without,
+        "with": with_prompts,
+        "p50_ratio": ratios([p50 for p50, _ in busy], p50s),
+        "p99_ratio": p99_ratio,
         # Of iterations without new requests: what the traffic alone costs.
-        ratios([p99 for _, p99 in alone], before),
-        spread(taken),
-        spread([tokens * token_bytes for tokens in taken]),
+        "p99_ratio_alone": alone_ratio,
+        "prompt_tokens_per_s": tokens_per_s,
+        "kv_bytes_per_s": bytes_per_s,
+    }
+    cells = (
+        name,
+        *(f"{tbt[key]:,.1f} ms" for tbt in (without, with_prompts) for key in ("p50_ms", "p99_ms")),
+        *(ratio.text("{:.2f}".format) for ratio in (p99_ratio, alone_ratio)),
+        f"{tokens_per_s.median:,.0f}",
+        f"{bytes_per_s.median / 1e6:,.0f}",
     )
+    return Row(facts, cells, p99_ratio.median < TARGET)
 
 
-def _of_all(phases: list[Phase]) -> Quantiles:
+def _of_all(phases: list[Phase]) -> dict[str, float]:
     every = [tbt_s for phase in phases for tbt_s in phase.tbt_s]
     p50, p99 = _quantiles(every)
-    return Quantiles(p50 * 1e3, p99 * 1e3, max(every) * 1e3, len(every))
+    return {"p50_ms": p50 * 1e3, "p99_ms": p99 * 1e3, "max_ms": max(every) * 1e3, "tokens": len(every)}
 
 
 def _quantiles(tbt_s: list[float]) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""A nursery whose prefill workers compute nothing: KV of made-up content leaves them at a fixed rate.
+"""A fork server whose prefill workers compute nothing: KV of made-up content leaves them at a fixed rate.
 
 python -m laminabench.bench.prefill_traffic TOKENS_PER_S
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from lamina.cluster import nursery, prefill_worker
+from lamina.cluster import fork_server, prefill_worker
 from lamina.convert import AttentionOp
 from lamina.model.prefill import CHUNK, Deliver, Passed
 
@@ -43,12 +43,12 @@ class MadeUpPrefill:
 class TrafficRole(prefill_worker.PrefillRole):
     """A prefill worker that sends and does not compute."""
 
-    def __init__(self, boot: Any, conversion: Any, weights: Any, front: Any, pulse: Any) -> None:
-        super().__init__(boot, conversion, weights, front, pulse)
+    def __init__(self, config: Any, conversion: Any, weights: Any, front: Any, heartbeat: Any) -> None:
+        super().__init__(config, conversion, weights, front, heartbeat)
         prefill: Any = MadeUpPrefill(float(sys.argv[1]), conversion.dtype, conversion.attentions)
         self._prefill = prefill
 
 
 if __name__ == "__main__":
     prefill_worker.PrefillRole = TrafficRole  # type: ignore[misc]
-    nursery.main()
+    fork_server.main()

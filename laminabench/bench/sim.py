@@ -13,18 +13,16 @@ from pathlib import Path
 
 from laminabench.bench.frame import (
     QUIET,
-    Memory,
-    Relative,
     Report,
-    Timed,
+    Row,
     Watcher,
-    all_met,
     in_turns,
     ratios,
+    relative,
     seconds_of,
     spread,
     timed,
-    times_table,
+    times_report,
 )
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
@@ -52,7 +50,7 @@ REPLAY = (sys.executable, "-m", "laminabench", "replay", "--offline", "--json", 
 def run(*, week: bool, repeats: int = 5, watcher: Watcher = QUIET) -> Report:
     """Simulations alone, then whole commands."""
     conv = resolve("azure-conv", offline=True)
-    rows: list[Timed | Relative] = [
+    rows = [
         _hour(conv, "saturate", repeats),
         _hour(conv, "open", repeats),
         _figure_10(repeats),
@@ -60,8 +58,7 @@ def run(*, week: bool, repeats: int = 5, watcher: Watcher = QUIET) -> Report:
     ]
     if week:
         rows.append(_week())
-    facts = {"benchmark": "sim", "rows": rows, "met": all_met([row.met for row in rows])}
-    return Report(facts, [times_table(rows), f"{_cpu()}; the trace azure-conv is its {conv.meta.source}"])
+    return times_report("sim", rows, f"{_cpu()}; the trace azure-conv is its {conv.meta.source}")
 
 
 def spec_of(system_name: str, model_name: str) -> Spec:
@@ -84,13 +81,13 @@ def simulation_seconds(trace: Trace, spec: Spec, offered: Offered, repeats: int)
     return seconds
 
 
-def _hour(trace: Trace, mode: Mode, repeats: int) -> Timed:
+def _hour(trace: Trace, mode: Mode, repeats: int) -> Row:
     seconds = simulation_seconds(trace, spec_of("lamina", "llama3-70b"), Offered(mode), repeats)
     what = f"azure-conv on lamina/llama3-70b, {mode}: simulation"
     return timed(what, seconds, HOUR_TARGET_S, requests=len(trace), tokens=int(trace.output_tokens.sum()))
 
 
-def _figure_10(repeats: int) -> Timed:
+def _figure_10(repeats: int) -> Row:
     traces = [resolve(name, offline=True) for name in FIGURE_10_TRACES]
 
     def all_runs() -> None:
@@ -108,7 +105,7 @@ def _figure_10(repeats: int) -> Timed:
     )
 
 
-def _command(trace: Trace, repeats: int, watcher: Watcher) -> tuple[Timed, Relative]:
+def _command(trace: Trace, repeats: int, watcher: Watcher) -> tuple[Row, Row]:
     """The whole command as it is typed (start, imports, trace, simulation, files), beside a Python that only
     imports what others read tables with.
     """
@@ -120,30 +117,32 @@ def _command(trace: Trace, repeats: int, watcher: Watcher) -> tuple[Timed, Relat
         }
         in_turns(actions, 1)  # not counted: reads from the disk
         took = in_turns(actions, repeats, watcher.progress)
-    ratio = ratios(took["replay"], took["imports"])
-    what = "laminabench replay, whole command with its files"
     return (
-        timed(what, took["replay"], COLD_TARGET_S),
-        Relative(
+        timed("laminabench replay, whole command with its files", took["replay"], COLD_TARGET_S),
+        relative(
             f"the same / python -c '{IMPORTS}'",
-            ratio,
+            ratios(took["replay"], took["imports"]),
             IMPORTS_TARGET_RATIO,
-            ratio.median <= IMPORTS_TARGET_RATIO,
-            {"imports_seconds": spread(took["imports"]), "cpu": _cpu(), "trace_source": trace.meta.source},
+            imports_seconds=spread(took["imports"]),
+            cpu=_cpu(),
+            trace_source=trace.meta.source,
         ),
     )
 
 
-def _week() -> Timed:
+def _week() -> Row:
     """27 million requests, generated and replayed; once, because it takes a while."""
     with tempfile.TemporaryDirectory(prefix="laminabench-bench-") as folder:
         replay = [*REPLAY, "--trace", "azure-2024-conv", "--mode", "open", "--out", str(Path(folder) / "run")]
         seconds = seconds_of(lambda: _run(replay))
     # Of the largest child so far: no other comes near this one.
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
-    row = timed("azure-2024-conv, 27.3 million requests, whole command", [seconds], WEEK_TARGET_S)
+    memory = {"peak_bytes": peak, "target_bytes": WEEK_TARGET_BYTES}
+    what = "azure-2024-conv, 27.3 million requests, whole command"
+    row = timed(what, [seconds], WEEK_TARGET_S, **memory)
+    of_memory = f"{what}, {peak / 1e9:.1f} of {WEEK_TARGET_BYTES / 1e9:g} GB"
     met = bool(row.met) and peak <= WEEK_TARGET_BYTES
-    return replace(row, met=met, more=Memory(peak, WEEK_TARGET_BYTES))
+    return replace(row, cells=(of_memory, *row.cells[1:]), met=met)
 
 
 def _run(command: Sequence[str]) -> None:
@@ -151,4 +150,4 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _cpu() -> str:
-    return str(host()["cpu"])
+    return str(host().cpu)

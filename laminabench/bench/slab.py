@@ -8,24 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from lamina.kv import Slab
-from laminabench.bench.frame import Report, Spread, Table, all_met, rounds_for, seconds_of, spread
+from laminabench.bench.frame import Report, Row, all_met, judged, rounds_for, seconds_of, spread
 
 TARGET_PER_S = 30e6
 TOKENS_PER_SAMPLE = 1 << 18  # several milliseconds of work: far above the clock's grain and a call's cost
 FEWEST_SAMPLES = 5
-
-
-@dataclass(frozen=True)
-class Row:
-    """One kind of call and the rates it reached, in tokens a second."""
-
-    operation: str
-    requests: int
-    tokens_per_request: int
-    allocations_per_s: Spread
-    samples: int
-    judged: bool  # whether the target speaks of this row
-    met: bool | None
 
 
 def run(seconds: float = 3.0) -> Report:
@@ -47,20 +34,10 @@ def run(seconds: float = 3.0) -> Report:
         "benchmark": "slab",
         "target_allocations_per_s": TARGET_PER_S,
         "rows": rows,
-        "met": all_met([row.met for row in rows]),
+        "met": all_met(rows),
     }
     titles = ("<call", "requests", "tokens each", "million tokens/s", "min to max")
-    cells = [
-        (
-            row.operation,
-            f"{row.requests:,}",
-            f"{row.tokens_per_request:,}",
-            *row.allocations_per_s.cells(lambda rate: f"{rate / 1e6:,.0f}"),
-            row.met,
-        )
-        for row in rows
-    ]
-    return Report(facts, [Table((*titles, f"<target {TARGET_PER_S / 1e6:g}"), cells)])
+    return Report(facts, [judged((*titles, f"<target {TARGET_PER_S / 1e6:g}"), rows)])
 
 
 # Repeats one round of a kind of call for ever; yields the seconds that the named operations took.
@@ -89,10 +66,19 @@ def sample(kind: Kind, seconds: float) -> list[Row]:
 
 def _row(operation: str, kind: Kind, rates: list[float]) -> Row:
     reached = spread(rates)
-    judged = kind.requests >= 256 if operation == "extend" else kind.tokens_per_request >= 1024
-    judged &= operation in ("extend", "allocate")
-    met = reached.median >= TARGET_PER_S if judged else None
-    return Row(operation, kind.requests, kind.tokens_per_request, reached, len(rates), judged, met)
+    speaks_of = kind.requests >= 256 if operation == "extend" else kind.tokens_per_request >= 1024
+    speaks_of &= operation in ("extend", "allocate")
+    facts = {
+        "operation": operation,
+        "requests": kind.requests,
+        "tokens_per_request": kind.tokens_per_request,
+        "allocations_per_s": reached,
+        "samples": len(rates),
+        "judged": speaks_of,
+    }
+    millions = reached.cells(lambda rate: f"{rate / 1e6:,.0f}")
+    cells = (operation, f"{kind.requests:,}", f"{kind.tokens_per_request:,}", *millions)
+    return Row(facts, cells, reached.median >= TARGET_PER_S if speaks_of else None)
 
 
 def measure_prompts(n: int) -> Kind:

@@ -6,14 +6,14 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import csv as pa_csv
 
-from laminabench.bench.frame import QUIET, Report, Spread, Text, Watcher, in_turns, ratios, seconds_of, spread
+from laminabench.bench.frame import QUIET, Report, Row, Watcher, in_turns, ratios, seconds_of, spread
 from laminabench.traces.catalogue import find
 from laminabench.traces.formats import load_file
 from laminabench.traces.profile_file import read_profile
@@ -37,32 +37,6 @@ print(json.dumps({"rows": rows, "seconds": seconds, "peak_bytes": peak}))
 """
 
 
-@dataclass(frozen=True)
-class CsvRow:
-    """The CSV's load, beside pandas' in the same run."""
-
-    rows: int
-    bytes: int
-    seconds: Spread
-    pandas_seconds: Spread
-    speedup_over_pandas: Spread
-    target_s: float
-    met: bool
-
-
-@dataclass(frozen=True)
-class ParquetRow:
-    """The parquet's load in a process of its own."""
-
-    rows: int
-    bytes: int
-    seconds: Spread
-    peak_bytes: int
-    target_s: float
-    target_bytes: float
-    met: bool
-
-
 def run(csv_rows: int, parquet_rows: int, repeats: int = 5, watcher: Watcher = QUIET) -> Report:
     """Write both files, then load them again and again."""
     watcher.note(f"writing {csv_rows:,} CSV rows and {parquet_rows:,} parquet rows to measure with")
@@ -72,65 +46,58 @@ def run(csv_rows: int, parquet_rows: int, repeats: int = 5, watcher: Watcher = Q
         parquet_file = Path(folder) / "week.parquet"
         save(synthesise(read_profile(find("azure-2024-conv").profile_path), parquet_rows), parquet_file)
         csv, parquet = _measure_csv(csv_file, csv_rows, repeats), _measure_parquet(parquet_file, repeats)
-    return Report({"csv": csv, "parquet": parquet}, text(csv, parquet))
+    lines = [(str(row.cells[0]), row.met) for row in (csv, parquet)]
+    return Report({"csv": csv, "parquet": parquet}, [lines[0], str(csv.cells[1]), lines[1]])
 
 
-def text(csv: CsvRow, parquet: ParquetRow) -> list[Text]:
-    ratio = csv.speedup_over_pandas.median
-    than_ours = f"{ratio:.1f} times slower" if ratio >= 1 else f"{1 / ratio:.1f} times faster"
-    return [
-        (f"csv      {csv.rows:>12,} rows  {_seconds(csv.seconds)}  target {csv.target_s:g} s", csv.met),
-        f"         pandas.read_csv in the same run {_seconds(csv.pandas_seconds)}: {than_ours} than ours",
-        (
-            f"parquet  {parquet.rows:>12,} rows  {_seconds(parquet.seconds)}  target {parquet.target_s:g} s, "
-            f"peak {parquet.peak_bytes / 1e9:.2f} GB of {parquet.target_bytes / 1e9:g} GB",
-            parquet.met,
-        ),
-    ]
+def _measure_csv(path: Path, rows: int, repeats: int) -> Row:
+    loads = {"ours": lambda: load_file(path), "pandas": lambda: _pandas_load(path)}
+    took = in_turns({name: partial(seconds_of, load) for name, load in loads.items()}, repeats)
+    ours, pandas, ratio = spread(took["ours"]), spread(took["pandas"]), ratios(took["pandas"], took["ours"])
+    facts = {
+        "rows": rows,
+        "bytes": path.stat().st_size,
+        "seconds": ours,
+        "pandas_seconds": pandas,
+        "speedup_over_pandas": ratio,
+        "target_s": CSV_TARGET_S,
+    }
+    line = f"csv      {rows:>12,} rows  {ours.text(_seconds)}  target {CSV_TARGET_S:g} s"
+    beside = f"         pandas.read_csv in the same run {pandas.text(_seconds)}: {than_ours(ratio.median)}"
+    return Row(facts, (line, beside), ours.median <= CSV_TARGET_S)
 
 
-def _seconds(took: Spread) -> str:
-    return f"{took.median:.3f} s ({took.min:.3f} to {took.max:.3f})"
+def than_ours(ratio: float) -> str:
+    faster = f"{ratio:.1f} times slower" if ratio >= 1 else f"{1 / ratio:.1f} times faster"
+    return f"{faster} than ours"
 
 
-def _measure_csv(path: Path, rows: int, repeats: int) -> CsvRow:
-    took = in_turns(
-        {
-            "ours": lambda: seconds_of(lambda: load_file(path)),
-            "pandas": lambda: seconds_of(lambda: _pandas_load(path)),
-        },
-        repeats,
-    )
-    ours = spread(took["ours"])
-    return CsvRow(
-        rows=rows,
-        bytes=path.stat().st_size,
-        seconds=ours,
-        pandas_seconds=spread(took["pandas"]),
-        speedup_over_pandas=ratios(took["pandas"], took["ours"]),
-        target_s=CSV_TARGET_S,
-        met=ours.median <= CSV_TARGET_S,
-    )
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3f} s"
 
 
-def _measure_parquet(path: Path, repeats: int) -> ParquetRow:
+def _measure_parquet(path: Path, repeats: int) -> Row:
     runs = []
     for _ in range(repeats):
         child = subprocess.run(
             [sys.executable, "-c", _OPEN_PARQUET, str(path)], capture_output=True, text=True, check=True
         )
         runs.append(json.loads(child.stdout))
-    took = spread([run["seconds"] for run in runs])
+    took, rows = spread([run["seconds"] for run in runs]), runs[0]["rows"]
     peak = max(run["peak_bytes"] for run in runs)
-    return ParquetRow(
-        rows=runs[0]["rows"],
-        bytes=path.stat().st_size,
-        seconds=took,
-        peak_bytes=peak,
-        target_s=PARQUET_TARGET_S,
-        target_bytes=PARQUET_TARGET_BYTES,
-        met=took.median <= PARQUET_TARGET_S and peak <= PARQUET_TARGET_BYTES,
+    facts = {
+        "rows": rows,
+        "bytes": path.stat().st_size,
+        "seconds": took,
+        "peak_bytes": peak,
+        "target_s": PARQUET_TARGET_S,
+        "target_bytes": PARQUET_TARGET_BYTES,
+    }
+    line = (
+        f"parquet  {rows:>12,} rows  {took.text(_seconds)}  target {PARQUET_TARGET_S:g} s, "
+        f"peak {peak / 1e9:.2f} GB of {PARQUET_TARGET_BYTES / 1e9:g} GB"
     )
+    return Row(facts, (line,), took.median <= PARQUET_TARGET_S and peak <= PARQUET_TARGET_BYTES)
 
 
 def _write_azure_csv(path: Path, rows: int) -> None:

@@ -34,8 +34,8 @@ def baseline() -> None:
 @reporting
 def setup(name: str, kind: str | None, into: Path | None, python: str | None, out: Output) -> None:
     """Install a system, with pinned versions that are checked. Run again, it does nothing."""
-    from laminabench.baselines.vllm_environment import default_folder, default_kind
-    from laminabench.baselines.vllm_setup import set_up
+    from laminabench.baselines.environment import default_folder, default_kind
+    from laminabench.baselines.install import set_up
 
     chosen = "cuda" if kind == "cuda" else "cpu" if kind == "cpu" else default_kind()
     folder = (into or default_folder(chosen)).absolute()
@@ -68,7 +68,7 @@ def show(name: str, out: Output) -> None:
 
 def _state(kind: Any) -> dict[str, Any]:
     """What `replay` would find."""
-    from laminabench.baselines.vllm_environment import default_folder, find
+    from laminabench.baselines.environment import default_folder, find
     from laminabench.errors import UserError
 
     try:

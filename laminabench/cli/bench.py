@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import click
+from click.core import ParameterSource
 
 from laminabench.cli import endpoint_extra, engine_extra
 from laminabench.cli.lazy import Lazy, LazyGroup
-from laminabench.cli.output import Output, literal, reporting
+from laminabench.cli.output import Output, reporting
 from laminabench.cli.ranges import NumberRange, positive
 from laminabench.cli.traces.options import COUNT
 from laminabench.cli.verdict import device_option, seconds_option, verdict
+from laminabench.errors import UserError
+from laminabench.present.terminal import literal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -222,14 +227,83 @@ def engine(
     return run(batch=batch, context=context, rounds=rounds, options=options, watcher=watcher)
 
 
-COMMANDS.append(
-    Lazy(
-        "fhbn",
-        "laminabench.cli.bench_fhbn:fhbn",
-        "Ping-pong over each network engine against a copy.",
-        example="laminabench bench fhbn --plot fig13.svg",
-    )
+@measuring("sizes", "fhbn --plot fig13.svg")
+@click.option(
+    "--engines",
+    metavar="LIST",
+    default="shm,verbs,gloo,nccl",
+    show_default=True,
+    help="Some of auto, shm, verbs, mlx5, softnic, gloo, nccl; those that cannot be used here are skipped. "
+    "softnic is a test bench; mlx5 and nccl are not verified on hardware. With --device cuda: shm (unless "
+    "asked for others), mlx5, softnic.",
 )
+@click.option(
+    "--sizes",
+    metavar="LIST",
+    default="64:16M",
+    show_default=True,
+    help="Of messages: FIRST:LAST in steps of four, or a list such as 64,4K,1M.",
+)
+@device_option("operations on a GPU's stream")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw it into this .svg, .png or .pdf.")
+@click.option("--out", "directory", type=click.Path(path_type=Path), help="Write what was measured here.")
+@seconds_option("20", "; each size takes at least three rounds")
+def fhbn(
+    watcher: Watcher,
+    engines: str,
+    sizes: str,
+    device: str,
+    plot: Path | None,
+    directory: Path | None,
+    seconds: float,
+) -> Report:
+    """Ping-pong over each network engine against a copy.
+
+    Between two processes, as figure 13 of the Lamina paper: round trips of a message, and the bandwidth of
+    its way out. At the end of that the receiver has the message, and has not read it; "GB/s read" is with one
+    that reads it once.
+    """
+    context = click.get_current_context()
+    given = {
+        option.opts[0]
+        for option in context.command.params
+        if option.name in context.params
+        and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    }
+    named = "--engines" in given
+    if device == "cuda":
+        if options := ", ".join(sorted(given & {"--sizes", "--plot", "--out", "--seconds"})):
+            raise UserError(
+                "fhbn-options", f"--device cuda measures in a way of its own: leave out {options}"
+            )
+        from laminabench.bench.fhbn import cuda
+
+        return cuda.run(engines if named else "shm", watcher=watcher)
+    from laminabench.bench.fhbn.options import engines_of, sizes_of
+    from laminabench.bench.fhbn.pingpong import run
+    from laminabench.bench.fhbn.results import check_replaceable, write
+    from laminabench.figures.drawn import check_target
+    from laminabench.figures.fig13 import draw
+
+    if plot is not None:
+        check_target(plot)
+    asked, wanted = engines_of(engines, named=named), sizes_of(sizes)
+    if directory is not None:
+        check_replaceable(directory)
+    if asked.auto:
+        watcher.note(f"auto is {asked.auto} here")
+    measured = run(asked, wanted, seconds, watcher)
+    result = measured.report.json()
+
+    def write_files() -> Iterator[str]:
+        if directory is not None:
+            write(directory, result, measured.rounds, ["laminabench", *sys.argv[1:]])
+            yield f"wrote {directory}"
+        if plot is not None:
+            draw(result, plot)
+            yield f"drew {plot}"
+
+    return replace(measured.report, write=write_files)
 
 
 @measuring("measurements", "h2m2")

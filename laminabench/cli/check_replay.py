@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -17,12 +17,13 @@ from laminabench.cli.ending import Interrupted
 from laminabench.cli.replay import replay
 from laminabench.cli.replay_flags import flags_of_many
 from laminabench.errors import CheckFailedError, UserError
+from laminabench.json_safe import Json, to_json
 from laminabench.nearest import nearest
 from laminabench.regress.case_file import Case
 from laminabench.regress.facts import facts_of
 from laminabench.regress.golden import Obtained, Value
 from laminabench.regress.verdict import require_samples
-from laminabench.runs.partial import partial_sentence
+from laminabench.runs.manifest import Manifest
 from laminabench.runs.read import read_manifest
 
 
@@ -108,7 +109,7 @@ def _ratios(of: Sequence[float], over: Sequence[float]) -> list[float]:
     return [one / other for one, other in zip(of, over, strict=True)]
 
 
-def _manifest(folder: Path, values: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _manifest(folder: Path, values: Mapping[str, Any]) -> tuple[str, Manifest]:
     """Replay; the command as a person would type it, and what the Run that it kept says of itself."""
     typed = arguments(values)
     with tempfile.TemporaryDirectory(dir=folder) as own:
@@ -116,27 +117,29 @@ def _manifest(folder: Path, values: Mapping[str, Any]) -> tuple[str, dict[str, A
         with contextlib.redirect_stdout(io.StringIO()):
             replay.main([*typed, "--out", str(run), "-q"], "laminabench replay", standalone_mode=False)
         manifest = read_manifest(run)
-        if partial := partial_sentence(manifest):
-            raise CheckFailedError("check-partial", f"its Run cannot be judged, it is {partial}")
+        if manifest.partial:
+            raise CheckFailedError(
+                "check-partial", f"its Run cannot be judged, it is {manifest.partial.sentence}"
+            )
         return shlex.join(["laminabench", "replay", *typed, "--no-out"]), manifest
 
 
-def _metrics(case: Case, manifest: Mapping[str, Any]) -> dict[str, float | None]:
+def _metrics(case: Case, manifest: Manifest) -> dict[str, float | None]:
     """The metrics that the case names; a UserError with the nearest for what is none."""
-    known = dict(_numbers(manifest["summary"]))
+    known = dict(_numbers(to_json(manifest.summary)))
     for metric in case.metrics:
         if metric not in known:
             raise UserError("metric-unknown", f"no metric is called '{metric}'; {nearest(metric, known)}")
     return {metric: known[metric] for metric in case.metrics}
 
 
-def _numbers(summary: Any, path: str = "") -> list[tuple[str, float | None]]:
+def _numbers(summary: Json, path: str = "") -> list[tuple[str, float | None]]:
     """Every number of a summary by its dotted key; of lists by position."""
     if isinstance(summary, dict | list):
         pairs = summary.items() if isinstance(summary, dict) else enumerate(summary)
         return [row for key, value in pairs for row in _numbers(value, f"{path}.{key}".lstrip("."))]
     is_number = summary is None or (isinstance(summary, int | float) and not isinstance(summary, bool))
-    return [(path, summary)] if is_number else []
+    return [(path, cast("float | None", summary))] if is_number else []
 
 
 def _sentence(error: click.UsageError) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from laminabench.cli.output import literal
+from laminabench.present.terminal import literal
 from laminabench.regress.told import COLUMNS, cells, counted, headline
 from laminabench.regress.verdict import Verdict
 

@@ -276,7 +276,7 @@ def _notes(cells: list[Cell], terms: Terms) -> Iterator[str]:
 def _without_window(cells: list[Cell]) -> Iterator[str]:
     """Whose numbers have the end of the run in them, where batches run empty, while the others' have not."""
     short = {
-        (cell.trace, tuple(name for name, summary in cell.summaries.items() if _fell_back(summary)))
+        (cell.trace, tuple(name for name, summary in cell.summaries.items() if summary.window.fell_back))
         for cell in cells
     }
     for trace, names in sorted(short):
@@ -285,10 +285,6 @@ def _without_window(cells: list[Cell]) -> Iterator[str]:
                 f"{trace} has too few requests for a steady window of {' and '.join(names)}: numbers there "
                 "are over the whole run, until the last batch is empty"
             )
-
-
-def _fell_back(summary: dict[str, Any]) -> bool:
-    return bool(summary["window"]["kind"] == "whole_run")
 
 
 def _apart(cells: list[Cell], terms: Terms) -> Iterator[str]:

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from laminabench.analysis.estimate import Estimate, Interval
 from laminabench.catalog.models import DTYPE_BYTES
-from laminabench.cli.replay_numbers import number, share
 from laminabench.compare.cells import Cell
 from laminabench.compare.metrics import Metric
 from laminabench.compare.sides import Row, Side, SideBySide
 from laminabench.compare.terms import KV_APART
+from laminabench.present.numbers import number, share
 
 # v2 6.1, over 3 models and 4 traces.
 PAPERS = ("lamina", "vllm")

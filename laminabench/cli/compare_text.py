@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from laminabench.atomic import replacing
 from laminabench.cli.compare_sheets import Sheet
-from laminabench.cli.output import literal
 from laminabench.markdown import plain, row
+from laminabench.present.terminal import literal
 
 if TYPE_CHECKING:
     from rich.console import Console

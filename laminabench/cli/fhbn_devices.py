@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from laminabench.cli.output import Output, literal, reporting
+from laminabench.cli.output import Output, reporting
+from laminabench.present.terminal import literal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +29,7 @@ def devices(out: Output) -> None:
 
     with needed():
         from lamina.fhbn.nic import diagnosed
+        from laminabench.bench.fhbn import options  # noqa: F401 - adds NCCL to the engines
     found = diagnosed()
     out.result(found.described(), lambda console: _render(console, found, every_gid=out.verbose))
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from laminabench.cli.output import Output, literal, reporting
+from laminabench.cli.output import Output, reporting
 from laminabench.cli.traces.options import COUNT
+from laminabench.present.terminal import literal
 
 if TYPE_CHECKING:
     from rich.console import Console

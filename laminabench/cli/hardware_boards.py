@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from laminabench.cli.output import Output, literal, reporting
+from laminabench.cli.output import Output, reporting
+from laminabench.present.terminal import literal
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +12,8 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 
 import click
 
-from laminabench.finite import finite
+from laminabench.json_safe import json_safe
+from laminabench.present.terminal import without_markup
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +37,7 @@ class Output:
         """The answer: exactly one JSON object, or what `render` draws."""
         if self.as_json:
             Output.answered = True
-            click.echo(json.dumps(finite(data), indent=2, allow_nan=False))
+            click.echo(json.dumps(json_safe(data), indent=2, allow_nan=False))
         else:
             render(_console())
 
@@ -99,26 +99,6 @@ class Output:
         with bars.Progress(*columns, console=_rich_console(sys.stderr), transient=True) as bar:
             task = bar.add_task(what, total=None)
             yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
-
-
-# What rich takes for markup, after any backslashes.
-_TAG = re.compile(r"(\\*)(\[[a-z#/@][^[]*?\])")
-
-
-def literal(text: object) -> str:
-    """Text that is not ours (names, paths, origins): rich must not take its brackets for markup."""
-    escaped = _TAG.sub(r"\1\1\\\2", str(text))
-    return escaped + "\\" if escaped.endswith("\\") and not escaped.endswith("\\\\") else escaped
-
-
-def without_markup(text: str) -> str:
-    """The text as rich prints it where there are no colours."""
-
-    def shown(match: re.Match[str]) -> str:
-        slashes, tag = match.groups()
-        return "\\" * (len(slashes) // 2) + (tag if len(slashes) % 2 else "")
-
-    return _TAG.sub(shown, text)
 
 
 class _PipeConsole:

@@ -9,9 +9,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from laminabench.catalog.deployment import assumed_amounts
-from laminabench.cli.replay_numbers import number, share
-from laminabench.cli.replay_summary import SOURCES
 from laminabench.plan.front import meets
+from laminabench.present.numbers import number, share
+from laminabench.present.replay import PARTS, SOURCES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -128,11 +128,11 @@ def _why(console: Console, answer: Answer, winner: Point) -> None:
     )
     what = "less TBT p99" if in_open else "more tokens/s"
     console.print(f"others, {what}: {', '.join(rest)}", soft_wrap=True)
-    idle = (f"{who} {share(left)}" for who, left in summary["bubbles"].items() if not isinstance(left, dict))
-    shares = summary["time_shares"]
-    spent = (f"{part} {share(shares[part])}" for part in ("model", "attention", "network", "host", "waiting"))
+    idle = (f"{who} {share(left)}" for who, left in summary.bubbles.pools().items())
+    shares = summary.time_shares
+    spent = (f"{part} {share(getattr(shares, part))}" for part in PARTS)
     console.print(
-        f"KV memory filled to {share(summary['kv']['peak_share'])}; idle: {', '.join(idle)}; "
+        f"KV memory filled to {share(summary.kv.peak_share)}; idle: {', '.join(idle)}; "
         f"a token's time: {', '.join(spent)}",
         soft_wrap=True,
     )

@@ -23,6 +23,7 @@ from laminabench.errors import UserError
 if TYPE_CHECKING:
     from laminabench.cli.replay_backend import Replaying
     from laminabench.cli.replay_resume import Kept
+    from laminabench.present.replay import ReplayResult
     from laminabench.replay import Workload
     from laminabench.traces.table import Trace
 
@@ -87,7 +88,7 @@ class Call:
 
     def run(self) -> None:
         """Resolve, replay, keep, print."""
-        from laminabench.cli.replay_summary import render
+        from laminabench.present.replay import render
         from laminabench.replay import Workload
 
         if self.flags["no_out"] and self.flags["directory"]:
@@ -102,17 +103,17 @@ class Call:
             result = self.result(trace, backend)
             if directory:
                 self.write(directory, trace, offered, backend)
-                result["run_dir"] = str(directory)
+                result.run_dir = str(directory)
         undrawn: UserError | None = None
         try:
             if self.flags["timeline"]:
-                result["timeline"] = self.timeline(trace, offered, backend)
+                result.timeline = self.timeline(trace, offered, backend)
             if self.flags["plot"]:
-                result["plot"] = self.plot(trace, backend)
+                result.plot = self.plot(trace, backend)
         except UserError as error:  # told after what the replay has come to
             undrawn = error
-        result["wall_s"] = time.perf_counter() - self.started
-        self.out.result(result, lambda console: render(console, result))
+        result.wall_s = time.perf_counter() - self.started
+        self.out.result(result.describe(), lambda console: render(console, result))
         if undrawn:
             raise undrawn
         backend.require_sound()
@@ -161,8 +162,8 @@ class Call:
 
     def plot(self, trace: Trace, backend: Replaying) -> str:
         """Draw the replay over time; where."""
-        from laminabench.cli.replay_summary import on_boards
         from laminabench.figures.replay_over_time import draw
+        from laminabench.present.replay import on_boards
 
         path: Path = self.flags["plot"]
         how = "live, measured" if backend.name == "live" else "modelled"
@@ -188,27 +189,23 @@ class Call:
             if name not in ("directory", "no_out", "resume")
         }
 
-    def result(self, trace: Trace, backend: Replaying) -> dict[str, Any]:
-        """The documented keys of a replay."""
-        meta = trace.meta
-        return {
-            "backend": backend.name,
-            "system": self.flags["system_name"],
-            "deployment": str(backend.setup.deployment),
-            "model": backend.setup.model.name,
-            "mode": self.flags["mode"],
-            "trace": {
-                "name": meta.name,
-                "source": meta.source,
-                "sha256": meta.sha256,
-                "requests": len(trace),
-            },
-            **backend.replayed.summary,
-            "facts": backend.facts,
+    def result(self, trace: Trace, backend: Replaying) -> ReplayResult:
+        """What is printed."""
+        from laminabench.present.replay import ReplayResult
+
+        return ReplayResult(
+            backend.name,
+            self.flags["system_name"],
+            str(backend.setup.deployment),
+            backend.setup.model.name,
+            self.flags["mode"],
+            trace.meta,
+            len(trace),
+            backend.replayed.summary,
+            backend.facts,
+            partial=backend.partial,
             **backend.more(),
-            "partial": backend.partial,
-            "run_dir": None,
-        }
+        )
 
     def directory(self, trace: Trace, backend: Replaying) -> Path:
         """Where the Run goes."""
@@ -236,7 +233,7 @@ class Call:
             backend=backend.name,
             coefficients=backend.coefficients,
             wall_s=time.perf_counter() - self.started,
-            summary={**backend.replayed.summary, **backend.kept()},
+            summary=backend.replayed.summary,
             partial=backend.partial,
         )
         write_run(directory, backend.replayed.outcome, trace, facts, backend.beside)

@@ -13,8 +13,7 @@ from laminabench.errors import UserError
 
 if TYPE_CHECKING:
     from laminabench.replay import Workload
-    from laminabench.runs.manifest import Backend
-    from laminabench.runs.partial import Partial
+    from laminabench.runs.manifest import Backend, Partial
     from laminabench.traces.table import Trace
 
 # Systems that run, by the class that replays on them; all others are modelled only.
@@ -62,10 +61,7 @@ class Replaying(Protocol):
         """Draw one window."""
 
     def more(self) -> dict[str, Any]:
-        """Keys of the result that only this one has."""
-
-    def kept(self) -> dict[str, Any]:
-        """What a Run's summary has beside the metrics."""
+        """Fields of the result that only this one has."""
 
     def disturbed(self) -> dict[str, Any]:
         """What a picture over time marks."""

@@ -17,8 +17,7 @@ from laminabench.errors import CheckFailedError, UserError
 if TYPE_CHECKING:
     from laminabench.replay import Workload
     from laminabench.replay_endpoint import ReplayedEndpoint
-    from laminabench.runs.manifest import Backend
-    from laminabench.runs.partial import Partial
+    from laminabench.runs.manifest import Backend, Partial
     from laminabench.systems.endpoint.setup import EndpointSetup
     from laminabench.traces.table import Trace
 
@@ -148,11 +147,7 @@ class EndpointReplay:
         return self.replayed.facts
 
     def more(self) -> dict[str, Any]:
-        """Keys of the result that only this backend has."""
-        return {}
-
-    def kept(self) -> dict[str, Any]:
-        """What a Run's summary has beside the metrics."""
+        """Fields of the result that only this backend has."""
         return {}
 
     def disturbed(self) -> dict[str, Any]:
@@ -164,8 +159,8 @@ class EndpointReplay:
         if self.replayed.interrupted:
             raise Interrupted("what had been replayed is above, and is a partial Run")
         if self.partial:
-            raise CheckFailedError("replay-ended-early", f"the replay ended early: {self.partial['why']}")
-        if not self.replayed.summary["requests"]["completed"]:
+            raise CheckFailedError("replay-ended-early", f"the replay ended early: {self.partial.why}")
+        if not self.replayed.summary.requests.completed:
             why, said = next(iter(self.facts["first_errors"].items()), ("nobody knows why", ""))
             raise CheckFailedError(
                 "replay-none-completed", f"no request was completed: {why}{f' ({said})' if said else ''}"

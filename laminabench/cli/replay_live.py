@@ -13,8 +13,7 @@ from laminabench.errors import CheckFailedError, UserError
 if TYPE_CHECKING:
     from laminabench.cli.replay_resume import Kept
     from laminabench.replay import Workload
-    from laminabench.runs.manifest import Backend
-    from laminabench.runs.partial import Partial
+    from laminabench.runs.manifest import Backend, Partial
     from laminabench.traces.table import Trace
 
 # Flags of modelled replays only, and why they say nothing here.
@@ -94,13 +93,12 @@ class LiveReplay:
                 past=keeper.past if keeper else (),
                 progress=lambda requests, tokens: progress(requests, len(trace), tokens),
             )
-        blows = self.replayed.faults_in_all
-        missed = blows["strikes_planned"] - blows["strikes"]
-        if missed:
+        blows = self.replayed.summary.faults_in_all
+        if blows and (missed := blows.strikes_planned - blows.strikes):
             self.out.note(
-                f"{missed} of the {blows['strikes_planned']} blows of --chaos were not due before the end"
+                f"{missed} of the {blows.strikes_planned} blows of --chaos were not due before the end"
             )
-        rejected = self.replayed.summary["requests"]["rejected"]
+        rejected = self.replayed.summary.requests.rejected
         if rejected:
             self.out.note(f"{rejected:,} requests were rejected; of the first: {self.replayed.why_rejected}")
 
@@ -120,21 +118,8 @@ class LiveReplay:
         return self.replayed.facts
 
     def more(self) -> dict[str, Any]:
-        """Keys of the result that only this backend has."""
-        return self.kept()
-
-    def kept(self) -> dict[str, Any]:
-        """What a Run's summary has beside the metrics."""
-        from laminabench.analysis.checksum import tokens_sha256
-
-        done = self.replayed
-        return {
-            "schedule": done.recorded.schedule(),
-            "faults": done.faults,
-            "faults_in_all": done.faults_in_all,
-            "resumed": {"times": len(done.resumed_s), "at_s": done.resumed_s},
-            "tokens_sha256": None if done.tokens is None else tokens_sha256(done.tokens),
-        }
+        """Fields of the result that only this backend has."""
+        return {}
 
     def disturbed(self) -> dict[str, Any]:
         """What a picture over time marks."""

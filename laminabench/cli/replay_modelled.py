@@ -11,8 +11,7 @@ from laminabench.errors import UserError
 
 if TYPE_CHECKING:
     from laminabench.replay import Replayed, Workload
-    from laminabench.runs.manifest import Backend
-    from laminabench.runs.partial import Partial
+    from laminabench.runs.manifest import Backend, Partial
     from laminabench.systems.setup import Setup
     from laminabench.traces.table import Trace
 
@@ -132,12 +131,8 @@ class ModelledReplay:
         return self.replayed.modelled.coefficients
 
     def more(self) -> dict[str, Any]:
-        """Keys of the result that only this backend has."""
+        """Fields of the result that only this backend has."""
         return {"costs_set": self.setup.costs.name, "simulation_s": self.replayed.simulation_s}
-
-    def kept(self) -> dict[str, Any]:
-        """What a Run's summary has beside the metrics."""
-        return {}
 
     def disturbed(self) -> dict[str, Any]:
         """What a picture over time marks: nothing happens to a virtual cluster."""

@@ -14,8 +14,7 @@ from laminabench.errors import CheckFailedError, UserError
 if TYPE_CHECKING:
     from laminabench.replay import Workload
     from laminabench.replay_vllm import ReplayedVllm
-    from laminabench.runs.manifest import Backend
-    from laminabench.runs.partial import Partial
+    from laminabench.runs.manifest import Backend, Partial
     from laminabench.traces.table import Trace
 
 MODEL = "llama-mini"
@@ -57,7 +56,7 @@ class VllmReplay:
     coefficients: tuple[dict[str, Any], ...] = ()
 
     def __init__(self, flags: dict[str, Any], given: set[str], out: Output, _: int) -> None:
-        from laminabench.baselines.vllm_environment import find
+        from laminabench.baselines.environment import find
         from laminabench.catalog.deployment import parse_deployment
         from laminabench.catalog.find_model import model
         from laminabench.systems import live, vllm_setup
@@ -109,12 +108,12 @@ class VllmReplay:
                 progress=lambda requests, tokens: progress(requests, len(trace), tokens),
                 started=lambda: out.detail("vLLM is ready"),
             )
-        rejected = self.replayed.summary["requests"]["rejected"]
+        rejected = self.replayed.summary.requests.rejected
         if rejected:
             out.note(f"{rejected:,} requests were rejected; of the first: {self.replayed.why_rejected}")
         recomputed = self.facts["recomputed_tokens"]
         if recomputed:
-            times = self.replayed.summary["preemptions"]
+            times = self.replayed.summary.preemptions
             out.note(f"vLLM preempted {times:,} times and computed {recomputed:,} tokens again")
 
     def timeline(self, trace: Trace, offered: Workload) -> dict[str, Any]:  # noqa: ARG002
@@ -136,9 +135,6 @@ class VllmReplay:
     def more(self) -> dict[str, Any]:
         return {}
 
-    def kept(self) -> dict[str, Any]:
-        return {}
-
     def disturbed(self) -> dict[str, Any]:
         return {}
 
@@ -153,10 +149,10 @@ class VllmReplay:
             err=True,
         )
         done, asked = (
-            self.replayed.summary["requests"]["completed"],
+            self.replayed.summary.requests.completed,
             len(self.replayed.outcome.requests["batch"]),
         )
         kept = "no Run was kept" if self.flags["no_out"] else "the Run is kept, marked partial, with vllm.log"
         raise CheckFailedError(
-            "replay-ended-early", f"{partial['why']}; {done:,} of {asked:,} requests were done; {kept}"
+            "replay-ended-early", f"{partial.why}; {done:,} of {asked:,} requests were done; {kept}"
         )

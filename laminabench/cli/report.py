@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from laminabench.cli.output import Output, literal, reporting
+from laminabench.cli.output import Output, reporting
 from laminabench.cli.ranges import NumberRange
 from laminabench.cli.traces.options import target_option, window
 from laminabench.errors import UserError
+from laminabench.json_safe import to_json
+from laminabench.present.terminal import literal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -106,11 +108,11 @@ def _result(told: Report, target: Path, size_bytes: int) -> dict[str, Any]:
         {
             "name": each.name,
             "run_dir": str(each.run.directory),
-            "backend": each.manifest["backend"],
-            "throughput_tokens_per_s": each.summary["throughput_tokens_per_s"],
-            "tbt_ms": each.summary["tbt_ms"],
-            "slo": each.slo,
-            "cost": each.summary["cost"],
+            "backend": each.manifest.backend,
+            "throughput_tokens_per_s": each.summary.throughput_tokens_per_s,
+            "tbt_ms": to_json(each.summary.tbt_ms),
+            "slo": to_json(each.slo),
+            "cost": to_json(each.summary.cost),
         }
         for each in told.runs
     ]

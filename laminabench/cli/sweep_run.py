@@ -20,6 +20,7 @@ from laminabench.cli.output import Output
 from laminabench.cli.sweep_points import Point, TraceKey
 from laminabench.cli.sweep_work import identity, replayed
 from laminabench.errors import UserError
+from laminabench.json_safe import to_json
 from laminabench.runs.manifest import host
 from laminabench.spread import cores, spread
 from laminabench.sweeps.kept import Kept, key_of, opened
@@ -140,7 +141,7 @@ class Sweep:
                 for trace in traces.values()
             ],
             "costs": self._costs(),
-            "host": host(),
+            "host": to_json(host()),
             "points": len(self.points),
             "finished": None,
         }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from laminabench.cli.output import literal
-from laminabench.cli.replay_numbers import number, share
+from laminabench.present.numbers import number, share
+from laminabench.present.terminal import literal
 
 if TYPE_CHECKING:
     from rich.console import Console

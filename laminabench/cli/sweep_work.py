@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from laminabench.cli.sweep_points import QUIET, Point, TraceKey
 from laminabench.errors import CheckFailedError, UserError
-from laminabench.finite import finite
+from laminabench.json_safe import json_safe
 from laminabench.replay import Workload
-from laminabench.runs.partial import partial_sentence
 from laminabench.version import describe
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def replayed(traces: Mapping[TraceKey, Trace], point: Point) -> dict[str, Any]:
         backend.replay(trace, offered)
         backend.require_sound()
         if backend.partial:
-            raise UserError("replay-ended-early", partial_sentence({"partial": backend.partial}) or "")
+            raise UserError("replay-ended-early", backend.partial.sentence)
     except (UserError, CheckFailedError) as error:
         setup = backend.setup
         return {
@@ -52,6 +51,6 @@ def replayed(traces: Mapping[TraceKey, Trace], point: Point) -> dict[str, Any]:
             "mode": call.flags["mode"],
             "error": str(error),
         }
-    result = finite(call.result(trace, backend))
+    result = json_safe(call.result(trace, backend).describe())
     assert isinstance(result, dict)
     return result

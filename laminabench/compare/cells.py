@@ -16,6 +16,7 @@ from laminabench.compare.sides import Side, SideBySide, modelled_estimates, side
 from laminabench.compare.terms import Equal, Terms, held_in, on_boards, price_of
 from laminabench.errors import UserError
 from laminabench.replay import replay
+from laminabench.runs.summary import Summary
 from laminabench.systems.setup import Setup
 from laminabench.traces.table import Trace
 
@@ -36,23 +37,23 @@ class Cell:
     power_w: dict[str, float | None]  # rated
     boards: dict[str, int]  # of systems on boards, how many
     held_in: dict[str, str]  # the type of weights and KV
-    summaries: dict[str, dict[str, Any]]
+    summaries: dict[str, Summary]
     slo_tbt_ms: float
     kinds_of_prices: str  # where they cannot be compared: which device has which
     assumed: tuple[str, ...]  # prices and watts that nobody published, a sentence each
 
     @property
     def throughput_tokens_per_s(self) -> dict[str, float]:
-        return {name: summary["throughput_tokens_per_s"] for name, summary in self.summaries.items()}
+        return {name: summary.throughput_tokens_per_s or 0.0 for name, summary in self.summaries.items()}
 
     @property
     def mean_batch(self) -> dict[str, float]:
-        return {name: summary["mean_batch"] for name, summary in self.summaries.items()}
+        return {name: summary.mean_batch for name, summary in self.summaries.items()}
 
     @property
     def tbt_ms(self) -> dict[str, float | None]:
         """The medians."""
-        return {name: summary["tbt_ms"]["p50"] for name, summary in self.summaries.items()}
+        return {name: summary.tbt_ms.p50 for name, summary in self.summaries.items()}
 
     @property
     def gain(self) -> float:
@@ -181,5 +182,5 @@ def cell(terms: Terms, model: ModelShape, trace: Trace, costs: CostSet) -> Cell:
     )
 
 
-def _summary(trace: Trace, name: str, setup: Setup, terms: Terms) -> dict[str, Any]:
+def _summary(trace: Trace, name: str, setup: Setup, terms: Terms) -> Summary:
     return replay(trace, name, setup, terms.workload).summary

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from laminabench.compare.metrics import THROUGHPUT
 from laminabench.compare.recorded import Facts, Recorded
+from laminabench.runs.summary import number_at
 
 # Servers whose chunks differ by less send them in the same way.
 ALIKE = 1.1
@@ -30,12 +31,12 @@ def doubts(found: list[Recorded]) -> Iterator[str]:
             "some Runs saw their tokens in the engine and some as a client: a client's TBT has the network "
             "and the server's front end in it, and is 0 for a token that came in a chunk with the one before"
         )
-    sizes = [size for each in found if (size := each.summary.get("tokens_per_chunk", {}).get("mean"))]
+    sizes = [size for each in found if (size := number_at(each.summary, "tokens_per_chunk.mean"))]
     if sizes and max(sizes) > ALIKE * min(sizes):
         said = ", ".join(f"{size:.3g}" for size in sizes)
         yield f"chunks have {said} tokens on average: TBT is of tokens, 0 within a chunk; ITL is of chunks"
     yield from _boards([each.facts for each in found])
-    limits = dict.fromkeys(each.summary["slo"]["tbt_ms"] for each in found)
+    limits = dict.fromkeys(each.summary.slo.tbt_ms for each in found)
     if len(limits) > 1:
         said = ", ".join(f"{limit:g}" for limit in limits)
         yield f"attainment and goodput are of different TBT limits ({said} ms): --slo-tbt-ms sets one"
@@ -54,9 +55,9 @@ def reservations(found: list[Recorded]) -> Iterator[str]:
     for each in found:
         if each.facts.partial:
             yield f"{each.path} is {each.facts.partial}"
-        if failed := each.summary["requests"]["failed"]:
+        if failed := each.summary.requests.failed:
             yield f"{each.path} has {failed:,} requests that failed: tokens they lack are in no percentile"
-        if each.summary.get("tokens_per_chunk", {}).get("even_share"):
+        if number_at(each.summary, "tokens_per_chunk.even_share"):
             yield f"{each.path} is of a server that does not say which tokens a chunk has: {_DEALT}"
 
 

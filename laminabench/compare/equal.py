@@ -57,7 +57,7 @@ def _served(name: str, setup: Setup, held: int, terms: Terms, trace: Trace) -> t
     kept = without_longer(trace, min(held, longest_held(name, setup)))
     if not len(kept):
         return 0, 0.0
-    rate = replay(kept, name, setup, terms.workload).summary["throughput_tokens_per_s"]
+    rate = replay(kept, name, setup, terms.workload).summary.throughput_tokens_per_s
     return len(kept), rate or 0.0
 
 

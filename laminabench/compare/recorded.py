@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+
+from msgspec import UNSET, structs
 
 from laminabench.analysis.bootstrap import resamples
 from laminabench.analysis.estimate import Estimate, of_resamples
@@ -13,10 +14,10 @@ from laminabench.analysis.metrics import summarise
 from laminabench.analysis.window import window
 from laminabench.compare.metrics import BY_THROUGHPUT, FIXED, SUMMARISED, THROUGHPUT
 from laminabench.compare.sides import modelled_estimates
-from laminabench.errors import UserError
-from laminabench.runs.manifest import Backend
-from laminabench.runs.partial import partial_sentence
+from laminabench.json_safe import to_json
+from laminabench.runs.manifest import Backend, Manifest
 from laminabench.runs.read import Run, read_run
+from laminabench.runs.summary import Summary
 from laminabench.sim.spec import Float64, Mode
 
 # Flags that change what is written, not what is measured.
@@ -50,7 +51,7 @@ class Recorded:
 
     path: Path
     facts: Facts
-    summary: dict[str, Any]
+    summary: Summary
     estimates: dict[str, Estimate]
     seen: str  # where its tokens were seen
 
@@ -66,21 +67,15 @@ def recorded(path: Path, slo_tbt_ms: float | None) -> Recorded:
 
 def of_run(run: Run, slo_tbt_ms: float | None) -> Recorded:
     """A Run within this limit or its own, and how sure it is of what it measured."""
-    path = run.directory
-    try:
-        facts = _facts(run.manifest)
-        prices = run.manifest["deployment"]
-        usd_per_hour = _known(prices["usd_per_hour"])
-        power_w = _known(prices.get("power_w"))  # older Runs lack it
-    except KeyError as error:
-        raise UserError(
-            "run-damaged", f"{path} is not the Run of a replay: its manifest lacks {error}"
-        ) from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise UserError("run-damaged", f"{path}/run.json is damaged ({error}); replay it again") from error
+    path, facts, prices = run.directory, _facts(run.manifest), run.manifest.deployment
     limit = facts.slo_tbt_ms if slo_tbt_ms is None else slo_tbt_ms
     summary = summarise(
-        run.outcome, run, mode=facts.mode, slo_tbt_ms=limit, usd_per_hour=usd_per_hour, power_w=power_w
+        run.outcome,
+        run,
+        mode=facts.mode,
+        slo_tbt_ms=limit,
+        usd_per_hour=prices.usd_per_hour,
+        power_w=prices.power_w,
     )
     if facts.backend == "modelled":
         return Recorded(path, facts, summary, modelled_estimates(summary), ENGINE)
@@ -89,47 +84,43 @@ def of_run(run: Run, slo_tbt_ms: float | None) -> Recorded:
     return Recorded(path, facts, summary, _measured_estimates(summary, drawn), seen)
 
 
-def _known(number: Any) -> float | None:
-    return None if number is None else float(number)
-
-
-def _facts(manifest: dict[str, Any]) -> Facts:
-    trace, workload = manifest["trace"], dict(manifest["workload"])
-    chosen = workload.pop("options", {})
-    options = {name: value for name, value in chosen.items() if name not in _ABOUT_FILES}
-    transforms = {name: value for name, value in manifest["transforms"].items() if name != "seed"}
-    names = (manifest["system"], manifest["deployment"]["name"], manifest["model"]["name"])
+def _facts(manifest: Manifest) -> Facts:
+    trace, workload = manifest.trace, manifest.workload
+    options = {name: value for name, value in (workload.options or {}).items() if name not in _ABOUT_FILES}
+    offered = to_json(structs.replace(workload, options=UNSET))
+    transforms = {name: value for name, value in manifest.transforms.items() if name != "seed"}
+    names = (manifest.system, manifest.deployment.name, manifest.model_name)
     # Another version, or another machine, is not another round.
-    where = [manifest["laminabench"], manifest["host"]]
+    where = [to_json(manifest.laminabench), to_json(manifest.host)]
     # Nor is one that ended early: it would drag down the others' mean.
-    partial = partial_sentence(manifest)
+    partial = manifest.partial.sentence if manifest.partial else None
     boards_type, boards_prices = _on_boards(manifest)
     return Facts(
         *names,
-        backend=cast("Backend", manifest["backend"]),
-        trace=f"{trace['name']} {(trace['sha256'] or 'without a checksum')[:12]}",
+        backend=manifest.backend,
+        trace=f"{trace.name} {(trace.sha256 or 'without a checksum')[:12]}",
         transforms=json.dumps(transforms, sort_keys=True),
-        mode=cast("Mode", workload["mode"]),
-        slo_tbt_ms=float(workload["slo_tbt_ms"]),
+        mode=workload.mode,
+        slo_tbt_ms=workload.slo_tbt_ms,
         partial=partial,
-        model_type=str(manifest["model"].get("dtype") or "another type"),
+        model_type=str(manifest.model.get("dtype") or "another type"),
         boards_type=boards_type,
         boards_prices=boards_prices,
         what=json.dumps(
-            [*names, *where, trace["sha256"], workload, options, transforms, partial], sort_keys=True
+            [*names, *where, trace.sha256, offered, options, transforms, partial], sort_keys=True
         ),
     )
 
 
-def _on_boards(manifest: dict[str, Any]) -> tuple[str, str]:
+def _on_boards(manifest: Manifest) -> tuple[str, str]:
     """What boards hold weights and KV in whatever the model's type is, and what their prices are worth."""
-    facts = manifest["deployment"].get("facts") or {}
+    facts = manifest.deployment.facts or {}
     if "board" not in facts:
         return "", ""
-    return str(facts.get("weights_and_kv") or ""), str(manifest["deployment"].get("price_note") or "")
+    return str(facts.get("weights_and_kv") or ""), manifest.deployment.price_note or ""
 
 
-def _measured_estimates(summary: dict[str, Any], drawn: dict[str, Float64]) -> dict[str, Estimate]:
+def _measured_estimates(summary: Summary, drawn: dict[str, Float64]) -> dict[str, Estimate]:
     found = {metric.name: of_resamples(metric.of(summary), drawn.get(metric.key)) for metric in SUMMARISED}
     rate = found[THROUGHPUT.name]
     found |= {metric.name: Estimate(metric.of(summary), rate.error, rate.freedom) for metric in BY_THROUGHPUT}

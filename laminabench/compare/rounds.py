@@ -34,7 +34,7 @@ def compare_runs(
         progress(len(found), len(paths))
     groups = _groups(found, group=group)
     at = _base(groups, base or paths[0])
-    limits = {each.summary["slo"]["tbt_ms"] for each in found}
+    limits = {each.summary.slo.tbt_ms for each in found}
     one_limit = limits.pop() if len(limits) == 1 else None
     sides = [_side(each, label) for each, label in zip(groups, _labels(groups), strict=True)]
     return side_by_side(sides, at, one_limit), [*reservations(found), *doubts(found), *unsure(groups)]

@@ -19,6 +19,7 @@ from laminabench.compare.metrics import (
     Metric,
 )
 from laminabench.runs.manifest import Backend
+from laminabench.runs.summary import Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def side_by_side(sides: Sequence[Side], base: int, slo_tbt_ms: float | None) -> 
     return SideBySide(tuple(found), base, slo_tbt_ms)
 
 
-def modelled_estimates(summary: Mapping[str, Any]) -> dict[str, Estimate]:
+def modelled_estimates(summary: Summary) -> dict[str, Estimate]:
     """Of a modelled replay, whose numbers are exact."""
     return {metric.name: Estimate(metric.of(summary)) for metric in SUMMARISED}
 

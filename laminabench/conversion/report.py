@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from laminabench.catalog.to_hf_config import ASSUMED
 from laminabench.conversion.products import ELEMENT_BYTES, PartProducts, products_of
 from laminabench.conversion.source import ModelSource
 from laminabench.errors import UserError
+from laminabench.gc_paused import gc_paused
 
 
 def converted(model: ModelSource, dtype: str | None, rope: str) -> Conversion:
@@ -34,16 +34,14 @@ def converted(model: ModelSource, dtype: str | None, rope: str) -> Conversion:
 @contextmanager
 def _quietly() -> Iterator[None]:
     """No advice from transformers about special tokens, and no searching of a growing graph for garbage."""
-    log, collecting = transformers.logging, gc.isenabled()
+    log = transformers.logging
     level = log.get_verbosity()
     log.set_verbosity_error()
-    gc.disable()
     try:
-        yield
+        with gc_paused():
+            yield
     finally:
         log.set_verbosity(level)
-        if collecting:
-            gc.enable()
 
 
 class SliceReport(SliceFacts):

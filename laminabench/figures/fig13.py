@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from laminabench.bench.fhbn_asked import size_text
-from laminabench.bench.fhbn_rows import CAVEATS, SHARE_FROM
-from laminabench.bench.fhbn_run import read
+from laminabench.bench.fhbn.results import CAVEATS, SHARE_FROM, read, size_text
 from laminabench.figures.drawn import drawn
 
 if TYPE_CHECKING:

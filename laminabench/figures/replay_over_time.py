@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from laminabench.analysis.memory import NAMES, memory_over_time
 from laminabench.analysis.over_time import OverTime, over_time
 from laminabench.figures.drawn import drawn
 from laminabench.figures.style import BLUE, GREEN, ORANGE, PURPLE
+from laminabench.runs.summary import FaultCost
 from laminabench.sim.outcome import Outcome
 from laminabench.traces.formats.wording import printable
 
@@ -29,7 +30,7 @@ def draw(
     *,
     title: str,
     slo_tbt_ms: float,
-    faults: Sequence[dict[str, Any]] = (),
+    faults: Sequence[FaultCost] = (),
     resumed_s: Sequence[float] = (),
 ) -> None:
     """Draw it into `target`, as its suffix names; faults as `analysis.faults` has them."""
@@ -40,7 +41,7 @@ def picture(
     outcome: Outcome,
     title: str,
     slo_tbt_ms: float,
-    faults: Sequence[dict[str, Any]],
+    faults: Sequence[FaultCost],
     resumed_s: Sequence[float],
 ) -> Figure:
     """The figure, not yet written anywhere."""
@@ -87,11 +88,11 @@ def _gaps(axes: Axes, found: OverTime, slo_tbt_ms: float) -> None:
         axes.set_ylim(0, None)
 
 
-def _marks(axes: Axes, faults: Sequence[dict[str, Any]], resumed_s: Sequence[float]) -> None:
+def _marks(axes: Axes, faults: Sequence[FaultCost], resumed_s: Sequence[float]) -> None:
     """From when each fault began to when the engine went on, and where the replay was interrupted."""
     for number, fault in enumerate(faults):
-        began_s = min([each["at_s"] for each in fault["struck"]], default=fault["noticed_s"])
-        until_s = fault["noticed_s"] + fault["recovery_s"]
+        began_s = fault.began_s
+        until_s = fault.noticed_s + fault.recovery_s
         label = None if number else "fault, until iterations go on"
         axes.axvspan(began_s, until_s, alpha=0.35, lw=0, color=_FAULT, label=label)
         axes.axvline(began_s, color=_FAULT, lw=0.8)

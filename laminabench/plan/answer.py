@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from laminabench.errors import CheckFailedError, UserError
+from laminabench.json_safe import to_json
 from laminabench.plan.binds import Effect, effects
 from laminabench.plan.candidate import Candidate
 from laminabench.plan.front import front, nearest, winner
@@ -15,6 +15,7 @@ from laminabench.plan.prices import Repriced, repriced
 from laminabench.plan.question import Question
 from laminabench.plan.search import Found, search
 from laminabench.replay import Workload, replay
+from laminabench.runs.summary import Summary
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Answer:
     front: list[Point]
     winner: Point | None
     nearest: Point | None
-    summary: dict[str, Any] | None  # of the winner's replay
+    summary: Summary | None  # of the winner's replay
     effects: list[Effect]
     prices: list[Repriced]
 
@@ -38,7 +39,7 @@ class Answer:
             "nearest": None if self.nearest is None else self.row_of(self.nearest),
             "front": [self.row_of(each) for each in self.front],
             "replayed": [self.row_of(each) for each in self.found.points],
-            "summary": self.summary,
+            "summary": None if self.summary is None else to_json(self.summary),
             "binds": [each.row() for each in self.effects],
             "prices": [each.row() for each in self.prices],
             "search": {
@@ -78,7 +79,7 @@ def answer(
     )
 
 
-def _summary(question: Question, point: Point) -> dict[str, Any]:
+def _summary(question: Question, point: Point) -> Summary:
     workload = Workload(question.mode, slo_tbt_ms=question.slo_tbt_p99_ms)
     candidate = point.candidate
     return replay(question.trace, candidate.system, question.setup(candidate), workload).summary

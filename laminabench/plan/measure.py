@@ -51,7 +51,7 @@ class Point:
 
 def usd_per_million_tokens(deployment: Deployment, tokens_per_s: float) -> float:
     """What a million tokens cost at this rate."""
-    cost = rates.cost(tokens_per_s, deployment.usd_per_hour)["usd_per_million_tokens"]
+    cost = rates.cost(tokens_per_s, deployment.usd_per_hour).usd_per_million_tokens
     return float("inf") if cost is None else cost
 
 

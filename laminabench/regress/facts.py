@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from laminabench.catalog.hardware import device
+from laminabench.json_safe import Json, JsonObject, to_json
 from laminabench.regress.case_file import Case
+from laminabench.runs.manifest import Manifest
 
-_PRICE = ("usd", "basis", "source", "date")
 _DATA_SHEET = (
     "tflops",
     "memory_gb",
@@ -22,28 +23,29 @@ _DATA_SHEET = (
 )
 
 
-def facts_of(case: Case, command: str, manifest: Mapping[str, Any]) -> dict[str, Any]:
+def facts_of(case: Case, command: str, manifest: Manifest) -> dict[str, Any]:
     """How the case's numbers were obtained; of what is measured, where too."""
-    coefficients = _coefficients(manifest["coefficients"])
-    trace, deployment = manifest["trace"], manifest["deployment"]
-    facts = {
-        "backend": manifest["backend"],
+    coefficients = _coefficients(manifest.coefficients)
+    trace, deployment = manifest.trace, manifest.deployment
+    devices = deployment.devices or []
+    facts: dict[str, Json] = {
+        "backend": manifest.backend,
         "command": command,
-        "laminabench": dict(manifest["laminabench"]),
+        "laminabench": to_json(manifest.laminabench),
         "case": {**case.flags, **({"against": case.against} if case.against else {})},
-        "trace": {name: trace[name] for name in ("name", "source", "sha256", "requests")},
+        "trace": {name: getattr(trace, name) for name in ("name", "source", "sha256", "requests")},
         "deployment": {
-            "name": deployment["name"],
-            "usd_per_hour": deployment["usd_per_hour"],
-            "prices": {row["device"]: _price(row["price"]) for row in deployment["devices"]},
+            "name": deployment.name,
+            "usd_per_hour": deployment.usd_per_hour,
+            "prices": {row.device: to_json(row.price) if row.price else None for row in devices},
         },
-        "devices": {row["device"]: _data_sheet(row["device"]) for row in deployment["devices"]},
-        "model": dict(manifest["model"]),
+        "devices": {row.device: _data_sheet(row.device) for row in devices},
+        "model": manifest.model,
         "coefficients": coefficients,
         "coefficients_sha256": hashlib.sha256(json.dumps(coefficients, sort_keys=True).encode()).hexdigest(),
     }
     if case.measured:
-        facts["host"] = dict(manifest["host"])
+        facts["host"] = to_json(manifest.host)
         facts["rounds"] = case.rounds
     plain: dict[str, Any] = json.loads(json.dumps(facts))  # as it is when read back: no tuples
     return plain
@@ -54,24 +56,21 @@ def same_host(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(one["host"][name] == other["host"][name] for name in ("cpu", "cores"))
 
 
-def _price(price: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if price is None else {name: price[name] for name in _PRICE}
-
-
 def _data_sheet(name: str) -> dict[str, Any]:
     """What a device can do; the price in force is the deployment's."""
     found = device(name).describe()
     return {key: found[key] for key in _DATA_SHEET}
 
 
-def _coefficients(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _coefficients(rows: Sequence[JsonObject]) -> dict[str, Any]:
     """Each term's numbers, by what it is a term of."""
     named = {}
     for row in rows:
         # A network's numbers are in the row itself.
-        found = row.get("coefficients", {key: row[key] for key in row if isinstance(row[key], float | int)})
+        own = {key: value for key, value in row.items() if isinstance(value, float | int)}
+        found = cast("JsonObject", row.get("coefficients", own))
         origin = {key: row[key] for key in ("set", "name") if key in row}
-        named[" ".join([row["term"], *([f"of {row['device']}"] if "device" in row else [])])] = {
+        named[" ".join([str(row["term"]), *([f"of {row['device']}"] if "device" in row else [])])] = {
             **origin,
             **found,
         }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from laminabench.present.numbers import number4, share
 from laminabench.report.chart import Chart, axis, label, rounded, series
-from laminabench.report.numbers import number, share
 from laminabench.report.shown import Shown
 
 # Other colours than those of systems (after Tol), three to one against white and against dark.
@@ -26,14 +26,19 @@ _ROW_PX, _REST_PX = 64, 100
 
 def time_charts(runs: Sequence[Shown]) -> list[Chart]:
     """The parts of a token's time, one bar a Run; nothing for Runs that made no token."""
-    known = any(share is not None for each in runs for share in each.summary["time_shares"].values())
+    known = any(
+        share is not None
+        for each in runs
+        for part in PARTS
+        for share in [getattr(each.summary.time_shares, part)]
+    )
     return [_time_chart(runs)] if known else []
 
 
 def _time_chart(runs: Sequence[Shown]) -> Chart:
     traces: list[dict[str, Any]] = []
     for part, colour in PARTS.items():
-        shares = [each.summary["time_shares"].get(part) for each in runs]
+        shares = [getattr(each.summary.time_shares, part) for each in runs]
         traces.append(key_of(part, colour))
         traces += [
             {
@@ -57,7 +62,7 @@ def _time_chart(runs: Sequence[Shown]) -> Chart:
             if found is not None
         ]
     words = [f"{each.name} {_spoken(each)}" for each in runs]
-    overlaps = [(each.name, each.summary["time_shares"].get("overlapped") or 0.0) for each in runs]
+    overlaps = [(each.name, each.summary.time_shares.overlapped or 0.0) for each in runs]
     overlapped = [f"{name} by {share(found)}" for name, found in overlaps if found >= _SHOWN]
     more = (
         f" Parts that ran at the same time add up to more than all: {series(overlapped)}."
@@ -90,9 +95,7 @@ def cost_charts(runs: Sequence[Shown]) -> list[Chart]:
     )
     found = []
     for key, name, title, unit in wanted:
-        known = [
-            (each, each.summary["cost"][name]) for each in runs if each.summary["cost"][name] is not None
-        ]
+        known = [(each, usd) for each in runs if (usd := getattr(each.summary.cost, name)) is not None]
         if known:
             found.append(_bars(key, title, unit, known, len(runs)))
     return found
@@ -130,7 +133,7 @@ def _bars(key: str, title: str, unit: str, known: Sequence[tuple[Shown, float]],
                     "size": 7,
                 },
             },
-            "text": [f"${number(value)}"],
+            "text": [f"${number4(value)}"],
             "textposition": "outside",
             "cliponaxis": False,
             "textangle": 0,
@@ -140,7 +143,7 @@ def _bars(key: str, title: str, unit: str, known: Sequence[tuple[Shown, float]],
         }
         for each, value in known
     ]
-    words = [f"{each.name} ${number(value)}" for each, value in known]
+    words = [f"{each.name} ${number4(value)}" for each, value in known]
     without = " Runs on devices without a price are left out." if len(known) < of else ""
     return Chart(
         key,
@@ -157,5 +160,5 @@ def _bars(key: str, title: str, unit: str, known: Sequence[tuple[Shown, float]],
 
 
 def _spoken(each: Shown) -> str:
-    shares = each.summary["time_shares"]
-    return " ".join(f"{part} {share(shares[part])}" for part in PARTS if shares.get(part) is not None)
+    shares = {part: getattr(each.summary.time_shares, part) for part in PARTS}
+    return " ".join(f"{part} {share(found)}" for part, found in shares.items() if found is not None)

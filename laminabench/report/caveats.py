@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from laminabench.compare.doubts import doubts
 from laminabench.report.shown import Shown
+from laminabench.runs.manifest import Manifest
 
 
 def caveats(runs: Sequence[Shown]) -> list[str]:
@@ -24,29 +24,29 @@ def _about(each: Shown) -> Iterator[str]:
     """What is to be known of one Run."""
     if each.partial:
         yield each.partial
-    limit = each.slo["tbt_ms"]
-    if each.summary["slo"]["tbt_ms"] != limit:
+    limit = each.slo.tbt_ms
+    if each.summary.slo.tbt_ms != limit:
         yield f"was replayed for another limit: attainment and goodput are worked out again for {limit:g} ms"
     if each.unfinished:
         yield f"was stopped: {each.unfinished:,} of its requests are unfinished"
     if each.window.fell_back:
         yield "is too short for a steady window: its numbers are over the whole run"
-    if rejected := each.summary["requests"].get("rejected"):
+    if rejected := each.summary.requests.rejected:
         yield f"rejected {rejected:,} requests that could never fit"
-    if failed := each.summary["requests"].get("failed"):
+    if failed := each.summary.requests.failed:
         yield f"has {failed:,} requests that failed: tokens they lack are in no percentile"
-    if (each.summary.get("tokens_per_chunk") or {}).get("even_share"):
+    if each.summary.tokens_per_chunk and each.summary.tokens_per_chunk.even_share:
         yield (
             "is of a server that does not say which tokens a chunk has: they were dealt evenly, so TBT of "
             "single tokens is a guess"
         )
-    if faults := each.summary.get("faults"):
+    if faults := each.summary.faults:
         yield f"had workers replaced {len(faults):,} times while it ran"
-    if resumed := (each.summary.get("resumed") or {}).get("times"):
-        yield f"was interrupted and resumed {resumed:,} times"
-    if (each.summary.get("schedule") or {}).get("violations"):
+    if each.summary.resumed and each.summary.resumed.times:
+        yield f"was interrupted and resumed {each.summary.resumed.times:,} times"
+    if each.summary.schedule and each.summary.schedule.violations:
         yield "left its schedule, which is a bug of the engine"
 
 
-def _costs(manifest: dict[str, Any]) -> str:
-    return ", ".join(sorted({str(term["set"]) for term in manifest["coefficients"] if "set" in term}))
+def _costs(manifest: Manifest) -> str:
+    return ", ".join(sorted({str(term["set"]) for term in manifest.coefficients if "set" in term}))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from laminabench.present.numbers import number4
 from laminabench.report.markup import Markup, table
-from laminabench.report.numbers import number
 from laminabench.report.shown import Shown
+from laminabench.runs.summary import FaultCost
 
 _HEADER = (
     *("Noticed at, s", "Workers", "Why", "Noticed after, s", "Iterations went on after, s"),
@@ -19,17 +19,17 @@ _MOST = 50
 
 def fault_tables(runs: Sequence[Shown]) -> list[Markup]:
     """One for each Run that had any."""
-    return [_faults(each, each.summary["faults"]) for each in runs if each.summary.get("faults")]
+    return [_faults(each, each.summary.faults) for each in runs if each.summary.faults]
 
 
-def _faults(each: Shown, faults: list[dict[str, Any]]) -> Markup:
+def _faults(each: Shown, faults: list[FaultCost]) -> Markup:
     rows = [
         (
-            number(fault["noticed_s"]),
-            ", ".join(fault["workers"]) or "none",
-            fault["why"],
-            *(number(fault[name]) for name in ("detection_s", "recovery_s", "normal_again_s")),
-            *(number(fault[name]) for name in ("tbt_worst_ms", "goodput_lost_tokens")),
+            number4(fault.noticed_s),
+            ", ".join(fault.workers) or "none",
+            fault.why,
+            *map(number4, (fault.detection_s, fault.recovery_s, fault.normal_again_s)),
+            *map(number4, (fault.tbt_worst_ms, fault.goodput_lost_tokens)),
         )
         for fault in faults[:_MOST]
     ]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from laminabench.analysis.estimate import CONFIDENCE, UNKNOWN, Estimate, Interval, ratio
 from laminabench.compare.metrics import SUMMARISED, Metric, Sense
-from laminabench.report.markup import Markup, joined, table, tag
-from laminabench.report.numbers import exactly, number, share
+from laminabench.present.numbers import number4, share
+from laminabench.report.markup import Markup, exactly, joined, table, tag
 from laminabench.report.shown import Shown
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -18,7 +18,7 @@ class Row(NamedTuple):
     """A number of every Run, and which way is better, if either is."""
 
     title: str
-    path: tuple[str, ...]
+    path: str
     better: Sense | None
     written: Callable[[float | None], str]
     metric: Metric | None = None
@@ -26,18 +26,18 @@ class Row(NamedTuple):
 
 def _compared(metric: Metric) -> Row:
     """A row of `laminabench compare`."""
-    title, written = metric.title[0].upper() + metric.title[1:], share if metric.is_share else number
-    return Row(title, metric.path, metric.better, written, metric)
+    title, written = metric.title[0].upper() + metric.title[1:], share if metric.is_share else number4
+    return Row(title, metric.key, metric.better, written, metric)
 
 
 ROWS = (
     *map(_compared, SUMMARISED),
-    Row("TBT max, ms", ("tbt_ms", "max"), "less", number),
-    Row("Queueing p50, s", ("queueing_s", "p50"), "less", number),
-    Row("KV memory in use, peak", ("kv", "peak_share"), None, share),
-    Row("Requests completed", ("requests", "completed"), None, number),
-    Row("Requests rejected", ("requests", "rejected"), None, number),
-    Row("Preemptions", ("preemptions",), "less", number),
+    Row("TBT max, ms", "tbt_ms.max", "less", number4),
+    Row("Queueing p50, s", "queueing_s.p50", "less", number4),
+    Row("KV memory in use, peak", "kv.peak_share", None, share),
+    Row("Requests completed", "requests.completed", None, number4),
+    Row("Requests rejected", "requests.rejected", None, number4),
+    Row("Preemptions", "preemptions", "less", number4),
 )
 _WINDOWS = {
     "queue_never_empty": "in which the queue was never empty",
@@ -45,14 +45,6 @@ _WINDOWS = {
     "arrivals": "from first to last arrival",
     "whole_run": "in all",
 }
-
-
-def value(numbers: dict[str, Any], path: Sequence[str]) -> float | None:
-    """What is at this place; None where it is not known, or not recorded by the version that replayed."""
-    found: Any = numbers
-    for key in path:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, int | float) else None
 
 
 def cards(runs: Sequence[Shown]) -> Markup:
@@ -64,7 +56,7 @@ def comparison(runs: Sequence[Shown]) -> Markup:
     """All numbers, with their ratio to the first Run's."""
     rows = []
     for row in ROWS:
-        values = [value(each.numbers, row.path) for each in runs]
+        values = [each.number_at(row.path) for each in runs]
         if all(each is None for each in values):
             continue
         cells = [_cell(row, each, found) for each, found in zip(runs, values, strict=True)]
@@ -98,23 +90,23 @@ def window_words(each: Shown) -> str:
 
 def _card(each: Shown) -> Markup:
     facts = (
-        ("tokens/s", ("throughput_tokens_per_s",), number),
-        ("ms TBT p99", ("tbt_ms", "p99"), number),
-        (f"of tokens within {each.slo['tbt_ms']:g} ms", ("slo", "token_attainment"), share),
-        ("$ a million tokens", ("cost", "usd_per_million_tokens"), number),
+        ("tokens/s", "throughput_tokens_per_s", number4),
+        ("ms TBT p99", "tbt_ms.p99", number4),
+        (f"of tokens within {each.slo.tbt_ms:g} ms", "slo.token_attainment", share),
+        ("$ a million tokens", "cost.usd_per_million_tokens", number4),
     )
     lines = (
-        tag("div", tag("dt", unit), tag("dd", exactly(found := value(each.numbers, path), written(found))))
+        tag("div", tag("dt", unit), tag("dd", exactly(found := each.number_at(path), written(found))))
         for unit, path, written in facts
     )
-    model, trace = each.manifest["model"]["name"], each.manifest["trace"]["name"]
-    what = tag("p", f"{model} on {trace}, {each.manifest['workload']['mode']}; {window_words(each)}")
+    model, trace = each.manifest.model_name, each.manifest.trace.name
+    what = tag("p", f"{model} on {trace}, {each.manifest.workload.mode}; {window_words(each)}")
     head = tag("h3", swatch(each), " ", each.name, " ", badge(each))
     return tag("article", head, tag("dl", *lines), what, class_="card", style=f"--series:{each.colour}")
 
 
 def _cell(row: Row, each: Shown, found: float | None) -> Markup:
-    """The number, and of a measured one how far from it the truth may be."""
+    """The number4, and of a measured one how far from it the truth may be."""
     cell = tag("span", exactly(found, row.written(found)), class_="value")
     if row.metric is None or not each.measured:
         return cell
@@ -122,7 +114,7 @@ def _cell(row: Row, each: Shown, found: float | None) -> Markup:
 
 
 def _ratio(row: Row, first: Shown, each: Shown, found: float | None) -> Markup:
-    base = value(first.numbers, row.path)
+    base = first.number_at(row.path)
     if found is None or not base:
         return joined(())
     # Three digits are what is shown: a difference that they do not show is none.

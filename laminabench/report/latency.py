@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from laminabench.analysis.attainment import cdf, curve
+from laminabench.present.numbers import number4, share
 from laminabench.report.chart import Chart, axis, dotted_line, label, rounded, series
-from laminabench.report.numbers import number, share
 from laminabench.report.shown import Shown
+from laminabench.runs.summary import Attainment
 from laminabench.sim.spec import Float64
 
 POINTS, LIMITS = 500, 300
@@ -21,12 +22,12 @@ _SHARE = {"tickformat": ".0%", "range": [0, 1.02]}
 
 def cdf_chart(runs: Sequence[Shown]) -> Chart:
     """Every gap between tokens, by how long it was."""
-    limit, traces = runs[0].slo["tbt_ms"], []
+    limit, traces = runs[0].slo.tbt_ms, []
     for each in runs:
         ms, shares = cdf(each.run.outcome, each.window, POINTS)
         traces.append(_step(each, each.name, ms, shares, "of tokens within %{x:,.4~g} ms"))
-    gaps = [(each.name, each.summary["tbt_ms"]) for each in runs]
-    words = [f"{name} p50 {number(ms['p50'])} ms, p99 {number(ms['p99'])} ms" for name, ms in gaps]
+    gaps = [(each.name, each.summary.tbt_ms) for each in runs]
+    words = [f"{name} p50 {number4(ms.p50)} ms, p99 {number4(ms.p99)} ms" for name, ms in gaps]
     return Chart(
         "cdf",
         "Time between tokens (TBT)",
@@ -44,7 +45,7 @@ def cdf_chart(runs: Sequence[Shown]) -> Chart:
 
 def attainment_chart(runs: Sequence[Shown]) -> Chart:
     """What would have been in time, had the limit been another."""
-    limit, traces = runs[0].slo["tbt_ms"], []
+    limit, traces = runs[0].slo.tbt_ms, []
     limits = _limits_ms(runs, limit)
     for each in runs:
         found = curve(each.run.outcome, each.window, limits)
@@ -72,8 +73,8 @@ def attainment_chart(runs: Sequence[Shown]) -> Chart:
     )
 
 
-def _both(slo: dict[str, Any]) -> tuple[float | None, float | None]:
-    return slo["token_attainment"], slo["request_attainment"]
+def _both(slo: Attainment) -> tuple[float | None, float | None]:
+    return slo.token_attainment, slo.request_attainment
 
 
 def _step(each: Shown, name: str, x: Float64, y: Float64, unit: str) -> dict[str, Any]:
@@ -101,5 +102,5 @@ def _limits_ms(runs: Sequence[Shown], limit: float) -> Float64:
 
 def _sight(runs: Sequence[Shown], limit: float) -> list[float]:
     """So that the limit and nearly all gaps are seen: one stray gap must not press the rest to the wall."""
-    tails = [each.summary["tbt_ms"].get("p99.9") or each.summary["tbt_ms"]["p99"] or 0.0 for each in runs]
+    tails = [each.summary.tbt_ms.p99_9 or each.summary.tbt_ms.p99 or 0.0 for each in runs]
     return [0.0, max(*tails, limit) * _IN_SIGHT]

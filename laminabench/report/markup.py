@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from laminabench.finite import finite
+from laminabench.json_safe import json_safe
 from laminabench.traces.formats.wording import printable
 
 _EMPTY = {"meta", "br", "input"}
@@ -55,9 +55,14 @@ def table(
     return tag("div", whole, class_="scrolls", tabindex="0", role="region", aria_label=caption)
 
 
+def exactly(value: float | None, written: str) -> Markup:
+    """A number as it is read, with what it is exactly for what reads the page by program."""
+    return tag("span", written) if value is None else tag("data", written, value=repr(value))
+
+
 def script_data(key: str, data: Any) -> Markup:
     """Data for the page's script. Nothing in it can end the element that it is in."""
-    written = json.dumps(finite(data), allow_nan=False, separators=(",", ":"))
+    written = json.dumps(json_safe(data), allow_nan=False, separators=(",", ":"))
     for sign in "<>&\u2028\u2029":
         written = written.replace(sign, f"\\u{ord(sign):04x}")
     return tag("script", Markup(written), type="application/json", id=key)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from laminabench.analysis.memory import NAMES, MemoryOverTime, memory_over_time
+from laminabench.present.numbers import number4, share
 from laminabench.report.chart import Chart, axis, dotted_line, label, rounded, series
-from laminabench.report.headline import value
 from laminabench.report.markup import Markup, table
-from laminabench.report.numbers import number, share
 from laminabench.report.shown import Shown
+from laminabench.runs.summary import number_at
 
 SLICES = 240
 # Other colours than those of systems, three to one against white and against dark, as in breakdown.py.
@@ -19,26 +18,26 @@ _SECONDS = axis("seconds since the replay began", rangemode="tozero")
 
 
 def _gb(found: float | None) -> str:
-    return "-" if found is None else f"{number(found / 1e9)} GB"
+    return "-" if found is None else f"{number4(found / 1e9)} GB"
 
 
-_ROWS: tuple[tuple[str, tuple[str, ...], Callable[[Any], str]], ...] = (
-    ("HBM in use, mean", ("hbm_share", "mean"), share),
-    ("HBM in use, most", ("hbm_share", "max"), share),
-    ("KV in HBM, mean", ("hbm_bytes", "kv", "mean"), _gb),
-    ("QKV weights in HBM, mean", ("hbm_bytes", "qkv", "mean"), _gb),
-    ("FC weights in HBM, mean", ("hbm_bytes", "fc", "mean"), _gb),
-    ("LPDDR in use, mean", ("lpddr_bytes", "mean"), _gb),
-    ("Empty in pages, both memories, mean", ("wasted_bytes", "mean"), _gb),
-    ("Changes of mapping", ("mapping_changes",), number),
-    ("Moved between the memories", ("moved_bytes", "total"), _gb),
-    ("Moved an iteration, mean", ("moved_bytes", "per_iteration"), _gb),
-    ("Moved an iteration, most", ("moved_bytes", "max"), _gb),
-    ("KV copied together within a memory", ("compacted_bytes", "total"), _gb),
-    ("Moving and copying, share of the iterations' time", ("moving_share",), share),
-    ("Of that, could pass while LPDDR is idle", ("hideable_share",), share),
-    ("HBM side busy", ("hbm_busy_share",), share),
-    ("LPDDR side busy", ("lpddr_busy_share",), share),
+_ROWS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
+    ("HBM in use, mean", "hbm_share.mean", share),
+    ("HBM in use, most", "hbm_share.max", share),
+    ("KV in HBM, mean", "hbm_bytes.kv.mean", _gb),
+    ("QKV weights in HBM, mean", "hbm_bytes.qkv.mean", _gb),
+    ("FC weights in HBM, mean", "hbm_bytes.fc.mean", _gb),
+    ("LPDDR in use, mean", "lpddr_bytes.mean", _gb),
+    ("Empty in pages, both memories, mean", "wasted_bytes.mean", _gb),
+    ("Changes of mapping", "mapping_changes", number4),
+    ("Moved between the memories", "moved_bytes.total", _gb),
+    ("Moved an iteration, mean", "moved_bytes.per_iteration", _gb),
+    ("Moved an iteration, most", "moved_bytes.max", _gb),
+    ("KV copied together within a memory", "compacted_bytes.total", _gb),
+    ("Moving and copying, share of the iterations' time", "moving_share", share),
+    ("Of that, could pass while LPDDR is idle", "hideable_share", share),
+    ("HBM side busy", "hbm_busy_share", share),
+    ("LPDDR side busy", "lpddr_busy_share", share),
 )
 
 
@@ -48,7 +47,7 @@ def memory_table(runs: Sequence[Shown]) -> list[Markup]:
     if not known:
         return []
     rows = [
-        (title, *(written(value(each.recorded.summary["memory"], path)) for each in known))
+        (title, *(written(number_at(each.recorded.summary.memory, path)) for each in known))
         for title, path, written in _ROWS
     ]
     header = ("", *(each.name for each in known))
@@ -85,9 +84,9 @@ def _held(each: Shown, found: MemoryOverTime) -> Chart:
     ]
     whole = found.capacity_bytes / 1e9
     means = [
-        f"{name} {number(float(found.held_bytes[part].mean()) / 1e9)} GB" for part, name in NAMES.items()
+        f"{name} {number4(float(found.held_bytes[part].mean()) / 1e9)} GB" for part, name in NAMES.items()
     ]
-    capacity = dotted_line(whole, f"{number(whole)} GB of HBM", vertical=False)
+    capacity = dotted_line(whole, f"{number4(whole)} GB of HBM", vertical=False)
     capacity["annotations"][0] |= {"x": 1, "xref": "paper", "xanchor": "right"}
     return Chart(
         f"hbm-{each.number}",
@@ -105,7 +104,7 @@ def _moved(found: Sequence[tuple[Shown, MemoryOverTime]]) -> Chart:
     for each, over_time in found:
         middle_s = (over_time.edges_s[:-1] + over_time.edges_s[1:]) / 2
         rates = over_time.moved_bytes_per_s / 1e9
-        words.append(f"{each.name} {number(float(rates.mean()))} GB/s on average over the whole run")
+        words.append(f"{each.name} {number4(float(rates.mean()))} GB/s on average over the whole run")
         traces.append(
             {
                 "type": "scatter",

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from laminabench.analysis.over_time import MOST_SLICES, over_time
+from laminabench.present.numbers import number4
 from laminabench.report.chart import Chart, axis, dotted_line, label, rounded, series
-from laminabench.report.numbers import number
 from laminabench.report.service import Sliced, in_service
 from laminabench.report.shown import Shown
+from laminabench.runs.summary import FaultCost
 
 # About as many as a chart has pixels to tell them apart.
 SLICES = 240
@@ -34,7 +35,7 @@ def _service(runs: Sequence[Shown], column: str, key: str, title: str, unit: str
         found = in_service(each.run.outcome, column, SLICES)
         traces += [_band(each, found), _line(each, found.middle_s, found.mean, unit)]
         peak, mean = float(found.most.max()), float(found.mean.mean())
-        words.append(f"{each.name} {number(mean)} on average over the whole run and {number(peak)} at most")
+        words.append(f"{each.name} {number4(mean)} on average over the whole run and {number4(peak)} at most")
     note = (
         f"{what}, all batches together. Each point is the mean of one of {SLICES} equal slices of the "
         "replay; the band reaches from the least to the most at any moment of the slice."
@@ -45,7 +46,7 @@ def _service(runs: Sequence[Shown], column: str, key: str, title: str, unit: str
 
 
 def _tokens(runs: Sequence[Shown]) -> list[Chart]:
-    slo_tbt_ms = runs[0].slo["tbt_ms"]
+    slo_tbt_ms = runs[0].slo.tbt_ms
     rates: list[dict[str, Any]] = []
     gaps: list[dict[str, Any]] = []
     for each in runs:
@@ -57,7 +58,7 @@ def _tokens(runs: Sequence[Shown]) -> list[Chart]:
             line["line"]["width"] = width
             gaps.append(line)
     sliced = f"in up to {MOST_SLICES} equal slices of the replay.{_marked(runs)}"
-    summaries = [f"{each.name} {number(each.summary['throughput_tokens_per_s'])}" for each in runs]
+    summaries = [f"{each.name} {number4(each.summary.throughput_tokens_per_s)}" for each in runs]
     marks = _faults(runs)
     limit = dotted_line(slo_tbt_ms, f"limit {slo_tbt_ms:g} ms", vertical=False)
     limit["shapes"] += marks["shapes"]
@@ -115,12 +116,11 @@ def _band(each: Shown, found: Sliced) -> dict[str, Any]:
 
 def _faults(runs: Sequence[Shown]) -> dict[str, list[dict[str, Any]]]:
     """Of live replays: from when each fault began until iterations went on."""
-    return {"shapes": [_fault(each, fault) for each in runs for fault in each.summary.get("faults") or ()]}
+    return {"shapes": [_fault(each, fault) for each in runs for fault in each.summary.faults or ()]}
 
 
-def _fault(each: Shown, fault: dict[str, Any]) -> dict[str, Any]:
-    began_s = min([strike["at_s"] for strike in fault["struck"]], default=fault["noticed_s"])
-    ends = {"x0": began_s, "x1": fault["noticed_s"] + fault["recovery_s"], "y0": 0, "y1": 1}
+def _fault(each: Shown, fault: FaultCost) -> dict[str, Any]:
+    ends = {"x0": fault.began_s, "x1": fault.noticed_s + fault.recovery_s, "y0": 0, "y1": 1}
     return {
         "type": "rect", "yref": "paper", "layer": "below", "fillcolor": each.colour, "opacity": 0.25,
         "line": {"width": 1, "color": each.colour}, **ends,
@@ -134,5 +134,5 @@ def _as_seen(runs: Sequence[Shown]) -> str:
 
 
 def _marked(runs: Sequence[Shown]) -> str:
-    faulty = any(each.summary.get("faults") for each in runs)
+    faulty = any(each.summary.faults for each in runs)
     return " Shaded: a fault, until iterations went on." if faulty else ""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from laminabench.present.numbers import number4, share
 from laminabench.report.markup import Markup, table
-from laminabench.report.numbers import number, share
 from laminabench.report.shown import Shown
 
 _TIMES = (
@@ -17,6 +16,7 @@ _TIMES = (
     ("Sent after it was due, ms", "lateness_ms"),
 )
 _POINTS = ("mean", "p50", "p90", "p99", "p99.9", "max")
+_ATTEMPTS = ("sent", "retried", "failed")
 # Of a server that answers everything in another way the first ones do; all are in run.json.
 _MOST_ERRORS = 20
 
@@ -29,24 +29,24 @@ def seen_tables(runs: Sequence[Shown]) -> list[Markup]:
 def _times(each: Shown) -> Markup:
     rows = []
     for title, key in _TIMES:
-        found = each.summary.get(key) or {}
-        if any(found.get(point) is not None for point in _POINTS):
-            rows.append((title, *(number(found.get(point)) for point in _POINTS)))
+        points = [each.number_at(f"{key}.{point}") for point in _POINTS]
+        if any(value is not None for value in points):
+            rows.append((title, *map(number4, points)))
     return table(f"Times of {each.name}", ("", *_POINTS), rows, "numbers")
 
 
 def _calls(each: Shown) -> Markup:
-    chunk, attempts = (each.summary.get(name) or {} for name in ("tokens_per_chunk", "attempts"))
-    rows: list[tuple[str, str]] = [
-        ("Tokens a chunk, mean and most", f"{number(chunk.get('mean'))}, {number(chunk.get('max'))}"),
-        ("Tokens dealt evenly, as the server did not say", share(chunk.get("even_share"))),
-        ("Attempts", number(attempts.get("sent"))),
-        ("of these, again", number(attempts.get("retried"))),
-        ("Requests that failed", number(attempts.get("failed"))),
-        *_errors(attempts.get("by_error") or {}),
+    attempts = each.summary.attempts
+    mean, most = (number4(each.number_at(f"tokens_per_chunk.{key}")) for key in ("mean", "max"))
+    dealt = share(each.number_at("tokens_per_chunk.even_share"))
+    sent, retried, failed = (number4(each.number_at(f"attempts.{key}")) for key in _ATTEMPTS)
+    errors = list(attempts.by_error.items())[:_MOST_ERRORS] if attempts else []
+    rows = [
+        ("Tokens a chunk, mean and most", f"{mean}, {most}"),
+        ("Tokens dealt evenly, as the server did not say", dealt),
+        ("Attempts", sent),
+        ("of these, again", retried),
+        ("Requests that failed", failed),
+        *((f"failed: {why}", number4(times)) for why, times in errors),
     ]
     return table(f"Calls of {each.name}", ("", ""), rows)
-
-
-def _errors(by_error: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(f"failed: {why}", number(times)) for why, times in list(by_error.items())[:_MOST_ERRORS]]

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from laminabench.analysis.window import Window
 from laminabench.compare.recorded import Recorded, of_run
 from laminabench.figures.style import PURPLE, SYSTEM_COLOURS
-from laminabench.report.required import require_whole
-from laminabench.runs.partial import ended_early
+from laminabench.runs.manifest import Manifest
 from laminabench.runs.read import Run
+from laminabench.runs.summary import Attainment, Summary, Window, number_at
 
 # Three to one against white and against the page's dark: the figures' sky blue is too light for white.
 COLOURS = {**SYSTEM_COLOURS, "lamina-v1": "#3d95cc"}
@@ -22,20 +20,20 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 PATTERNS = ("", "/", "x", ".", "-")
 
 # What a name has beside system and deployment, where Runs are alike in these.
-_TELLING: tuple[Callable[[dict[str, Any]], object], ...] = (
-    lambda manifest: manifest["model"]["name"],
-    lambda manifest: manifest["trace"]["name"],
-    lambda manifest: (manifest["workload"].get("options") or {}).get("costs_name"),
-    lambda manifest: manifest["workload"]["mode"],
-    lambda manifest: _said_of_board(manifest, "board"),
-    lambda manifest: _said_of_board(manifest, "mapping"),
-    lambda manifest: manifest["backend"],
+_TELLING: tuple[Callable[[Manifest], object], ...] = (
+    lambda manifest: manifest.model_name,
+    lambda manifest: manifest.trace.name,
+    lambda manifest: (manifest.workload.options or {}).get("costs_name"),
+    lambda manifest: manifest.workload.mode,
+    lambda manifest: _of_board(manifest, "board"),
+    lambda manifest: _of_board(manifest, "mapping"),
+    lambda manifest: manifest.backend,
 )
 
 
-def _said_of_board(manifest: dict[str, Any], fact: str) -> str | None:
-    value = (manifest["deployment"].get("facts") or {}).get(fact)
-    return value and f"{fact} {value}"
+def _of_board(manifest: Manifest, fact: str) -> str | None:
+    value = (manifest.deployment.facts or {}).get(fact)
+    return f"{fact} {value}" if value else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,28 +49,25 @@ class Shown:
     pattern: str
 
     @property
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> Manifest:
         return self.run.manifest
 
     @property
-    def summary(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.run.manifest["summary"]
-        return found
+    def summary(self) -> Summary:
+        return self.run.manifest.summary
 
     @property
-    def slo(self) -> dict[str, Any]:
+    def slo(self) -> Attainment:
         """What was in time; worked out again where the page's limit is not the Run's."""
-        found: dict[str, Any] = self.recorded.summary["slo"]
-        return found
+        return self.recorded.summary.slo
 
-    @property
-    def numbers(self) -> dict[str, Any]:
-        """Its summary, at the page's limit."""
-        return {**self.summary, "slo": self.slo}
+    def number_at(self, key: str) -> float | None:
+        """A number of its summary, at the page's limit."""
+        return number_at(self.recorded.summary if key.startswith("slo.") else self.summary, key)
 
     @property
     def measured(self) -> bool:
-        return bool(self.manifest["backend"] == "live")
+        return self.manifest.backend == "live"
 
     @property
     def backend(self) -> str:
@@ -82,7 +77,7 @@ class Shown:
     @property
     def partial(self) -> str | None:
         """What it did, to follow its name, where it ended before its trace did."""
-        return ended_early(self.manifest)
+        return self.manifest.partial.ended if self.manifest.partial else None
 
     @property
     def seen_by_client(self) -> bool:
@@ -92,31 +87,28 @@ class Shown:
     @property
     def unfinished(self) -> int:
         """Requests that a Run was stopped before, or in the middle of."""
-        return int(self.summary["requests"].get("unfinished") or 0)
+        return self.summary.requests.unfinished
 
     @property
     def window(self) -> Window:
         """What the headline is over."""
-        found = self.summary["window"]
-        return Window(float(found["start_s"]), float(found["end_s"]), found["kind"])
+        return self.summary.window
 
 
 def shown(runs: Sequence[Run], slo_tbt_ms: float | None = None) -> list[Shown]:
     """The Runs in their order, at one limit, by default the first's; told apart by name, colour and line."""
-    for run in runs:
-        require_whole(run)
-    limit = float(runs[0].manifest["summary"]["slo"]["tbt_ms"]) if slo_tbt_ms is None else slo_tbt_ms
+    limit = runs[0].manifest.summary.slo.tbt_ms if slo_tbt_ms is None else slo_tbt_ms
     names, seen = _names([run.manifest for run in runs]), Counter[str]()
     names = [
-        f"{name} (PARTIAL)" if run.manifest.get("partial") else name
+        f"{name} (PARTIAL)" if run.manifest.partial else name
         for name, run in zip(_unique(names, [run.directory.name for run in runs]), runs, strict=True)
     ]
     strangers = [
-        system for system in dict.fromkeys(run.manifest["system"] for run in runs) if system not in COLOURS
+        system for system in dict.fromkeys(run.manifest.system for run in runs) if system not in COLOURS
     ]
     found = []
     for number, (run, name) in enumerate(zip(runs, names, strict=True)):
-        system = run.manifest["system"]
+        system = run.manifest.system
         colour = COLOURS.get(system) or OTHERS[strangers.index(system) % len(OTHERS)]
         nth = seen[colour]
         seen[colour] += 1
@@ -125,9 +117,9 @@ def shown(runs: Sequence[Run], slo_tbt_ms: float | None = None) -> list[Shown]:
     return found
 
 
-def _names(manifests: Sequence[dict[str, Any]]) -> list[str]:
+def _names(manifests: Sequence[Manifest]) -> list[str]:
     """System and deployment, and of the rest as much as it takes to tell the Runs apart."""
-    names = [f"{manifest['system']} {manifest['deployment']['name']}" for manifest in manifests]
+    names = [f"{manifest.system} {manifest.deployment.name}" for manifest in manifests]
     for telling in _TELLING:
         facts = [telling(manifest) for manifest in manifests]
         if len(set(names)) < len(names) and len(set(facts)) > 1:

@@ -5,19 +5,155 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from laminabench.finite import finite
+from laminabench.json_safe import JsonObject, json_safe
 from laminabench.runs.format import FIRST_VERSION, FORMAT
-from laminabench.runs.partial import Partial
+from laminabench.runs.summary import Facts, Number, Summary
+from laminabench.sim.spec import Mode
 from laminabench.traces.table import Trace
 from laminabench.version import __version__, git_commit
 
 Backend = Literal["modelled", "live"]
+
+
+class Code(Facts, frozen=True, kw_only=True):
+    """Which laminabench replayed."""
+
+    version: str | None = None
+    commit: str | None = None
+
+
+class TraceFacts(Facts, frozen=True, kw_only=True):
+    """The trace as it was replayed."""
+
+    name: str
+    source: str = "file"
+    sha256: str | None = None
+    origin: str = ""
+    license: str = ""
+    citation: str = ""
+    tokenizer: str = ""
+    has_arrivals: bool = True
+    block_tokens: int = 512
+    notes: tuple[str, ...] = ()
+    requests: int | None = None
+
+
+class WorkloadFacts(Facts, frozen=True, kw_only=True):
+    """How it was offered, with every flag of the replay."""
+
+    mode: Mode
+    concurrency: int | None = None
+    policy: str | None = None
+    slo_tbt_ms: float
+    options: JsonObject | UnsetType | None = UNSET
+
+
+class PriceFacts(Facts, frozen=True, kw_only=True):
+    usd: Number = None
+    basis: str | None = None
+    source: str | None = None
+    date: str | None = None
+
+
+class DeviceFacts(Facts, frozen=True, kw_only=True):
+    device: str
+    count: int
+    price: PriceFacts | None = None
+
+
+class DeploymentFacts(Facts, frozen=True, kw_only=True):
+    """Devices and what they cost; `facts` is what the system built of them."""
+
+    name: str
+    dop: list[int] | None = None
+    usd_per_hour: Number
+    power_w: Number = None
+    devices: list[DeviceFacts] | None = None
+    price_note: str | None = None
+    url: str | UnsetType = UNSET
+    facts: JsonObject | UnsetType | None = UNSET
+
+
+class Host(Facts, frozen=True, kw_only=True):
+    """The machine that it ran on."""
+
+    platform: str | None = None
+    python: str | None = None
+    cpu: str | None = None
+    cores: int | None = None
+
+
+class Partial(Facts, frozen=True, kw_only=True):
+    """Why and when a Run ended before its trace did: it is kept, and what shows its numbers says so."""
+
+    why: str
+    at_s: float  # since the replay began
+
+    @property
+    def ended(self) -> str:
+        """To follow the Run's name."""
+        return f"ended after {self.at_s:,.1f} s: {self.why.rstrip('.')}"
+
+    @property
+    def sentence(self) -> str:
+        """The same by itself: what is to be read before any number."""
+        return f"PARTIAL, it {self.ended}"
+
+
+class Totals(Facts, frozen=True, kw_only=True):
+    """What the tables of an outcome cannot tell."""
+
+    replica_busy_s: list[float | None]
+    attention_busy_s: float | None = 0.0
+    end_s: float
+    queue_empty_s: float
+    peak_kv_tokens: int
+    kv_capacity_tokens: int
+
+
+class Table(Facts, frozen=True, kw_only=True):
+    rows: int = 0
+    sha256: str
+
+
+class Manifest(Facts, frozen=True, kw_only=True):
+    """Everything that run.json says. `format_version` is the version of this schema too."""
+
+    format: str = FORMAT
+    format_version: int = FIRST_VERSION  # `write_run` knows better
+    laminabench: Code = Code()
+    command: str
+    seed: int | None = None
+    trace: TraceFacts
+    transforms: JsonObject
+    workload: WorkloadFacts
+    system: str
+    deployment: DeploymentFacts
+    model: JsonObject
+    backend: Backend
+    coefficients: list[JsonObject]
+    host: Host
+    wall_s: float | None = None
+    summary: Summary
+    partial: Partial | None = None
+    totals: Totals | None = None  # from here on known when it is written
+    tables: dict[str, Table] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model.get("name"), str):
+            raise ValueError("`name` is missing - at `$.model`")
+
+    @property
+    def model_name(self) -> str:
+        """As the catalogue, or the server, calls it."""
+        return str(self.model["name"])
 
 
 def manifest(
@@ -25,53 +161,46 @@ def manifest(
     command: Sequence[str],
     seed: int | None,
     trace: Trace,
-    transforms: Mapping[str, Any],
-    workload: Mapping[str, Any],
+    transforms: JsonObject,
+    workload: JsonObject,
     system: str,
-    deployment: Mapping[str, Any],
-    model: Mapping[str, Any],
+    deployment: JsonObject,
+    model: JsonObject,
     backend: Backend,
-    coefficients: Sequence[Mapping[str, Any]],
+    coefficients: Sequence[JsonObject],
     wall_s: float,
-    summary: Mapping[str, Any],
+    summary: Summary,
     partial: Partial | None = None,
-) -> dict[str, Any]:
+) -> Manifest:
     """The manifest of a Run; each coefficient says where it is from, and `partial` why it ended early."""
-    facts = {
-        "format": FORMAT,
-        "format_version": FIRST_VERSION,  # write_run knows better
-        "laminabench": {"version": __version__, "commit": git_commit()},
-        "command": shlex.join(command),
-        "seed": seed,
-        "trace": {
-            **msgspec.structs.asdict(trace.meta),
-            "notes": list(trace.meta.notes),
-            "requests": len(trace),
-        },
-        "transforms": dict(transforms),
-        "workload": dict(workload),
-        "system": system,
-        "deployment": dict(deployment),
-        "model": dict(model),
-        "backend": backend,
-        "coefficients": [dict(coefficient) for coefficient in coefficients],
-        "host": host(),
-        "wall_s": wall_s,
-        "summary": dict(summary),
-        "partial": None if partial is None else dict(partial),
-    }
-    return {name: finite(fact) for name, fact in facts.items()}
+    return Manifest(
+        laminabench=Code(version=__version__, commit=git_commit()),
+        command=shlex.join(command),
+        seed=seed,
+        trace=TraceFacts(**{**msgspec.structs.asdict(trace.meta), "requests": len(trace)}),
+        transforms=json_safe(transforms),
+        workload=msgspec.convert(json_safe(workload), WorkloadFacts),
+        system=system,
+        deployment=msgspec.convert(json_safe(deployment), DeploymentFacts),
+        model=json_safe(model),
+        backend=backend,
+        coefficients=[json_safe(coefficient) for coefficient in coefficients],
+        host=host(),
+        wall_s=wall_s,
+        summary=summary,
+        partial=partial,
+    )
 
 
-def host() -> dict[str, Any]:
+def host() -> Host:
     """The machine this runs on."""
     system = platform.uname()
-    return {
-        "platform": f"{system.system} {system.release} {system.machine}",
-        "python": platform.python_version(),
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-    }
+    return Host(
+        platform=f"{system.system} {system.release} {system.machine}",
+        python=platform.python_version(),
+        cpu=_cpu(),
+        cores=os.cpu_count(),
+    )
 
 
 def _cpu() -> str | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from laminabench.errors import UserError
 from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, sha256_of
+from laminabench.runs.manifest import Manifest
 from laminabench.runs.schema import FLAG, STATUS, TABLES, TEXT, Column, schema
 from laminabench.runs.status import STATUSES
 from laminabench.sim.outcome import Columns, Outcome
@@ -27,7 +28,7 @@ class Run:
     """The result of one replay; `outcome.requests` has a `status` column, its timeline is empty."""
 
     directory: Path
-    manifest: dict[str, Any]
+    manifest: Manifest
     outcome: Outcome
     prompt_tokens: NDArray[np.int32]
     output_tokens: NDArray[np.int32]
@@ -36,21 +37,13 @@ class Run:
 def read_run(directory: Path) -> Run:
     """The Run in this directory; a UserError says what is wrong with it."""
     manifest = read_manifest(directory)
-    try:
-        digests = {str(name): str(table["sha256"]) for name, table in manifest["tables"].items()}
-        totals = dict(manifest["totals"])
-        # Null is what nobody knows, as of a server that is only seen from outside.
-        totals["replica_busy_s"] = np.asarray(totals["replica_busy_s"], np.float64)
-        if totals.get("attention_busy_s", 0.0) is None:
-            totals["attention_busy_s"] = math.nan
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _damaged(directory / MANIFEST, "it has no totals or no checksums") from error
-    if not totals["replica_busy_s"].size:
+    totals = manifest.totals
+    if totals is None or not totals.replica_busy_s:
         raise _damaged(directory / MANIFEST, "its totals know no model workers")
     tables = {
-        name: _read_table(directory / f"{name}.parquet", columns, digests[name])
+        name: _read_table(directory / f"{name}.parquet", columns, manifest.tables[name].sha256)
         for name, columns in TABLES.items()
-        if name in digests
+        if name in manifest.tables
     }
     if not {"requests", "iterations"} <= tables.keys():
         raise _damaged(directory / MANIFEST, "it does not name the tables")
@@ -63,48 +56,65 @@ def read_run(directory: Path) -> Run:
     requests = tables["requests"]
     prompt, output = requests.pop("prompt_tokens"), requests.pop("output_tokens")
     timeline: Columns = {name: np.zeros(0) for name in TIMELINE}
-    try:
-        outcome = Outcome(
-            requests,
-            tables["iterations"],
-            tables["stints"],
-            timeline,
-            **totals,
-            chunks=tables.get("chunks"),
-            calls=tables.get("calls"),
-            memory=tables.get("memory"),
-        )
-    except TypeError as error:
-        raise _damaged(directory / MANIFEST, "its totals are not those of a Run") from error
+    outcome = Outcome(
+        requests,
+        tables["iterations"],
+        tables["stints"],
+        timeline,
+        # null is what cannot be known, as of a server that is only seen from outside.
+        replica_busy_s=np.asarray(totals.replica_busy_s, np.float64),
+        attention_busy_s=math.nan if totals.attention_busy_s is None else totals.attention_busy_s,
+        end_s=totals.end_s,
+        queue_empty_s=totals.queue_empty_s,
+        peak_kv_tokens=totals.peak_kv_tokens,
+        kv_capacity_tokens=totals.kv_capacity_tokens,
+        chunks=tables.get("chunks"),
+        calls=tables.get("calls"),
+        memory=tables.get("memory"),
+    )
     return Run(directory, manifest, outcome, prompt, output)
 
 
-def read_manifest(directory: Path) -> dict[str, Any]:
-    """run.json of a Run that this version can read."""
+def read_manifest(directory: Path) -> Manifest:
+    """run.json of a Run that this version can read, checked as a whole."""
     path = directory / MANIFEST
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        document = msgspec.json.decode(path.read_bytes())
+        head = msgspec.convert(document, _Head)
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"has no {MANIFEST}" if directory.is_dir() else "is not a directory"
         raise UserError("run-not-a-run", f"{directory} is not a Run: it {what}") from error
     except OSError as error:
         raise UserError("file-not-readable", f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise _damaged(path, "it is not JSON") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        raise UserError(
-            "run-not-a-run", f'{directory} is not a Run: {MANIFEST} does not say "format": "{FORMAT}"'
-        )
-    version = found.get("format_version")
-    if not isinstance(version, int) or version < 1:
-        raise _damaged(path, "its format_version is not a number")
-    if version > FORMAT_VERSION:
+    except msgspec.ValidationError as error:
+        raise _not_a_run(directory) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _damaged(path, f"it is not JSON ({error})") from error
+    if head.format != FORMAT:
+        raise _not_a_run(directory)
+    if isinstance(head.format_version, int) and head.format_version > FORMAT_VERSION:
         raise UserError(
             "run-format-newer",
-            f"{directory} was written in format {version} and this laminabench reads up to {FORMAT_VERSION}; "
-            "upgrade laminabench",
+            f"{directory} was written in format {head.format_version} and this laminabench reads up to "
+            f"{FORMAT_VERSION}; upgrade laminabench",
         )
-    return found
+    try:
+        return msgspec.convert(document, Manifest)
+    except msgspec.ValidationError as error:
+        raise _damaged(path, str(error)) from error
+
+
+class _Head(msgspec.Struct):
+    """What says how to read the rest."""
+
+    format: str = ""
+    format_version: object = None
+
+
+def _not_a_run(directory: Path) -> UserError:
+    return UserError(
+        "run-not-a-run", f'{directory} is not a Run: {MANIFEST} does not say "format": "{FORMAT}"'
+    )
 
 
 def _require_calls_of_requests(directory: Path, tables: dict[str, Columns]) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from laminabench.finite import finite
+from laminabench.json_safe import as_number
 from laminabench.runs.format import (
     FIRST_VERSION,
     FORMAT,
@@ -21,6 +21,7 @@ from laminabench.runs.format import (
     manifest_in,
     sha256_of,
 )
+from laminabench.runs.manifest import Manifest, Table, Totals
 from laminabench.runs.replace import replacing_directory, require_replaceable
 from laminabench.runs.schema import FLAG, STATUS, TABLES, TEXT, Column, schema
 from laminabench.runs.status import FAILED, STATUSES, statuses
@@ -36,7 +37,7 @@ def write_run(
     directory: Path,
     outcome: Outcome,
     trace: Trace,
-    manifest: Mapping[str, Any],
+    manifest: Manifest,
     beside: Mapping[str, bytes] | None = None,
 ) -> None:
     """Write the Run, replacing a Run that is there. Anything else that is there is kept, with a UserError.
@@ -60,30 +61,28 @@ def write_run(
     # Readers that do not know this table leave it out, and read the others as they are.
     if outcome.memory is not None:
         tables["memory"] = outcome.memory
-    whole: dict[str, Any] = {
-        "format": FORMAT,
-        **manifest,
-        "format_version": _version(tables, manifest),
-        # What the tables cannot tell; `read_run` makes an Outcome of it again.
-        "totals": {
-            "replica_busy_s": finite(outcome.replica_busy_s.tolist()),
-            "attention_busy_s": finite(outcome.attention_busy_s),
-            "end_s": outcome.end_s,
-            "queue_empty_s": outcome.queue_empty_s,
-            "peak_kv_tokens": int(outcome.peak_kv_tokens),
-            "kv_capacity_tokens": int(outcome.kv_capacity_tokens),
-        },
-        "tables": {},
-    }
+    totals = Totals(
+        replica_busy_s=outcome.replica_busy_s.tolist(),
+        attention_busy_s=outcome.attention_busy_s,
+        end_s=outcome.end_s,
+        queue_empty_s=outcome.queue_empty_s,
+        peak_kv_tokens=int(outcome.peak_kv_tokens),
+        kv_capacity_tokens=int(outcome.kv_capacity_tokens),
+    )
+    written: dict[str, Table] = {}
     with replacing_directory(directory) as temporary:
         for name, columns in tables.items():
             path = temporary / f"{name}.parquet"
             rows = _write_table(path, TABLES[name], columns)
-            whole["tables"][name] = {"rows": rows, "sha256": sha256_of(path)}
+            written[name] = Table(rows=rows, sha256=sha256_of(path))
         for name, content in (beside or {}).items():
             (temporary / name).write_bytes(content)
-        text = json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False)
-        (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
+        whole = msgspec.structs.replace(
+            manifest, format_version=_version(tables, manifest), totals=totals, tables=written
+        )
+        # What is no number in JSON becomes null.
+        text = msgspec.json.format(msgspec.json.encode(whole, enc_hook=as_number), indent=2)
+        (temporary / MANIFEST).write_bytes(text + b"\n")
 
 
 def check_replaceable(directory: Path) -> None:
@@ -91,9 +90,9 @@ def check_replaceable(directory: Path) -> None:
     require_replaceable(directory, lambda: manifest_in(directory, FORMAT) is not None, "a Run")
 
 
-def _version(tables: Mapping[str, Columns], manifest: Mapping[str, Any]) -> int:
+def _version(tables: Mapping[str, Columns], manifest: Manifest) -> int:
     """The oldest whose readers do not misread this Run."""
-    newer = "chunks" in tables or manifest.get("partial") or (tables["requests"]["status"] == FAILED).any()
+    newer = "chunks" in tables or manifest.partial or (tables["requests"]["status"] == FAILED).any()
     return FORMAT_VERSION if newer else FIRST_VERSION
 
 

@@ -215,7 +215,7 @@ def _machine(setup: LiveSetup) -> Iterator[Any]:
     if setup.ray is None:
         yield None
         return
-    with importlib.import_module("lamina.cluster.ray_machine").RayMachine(setup.ray) as machine:
+    with importlib.import_module("lamina.cluster.ray").RayMachine(setup.ray) as machine:
         yield machine
 
 

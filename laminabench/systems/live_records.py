@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.runs.faults import Fault
+from laminabench.runs.summary import Schedule
 from laminabench.sim.outcome import ATTENTION, Columns, Outcome
 from laminabench.sim.timeline import Lanes, two_iterations
 
@@ -36,9 +37,9 @@ class Recorded:
         found: dict[str, float | None] = self.records.idle()
         return found
 
-    def schedule(self) -> dict[str, Any]:
-        """For --json."""
-        return {"pieces": self.pieces, "violations": self.violations, "bubbles": self.idle()}
+    def schedule(self) -> Schedule:
+        """Whether the workers kept to it."""
+        return Schedule(pieces=self.pieces, violations=list(self.violations), bubbles=self.idle())
 
     def replica_busy_s(self) -> NDArray[np.float64]:
         """Of each replica or stage, as its longest worker: they wait for each other."""

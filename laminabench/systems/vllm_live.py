@@ -1,4 +1,4 @@
-"""A trace replayed on real vLLM: what its runner tells, as the tables of a Run."""
+"""A trace replayed on real vLLM: its runner's lines as the tables of a Run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from laminabench.baselines.vllm_environment import Environment
+from laminabench.baselines.environment import Environment
 from laminabench.runs.status import DONE, REJECTED, UNFINISHED
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
@@ -25,7 +25,7 @@ _NAN = float("nan")
 
 @dataclass(slots=True)
 class Heard:
-    """Everything the runner has told so far."""
+    """Everything the runner has written so far of a replay."""
 
     trace: Trace
     tables: Tables = field(init=False)
@@ -83,7 +83,7 @@ class Heard:
         self.at_s = max(self.at_s, end_s)
         self.recomputed += recomputed
         self.peak_kv_tokens = max(self.peak_kv_tokens, kv_tokens)
-        # What its parts took, vLLM does not tell.
+        # vLLM does not tell what its parts took.
         self.tables.add(
             Iteration(
                 0, self._iterations, size, kv_tokens, start_s, end_s, joined, preempted, ended, host_s=_NAN
@@ -124,6 +124,25 @@ class Ended:
     cores: list[int]
 
 
+def launch(
+    trace: Trace,
+    setup: VllmSetup,
+    offered: Offered,
+    environment: Environment,
+    tokens: int | None,
+    folder: Path,
+) -> VllmProcess:
+    """The runner at work, with room for `tokens` tokens of KV; its log is in `folder`."""
+    models = cache_of(environment, folder) / "models"
+    return VllmProcess(
+        command(environment),
+        variables(environment, setup.cores(), setup.workers, folder),
+        order(setup, trace, offered, tokens, models),
+        folder / "vllm.log",
+        setup.timeout_s,
+    )
+
+
 def run(
     trace: Trace,
     setup: VllmSetup,
@@ -136,19 +155,10 @@ def run(
 ) -> Ended:
     """Replay here and now. However it ends, vLLM and its processes have ended too, and its files are gone."""
     heard, why = Heard(trace), None
+    tokens = kv_tokens(setup, trace, free_bytes)
     with tempfile.TemporaryDirectory(prefix="laminabench-vllm-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        models = cache_of(environment, folder) / "models"
-        ordered = order(setup, trace, offered, kv_tokens(setup, trace, free_bytes), models)
-        log = folder / "vllm.log"
-        process = VllmProcess(
-            command(environment),
-            variables(environment, ordered["cores"], setup.workers, folder),
-            ordered,
-            log,
-            setup.timeout_s,
-        )
-        with process:
+        with launch(trace, setup, offered, environment, tokens, folder) as process:
             try:
                 for line in process.lines():
                     heard.hear(line)
@@ -159,4 +169,4 @@ def run(
                     progress(heard.tables.finished, heard.tables.tokens)
             except VllmEndedError as error:
                 why = str(error)
-        return Ended(heard, why, process.log_bytes(), ordered["cores"])
+        return Ended(heard, why, process.log_bytes(), setup.cores())

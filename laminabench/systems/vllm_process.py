@@ -1,4 +1,4 @@
-"""The process that vLLM runs in: started in a session of its own, heard, and ended with what it started."""
+"""The process that vLLM runs in: started in a session of its own, read, and ended with what it started."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from laminabench.baselines.vllm_environment import Environment
+from laminabench.baselines.environment import Environment, runner_folder
 
-_RUNNER = Path(__file__).parents[1] / "baselines" / "vllm"
 # A model that is compiled for the first time keeps it silent so many times longer than a step may.
 _START_TIMES = 3
 # From being asked to end to being killed.
@@ -34,13 +33,13 @@ class VllmEndedError(Exception):
 
 
 class VllmProcess:
-    """The runner at work. Lines it says are objects; `log` is what vLLM wrote."""
+    """The runner at work. Its lines are objects; `log` is what vLLM wrote."""
 
     def __init__(
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
-        order: Mapping[str, Any],
+        order: Mapping[str, object],
         log: Path,
         timeout_s: float,
     ) -> None:
@@ -58,23 +57,30 @@ class VllmProcess:
                 # Ctrl-C is for us to hear, and whatever it starts can be ended with it.
                 start_new_session=True,
             )
+        self._write(json.dumps(order).encode())
+
+    def again(self) -> None:
+        """Ask for the same replay once more, after one that is done."""
+        self._write(b"")
+
+    def _write(self, line: bytes) -> None:
         assert self._process.stdin
-        with contextlib.suppress(BrokenPipeError):  # said when it is listened to
-            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        with contextlib.suppress(BrokenPipeError):  # lines() says how it ended
+            self._process.stdin.write(line + b"\n")
             self._process.stdin.flush()
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """What it says until it has said all; VllmEndedError where it goes wrong."""
+        """What it writes until it ends, with VllmEndedError."""
         for line in self._raw_lines():
             try:
-                said = json.loads(line)
+                parsed = json.loads(line)
             except ValueError:
-                said = None
-            if not isinstance(said, dict):
+                parsed = None
+            if not isinstance(parsed, dict):
                 raise VllmEndedError(
                     f"vLLM's runner said what is no answer: {line[:80].decode(errors='replace')!r}"
                 )
-            yield said
+            yield parsed
         raise VllmEndedError(self._how_it_ended())
 
     def _raw_lines(self) -> Iterator[bytes]:
@@ -123,7 +129,7 @@ class VllmProcess:
         self.close()
 
     def close(self) -> None:
-        """End it and the workers it started. They are asked first: what they share they clean up."""
+        """End it and the workers it started: by SIGTERM first, so that they clean up what they share."""
         process = self._process
         assert process.stdin
         assert process.stdout
@@ -157,7 +163,7 @@ class VllmProcess:
                 note.unlink(missing_ok=True)
 
     def _gone(self, sign: signal.Signals) -> bool:
-        """Whether all of them end when told so."""
+        """Whether all of them end on this signal."""
         deadline = time.monotonic() + _GRACE_S
         try:
             os.killpg(self._process.pid, sign)
@@ -171,7 +177,7 @@ class VllmProcess:
 
 
 def command(environment: Environment) -> list[str]:
-    """How the runner is started. -P: what lies in the folder it runs in is nobody's module."""
+    """How the runner is started. -P: what lies in its working folder is not imported."""
     return [str(environment.python), "-P", "-m", "decode_replay"]
 
 
@@ -187,7 +193,7 @@ def variables(environment: Environment, cores: Sequence[int], workers: int, fold
     temporary = cache / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     kept |= {
-        "PYTHONPATH": str(_RUNNER),
+        "PYTHONPATH": str(runner_folder()),
         "PYTHONDONTWRITEBYTECODE": "1",
         "TMPDIR": str(temporary),
         # Names of sockets may have 107 characters, and where the environment is may be long.
@@ -210,20 +216,20 @@ def cache_of(environment: Environment, folder: Path) -> Path:
 
 
 def _for_cores(environment: Environment, cores: Sequence[int], workers: int) -> dict[str, str]:
-    found = {"KMP_BLOCKTIME": "5", "KMP_TPAUSE": "0"}
+    bound = {"KMP_BLOCKTIME": "5", "KMP_TPAUSE": "0"}
     # Of a model compiled ahead the CPU build of 0.32 cannot load what it has kept, and compiles it anew at
     # every start: llama-mini in 54 to 72 s. What is compiled on the way is found again: 18 s.
-    found["VLLM_USE_AOT_COMPILE"] = os.environ.get("VLLM_USE_AOT_COMPILE", "0")
+    bound["VLLM_USE_AOT_COMPILE"] = os.environ.get("VLLM_USE_AOT_COMPILE", "0")
     library = environment.folder / "lib" / "libiomp5.so"
     if library.is_file():
-        found["LD_PRELOAD"] = ":".join([str(library), *filter(None, [os.environ.get("LD_PRELOAD")])])
+        bound["LD_PRELOAD"] = ":".join([str(library), *filter(None, [os.environ.get("LD_PRELOAD")])])
     each = len(cores) // workers
     groups = [cores[first : first + each] for first in range(0, len(cores), each)]
     if workers == 1:
         listed = ",".join(map(str, cores))
-        return found | {
+        return bound | {
             "OMP_NUM_THREADS": str(len(cores)),
             "KMP_AFFINITY": f"granularity=fine,explicit,proclist=[{listed}]",
         }
     bind = "|".join(",".join(map(str, group)) for group in groups)
-    return found | {"VLLM_CPU_OMP_THREADS_BIND": bind, "OMP_NUM_THREADS": str(each)}
+    return bound | {"VLLM_CPU_OMP_THREADS_BIND": bind, "OMP_NUM_THREADS": str(each)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import math
 import os
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from laminabench.atomic import replacing
-from laminabench.baselines.vllm_environment import Kind
+from laminabench.baselines.environment import Kind
 from laminabench.catalog.deployment import Deployment
 from laminabench.catalog.models import ModelShape, load_models
 from laminabench.catalog.to_hf_config import to_hf_config
@@ -29,7 +28,7 @@ DEPLOYMENT = "2xcpu"
 # As our engine's, so that both decode the same batches.
 MAX_SEQUENCES = 256
 TIMEOUT_S = 300.0
-# What vLLM takes for CPUs where nobody says otherwise.
+# vLLM's default for CPUs.
 CPU_BLOCK = 128
 # What vLLM calls the models of the catalogue's families.
 _ARCHITECTURES = {"llama": "LlamaForCausalLM", "opt": "OPTForCausalLM", "qwen2": "Qwen2ForCausalLM"}
@@ -65,7 +64,7 @@ class VllmSetup:
 
     @property
     def workers(self) -> int:
-        """How many share the model. Cores of a CPU are threads of one worker unless it is asked otherwise."""
+        """Workers that share the model. Cores of a CPU are threads of one worker by default."""
         return self.tensor_parallel or (1 if self.kind == "cpu" else self.devices)
 
     @property
@@ -169,8 +168,10 @@ def longest(setup: VllmSetup, trace: Trace) -> int:
 
 
 def free_bytes() -> float:
-    """Memory of this machine that nobody uses."""
-    return float(importlib.import_module("lamina.host_memory").free_bytes())
+    """Memory of this machine that is not used."""
+    from lamina import host_memory
+
+    return float(host_memory.free_bytes())
 
 
 def kv_tokens(setup: VllmSetup, trace: Trace, free_bytes: float) -> int | None:
@@ -207,8 +208,8 @@ def kv_tokens(setup: VllmSetup, trace: Trace, free_bytes: float) -> int | None:
 
 def order(
     setup: VllmSetup, trace: Trace, offered: Offered, tokens: int | None, folder: Path
-) -> dict[str, Any]:
-    """What the runner reads; a model whose weights are made up is described in `folder`."""
+) -> dict[str, object]:
+    """The runner's first line of input; a model whose weights are made up is described in `folder`."""
     length = longest(setup, trace)
     block = setup.block_size or (CPU_BLOCK if setup.kind == "cpu" else None)
     kv_bytes = None
@@ -259,5 +260,5 @@ def _model(setup: VllmSetup, length: int, folder: Path) -> tuple[Path, str]:
 def _config(setup: VllmSetup) -> dict[str, Any]:
     source = Path(setup.source)
     path = source / "config.json" if source.is_dir() else source
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return config

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.outside
+
 HERE = Path(__file__).resolve().parents[2] / "ci" / "rdma-vm"
 QEMU = "qemu-system-x86_64"
 HEADER_BYTES = 110  # the magic, and 13 numbers of eight digits

@@ -47,6 +47,7 @@ def setup(folder: Path, **environment: str) -> tuple[int, str, list[str]]:
     return done.returncode, done.stderr, log.read_text().splitlines()
 
 
+@pytest.mark.long(but=["env c++"])
 @pytest.mark.skipif(shutil.which("c++") is None, reason="there is no compiler here")
 @pytest.mark.parametrize("compiler", ["", "env c++"])
 def test_a_whole_environment_is_kept_and_a_half_made_one_is_not(

@@ -15,9 +15,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from laminabench.runs.manifest import Manifest, manifest
 from laminabench.runs.schema import ITERATIONS, STINTS, Column
 from laminabench.runs.status import DONE
+from laminabench.runs.summary import (
+    Attainment,
+    Cost,
+    Percentiles,
+    Requests,
+    Summary,
+    TimeShares,
+    Window,
+)
 from laminabench.sim.outcome import Outcome
+from laminabench.traces.table import Trace
 
 if TYPE_CHECKING:
     from lamina.pipeline import Records
@@ -276,3 +287,39 @@ def with_memory(outcome: Outcome, seed: int = 1) -> Outcome:
 def on_boards() -> Callable[..., Outcome]:
     """An Outcome with a made-up table `memory`, of iterations that are somebody else's."""
     return with_memory
+
+
+@pytest.fixture(scope="session")
+def manifest_of() -> Callable[..., Manifest]:
+    """A manifest that says all that a Run must say, changed as named."""
+    points = Percentiles(mean=None, p50=None, p90=None, p99=None, max=None)
+    slo = Attainment(tbt_ms=100.0, token_attainment=None, request_attainment=None, goodput_tokens_per_s=None)
+    nothing = Summary(
+        throughput_tokens_per_s=None,
+        mean_batch=0.0,
+        mean_batches=[],
+        tbt_ms=points,
+        slo=slo,
+        cost=Cost(usd_per_hour=None, usd_per_million_tokens=None),
+        requests=Requests(completed=0),
+        window=Window(start_s=0.0, end_s=1.0, kind="whole_run"),
+        time_shares=TimeShares(),
+    )
+
+    def made(trace: Trace, **changes: Any) -> Manifest:
+        known = {
+            "command": ["laminabench", "replay"],
+            "seed": 7,
+            "transforms": {},
+            "workload": {"mode": "saturate", "concurrency": None, "policy": "fifo", "slo_tbt_ms": 100.0},
+            "system": "lamina",
+            "deployment": {"name": "2xh100+4xh20", "usd_per_hour": None, "power_w": None},
+            "model": {"name": "llama3-70b"},
+            "backend": "modelled",
+            "coefficients": [],
+            "wall_s": 0.5,
+            "summary": nothing,
+        }
+        return manifest(trace=trace, **(known | changes))
+
+    return made

@@ -13,6 +13,8 @@ import laminabench.ray_tasks
 from laminabench.errors import UserError
 from laminabench.spread import spread
 
+pytestmark = pytest.mark.long
+
 # A FIFO is open when both its ends are: for two who are there at the same time, on nodes of one core each.
 MEET = "(open({fifo!r}, mode).close(), __import__('ray').get_runtime_context().get_node_id())[1]"
 

@@ -3,8 +3,7 @@
 from lamina.cluster.core import ClusterCore
 from lamina.cluster.layout import Layout
 from lamina.cluster.lost import LostError, Replaced
-from lamina.cluster.machine import Machine
+from lamina.cluster.machine import Machine, Workplace
 from lamina.cluster.scaling import Scaled
-from lamina.cluster.workplace import Workplace
 
 __all__ = ["ClusterCore", "Layout", "LostError", "Machine", "Replaced", "Scaled", "Workplace"]

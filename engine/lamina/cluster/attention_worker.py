@@ -10,19 +10,20 @@ import numpy as np
 import torch
 
 from lamina.attention.worker import TensorWorker
-from lamina.cluster.boot import Boot
+from lamina.cluster.config import WorkerConfig
+from lamina.cluster.front_end import FrontEnd
+from lamina.cluster.heartbeat import Heartbeat
+from lamina.cluster.kv_pull import KvPull
 from lamina.cluster.meeting import Meeting
-from lamina.cluster.pulling import Pull
-from lamina.cluster.pulse import Pulse
-from lamina.cluster.worker import Front, Plan
+from lamina.cluster.messages import ArenaState, KvStored, Plan
 from lamina.fhbn import Listener
 from lamina.fhbn.channel import Message, Receiver, Sender
 from lamina.kv import Arena
 from lamina.model.prefill import CHUNK
 from lamina.operators import Attended
-from lamina.pipeline import Keeper, Recorder, Turn
+from lamina.pipeline import KvSlots, Recorder, Turn
 from lamina.pipeline.arenas import arena_shape, attend_over
-from lamina.pipeline.keeper import Arrival
+from lamina.pipeline.kv_slots import Arrival
 from lamina.pipeline.partition import Piece
 
 
@@ -38,36 +39,41 @@ class AttentionRole:
     """Serves one batch at a time, layer by layer, in the schedule's order."""
 
     def __init__(
-        self, boot: Boot, attended: Attended, front: Front, recorder: Recorder, pulse: Pulse
+        self,
+        config: WorkerConfig,
+        attended: Attended,
+        front: FrontEnd,
+        recorder: Recorder,
+        heartbeat: Heartbeat,
     ) -> None:
-        self._boot, self._front, self._recorder, self._pulse = boot, front, recorder, pulse
+        self._config, self._front, self._recorder, self._heartbeat = config, front, recorder, heartbeat
         front.check = self._check
-        self._schedule, self._partition = boot.schedule, boot.deal
+        self._schedule, self._partition = config.schedule, config.partition
         self._ops = attended.attentions
-        self._heads = self._partition.of_worker(boot.number)
-        self._arena = Arena(arena_shape(attended, len(self._heads)), boot.arena_tokens)
-        if boot.decode_only:
+        self._heads = self._partition.of_worker(config.number)
+        self._arena = Arena(arena_shape(attended, len(self._heads)), config.arena_tokens)
+        if config.decode_only:
             self._arena.fill()
-        self._keeper = Keeper(self._arena, boot.batches)
-        self._units = [self._of_batch() for _ in range(boot.batches)]
-        self._running: list[list[Unit]] = [[] for _ in range(boot.batches)]
-        self._plans: list[Plan | None] = [None] * boot.batches
+        self._kv_slots = KvSlots(self._arena, config.batches)
+        self._units = [self._of_batch() for _ in range(config.batches)]
+        self._running: list[list[Unit]] = [[] for _ in range(config.batches)]
+        self._plans: list[Plan | None] = [None] * config.batches
         # Whether the sequences have room for the tokens of the iteration that was begun last, and whether
         # that iteration was broken off and will be begun again.
-        self._extended = [False] * boot.batches
-        self._again = [False] * boot.batches
+        self._extended = [False] * config.batches
+        self._again = [False] * config.batches
         # By model worker: what comes from it, and what goes to it.
         self._receivers: list[Receiver] = []
         self._senders: list[Sender] = []
         # And from prefill workers, whose KV is for all heads that are here.
         store = self._worker(Piece(self._heads))
-        self._pull = Pull(store, len(self._ops), lambda name: front.say({"have": name}), front.look)
+        self._pull = KvPull(store, len(self._ops), lambda name: front.send(KvStored(name)), front.look)
 
     def _of_batch(self) -> list[Unit]:
         return [
             Unit(rank, piece, self._worker(piece))
             for rank in range(self._partition.ranks)
-            for piece in self._partition.pieces(rank, self._boot.number)
+            for piece in self._partition.pieces(rank, self._config.number)
         ]
 
     def _worker(self, piece: Piece) -> TensorWorker:
@@ -82,7 +88,7 @@ class AttentionRole:
 
     def meet(self, listener: Listener, addresses: dict[str, str]) -> None:
         """Open the channels to all model workers, and from all prefill workers."""
-        with closing(Meeting(self._boot, self._front, listener, addresses)) as meeting:
+        with closing(Meeting(self._config, self._front, listener, addresses)) as meeting:
             meeting.of_attention_worker(
                 self._receivers,
                 self._senders,
@@ -101,17 +107,17 @@ class AttentionRole:
 
     def regroup(self) -> None:
         """Catch up with what the front end has said, so that it knows what is here: the KV stays."""
-        for batch, plan in self._front.left_over():
-            self._apply(batch, plan)
-            self._keeper.expect(plan.change)
-        self._keeper.expect_nobody()  # model workers compute their KV when they join
-        for batch in range(self._boot.batches):
+        for plan in self._front.left_over():
+            self._apply(plan.batch, plan)
+            self._kv_slots.expect(plan.delta)
+        self._kv_slots.expect_nobody()  # model workers compute their KV when they join
+        for batch in range(self._config.batches):
             broken_off = batch in self._front.call.flying
             self._again[batch] = broken_off and (self._again[batch] or self._extended[batch])
             self._running[batch] = []
         # Some of them may be in the middle of a layer.
-        self._units = [self._of_batch() for _ in range(self._boot.batches)]
-        self._pulse.stop()
+        self._units = [self._of_batch() for _ in range(self._config.batches)]
+        self._heartbeat.stop()
 
     @property
     def network(self) -> str:
@@ -132,10 +138,10 @@ class AttentionRole:
     def _apply(self, batch: int, plan: Plan) -> list[Arrival]:
         """Who goes and who comes."""
         if plan.afresh:
-            self._keeper.forget(batch)
+            self._kv_slots.forget(batch)
         if plan.active:
             self._extended[batch] = False
-        return self._keeper.apply(batch, plan.change)
+        return self._kv_slots.apply(batch, plan.delta)
 
     def _begin(self, turn: Turn) -> None:
         """A batch's iteration: who comes and goes, room for the new tokens, and whose they are."""
@@ -143,17 +149,17 @@ class AttentionRole:
         self._pull.until(lambda wait_s: self._front.has_plan(batch, turn.cycle, wait_s))
         plan = self._plans[batch] = self._front.plan(batch, turn.cycle)
         arrivals = self._apply(batch, plan)
-        self._pull.forget(plan.change.dropped[:, 0].tolist())
-        for arrival in self._keeper.expect(plan.change):
+        self._pull.forget(plan.delta.dropped[:, 0].tolist())
+        for arrival in self._kv_slots.expect(plan.delta):
             if len(arrival.slots):
                 self._pull.expect(arrival)
         for arrival in arrivals:
-            if arrival.name in plan.change.prompts:
+            if arrival.name in plan.delta.prompts:
                 self._prompt(turn, arrival)
         self._running[batch] = []
         if not plan.active:
             return
-        names = self._keeper.extend(batch, plan.change.joined.name if self._again[batch] else None)
+        names = self._kv_slots.extend(batch, plan.delta.joined.name if self._again[batch] else None)
         self._extended[batch], self._again[batch] = True, False
         for unit in self._units[batch]:
             rows = unit.piece.rows(len(names))
@@ -175,12 +181,12 @@ class AttentionRole:
                     self._keep(place, rank, layer, here)
 
     def _keep(self, place: int, rank: int, layer: int, slots: torch.Tensor) -> None:
-        pieces = self._partition.pieces(rank, self._boot.number)
+        pieces = self._partition.pieces(rank, self._config.number)
         if not pieces:
             return
         heads = range(pieces[0].kv_heads.start, pieces[-1].kv_heads.stop)
         receiver = self._receivers[place * self._partition.ranks + rank]
-        with self._pull.recv(receiver, self._boot.timeout_s) as message:
+        with self._pull.recv(receiver, self._config.timeout_s) as message:
             for rows, part in ((self._arena.keys(layer), 0), (self._arena.values(layer), 1)):
                 rows[:, self._local(heads)].index_copy_(0, slots, self._read(message, part, len(heads)))
 
@@ -200,18 +206,18 @@ class AttentionRole:
                 self._senders[to * ranks + unit.rank],
             )
             heads = unit.worker.heads
-            with self._pull.recv(receiver, self._boot.timeout_s) as message:
-                self._pulse.start("attention")
+            with self._pull.recv(receiver, self._config.timeout_s) as message:
+                self._heartbeat.start("attention")
                 started = started or time.monotonic_ns()
                 unit.worker.begin(layer, self._read(message, 0, heads))
-                if self._boot.streams:
-                    self._pulse.stop()
+                if self._config.streams:
+                    self._heartbeat.stop()
                     with receiver.recv() as later:
-                        self._pulse.start("attention")
+                        self._heartbeat.start("attention")
                         out = self._finish(unit, layer, later, 0)
                 else:
                     out = self._finish(unit, layer, message, 1)
-            self._pulse.stop()
+            self._heartbeat.stop()
             if number == len(units):
                 self._note(turn, started)
             sender.send(out)
@@ -227,10 +233,9 @@ class AttentionRole:
             turn.batch, plan.iteration, turn.cycle, turn.slice, started_ns, time.monotonic_ns()
         )
 
-    def _check(self) -> dict[str, object]:
-        """What is taken, and what is wrong if anything is."""
+    def _check(self) -> ArenaState:
         try:
             self._arena.check_integrity()
         except RuntimeError as error:
-            return {"used": self._arena.used, "wrong": str(error)}
-        return {"used": self._arena.used, "wrong": ""}
+            return ArenaState(self._arena.used, str(error))
+        return ArenaState(self._arena.used)

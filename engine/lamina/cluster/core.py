@@ -5,36 +5,44 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import numpy as np
 import torch
 
-from lamina.cluster.boot import Boot
-from lamina.cluster.crew import Crew
+from lamina.cluster.config import Kind, ModelSource, WorkerConfig
 from lamina.cluster.layout import Layout
 from lamina.cluster.lost import LostError, Replaced
-from lamina.cluster.machine import Machine
-from lamina.cluster.prefilling import Prefilling
+from lamina.cluster.machine import Machine, Workplace
+from lamina.cluster.messages import ArenaState, CheckArena, ChosenTokens, Plan, SendRecords
+from lamina.cluster.models import source_of
+from lamina.cluster.prefill_dispatch import PrefillDispatch
 from lamina.cluster.scaling import Scaled
-from lamina.cluster.source import source_of
-from lamina.cluster.telling import Telling
-from lamina.cluster.trial import Trial, settle
-from lamina.cluster.workplace import Workplace
+from lamina.cluster.trial import ITERATIONS, Trial, made_up, settle
+from lamina.cluster.worker_pool import WorkerPool
+from lamina.cluster.worker_updates import WorkerUpdates
 from lamina.fhbn import Listener, new_secret
 from lamina.fhbn.deadline import Deadline
 from lamina.kv import ArenaShape
-from lamina.pipeline import Change, Choice, CoreOptions, EngineError, Records, Revealed, State
+from lamina.pipeline import (
+    BatchDelta,
+    BatchSnapshot,
+    Choice,
+    CoreOptions,
+    EngineError,
+    Landed,
+    Records,
+    Spent,
+)
 from lamina.pipeline.arenas import arena_tokens
-from lamina.pipeline.landed import Landed, Spent
-from lamina.pipeline.records import gather
+from lamina.pipeline.records import WorkRecords, gather
 
 SPIN_S = 500e-6
 # Times in a row that workers are replaced without an iteration in between that ends.
-MOST_SETBACKS = 8
-_REVEALED = {"rows": np.int64, "chosen": np.float32, "tokens": np.int64, "logs": np.float32}
+MAX_RECOVERY_ATTEMPTS = 8
 
 
 class ClusterCore:
@@ -56,21 +64,24 @@ class ClusterCore:
         try:
             cores = self._machine.cores(layout)
             if layout.batches == "auto":
-                layout, self.trials = settle(
-                    layout, partial(self._trial, model, options, max_sequences), max_sequences
-                )
+                measure = partial(self._measured, model, options, max_sequences)
+                layout, self.trials = settle(layout, measure)
             self.facts = self._machine.convert(source)
             self._prepare(options, layout, max_sequences)
-            source["whole"] = self._partition.ranks == 1 and options.backend == "python"
+            whole = self._partition.ranks == 1 and options.backend == "python"
+            source = msgspec.structs.replace(source, whole=whole)
             self._machine.load(source)
             self._start(source, options, cores, max_sequences)
         except BaseException:
             self.close()
             raise
 
-    def _trial(self, model: Any, options: CoreOptions, max_sequences: int, layout: Layout) -> ClusterCore:
-        layout = replace(layout, prefill_workers=0)  # it has no prompts
-        return ClusterCore(model, options, layout, self._machine, max_sequences=max_sequences)
+    def _measured(self, model: Any, options: CoreOptions, max_sequences: int, layout: Layout) -> Trial:
+        layout = replace(layout, prefill_workers=0)  # a trial has no prompts
+        with contextlib.closing(
+            ClusterCore(model, options, layout, self._machine, max_sequences=max_sequences)
+        ) as core:
+            return core.measure(max_sequences)
 
     def _prepare(self, options: CoreOptions, layout: Layout, max_sequences: int) -> None:
         """All that can be refused before anything big is loaded."""
@@ -107,14 +118,14 @@ class ClusterCore:
         self._cycles = [-1] * self.batches
         self._iterations = [0] * self.batches
         self._sizes = [0] * self.batches  # of what was launched and has not landed
-        self._landed: dict[int, dict[str, Any]] = {}  # what came before it was asked for
+        self._landed: dict[int, ChosenTokens] = {}  # what came before it was asked for
         # Attention workers that took over from others, until they have the KV of the batch's sequences.
         self._lacking: list[set[int]] = [set() for _ in range(self.batches)]
-        self._setbacks = 0
+        self._recovery_attempts = 0
         # Since when workers have been there, in cycles; and the cycles of batches that came to nothing.
         self._since = [0] * layout.workers
         self._broken_off: set[tuple[int, int]] = set()
-        self._telling = Telling(self._partition)
+        self._updates = WorkerUpdates(self._partition)
 
     def _require_memory(self, shape: ArenaShape) -> None:
         """A model that does not fit is refused before it is loaded."""
@@ -131,13 +142,11 @@ class ClusterCore:
                 "free: take a smaller model, fewer KV tokens or fewer tensor-parallel workers",
             )
 
-    def _start(
-        self, source: dict[str, Any], options: CoreOptions, cores: list[int], max_sequences: int
-    ) -> None:
+    def _start(self, source: ModelSource, options: CoreOptions, cores: list[int], max_sequences: int) -> None:
         layout, secret = self.layout, new_secret()
         # It stays open for those who take over from others.
         listener = Listener("front end", secret, host=self._machine.host)
-        shared = Boot(
+        shared = WorkerConfig(
             name="",
             host=self._machine.host,
             address=listener.address,
@@ -149,7 +158,7 @@ class ClusterCore:
             batches=self.batches,
             stages=self.schedule.stages,
             slices=self.schedule.slices,
-            partition=asdict(self._partition),
+            partition=self._partition,
             most_rows=max_sequences,
             arena_tokens=self.pool_tokens,
             decode_only=options.decode_only,
@@ -161,41 +170,36 @@ class ClusterCore:
             prefill_workers=layout.prefill_workers,
         )
         self._shared = shared
-        self._crew = Crew(self._machine, source, self._boots(cores), listener, layout.timeout_s)
-        self._own.callback(self._crew.close)
-        self.prefill = Prefilling(self._crew, layout) if layout.prefill_workers else None
+        self._workers = WorkerPool(self._machine, source, self._configs(cores), listener, layout.timeout_s)
+        self._own.callback(self._workers.close)
+        self.prefill = PrefillDispatch(self._workers, layout) if layout.prefill_workers else None
 
-    def _boots(self, cores: list[int]) -> list[Boot]:
-        return [_boot(self._shared, name, core) for name, core in zip(self.workers, cores, strict=True)]
+    def _configs(self, cores: list[int]) -> list[WorkerConfig]:
+        return [_config(self._shared, name, core) for name, core in zip(self.workers, cores, strict=True)]
 
-    def launch(self, batch: int, change: Change, size: int, state: State | None = None) -> None:
+    def launch(self, batch: int, delta: BatchDelta, size: int, snapshot: BatchSnapshot | None = None) -> None:
         """Begin a batch's next iteration, of so many sequences; none if it has none.
 
         Workers may have been lost since the last one: then `state` is what those that take over must know,
         and `change` what is new to the others.
         """
         self._cycles[batch] += 1
-        head = {
-            "batch": batch,
-            "cycle": self._cycles[batch],
-            "iteration": self._iterations[batch],
-            "active": size > 0,
-        }
+        plan = Plan(batch, self._cycles[batch], self._iterations[batch], size > 0, delta)
         if size:
             self._launched[batch], self._sizes[batch] = self._cycles[batch], size
         lacking = self._lacking[batch]
-        parts = self._telling.to_attention(change, state, lacking)
-        whole = {**head, **self._telling.to_model(change, state, lacking)}
+        parts = self._updates.to_attention(plan, snapshot, lacking)
+        whole = self._updates.to_model(plan, snapshot, lacking)
         own = self.schedule.pipelining == "fixed" and self.schedule.stages == 1
         lost: LostError | None = None
         for number in range(self.layout.attending.stop):
             message = whole
             if number in self.layout.attending:
-                message = {**head, **parts[number - self.layout.model_workers]}
+                message = parts[number - self.layout.model_workers]
             elif own and number // self.layout.ranks != batch:
                 continue
             try:
-                self._crew.say(number, message, Deadline(self.layout.timeout_s))
+                self._workers.send(number, message, Deadline(self.layout.timeout_s))
             except LostError as error:  # the others must know all the same, wherever they begin again
                 lost = lost or error
         if lost:
@@ -207,11 +211,11 @@ class ClusterCore:
         What was launched and has not landed has to be launched once more, with its state. Raises LostError
         if more are lost meanwhile, and EngineError when that goes on and on.
         """
-        self._setbacks += 1
-        if self._setbacks > MOST_SETBACKS:
+        self._recovery_attempts += 1
+        if self._recovery_attempts > MAX_RECOVERY_ATTEMPTS:
             raise EngineError(
                 "engine-recovery-failed",
-                f"{lost}; {MOST_SETBACKS} attempts to go on have failed before: giving up",
+                f"{lost}; {MAX_RECOVERY_ATTEMPTS} attempts to go on have failed before: giving up",
             )
         cycle = max(self._cycles) + 1
         flying = [batch for batch, size in enumerate(self._sizes) if size]
@@ -220,8 +224,8 @@ class ClusterCore:
         self._landed.clear()
         if self.prefill:
             self.prefill.clear(self.layout)
-        self._crew.regroup(lost.workers, cycle, flying)
-        replaced = self._crew.replaced()
+        self._workers.regroup(lost.workers, cycle, flying)
+        replaced = self._workers.replaced()
         for number in replaced:
             self._since[number] = cycle
         attending = self.layout.attending
@@ -243,19 +247,19 @@ class ClusterCore:
         self.pools, self.pool_tokens, self.workers = to.pools, to.pool_tokens, to.layout.names
         self._shared = replace(
             self._shared,
-            partition=asdict(to.partition),
+            partition=to.partition,
             arena_tokens=to.pool_tokens,
             spin_s=_spin_s(to.cores),
         )
-        self._telling = Telling(to.partition)
+        self._updates = WorkerUpdates(to.partition)
         stay = to.layout.model_workers
         self._since = self._since[:stay] + [0] * (to.layout.workers - stay)
-        self._crew.become(self._boots(to.cores))
+        self._workers.become(self._configs(to.cores))
         self.regroup(LostError((), "engine-scaled", "attention is dealt out anew"))
 
     def strike(self, name: str, how: str) -> None:
         """Do a worker harm: "kill" or "stop" it."""
-        self._crew.strike(self.layout.names.index(name), how)
+        self._workers.strike(self.layout.names.index(name), how)
 
     def land(self, batch: int) -> Landed:
         """Wait for the iteration that was launched."""
@@ -265,51 +269,37 @@ class ClusterCore:
         deadline = Deadline(self.layout.timeout_s)
         # After workers have been replaced, batches may land in another order than they are asked for.
         while batch not in self._landed:
-            message = self._crew.hear(number, "landed", deadline)
-            with self._making_sense(number):
-                self._landed[self._of_flying(message["landed"])] = message
-        with self._making_sense(number):
-            choice = self._choice(self._landed.pop(batch), self._sizes[batch])
-        self._sizes[batch], self._setbacks = 0, 0
+            tokens = self._workers.receive(number, ChosenTokens, deadline)
+            self._require_sense(number, tokens)
+            self._landed[tokens.batch] = tokens
+        tokens = self._landed.pop(batch)
+        choice = Choice(tokens.tokens, tokens.revealed)
+        self._sizes[batch], self._recovery_attempts = 0, 0
         self._lacking[batch].clear()
         self._iterations[batch] += 1
         return Landed(choice, Spent(waited_s=time.perf_counter() - started), time.monotonic())
 
-    @contextlib.contextmanager
-    def _making_sense(self, number: int) -> Iterator[None]:
-        """A worker that says what cannot be is not one to go on with."""
-        try:
-            yield
-        except (KeyError, TypeError, ValueError) as error:
-            name = self.layout.names[number]
-            raise LostError(
-                {number}, "worker-tokens-invalid", f"{name} has sent tokens that make no sense: {error}"
-            ) from error
-
-    def _of_flying(self, batch: Any) -> int:
-        if batch not in range(self.batches) or not self._sizes[batch]:
-            raise ValueError(f"they are said to be of batch {batch}")
-        return int(batch)
-
-    def _choice(self, message: dict[str, Any], size: int) -> Choice:
-        """The tokens, if that is what they are; else a ValueError or the like."""
-        tokens = np.frombuffer(message["tokens"], np.int64)
-        if len(tokens) != size:
-            raise ValueError(f"{len(tokens)} of {size} sequences")
-        if not 0 <= tokens.min() <= tokens.max() < self.facts.vocab_size:
-            raise ValueError(f"{tokens.min()} to {tokens.max()} of {self.facts.vocab_size:,}")
-        if "revealed" not in message:
-            return Choice(tokens, None)
-        columns = {
-            name: np.frombuffer(data, _REVEALED[name]).reshape(shape)
-            for name, (shape, data) in message["revealed"].items()
-        }
-        return Choice(tokens, Revealed(**columns))
+    def _require_sense(self, number: int, tokens: ChosenTokens) -> None:
+        """Replace a worker whose tokens cannot be those of a batch that is under way."""
+        size = self._sizes[tokens.batch] if tokens.batch in range(self.batches) else 0
+        values, vocabulary = tokens.tokens, self.facts.vocab_size
+        if not size:
+            why = f"they are said to be of batch {tokens.batch}"
+        elif len(values) != size:
+            why = f"{len(values)} of {size} sequences"
+        elif not 0 <= values.min() <= values.max() < vocabulary:
+            why = f"{values.min()} to {values.max()} of {vocabulary:,}"
+        else:
+            return
+        name = self.layout.names[number]
+        raise LostError(
+            {number}, "worker-tokens-invalid", f"{name} has sent tokens that make no sense: {why}"
+        )
 
     @property
     def network(self) -> str:
         """What moves the messages between workers: what "auto" has become."""
-        return self._crew.network
+        return self._workers.network
 
     def records(self) -> Records:
         """What the workers did and when; iterations that are under way end first."""
@@ -317,7 +307,7 @@ class ClusterCore:
         # Prefill workers keep to no schedule.
         workers = range(layout.attending.stop)
         for number in workers:
-            self._crew.say(number, {"report": True}, deadline)
+            self._workers.send(number, SendRecords(), deadline)
         reports = [list(self._report(number, deadline)) for number in workers]
         places = [number // layout.ranks for number in range(layout.model_workers)]
         replicas = [*places, *[-1] * layout.attention_workers]
@@ -328,30 +318,48 @@ class ClusterCore:
 
     def worked_s(self) -> dict[str, float]:
         """Seconds that each worker has worked, as it said last; it is asked again."""
-        return self._crew.worked_s()
+        return self._workers.worked_s()
 
-    def _report(self, number: int, deadline: Deadline) -> Iterator[dict[str, Any]]:
+    def _report(self, number: int, deadline: Deadline) -> Iterator[WorkRecords]:
         more = True
         while more:
-            message = self._crew.hear(number, "rows", deadline)
-            more = message["more"]
-            yield message
+            part = self._workers.receive(number, WorkRecords, deadline)
+            more = part.more
+            yield part
 
     def check_integrity(self) -> None:
         """Recount every arena; raise RuntimeError naming the first thing found wrong."""
-        for name, found in self._checked():
-            if found["wrong"]:
-                raise RuntimeError(f"{name}: {found['wrong']}")
+        for name, state in self._arenas():
+            if state.wrong:
+                raise RuntimeError(f"{name}: {state.wrong}")
 
     def kv_used(self) -> list[int]:
         """Slots that are taken, of each attention worker."""
-        return [int(found["used"]) for _, found in self._checked()]
+        return [state.used for _, state in self._arenas()]
 
-    def _checked(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _arenas(self) -> Iterator[tuple[str, ArenaState]]:
         deadline = Deadline(self.layout.timeout_s)
         for number in self.layout.attending:
-            self._crew.say(number, {"check": True}, deadline)
-            yield self.layout.names[number], self._crew.hear(number, "checked", deadline)["checked"]
+            self._workers.send(number, CheckArena(), deadline)
+            yield self.layout.names[number], self._workers.receive(number, ArenaState, deadline)
+
+    def measure(self, rows: int) -> Trial:
+        """Some iterations of as many sequences as there may be, as long as the memory has room for."""
+        schedule, batches = self.schedule, self.batches
+        # The first tokens of all have to fit, and those that iterations add.
+        rows = max(batches, min(rows, self.pools * (self.pool_tokens // (1 + ITERATIONS))))
+        most = self.pool_tokens // -(-rows // self.pools) - ITERATIONS
+        tokens = max(1, min(most, self.facts.max_positions - ITERATIONS))
+        for batch in range(batches):
+            names = np.arange(batch, rows, batches, dtype=np.int64)
+            self.launch(batch, made_up(names, tokens, self.pools), len(names))
+        for _ in range(ITERATIONS - 1):
+            for batch in range(batches):
+                self.land(batch)
+                self.launch(batch, BatchDelta(), len(range(batch, rows, batches)))
+        for batch in range(batches):
+            self.land(batch)
+        return Trial.measured(self.records().of_iterations, schedule)
 
     def close(self) -> None:
         """End the workers. None is left when this returns."""
@@ -363,6 +371,6 @@ def _spin_s(cores: list[int]) -> float:
     return SPIN_S if len(set(cores)) == len(cores) else 0.0
 
 
-def _boot(shared: Boot, name: str, core: int) -> Boot:
+def _config(shared: WorkerConfig, name: str, core: int) -> WorkerConfig:
     kind, number = name.split()
-    return replace(shared, name=name, kind=kind, number=int(number), core=core)
+    return replace(shared, name=name, kind=cast(Kind, kind), number=int(number), core=core)

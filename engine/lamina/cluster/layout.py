@@ -53,11 +53,10 @@ class Layout:
                 raise EngineError(
                     "layout-partition-unknown", f"{name} '{getattr(self, name)}': known are heads, requests"
                 )
-        if self.network not in NETWORKS or self.network == "nccl":
-            known = ", ".join(name for name in NETWORKS if name != "nccl")
+        if self.network not in NETWORKS:
             raise EngineError(
                 "layout-network-unknown",
-                f"network '{self.network}': known between workers on CPUs are {known}",
+                f"network '{self.network}': known between workers on CPUs are {', '.join(NETWORKS)}",
             )
         if self.batches != "auto":
             self._settle()

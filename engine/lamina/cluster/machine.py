@@ -1,4 +1,4 @@
-"""The nursery as the front end has it: the process in which models are loaded and workers begin."""
+"""The fork server as the front end has it: the process in which models are loaded and workers begin."""
 
 from __future__ import annotations
 
@@ -12,16 +12,36 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import IO, Any
-
-import msgpack
+from typing import IO, TYPE_CHECKING, TypeAlias, TypeVar
 
 from lamina import host_memory
-from lamina.cluster.boot import Boot
+from lamina.cluster import framing
+from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.cluster.layout import Layout
 from lamina.cluster.lost import WorkplaceLostError, last_sentence
+from lamina.cluster.messages import (
+    Answer,
+    AnyMessage,
+    AskEnds,
+    Convert,
+    Done,
+    Ends,
+    Kill,
+    Load,
+    Refused,
+    Start,
+    Started,
+    unexpected,
+)
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.options import EngineError
+
+if TYPE_CHECKING:
+    from lamina.cluster.ray.machine import RayMachine
+
+A = TypeVar("A", bound=Answer)
+# Where workers run: here, or in a Ray cluster. They have handles, numbers that mean something to it alone.
+Workplace: TypeAlias = "Machine | RayMachine"
 
 END_S = 5.0
 _TAIL_BYTES = 4096
@@ -37,13 +57,12 @@ class Machine:
     """
 
     host = "127.0.0.1"  # where front end and workers listen for each other
-    program: tuple[str, ...] = ("-m", "lamina.cluster.nursery")
+    program: tuple[str, ...] = ("-m", "lamina.cluster.fork_server")
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         # A file without a name: what a worker has to say when it dies, and nobody else.
         self._errors: IO[bytes] | None = None
-        self._heard = msgpack.Unpacker()
         self._asking = threading.Lock()
         self._finish: Callable[[], object] | None = None
         self._closed = False
@@ -56,30 +75,27 @@ class Machine:
         """Memory for weights and KV."""
         return host_memory.free_bytes()
 
-    def convert(self, model: dict[str, Any]) -> ModelFacts:
+    def convert(self, model: ModelSource) -> ModelFacts:
         """Cut the model at its attention operators; what is to be known of it."""
-        return ModelFacts.heard(self._ask({"convert": model}))
+        return self._ask(Convert(model), ModelFacts)
 
-    def load(self, model: dict[str, Any]) -> None:
+    def load(self, model: ModelSource) -> None:
         """Its weights, for workers to come."""
-        self._ask({"load": model})
+        self._ask(Load(model), Done)
 
-    def start(self, model: dict[str, Any], boots: Sequence[Boot]) -> list[int]:
+    def start(self, model: ModelSource, configs: Sequence[WorkerConfig]) -> list[int]:
         """Workers; their process numbers."""
-        answer = self._ask({"start": [boot.said() for boot in boots], "model": model})
-        pids: list[int] = answer["pids"]
-        return pids
+        return self._ask(Start(model, list(configs)), Started).pids
 
     def kill(self, pids: Sequence[int]) -> None:
         """End these workers now, and wait until they are gone."""
         if self._process is not None:
             with contextlib.suppress(EngineError):
-                self._ask({"kill": list(pids)})
+                self._ask(Kill(list(pids)), Done)
 
     def ends(self, pids: Sequence[int]) -> dict[int, int]:
         """How those of them that have ended did: as subprocess counts, below 0 is the signal that did it."""
-        answer = self._ask({"ends": list(pids)})
-        return {int(pid): status for pid, status in answer["ends"].items()}
+        return self._ask(AskEnds(list(pids)), Ends).statuses
 
     def strike(self, pid: int, how: str) -> None:
         """Do a worker harm, to see what comes of it: "kill" it, or "stop" it, so that it hangs."""
@@ -101,29 +117,32 @@ class Machine:
         if self._finish:
             self._finish()
 
-    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, message: AnyMessage, kind: type[A]) -> A:
         with self._asking:
             process = self._running()
             assert process.stdin
+            assert process.stdout
             try:
-                process.stdin.write(msgpack.packb(message))
-                process.stdin.flush()
-                answer = self._hear(process)
+                framing.write(process.stdin, message)
+                answer = framing.read(process.stdout, "the fork server")
+                if answer is None:
+                    raise self._lost(process)
             except BaseException as error:
-                # Somebody else's answer would be taken for ours next time.
+                # Another caller's answer would be taken for ours next time.
                 process.kill()
                 if isinstance(error, OSError):
                     raise self._lost(process) from error
                 raise
-        if "refused" in answer:
-            raise EngineError(answer.get("code", "machine-refused"), answer["refused"])
+        if isinstance(answer, Refused):
+            raise EngineError(answer.code, answer.why)
+        if not isinstance(answer, kind):
+            raise unexpected(answer, "the fork server")
         return answer
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._closed:
             raise EngineError("machine-closed", "the machine was closed: make a new one")
         if self._process is None:
-            self._heard = msgpack.Unpacker()
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process that writes to it
             # A session of its own: Ctrl-C is for the front end, which ends the workers.
             self._process = subprocess.Popen(
@@ -136,17 +155,6 @@ class Machine:
             # It ends too when this object is forgotten.
             self._finish = weakref.finalize(self, _end, self._process, self._errors)
         return self._process
-
-    def _hear(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
-        assert process.stdout
-        while True:
-            for message in self._heard:
-                answer: dict[str, Any] = message
-                return answer
-            piece = process.stdout.read1(1 << 16)  # type: ignore[attr-defined]
-            if not piece:
-                raise self._lost(process)
-            self._heard.feed(piece)
 
     def _lost(self, process: subprocess.Popen[bytes]) -> EngineError:
         status, last = process.wait(), last_sentence(self.errors())

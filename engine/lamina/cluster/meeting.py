@@ -1,5 +1,4 @@
-"""How the workers of an engine find each other and open their channels, in an order in which nobody waits for
-somebody who waits.
+"""How workers connect and open their channels, in an order in which no two wait for each other.
 
 Attention workers connect to the model workers one after the other, and to the prefill workers likewise; then
 model workers to each other, pair by pair in ascending order, the lower number listening.
@@ -8,28 +7,24 @@ model workers to each other, pair by pair in ascending order, the lower number l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from lamina.cluster.boot import Boot
-from lamina.cluster.collective import MESSAGE_BYTES, Ranks
-from lamina.cluster.pulling import PIECE_SLOTS, piece_bytes
-from lamina.cluster.wires import Wires
-from lamina.cluster.worker import Front
+from lamina.cluster.channels import MESSAGE_BYTES, AttentionChannels, StageChannels, TensorParallelGroup
+from lamina.cluster.config import WorkerConfig
+from lamina.cluster.front_end import FrontEnd
+from lamina.cluster.kv_pull import PIECE_SLOTS, piece_bytes
 from lamina.fhbn import Link, Listener, connect
 from lamina.fhbn.channel import Receiver, Sender
 from lamina.fhbn.deadline import Deadline
 from lamina.model.prefill import CHUNK
 
-if TYPE_CHECKING:
-    from lamina.cluster.ring import Ring  # brings transformers, which attention workers do without
-
-# Not more messages than a batch has in flight: then nobody waits for room while others wait for him.
+# More messages than a batch has in flight: then no worker waits for room while others wait for it.
 _SPARE_SLOTS = 2
-# How often one who waits for others looks whether the front end has something to say.
+# How often a worker that waits for others looks for messages of the front end.
 _LOOK_S = 0.05
-# Who has come says at once who he is, unless he is stopped.
+# A worker that has connected says its name at once, unless it is stopped.
 _GREETING_S = 5.0
 
 
@@ -44,10 +39,12 @@ class Channel(NamedTuple):
 class Meeting:
     """One worker's view of it."""
 
-    def __init__(self, boot: Boot, front: Front, listener: Listener, addresses: dict[str, str]) -> None:
-        self._boot, self._front = boot, front
+    def __init__(
+        self, config: WorkerConfig, front: FrontEnd, listener: Listener, addresses: dict[str, str]
+    ) -> None:
+        self._config, self._front = config, front
         self._listener, self._addresses = listener, addresses
-        self._partition, self._schedule = boot.deal, boot.schedule
+        self._partition, self._schedule = config.partition, config.schedule
         self._came: dict[str, Link] = {}
 
     def of_attention_worker(
@@ -63,12 +60,12 @@ class Meeting:
         row_bytes = head_dim * dtype.itemsize * (self._partition.heads + 2 * self._partition.kv_heads)
         for number in range(self._schedule.places * ranks):
             with self._connect(f"model {number}") as link:
-                most = row_bytes * max(self._boot.most_rows, CHUNK)
+                most = row_bytes * max(self._config.most_rows, CHUNK)
                 receivers.append(self._receiver(link, "qkv", most))
                 senders.append(self._sender(link, "out"))
-        kv_heads = len(self._partition.of_worker(self._boot.number))
+        kv_heads = len(self._partition.of_worker(self._config.number))
         most = piece_bytes(2 * kv_heads * head_dim * dtype.itemsize)
-        for number in range(self._boot.prefill_workers):
+        for number in range(self._config.prefill_workers):
             with self._connect(f"prefill {number}") as link:
                 pulled(self._receiver(link, "kv", most, PIECE_SLOTS))
 
@@ -78,39 +75,40 @@ class Meeting:
             with self._accept() as link:
                 add(int(link.peer.removeprefix("attention ")), self._sender(link, "kv"))
 
-    def of_model_worker(self, wires: Wires, ranks: Ranks, ring: Ring) -> None:
+    def of_model_worker(
+        self, attention: AttentionChannels, group: TensorParallelGroup, stages: StageChannels
+    ) -> None:
         """Open everything that a model worker has."""
-        partition, boot = self._partition, self._boot
-        found: dict[int, tuple[Sender, Receiver]] = {}
+        partition, config = self._partition, self._config
+        ends: dict[int, tuple[Sender, Receiver]] = {}
         for _ in range(partition.workers):
             with self._accept() as link:
                 worker = int(link.peer.removeprefix("attention "))
                 sender = self._sender(link, "qkv")
-                found[worker] = sender, self._receiver(link, "out", ring.attended_bytes * boot.most_rows)
-        for worker in sorted(found):
-            if partition.pieces(boot.number % partition.ranks, worker):
-                wires.add(worker, *found[worker])
+                ends[worker] = sender, self._receiver(link, "out", stages.attended_bytes * config.most_rows)
+        for worker in sorted(ends):
+            if partition.pieces(config.number % partition.ranks, worker):
+                attention.senders[worker], attention.receivers[worker] = ends[worker]
         for low, high in self._pairs():
-            if boot.number in (low, high):
+            if config.number in (low, high):
                 with self._to(low, high) as link:
-                    self._open(link, self._channels(low, high), ranks, ring)
+                    self._open(link, self._channels(low, high), group, stages)
 
-    def _open(self, link: Link, channels: list[Channel], ranks: Ranks, ring: Ring) -> None:
-        own, each = self._boot.number, self._partition.ranks
+    def _open(
+        self, link: Link, channels: list[Channel], group: TensorParallelGroup, stages: StageChannels
+    ) -> None:
+        ranks = self._partition.ranks
         for use, source, target in channels:
-            if source == own:
+            if source == self._config.number:
                 sender = self._sender(link, use)
                 if use == "ranks":
-                    ranks.senders[target % each] = sender
+                    group.senders[target % ranks] = sender
                 else:
-                    ring.senders[use] = sender
+                    stages.senders[use] = sender
+            elif use == "ranks":
+                group.receivers[source % ranks] = self._receiver(link, use, MESSAGE_BYTES)
             else:
-                most = MESSAGE_BYTES if use == "ranks" else ring.message_bytes
-                receiver = self._receiver(link, use, most)
-                if use == "ranks":
-                    ranks.receivers[source % each] = receiver
-                else:
-                    ring.receivers[use] = receiver
+                stages.receivers[use] = self._receiver(link, use, stages.message_bytes)
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
         count = self._schedule.places * self._partition.ranks
@@ -121,56 +119,58 @@ class Meeting:
 
     def _channels(self, low: int, high: int) -> list[Channel]:
         """What two model workers have to say to each other, the same for both."""
-        places, each = self._schedule.places, self._partition.ranks
-        (low_place, low_rank), (high_place, high_rank) = divmod(low, each), divmod(high, each)
+        places, ranks = self._schedule.places, self._partition.ranks
+        (low_place, low_rank), (high_place, high_rank) = divmod(low, ranks), divmod(high, ranks)
         both = [(low, high), (high, low)]
         if low_place == high_place:
             return [Channel("ranks", *ends) for ends in both]
         if not self._schedule.migrates or low_rank != high_rank:
             return []
         after = {low: (low_place + 1) % places, high: (high_place + 1) % places}
-        found = [Channel("ring", *ends) for ends in both if after[ends[0]] == ends[1] // each]
+        result = [Channel("ring", *ends) for ends in both if after[ends[0]] == ends[1] // ranks]
         if self._schedule.stages > 1 and after[low] == high_place:
-            found.append(Channel("prompts", low, high))
-        return found
+            result.append(Channel("prompts", low, high))
+        return result
 
     def _to(self, low: int, high: int) -> Link:
-        if self._boot.number == high:
+        if self._config.number == high:
             return self._connect(f"model {low}")
-        # Whoever came before his turn has to wait for it.
+        # A worker that came before its turn waits for it.
         while f"model {high}" not in self._came:
             link = self._accept()
             self._came[link.peer] = link
         return self._came.pop(f"model {high}")
 
     def _accept(self) -> Link:
-        """Somebody who comes; unless the front end wants something else meanwhile."""
-        deadline = Deadline(self._boot.timeout_s)
+        """The next worker that connects, unless the front end regroups meanwhile."""
+        deadline = Deadline(self._config.timeout_s)
         while not self._listener.visited(min(_LOOK_S, deadline.left_s)) and deadline.left_s:
             self._front.look()
         return self._listener.accept(min(_GREETING_S, deadline.left_s))
 
     def close(self) -> None:
-        """Send away whoever came and was not seen."""
+        """Hang up on workers that came and were not waited for."""
         for link in self._came.values():
             link.close()
 
     def _connect(self, name: str) -> Link:
-        boot = self._boot
-        return connect(self._addresses[name], name=boot.name, secret=boot.secret, timeout_s=boot.timeout_s)
+        config = self._config
+        return connect(
+            self._addresses[name], name=config.name, secret=config.secret, timeout_s=config.timeout_s
+        )
 
     def _sender(self, link: Link, use: str) -> Sender:
-        boot = self._boot
-        return link.sender(use, network=boot.network, timeout_s=boot.timeout_s, spin_s=boot.spin_s)
+        config = self._config
+        return link.sender(use, network=config.network, timeout_s=config.timeout_s, spin_s=config.spin_s)
 
     def _receiver(self, link: Link, use: str, message_bytes: int, slots: int | None = None) -> Receiver:
-        boot = self._boot
-        messages = 2 if boot.streams else self._partition.chunks
+        config = self._config
+        messages = 2 if config.streams else self._partition.chunks
         return link.receiver(
             use,
             message_bytes=message_bytes,
-            slots=slots or messages * boot.batches + _SPARE_SLOTS,
-            network=boot.network,
-            timeout_s=boot.timeout_s,
-            spin_s=boot.spin_s,
+            slots=slots or messages * config.batches + _SPARE_SLOTS,
+            network=config.network,
+            timeout_s=config.timeout_s,
+            spin_s=config.spin_s,
         )

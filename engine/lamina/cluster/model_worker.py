@@ -6,32 +6,30 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lamina.cluster.boot import Boot, Weights
-from lamina.cluster.collective import Ranks
+from lamina.cluster.channels import AttentionChannels, Route, StageChannels, TensorParallelGroup
+from lamina.cluster.config import Weights, WorkerConfig
+from lamina.cluster.front_end import FrontEnd
+from lamina.cluster.heartbeat import Heartbeat
 from lamina.cluster.meeting import Meeting
-from lamina.cluster.pulse import Pulse
-from lamina.cluster.ring import Ring
-from lamina.cluster.wires import Route, Wires
-from lamina.cluster.worker import Front, Plan
+from lamina.cluster.messages import ChosenTokens, Plan
 from lamina.convert import Conversion
 from lamina.fhbn import Listener
 from lamina.model import Prefill
 from lamina.model.prefill import CHUNK, Passed
-from lamina.pipeline import Choice, Recorder, Roster, Turn
-from lamina.pipeline.change import Ints
+from lamina.pipeline import BatchRows, Choice, Recorder, Turn
+from lamina.pipeline.batch_delta import Ints
 
 
 class Lane:
     """One batch, as far as this worker has come with it."""
 
     def __init__(self, cycle: int) -> None:
-        self.roster = Roster()
+        self.rows = BatchRows()
         self.cycle = cycle
         self.plan: Plan | None = None
         self.tokens: Ints | None = None  # chosen here, in this cycle
@@ -49,41 +47,41 @@ class ModelRole:
 
     def __init__(
         self,
-        boot: Boot,
+        config: WorkerConfig,
         conversion: Conversion,
         weights: Weights,
-        front: Front,
+        front: FrontEnd,
         recorder: Recorder,
-        pulse: Pulse,
+        heartbeat: Heartbeat,
     ) -> None:
-        self._boot, self._front, self._recorder, self._pulse = boot, front, recorder, pulse
-        self._schedule, self._partition = boot.schedule, boot.deal
-        self._place, self._rank = divmod(boot.number, self._partition.ranks)
-        self._ranks = Ranks(self._rank, self._partition.ranks, pulse)
+        self._config, self._front, self._recorder, self._heartbeat = config, front, recorder, heartbeat
+        self._schedule, self._partition = config.schedule, config.partition
+        self._place, self._rank = divmod(config.number, self._partition.ranks)
+        self._group = TensorParallelGroup(self._rank, self._partition.ranks, heartbeat)
         sharded = conversion.sharded(self._partition.ranks)
         self._attentions = sharded.attentions
         if isinstance(weights, list):
             self._slices = weights
         else:
-            self._slices = sharded.bind(weights, self._rank, self._ranks, backend=boot.backend)
+            self._slices = sharded.bind(weights, self._rank, self._group, backend=config.backend)
         self._heads = (self._attentions[0].heads, self._attentions[0].head_dim)
         self._dtype = conversion.dtype
         mine = self._schedule.slices_of(self._place)
         self._layers = range(mine.start, min(mine.stop, len(self._attentions)))
         self._prefill = self._prefilling(conversion, weights)
         self._lanes = self._begun()
-        self._wires = Wires(self._partition, self._rank)
-        self._ring = Ring(conversion, self._heads[0], boot.most_rows)
+        self._attention_channels = AttentionChannels(self._partition, self._rank)
+        self._stage_channels = StageChannels(conversion, self._heads[0], config.most_rows)
 
     def _begun(self) -> list[Lane]:
-        return [Lane(self._front.call.cycle - 1) for _ in range(self._boot.batches)]
+        return [Lane(self._front.call.cycle - 1) for _ in range(self._config.batches)]
 
     def _prefilling(self, conversion: Conversion, weights: Weights) -> Prefill | None:
-        if self._boot.decode_only:
+        if self._config.decode_only:
             return None
         # Compiled for a batch's size, slices would be compiled again for every prompt's length.
         plain = self._slices
-        if self._boot.backend != "python":
+        if self._config.backend != "python":
             assert not isinstance(weights, list)
             plain = conversion.bind(weights)
         part = slice(self._layers.start, self._layers.stop)
@@ -91,28 +89,28 @@ class ModelRole:
 
     def meet(self, listener: Listener, addresses: dict[str, str]) -> None:
         """Open the channels to attention workers, other ranks, and the places before and after."""
-        with closing(Meeting(self._boot, self._front, listener, addresses)) as meeting:
-            meeting.of_model_worker(self._wires, self._ranks, self._ring)
+        with closing(Meeting(self._config, self._front, listener, addresses)) as meeting:
+            meeting.of_model_worker(self._attention_channels, self._group, self._stage_channels)
 
     def part(self) -> None:
         """Close them all."""
-        for channels in (self._wires, self._ranks, self._ring):
+        for channels in (self._attention_channels, self._group, self._stage_channels):
             channels.close()
 
     def regroup(self) -> None:
         """Forget the batches: the front end tells of everybody in them."""
         self._front.left_over()
         # There may be more attention workers than before.
-        self._boot = replace(self._boot, partition=self._front.call.partition)
-        self._partition = self._boot.deal
-        self._wires = Wires(self._partition, self._rank)
+        self._config = replace(self._config, partition=self._front.call.partition)
+        self._partition = self._config.partition
+        self._attention_channels = AttentionChannels(self._partition, self._rank)
         self._lanes = self._begun()
-        self._pulse.stop()
+        self._heartbeat.stop()
 
     @property
     def network(self) -> str:
         """What moves the messages."""
-        return self._wires.network
+        return self._attention_channels.network
 
     def work(self) -> None:
         """Turn by turn, until the front end wants no more."""
@@ -133,12 +131,12 @@ class ModelRole:
             plan = self._front.plan(turn.batch, cycle)
             if lane.active:
                 if self._elsewhere(turn.batch, cycle, -1) and not self._elsewhere(turn.batch, cycle, 0):
-                    lane.tokens = self._ring.tokens()
-                lane.roster.advance(lane.tokens)
+                    lane.tokens = self._stage_channels.tokens()
+                lane.rows.advance(lane.tokens)
             lane.cycle, lane.plan, lane.tokens = cycle, plan, None
-            lane.roster.apply(plan.change)
-            lane.routes = self._wires.routes(lane.roster.pools)
-            if plan.change.prompts and (
+            lane.rows.apply(plan.delta)
+            lane.routes = self._attention_channels.routes(lane.rows.pools)
+            if plan.delta.prompts and (
                 self._schedule.stages > 1 or not self._elsewhere(turn.batch, cycle, 0)
             ):
                 self._prompts(plan)
@@ -152,83 +150,80 @@ class ModelRole:
     def _prompts(self, plan: Plan) -> None:
         """The KV of those who join, for the layers that are here."""
         assert self._prefill
-        joined = plan.change.joined
+        joined = plan.delta.joined
         columns = (joined.name, joined.shared, joined.pool)
         everybody = frozenset(range(self._partition.workers))
         for name, known, pool in zip(*(column.tolist() for column in columns), strict=True):
-            if name not in plan.change.prompts:
+            if name not in plan.delta.prompts:
                 continue
-            text = torch.from_numpy(plan.change.prompts[name][:-1].astype(np.int64))
+            text = torch.from_numpy(plan.delta.prompts[name][:-1].astype(np.int64))
             to = everybody if self._partition.along == "heads" else frozenset({pool})
             if name in plan.partial:
                 to &= plan.lacking
             tokens = min(CHUNK, len(text))
-            self._pulse.start("prompt", tokens)
+            self._heartbeat.start("prompt", tokens)
 
             def deliver(  # what comes first says which layer it is
                 _: int, begin: int, k: Tensor, v: Tensor, known: int = known, to: frozenset[int] = to
             ) -> None:
-                self._pulse.stop()
-                self._wires.prompt(to, max(known - begin, 0), k, v)
-                self._pulse.start("prompt", len(k))
+                self._heartbeat.stop()
+                self._attention_channels.prompt(to, max(known - begin, 0), k, v)
+                self._heartbeat.start("prompt", len(k))
 
             before: Iterator[Passed] | None = None
             if self._layers.start > 0:
-                before = self._ring.prompt(self._layers.start)
+                before = self._stage_channels.prompt(self._layers.start)
             for passed in self._prefill.run(text, before, deliver):
-                self._pulse.stop()
+                self._heartbeat.stop()
                 if self._layers.stop < len(self._attentions):
-                    self._ring.pass_on(passed)
-                self._pulse.start("prompt", tokens)
-            self._pulse.stop()
+                    self._stage_channels.pass_on(passed)
+                self._heartbeat.start("prompt", tokens)
+            self._heartbeat.stop()
 
     def _run(self, lane: Lane, turn: Turn) -> None:
         batch, cycle, number, _ = turn
         attended: Tensor | None = None
         if number == 0:
-            lane.context = torch.from_numpy(lane.roster.tokens), torch.from_numpy(lane.roster.positions)
+            lane.context = torch.from_numpy(lane.rows.tokens), torch.from_numpy(lane.rows.positions)
         else:
             if self._elsewhere(batch, cycle, number - 1):
-                lane.context = self._ring.context(number)
-            attended = self._wires.collect(lane.routes, (len(lane.roster), *self._heads), self._dtype)
-        self._pulse.start("slice", len(lane.roster))
+                lane.context = self._stage_channels.context(number)
+            attended = self._attention_channels.collect(
+                lane.routes, (len(lane.rows), *self._heads), self._dtype
+            )
+        self._heartbeat.start("slice", len(lane.rows))
         started = time.monotonic_ns()
         if number < len(self._attentions):
             self._slice(lane, number, attended)
             if self._elsewhere(batch, cycle, number + 1):
-                self._ring.send(*lane.context)
+                self._stage_channels.send(*lane.context)
             self._note(lane, turn, started)
         else:
-            choice = lane.roster.choose(self._slices[number].logits(lane.context, attended))
+            choice = lane.rows.choose(self._slices[number].logits(lane.context, attended))
             self._note(lane, turn, started)
             self._land(lane, turn, choice)
 
     def _slice(self, lane: Lane, number: int, attended: Tensor | None) -> None:
         piece = self._slices[number]
         q, state = piece.query(lane.context, attended)
-        if self._boot.streams:
-            self._wires.send(lane.routes, q, None)
+        if self._config.streams:
+            self._attention_channels.send(lane.routes, q, None)
         k, v, state = piece.keyvalue(state)
-        self._wires.send(lane.routes, None if self._boot.streams else q, (k, v))
+        self._attention_channels.send(lane.routes, None if self._config.streams else q, (k, v))
         lane.context = piece.rest(state)
 
     def _land(self, lane: Lane, turn: Turn, choice: Choice) -> None:
         """The tokens: kept for the next iteration or sent to where that begins, and told to the front end."""
         lane.tokens = choice.tokens
         if self._elsewhere(turn.batch, turn.cycle + 1, 0):
-            self._ring.send(torch.from_numpy(choice.tokens))
+            self._stage_channels.send(torch.from_numpy(choice.tokens))
         if self._rank > 0:
             return  # all ranks have chosen the same
-        message: dict[str, Any] = {"landed": turn.batch, "tokens": choice.tokens.tobytes()}
-        if choice.revealed:
-            message["revealed"] = {
-                name: [list(column.shape), column.tobytes()] for name, column in vars(choice.revealed).items()
-            }
-        self._front.say(message)
+        self._front.send(ChosenTokens(turn.batch, choice.tokens, choice.revealed))
 
     def _note(self, lane: Lane, turn: Turn, started_ns: int) -> None:
         assert lane.plan
-        self._pulse.stop()
+        self._heartbeat.stop()
         self._recorder.note(
             turn.batch, lane.plan.iteration, turn.cycle, turn.slice, started_ns, time.monotonic_ns()
         )

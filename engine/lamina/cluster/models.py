@@ -3,84 +3,114 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
-from lamina.cluster.boot import Weights
+from lamina.cluster.config import ModelSource, Weights
 from lamina.pipeline.arenas import arena_shape
-from lamina.pipeline.options import CoreOptions
-from lamina.pipeline.original import original_of
+from lamina.pipeline.options import CoreOptions, EngineError, original_of
 
 if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
     from lamina.convert import Conversion
 
 
+def source_of(model: Any, options: CoreOptions) -> ModelSource:
+    """The model that an engine was given, as workers can load or inherit it where they are."""
+    if options.place.type != "cpu":
+        raise EngineError(
+            "layout-device-unsupported",
+            "workers run on CPUs only: leave device out, or leave layout out",
+        )
+    if options.overcommit:
+        raise EngineError(
+            "layout-overcommit-unsupported",
+            "overcommit is for an engine in one process: leave it out, or leave layout out",
+        )
+    source: str | dict[str, Any]
+    if isinstance(model, str | os.PathLike):
+        path = Path(model).resolve()
+        if not path.exists():
+            raise EngineError("model-not-found", f"there is no model at {path}: give a folder or config.json")
+        source = str(path)
+    elif isinstance(model, dict):
+        source = model
+    elif hasattr(model, "to_dict") and not isinstance(model, torch.nn.Module):
+        source = json.loads(json.dumps(model.to_dict(), default=str))
+    else:
+        raise EngineError(
+            "layout-model-object",
+            "workers load the model themselves: give its folder or its config, not a model object",
+        )
+    dtype = str(options.dtype).removeprefix("torch.") if options.dtype else None
+    return ModelSource(source, dtype, options.rope, options.load_format)
+
+
 def without_scipy() -> None:
-    """In a process that runs nothing but workers, before transformers is loaded: it would load scipy, for
-    losses of models that find objects in pictures, and that takes a second.
+    """Keep transformers from loading scipy in a process that only runs workers.
+
+    It is for losses of object detection models, and takes a second to load.
     """
     if "scipy" not in sys.modules:
         sys.modules["scipy"] = None  # type: ignore[assignment]  # as for importlib: there is none
 
 
 class Models:
-    """A model is described as the front end does: source, dtype, rope, load_format, whole."""
+    """Conversions and weights by the source that was asked for."""
 
     def __init__(self) -> None:
         self._conversions: dict[str, Conversion] = {}
         self._weights: dict[str, Weights] = {}
 
-    def conversion(self, model: dict[str, Any]) -> Conversion:
-        """Cut at its attention operators."""
+    def conversion(self, model: ModelSource) -> Conversion:
+        """The model, cut at its attention operators."""
         from lamina.convert import convert
 
-        key = _key(model, "source", "dtype", "rope")
+        key = _key(msgspec.structs.replace(model, load_format="dummy", whole=True))
         if key not in self._conversions:
-            dtype = model["dtype"] and getattr(torch, model["dtype"])
-            conversion = convert(_source(model["source"]), dtype=dtype, rope=model["rope"])
+            dtype = model.dtype and getattr(torch, model.dtype)
+            conversion = convert(_loadable(model), dtype=dtype, rope=model.rope)
             arena_shape(conversion)
             self._conversions[key] = conversion
         return self._conversions[key]
 
-    def weights(self, model: dict[str, Any]) -> Weights:
+    def weights(self, model: ModelSource) -> Weights:
         """As workers want them: bound to slices, or the model that each takes its part of."""
-        key = _weights_key(model)
+        key = _key(model)
         if key not in self._weights:
             # One at a time: a front end that serves another model has no use for the last one's weights.
             self._weights.clear()
             conversion = self.conversion(model)
-            options = CoreOptions(load_format=model["load_format"])
-            original = original_of(_source(model["source"]), conversion, options)
+            options = CoreOptions(load_format=model.load_format)
+            original = original_of(_loadable(model), conversion, options)
             # Slices that all workers have alike are bound once, and in memory once.
-            self._weights[key] = conversion.bind(original) if model["whole"] else original
+            self._weights[key] = conversion.bind(original) if model.whole else original
         return self._weights[key]
 
-    def has_weights(self, model: dict[str, Any]) -> bool:
+    def has_weights(self, model: ModelSource) -> bool:
         """Whether they are loaded."""
-        return _weights_key(model) in self._weights
+        return _key(model) in self._weights
 
 
-def _source(source: str | dict[str, Any]) -> Any:
-    """A path, or a config as it was sent."""
-    if isinstance(source, dict):
-        import transformers
+def _loadable(model: ModelSource) -> Path | PretrainedConfig:
+    if isinstance(model.source, str):
+        return Path(model.source)
+    import transformers
 
-        return transformers.AutoConfig.for_model(**source)
-    return Path(source)
-
-
-def _weights_key(model: dict[str, Any]) -> str:
-    return _key(model, "source", "dtype", "rope", "load_format", "whole")
+    return transformers.AutoConfig.for_model(**model.source)
 
 
-def _key(model: dict[str, Any], *names: str) -> str:
-    """What was asked for, and of files the state they are in: they may be others' next time."""
+def _key(model: ModelSource) -> str:
+    """What was asked for, and the state of its files: they may have been replaced since."""
     files: list[Path] = []
-    if isinstance(model["source"], str):
-        path = Path(model["source"])
+    if isinstance(model.source, str):
+        path = Path(model.source)
         files = sorted(path.iterdir()) if path.is_dir() else [path]
-    states = [(each.name, each.stat().st_mtime_ns, each.stat().st_size) for each in files if each.is_file()]
-    return json.dumps([states, *(model[name] for name in names)], sort_keys=True)
+    states = [(file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.is_file()]
+    return json.dumps([states, msgspec.to_builtins(model)], sort_keys=True)

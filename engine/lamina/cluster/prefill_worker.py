@@ -5,17 +5,17 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lamina.cluster.boot import Boot, Weights
+from lamina.cluster.config import Weights, WorkerConfig
+from lamina.cluster.front_end import FrontEnd
+from lamina.cluster.heartbeat import Heartbeat
+from lamina.cluster.kv_pull import CALLED_OFF, PieceHeader, piece_tokens
 from lamina.cluster.meeting import Meeting
-from lamina.cluster.pulling import CALLED_OFF, Head, piece_tokens
-from lamina.cluster.pulse import Pulse
-from lamina.cluster.worker import Front
+from lamina.cluster.messages import Compute, Forget, PrefillFailed
 from lamina.convert import Conversion
 from lamina.fhbn import ChannelError, Listener
 from lamina.fhbn.channel import Sender
@@ -26,7 +26,7 @@ _FOREVER_S = 1e9
 
 
 @dataclass
-class Order:
+class PrefillJob:
     """A sequence whose KV is to be computed: of the tokens from `shared` on, for some attention workers."""
 
     name: int
@@ -38,25 +38,25 @@ class Order:
 
 
 @dataclass
-class Orders:
+class PrefillJobs:
     """What the front end has asked for, in that order; also of what it has given up, others must hear."""
 
-    front: Front
+    front: FrontEnd
     layers: int
-    _waiting: dict[int, Order] = field(default_factory=dict)
-    _current: Order | None = None
+    _waiting: dict[int, PrefillJob] = field(default_factory=dict)
+    _current: PrefillJob | None = None
 
-    def next(self) -> Order:
+    def next(self) -> PrefillJob:
         """Wait for one."""
         while not self._waiting:
-            self._take(self.front.hear(wait=True))
+            self._take(self.front.job(wait=True))
         self._current = self._waiting.pop(next(iter(self._waiting)))
         self.listen()
         return self._current
 
     def listen(self) -> None:
         """Hear what has been said."""
-        while message := self.front.hear(wait=False):
+        while message := self.front.job(wait=False):
             self._take(message)
 
     def clear(self) -> None:
@@ -64,18 +64,16 @@ class Orders:
         self._waiting.clear()
         self._current = None
 
-    def _take(self, message: dict[str, Any] | None) -> None:
+    def _take(self, message: Compute | Forget | None) -> None:
         assert message
-        if "compute" in message:
-            text = torch.from_numpy(np.frombuffer(message["text"], np.int32).astype(np.int64))
-            name, shared = message["compute"], message["shared"]
-            left = self.layers * (len(text) - shared)
-            self._waiting[name] = Order(name, text, shared, message["to"], left)
-        else:
-            name = message["forget"]
-            for order in (self._current, self._waiting.get(name)):
-                if order and order.name == name:
-                    order.wanted = False
+        if isinstance(message, Compute):
+            text = torch.from_numpy(message.text.astype(np.int64))
+            left = self.layers * (len(text) - message.shared)
+            self._waiting[message.name] = PrefillJob(message.name, text, message.shared, message.to, left)
+            return
+        for job in (self._current, self._waiting.get(message.name)):
+            if job and job.name == message.name:
+                job.wanted = False
 
 
 class PrefillRole:
@@ -85,18 +83,23 @@ class PrefillRole:
     """
 
     def __init__(
-        self, boot: Boot, conversion: Conversion, weights: Weights, front: Front, pulse: Pulse
+        self,
+        config: WorkerConfig,
+        conversion: Conversion,
+        weights: Weights,
+        front: FrontEnd,
+        heartbeat: Heartbeat,
     ) -> None:
-        self._boot, self._front, self._pulse = boot, front, pulse
-        self._partition = boot.deal
+        self._config, self._front, self._heartbeat = config, front, heartbeat
+        self._partition = config.partition
         slices = weights if isinstance(weights, list) else conversion.bind(weights)
         self._prefill = Prefill(slices[:-1], conversion.attentions)
-        self._orders = Orders(front, len(conversion.attentions))
+        self._jobs = PrefillJobs(front, len(conversion.attentions))
         self._senders: dict[int, Sender] = {}
 
     def meet(self, listener: Listener, addresses: dict[str, str]) -> None:
         """Open the channels to all attention workers."""
-        with closing(Meeting(self._boot, self._front, listener, addresses)) as meeting:
+        with closing(Meeting(self._config, self._front, listener, addresses)) as meeting:
             meeting.of_prefill_worker(self.add)
 
     def add(self, worker: int, sender: Sender) -> None:
@@ -116,51 +119,51 @@ class PrefillRole:
 
     def regroup(self) -> None:
         """Be ready to begin again, with what is asked for from now on."""
-        self._orders.clear()
-        self._pulse.stop()
+        self._jobs.clear()
+        self._heartbeat.stop()
 
     def work(self) -> None:
         """Prompt by prompt, until the front end wants no more."""
         while True:
-            self._compute(self._orders.next())
+            self._compute(self._jobs.next())
 
-    def _compute(self, order: Order) -> None:
-        chunks = self._prefill.run(order.text, None, partial(self._deliver, order))
-        while order.wanted and order.left:
-            self._pulse.start("prompt")
+    def _compute(self, job: PrefillJob) -> None:
+        chunks = self._prefill.run(job.text, None, partial(self._deliver, job))
+        while job.wanted and job.left:
+            self._heartbeat.start("prompt")
             try:
                 next(chunks)
             except ChannelError:
                 raise
             except Exception as error:
                 # Nothing is lost but this prompt, as when it is computed in one process.
-                if order.left:
-                    self._front.say({"failed_prompt": order.name, "why": str(error)})
+                if job.left:
+                    self._front.send(PrefillFailed(job.name, str(error)))
                 break
             finally:
-                self._pulse.stop()
-            self._orders.listen()
-        if order.left:
-            for worker in order.to:
-                self._send(worker, Head(order.name, CALLED_OFF, 0))
+                self._heartbeat.stop()
+            self._jobs.listen()
+        if job.left:
+            for worker in job.to:
+                self._send(worker, PieceHeader(job.name, CALLED_OFF, 0))
 
-    def _deliver(self, order: Order, layer: int, begin: int, k: Tensor, v: Tensor) -> None:
+    def _deliver(self, job: PrefillJob, layer: int, begin: int, k: Tensor, v: Tensor) -> None:
         """What of a chunk and layer is not shared, in pieces, to all in turns."""
-        self._pulse.stop()  # whoever waits does not work
-        first = max(order.shared - begin, 0)
-        heads = {worker: self._heads(worker) for worker in order.to}
-        most = piece_tokens(2 * k[0, heads[order.to[0]]].nbytes)
+        self._heartbeat.stop()  # whoever waits does not work
+        first = max(job.shared - begin, 0)
+        heads = {worker: self._heads(worker) for worker in job.to}
+        most = piece_tokens(2 * k[0, heads[job.to[0]]].nbytes)
         for start in range(first, len(k), most):
             rows = slice(start, start + most)
-            for worker in order.to:
-                parts = (each[rows, heads[worker]].contiguous() for each in (k, v))
-                self._send(worker, Head(order.name, layer, begin + start), *parts)
-        order.left -= max(len(k) - first, 0)
-        self._pulse.start("prompt")
+            for worker in job.to:
+                parts = (item[rows, heads[worker]].contiguous() for item in (k, v))
+                self._send(worker, PieceHeader(job.name, layer, begin + start), *parts)
+        job.left -= max(len(k) - first, 0)
+        self._heartbeat.start("prompt")
 
     def _heads(self, worker: int) -> slice:
         mine = self._partition.of_worker(worker)
         return slice(mine.start, mine.stop)
 
-    def _send(self, worker: int, head: Head, *parts: Tensor) -> None:
-        self._senders[worker].send(head.said(), *parts, timeout_s=_FOREVER_S)
+    def _send(self, worker: int, head: PieceHeader, *parts: Tensor) -> None:
+        self._senders[worker].send(head.to_wire(), *parts, timeout_s=_FOREVER_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from lamina.cluster.layout import Layout
-from lamina.cluster.workplace import Workplace
+from lamina.cluster.machine import Workplace
 from lamina.pipeline import EngineError, Partition
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.options import require_count

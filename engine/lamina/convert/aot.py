@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from torch.export import Dim, export
 
 from lamina.convert.bind import BoundSlice
-from lamina.convert.classes import SliceClass
 from lamina.convert.codegen import (
     Code,
     describe_spec,
@@ -39,6 +38,7 @@ from lamina.convert.codegen import (
 )
 from lamina.convert.errors import ConversionError, in_short
 from lamina.convert.program import Name
+from lamina.convert.slices import SliceClass
 from lamina.convert.spec import BATCH, Spec
 from lamina.convert.trace import MOST_REQUESTS
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lamina.convert.classes import SliceClass
 from lamina.convert.errors import ConversionError, in_short
 from lamina.convert.packed import packed
+from lamina.convert.slices import SliceClass
 
 Context = tuple[Tensor, ...]
 State = Any

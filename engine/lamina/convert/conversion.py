@@ -11,7 +11,6 @@ import torch
 from torch import fx
 from transformers import PreTrainedModel
 
-from lamina.convert.classes import classify
 from lamina.convert.constants import constants_of, tables_in
 from lamina.convert.errors import ConversionError
 from lamina.convert.fused import split_fused
@@ -19,7 +18,7 @@ from lamina.convert.normalise import normalise
 from lamina.convert.partition import partition
 from lamina.convert.sharding import Sharded, shard
 from lamina.convert.sliced import SlicedModel
-from lamina.convert.slices import draft_slices
+from lamina.convert.slices import slices_of
 from lamina.convert.source import Source, build_on_meta, open_source
 from lamina.convert.spec import BATCH, spec_of
 from lamina.convert.trace import Traced, trace
@@ -120,7 +119,7 @@ def _cut_anew(
         _graph[architecture] = traced, logits
     traced, logits = _graph[architecture]
     parts = partition(traced, rope, source.label)
-    slices, classes = classify(draft_slices(traced, logits, parts))
+    slices, classes = slices_of(traced, logits, parts)
     for cut, before in zip(parts.cut_bytes, slices, strict=False):
         # The context that is handed on is exactly the cut that was paid for.
         assert cut == sum(value.bytes for value in before.carried)

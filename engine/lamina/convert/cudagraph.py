@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from lamina.convert.bind import BoundSlice, bind_python
-from lamina.convert.classes import SliceClass
 from lamina.convert.errors import ConversionError
 from lamina.convert.program import Program
+from lamina.convert.slices import SliceClass
 from lamina.convert.spec import BATCH, Spec
 
 # Doubling up to 16, then in steps: less than a third of what runs is padding.

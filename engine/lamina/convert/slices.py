@@ -6,13 +6,15 @@ are computed, and attention over the earlier tokens runs while the rest is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import fx
 
+from lamina.convert.codegen import Code, describe_spec, slice_source
 from lamina.convert.normalise import op_name
 from lamina.convert.partition import Partition
 from lamina.convert.program import Instruction, Name, Piece, Program, Value
@@ -39,36 +41,70 @@ class Slice:
     """One of the n+1 pieces that the model falls into between its attention operators."""
 
     index: int
-    class_index: int
     program: Program
     weights: tuple[Name, ...]  # the constants that fill the program's weights, in their order
     carried: tuple[Carried, ...]  # what `rest` gives, in its order: the context of the next slice
+    class_index: int = -1  # once slices of the same structure are known
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A slice before slices of the same structure are found."""
+class SliceClass:
+    """A structure that one or more slices have."""
 
-    program: Program
-    weights: tuple[Name, ...]
-    carried: tuple[Carried, ...]
+    index: int
+    program: Program = field(repr=False)  # its first slice's; others have equal ones
+    code: Code = field(repr=False)
+    members: tuple[int, ...]
+
+    @property
+    def source(self) -> str:
+        """The Python source that the default backend runs."""
+        return self.code.text
+
+    @cached_property
+    def bind(self) -> Callable[..., tuple[Callable[..., Any], ...]]:
+        """Compiled source: takes a device and the weights, gives the functions of the pieces."""
+        compiled: Callable[..., tuple[Callable[..., Any], ...]]
+        compiled = self.code.function("bind", f"<slice class {self.index}>")
+        return compiled
 
 
-def draft_slices(traced: Traced, logits: fx.Node, parts: Partition) -> list[Draft]:
-    """Every slice's program; context values are in the order in which the next slice uses them first."""
+Classified = tuple[tuple[Slice, ...], tuple[SliceClass, ...]]
+
+
+def slices_of(traced: Traced, logits: fx.Node, parts: Partition) -> Classified:
+    """The slices and their classes; context values are in the order of their first use by the next slice."""
     order = {node: number for number, node in enumerate(traced.graph.nodes)}
     last = len(parts.attentions)
     members: list[set[fx.Node]] = [set() for _ in range(last + 1)]
     for node, index in parts.slice_of.items():
         if node.op == "call_function":
             members[index].add(node)
-    drafts: list[Draft] = []
+    slices: list[Slice] = []
     following: list[fx.Node] = [logits]
     for index in range(last, -1, -1):
         builder = _Builder(traced, parts, order, members[index], index)
-        draft, following = builder.build(following)
-        drafts.append(draft)
-    return drafts[::-1]
+        one, following = builder.build(following)
+        slices.append(one)
+    return _classify(slices[::-1])
+
+
+def _classify(slices: list[Slice]) -> Classified:
+    """Group slices by their generated source, what it calls, and the shape of everything that goes in."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    codes: list[Code] = []
+    for one in slices:
+        code = slice_source(one.program)
+        codes.append(code)
+        attended = () if one.program.attended is None else (one.program.attended,)
+        given = [describe_spec(value.spec) for value in (*one.program.context, *attended)]
+        groups.setdefault((code.text, *sorted(code.operators), *given), []).append(one.index)
+    classes = tuple(
+        SliceClass(number, slices[members[0]].program, codes[members[0]], tuple(members))
+        for number, members in enumerate(groups.values())
+    )
+    class_of = {member: kind.index for kind in classes for member in kind.members}
+    return tuple(replace(one, class_index=class_of[one.index]) for one in slices), classes
 
 
 class _Builder:
@@ -87,7 +123,7 @@ class _Builder:
         self._specs: dict[Name, Spec] = {}
         self._code: list[Instruction] = []
 
-    def build(self, following: list[fx.Node]) -> tuple[Draft, list[fx.Node]]:
+    def build(self, following: list[fx.Node]) -> tuple[Slice, list[fx.Node]]:
         """The slice that gives the values of `following`, and the values it must be given itself."""
         pieces: list[Piece] = []
         if self._attended is None:  # both are always given at the start of a step, used or not
@@ -112,7 +148,7 @@ class _Builder:
             self._specs[value_.name] = value_.spec
         program = Program(context, attended, weights, tuple(pieces), self._specs)
         carried = tuple(self._carried(node) for node in following) if len(pieces) > 1 else ()
-        return Draft(program, tuple(Name(node.name) for node in self._weights), carried), given
+        return Slice(self._index, program, tuple(Name(node.name) for node in self._weights), carried), given
 
     def _carried(self, node: fx.Node) -> Carried:
         free = node in {self._traced.tokens, self._traced.positions}

@@ -124,7 +124,10 @@ class Control:
         """Send a message of what msgpack has. `between` is called now and then while the peer does not take
         it; what it raises ends the connection, since half a message may be out.
         """
-        body = msgpack.packb(message)
+        self.send(msgpack.packb(message), deadline, between)
+
+    def send(self, body: bytes, deadline: Deadline, between: Callable[[], None] | None = None) -> None:
+        """Send a message that is encoded already."""
         if len(body) > MOST_MESSAGE_BYTES:
             raise ValueError(f"a control message has up to {MOST_MESSAGE_BYTES:,} bytes, not {len(body):,}")
         code = self._code(self._own, self._said, body)
@@ -136,7 +139,12 @@ class Control:
 
         A message that is not whole in time stays, and can be heard later. What the peer refuses is raised.
         """
-        message = self._checked(deadline)
+        body = self.receive(deadline)
+        try:
+            message = self._decoded(body)
+        except HandshakeError:
+            self.close()
+            raise
         if "refused" in message:
             reason = field(message, "refused", str, self.peer)
             raise RefusedError("channel-refused", f"{self.peer} refuses: {reason}")
@@ -146,7 +154,8 @@ class Control:
         """Tell the peer, which waits for another message, that it will not come, and why."""
         self.say({"refused": sentence}, deadline)
 
-    def _checked(self, deadline: Deadline) -> dict[str, Any]:
+    def receive(self, deadline: Deadline) -> bytes:
+        """Receive a message as it was encoded."""
         try:
             (length,) = _LENGTH.unpack(self._peek(_LENGTH.size, deadline))
             if length > MOST_MESSAGE_BYTES:
@@ -160,7 +169,7 @@ class Control:
                     "channel-message", f"a control message of {self.peer} was changed on its way"
                 )
             self._heard += 1
-            return self._decoded(body)
+            return bytes(body)
         except HandshakeError:
             self.close()
             raise

@@ -14,15 +14,13 @@ from lamina.fhbn.place import Place
 from lamina.fhbn.terms import Terms
 
 # From best to worst; `auto` takes the first that both ends have. The others are taken when they are asked
-# for: NCCL moves device memory only, RDMA devices of two machines may be on different networks, and softnic
-# is a test bench.
+# for: RDMA devices of two machines may be on different networks, and softnic is a test bench.
 _MODULES = {
     "shm": "lamina.fhbn.shm",
     "verbs": "lamina.fhbn.verbs",
     "mlx5": "lamina.fhbn.mlx5",
     "softnic": "lamina.fhbn.softnic",
     "gloo": "lamina.fhbn.gloo",
-    "nccl": "lamina.fhbn.nccl",
 }
 _AUTOMATIC = ("shm", "gloo")
 # Those whose ends can be operations on a GPU's stream, and why the others' cannot be.
@@ -31,11 +29,14 @@ _ON_THE_HOST = {
     "verbs": "the host posts its messages, and none can be operations on a GPU's stream: ask for mlx5, which "
     "takes a ConnectX on each side",
 }
-NETWORKS = ("auto", *_MODULES)
+NETWORKS = ("auto", *_MODULES)  # of workers
 
 
 class Engine(Protocol):
-    """A module. The two calls run at the same time, one in each process, and talk by `control`."""
+    """A module. `receiver` and `sender` run at the same time, one in each process, and talk by `control`."""
+
+    NEEDS: str  # what it takes, for people
+    VERIFIED: str  # on what hardware it was
 
     def missing(self, here: Place, there: Place) -> str | None:
         """Why this process cannot use it with that place, in words that follow "because"; None if it can."""
@@ -50,6 +51,16 @@ class Engine(Protocol):
         ...
 
 
+def add(name: str, module: str) -> None:
+    """Let channels be asked for over an engine from elsewhere, such as one that is only compared with."""
+    _MODULES[name] = module
+
+
+def names() -> tuple[str, ...]:
+    """What a channel's network may be, added engines included."""
+    return "auto", *_MODULES
+
+
 def engine(name: str) -> Engine:
     """Of this name; its packages are loaded now."""
     return cast(Engine, importlib.import_module(_MODULES[name]))
@@ -57,25 +68,25 @@ def engine(name: str) -> Engine:
 
 def require_network(network: str) -> None:
     """ValueError unless it names an engine, or leaves the choice to us."""
-    if network not in NETWORKS:
-        raise ValueError(f"network '{network}' is unknown: give one of {', '.join(NETWORKS)}")
+    if network not in names():
+        raise ValueError(f"network '{network}' is unknown: give one of {', '.join(names())}")
 
 
 def usable(network: str, here: Place, there: Place, *, on_stream: bool = False) -> list[str]:
     """Engines this end can use there, best first; HandshakeError if it is none."""
-    names = _AUTOMATIC if network == "auto" else (network,)
-    reasons = {name: engine(name).missing(here, there) for name in names}
+    asked = _AUTOMATIC if network == "auto" else (network,)
+    reasons = {name: engine(name).missing(here, there) for name in asked}
     if on_stream:
         reasons |= {
             name: _ON_THE_HOST.get(name, "it has no ends on a GPU's stream")
-            for name in names
+            for name in asked
             if name not in _ON_STREAMS
         }
-    found = [name for name, reason in reasons.items() if reason is None]
-    if not found:
+    possible = [name for name, reason in reasons.items() if reason is None]
+    if not possible:
         why = "; ".join(f"{name} cannot be used because {reason}" for name, reason in reasons.items())
         raise HandshakeError("channel-network-unusable", why)
-    return found
+    return possible
 
 
 def best(ours: Sequence[str], theirs: Sequence[str]) -> str:

@@ -19,6 +19,9 @@ from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.place import Place
 from lamina.fhbn.terms import Terms
 
+NEEDS = "torch, and TCP between the two"
+VERIFIED = "yes"
+
 
 def missing(here: Place, there: Place) -> str | None:  # noqa: ARG001 - TCP goes anywhere
     """torch has it; whether its build has is seen when a channel is opened, for torch is slow to load."""

@@ -17,6 +17,9 @@ from lamina.fhbn.ring import Joined, new_ring
 from lamina.fhbn.terms import Terms
 from lamina.fhbn.verbs import connected, device, why_not
 
+NEEDS = "a ConnectX (provider mlx5), through libibverbs and libmlx5"
+VERIFIED = "not on hardware"
+
 
 def missing(here: Place, there: Place) -> str | None:  # noqa: ARG001 - a NIC reaches other machines, and its own
     """A ConnectX with a port that is up, and libmlx5."""

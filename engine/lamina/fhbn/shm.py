@@ -17,6 +17,9 @@ from lamina.fhbn.place import Place
 from lamina.fhbn.ring import attached, called, new_ring
 from lamina.fhbn.terms import Terms
 
+NEEDS = "two processes of one user on one machine"
+VERIFIED = "yes"
+
 
 def missing(here: Place, there: Place) -> str | None:
     """Memory is shared on one machine only."""

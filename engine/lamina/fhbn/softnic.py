@@ -22,6 +22,9 @@ from lamina.fhbn.place import Place
 from lamina.fhbn.ring import Joined, attached, called, new_ring
 from lamina.fhbn.terms import Terms
 
+NEEDS = "two processes of one user on one machine"
+VERIFIED = "a test bench"
+
 _REGISTERED = struct.Struct("<QQI")  # address, bytes, key
 # One for all channels of a process, while there are any. A fork has none: its parent's thread is not in it.
 _nics: WeakValueDictionary[int, SoftNic] = WeakValueDictionary()

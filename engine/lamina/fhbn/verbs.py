@@ -23,6 +23,9 @@ from lamina.fhbn.place import Place
 from lamina.fhbn.ring import Joined, called, new_ring
 from lamina.fhbn.terms import Terms
 
+NEEDS = "an RDMA device with an active port, through libibverbs"
+VERIFIED = "on soft-RoCE, not on a NIC"
+
 _VARIABLE = "LAMINA_RDMA_DEVICE"
 _ADDRESS = {
     "lid": int,

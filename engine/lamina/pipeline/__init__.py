@@ -1,28 +1,30 @@
-"""Batches on their way through workers: what they are told, in what order they work, what they recorded."""
+"""Batches on their way through workers: what workers are sent, their order of work, and their records."""
 
-from lamina.pipeline.change import Change, Joined, State
+from lamina.pipeline.batch_delta import BatchDelta, BatchSnapshot, Joined
+from lamina.pipeline.batch_rows import BatchRows, Choice, Landed, Revealed, Spent
 from lamina.pipeline.check import check_schedule
-from lamina.pipeline.keeper import Keeper
+from lamina.pipeline.kv_slots import KvSlots
 from lamina.pipeline.options import CoreOptions, EngineError
 from lamina.pipeline.partition import Partition
 from lamina.pipeline.records import Recorder, Records
-from lamina.pipeline.roster import Choice, Revealed, Roster
 from lamina.pipeline.schedule import Schedule, Turn
 
 __all__ = [
-    "Change",
+    "BatchDelta",
+    "BatchRows",
+    "BatchSnapshot",
     "Choice",
     "CoreOptions",
     "EngineError",
     "Joined",
-    "Keeper",
+    "KvSlots",
+    "Landed",
     "Partition",
     "Recorder",
     "Records",
     "Revealed",
-    "Roster",
     "Schedule",
-    "State",
+    "Spent",
     "Turn",
     "check_schedule",
 ]

@@ -20,14 +20,14 @@ def check_schedule(records: Records, schedule: Schedule) -> list[str]:
     That no worker did two things at once, that each did its work in the schedule's order and at its place,
     that nothing began before what it needs was done, and that no iteration lacks a part.
     """
-    found: list[str] = []
+    result: list[str] = []
     for number in range(len(records.workers)):
         mine = records.where(records.worker == number)
         for check in (_overlaps, _out_of_order, _misplaced):
-            found += list(check(mine, number, schedule))[:MOST_TOLD]
-    found += list(_too_early(records, schedule))[:MOST_TOLD]
-    found += list(_incomplete(records, schedule))[:MOST_TOLD]
-    return found
+            result += list(check(mine, number, schedule))[:MOST_TOLD]
+    result += list(_too_early(records, schedule))[:MOST_TOLD]
+    result += list(_incomplete(records, schedule))[:MOST_TOLD]
+    return result
 
 
 def _overlaps(mine: Records, number: int, _: Schedule) -> Iterator[str]:
@@ -88,7 +88,7 @@ def _incomplete(records: Records, schedule: Schedule) -> Iterator[str]:
     since = max(int(order[records.worker == number].min()) for number in np.unique(records.worker))
     since = max(since, schedule.clock(0, max(records.since, default=0), 0) * schedule.batches)
     newest = dict(
-        zip(*(each.tolist() for each in _of_each(records.batch, records.cycle, np.maximum)), strict=True)
+        zip(*(item.tolist() for item in _of_each(records.batch, records.cycle, np.maximum)), strict=True)
     )
     ends = records.where((records.slice == schedule.slices - 1) & ~of_attention)
     ended = set(zip(ends.batch.tolist(), ends.cycle.tolist(), strict=True))

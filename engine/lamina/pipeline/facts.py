@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion
     from lamina.convert.constants import Parameter
 
 
-@dataclass(frozen=True)
-class ModelFacts:
+class ModelFacts(msgspec.Struct, tag=True, frozen=True):
     """Sizes, as plain numbers that can be sent."""
 
     vocab_size: int
@@ -43,15 +43,6 @@ class ModelFacts:
             conversion.dtype.itemsize,
             sum(_bytes(one) for one in weights.values()),
         )
-
-    def said(self) -> dict[str, Any]:
-        """As msgpack takes it."""
-        return asdict(self)
-
-    @staticmethod
-    def heard(told: dict[str, Any]) -> ModelFacts:
-        """What was said."""
-        return ModelFacts(**{**told, "eos_token_ids": tuple(told["eos_token_ids"])})
 
     @property
     def token_bytes(self) -> int:

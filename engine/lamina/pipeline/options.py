@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
-from typing import get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 
 from lamina.errors import CodedError
+from lamina.model import load_original
 from lamina.model.load import LoadFormat
+
+if TYPE_CHECKING:
+    from lamina.convert import Conversion
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LOAD_FORMATS = get_args(LoadFormat)
@@ -72,3 +78,25 @@ def require_count(name: str, value: object, least: int = 1) -> None:
     """Raise EngineError unless the value is a whole number, and not too small."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise EngineError("engine-count-invalid", f"{name} is {value!r}: give a whole number from {least}")
+
+
+def original_of(model: Any, conversion: Conversion, options: CoreOptions) -> Any:
+    """The model object itself, or the one that the folder or config describes."""
+    if isinstance(model, torch.nn.Module):
+        if model.dtype != conversion.dtype:
+            raise EngineError(
+                "model-dtype-differs",
+                f"the model is {model.dtype} and {conversion.dtype} was asked for: convert it first",
+            )
+        place = next(model.parameters()).device
+        if place.type != options.place.type:
+            raise EngineError(
+                "model-device-differs",
+                f"the model is on {place} and the engine on {options.device}: move one",
+            )
+        return model
+    folder = Path(model) if isinstance(model, str | os.PathLike) else None
+    if folder and not folder.is_dir():
+        folder = None
+    loaded = load_original(conversion.config, folder, conversion.dtype, options.load_format)
+    return loaded.to(options.device)

@@ -89,8 +89,8 @@ class Partition:
 
 
 def _share(heads: int, number: int, of: int) -> range:
-    each = heads // of
-    return range(number * each, (number + 1) * each)
+    item = heads // of
+    return range(number * item, (number + 1) * item)
 
 
 def _possible(heads: int) -> str:

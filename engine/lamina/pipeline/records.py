@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +16,15 @@ KEPT = 1 << 17
 _COLUMNS = ("batch", "iteration", "cycle", "slice", "start_ns", "end_ns")
 # Rows of one message: well below what a control message may have.
 _ROWS_A_MESSAGE = 1 << 17
+
+
+class WorkRecords(msgspec.Struct, tag=True, frozen=True):
+    """A part of what a worker has recorded, as it is sent to the front end."""
+
+    rows: Ints  # pieces of work
+    sums: Ints  # batch, iteration, nanoseconds
+    busy_ns: int
+    more: bool  # whether another part follows
 
 
 class Recorder:
@@ -39,21 +49,16 @@ class Recorder:
             running[:] = [iteration, 0]
         running[1] += took
 
-    def messages(self) -> Iterator[dict[str, Any]]:
-        """All of it, as control messages; the last one says so."""
+    def messages(self) -> Iterator[WorkRecords]:
+        """All of it; the last message says so."""
         split = self._count % len(self._rows) if self._count > len(self._rows) else 0
         rows = np.concatenate([self._rows[split:], self._rows[:split]])[: min(self._count, len(self._rows))]
-        sums = np.array(
-            [*self._sums, *((batch, *running) for batch, running in self._running.items())], np.int64
-        ).reshape(-1, 3)
-        for first in range(0, max(len(rows), len(sums), 1), _ROWS_A_MESSAGE):
-            part = slice(first, first + _ROWS_A_MESSAGE)
-            yield {
-                "rows": rows[part].tobytes(),
-                "sums": sums[part].tobytes(),
-                "busy_ns": self._busy_ns,
-                "more": first + _ROWS_A_MESSAGE < max(len(rows), len(sums)),
-            }
+        running = [(batch, *sums) for batch, sums in self._running.items()]
+        sums = np.array([*self._sums, *running], np.int64).reshape(-1, 3)
+        count = max(len(rows), len(sums))
+        for first in range(0, max(count, 1), _ROWS_A_MESSAGE):
+            last = first + _ROWS_A_MESSAGE
+            yield WorkRecords(rows[first:last], sums[first:last], self._busy_ns, more=last < count)
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ class Records:
     def where(self, rows: NDArray[Any]) -> Records:
         """Some pieces of work only; sums stay."""
         columns = {name: getattr(self, name)[rows] for name in ("worker", *_COLUMNS)}
-        kept = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in columns}
+        kept = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in columns}
         return Records(**kept, **columns)
 
     def idle(self) -> dict[str, float | None]:
@@ -112,7 +117,7 @@ class Records:
 def gather(
     workers: Iterable[str],
     replica_of: Iterable[int],
-    reports: Iterable[Iterable[Mapping[str, Any]]],
+    reports: Iterable[Iterable[WorkRecords]],
     since: Iterable[int] = (),
 ) -> Records:
     """From every worker's messages."""
@@ -122,11 +127,9 @@ def gather(
     for number, messages in enumerate(reports):
         busy.append(0)
         for message in messages:
-            busy[-1] = message["busy_ns"]
-            mine = np.frombuffer(message["rows"], np.int64).reshape(-1, len(_COLUMNS))
-            rows.append(np.column_stack([np.full(len(mine), number), mine]))
-            ours = np.frombuffer(message["sums"], np.int64).reshape(-1, 3)
-            sums.append(np.column_stack([np.full(len(ours), number), ours]))
+            busy[-1] = message.busy_ns
+            rows.append(np.column_stack([np.full(len(message.rows), number), message.rows]))
+            sums.append(np.column_stack([np.full(len(message.sums), number), message.sums]))
     table = np.concatenate(rows) if rows else np.empty((0, 1 + len(_COLUMNS)), np.int64)
     columns = dict(zip(("worker", *_COLUMNS), table.T, strict=True))
     replicas = tuple(replica_of)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lamina.pipeline import EngineError
 from lamina.pipeline.facts import ModelFacts
-from lamina.serve.prompts import Prompt, checked_prompt
-from lamina.serve.sampling import RequestError, Sampling
+from lamina.serve.sampling import RequestError, Sampling, whole
 
 # From what a request asks and its prompt's length to its place in the queue: smaller first, then who came
 # first.
@@ -23,6 +23,7 @@ POLICIES: dict[str, Policy] = {
 ADMISSIONS = ("reserve", "grow")
 LARGEST_PRIORITY = 2**30
 
+Prompt = Sequence[int] | NDArray[Any] | int
 # Prompt, sampling and end tokens of a request that can be served.
 Checked = tuple[NDArray[np.int64], Sampling, tuple[int, ...]]
 
@@ -39,14 +40,14 @@ def policy_of(policy: str | Policy) -> Policy:
 
 def priority(policy: Policy, sampling: Sampling, prompt_tokens: int) -> int:
     """What the policy says of a request."""
-    found = policy(sampling, prompt_tokens)
-    if not hasattr(found, "__index__") or abs(found) > LARGEST_PRIORITY:
+    result = policy(sampling, prompt_tokens)
+    if not hasattr(result, "__index__") or abs(result) > LARGEST_PRIORITY:
         raise EngineError(
             "engine-priority-invalid",
-            f"the policy gave {found!r}: a priority is a whole number, at most {LARGEST_PRIORITY:,} either "
+            f"the policy gave {result!r}: a priority is a whole number, at most {LARGEST_PRIORITY:,} either "
             "side of 0",
         )
-    return operator.index(found)
+    return operator.index(result)
 
 
 def checked(
@@ -96,3 +97,47 @@ def require_goes_on(made: Sequence[int], sampling: Sampling, facts: ModelFacts) 
             "request-token-unknown", f"token {wrong[0]} was never made: the model has {facts.vocab_size:,}"
         )
     return tokens
+
+
+def checked_prompt(prompt: Prompt, vocab_size: int, *, by_length: bool) -> NDArray[np.int64]:
+    """The engine's own copy of the token ids; `by_length`: of as many zeros, if the prompt is a number."""
+    if hasattr(prompt, "__index__") and not hasattr(prompt, "__len__"):
+        if not by_length:
+            raise RequestError(
+                "request-prompt-length-only",
+                "a prompt given by its length is for decode-only engines: give token ids",
+            )
+        length = whole("the prompt's length", prompt)
+        if length < 1:
+            raise RequestError(
+                "request-prompt-empty", f"the prompt's length is {length}: it has at least one token"
+            )
+        return np.zeros(length, np.int64)
+    given = _array(prompt)
+    if given.ndim != 1:
+        raise RequestError(
+            "request-prompt-shape", f"the prompt has the shape {given.shape}: give one row of token ids"
+        )
+    if not given.size:
+        raise RequestError("request-prompt-empty", "the prompt is empty: give at least one token")
+    if given.dtype.kind not in "iu":
+        raise RequestError(
+            "request-prompt-type", f"the prompt is made of {given.dtype}: token ids are whole numbers"
+        )
+    outside = np.flatnonzero((given < 0) | (given >= vocab_size))
+    if outside.size:
+        where = int(outside[0])
+        raise RequestError(
+            "request-prompt-token",
+            f"prompt token {where} is {given[where]}: the vocabulary has {vocab_size:,}",
+        )
+    return given.astype(np.int64, copy=True)
+
+
+def _array(prompt: Any) -> NDArray[Any]:
+    try:
+        given = np.asarray(prompt)
+    except ValueError as error:  # rows of different lengths
+        raise RequestError("request-prompt-shape", f"the prompt is no row of token ids: {error}") from error
+    # numpy makes nothing at all into floats.
+    return given.astype(np.int64) if not given.size else given

@@ -4,78 +4,43 @@ from __future__ import annotations
 
 import time
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 
 from lamina.attention.cuda import CudaAttentionWorker, require_device
 from lamina.attention.worker import TensorWorker
-from lamina.cluster import LostError, Replaced, Scaled
-from lamina.cluster.prefilling import Prefilling
+from lamina.cluster import ClusterCore, LostError, Replaced, Scaled
+from lamina.cluster.prefill_dispatch import PrefillDispatch
 from lamina.kv import Arena
 from lamina.model import Prefill
-from lamina.pipeline import Change, CoreOptions, EngineError, Keeper, Records, Roster, Schedule, State
+from lamina.pipeline import (
+    BatchDelta,
+    BatchRows,
+    BatchSnapshot,
+    CoreOptions,
+    EngineError,
+    KvSlots,
+    Landed,
+    Schedule,
+    Spent,
+)
 from lamina.pipeline.arenas import arena_shape, arena_tokens, attend_over
 from lamina.pipeline.facts import ModelFacts
-from lamina.pipeline.keeper import Arrival
-from lamina.pipeline.landed import Landed, Spent
-from lamina.pipeline.original import original_of
+from lamina.pipeline.kv_slots import Arrival
+from lamina.pipeline.options import original_of
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion
 
 
-class Core(Protocol):
-    """One or more batches, each of which is launched and lands in turn, iteration by iteration."""
-
-    facts: ModelFacts
-    batches: int
-    pools: int  # KV memories that a sequence can be in
-    pool_tokens: int  # of each
-    schedule: Schedule
-    workers: list[str]  # by name; none in this process
-    prefill: Prefilling | None  # who computes prompts while others decode, if anybody does
-
-    def launch(self, batch: int, change: Change, size: int, state: State | None = None) -> None:
-        """Begin a batch's next iteration, of so many sequences; none if it has none. Where workers have been
-        replaced, `state` is what those know nothing of.
-        """
-
-    def land(self, batch: int) -> Landed:
-        """Wait for the iteration that was launched."""
-
-    def regroup(self, lost: LostError) -> Replaced:
-        """Replace workers that are lost; what is under way is to be launched once more."""
-
-    def scaled(self, attention_workers: int) -> Scaled:
-        """What it would be with so many attention workers; an EngineError if it cannot be."""
-
-    def scale(self, to: Scaled) -> None:
-        """Deal attention out anew. The KV memory is empty then."""
-
-    def strike(self, name: str, how: str) -> None:
-        """Do a worker harm."""
-
-    def records(self) -> Records | None:
-        """What the workers did, where they keep records."""
-
-    def worked_s(self) -> dict[str, float]:
-        """Seconds that each worker has worked, as it said last; it is asked again."""
-
-    def check_integrity(self) -> None:
-        """Recount; raise RuntimeError naming the first thing found wrong."""
-
-    def close(self) -> None:
-        """End the workers."""
-
-
 class LocalCore:
-    """All in this process: one batch, one set of slices, one attention worker."""
+    """As a ClusterCore, in this process: one batch, one set of slices, one attention worker."""
 
     batches = pools = 1
     workers: list[str] = []  # noqa: RUF012 - nobody adds to it
-    prefill: Prefilling | None = None
+    prefill: PrefillDispatch | None = None
 
     def __init__(self, model: Any, options: CoreOptions, *, max_sequences: int) -> None:
         if options.place.type != "cpu":
@@ -98,8 +63,8 @@ class LocalCore:
         self.pool_tokens = self.arena.capacity
         self.schedule = Schedule("serial", 1, len(self.slices))
         self._overlap = options.overlap
-        self._keeper = Keeper(self.arena, 1)
-        self._roster = Roster()
+        self._kv_slots = KvSlots(self.arena, 1)
+        self._rows = BatchRows()
         self._prefill: Prefill | None = None
         if options.decode_only:
             self.arena.fill()
@@ -112,25 +77,25 @@ class LocalCore:
         self._spent = Spent()
         self._failed: dict[int, str] = {}
 
-    def launch(self, batch: int, change: Change, size: int, state: State | None = None) -> None:  # noqa: ARG002 - there is one batch
+    def launch(self, batch: int, delta: BatchDelta, size: int, snapshot: BatchSnapshot | None = None) -> None:  # noqa: ARG002 - there is one batch
         """Sequences come, with their prompts' KV, and go."""
         self._spent, self._failed = Spent(), {}
-        self._roster.apply(change)
+        self._rows.apply(delta)
         # Slots are handed out on the host's time, as the scheduler works on it.
-        arrivals = self._keeper.apply(0, change)
+        arrivals = self._kv_slots.apply(0, delta)
         started = perf_counter()
         for arrival in arrivals:
             try:
-                self.prompt(arrival, change)
+                self.prompt(arrival, delta)
             except Exception as error:
                 self._failed[arrival.name] = str(error)
         self._spent.prefill_s = perf_counter() - started
 
-    def prompt(self, arrival: Arrival, change: Change) -> None:
+    def prompt(self, arrival: Arrival, delta: BatchDelta) -> None:
         """The KV of a sequence's text."""
         if self._prefill is None or not arrival.slots.size:
             return
-        tokens = torch.from_numpy(change.prompts[arrival.name][:-1].astype(np.int64))
+        tokens = torch.from_numpy(delta.prompts[arrival.name][:-1].astype(np.int64))
 
         def deliver(layer: int, begin: int, k: torch.Tensor, v: torch.Tensor) -> None:
             slots = arrival.within(begin, begin + len(k))
@@ -142,19 +107,19 @@ class LocalCore:
 
     def land(self, batch: int) -> Landed:  # noqa: ARG002 - there is one
         """One iteration."""
-        spent, roster = self._spent, self._roster
+        spent, rows = self._spent, self._rows
         self._plan()
         device = self.arena.storage.device
-        here = torch.from_numpy(roster.tokens).to(device), torch.from_numpy(roster.positions).to(device)
+        here = torch.from_numpy(rows.tokens).to(device), torch.from_numpy(rows.positions).to(device)
         logits = self._decode(*here, spent)
         started = perf_counter()
-        choice = roster.choose(logits)
-        roster.advance(choice.tokens)
+        choice = rows.choose(logits)
+        rows.advance(choice.tokens)
         spent.sampling_s = perf_counter() - started
         return Landed(choice, spent, time.monotonic(), self._failed)
 
     def _plan(self) -> None:
-        names = self._keeper.extend(0)
+        names = self._kv_slots.extend(0)
         if not self.arena.pager:
             self.attention.plan(self.arena.slab, names)
             return
@@ -217,11 +182,14 @@ class LocalCore:
     def check_integrity(self) -> None:
         """Recount the arena; raise RuntimeError naming the first thing found wrong."""
         self.arena.check_integrity()
-        if not len(self._roster) and self.arena.used:
+        if not len(self._rows) and self.arena.used:
             raise RuntimeError(f"nobody runs and {self.arena.used} slots are taken")
 
     def close(self) -> None:
         """Nothing to end."""
+
+
+Core: TypeAlias = LocalCore | ClusterCore
 
 
 def _attention(

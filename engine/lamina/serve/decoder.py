@@ -7,15 +7,13 @@ from collections.abc import Collection, Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.cluster.prefilling import Wanted
-from lamina.pipeline import Change, Choice, Joined, State
-from lamina.pipeline.change import ALL, NOBODY, places_of
-from lamina.pipeline.landed import Landed
+from lamina.cluster.prefill_dispatch import PrefillRequest
+from lamina.pipeline import BatchDelta, BatchSnapshot, Choice, Joined, Landed
+from lamina.pipeline.batch_delta import ALL, NO_PARENT, places_of
 from lamina.serve.beams import BeamSearch
 from lamina.serve.logprobs import LogprobTable
-from lamina.serve.pending import Pending
 from lamina.serve.requests import Completion, FinishReason, Piece, Request, pieces_of
-from lamina.serve.running import Running
+from lamina.serve.sequence_table import DeltaBuilder, SequenceTable
 from lamina.serve.step import Step
 
 SAMPLE_STRIDE = 0x9E3779B97F4A7C15  # between the seeds of a request's samples: odd, so that all differ
@@ -30,9 +28,9 @@ class Decoder:
     """
 
     def __init__(self, batches: int, *, decode_only: bool) -> None:
-        self._running = Running(batches)
+        self._table = SequenceTable(batches)
         self._decode_only = decode_only
-        self._pending = [Pending() for _ in range(batches)]
+        self._builders = [DeltaBuilder() for _ in range(batches)]
         self._flying: list[NDArray[np.int64] | None] = [None] * batches
         # What joined with the iteration that was launched last, until it has landed.
         self._joining = [Joined() for _ in range(batches)]
@@ -54,7 +52,7 @@ class Decoder:
         """Whether any has."""
         return any(rows is not None for rows in self._flying)
 
-    def stage(self, request: Request, pool: int) -> list[Wanted]:
+    def stage(self, request: Request, pool: int) -> list[PrefillRequest]:
         """Have memory for a request's sequences taken before they join; what of their KV is to be computed.
         If there is none they join as others do.
         """
@@ -64,7 +62,7 @@ class Decoder:
             name, parent, shared, whole = self._text(request, row)
             self._expected.append((name, parent, shared, len(whole) - 1, pool))
             if len(whole) - 1 > shared:
-                wanted.append(Wanted(name, whole[:-1].astype(np.int32), shared, pool))
+                wanted.append(PrefillRequest(name, whole[:-1].astype(np.int32), shared, pool))
         if wanted:
             request.staged = True
         else:
@@ -91,12 +89,12 @@ class Decoder:
         if not request.staged:
             self._give_names(request, pool)
         request.batch = batch
-        running, rows, pending = self._running, request.rows, self._pending[batch]
+        table, rows, builder = self._table, request.rows, self._builders[batch]
         for row in rows:
-            whole = self._join(pending, request, row)
-            running.last[row] = whole[-1]
-            running.position[row] = len(whole) - 1
-        running.join(batch, rows)
+            whole = self._join(builder, request, row)
+            table.last[row] = whole[-1]
+            table.position[row] = len(whole) - 1
+        table.join(batch, rows)
         request.staged = False
         if request.search:
             self._searching[request.number] = request
@@ -106,22 +104,22 @@ class Decoder:
         if request.number not in self._by_number:
             self._open(request)
         request.pool = pool
-        self._running.kv[request.rows] = [self._name() for _ in request.rows]
+        self._table.kv[request.rows] = [self._name() for _ in request.rows]
 
-    def _join(self, pending: Pending, request: Request, row: int) -> NDArray[np.int64]:
+    def _join(self, builder: DeltaBuilder, request: Request, row: int) -> NDArray[np.int64]:
         """A sequence comes, with a prompt's KV to compute unless it is there; its text so far."""
         name, parent, shared, whole = self._text(request, row)
-        pending.join(row, parent, shared, request.pool)
+        builder.joining.append((row, parent, shared, request.pool))
         if not (self._decode_only or request.staged) and len(whole) - 1 > shared:
-            pending.prompts[name] = whole.astype(np.int32)
+            builder.prompts[name] = whole.astype(np.int32)
         return whole
 
     def _text(self, request: Request, row: int) -> tuple[int, int, int, NDArray[np.int64]]:
         """A sequence's name, whose first tokens it shares, how many, and all its tokens."""
-        name, parent = self._running.kv[[row, request.rows[0]]].tolist()
+        name, parent = self._table.kv[[row, request.rows[0]]].tolist()
         whole = np.concatenate([request.prompt, self._made(request, row)])
         if name == parent:
-            return name, NOBODY, 0, whole
+            return name, NO_PARENT, 0, whole
         return name, parent, len(request.prompt) - 1, whole
 
     def park(self, request: Request) -> None:
@@ -132,75 +130,74 @@ class Decoder:
 
     def made(self, request: Request) -> int:
         """Tokens that each of its sequences has."""
-        return int(self._running.made[request.rows[0]]) if request.rows else len(request.made)
+        return int(self._table.made[request.rows[0]]) if request.rows else len(request.made)
 
     def runs(self, request: Request) -> bool:
         """Whether it is in a batch, and does not wait for room."""
-        return bool(np.isin(request.rows, self._running.batches[request.batch]).any())
+        return bool(np.isin(request.rows, self._table.batches[request.batch]).any())
 
     def forget(self) -> None:
         """All workers have lost everything: there is nothing to tell them of those who have gone."""
-        self._pending = [Pending() for _ in self._pending]
+        self._builders = [DeltaBuilder() for _ in self._builders]
 
-    def launch(self, batch: int) -> Change:
+    def launch(self, batch: int) -> BatchDelta:
         """What the batch's workers must be told now."""
-        pending, self._pending[batch] = self._pending[batch], Pending()
-        rows = self._running.batches[batch]
+        builder, self._builders[batch] = self._builders[batch], DeltaBuilder()
+        rows = self._table.batches[batch]
         if rows.size:
             self._flying[batch] = rows
-        change = pending.change(self._running)
-        self._joining[batch] = change.joined
-        return change
+        delta = builder.build(self._table)
+        self._joining[batch] = delta.joined
+        return delta
 
-    def state(self, batch: int) -> State:
+    def snapshot(self, batch: int) -> BatchSnapshot:
         """What workers must be told that know nothing of the batch as it was launched last."""
-        pending = Pending()
-        for row in self._running.batches[batch].tolist():
-            self._join(pending, self._request_of(row), row)
-        return State(pending.change(self._running), self._joining[batch].name)
+        builder = DeltaBuilder()
+        for row in self._table.batches[batch].tolist():
+            self._join(builder, self._request_of(row), row)
+        return BatchSnapshot(builder.build(self._table), self._joining[batch].name)
 
-    def again(self, batch: int) -> Change:
+    def again(self, batch: int) -> BatchDelta:
         """For those that know the batch as it was launched last, when it has to be launched once more: who
         joined it joins again, since nobody knows how much of their KV there is.
         """
-        pending = Pending()
+        builder = DeltaBuilder()
         joining = self._joining[batch].name
-        for row in self._running.batches[batch].tolist():
-            if self._running.kv[row] in joining:
-                self._join(pending, self._request_of(row), row)
-        pending.leave(joining)
-        return pending.change(self._running)
+        for row in self._table.batches[batch].tolist():
+            if self._table.kv[row] in joining:
+                self._join(builder, self._request_of(row), row)
+        builder.leave(joining)
+        return builder.build(self._table)
 
     def kept_in(self, pools: Collection[int]) -> tuple[int, int]:
         """Requests whose KV is in these memories, and how many tokens of it have been computed."""
         if self._decode_only or not pools:
             return 0, 0
-        running = self._running
-        rows = np.concatenate(running.batches)
+        table = self._table
+        rows = np.concatenate(table.batches)
         here = {
             number
-            for number, row in zip(running.request[rows].tolist(), rows.tolist(), strict=True)
+            for number, row in zip(table.request[rows].tolist(), rows.tolist(), strict=True)
             if self._request_of(row).pool in pools
         }
-        rows = rows[np.isin(running.request[rows], list(here))]
-        return len(here), int(running.position[rows].sum())
+        rows = rows[np.isin(table.request[rows], list(here))]
+        return len(here), int(table.position[rows].sum())
 
     def _request_of(self, row: int) -> Request:
-        number = int(self._running.request[row])
+        number = int(self._table.request[row])
         return self._doomed.get(number) or self._by_number[number]
 
     def settled(self, batch: int) -> bool:
         """Whether workers know all there is to know of the batch."""
         if self._expected or self._dropped:
             return False
-        pending = self._pending[batch]
-        return not (pending.left or pending.released or pending.rows or pending.forks)
+        return self._builders[batch].empty
 
     def size(self, batch: int, step: Step) -> None:
         """Note what the batch's iteration will be."""
-        rows = self._running.batches[batch]
+        rows = self._table.batches[batch]
         step.size = len(rows)
-        step.kv_tokens = int(self._running.position[rows].sum()) + step.size
+        step.kv_tokens = int(self._table.position[rows].sum()) + step.size
 
     def land(
         self, batch: int, landed: Landed
@@ -228,8 +225,8 @@ class Decoder:
         """By request; of those that had been ended before nobody asks any more."""
         by_number: dict[int, str] = {}
         for name, why in failed.items():
-            row = rows[self._running.kv[rows] == name]
-            number = int(self._running.request[row[0]])
+            row = rows[self._table.kv[rows] == name]
+            number = int(self._table.request[row[0]])
             if number not in self._doomed:
                 by_number.setdefault(number, why)
         return by_number
@@ -249,9 +246,9 @@ class Decoder:
             self._doomed[request.number] = request
             return
         if request.staged:
-            self._dropped += [(name, request.pool) for name in self._running.kv[request.rows].tolist()]
+            self._dropped += [(name, request.pool) for name in self._table.kv[request.rows].tolist()]
             request.staged = False
-        joined = [row for row in request.rows if row in self._running.batches[request.batch]]
+        joined = [row for row in request.rows if row in self._table.batches[request.batch]]
         self._leave(request.batch, joined)
         self._close(request, list(request.rows))
 
@@ -264,19 +261,19 @@ class Decoder:
         since = {sample: done.tokens[told.get(sample, 0) :] for sample, done in request.ended.items()}
         if request.search is None:
             for row, sample in request.samples.items():
-                since[sample] = tuple(self._running.tokens_of(row, told.get(sample, 0)))
+                since[sample] = tuple(self._table.tokens_of(row, told.get(sample, 0)))
         return since
 
     def pieces(self, request: Request, told: Mapping[int, int]) -> list[Piece]:
         """What samples have beyond what was told of them, with their log-probabilities and ends."""
-        found = pieces_of(request.ended, told)
+        result = pieces_of(request.ended, told)
         if request.search is None:
             for row, sample in request.samples.items():
                 since = told.get(sample, 0)
-                if tokens := self._running.tokens_of(row, since):
+                if tokens := self._table.tokens_of(row, since):
                     logprobs = self._logprobs.told(row, since + len(tokens), since)
-                    found.append(Piece(sample, tuple(tokens), logprobs))
-        return found
+                    result.append(Piece(sample, tuple(tokens), logprobs))
+        return result
 
     def _open(self, request: Request) -> None:
         self._by_number[request.number] = request
@@ -286,10 +283,10 @@ class Decoder:
         for sample in range(sampling.width):
             seed = (request.seed + sample * SAMPLE_STRIDE) % SEEDS
             most = request.search.candidates if request.search else sampling.logprobs
-            row = self._running.open(request.number, sampling, seed, request.stops, most)
+            row = self._table.open(request.number, sampling, seed, request.stops, most)
             request.rows.append(row)
             request.samples[row] = sample
-            self._running.made_before(row, request.made)
+            self._table.made_before(row, request.made)
             if sampling.logprobs is not None:
                 self._logprobs.open(row, sampling.max_tokens, sampling.logprobs)
 
@@ -300,24 +297,24 @@ class Decoder:
     def _made(self, request: Request, row: int) -> NDArray[np.int64]:
         if request.search:
             return np.array(request.search.live[request.samples[row]], np.int64)
-        return self._running.tokens[row, : self._running.made[row]].astype(np.int64)
+        return self._table.tokens[row, : self._table.made[row]].astype(np.int64)
 
     def _take(self, batch: int, rows: NDArray[np.int64], choice: Choice, lost: set[int]) -> NDArray[np.int64]:
         """Give each sequence its token; the rows whose last one it is, beams aside."""
-        running = self._running
+        table = self._table
         for request in self._searching.values():
             if request.batch == batch and request.number not in lost:
                 self._search(request, rows, choice)
         # Whoever is lost or searched takes no part in what follows.
-        drawing = ~running.searched[rows]
+        drawing = ~table.searched[rows]
         if lost:
-            drawing &= ~np.isin(running.request[rows], list(lost))
+            drawing &= ~np.isin(table.request[rows], list(lost))
         places = np.flatnonzero(drawing)
         if choice.revealed:
             told = np.flatnonzero(drawing[choice.revealed.rows])
-            self._logprobs.record(rows, running.made, choice.revealed, told)
+            self._logprobs.record(rows, table.made, choice.revealed, told)
         rows = rows[places]
-        ended = running.record(rows, choice.tokens[places])
+        ended = table.record(rows, choice.tokens[places])
         return rows[ended]
 
     def _search(self, request: Request, rows: NDArray[np.int64], choice: Choice) -> None:
@@ -328,28 +325,28 @@ class Decoder:
         mine = np.array(request.rows, np.int64)
         asked = places_of(places_of(mine, rows), revealed.rows)
         parents, tokens = search.step(revealed.logs[asked], revealed.tokens[asked])
-        self._running.record(mine, np.array(tokens, np.int64))
+        self._table.record(mine, np.array(tokens, np.int64))
         if search.done:
             return
-        pending = self._pending[request.batch]
-        names = self._running.kv[mine].tolist()
+        builder = self._builders[request.batch]
+        names = self._table.kv[mine].tolist()
         heirs: dict[int, int] = {}  # parent -> the beam that takes its KV as it is
         for beam, parent in enumerate(parents):
             name = names[parent]
             if heirs.setdefault(parent, beam) != beam:
                 name = self._name()
-                pending.forks.append((names[parent], name, ALL))
-            self._running.kv[mine[beam]] = name
-            pending.renamed.append((names[beam], name, tokens[beam]))
-        pending.released += [name for parent, name in enumerate(names) if parent not in heirs]
+                builder.forks.append((names[parent], name, ALL))
+            self._table.kv[mine[beam]] = name
+            builder.renamed.append((names[beam], name, tokens[beam]))
+        builder.released += [name for parent, name in enumerate(names) if parent not in heirs]
 
     def _end_rows(self, batch: int, rows: NDArray[np.int64]) -> list[Request]:
         over = []
         if rows.size:
             self._leave(batch, rows.tolist())
         for row in rows.tolist():
-            request = self._by_number[int(self._running.request[row])]
-            stopped = int(self._running.last[row]) in request.stops
+            request = self._by_number[int(self._table.request[row])]
+            stopped = int(self._table.last[row]) in request.stops
             sample = request.samples[row]
             request.ended[sample] = self._completion(request, row, "stop" if stopped else "length")
             self._close(request, [row])
@@ -379,11 +376,11 @@ class Decoder:
     def _leave(self, batch: int, rows: list[int]) -> None:
         """Out of the batch, and their KV with them."""
         if rows:
-            self._pending[batch].leave(self._running.kv[rows])
-            self._running.leave(batch, rows)
+            self._builders[batch].leave(self._table.kv[rows])
+            self._table.leave(batch, rows)
 
     def _close(self, request: Request, rows: list[int]) -> None:
-        self._running.close(rows)
+        self._table.close(rows)
         self._logprobs.close(rows)
         for row in rows:
             request.rows.remove(row)

@@ -17,15 +17,22 @@ from lamina.cluster import ClusterCore, Layout, Workplace
 from lamina.pipeline import CoreOptions, EngineError, Records, Schedule
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.options import require_count
-from lamina.serve.admission import ADMISSIONS, Checked, Policy, checked, policy_of, priority, require_goes_on
+from lamina.serve.admission import (
+    ADMISSIONS,
+    Checked,
+    Policy,
+    Prompt,
+    checked,
+    policy_of,
+    priority,
+    require_goes_on,
+)
+from lamina.serve.batch_loop import BatchLoop
 from lamina.serve.core import Core, LocalCore
 from lamina.serve.decoder import SEEDS
-from lamina.serve.fault import Fault
-from lamina.serve.prompts import Prompt
 from lamina.serve.requests import Piece, Request, Result
 from lamina.serve.sampling import RequestError, Sampling
-from lamina.serve.step import Step
-from lamina.serve.turns import Turns
+from lamina.serve.step import Fault, Step
 
 HARMS = ("kill", "stop")
 FIRST_KEY = -(2**63)  # before everybody's
@@ -69,8 +76,8 @@ class Engine:
             self._core = ClusterCore(model, options, layout, machine, max_sequences=max_sequences)
         self._admission = admission
         scheduler = self._scheduler_of(self._core.pools, self._core.pool_tokens)
-        self._turns = Turns(self._core, scheduler, decode_only=options.decode_only)
-        self._decoder = self._turns.decoder
+        self._loop = BatchLoop(self._core, scheduler, decode_only=options.decode_only)
+        self._decoder = self._loop.decoder
         self._requests: dict[int, Request] = {}
         self._results: dict[int, Result] = {}
         self._numbers = 0
@@ -95,7 +102,7 @@ class Engine:
     @property
     def used_kv_tokens(self) -> int:
         """Of them, what requests have been promised."""
-        return self.kv_tokens - self._turns.scheduler.free_tokens
+        return self.kv_tokens - self._loop.scheduler.free_tokens
 
     @property
     def facts(self) -> ModelFacts:
@@ -105,7 +112,7 @@ class Engine:
     @property
     def waiting(self) -> int:
         """Requests that have not begun, or had to make room."""
-        return self._turns.scheduler.waiting
+        return self._loop.scheduler.waiting
 
     def records(self) -> Records | None:
         """What the workers of a layout did and when; None in one process, where steps say it all.
@@ -114,12 +121,12 @@ class Engine:
         """
         if not self.idle:
             raise EngineError("engine-busy", "records are told when nothing is under way: run() first")
-        return self._turns.surviving(self._core.records)
+        return self._loop.surviving(self._core.records)
 
     @property
     def peak_kv_tokens(self) -> int:
         """Most that requests were promised at once."""
-        return self._turns.peak_kv_tokens
+        return self._loop.peak_kv_tokens
 
     @property
     def workers(self) -> list[str]:
@@ -129,7 +136,7 @@ class Engine:
     @property
     def faults(self) -> list[Fault]:
         """Workers that were lost and replaced, so far."""
-        return self._turns.faults
+        return self._loop.faults
 
     def worked_s(self) -> dict[str, float]:
         """Seconds that each worker of a layout has computed, and not waited, as it said when this was asked
@@ -161,7 +168,7 @@ class Engine:
         to = self._core.scaled(attention_workers)
         self._broken = True
         with torch.inference_mode():
-            for step, over in self._turns.drain():
+            for step, over in self._loop.drain():
                 self._drained.append(step)
                 for request, error in over:
                     self._forget(request, error)
@@ -171,7 +178,7 @@ class Engine:
             except EngineError:
                 self._broken = False
                 raise
-            self._turns.scale(to, scheduler, places)
+            self._loop.scale(to, scheduler, places)
         self._broken = False
 
     def _scheduler_of(self, pools: int, tokens: int) -> Scheduler:
@@ -186,7 +193,7 @@ class Engine:
 
     def _waiting_in(self, scheduler: Scheduler) -> dict[int, Request]:
         """Everybody, by the place that he gets there: those who run come first, as they came."""
-        found: dict[int, Request] = {}
+        result: dict[int, Request] = {}
         for number, request in sorted(self._requests.items()):
             made = self._decoder.made(request)
             key = FIRST_KEY + number if self._decoder.runs(request) else request.key
@@ -201,8 +208,8 @@ class Engine:
                     "engine-scale-request-too-large",
                     f"request {number} would not fit any more: keep more attention workers",
                 )
-            found[place] = request
-        return found
+            result[place] = request
+        return result
 
     def close(self) -> None:
         """End the workers, if there are any. What runs is lost."""
@@ -255,7 +262,7 @@ class Engine:
         key = priority(self._policy, sampling, len(tokens)) * NUMBERS + number % NUMBERS
         # The last thing that may fail: what the scheduler has taken in, somebody must own.
         begun, to_make = len(tokens) + len(made), sampling.max_tokens - len(made)
-        place = self._turns.scheduler.add(begun, to_make, width=sampling.width, key=key)
+        place = self._loop.scheduler.add(begun, to_make, width=sampling.width, key=key)
         if place is None:
             raise RequestError(
                 "request-exceeds-kv",
@@ -264,7 +271,7 @@ class Engine:
             )
         request = Request(number, tokens, sampling, stops, seed, place, key, made)
         self._numbers += 1
-        self._requests[number] = self._turns.by_place[place] = request
+        self._requests[number] = self._loop.by_place[place] = request
         return number
 
     def cancel(self, number: int) -> None:
@@ -274,11 +281,11 @@ class Engine:
             self._decoder.end(request, "cancelled")
             # Its memory is free when the iteration it is in has landed.
             if not self._decoder.doomed(request):
-                self._turns.leave(request)
+                self._loop.leave(request)
             self._forget(request)
             if self.idle and not self._broken:
                 self._broken = True
-                self._turns.settle()
+                self._loop.settle()
                 self._broken = False
         elif number not in self._results:
             raise _unknown(number)
@@ -308,11 +315,11 @@ class Engine:
             return Step()
         self._broken = True
         with torch.inference_mode():
-            step, over = self._turns.next()
+            step, over = self._loop.next()
             for request, error in over:
                 self._forget(request, error)
             if self.idle:
-                self._turns.settle()
+                self._loop.settle()
         self._broken = False
         return step
 
@@ -392,8 +399,8 @@ class Engine:
 
     def check_integrity(self) -> None:
         """Recount scheduler and arenas; raise RuntimeError naming the first thing found wrong."""
-        self._turns.scheduler.check_integrity()
-        self._turns.surviving(self._core.check_integrity)
+        self._loop.scheduler.check_integrity()
+        self._loop.surviving(self._core.check_integrity)
 
 
 def _unknown(number: int) -> KeyError:

@@ -54,13 +54,13 @@ class Piece:
 
 def pieces_of(ended: Mapping[int, Completion], told: Mapping[int, int]) -> list[Piece]:
     """The last piece of each sequence that has ended and has not been told whole."""
-    found = []
+    result = []
     for sample, done in ended.items():
         since = told.get(sample, 0)
         if since < len(done.tokens):
             logprobs = done.logprobs and done.logprobs[since:]
-            found.append(Piece(sample, done.tokens[since:], logprobs, done.finish_reason))
-    return found
+            result.append(Piece(sample, done.tokens[since:], logprobs, done.finish_reason))
+    return result
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What an iteration was: of which batch, its size, and where its time went."""
+"""What an engine tells of its iterations and of its workers' faults."""
 
 from __future__ import annotations
 
@@ -25,3 +25,15 @@ class Step:
     sampling_s: float = 0.0
     waited_s: float = 0.0  # for workers elsewhere
     host_s: float = 0.0  # the rest: scheduling, telling workers, bookkeeping
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Workers were lost and replaced. No token was."""
+
+    workers: tuple[str, ...]  # that were replaced; none if they had only lost each other
+    why: str
+    noticed_s: float  # time.monotonic()
+    resumed_s: float  # when everything that had been under way was under way again
+    requests: int  # whose KV, or a part of it, has to be computed again
+    kv_tokens: int  # of theirs

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from laminabench.cli.ending import DONE, end_of, say
-from laminabench.cli.output import Output, literal, reporting
+from laminabench.cli.output import Output, reporting
 from laminabench.errors import CheckFailedError, UserError
+from laminabench.present.terminal import literal
 from laminabench.traces import catalogue
 from laminabench.traces.checksum import sha256_of
 from laminabench.traces.fetch import fetch

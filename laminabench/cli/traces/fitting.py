@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import asdict
 
-from laminabench.cli.output import Output, literal, reporting
+from laminabench.cli.output import Output, reporting
 from laminabench.cli.ranges import positive
 from laminabench.cli.traces.options import REQUESTS, target_option
 from laminabench.errors import UserError
+from laminabench.present.terminal import literal
 from laminabench.traces.fit import fit, moment_match
 from laminabench.traces.profile_file import write_profile
 from laminabench.traces.resolve import real_trace

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from laminabench.cli.output import Output, literal, reporting
+from laminabench.cli.output import Output, reporting
 from laminabench.cli.traces.options import TraceOptions, trace_options
+from laminabench.present.terminal import literal
 from laminabench.traces.describe import describe
 from laminabench.traces.plot import check_suffix, plot_trace
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from laminabench.cli.output import Output, literal, reporting
+from laminabench.cli.output import Output, reporting
+from laminabench.present.terminal import literal
 from laminabench.traces import catalogue
 from laminabench.traces.profile_file import named_profile
 from laminabench.traces.resolve import data_file, shared_trouble

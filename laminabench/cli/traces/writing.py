@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from laminabench.cli.output import Output, literal
+from laminabench.cli.output import Output
+from laminabench.present.terminal import literal
 from laminabench.traces.describe import describe
 from laminabench.traces.store import lost_in, save
 from laminabench.traces.table import Trace

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.errors import UserError
+from laminabench.gc_paused import gc_paused
 from laminabench.sim.spec import Mode
 from laminabench.systems.endpoint.attempts import Attempts
 from laminabench.systems.endpoint.bodies import Bodies
@@ -24,7 +25,6 @@ from laminabench.systems.endpoint.request import Accepted, request
 from laminabench.systems.endpoint.schedule import at_times, in_flight
 from laminabench.systems.endpoint.setup import EndpointSetup
 from laminabench.traces.table import Trace
-from laminabench.uncollected import uncollected
 
 # How often somebody who watches is told how far it is.
 TELL_S = 0.1
@@ -80,7 +80,7 @@ class Client:
         ends = [asyncio.ensure_future(event.wait()) for event in (self.stopped, self.attempts.gone)]
         try:
             gc.collect()  # the last time: there are few cycles, and no time to look for them
-            with uncollected():
+            with gc_paused():
                 await asyncio.wait([work, *ends], return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 await work

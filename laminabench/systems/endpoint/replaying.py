@@ -14,7 +14,7 @@ import numpy as np
 
 from laminabench.catalog.models import load_models
 from laminabench.errors import UserError
-from laminabench.runs.partial import Partial
+from laminabench.runs.manifest import Partial
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
 from laminabench.systems.endpoint.client import Part, pool_of

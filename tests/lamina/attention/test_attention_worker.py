@@ -50,6 +50,7 @@ def plain_combine(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[T
     return out_a * share_a[..., None] + out_b * share_b[..., None], lse
 
 
+@pytest.mark.long(but=["*-14-2-80-*", "*-8-1-128-dtype1-*"])
 @pytest.mark.parametrize("isa", attention_isas())
 @pytest.mark.parametrize("dtype", list(ROUNDED))
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def harassed() -> Callable[..., contextlib.AbstractContextManager[None]]:
             for _ in range(6):
                 if enough.wait(draw.uniform(0.1, 0.6)):
                     return
-                pids = list(engine.core._crew._pids.values())
+                pids = list(engine.core._workers._pids.values())
                 if pids:
                     os.kill(draw.choice(pids), draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP]))
 

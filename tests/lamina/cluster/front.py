@@ -9,7 +9,8 @@ import sys
 import time
 
 from lamina import Engine, Sampling
-from lamina.cluster import Layout, attention_worker, ray_worker
+from lamina.cluster import Layout, attention_worker
+from lamina.cluster.ray import worker as ray_worker
 
 
 def main(folder: str, deed: str) -> None:
@@ -21,8 +22,8 @@ def main(folder: str, deed: str) -> None:
     assert attention_worker
     assert ray_worker
     assert "transformers" not in sys.modules, "it takes seconds to load, and only who has weights needs it"
-    crew = engine.core._crew
-    print(engine.core._machine._process.pid, *crew.pids, flush=True)
+    workers = engine.core._workers
+    print(engine.core._machine._process.pid, *workers.pids, flush=True)
     if deed == "wait":
         with engine:
             while True:
@@ -31,7 +32,7 @@ def main(folder: str, deed: str) -> None:
         with engine:
             raise ZeroDivisionError
     if deed == "forget":
-        del engine, crew
+        del engine, workers
         print("forgotten", flush=True)
         sys.stdin.read()
 

@@ -1,5 +1,5 @@
-"""A nursery whose prefill workers wait in the middle of long prompts as long as there is a file, and cannot
-compute some: held.py FILE.
+"""A fork server whose prefill workers wait in the middle of long prompts as long as there is a file, and
+cannot compute some: held.py FILE.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from lamina.model import prefill
 
 prefill.CHUNK = 16  # before anybody has read it
 
-from lamina.cluster import nursery  # noqa: E402
-from lamina.cluster.prefill_worker import Orders, PrefillRole  # noqa: E402
+from lamina.cluster import fork_server  # noqa: E402
+from lamina.cluster.prefill_worker import PrefillJobs, PrefillRole  # noqa: E402
 
 LONG = 60  # tokens
 WRONG = 13
 FILE = Path(sys.argv[1])
-deliver, listen = PrefillRole._deliver, Orders.listen
+deliver, listen = PrefillRole._deliver, PrefillJobs.listen
 
 
 def hold(orders: Any) -> None:
@@ -37,6 +37,6 @@ def fail(role: Any, order: Any, layer: int, *rest: Any) -> None:
     deliver(role, order, layer, *rest)
 
 
-Orders.listen = hold  # type: ignore[assignment, method-assign]
+PrefillJobs.listen = hold  # type: ignore[assignment, method-assign]
 PrefillRole._deliver = fail  # type: ignore[assignment, method-assign]
-nursery.main()
+fork_server.main()

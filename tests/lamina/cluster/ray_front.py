@@ -9,7 +9,7 @@ import sys
 
 from lamina import Engine, Sampling
 from lamina.cluster import Layout
-from lamina.cluster.ray_machine import RayMachine
+from lamina.cluster.ray.machine import RayMachine
 
 
 def main(folder: str, address: str) -> None:

@@ -1,4 +1,4 @@
-"""A nursery whose workers misbehave once, as soon as a file says how: spoiled.py FILE."""
+"""A fork server whose workers misbehave once, as soon as a file says how: spoiled.py FILE."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lamina.cluster import nursery
+import msgspec
+
+from lamina.cluster import fork_server
+from lamina.cluster.messages import ChosenTokens, Ping
 from lamina.cluster.model_worker import ModelRole
+from lamina.fhbn.deadline import Deadline
 
 ORDER = Path(sys.argv[1])
 land = ModelRole._land
@@ -21,22 +25,24 @@ def misbehave(role: Any, lane: Any, turn: Any, choice: Any) -> None:
     except OSError:
         return land(role, lane, turn, choice)
     if how == "few":
-        role._front.say({"landed": turn.batch, "tokens": choice.tokens[1:].tobytes()})
+        role._front.send(ChosenTokens(turn.batch, choice.tokens[1:]))
     elif how == "many":
-        role._front.say({"landed": turn.batch, "tokens": (choice.tokens + (1 << 40)).tobytes()})
+        role._front.send(ChosenTokens(turn.batch, choice.tokens + (1 << 40)))
     elif how == "nonsense":
-        role._front.say({"landed": "soon", "tokens": 7})
+        role._front._control.send(b"\0" + msgspec.msgpack.encode({"landed": "soon"}), Deadline(5))
+    elif how == "misplaced":
+        role._front.send(Ping())
     elif how == "nobody's":
-        role._front.say({"landed": 1 << 20, "tokens": b""})
+        role._front.send(ChosenTokens(1 << 20, choice.tokens))
     elif how == "hang up":
         role._front._control._socket.shutdown(2)
     elif how == "fail":
         raise ZeroDivisionError("nothing divides")
     elif how == "sleep":
-        role._pulse.start("slice")
+        role._heartbeat.start("slice")
         time.sleep(1e6)
     return None
 
 
 ModelRole._land = misbehave  # type: ignore[method-assign]
-nursery.main()
+fork_server.main()

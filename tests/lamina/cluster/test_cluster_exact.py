@@ -51,6 +51,15 @@ def check(sound: Sound, prompts: Prompts, reference: Reference) -> Check:
     return run
 
 
+@pytest.mark.long(
+    but=[
+        "serial-heads-in-turn-1-1",
+        "fixed-requests-overlap-1-2",
+        "rotational-2-heads-overlap-2-1",
+        "rotational-3-requests-in-turn-2-2",
+        "rotational-3-heads-overlap-2-2",
+    ]
+)
 @pytest.mark.parametrize(
     ("turns", "partition", "overlap", "attention", "ranks"),
     list(itertools.product(TURNS, ["heads", "requests"], [False, True], [1, 2], [1, 2])),
@@ -77,11 +86,13 @@ def test_every_combination(
     check(start(layout, overlap=overlap))
 
 
+@pytest.mark.long(but=["llama-gqa", "gemma2", "mixtral", "gpt2"])
 def test_every_family(family: str, start: Start, check: Check) -> None:
     engine = start(Layout(1, 2, batches=2, oversubscribe=True), family)
     check(engine, family)
 
 
+@pytest.mark.long(but=["llama-gqa", "gemma2", "mixtral", "gpt2"])
 def test_every_family_in_two_ranks(family: str, start: Start, check: Check) -> None:
     engine = start(Layout(2, 1, batches=2, oversubscribe=True), family, overlap=True)
     check(engine, family)
@@ -94,6 +105,7 @@ def test_windows_and_caps_by_requests(family: str, start: Start, check: Check) -
     check(start(layout, family), family)
 
 
+@pytest.mark.long(but=["in-turn-*"])
 @pytest.mark.parametrize(
     "more",
     [
@@ -128,6 +140,7 @@ def test_stages(start: Start, check: Check, stages: int, ranks: int, partition: 
     check(start(layout))
 
 
+@pytest.mark.long(but=["5-2", "6-5"])
 @pytest.mark.parametrize(("layers", "stages"), [(1, 1), (2, 2), (5, 2), (5, 3), (6, 2), (6, 5)])
 def test_stages_of_other_sizes(start: Start, check: Check, layers: int, stages: int) -> None:
     """Some have fewer slices than others."""
@@ -135,6 +148,7 @@ def test_stages_of_other_sizes(start: Start, check: Check, layers: int, stages: 
     check(start(layout, layers=layers), layers=layers)
 
 
+@pytest.mark.long(but=["rotational-3-in-2-ranks-*"])
 @pytest.mark.parametrize("overlap", [False, True], ids=["in-turn", "overlap"])
 @pytest.mark.parametrize(
     ("model_workers", "more"),

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from lamina import Engine, Sampling
-from lamina.cluster import Layout, Machine, told
+from lamina.cluster import Layout, Machine, framing
+from lamina.cluster.messages import Failed
 from lamina.fhbn import Listener, connect, new_secret
 from lamina.fhbn.deadline import Deadline
 from lamina.serve import EngineError
@@ -47,12 +48,13 @@ def trouble(engine: Engine) -> str:
     return str(told_.value)
 
 
+@pytest.mark.long
 def test_a_machine_closed_under_an_engine(saved: Saved) -> None:
     machine = Machine()
     with Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=1000) as engine:
         engine.submit([1, 2, 3], Sampling(max_tokens=50))
         engine.step()
-        pids = list(engine.core._crew.pids)
+        pids = list(engine.core._workers.pids)
         machine.close()
         assert not any(map(alive, pids))
         assert trouble(engine) == "the machine was closed: make a new one"
@@ -100,7 +102,7 @@ def test_an_engine_forgotten_without_being_closed(
     engine: Any = Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=500)
     engine.submit([1, 2], Sampling(max_tokens=200))
     engine.step()
-    pids = list(engine.core._crew.pids)
+    pids = list(engine.core._workers.pids)
     assert all(map(alive, pids))
     del engine
     gc.collect()
@@ -108,14 +110,15 @@ def test_an_engine_forgotten_without_being_closed(
     eventually(lambda: not workers_of(machine), "zombies are left")
 
 
+@pytest.mark.long
 def test_engines_leave_no_file_open(saved: Saved, machine: Machine) -> None:
     def opened() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
     with Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=500) as engine:
         engine.generate([[1, 2]])
-    before, nursery = opened(), Path(f"/proc/{machine._process.pid}/fd")  # type: ignore[union-attr]
-    there = len(list(nursery.iterdir()))
+    before, fork_server = opened(), Path(f"/proc/{machine._process.pid}/fd")  # type: ignore[union-attr]
+    there = len(list(fork_server.iterdir()))
     for _ in range(3):
         with Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=500) as engine:
             engine.generate([[1, 2]])
@@ -124,7 +127,7 @@ def test_engines_leave_no_file_open(saved: Saved, machine: Machine) -> None:
     with Engine(saved("llama-gqa"), layout=LAYOUT, kv_tokens=500) as engine:
         engine.generate([[1, 2]])
     assert opened() == before
-    assert len(list(nursery.iterdir())) == there
+    assert len(list(fork_server.iterdir())) == there
 
 
 def test_a_worker_that_cannot_begin(
@@ -174,6 +177,7 @@ def test_a_front_end_that_is_killed(front: Any, eventually: Eventually) -> None:
     eventually(lambda: not any(map(alive, pids)), "workers outlive their front end")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("deed", "error"), [("raise", "ZeroDivisionError"), ("exit", "")])
 def test_a_front_end_that_ends(front: Any, deed: str, error: str) -> None:
     """By an exception inside `with`, or without having closed anything."""
@@ -184,6 +188,7 @@ def test_a_front_end_that_ends(front: Any, deed: str, error: str) -> None:
     assert not any(map(alive, pids)), "nobody is left when it has ended"
 
 
+@pytest.mark.long
 def test_a_front_end_that_is_interrupted(front: Any) -> None:
     child, pids = front("wait")
     os.killpg(child.pid, signal.SIGINT)
@@ -192,6 +197,7 @@ def test_a_front_end_that_is_interrupted(front: Any) -> None:
     assert not any(map(alive, pids))
 
 
+@pytest.mark.long
 def test_a_front_end_that_forgets_its_engine(front: Any, eventually: Eventually) -> None:
     """And its machine with it."""
     child, pids = front("forget")
@@ -202,18 +208,18 @@ def test_a_front_end_that_forgets_its_engine(front: Any, eventually: Eventually)
 
 
 def test_messages_of_any_size() -> None:
-    secret, heard = new_secret(), []
-    long = {"text": b"x" * (3 * told.PART_BYTES + 5), "number": 7}
+    secret, received = new_secret(), []
+    messages = [Failed("short"), Failed("x" * (3 * framing.PART_BYTES + 5)), Failed("")]
 
     def other(address: str) -> None:
         with connect(address, name="worker", secret=secret) as link:
-            for message in ({"short": 1}, long, {"short": 2}):
-                told.say(link.control, message, Deadline(60))
+            for message in messages:
+                framing.send(link.control, message, Deadline(60))
 
     with Listener("front end", secret) as listener:
         thread = threading.Thread(target=other, args=(listener.address,))
         thread.start()
         with listener.accept() as link:
-            heard += [told.hear(link.control, Deadline(60)) for _ in range(3)]
+            received += [framing.receive(link.control, Deadline(60)) for _ in range(3)]
         thread.join()
-    assert heard == [{"short": 1}, long, {"short": 2}]
+    assert received == messages

@@ -36,6 +36,7 @@ def shared(**more: Any) -> Layout:
     return Layout(**({"oversubscribe": True} | more))
 
 
+@pytest.mark.long(but=["torch.bfloat16"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_who_has_which_requests_changes_no_bit(run: Run, dtype: torch.dtype) -> None:
     """Tokens and log-probabilities: of one batch the rows are the same, and each is attended to alone."""

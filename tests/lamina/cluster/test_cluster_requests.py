@@ -12,7 +12,7 @@ import pytest
 import transformers
 
 from lamina import Engine, Sampling
-from lamina.cluster import ClusterCore, Layout, Machine, told
+from lamina.cluster import ClusterCore, Layout, Machine, framing
 from lamina.serve.requests import Result
 
 Start = Callable[..., Engine]
@@ -72,6 +72,7 @@ def test_wishes_are_fulfilled_as_in_one_process(
                 assert [token for token, _ in a.top] == [token for token, _ in b.top]
 
 
+@pytest.mark.long(but=["*-rotational-3-2-pools"])
 @pytest.mark.parametrize(
     ("layout", "kv_tokens"),
     [
@@ -286,7 +287,7 @@ def test_more_than_a_control_message_holds(saved: Saved, machine: Machine, sound
     config = transformers.AutoConfig.from_pretrained(saved("llama-gqa"))
     config.vocab_size = 30_000
     rows = 30
-    assert rows * config.vocab_size * 12 > told.PART_BYTES
+    assert rows * config.vocab_size * 12 > framing.PART_BYTES
     options: dict[str, Any] = {"load_format": "dummy", "kv_tokens": 1000, "machine": machine}
     with Engine(config, layout=Layout(pipelining="serial", oversubscribe=True), **options) as engine:
         made = engine.generate([[5]] * rows, Sampling(max_tokens=1, logprobs=config.vocab_size))

@@ -57,6 +57,7 @@ def play(engine: Engine, load: Load, before: Callable[[int], None] = lambda step
     return [tokens_of(engine.result(number)) for number in numbers]
 
 
+@pytest.mark.long(but=["stages-*", "requests-grow"])
 @pytest.mark.parametrize(
     ("layout", "admission"), [*((name, "reserve") for name in LAYOUTS), ("requests", "grow")]
 )

@@ -14,7 +14,8 @@ import pytest
 
 from lamina import Engine, Sampling
 from lamina.cluster import Layout, Machine
-from lamina.cluster.prefilling import Prefilling, Wanted
+from lamina.cluster.messages import Forget, KvStored, PrefillFailed
+from lamina.cluster.prefill_dispatch import PrefillDispatch, PrefillRequest
 from lamina.serve import EngineError, Result
 
 HELD = Path(__file__).with_name("held.py")
@@ -128,6 +129,7 @@ def release(held_machine: HeldMachine) -> Callable[[], None]:
     return held_machine.file.unlink
 
 
+@pytest.mark.long(but=["serial"])
 @pytest.mark.parametrize("layout", ["serial", "heads", "requests"])
 def test_others_decode_while_a_prompt_is_computed(
     layout: str,
@@ -244,6 +246,7 @@ def test_a_prompt_that_cannot_be_computed_fails_alone(
     assert not engine.faults
 
 
+@pytest.mark.long(but=["attention 0-heads", "model 0-requests", "prefill 0-requests"])
 @pytest.mark.parametrize("layout", ["heads", "requests"])
 @pytest.mark.parametrize("victim", ["model 0", "attention 0", "attention 1", "prefill 0"])
 def test_workers_killed_while_prompts_are_computed(
@@ -275,6 +278,7 @@ def test_workers_killed_while_prompts_are_computed(
     sound(engine)
 
 
+@pytest.mark.long
 def test_workers_killed_and_stopped_at_any_moment(
     load: Load, start: Start, sound: Sound, play: Play, harassed: Any
 ) -> None:
@@ -304,34 +308,35 @@ def test_prefill_workers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FewWords:
-    """A crew that writes down what is said, and says what it is told to."""
+    """A pool of workers that keeps what it is sent, and receives what it is given."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[int, dict[str, Any]]] = []
-        self.saying: list[tuple[int, dict[str, Any]]] = []
+        self.sent: list[tuple[int, Any]] = []
+        self.coming: list[tuple[int, Any]] = []
 
-    def say(self, number: int, message: dict[str, Any], _: object) -> None:
-        self.heard.append((number, message))
+    def send(self, number: int, message: Any, _: object) -> None:
+        self.sent.append((number, message))
 
-    def said(self, *_: str) -> list[tuple[int, dict[str, Any]]]:
-        found, self.saying = self.saying, []
-        return found
+    def received(self, kind: type) -> list[tuple[int, Any]]:
+        chosen = [one for one in self.coming if isinstance(one[1], kind)]
+        self.coming = [one for one in self.coming if one not in chosen]
+        return chosen
 
 
 def test_prompts_go_to_who_has_the_least_to_do() -> None:
-    crew = FewWords()
-    prefilling = Prefilling(crew, Layout(2, 2, prefill_workers=2, batches=3))  # type: ignore[arg-type]
+    workers = FewWords()
+    prefilling = PrefillDispatch(workers, Layout(2, 2, prefill_workers=2, batches=3))  # type: ignore[arg-type]
     for name, tokens, shared in ((1, 50, 0), (2, 60, 20), (3, 5, 0), (4, 20, 0), (5, 1, 0)):
-        prefilling.compute(Wanted(name, np.zeros(tokens, np.int32), shared, 0))
-    assert [number for number, _ in crew.heard] == [4, 5, 5, 5, 4]
-    assert [message["to"] for _, message in crew.heard] == [[0, 1]] * 5
-    crew.saying = [(2, {"have": 2}), (3, {"have": 2}), (2, {"have": 1}), (2, {"have": 77})]
+        prefilling.compute(PrefillRequest(name, np.zeros(tokens, np.int32), shared, 0))
+    assert [number for number, _ in workers.sent] == [4, 5, 5, 5, 4]
+    assert [message.to for _, message in workers.sent] == [[0, 1]] * 5
+    workers.coming = [(2, KvStored(2)), (3, KvStored(2)), (2, KvStored(1)), (2, KvStored(77))]
     assert prefilling.news(wait=False).computed == [2]
-    crew.saying = [(4, {"failed_prompt": 1, "why": "bad luck"}), (3, {"have": 1})]
+    workers.coming = [(4, PrefillFailed(1, "bad luck")), (2, KvStored(1))]
     news = prefilling.news(wait=False)
     assert (news.computed, news.failed) == ([], {1: "bad luck"})
     prefilling.forget([1, 4, 88])
-    assert crew.heard[5:] == [(5, {"forget": 4})]
-    prefilling.compute(Wanted(6, np.zeros(9, np.int32), 0, 0))
-    prefilling.compute(Wanted(7, np.zeros(9, np.int32), 0, 0))
-    assert [number for number, _ in crew.heard[6:]] == [4, 5]
+    assert workers.sent[5:] == [(5, Forget(4))]
+    prefilling.compute(PrefillRequest(6, np.zeros(9, np.int32), 0, 0))
+    prefilling.compute(PrefillRequest(7, np.zeros(9, np.int32), 0, 0))
+    assert [number for number, _ in workers.sent[6:]] == [4, 5]

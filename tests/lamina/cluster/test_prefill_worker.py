@@ -16,16 +16,17 @@ import transformers
 
 from lamina._native import ShmReceiver, ShmSegment, ShmSender
 from lamina.attention.worker import TensorWorker
-from lamina.cluster.boot import Boot
-from lamina.cluster.prefill_worker import Orders, PrefillRole
-from lamina.cluster.pulling import CALLED_OFF, PIECE_SLOTS, Head, Pull, piece_bytes
-from lamina.cluster.pulse import Pulse
-from lamina.cluster.worker import Front
+from lamina.cluster.config import WorkerConfig
+from lamina.cluster.front_end import FrontEnd
+from lamina.cluster.heartbeat import Heartbeat
+from lamina.cluster.kv_pull import CALLED_OFF, PIECE_SLOTS, KvPull, PieceHeader, piece_bytes
+from lamina.cluster.messages import Compute, Forget, PrefillFailed
+from lamina.cluster.prefill_worker import PrefillJobs, PrefillRole
 from lamina.convert import Conversion, convert
 from lamina.kv import Arena
 from lamina.model import prefill
 from lamina.pipeline.arenas import arena_shape, attend_over
-from lamina.pipeline.keeper import Arrival
+from lamina.pipeline.kv_slots import Arrival
 from lamina.pipeline.partition import Along, Partition
 
 SmallModel = Callable[..., transformers.PreTrainedModel]
@@ -38,34 +39,33 @@ class OverError(Exception):
     """The front end has ended."""
 
 
-class FrontEnd:
+class ScriptedFrontEnd:
     """Says what was put into its queue, and then that it has ended."""
 
     def __init__(self) -> None:
-        self.orders: queue.Queue[dict[str, Any]] = queue.Queue()
-        self.heard: list[dict[str, Any]] = []
+        self.jobs: queue.Queue[Compute | Forget | None] = queue.Queue()
+        self.received: list[Any] = []
 
-    def hear(self, *, wait: bool) -> dict[str, Any] | None:
+    def job(self, *, wait: bool) -> Compute | Forget | None:
         try:
-            message = self.orders.get(block=wait, timeout=30)
+            message = self.jobs.get(block=wait, timeout=30)
         except queue.Empty:
             return None
-        if "end" in message:
+        if message is None:
             raise OverError
         return message
 
-    def say(self, message: dict[str, Any]) -> None:
-        self.heard.append(message)
+    def send(self, message: Any) -> None:
+        self.received.append(message)
 
     def compute(self, name: int, text: list[int], *, shared: int = 0, to: tuple[int, ...] = (0, 1)) -> None:
-        told = np.array(text, np.int32).tobytes()
-        self.orders.put({"compute": name, "text": told, "shared": shared, "to": list(to)})
+        self.jobs.put(Compute(name, np.array(text, np.int32), shared, list(to)))
 
     def forget(self, name: int) -> None:
-        self.orders.put({"forget": name})
+        self.jobs.put(Forget(name))
 
     def end(self) -> None:
-        self.orders.put({"end": True})
+        self.jobs.put(None)
 
 
 class Working:
@@ -94,7 +94,7 @@ class Attention:
         self.heads = slice(heads.start, heads.stop)
         self.had: list[int] = []
         self.receiver = receiver
-        self.pull = Pull(store, len(conversion.attentions), self.had.append, lambda: None)
+        self.pull = KvPull(store, len(conversion.attentions), self.had.append, lambda: None)
         self.pull.add(receiver)
 
     def expect(self, name: int, tokens: int, shared: int = 0) -> None:
@@ -113,14 +113,14 @@ class Cast:
         self.model, self.conversion = served
         first = self.conversion.attentions[0]
         partition = Partition(along, 1, WORKERS, first.heads, first.kv_heads)
-        self.front = FrontEnd()
-        self.pulse = Working()
+        self.front = ScriptedFrontEnd()
+        self.heartbeat = Working()
         self.role = PrefillRole(
-            cast(Boot, SimpleNamespace(deal=partition)),
+            cast(WorkerConfig, SimpleNamespace(partition=partition)),
             self.conversion,
             self.model,
-            cast(Front, self.front),
-            cast(Pulse, self.pulse),
+            cast(FrontEnd, self.front),
+            cast(Heartbeat, self.heartbeat),
         )
         self.attention: list[Attention] = []
         for worker in range(WORKERS):
@@ -190,11 +190,11 @@ def text_of(tokens: int, seed: int = 0) -> list[int]:
     return torch.randint(1, 120, (tokens,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def headlines(attention: Attention) -> list[Head]:
+def headlines(attention: Attention) -> list[PieceHeader]:
     found = []
     while attention.receiver.ready(0.2):
         with attention.receiver.recv() as message:
-            found.append(Head.heard(message))
+            found.append(PieceHeader.from_wire(message))
     return found
 
 
@@ -203,7 +203,7 @@ def test_attention_workers_get_their_heads_of_each_prompt(
     start: Callable[..., Cast], small_pieces: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if small_pieces:
-        monkeypatch.setattr("lamina.cluster.pulling.PIECE_BYTES", 300)
+        monkeypatch.setattr("lamina.cluster.kv_pull.PIECE_BYTES", 300)
     cast = start(slots=2)
     texts = {1: text_of(1), 2: text_of(CHUNK, 2), 3: text_of(2 * CHUNK + 5, 3)}
     for name, text in texts.items():
@@ -215,7 +215,7 @@ def test_attention_workers_get_their_heads_of_each_prompt(
         assert attention.had == [1, 2, 3], "in the order in which they were asked for"
         for name, text in texts.items():
             attention.matches(name, cast.original(text))
-    assert cast.front.heard == []
+    assert cast.front.received == []
 
 
 def test_whole_requests_go_to_one_attention_worker(start: Callable[..., Cast]) -> None:
@@ -261,9 +261,9 @@ def test_a_prompt_that_nobody_wants_any_more_stops_at_the_next_chunk(start: Call
     heads = headlines(cast.attention[0])
     layers = len(cast.conversion.attentions)
     assert heads == [
-        *(Head(1, layer, 0) for layer in range(layers)), Head(1, CALLED_OFF, 0),
-        Head(2, CALLED_OFF, 0),
-        *(Head(3, layer, 0) for layer in range(layers)),
+        *(PieceHeader(1, layer, 0) for layer in range(layers)), PieceHeader(1, CALLED_OFF, 0),
+        PieceHeader(2, CALLED_OFF, 0),
+        *(PieceHeader(3, layer, 0) for layer in range(layers)),
     ]  # fmt: skip
 
 
@@ -272,11 +272,11 @@ def test_one_that_waits_for_room_does_not_work(start: Callable[..., Cast]) -> No
     cast.front.compute(1, text_of(CHUNK), to=(0,))
     assert cast.attention[0].receiver.ready(30)
     end = time.monotonic() + 30
-    while cast.pulse.now:  # at the second layer, of which nobody takes anything
+    while cast.heartbeat.now:  # at the second layer, of which nobody takes anything
         assert time.monotonic() < end
         time.sleep(0.001)
     time.sleep(0.05)
-    assert not cast.pulse.now
+    assert not cast.heartbeat.now
     cast.pull_until(lambda: len(headlines(cast.attention[0])) == 3)
 
 
@@ -306,20 +306,20 @@ def test_a_prompt_that_cannot_be_computed_is_told_and_called_off(
     cast.front.compute(1, text_of(3 * CHUNK), to=(0,))
     cast.front.compute(2, text_of(3), to=(1,))
     assert cast.attention[1].receiver.ready(30)
-    assert cast.front.heard == [{"failed_prompt": 1, "why": "no more"}]
+    assert cast.front.received == [PrefillFailed(1, "no more")]
     heads = headlines(cast.attention[0])
-    assert heads[-1] == Head(1, CALLED_OFF, 0)
+    assert heads[-1] == PieceHeader(1, CALLED_OFF, 0)
     assert len(heads) == 3 * chunks + 2 + 1
     assert [head.name for head in headlines(cast.attention[1])] == [2, 2, 2], "others are computed"
 
 
 def test_what_was_asked_for_before_a_loss_is_not_computed_after_it() -> None:
-    front = FrontEnd()
-    orders = Orders(cast(Front, front), 3)
+    front = ScriptedFrontEnd()
+    jobs = PrefillJobs(cast(FrontEnd, front), 3)
     for name in (1, 2):
         front.compute(name, [7, 8])
-    assert orders.next().name == 1
-    orders.clear()
+    assert jobs.next().name == 1
+    jobs.clear()
     front.forget(2)
     front.compute(3, [7, 8])
-    assert orders.next().name == 3
+    assert jobs.next().name == 3

@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 
 from lamina import Engine, Sampling
-from lamina.cluster import Layout, ray_slots
-from lamina.cluster.ray_machine import RayMachine
+from lamina.cluster import Layout
+from lamina.cluster.ray import slots as ray_slots
+from lamina.cluster.ray.machine import RayMachine
 from lamina.pipeline import check_schedule
 from lamina.serve import EngineError
+
+pytestmark = pytest.mark.long
 
 FRONT = Path(__file__).with_name("ray_front.py")
 PROMPT, TOKENS = (5, 17, 99, 3), 12
@@ -41,7 +44,7 @@ def generated(engine: Engine) -> list[int]:
 
 
 def handles_of(engine: Engine) -> list[int]:
-    return list(engine.core._crew.pids)
+    return list(engine.core._workers.pids)
 
 
 def alive(pid: int) -> bool:

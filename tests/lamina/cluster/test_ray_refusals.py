@@ -7,25 +7,24 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from lamina.cluster import ray_session, ray_slots
-from lamina.cluster.boot import Boot
+from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.cluster.lost import last_sentence
-from lamina.cluster.ray_homes import at_home, require_memory, require_version
-from lamina.cluster.ray_machine import RayMachine
-from lamina.cluster.ray_worker import RayWorker, Spot, installed_version
+from lamina.cluster.ray import session as ray_session
+from lamina.cluster.ray import slots as ray_slots
+from lamina.cluster.ray.machine import RayMachine, at_home, require_memory, require_version
+from lamina.cluster.ray.worker import RayWorker, Spot, installed_version
 from lamina.operators import Attended
-from lamina.pipeline import EngineError
+from lamina.pipeline import EngineError, Partition
 from lamina.pipeline.facts import ModelFacts
 
 SPOT = Spot(
     version="1.0", host="10.0.0.1", node="a", pid=1, kernel="one", cores=(2, 3), free_bytes=100, loaded=False
 )
-BOOT = Boot(
+CONFIG = WorkerConfig(
     name="model 0",
     host="127.0.0.1",
     address="127.0.0.1:1",
@@ -37,7 +36,7 @@ BOOT = Boot(
     batches=1,
     stages=1,
     slices=3,
-    partition={"along": "heads", "ranks": 1, "workers": 1, "heads": 8, "kv_heads": 2},
+    partition=Partition("heads", 1, 1, 8, 2),
     most_rows=8,
     arena_tokens=10,
     decode_only=False,
@@ -47,7 +46,7 @@ BOOT = Boot(
     spin_s=0.5,
     timeout_s=1.0,
 )
-ATTENTION = replace(BOOT, name="attention 0", kind="attention")
+ATTENTION = replace(CONFIG, name="attention 0", kind="attention")
 FACTS = ModelFacts(120, 256, (), 2, 8, 2, 8, "float32", 4, weight_bytes=40)
 
 
@@ -156,14 +155,14 @@ def test_cores_of_nodes() -> None:
     """Workers on one machine take different ones, and spin no more once they must share them."""
     elsewhere = replace(SPOT, kernel="other", host="10.0.0.2", cores=(0,))
     used: Counter[tuple[str, int]] = Counter()
-    placed = at_home([BOOT, ATTENTION, ATTENTION], [SPOT, SPOT, elsewhere], used, spans=True)
-    assert [(boot.core, boot.host, boot.spin_s) for boot in placed] == [
+    placed = at_home([CONFIG, ATTENTION, ATTENTION], [SPOT, SPOT, elsewhere], used, spans=True)
+    assert [(config.core, config.host, config.spin_s) for config in placed] == [
         (2, "10.0.0.1", 0.5),
         (3, "10.0.0.1", 0.5),
         (0, "10.0.0.2", 0.5),
     ]
     more = at_home([ATTENTION], [SPOT], used, spans=False)
-    assert [(boot.core, boot.host, boot.spin_s) for boot in more] == [(2, "127.0.0.1", 0.0)]
+    assert [(config.core, config.host, config.spin_s) for config in more] == [(2, "127.0.0.1", 0.0)]
 
 
 def test_the_same_package_on_every_node() -> None:
@@ -177,25 +176,19 @@ def test_the_same_package_on_every_node() -> None:
 
 def test_what_does_not_fit_on_a_node() -> None:
     """Weights as they are loaded and packed, and KV: 80 and 2 x 2 x 2 x 8 x 4 = 256 bytes a token."""
-    require_memory(FACTS, [BOOT], [SPOT])
-    require_memory(FACTS, [BOOT, ATTENTION], [SPOT, replace(SPOT, kernel="other", free_bytes=2560)])
+    require_memory(FACTS, [CONFIG], [SPOT])
+    require_memory(FACTS, [CONFIG, ATTENTION], [SPOT, replace(SPOT, kernel="other", free_bytes=2560)])
     with pytest.raises(EngineError, match="engine-out-of-memory"):
-        require_memory(FACTS, [BOOT, replace(BOOT, name="model 1")], [SPOT, SPOT])
-    require_memory(FACTS, [BOOT, BOOT], [SPOT, replace(SPOT, loaded=True)])
+        require_memory(FACTS, [CONFIG, replace(CONFIG, name="model 1")], [SPOT, SPOT])
+    require_memory(FACTS, [CONFIG, CONFIG], [SPOT, replace(SPOT, loaded=True)])
     with pytest.raises(EngineError, match="engine-out-of-memory"):
         require_memory(FACTS, [ATTENTION], [replace(SPOT, free_bytes=2559)])
 
 
 def test_a_model_that_a_node_has_not(tmp_path: Path) -> None:
-    model: dict[str, Any] = {
-        "source": str(tmp_path / "nowhere"),
-        "dtype": None,
-        "rope": "carry",
-        "load_format": "safetensors",
-        "whole": True,
-    }
+    model = ModelSource(str(tmp_path / "nowhere"), None, "carry", "safetensors")
     actor = RayWorker()
     assert "nowhere" in str(actor.prepare(model, "model"))
-    status, text = actor.run(BOOT.said(), model, Attended((), torch.float32))
+    status, text = actor.run(CONFIG, model, Attended((), torch.float32))
     assert status == 1
     assert "nowhere" in last_sentence(text)

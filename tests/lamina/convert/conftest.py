@@ -74,8 +74,9 @@ def with_mlp(compute: Callable[[Tensor, Tensor], Tensor]) -> PreTrainedModel:
 class Decoder:
     """Runs bound slices with a KV cache in lists and attention in a few lines."""
 
-    def __init__(self, conversion: Conversion, bound: Sequence[BoundSlice]) -> None:
-        self.conversion, self.bound = conversion, bound
+    def __init__(self, attentions: Sequence[AttentionOp], bound: Sequence[BoundSlice]) -> None:
+        self.attentions, self.bound = attentions, bound
+        self.contexts: list[tuple[Tensor, ...]] = []  # that slices have handed on
         self.keys: dict[tuple[int, int], list[Tensor]] = {}
         self.values: dict[tuple[int, int], list[Tensor]] = {}
 
@@ -83,10 +84,11 @@ class Decoder:
         """Logits of one token each for some requests."""
         context: tuple[Tensor, ...] = (torch.tensor(tokens), torch.tensor(positions))
         attended: Tensor | None = None
-        for op, piece in zip(self.conversion.attentions, self.bound, strict=False):
+        for op, piece in zip(self.attentions, self.bound, strict=False):
             q, state = piece.query(context, attended)
             k, v, state = piece.keyvalue(state)
             context = piece.rest(state)
+            self.contexts.append(context)
             for sent, heads in ((q, op.heads), (k, op.kv_heads), (v, op.kv_heads)):
                 assert sent.shape == (len(requests), heads, op.head_dim)
                 assert sent.is_contiguous()
@@ -114,7 +116,7 @@ def check_decoding(
 ) -> None:
     """Slices give the model's own logits: prompts one by one, then all requests in one ragged batch."""
     generator = torch.Generator().manual_seed(1)
-    decoder = Decoder(conversion, bound)
+    decoder = Decoder(conversion.attentions, bound)
     requests = range(len(prompts))
     texts = [torch.randint(3, 99, (1, length), generator=generator) for length in prompts]
     caches, expected = [], []
@@ -184,3 +186,8 @@ def custom() -> Callable[..., PreTrainedModel]:
 @pytest.fixture(scope="session")
 def decodes() -> Callable[..., None]:
     return check_decoding
+
+
+@pytest.fixture(scope="session")
+def decoder() -> type[Decoder]:
+    return Decoder

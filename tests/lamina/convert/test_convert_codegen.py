@@ -13,6 +13,8 @@ from lamina.convert import BoundSlice, Conversion, convert
 from lamina.convert.codegen import piece_source
 from lamina.convert.program import Instruction, Name, Program
 
+Make = Callable[..., Any]
+
 _MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
 
@@ -52,6 +54,7 @@ def _run(bound: BoundSlice, program: Program, values: dict[Name, Tensor]) -> lis
     return [q, k, v, *bound.rest(state)]
 
 
+@pytest.mark.long(but=["Llama-*", "GPT2-*"])
 @pytest.mark.parametrize("rope", ["carry", "recompute"])  # one after the other: their graph is traced once
 @pytest.mark.parametrize(
     ("family", "changes"),
@@ -64,7 +67,7 @@ def _run(bound: BoundSlice, program: Program, values: dict[Name, Tensor]) -> lis
     ],
 )
 def test_source_computes_bit_for_bit_what_was_traced(
-    family: str, changes: dict[str, Any], rope: str, tiny: Callable[..., Any], seeded: Callable[..., Any]
+    family: str, changes: dict[str, Any], rope: str, tiny: Make, seeded: Make
 ) -> None:
     model = seeded(tiny(family, **changes))
     conversion: Conversion = convert(model, rope=rope)
@@ -81,7 +84,7 @@ def test_source_computes_bit_for_bit_what_was_traced(
                     assert torch.equal(got, wanted)
 
 
-def test_source_is_python_that_names_weights(tiny: Callable[..., Any], seeded: Callable[..., Any]) -> None:
+def test_source_is_python_that_names_weights(tiny: Make, seeded: Make) -> None:
     model = seeded(tiny("Llama", num_hidden_layers=3))
     conversion = convert(model)
     middle = conversion.bind(model)[1]
@@ -93,7 +96,7 @@ def test_source_is_python_that_names_weights(tiny: Callable[..., Any], seeded: C
     assert "torch.ops" not in middle.source
 
 
-def test_values_are_dropped_after_their_last_use(converted: Callable[..., Conversion]) -> None:
+def test_values_are_dropped_after_their_last_use(converted: Make) -> None:
     # On a GPU a batch of a thousand makes each of these tens of megabytes.
     source = converted("Llama").classes[1].source
     gate = next(
@@ -102,7 +105,7 @@ def test_values_are_dropped_after_their_last_use(converted: Callable[..., Conver
     assert any(line.strip().startswith("del ") and gate in line for line in source.splitlines())
 
 
-def test_a_piece_alone_takes_weights_as_arguments(converted: Callable[..., Conversion]) -> None:
+def test_a_piece_alone_takes_weights_as_arguments(converted: Make) -> None:
     program = converted("OPT", torch.float32).classes[-1].program
     piece = program.pieces[0]
     made = {one.result for one in piece.instructions}

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from lamina.convert import Conversion, describe
+from lamina.convert import describe
 from lamina.convert.describe import transfer
 
+Make = Callable[..., Any]
 
+
+@pytest.mark.long(but=["8-2"])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1), (8, 2)])
-def test_counted_bytes_agree_with_the_formula(
-    heads: int, kv_heads: int, converted: Callable[..., Conversion]
-) -> None:
+def test_counted_bytes_agree_with_the_formula(heads: int, kv_heads: int, converted: Make) -> None:
     conversion = converted("Llama", num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=16)
     moved = transfer(conversion, conversion.attentions[1], 2)
     assert moved["agrees"]
@@ -23,9 +25,7 @@ def test_counted_bytes_agree_with_the_formula(
 
 
 @pytest.mark.parametrize(("index", "key"), [(0, "q"), (0, "v"), (1, "attended")])
-def test_what_a_slice_sends_is_counted_on_the_slice(
-    index: int, key: str, converted: Callable[..., Conversion]
-) -> None:
+def test_what_a_slice_sends_is_counted_on_the_slice(index: int, key: str, converted: Make) -> None:
     conversion = converted("Llama")
     program = conversion.slices[index].program
     name = {"q": program.pieces[0].gives[0], "v": program.pieces[1].gives[-1]}.get(key)
@@ -41,7 +41,7 @@ def test_what_a_slice_sends_is_counted_on_the_slice(
     assert not moved["agrees"]
 
 
-def test_a_description_is_json_and_complete(converted: Callable[..., Conversion]) -> None:
+def test_a_description_is_json_and_complete(converted: Make) -> None:
     conversion = converted("Llama", num_hidden_layers=3)
     told = json.loads(json.dumps(describe(conversion)))
     assert [one["class"] for one in told["slices"]] == [one.class_index for one in conversion.slices]
@@ -60,6 +60,7 @@ def test_a_description_is_json_and_complete(converted: Callable[..., Conversion]
     assert middle["inputs"][-1] == {"name": "attended", "type": "bfloat16[B, 4, 16]", "bytes": 128}
 
 
+@pytest.mark.long(but=["GPT2-*", "Gemma-*"])
 @pytest.mark.parametrize(
     ("family", "expected"),
     [
@@ -69,9 +70,7 @@ def test_a_description_is_json_and_complete(converted: Callable[..., Conversion]
         ("Gemma", "add(to(model.layers.0.input_layernorm.weight))"),
     ],
 )
-def test_split_and_folded_weights_are_named(
-    family: str, expected: str, converted: Callable[..., Conversion]
-) -> None:
+def test_split_and_folded_weights_are_named(family: str, expected: str, converted: Make) -> None:
     first = describe(converted(family))["slices"][0]
     assert expected in {
         weight["name"] for one in first["parts"][0]["instructions"] for weight in one["weights"]

@@ -9,6 +9,8 @@ import pytest
 
 from lamina.convert import convert
 
+Make = Callable[..., Any]
+
 _LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 10000.0,
@@ -76,10 +78,9 @@ _CASES = [
 ]
 
 
+@pytest.mark.long(but=["llama-*", "gemma2-*", "mixtral-*", "gpt2-*", "phi3-carry", "cohere-carry"])
 @pytest.mark.parametrize(("name", "rope"), _CASES)
-def test_slices_decode_as_the_model(
-    name: str, rope: str, tiny: Callable[..., Any], seeded: Callable[..., Any], decodes: Callable[..., None]
-) -> None:
+def test_slices_decode_as_the_model(name: str, rope: str, tiny: Make, seeded: Make, decodes: Make) -> None:
     family, changes = MODELS[name]
     model = seeded(tiny(family, **changes))
     conversion = convert(model, rope=rope)
@@ -89,11 +90,7 @@ def test_slices_decode_as_the_model(
 @pytest.mark.parametrize("experts", ["batched_mm", "grouped_mm"])
 @pytest.mark.parametrize("name", ["mixtral", "qwen3-moe"])
 def test_experts_in_either_batched_form(
-    name: str,
-    experts: str,
-    tiny: Callable[..., Any],
-    seeded: Callable[..., Any],
-    decodes: Callable[..., None],
+    name: str, experts: str, tiny: Make, seeded: Make, decodes: Make
 ) -> None:
     family, changes = MODELS[name]
     model = seeded(tiny(family, **changes))
@@ -104,9 +101,7 @@ def test_experts_in_either_batched_form(
     decodes(model, conversion, conversion.bind(model))
 
 
-def test_experts_that_kernels_cannot_group(
-    tiny: Callable[..., Any], seeded: Callable[..., Any], decodes: Callable[..., None]
-) -> None:
+def test_experts_that_kernels_cannot_group(tiny: Make, seeded: Make, decodes: Make) -> None:
     # Rows of 30 float32 are no multiple of 16 bytes.
     model = seeded(tiny("Qwen3Moe", **{**_MOE, "moe_intermediate_size": 30}, head_dim=16))
     conversion = convert(model)

@@ -15,6 +15,8 @@ import transformers
 from lamina.convert import ConversionError, convert
 from lamina.convert.attention import Mask, TracedCache, _attend, _mask, tracing
 
+Make = Callable[..., Any]
+
 _SMALL = {"vocab_size": 99, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
@@ -51,9 +53,7 @@ _MLA = {
         ("FalconH1", {}, "convert-keeps-other-state"),
     ],
 )
-def test_models_that_do_more_than_attend(
-    family: str, changes: dict[str, Any], code: str, tiny: Callable[..., Any]
-) -> None:
+def test_models_that_do_more_than_attend(family: str, changes: dict[str, Any], code: str, tiny: Make) -> None:
     with pytest.raises(ConversionError, match=code) as refused:
         convert(tiny(family, **changes))
     assert "\n" not in str(refused.value)
@@ -101,7 +101,7 @@ def test_models_of_another_kind(config: Callable[[], Any], code: str) -> None:
         convert(config())
 
 
-def test_quantised_configs(tiny: Callable[..., Any], tmp_path: Path) -> None:
+def test_quantised_configs(tiny: Make, tmp_path: Path) -> None:
     data = {**tiny("Llama").to_dict(), "quantization_config": {"quant_method": "gptq", "bits": 4}}
     (tmp_path / "config.json").write_text(json.dumps(data))
     with pytest.raises(ConversionError, match="convert-quantised"):
@@ -116,14 +116,8 @@ def test_quantised_configs(tiny: Callable[..., Any], tmp_path: Path) -> None:
         ("{}", "convert-no-model-type"),
         ('{"model_type": "mistral9"}', "convert-model-type-unknown"),
         ('{"model_type": "llama", "hidden_size": "big"}', "convert-config-rejected"),
-        (
-            '{"model_type": "llama", "hidden_size": 63, "num_attention_heads": 4}',
-            "convert-config-rejected",
-        ),
-        (
-            '{"model_type": "llama", "dtype": "float8_e4m3fn", "num_hidden_layers": 1}',
-            "convert-dtype",
-        ),
+        ('{"model_type": "llama", "hidden_size": 63, "num_attention_heads": 4}', "convert-config-rejected"),
+        ('{"model_type": "llama", "dtype": "float8_e4m3fn", "num_hidden_layers": 1}', "convert-dtype"),
     ],
 )
 def test_files_that_are_no_config(text: str, code: str, tmp_path: Path) -> None:
@@ -136,13 +130,13 @@ def test_files_that_are_no_config(text: str, code: str, tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConversionError, match="convert-unreadable"):
+    with pytest.raises(ConversionError, match=r"(?s)config\.json.*convert-unreadable"):
         convert(tmp_path)
-    with pytest.raises(ConversionError, match="convert-unreadable"):
+    with pytest.raises(ConversionError, match=r"(?s)nowhere.*convert-unreadable"):
         convert(str(tmp_path / "nowhere"))
 
 
-def test_a_folder_and_a_file_are_the_same(tiny: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_folder_and_a_file_are_the_same(tiny: Make, tmp_path: Path) -> None:
     tiny("Llama", dtype="float16").save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 77]}')
     by_folder, by_file = convert(tmp_path), convert(str(tmp_path / "config.json"))
@@ -153,7 +147,7 @@ def test_a_folder_and_a_file_are_the_same(tiny: Callable[..., Any], tmp_path: Pa
 
 def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(ConversionError, match="convert-unreadable"):
+    with pytest.raises(ConversionError, match=f"(?s){tmp_path}/nowhere.*convert-unreadable"):
         convert("~/nowhere")
 
 
@@ -165,35 +159,35 @@ def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("LlamaModel", "convert-no-logits"),
     ],
 )
-def test_models_with_another_head(name: str, code: str, tiny: Callable[..., Any]) -> None:
+def test_models_with_another_head(name: str, code: str, tiny: Make) -> None:
     with pytest.raises(ConversionError, match=code):
         convert(getattr(transformers, name)(tiny("Llama")))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float8_e4m3fn, torch.int8, "float8", "nonsense"])
-def test_types_that_slices_do_not_compute_in(dtype: Any, tiny: Callable[..., Any]) -> None:
+def test_types_that_slices_do_not_compute_in(dtype: Any, tiny: Make) -> None:
     with pytest.raises(ConversionError, match="convert-dtype"):
         convert(tiny("Llama"), dtype)
 
 
-def test_types_by_their_names(tiny: Callable[..., Any]) -> None:
+def test_types_by_their_names(tiny: Make) -> None:
     for name in ("bfloat16", "torch.float16", "float32"):
         assert convert(tiny("Llama", num_hidden_layers=1), name).dtype == getattr(
             torch, name[-8:].lstrip(".")
         )
 
 
-def test_outputs_besides_logits_are_not_asked_for(tiny: Callable[..., Any]) -> None:
+def test_outputs_besides_logits_are_not_asked_for(tiny: Make) -> None:
     plain = convert(tiny("Mixtral", num_local_experts=4))
     asking = tiny("Mixtral", num_local_experts=4, output_router_logits=True, return_dict=False)
     assert [kind.source for kind in convert(asking).classes] == [kind.source for kind in plain.classes]
     assert asking.output_router_logits  # the caller's own is as it was
 
 
-def test_a_model_that_was_changed_after_loading(tiny: Callable[..., Any], seeded: Callable[..., Any]) -> None:
+def test_a_model_that_was_changed_after_loading(tiny: Make, seeded: Make) -> None:
     model = seeded(tiny("Llama"))
     model.model.layers[0].mlp.up_proj = torch.nn.Sequential(model.model.layers[0].mlp.up_proj)
-    with pytest.raises(ConversionError, match="convert-changed-parameter"):
+    with pytest.raises(ConversionError, match=r"(?s)layers\.0\.mlp\.up_proj.*convert-changed-parameter"):
         convert(model)
 
 
@@ -250,7 +244,7 @@ def test_caches_hold_each_layer_once_and_in_order() -> None:
     cache.update(nothing, nothing, 0)
     with pytest.raises(ConversionError, match="convert-layer-order"):
         cache.update(nothing, nothing, 0)
-    with pytest.raises(ConversionError, match="convert-keeps-other-state"):
+    with pytest.raises(ConversionError, match=r"(?s)conv_states.*convert-keeps-other-state"):
         _ = cache.conv_states
 
 

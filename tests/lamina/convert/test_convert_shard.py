@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lamina.convert import AttentionOp, BoundSlice, Conversion, ConversionError, Sharded, convert
+from lamina.convert import AttentionOp, BoundSlice, ConversionError, Sharded, convert
+
+Make = Callable[..., Any]
 
 SMALL = Callable[..., PreTrainedModel]
 
@@ -50,72 +52,43 @@ class Rank:
         return list(self.meeting.given)
 
 
-def decode(
-    attentions: Sequence[AttentionOp], bound: Sequence[BoundSlice], tokens: Tensor, contexts: list[Any]
-) -> Tensor:
-    """Logits of every step for a batch; `tokens` is [steps, batch]. Contexts between slices are noted."""
-    keys: list[list[Tensor]] = [[] for _ in attentions]
-    values: list[list[Tensor]] = [[] for _ in attentions]
-    logits: list[Tensor] = []
-    for step, now in enumerate(tokens):
-        context: tuple[Tensor, ...] = (now, torch.full_like(now, step))
-        attended: Tensor | None = None
-        for op, piece in zip(attentions, bound, strict=False):
-            q, state = piece.query(context, attended)
-            k, v, state = piece.keyvalue(state)
-            context = piece.rest(state)
-            contexts.append(context)
-            assert q.shape == (len(now), op.heads, op.head_dim)
-            assert k.shape == v.shape == (len(now), op.kv_heads, op.head_dim)
-            keys[op.layer].append(k)
-            values[op.layer].append(v)
-            attended = attend(op, q, keys[op.layer], values[op.layer])
-        logits.append(bound[-1].logits(context, attended))
-    return torch.stack(logits)
+Check = Callable[..., tuple[Sharded, Meeting]]
 
 
-def attend(op: AttentionOp, q: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-    group = op.heads // op.kv_heads
-    seen_keys = torch.stack(keys[-op.window :]).repeat_interleave(group, dim=2)
-    seen_values = torch.stack(values[-op.window :]).repeat_interleave(group, dim=2)
-    scores = torch.einsum("bhd,tbhd->bht", q, seen_keys) * op.scale
-    if op.softcap:
-        scores = torch.tanh(scores / op.softcap) * op.softcap
-    return torch.einsum("bht,tbhd->bhd", scores.softmax(-1), seen_values)
+@pytest.fixture
+def check(decoder: Make) -> Check:
+    """Ranks decode what the unsplit slices do, and hand on the same from slice to slice, to the bit."""
+    tokens = torch.randint(3, 99, (4, 3), generator=torch.Generator().manual_seed(3))
+
+    def decode(attentions: Sequence[AttentionOp], bound: Sequence[BoundSlice]) -> tuple[Tensor, list[Any]]:
+        running = decoder(attentions, bound)
+        steps = [running.step(range(3), now.tolist(), [step] * 3) for step, now in enumerate(tokens)]
+        return torch.stack(steps), running.contexts
+
+    def checked(model: PreTrainedModel, degree: int) -> tuple[Sharded, Meeting]:
+        conversion = convert(model)
+        sharded, meeting = conversion.sharded(degree), Meeting(degree)
+
+        def run(rank: int) -> tuple[Tensor, list[Any]]:
+            return decode(sharded.attentions, sharded.bind(model, rank, meeting.ranks[rank]))
+
+        with torch.no_grad():
+            expected, _ = decode(conversion.attentions, conversion.bind(model))
+            with ThreadPoolExecutor(degree) as pool:
+                ranks = list(pool.map(run, range(degree)))
+        for together in zip(*(contexts for _, contexts in ranks), strict=True):
+            for values in zip(*together, strict=True):
+                assert all(torch.equal(value, values[0]) for value in values)
+        for logits, _ in ranks:
+            torch.testing.assert_close(logits, expected, rtol=2e-5, atol=2e-5)
+            assert torch.equal(logits.argmax(-1), expected.argmax(-1))
+        return sharded, meeting
+
+    return checked
 
 
-def decode_on_ranks(sharded: Sharded, model: PreTrainedModel, tokens: Tensor) -> tuple[list[Tensor], Meeting]:
-    """Logits of each rank; what they hand on from slice to slice must be the same to the bit."""
-    meeting = Meeting(sharded.degree)
-    contexts: list[list[Any]] = [[] for _ in meeting.ranks]
-
-    def run(rank: int) -> Tensor:
-        bound = sharded.bind(model, rank, meeting.ranks[rank])
-        return decode(sharded.attentions, bound, tokens, contexts[rank])
-
-    with ThreadPoolExecutor(sharded.degree) as pool:
-        logits = list(pool.map(run, range(sharded.degree)))
-    for together in zip(*contexts, strict=True):
-        for values in zip(*together, strict=True):
-            assert all(torch.equal(value, values[0]) for value in values)
-    return logits, meeting
-
-
-def check(model: PreTrainedModel, degree: int, steps: int = 4) -> tuple[Sharded, Meeting]:
-    """Ranks decode what the unsplit slices do."""
-    conversion = convert(model)
-    tokens = torch.randint(3, 99, (steps, 3), generator=torch.Generator().manual_seed(3))
-    with torch.no_grad():
-        expected = decode(conversion.attentions, conversion.bind(model), tokens, [])
-        sharded = conversion.sharded(degree)
-        found, meeting = decode_on_ranks(sharded, model, tokens)
-    for logits in found:
-        torch.testing.assert_close(logits, expected, rtol=2e-5, atol=2e-5)
-        assert torch.equal(logits.argmax(-1), expected.argmax(-1))
-    return sharded, meeting
-
-
-def test_two_ranks_decode_what_one_does(family: str, small_model: SMALL) -> None:
+@pytest.mark.long(but=["llama-gqa", "gemma2", "mixtral", "gpt2"])
+def test_two_ranks_decode_what_one_does(check: Check, family: str, small_model: SMALL) -> None:
     model = small_model(family)
     noise = torch.Generator().manual_seed(1)
     with torch.no_grad():  # biases and norms start as zeros and ones, which would hide what happens to them
@@ -138,7 +111,7 @@ def test_two_ranks_decode_what_one_does(family: str, small_model: SMALL) -> None
 
 @pytest.mark.parametrize(("degree", "experts"), [(2, "split"), (4, "whole")])
 def test_grouped_experts_are_split_where_their_rows_stay_aligned(
-    degree: int, experts: str, seeded: Callable[..., PreTrainedModel], tiny: Callable[..., Any]
+    check: Check, degree: int, experts: str, seeded: Make, tiny: Make
 ) -> None:
     model = seeded(tiny("Mixtral", num_local_experts=4, num_key_value_heads=4, intermediate_size=40))
     sharded, meeting = check(model, degree)
@@ -149,16 +122,14 @@ def test_grouped_experts_are_split_where_their_rows_stay_aligned(
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gpt-neox"])
-def test_four_ranks_decode_what_one_does(family: str, small_model: SMALL) -> None:
+def test_four_ranks_decode_what_one_does(check: Check, family: str, small_model: SMALL) -> None:
     sharded, _ = check(small_model(family), 4)
     op = sharded.attentions[0]
     assert list(sharded.heads_of(3)) == list(range(3 * op.heads, 4 * op.heads))
     assert list(sharded.kv_heads_of(1)) == list(range(op.kv_heads, 2 * op.kv_heads))
 
 
-def test_a_norm_over_all_heads_keeps_their_products_whole(
-    seeded: Callable[..., PreTrainedModel], tiny: Callable[..., Any]
-) -> None:
+def test_a_norm_over_all_heads_keeps_their_products_whole(check: Check, seeded: Make, tiny: Make) -> None:
     sharded, _ = check(seeded(tiny("Olmo2")), 2)
     assert "own_part(" in sharded.classes[1].source
     weights = sharded.describe().weights
@@ -166,9 +137,7 @@ def test_a_norm_over_all_heads_keeps_their_products_whole(
     assert "model.layers.0.self_attn.v_proj.weight" in weights["columns"]
 
 
-def test_a_norm_over_what_attention_gives_gathers_it(
-    seeded: Callable[..., PreTrainedModel], tiny: Callable[..., Any]
-) -> None:
+def test_a_norm_over_what_attention_gives_gathers_it(check: Check, seeded: Make, tiny: Make) -> None:
     sharded, meeting = check(seeded(tiny("BitNet")), 2)
     assert sharded.describe().collectives[1][1]["query"] == ["all_gather"]
     assert meeting.ranks[1].gathered == 4 * 2  # not its 99 tokens, which two ranks cannot share evenly
@@ -185,7 +154,7 @@ def test_a_norm_over_what_attention_gives_gathers_it(
     ],
 )
 def test_what_needs_all_columns_has_them(
-    compute: Callable[[Tensor, Tensor], Tensor], custom: Callable[..., PreTrainedModel]
+    check: Check, compute: Callable[[Tensor, Tensor], Tensor], custom: Make
 ) -> None:
     check(custom(compute), 2)
 
@@ -229,7 +198,7 @@ def test_what_is_split_is_said_by_name(small_model: SMALL) -> None:
     assert said.collectives[1][1]["query"] == ["all_reduce", "all_reduce"]
 
 
-def test_slices_of_one_class_share_their_code(converted: Callable[..., Conversion]) -> None:
+def test_slices_of_one_class_share_their_code(converted: Make) -> None:
     conversion = converted("Llama", num_hidden_layers=5)
     sharded = conversion.sharded(2)
     assert [kind.members for kind in sharded.classes] == [kind.members for kind in conversion.classes]
@@ -249,12 +218,12 @@ def test_one_rank_is_the_model_itself(small_model: SMALL) -> None:
 
 
 @pytest.mark.parametrize("degree", [0, 3, 4, 8])
-def test_heads_that_cannot_be_shared_are_refused(degree: int, converted: Callable[..., Conversion]) -> None:
+def test_heads_that_cannot_be_shared_are_refused(degree: int, converted: Make) -> None:
     with pytest.raises(ConversionError, match="convert-shard-degree"):
         converted("Llama").sharded(degree)
 
 
-def test_what_cannot_be_bound_is_refused(converted: Callable[..., Conversion]) -> None:
+def test_what_cannot_be_bound_is_refused(converted: Make) -> None:
     sharded = converted("Llama").sharded(2)
     collective = Meeting(2).ranks[0]
     with pytest.raises(ConversionError, match="convert-shard-rank"):

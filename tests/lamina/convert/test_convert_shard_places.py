@@ -59,10 +59,7 @@ def test_shapes_that_scatter_a_share_are_in_conflict(before: Dims, dim: int, aft
     assert isinstance(size, int)
     with pytest.raises(ConflictError, match="linear_1"):
         reshaped(
-            Split(dim, (size,), ORIGIN),
-            make_spec(before, torch.float32),
-            make_spec(after, torch.float32),
-            4,
+            Split(dim, (size,), ORIGIN), make_spec(before, torch.float32), make_spec(after, torch.float32), 4
         )
 
 

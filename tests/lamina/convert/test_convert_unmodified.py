@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from lamina.convert import ConversionError, convert
 
+Make = Callable[..., Any]
+
 
 class _Doubling(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
@@ -83,7 +85,7 @@ def _untie(model: Any) -> None:
     ],
 )
 def test_what_was_changed_is_named(
-    change: Callable[[Any], None], code: str, named: str, tiny: Callable[..., Any], seeded: Callable[..., Any]
+    change: Callable[[Any], None], code: str, named: str, tiny: Make, seeded: Make
 ) -> None:
     model = seeded(tiny("Llama"))
     change(model)
@@ -93,16 +95,14 @@ def test_what_was_changed_is_named(
     assert "\n" not in str(refused.value)
 
 
-def test_layers_in_another_order(tiny: Callable[..., Any], seeded: Callable[..., Any]) -> None:
+def test_layers_in_another_order(tiny: Make, seeded: Make) -> None:
     model = seeded(tiny("Llama"))
     model.model.layers = nn.ModuleList(reversed(model.model.layers))
     with pytest.raises(ConversionError, match="convert-changed-module"):
         convert(model)
 
 
-def test_a_model_in_use_is_not_a_changed_one(
-    tiny: Callable[..., Any], seeded: Callable[..., Any], decodes: Callable[..., None]
-) -> None:
+def test_a_model_in_use_is_not_a_changed_one(tiny: Make, seeded: Make, decodes: Make) -> None:
     model = seeded(tiny("Llama"))
     with torch.no_grad():
         model(input_ids=torch.ones(1, 2, dtype=torch.int64), output_hidden_states=True)  # leaves hooks behind
@@ -112,7 +112,7 @@ def test_a_model_in_use_is_not_a_changed_one(
     decodes(model.eval(), conversion, conversion.bind(model))
 
 
-def test_equal_weights_need_not_be_one(tiny: Callable[..., Any], seeded: Callable[..., Any]) -> None:
+def test_equal_weights_need_not_be_one(tiny: Make, seeded: Make) -> None:
     model = seeded(tiny("Llama", tie_word_embeddings=True))
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
     conversion = convert(model)
@@ -122,7 +122,7 @@ def test_equal_weights_need_not_be_one(tiny: Callable[..., Any], seeded: Callabl
         conversion.bind(tensors)
 
 
-def test_resized_embeddings_are_the_configs(tiny: Callable[..., Any], seeded: Callable[..., Any]) -> None:
+def test_resized_embeddings_are_the_configs(tiny: Make, seeded: Make) -> None:
     model = seeded(tiny("Llama"))
     model.resize_token_embeddings(110)
     assert convert(model).vocab_size == 110

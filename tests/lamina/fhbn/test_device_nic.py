@@ -252,6 +252,7 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SoftWriter]]:
     made.clear()
 
 
+@pytest.mark.long(but=["fail-*"])
 @pytest.mark.parametrize(
     ("act", "sentence"),
     [

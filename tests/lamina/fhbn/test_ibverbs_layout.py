@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.outside
+
 TESTS = Path(__file__).resolve().parents[2]
 HEADERS = Path("/usr/include/infiniband")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import random
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -22,6 +20,8 @@ Ends = tuple[NicSender, NicReceiver]
 Open = Callable[..., Ends]
 
 
+<<<<<<< HEAD
+=======
 @pytest.mark.parametrize("first_seqno", [0, 2**32 - 3, 2**64 - 5])
 def test_what_is_sent_arrives(ends: Open, network: str, first_seqno: int) -> None:
     """With numbers that go beyond 64 bits too."""
@@ -71,6 +71,7 @@ def test_nothing_in_time_leaves_the_channel_as_it_was(ends: Open, network: str) 
     assert bytes(receiver.recv()[0]) == b"a"
 
 
+@pytest.mark.long(but=["softnic"])
 def test_closing_ends_the_channel_after_the_last_message(ends: Open, network: str) -> None:
     sender, receiver = ends(network)
     sender.send(b"last")
@@ -82,6 +83,7 @@ def test_closing_ends_the_channel_after_the_last_message(ends: Open, network: st
         receiver.recv()
 
 
+@pytest.mark.long(but=["softnic"])
 def test_a_closed_receiver_takes_no_more(ends: Open, network: str) -> None:
     sender, receiver = ends(network, slots=2)
     receiver.close()
@@ -91,6 +93,7 @@ def test_a_closed_receiver_takes_no_more(ends: Open, network: str) -> None:
         until_it_fails(sender)
 
 
+>>>>>>> main
 @pytest.mark.parametrize("where", [0, 8, 12, 16], ids=["seqno", "epoch", "parts", "bytes"])
 def test_a_corrupted_header_is_told(
     ends: Open, network: str, module: ModuleType, monkeypatch: pytest.MonkeyPatch, where: int
@@ -117,12 +120,15 @@ def test_a_corrupted_header_is_told(
         receiver.recv()
 
 
+<<<<<<< HEAD
+=======
 def until_it_fails(sender: NicSender) -> None:
     """The ring has 4 slots: the fifth message waits."""
     for number in range(5):
         sender.send(bytes([number]), timeout_s=30)
 
 
+@pytest.mark.long(but=["softnic"])
 @pytest.mark.usefixtures("nothing_left")
 def test_nothing_is_left(listener: fhbn.Listener, secret: bytes, both: Both, network: str) -> None:
     ours, theirs = both(
@@ -141,6 +147,7 @@ def test_nothing_is_left(listener: fhbn.Listener, secret: bytes, both: Both, net
     gc.collect()
 
 
+>>>>>>> main
 def test_without_a_device_verbs_says_why(links: Links, both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINA_RDMA_DEVICE", "none_0:1")
     with pytest.raises(fhbn.HandshakeError, match="channel-refused"):

@@ -78,6 +78,7 @@ def before(control: Control, step: int, act: Callable[[], None]) -> None:
         setattr(control, name, counted(getattr(control, name)))
 
 
+@pytest.mark.long(but=["softnic-*"])
 def test_a_peer_that_dies_at_any_step(meet: Meet, both: Both, network: str, ours_sends: bool) -> None:
     for step in range(STEPS[network]):
         with meet() as (ours, theirs):
@@ -95,6 +96,7 @@ def test_a_peer_that_dies_at_any_step(meet: Meet, both: Both, network: str, ours
     gc.collect()
 
 
+@pytest.mark.long(but=["softnic-sender"])
 def test_a_peer_that_falls_silent_at_any_step(meet: Meet, both: Both, network: str, ours_sends: bool) -> None:
     for step in range(STEPS[network]):
         with meet() as (ours, theirs):
@@ -119,6 +121,7 @@ def test_a_peer_that_falls_silent_at_any_step(meet: Meet, both: Both, network: s
     gc.collect()
 
 
+@pytest.mark.long(but=["softnic-*"])
 def test_an_address_that_makes_no_sense_is_refused_aloud(
     meet: Meet, both: Both, network: str, ours_sends: bool
 ) -> None:

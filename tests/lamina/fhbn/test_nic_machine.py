@@ -16,6 +16,8 @@ from lamina.fhbn.nic.devices import _provider, listed
 from lamina.fhbn.nic.machine import system_below
 from lamina.fhbn.nic.pyverbs_package import NoPyverbsError, pyverbs
 
+pytestmark = pytest.mark.outside
+
 NO_CAPABILITIES = "CapEff:\t0000000000000000\n"
 ALL_CAPABILITIES = "CapEff:\t000001ffffffffff\n"
 OWN_NAMESPACE = "0 1000 1\n"

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from lamina import _native
 from lamina.fhbn.nic.pyverbs_package import NoPyverbsError, pyverbs
 
+pytestmark = pytest.mark.outside
+
 BLOCK, SEGMENT = 64, 16
 NOTHING, RDMA_WRITE = 0x00, 0x08
 ASKED = 0x08

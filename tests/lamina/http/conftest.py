@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from lamina.http import Limits, Serving, Tokenizer
+    from lamina.http.server import Serving
+    from lamina.http.service import Limits
+    from lamina.http.tokenizer import Tokenizer
     from lamina.serve import Engine
 
 VOCAB = 320
@@ -57,7 +59,7 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="session")
 def tokenizer(tokenizer_folder: Any) -> Tokenizer:
-    from lamina.http import Tokenizer
+    from lamina.http.tokenizer import Tokenizer
 
     return Tokenizer.load(tokenizer_folder)
 
@@ -170,8 +172,9 @@ def serve() -> Serve:
     """Serve an engine until the block ends, with the socket, protocol and event loop of the real thing."""
     import uvloop
 
-    from lamina.http import Limits, Service, Serving
     from lamina.http.address import bound
+    from lamina.http.server import Serving
+    from lamina.http.service import Limits, Service
 
     @contextlib.contextmanager
     def serve(

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from lamina.http import Driver, Ticket, Update
+from lamina.http.driver import Driver, Ticket, Update
 from lamina.http.errors import ClosedError, FullError
 from lamina.serve import Sampling
+
+Make = Callable[..., Any]
 
 
 class Listener:
@@ -43,7 +45,7 @@ class Listener:
 
 
 @pytest.fixture(scope="module")
-def engine(make_engine: Callable[..., Any]) -> Any:
+def engine(make_engine: Make) -> Any:
     """One after the other the tests have it to themselves."""
     return make_engine(max_sequences=4)
 
@@ -73,7 +75,7 @@ def ticket(length: int = 3, **sampling: Any) -> Ticket:
 
 
 def test_tells_the_tokens_that_the_engine_makes(
-    driver: Driver, listener: Listener, make_engine: Callable[..., Any]
+    driver: Driver, listener: Listener, make_engine: Make
 ) -> None:
     tickets = [ticket(), ticket(2, n=3), ticket(5, max_tokens=4)]
     driver.submit(tickets)
@@ -87,9 +89,7 @@ def test_tells_the_tokens_that_the_engine_makes(
     assert listener.taken == set(tickets)
 
 
-def test_tells_of_samples_as_they_end(
-    driver: Driver, listener: Listener, make_engine: Callable[..., Any]
-) -> None:
+def test_tells_of_samples_as_they_end(driver: Driver, listener: Listener, make_engine: Make) -> None:
     one = ticket(n=2, max_tokens=30, logprobs=1)
     plain = make_engine().generate([one.prompt], one.sampling)[0].completions
     # A token that only one of the two makes, early on.
@@ -178,7 +178,7 @@ def test_whoever_is_there_at_the_end_is_told(engine: Any, listener: Listener) ->
     assert engine.used_kv_tokens == 0
 
 
-def test_an_engine_that_fails_fails_everybody(make_engine: Callable[..., Any], listener: Listener) -> None:
+def test_an_engine_that_fails_fails_everybody(make_engine: Make, listener: Listener) -> None:
     engine, failed = make_engine(), threading.Event()
     driver = Driver(engine, listener.news.put, failed=failed.set)
     driver.start()

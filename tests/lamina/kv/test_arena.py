@@ -164,11 +164,7 @@ def test_filling_leaves_no_slot_empty() -> None:
 
 @pytest.mark.parametrize(
     ("tokens", "overcommit", "code"),
-    [
-        (0, 0.0, "arena-empty"),
-        (4, -1.0, "arena-overcommit"),
-        (2**31 - 1, 0.0, "arena-too-large"),
-    ],
+    [(0, 0.0, "arena-empty"), (4, -1.0, "arena-overcommit"), (2**31 - 1, 0.0, "arena-too-large")],
 )
 def test_impossible_arenas_are_refused(tokens: int, overcommit: float, code: str) -> None:
     big = ArenaShape(10_000, 1000, 256, torch.float32)

@@ -85,7 +85,7 @@ def test_garbage_is_no_safetensors_file(folder: Path) -> None:
 def test_a_missing_shard_is_named(sharded: Path) -> None:
     victim = sorted(sharded.glob("*.safetensors"))[1]
     victim.unlink()
-    with pytest.raises(CheckpointError, match="checkpoint-shard-missing"):
+    with pytest.raises(CheckpointError, match=f"(?s){victim.name}.*checkpoint-shard-missing"):
         require_sound(sharded)
 
 
@@ -94,7 +94,7 @@ def test_a_tensor_the_index_promises_must_be_there(sharded: Path) -> None:
     facts = json.loads(index.read_text())
     facts["weight_map"]["model.extra"] = next(iter(facts["weight_map"].values()))
     index.write_text(json.dumps(facts))
-    with pytest.raises(CheckpointError, match="checkpoint-tensor-not-in-shard"):
+    with pytest.raises(CheckpointError, match=r"(?s)model\.extra.*checkpoint-tensor-not-in-shard"):
         require_sound(sharded)
     index.write_text("[]")
     with pytest.raises(CheckpointError, match="checkpoint-index-damaged"):
@@ -127,7 +127,7 @@ def test_weights_that_are_not_there_are_not_made_up(folder: Path) -> None:
     tensors = safetensors.torch.load_file(shard)
     tensors.pop("model.layers.1.mlp.up_proj.weight")
     safetensors.torch.save_file(tensors, shard)
-    with pytest.raises(CheckpointError, match="checkpoint-weight-missing"):
+    with pytest.raises(CheckpointError, match=r"(?s)up_proj.*checkpoint-weight-missing"):
         load(folder)
 
 
@@ -161,7 +161,7 @@ def test_a_config_that_names_another_file_is_refused(sharded: Path, folder: Path
         for other in others:
             config = transformers.AutoConfig.from_pretrained(place)
             config.transformers_weights = other
-            with pytest.raises(CheckpointError, match="checkpoint-other-weights"):
+            with pytest.raises(CheckpointError, match=f"(?s){other!r}.*checkpoint-other-weights"):
                 load_original(config, place, torch.float32, "safetensors")
     require_sound(folder, "model.safetensors")
     require_sound(sharded, "model.safetensors.index.json")

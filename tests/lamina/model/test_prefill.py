@@ -64,6 +64,7 @@ def assert_same(found: KV, expected: KV) -> None:
             torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=2e-4)
 
 
+@pytest.mark.long(but=["llama-gqa-*", "gemma2-*", "mixtral-*", "gpt2-*"])
 @pytest.mark.parametrize("chunk", [512, 10])
 def test_every_family_has_the_kv_of_the_original(
     family: str, chunk: int, small_model: SmallModel, tokens: torch.Tensor, monkeypatch: pytest.MonkeyPatch

@@ -13,13 +13,7 @@ from lamina.model import sampler
 from lamina.model.sampler import Wishes
 
 
-def wishes(
-    rows: int,
-    *,
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-) -> Wishes:
+def wishes(rows: int, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Wishes:
     return Wishes(
         np.full(rows, temperature, np.float32),
         np.full(rows, top_k, np.int64),

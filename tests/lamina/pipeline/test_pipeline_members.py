@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import msgpack
 import numpy as np
 import torch
 from hypothesis import given, settings
@@ -12,13 +11,20 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from lamina import Sampling
+from lamina.cluster.messages import Plan, decode, encode
 from lamina.kv import Arena, ArenaShape
-from lamina.pipeline import Change, Joined, Keeper, Roster
-from lamina.pipeline.change import ALL, NO_LOGPROBS, NOBODY
-from lamina.serve.pending import Pending
-from lamina.serve.running import Running
+from lamina.pipeline import BatchDelta, BatchRows, Joined, KvSlots
+from lamina.pipeline.batch_delta import ALL, NO_LOGPROBS, NO_PARENT
+from lamina.serve.sequence_table import DeltaBuilder, SequenceTable
 
 BATCHES, CAPACITY = 2, 4000
+
+
+def sent(delta: BatchDelta) -> BatchDelta:
+    """As a worker has it: in memory that cannot be written to."""
+    plan = decode(encode(Plan(0, 0, 0, True, delta)), "the front end")
+    assert isinstance(plan, Plan)
+    return plan.delta
 
 
 @dataclass
@@ -39,15 +45,15 @@ class World:
     """Engine's side, workers' side, and the model, batch by batch."""
 
     data: st.DataObject
-    running: Running = field(default_factory=lambda: Running(BATCHES))
-    rosters: list[Roster] = field(default_factory=lambda: [Roster() for _ in range(BATCHES)])
+    running: SequenceTable = field(default_factory=lambda: SequenceTable(BATCHES))
+    rosters: list[BatchRows] = field(default_factory=lambda: [BatchRows() for _ in range(BATCHES)])
     batches: list[list[Sequence]] = field(default_factory=lambda: [[] for _ in range(BATCHES)])
     made_up: int = 0
 
     def __post_init__(self) -> None:
         self.arena = Arena(ArenaShape(1, 1, 1, torch.float32), CAPACITY)
-        self.keeper = Keeper(self.arena, BATCHES)
-        self.pending = [Pending() for _ in range(BATCHES)]
+        self.kv_slots = KvSlots(self.arena, BATCHES)
+        self.pending = [DeltaBuilder() for _ in range(BATCHES)]
 
     def number(self) -> int:
         """One that nobody has had."""
@@ -101,7 +107,7 @@ class World:
             ]
             new = Sequence(name, row, family, self.number(), cells, pool=pool)
             self.running.kv[row], self.running.last[row], self.running.position[row] = name, new.token, tokens
-            self.pending[batch].join(row, parent.name if parent else NOBODY, known, pool)
+            self.pending[batch].joining.append((row, parent.name if parent else NO_PARENT, known, pool))
             parent = parent or new
             rows.append(row)
             told.append((name, known))
@@ -111,16 +117,15 @@ class World:
 
     def launch(self, batch: int, arriving: list[tuple[int, int]]) -> None:
         """The change on its way: workers must know what the model knows."""
-        change = self.pending[batch].change(self.running)
-        self.pending[batch] = Pending()
-        change = Change.heard(msgpack.unpackb(msgpack.packb(change.said())))
-        arrivals = self.keeper.apply(batch, change)
-        self.rosters[batch].apply(change)
+        delta = sent(self.pending[batch].build(self.running))
+        self.pending[batch] = DeltaBuilder()
+        arrivals = self.kv_slots.apply(batch, delta)
+        self.rosters[batch].apply(delta)
         assert [(each.name, each.shared) for each in arrivals] == arriving
         for each in arrivals:
             assert each.slots.tolist() == self.arena.slab.indices(each.name).tolist()[each.shared :]
         self.check(batch)
-        assert self.keeper.extend(batch).tolist() == self.column(batch, "name")
+        assert self.kv_slots.extend(batch).tolist() == self.column(batch, "name")
         for one in self.batches[batch]:
             one.cells.append(self.number())
         self.check_slots()
@@ -139,12 +144,12 @@ class World:
         return [getattr(each, name) for each in self.batches[batch]]
 
     def check(self, batch: int) -> None:
-        roster, model = self.rosters[batch], self.batches[batch]
-        assert len(roster) == len(model)
-        assert roster.names.tolist() == self.keeper.names(batch).tolist() == self.column(batch, "name")
-        assert roster.tokens.tolist() == self.column(batch, "token")
-        assert roster.pools.tolist() == self.column(batch, "pool")
-        assert roster.positions.tolist() == [len(each.cells) for each in model]
+        rows, model = self.rosters[batch], self.batches[batch]
+        assert len(rows) == len(model)
+        assert rows.names.tolist() == self.kv_slots.names(batch).tolist() == self.column(batch, "name")
+        assert rows.tokens.tolist() == self.column(batch, "token")
+        assert rows.pools.tolist() == self.column(batch, "pool")
+        assert rows.positions.tolist() == [len(each.cells) for each in model]
         assert self.running.batches[batch].tolist() == self.column(batch, "row")
 
     def check_slots(self) -> None:
@@ -180,48 +185,48 @@ def test_workers_know_who_is_in_a_batch_and_whose_kv_is_whose(data: st.DataObjec
 
 
 def test_two_beams_that_swap_do_not_lose_each_other() -> None:
-    keeper, roster = Keeper(Arena(ArenaShape(1, 1, 1, torch.float32), 20), 1), Roster()
-    running, pending = Running(), Pending()
+    kv_slots, rows = KvSlots(Arena(ArenaShape(1, 1, 1, torch.float32), 20), 1), BatchRows()
+    running, pending = SequenceTable(), DeltaBuilder()
     for name in (1, 2):
         row = running.open(0, Sampling(beams=2), 0, (), 4)
         running.kv[row] = name
         running.position[row] = 2 + name
-        pending.join(row, NOBODY, 0, 0)
-    change = pending.change(running)
-    keeper.apply(0, change)
-    roster.apply(change)
-    kept = {name: keeper.arena.slab.indices(name).tolist() for name in (1, 2)}
-    swapped = Change(renamed=np.array([[1, 2, 70], [2, 1, 80]], np.int64))
-    keeper.apply(0, swapped)
-    roster.apply(swapped)
-    assert roster.names.tolist() == keeper.names(0).tolist() == [2, 1]
-    assert roster.tokens.tolist() == [70, 80]
-    assert {name: keeper.arena.slab.indices(name).tolist() for name in (1, 2)} == kept
+        pending.joining.append((row, NO_PARENT, 0, 0))
+    delta = pending.build(running)
+    kv_slots.apply(0, delta)
+    rows.apply(delta)
+    kept = {name: kv_slots.arena.slab.indices(name).tolist() for name in (1, 2)}
+    swapped = BatchDelta(renamed=np.array([[1, 2, 70], [2, 1, 80]], np.int64))
+    kv_slots.apply(0, swapped)
+    rows.apply(swapped)
+    assert rows.names.tolist() == kv_slots.names(0).tolist() == [2, 1]
+    assert rows.tokens.tolist() == [70, 80]
+    assert {name: kv_slots.arena.slab.indices(name).tolist() for name in (1, 2)} == kept
 
 
 def test_those_who_are_expected_have_their_slots_until_they_go() -> None:
-    keeper = Keeper(Arena(ArenaShape(1, 1, 1, torch.float32), 20), 1)
+    kv_slots = KvSlots(Arena(ArenaShape(1, 1, 1, torch.float32), 20), 1)
 
-    def expected(*rows: tuple[int, int, int, int, int]) -> Change:
-        return Change(expected=np.array(rows, np.int64))
+    def expected(*rows: tuple[int, int, int, int, int]) -> BatchDelta:
+        return BatchDelta(expected=np.array(rows, np.int64))
 
-    assert not keeper.apply(0, expected((1, NOBODY, 0, 9, 0)))
+    assert not kv_slots.apply(0, expected((1, NO_PARENT, 0, 9, 0)))
     # Of those who share a prompt the second one has made two tokens more.
-    first, second = keeper.expect(expected((1, NOBODY, 0, 9, 0), (2, 1, 9, 11, 0)))
-    assert (len(first.slots), len(second.slots), keeper.arena.used) == (9, 2, 11)
+    first, second = kv_slots.expect(expected((1, NO_PARENT, 0, 9, 0), (2, 1, 9, 11, 0)))
+    assert (len(first.slots), len(second.slots), kv_slots.arena.used) == (9, 2, 11)
     both = Joined(**{name: np.array(column) for name, column in JOINING.items()})
-    assert keeper.apply(0, Change(joined=both)) == [], "they have them already"
-    assert keeper.extend(0).tolist() == [1, 2]
-    assert keeper.arena.used == 13
-    keeper.expect(expected((3, NOBODY, 0, 4, 0), (4, NOBODY, 0, 3, 0)))
-    keeper.apply(0, Change(dropped=np.array([[3, 0]])))
-    assert keeper.arena.used == 16
-    keeper.expect_nobody()
-    assert keeper.arena.used == 13, "those in a batch stay"
-    keeper.expect_nobody()
-    keeper.forget(0)
-    assert keeper.arena.used == 0
-    keeper.arena.check_integrity()
+    assert kv_slots.apply(0, BatchDelta(joined=both)) == [], "they have them already"
+    assert kv_slots.extend(0).tolist() == [1, 2]
+    assert kv_slots.arena.used == 13
+    kv_slots.expect(expected((3, NO_PARENT, 0, 4, 0), (4, NO_PARENT, 0, 3, 0)))
+    kv_slots.apply(0, BatchDelta(dropped=np.array([[3, 0]])))
+    assert kv_slots.arena.used == 16
+    kv_slots.expect_nobody()
+    assert kv_slots.arena.used == 13, "those in a batch stay"
+    kv_slots.expect_nobody()
+    kv_slots.forget(0)
+    assert kv_slots.arena.used == 0
+    kv_slots.arena.check_integrity()
 
 
 # Two sequences, the second of which has the first one's prompt of ten tokens.
@@ -230,36 +235,35 @@ JOINING = {
     **{name: [0.0, 0.0] for name in ("temperature", "top_p")},
     "name": [1, 2],
     "position": [9, 11],
-    "parent": [NOBODY, 1],
+    "parent": [NO_PARENT, 1],
     "shared": [0, 9],
 }
 
 
 def test_a_change_is_not_undone_by_the_next_one() -> None:
     """What was heard may lie in a message that cannot be written to."""
-    roster = Roster()
-    running, pending = Running(), Pending()
-    pending.join(running.open(0, Sampling(), 0, (), None), NOBODY, 0, 2)
-    said = msgpack.packb(pending.change(running).said())
-    roster.apply(Change.heard(msgpack.unpackb(said)))
-    roster.advance(np.frombuffer(np.array([5], np.int64).tobytes(), np.int64))
-    roster.apply(Change(renamed=np.array([[0, 9, 6]], np.int64)))
-    assert (roster.names.tolist(), roster.tokens.tolist(), roster.pools.tolist()) == ([9], [6], [2])
+    rows = BatchRows()
+    running, pending = SequenceTable(), DeltaBuilder()
+    pending.joining.append((running.open(0, Sampling(), 0, (), None), NO_PARENT, 0, 2))
+    rows.apply(sent(pending.build(running)))
+    rows.advance(np.frombuffer(np.array([5], np.int64).tobytes(), np.int64))
+    rows.apply(BatchDelta(renamed=np.array([[0, 9, 6]], np.int64)))
+    assert (rows.names.tolist(), rows.tokens.tolist(), rows.pools.tolist()) == ([9], [6], [2])
 
 
-def chosen_with(most: list[int], vocab: int = 7) -> tuple[NDArray[np.float32], Roster]:
-    roster, running, pending = Roster(), Running(), Pending()
+def chosen_with(most: list[int], vocab: int = 7) -> tuple[NDArray[np.float32], BatchRows]:
+    rows, running, pending = BatchRows(), SequenceTable(), DeltaBuilder()
     for name, each in enumerate(most):
         row = running.open(0, Sampling(), 0, (), None if each == NO_LOGPROBS else each)
         running.kv[row] = name
-        pending.join(row, NOBODY, 0, 0)
-    roster.apply(pending.change(running))
-    return np.random.default_rng(0).normal(size=(len(most), vocab)).astype(np.float32), roster
+        pending.joining.append((row, NO_PARENT, 0, 0))
+    rows.apply(pending.build(running))
+    return np.random.default_rng(0).normal(size=(len(most), vocab)).astype(np.float32), rows
 
 
 def test_those_who_ask_are_told_of_the_likeliest() -> None:
-    logits, roster = chosen_with([NO_LOGPROBS, 2, NO_LOGPROBS, 0])
-    choice = roster.choose(torch.from_numpy(logits))
+    logits, rows = chosen_with([NO_LOGPROBS, 2, NO_LOGPROBS, 0])
+    choice = rows.choose(torch.from_numpy(logits))
     assert choice.tokens.tolist() == logits.argmax(1).tolist()
     told = choice.revealed
     assert told is not None
@@ -271,9 +275,9 @@ def test_those_who_ask_are_told_of_the_likeliest() -> None:
 
 
 def test_nobody_asks_and_somebody_asks_for_more_than_there_are() -> None:
-    logits, roster = chosen_with([NO_LOGPROBS, NO_LOGPROBS])
-    assert roster.choose(torch.from_numpy(logits)).revealed is None
-    logits, roster = chosen_with([50])
-    told = roster.choose(torch.from_numpy(logits)).revealed
+    logits, rows = chosen_with([NO_LOGPROBS, NO_LOGPROBS])
+    assert rows.choose(torch.from_numpy(logits)).revealed is None
+    logits, rows = chosen_with([50])
+    told = rows.choose(torch.from_numpy(logits)).revealed
     assert told is not None
     assert told.tokens.shape == (1, 7)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import lamina.pipeline.records as module
+from lamina.cluster.messages import decode, encode
 from lamina.pipeline import Recorder, Records
 from lamina.pipeline.records import gather
 
@@ -18,9 +18,9 @@ from lamina.pipeline.records import gather
 Row = tuple[int, int, int, int, int, int]
 
 
-def sent(recorder: Recorder) -> list[dict[str, Any]]:
+def sent(recorder: Recorder) -> list[Any]:
     """Its messages as the front end has them."""
-    return [msgpack.unpackb(msgpack.packb(message)) for message in recorder.messages()]
+    return [decode(encode(message), "model 0") for message in recorder.messages()]
 
 
 def rows_of(records: Records) -> list[tuple[int, ...]]:
@@ -51,8 +51,8 @@ def test_the_oldest_are_forgotten_and_sums_are_not(lengths: list[int], kept: int
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_ROWS_A_MESSAGE", rows)
         messages = sent(recorder)
-    assert [message["more"] for message in messages] == [True] * (len(messages) - 1) + [False]
-    assert all(len(message["rows"]) <= rows * 6 * 8 for message in messages)
+    assert [message.more for message in messages] == [True] * (len(messages) - 1) + [False]
+    assert all(len(message.rows) <= rows for message in messages)
     records = gather(["one"], [0], [messages])
     assert rows_of(records) == noted_rows[-kept:]
     assert records.busy_s.tolist() == [sum(lengths) / 1e9]
@@ -69,7 +69,7 @@ def test_a_report_can_be_asked_for_again_and_again() -> None:
     recorder = Recorder(4)
     first = noted(recorder, [5] * 3)
     assert rows_of(gather(["one"], [0], [sent(recorder)])) == first
-    assert sent(recorder) == sent(recorder)
+    assert [encode(part) for part in sent(recorder)] == [encode(part) for part in sent(recorder)]
     recorder.note(0, 1, 1, 0, 100, 120)
     recorder.note(1, 1, 1, 0, 130, 150)
     again = gather(["one"], [0], [sent(recorder)])
@@ -82,8 +82,8 @@ def test_messages_are_well_below_what_a_control_message_may_have() -> None:
     recorder = Recorder(3 * module._ROWS_A_MESSAGE)
     recorder._count = 3 * module._ROWS_A_MESSAGE - 1
     messages = list(recorder.messages())
-    assert [message["more"] for message in messages] == [True, True, False]
-    assert max(len(msgpack.packb(message)) for message in messages) < 12 << 20
+    assert [message.more for message in messages] == [True, True, False]
+    assert max(len(encode(message)) for message in messages) < 12 << 20
     assert len(gather(["one"], [0], [messages])) == recorder._count
 
 

@@ -281,10 +281,10 @@ def test_a_prompt_that_fails_takes_nobody_with_it(model: Any, monkeypatch: pytes
     engine = Engine(model, kv_tokens=200)
     prompt = engine.core.prompt
 
-    def unlucky(arrival: Any, change: Any) -> None:
+    def unlucky(arrival: Any, delta: Any) -> None:
         if len(arrival.slots) == 8:
             raise MemoryError("no memory left")
-        prompt(arrival, change)
+        prompt(arrival, delta)
 
     monkeypatch.setattr(engine.core, "prompt", unlucky)
     good = engine.submit(PROMPT, Sampling(max_tokens=6))

@@ -21,10 +21,10 @@ import lamina.serve.engine as module
 from lamina import Engine, Sampling
 from lamina.cluster import Layout
 from lamina.kv import Arena, ArenaShape
-from lamina.pipeline import Change, Choice, Keeper, Roster, Schedule
+from lamina.pipeline import BatchDelta, BatchRows, Choice, KvSlots, Schedule
+from lamina.pipeline.batch_rows import Landed, Spent
 from lamina.pipeline.facts import ModelFacts
-from lamina.pipeline.keeper import Arrival
-from lamina.pipeline.landed import Landed, Spent
+from lamina.pipeline.kv_slots import Arrival
 from lamina.serve import EngineError, RequestError
 from lamina.serve.step import Step
 
@@ -40,40 +40,40 @@ class MadeUpCore:
         self.facts = ModelFacts(VOCABULARY, 10_000, (), 1, 1, 1, 1, "float32", 4, 0)
         self.batches, self.pools, self.pool_tokens = batches, 1, pool_tokens
         self.schedule = Schedule("fixed", batches, 2)
-        self.keeper = Keeper(Arena(ArenaShape(1, 1, 1, torch.float32), pool_tokens), batches)
-        self.rosters = [Roster() for _ in range(batches)]
+        self.kv_slots = KvSlots(Arena(ArenaShape(1, 1, 1, torch.float32), pool_tokens), batches)
+        self.rosters = [BatchRows() for _ in range(batches)]
         self.flying = [0] * batches
         self.prefill = None
         self.fail: set[int] = set()  # prompts of so many tokens cannot be computed
         self.failed: list[dict[int, str]] = [{} for _ in range(batches)]
         self.closed = False
 
-    def launch(self, batch: int, change: Change, size: int) -> None:
+    def launch(self, batch: int, delta: BatchDelta, size: int) -> None:
         assert not self.flying[batch], "launched twice"
         self.flying[batch] = size
-        arrivals = self.keeper.apply(batch, change)
-        self.rosters[batch].apply(change)
+        arrivals = self.kv_slots.apply(batch, delta)
+        self.rosters[batch].apply(delta)
         lost = [each.name for each in arrivals if each.shared + len(each.slots) + 1 in self.fail]
         self.failed[batch] = dict.fromkeys(lost, "bad luck")
         assert len(self.rosters[batch]) == size
         if size:
-            self.keeper.extend(batch)
+            self.kv_slots.extend(batch)
 
     def land(self, batch: int) -> Landed:
         assert self.flying[batch], "landed and not launched"
         self.flying[batch] = 0
-        roster = self.rosters[batch]
-        tokens = (roster.tokens * 7 + roster.positions) % VOCABULARY
-        roster.advance(tokens)
+        rows = self.rosters[batch]
+        tokens = (rows.tokens * 7 + rows.positions) % VOCABULARY
+        rows.advance(tokens)
         return Landed(Choice(tokens), Spent(waited_s=1e-9), time.monotonic(), self.failed[batch])
 
     def records(self) -> None:
         """None."""
 
     def check_integrity(self) -> None:
-        self.keeper.arena.check_integrity()
-        for batch, roster in enumerate(self.rosters):
-            assert roster.names.tolist() == self.keeper.names(batch).tolist()
+        self.kv_slots.arena.check_integrity()
+        for batch, rows in enumerate(self.rosters):
+            assert rows.names.tolist() == self.kv_slots.names(batch).tolist()
 
     def close(self) -> None:
         self.closed = True
@@ -99,9 +99,9 @@ def tokens_after(prompt: list[int], count: int) -> tuple[int, ...]:
 
 def nothing_is_left(engine: Engine, core: MadeUpCore) -> None:
     engine.check_integrity()
-    assert core.keeper.arena.used == 0, "workers have been told that everybody has gone"
+    assert core.kv_slots.arena.used == 0, "workers have been told that everybody has gone"
     assert not any(core.flying)
-    assert not any(len(roster) for roster in core.rosters)
+    assert not any(len(rows) for rows in core.rosters)
 
 
 def test_a_step_of_one_batch_tells_who_came_and_went() -> None:
@@ -152,12 +152,12 @@ def test_cancelled_in_flight_a_request_keeps_its_memory_until_it_lands(batches: 
     numbers = [engine.submit(PROMPT, Sampling(max_tokens=9, n=2)) for _ in range(batches)]
     engine.step()
     gone = numbers[-1]
-    used = core.keeper.arena.used
+    used = core.kv_slots.arena.used
     engine.cancel(gone)
     done = engine.result(gone).completions
     made = 1 if batches == 1 else 0
     assert [(len(one.tokens), one.finish_reason) for one in done] == [(made, "cancelled")] * 2
-    assert core.keeper.arena.used == (0 if batches == 1 else used), "alone, it is settled at once"
+    assert core.kv_slots.arena.used == (0 if batches == 1 else used), "alone, it is settled at once"
     engine.check_integrity()
     engine.run()
     for number in numbers[:-1]:
@@ -307,13 +307,13 @@ def test_slots_are_handed_out_on_the_hosts_time(
 ) -> None:
     """What scheduling and bookkeeping take is read from host_s: KV bookkeeping is no computing of prompts."""
     engine = Engine(small_model("llama-gqa"), kv_tokens=100, decode_only=True)
-    apply = Keeper.apply
+    apply = KvSlots.apply
 
-    def slow(keeper: Keeper, batch: int, change: Change) -> list[Arrival]:
+    def slow(kv_slots: KvSlots, batch: int, delta: BatchDelta) -> list[Arrival]:
         time.sleep(0.05)
-        return apply(keeper, batch, change)
+        return apply(kv_slots, batch, delta)
 
-    monkeypatch.setattr(Keeper, "apply", slow)
+    monkeypatch.setattr(KvSlots, "apply", slow)
     engine.submit(PROMPT, Sampling(max_tokens=1))
     step = engine.step()
     assert step.host_s >= 0.05

@@ -11,6 +11,7 @@ from laminabench.analysis.attainment import DEFAULT_LIMITS, cdf, curve, worst_ga
 from laminabench.analysis.metrics import summarise
 from laminabench.analysis.tbt import tbt, tokens_of
 from laminabench.analysis.window import whole_run, window
+from laminabench.json_safe import to_json
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Mode, Spec, Timing
@@ -43,7 +44,7 @@ def test_a_curve_says_what_summaries_say_limit_by_limit(seed: int, mode: Mode) -
     assert len(outcome.stints["request"]), "nobody was preempted: the case is too easy"
     found = curve(outcome, window(outcome, mode), LIMITS_MS)
     for place, limit_ms in enumerate(LIMITS_MS):
-        slo = summarise(outcome, trace, mode=mode, slo_tbt_ms=limit_ms, usd_per_hour=None)["slo"]
+        slo = to_json(summarise(outcome, trace, mode=mode, slo_tbt_ms=limit_ms, usd_per_hour=None))["slo"]
         ours = (found.token_attainment, found.request_attainment, found.goodput_tokens_per_s)
         theirs = (slo["token_attainment"], slo["request_attainment"], slo["goodput_tokens_per_s"])
         for our, their in zip(ours, theirs, strict=True):

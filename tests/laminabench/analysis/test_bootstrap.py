@@ -74,6 +74,7 @@ def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laminabench.analysis.bootstrap.RESAMPLES", 200)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_resamples")
 def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     assert 0.88 <= covered(throughputs(200, likeness=0.8), THROUGHPUT) < 1
@@ -81,6 +82,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say() -> None:
     assert covered(throughputs(40, likeness=0.8), 1.2 * THROUGHPUT) < 0.1
 
 
+@pytest.mark.long
 def test_iterations_drawn_one_by_one_would_promise_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks are what makes the test above pass."""
     for name in ("BLOCKS", "MOST_SLICES"):

@@ -21,9 +21,9 @@ def test_a_deployment_is_rated_for_the_sum_of_its_devices() -> None:
 )
 def test_joules_a_token(throughput: float | None, power_w: float, joules: float | None) -> None:
     found = energy(throughput, power_w)
-    assert (found["rated_w"], found["joules_per_token"]) == (power_w, joules)
-    assert str(found["bound"]).startswith("upper")
+    assert (found.rated_w, found.joules_per_token) == (power_w, joules)
+    assert str(found.bound).startswith("upper")
 
 
 def test_no_rating_no_energy() -> None:
-    assert energy(1500.0, None)["joules_per_token"] is None
+    assert energy(1500.0, None).joules_per_token is None

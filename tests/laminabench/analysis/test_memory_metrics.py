@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from laminabench.analysis.memory import PARTS, memory_of, memory_over_time
 from laminabench.analysis.metrics import summarise
-from laminabench.analysis.window import Window
+from laminabench.json_safe import to_json
 from laminabench.runs.schema import MEMORY
+from laminabench.runs.summary import Window
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Spec, Timing
@@ -64,10 +65,10 @@ def test_the_summary_is_what_a_slow_look_finds(
     outcome = on_boards(outcome, seed)
     memory, rows = outcome.memory, outcome.iterations
     assert memory is not None
-    window = Window(ends[0] * 1e-3, ends[1] * 1e-3, "arrivals")
+    window = Window(start_s=ends[0] * 1e-3, end_s=ends[1] * 1e-3, kind="arrivals")
     starts, lasts = (np.rint(rows[name] * 1e3).astype(int).tolist() for name in ("start_s", "duration_s"))
     inside = [i for i in range(len(starts)) if ends[0] < starts[i] + lasts[i] <= ends[1]]
-    found, time = memory_of(outcome, window), sum(lasts[i] for i in inside)
+    found, time = to_json(memory_of(outcome, window)), sum(lasts[i] for i in inside)
 
     def mean(values: Any) -> Any:
         return pytest.approx(float(Fraction(sum(int(values[i]) * lasts[i] for i in inside), time)))
@@ -140,7 +141,7 @@ def by_hand() -> Outcome:
 
 
 def test_a_case_by_hand() -> None:
-    found = memory_of(by_hand(), Window(0.0, 0.04, "queue_never_empty"))
+    found = to_json(memory_of(by_hand(), Window(start_s=0.0, end_s=0.04, kind="queue_never_empty")))
     assert found == {
         "hbm_capacity_bytes": 100 * GB,
         "hbm_share": {"mean": pytest.approx(0.71), "max": 0.76},
@@ -161,7 +162,7 @@ def test_a_case_by_hand() -> None:
         "hbm_busy_share": pytest.approx(0.6),
         "lpddr_busy_share": pytest.approx(0.9),
     }
-    late = memory_of(by_hand(), Window(0.01, 0.04, "arrivals"))
+    late = to_json(memory_of(by_hand(), Window(start_s=0.01, end_s=0.04, kind="arrivals")))
     assert late["mapping_changes"] == 1  # the mapping before it was before the window
     assert late["hbm_bytes"]["kv"]["mean"] == 60 * GB
 
@@ -175,7 +176,10 @@ def test_nothing_ran() -> None:
         memory={name: values[:0] for name, values in outcome.memory.items()},
         end_s=0.0,
     )
-    assert memory_of(empty, Window(0.0, 0.0, "whole_run"))["hbm_share"] == {"mean": None, "max": None}
+    assert to_json(memory_of(empty, Window(start_s=0.0, end_s=0.0, kind="whole_run")))["hbm_share"] == {
+        "mean": None,
+        "max": None,
+    }
     assert memory_over_time(empty, 4).held_bytes["free"].tolist() == [0.0] * 4
 
 
@@ -185,8 +189,8 @@ def test_only_a_replay_on_boards_has_the_key(on_boards: OnBoards) -> None:
     spec = Spec(2, Timing(flat, flat, flat, flat, flat * 1e-3), tokens_per_pool=60, max_requests=8)
     outcome = simulate(trace, spec, Offered())
     facts: Any = {"mode": "saturate", "slo_tbt_ms": 100, "usd_per_hour": None}
-    assert "memory" not in summarise(outcome, trace, **facts)
-    found = summarise(on_boards(outcome), trace, **facts)["memory"]
+    assert "memory" not in to_json(summarise(outcome, trace, **facts))
+    found = to_json(summarise(on_boards(outcome), trace, **facts))["memory"]
     rows, window_end = outcome.iterations, outcome.queue_empty_s
     in_window = int(np.count_nonzero(rows["start_s"] + rows["duration_s"] <= window_end + 1e-12))
     assert 10 <= in_window < len(rows["start_s"])

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from laminabench.analysis import rates
 from laminabench.analysis.distribution import distribution
@@ -20,6 +21,7 @@ from laminabench.analysis.metrics import summarise
 from laminabench.analysis.slo import request_attainment
 from laminabench.analysis.tbt import tbt, tokens_of
 from laminabench.analysis.window import Window, whole_run, window
+from laminabench.json_safe import to_json
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import TICKS_PER_S, Spec, Timing
@@ -152,7 +154,7 @@ def test_summary_equals_the_look_at_every_token(
     trace, outcome, mode = simulated
     if outcome.end_s == 0:
         return
-    found = summarise(outcome, trace, mode=mode, slo_tbt_ms=limit_ms, usd_per_hour=3.6)
+    found = to_json(summarise(outcome, trace, mode=mode, slo_tbt_ms=limit_ms, usd_per_hour=3.6))
     for of, ours in ((window(outcome, mode), found), (whole_run(outcome), found["whole_run"])):
         slow = flat(slow_metrics(outcome, of, limit_ms))
         fast = flat(ours)
@@ -187,9 +189,9 @@ def test_any_window_equals_the_look_at_every_token(
     low, high = sorted((edges[a % len(edges)], edges[b % len(edges)]))
     if low == high:
         return
-    of = Window(low / TICKS_PER_S, high / TICKS_PER_S, "arrivals")
+    of = Window(start_s=low / TICKS_PER_S, end_s=high / TICKS_PER_S, kind="arrivals")
     slow, tokens = slow_metrics(outcome, of, limit_ms), tokens_of(outcome)
-    assert tbt(tokens, of).describe(1000) == {
+    assert to_json(tbt(tokens, of).describe(1000)) == {
         key: None if value is None else pytest.approx(value) for key, value in slow["tbt_ms"].items()
     }
     limit = to_ticks(limit_ms / 1000)
@@ -212,7 +214,7 @@ def test_request_metrics_and_shares(simulated: tuple[Trace, Outcome, Any]) -> No
         )
     assert rates.tpot(outcome, trace).values.tolist() == sorted(tpots)
     assert rates.queueing(outcome).values.tolist() == sorted(delays)
-    shares = rates.time_shares(outcome, whole_run(outcome))
+    shares = structs.asdict(rates.time_shares(outcome, whole_run(outcome)))
     if delays:
         signed = {
             name: -(share or 0) if name == "overlapped" else share or 0 for name, share in shares.items()
@@ -275,7 +277,7 @@ def test_gaps_of_one_batch_by_hand() -> None:
     outcome = outcome_of([(0, 0, 0.0, 0.1, 3, 3), (0, 1, 0.1, 0.2, 4, 2), (0, 2, 0.4, 0.1, 4, 0)])
     gaps = tbt(tokens_of(outcome))
     assert gaps.count == 2 + 4
-    assert gaps.describe(1000) == {
+    assert to_json(gaps.describe(1000)) == {
         "mean": 200,
         "p50": 200,
         "p90": 200,
@@ -285,11 +287,13 @@ def test_gaps_of_one_batch_by_hand() -> None:
     }
     assert gaps.at_most(to_ticks(0.2)) == 6  # a gap of exactly the limit is within it, whatever 0.5 - 0.3 is
     assert gaps.at_most(to_ticks(0.2) - 1) == 0
-    assert rates.produced(outcome, Window(0.1, 0.3, "arrivals")) == 4  # what ends at the start is before it
-    assert rates.mean_batches(outcome, Window(0.2, 0.5, "arrivals")) == pytest.approx(
+    assert (
+        rates.produced(outcome, Window(start_s=0.1, end_s=0.3, kind="arrivals")) == 4
+    )  # what ends at the start is before it
+    assert rates.mean_batches(outcome, Window(start_s=0.2, end_s=0.5, kind="arrivals")) == pytest.approx(
         [(0.1 * 4 + 0.1 * 4) / 0.3]
     )
-    assert rates.time_shares(outcome, whole_run(outcome))["waiting"] == pytest.approx(0.5)
+    assert rates.time_shares(outcome, whole_run(outcome)).waiting == pytest.approx(0.5)
 
 
 def test_attainment_of_a_preempted_request_by_hand() -> None:
@@ -324,7 +328,9 @@ def test_attainment_of_a_preempted_request_by_hand() -> None:
 def test_shared_devices_have_one_kind_of_bubble() -> None:
     outcome = outcome_of([(0, k, k * 0.1, 0.1, 1, 0) for k in range(20)], attention_busy_s=0.5)
     trace = Trace(np.zeros(1), np.ones(1, np.int32), np.ones(1, np.int32), TraceMeta("one"))
-    found = summarise(outcome, trace, mode="saturate", slo_tbt_ms=100, usd_per_hour=0, shared_devices=True)
+    found = to_json(
+        summarise(outcome, trace, mode="saturate", slo_tbt_ms=100, usd_per_hour=0, shared_devices=True)
+    )
     assert found["bubbles"]["whole_run"]["devices"] == [pytest.approx(1 - 0.5 - 0.25)]
     assert found["cost"] == {"usd_per_hour": 0, "usd_per_million_tokens": 0, "tokens_per_usd": None}
     assert found["requests"] == {"completed": 0, "rejected": 0, "unfinished": 1, "failed": 0}
@@ -337,9 +343,11 @@ def test_windows_by_mode() -> None:
     outcome = outcome_of(
         [(0, k, k * 0.01, 0.01, 1, 0) for k in range(200)], requests=columns, queue_empty_s=0.7
     )
-    assert window(outcome, "saturate") == Window(0.0, 0.7, "queue_never_empty")
-    assert window(outcome, "closed") == Window(0.0, 0.5, "concurrency_held")  # the third was rejected
-    assert window(outcome, "open") == Window(0.0, 0.9, "arrivals")
+    assert window(outcome, "saturate") == Window(start_s=0.0, end_s=0.7, kind="queue_never_empty")
+    assert window(outcome, "closed") == Window(
+        start_s=0.0, end_s=0.5, kind="concurrency_held"
+    )  # the third was rejected
+    assert window(outcome, "open") == Window(start_s=0.0, end_s=0.9, kind="arrivals")
 
 
 def test_a_window_without_iterations_falls_back_to_the_whole_run() -> None:
@@ -353,13 +361,13 @@ def test_a_window_without_iterations_falls_back_to_the_whole_run() -> None:
 
 def test_cost_of_tokens() -> None:
     # A thousand tokens a second for $3.60 an hour: a million take 1000 s, which is a dollar.
-    assert rates.cost(1000, 3.6) == {
+    assert to_json(rates.cost(1000, 3.6)) == {
         "usd_per_hour": 3.6,
         "usd_per_million_tokens": pytest.approx(1),
         "tokens_per_usd": pytest.approx(1e6),
     }
-    assert rates.cost(None, 3.6)["usd_per_million_tokens"] is None
-    assert set(rates.cost(1000, None).values()) == {None}
+    assert rates.cost(None, 3.6).usd_per_million_tokens is None
+    assert set(to_json(rates.cost(1000, None)).values()) == {None}
 
 
 # Distributions

@@ -21,6 +21,7 @@ from laminabench.analysis.metrics import summarise
 from laminabench.analysis.over_time import over_time
 from laminabench.analysis.tbt import gaps_of, tbt, tokens_of
 from laminabench.analysis.window import Window, whole_run, window
+from laminabench.json_safe import to_json
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
@@ -144,7 +145,7 @@ def test_summary_equals_the_look_at_every_token(
     trace = trace_of([max(1, sum(tokens for _, tokens in each.chunks)) for each in streams])
     if outcome.end_s == 0:
         return
-    found = summarise(outcome, trace, mode=mode, slo_tbt_ms=limit_ms, usd_per_hour=None)
+    found = to_json(summarise(outcome, trace, mode=mode, slo_tbt_ms=limit_ms, usd_per_hour=None))
     json.dumps(found, allow_nan=False)
     of = window(outcome, mode)
     slow = flat(slow_metrics(streams, of, to_ticks(limit_ms / 1000)))
@@ -168,7 +169,7 @@ def test_gaps_and_worst_gaps_are_those_of_single_tokens(
 ) -> None:
     streams = [stream(**each) for each in drawn]
     outcome = seen(streams)
-    of = Window(bounds[0] * 1e-3, sum(bounds) * 1e-3, "arrivals")
+    of = Window(start_s=bounds[0] * 1e-3, end_s=sum(bounds) * 1e-3, kind="arrivals")
     tokens, times = tokens_of(outcome), token_times(streams)
     slow = sorted((b, b - a) for each in times for a, b in itertools.pairwise(each) if of.start < b <= of.end)
     gaps = gaps_of(tokens, of)
@@ -194,9 +195,9 @@ def test_curves_have_what_summaries_have(
     trace = trace_of([1] * len(drawn))
     found = curve(outcome, whole_run(outcome), limits_ms)
     for place, limit_ms in enumerate(limits_ms):
-        slo = summarise(outcome, trace, mode="saturate", slo_tbt_ms=limit_ms, usd_per_hour=None)["whole_run"][
-            "slo"
-        ]
+        slo = to_json(summarise(outcome, trace, mode="saturate", slo_tbt_ms=limit_ms, usd_per_hour=None))[
+            "whole_run"
+        ]["slo"]
         for name in ("token_attainment", "request_attainment", "goodput_tokens_per_s"):
             ours = getattr(found, name)[place]
             assert (None if math.isnan(ours) else pytest.approx(ours)) == slo[name]
@@ -214,7 +215,7 @@ def test_curves_have_what_summaries_have(
 
 def test_the_first_token_of_a_chunk_waited_and_the_others_came_with_it(stream: Any, seen: Seen) -> None:
     outcome = seen([stream(sent_s=0.1, chunks=[(0.5, 2), (0.9, 3), (1.0, 1)])])
-    found = summarise(outcome, trace_of([6]), mode="saturate", slo_tbt_ms=150, usd_per_hour=None)
+    found = to_json(summarise(outcome, trace_of([6]), mode="saturate", slo_tbt_ms=150, usd_per_hour=None))
     assert np.unique(tbt(tokens_of(outcome)).values).tolist() == [0, to_ticks(0.1), to_ticks(0.4)]
     assert found["tbt_ms"]["mean"] == pytest.approx(100)  # five gaps: 0, 400, 0, 0 and 100
     assert found["tbt_ms"]["p50"] == 0
@@ -238,8 +239,14 @@ def test_attempts_errors_and_counts_are_all_told(stream: Any, seen: Seen) -> Non
         stream(status=FAILED, attempts=4, status_code=-1, error="503 Service Unavailable"),
         stream(sent_s=math.nan, status=UNFINISHED, attempts=0, status_code=-1),
     ]
-    found = summarise(
-        seen(streams), trace_of([4, 3, 4, 4, 4, 4], [10] * 6), mode="closed", slo_tbt_ms=1, usd_per_hour=None
+    found = to_json(
+        summarise(
+            seen(streams),
+            trace_of([4, 3, 4, 4, 4, 4], [10] * 6),
+            mode="closed",
+            slo_tbt_ms=1,
+            usd_per_hour=None,
+        )
     )
     assert found["requests"] == {"completed": 2, "rejected": 0, "unfinished": 1, "failed": 3}
     assert found["attempts"] == {
@@ -261,7 +268,9 @@ def test_attempts_errors_and_counts_are_all_told(stream: Any, seen: Seen) -> Non
 def test_rare_errors_are_counted_together(stream: Any, seen: Seen) -> None:
     streams = [stream(status=FAILED, error=f"error {row}") for row in range(30)]
     streams += [stream(status=FAILED, error="often")] * 2
-    found = summarise(seen(streams, 1.0), trace_of([1] * 32), mode="open", slo_tbt_ms=1, usd_per_hour=None)
+    found = to_json(
+        summarise(seen(streams, 1.0), trace_of([1] * 32), mode="open", slo_tbt_ms=1, usd_per_hour=None)
+    )
     by_error = found["attempts"]["by_error"]
     assert next(iter(by_error.items())) == ("often", 2)
     assert len(by_error) == 21
@@ -270,7 +279,9 @@ def test_rare_errors_are_counted_together(stream: Any, seen: Seen) -> None:
 
 def test_lateness_is_the_clients_own(stream: Any, seen: Seen) -> None:
     streams = [stream(due_s=row, sent_s=row + row * 1e-3, chunks=[(row + 0.5, 1)]) for row in range(101)]
-    found = summarise(seen(streams), trace_of([1] * 101), mode="open", slo_tbt_ms=1, usd_per_hour=None)
+    found = to_json(
+        summarise(seen(streams), trace_of([1] * 101), mode="open", slo_tbt_ms=1, usd_per_hour=None)
+    )
     assert found["lateness_ms"] == {
         "p50": pytest.approx(50),
         "p99": pytest.approx(99),
@@ -283,7 +294,9 @@ def test_the_window_of_a_closed_replay_ends_with_the_last_request_that_was_sent(
 ) -> None:
     streams = [stream(due_s=row, sent_s=row, chunks=[(row + 0.5, 1)]) for row in range(20)]
     never = stream(due_s=99.0, sent_s=math.nan, status=UNFINISHED, attempts=0)
-    assert window(seen([*streams, never]), "closed") == Window(0.0, 19.0, "concurrency_held")
+    assert window(seen([*streams, never]), "closed") == Window(
+        start_s=0.0, end_s=19.0, kind="concurrency_held"
+    )
     few = [stream(due_s=row, sent_s=row, chunks=[(row + 0.5, 1)]) for row in range(5)]
     assert window(seen(few), "closed").fell_back
 
@@ -291,7 +304,9 @@ def test_the_window_of_a_closed_replay_ends_with_the_last_request_that_was_sent(
 def test_nothing_that_came_is_a_summary_too(stream: Any, seen: Seen) -> None:
     for outcome in (seen([]), seen([stream(status=FAILED, error="refused")], 2.0)):
         count = len(outcome.requests["finished_s"])
-        found = summarise(outcome, trace_of([1] * count), mode="open", slo_tbt_ms=1, usd_per_hour=1.0)
+        found = to_json(
+            summarise(outcome, trace_of([1] * count), mode="open", slo_tbt_ms=1, usd_per_hour=1.0)
+        )
         assert found["tokens_generated"] == 0
         assert set(found["itl_ms"].values()) == set(found["tbt_ms"].values()) == {None}
         assert over_time(outcome).tokens_per_s.sum() == 0
@@ -314,7 +329,7 @@ def test_a_client_that_sees_every_token_at_once_sees_what_the_engine_does(stream
     client = seen(streams)
     for limit_ms in (4.0, 5.5, 7.0):
         ours, theirs = (
-            summarise(each, trace, mode="open", slo_tbt_ms=limit_ms, usd_per_hour=None)
+            to_json(summarise(each, trace, mode="open", slo_tbt_ms=limit_ms, usd_per_hour=None))
             for each in (client, engine)
         )
         for name in ("throughput_tokens_per_s", "tbt_ms", "tpot_ms", "slo", "requests", "tokens_generated"):
@@ -371,6 +386,8 @@ def test_millions_of_tokens_take_moments() -> None:
         columns, iterations, empty, {}, np.array([np.nan]), np.nan, 100.0, 100.0, 0, 0, chunks, calls
     )
     began = time.process_time()
-    found = summarise(outcome, trace_of([each] * requests), mode="saturate", slo_tbt_ms=1, usd_per_hour=None)
+    found = to_json(
+        summarise(outcome, trace_of([each] * requests), mode="saturate", slo_tbt_ms=1, usd_per_hour=None)
+    )
     assert found["tokens_generated"] == requests * each
     assert time.process_time() - began < 5.0

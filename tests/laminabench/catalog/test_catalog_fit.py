@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -27,10 +24,6 @@ from laminabench.catalog.minimise import minimise
 from laminabench.catalog.profiles import VIDUR_OPS, Samples, vidur_gemm, vllm_allreduce, vllm_gemm
 from laminabench.errors import UserError
 
-PROFILES = os.environ.get("LAMINABENCH_PROFILES")
-needs_profiles = pytest.mark.skipif(
-    PROFILES is None, reason="LAMINABENCH_PROFILES is unset: no folder of measurements to refit from"
-)
 TRUTH = Origin("assumed", "made up")
 
 
@@ -179,10 +172,9 @@ def test_vidur_operators_get_the_shapes_of_their_shard(tmp_path):
     assert set(samples.seconds.tolist()) == {2e-3, 10e-3}
 
 
-@needs_profiles
 @pytest.mark.parametrize("name", ["vllm-0.14", "vidur-2024"])
-def test_refitting_gives_the_committed_coefficients(name):
-    fresh, committed = fit(Path(PROFILES or ""), name).costs, load_costs(name)
+def test_refitting_gives_the_committed_coefficients(name, real_profiles):
+    fresh, committed = fit(real_profiles, name).costs, load_costs(name)
     for table in ("gemm", "attention", "allreduce", "elementwise"):
         ours, theirs = getattr(fresh, table), getattr(committed, table)
         assert ours.keys() == theirs.keys()

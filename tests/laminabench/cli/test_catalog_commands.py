@@ -92,6 +92,7 @@ def test_fitting_costs_needs_the_measurements(shell: Shell, monkeypatch: pytest.
     assert "--from FOLDER" in err
 
 
+@pytest.mark.long
 def test_fitting_costs_prints_each_error_under_its_name(shell: Shell, real_profiles: Path) -> None:
     code, out, _ = shell("costs", "fit", "--set", "vidur-2024", "--from", str(real_profiles))
     assert code == 0

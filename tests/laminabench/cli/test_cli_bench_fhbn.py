@@ -13,7 +13,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from laminabench.cli import bench_fhbn
+from laminabench.bench.fhbn import cuda
+from laminabench.bench.fhbn.results import Limits, Row, text
+from laminabench.bench.frame import Report, spread
+from laminabench.cli.bench import render
 from laminabench.cli.main import run
 from laminabench.errors import UserError
 
@@ -56,25 +59,21 @@ def test_a_picture_that_fails_does_not_take_the_result_away(
 
 
 def test_the_table_says_what_nobody_has_verified_and_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    told = {"rtt_us_p50": 1e4, "rtt_us_p99": 1e5, "gb_per_s": 99.97, "read_gb_per_s": 12.3}
-    row = told | {"caveat": None, "share_of_memcpy": 1.0, "share_of_limit": 0.001, "bytes": 16 << 20}
-    target = {"target": {"share_of_memcpy": 0.9}, "met": False}
+    def row(engine: str, size: int, **facts: Any) -> Row:
+        took = dict.fromkeys(("rtt_us_p10", "rtt_us_min", "one_way_us_p50"), 1.0)
+        took |= {"rtt_us_p50": 1e4, "rtt_us_p99": 1e5, "gb_per_s": 99.97, "read_gb_per_s": 12.3}
+        counts = {"verified": True, "share_of_memcpy_by_round": None, "round_trips": 1, "rounds": 1}
+        rest = {"caveat": None, "share_of_memcpy": 1.0, "share_of_limit": 0.001, "target": None, "met": None}
+        return Row(**(took | counts | rest | {"engine": engine, "bytes": size} | facts))
+
     unverified = {"caveat": "not verified on hardware", "share_of_memcpy": None, "share_of_limit": None}
-    result = {
-        "rows": [
-            row | target | {"engine": "shm"},
-            row | {"engine": "gloo", "bytes": 4096, "target": None, "met": None},
-            row | unverified | {"engine": "nccl", "target": None, "met": None},
-        ],
-        "skipped": {},
-        "sizes": [4096, 16 << 20],
-        "limits": {
-            "memcpy_gb_per_s": {str(16 << 20): 0.0123},
-            "channel_copy_gb_per_s": {str(16 << 20): 123.4},
-            "cache_line_round_trip_us": None,
-        },
-    }
-    bench_fhbn._render(Console(width=100), result)
+    rows = [
+        row("shm", 16 << 20, target={"share_of_memcpy": 0.9}, met=False),
+        row("gloo", 4096),
+        row("nccl", 16 << 20, **unverified),
+    ]
+    limits = Limits({str(16 << 20): 0.0123}, {str(16 << 20): 123.4}, None)
+    render(Console(width=100), text(rows, {}, limits))
     shm, gloo, nccl, note, copy = capsys.readouterr().out.splitlines()[2:]
     assert shm.endswith("  100%          < 1%  90% of memcpy  missed")
     assert shm.split()[-9:-7] == ["100", "12.3"]
@@ -157,28 +156,15 @@ def test_a_gpu_that_is_not_there_is_told(shell: Shell) -> None:
 
 def test_what_a_gpu_has_measured_is_a_table(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table only: what fills it here needs no GPU."""
-    took = {"median": 8e-6, "min": 7e-6, "max": 0.01}
-    measured = {
-        "device": "some GPU",
-        "path": "pinned host memory",
-        "skipped": {"mlx5": "there is none"},
-        "rows": [
-            {
-                "engine": "softnic",
-                "bytes": 4096,
-                "caveat": "a test bench",
-                "one_way_s": {"channel": took},
-                "round_trip_s": {"graph_ahead": took},
-            }
-        ],
-    }
+    took = spread([7e-6, 8e-6, 0.01])
+    row = cuda.Row("softnic", 4096, "a test bench", {"channel": took}, {"graph_ahead": took})
     asked = []
 
-    def run(engines: str, **_: object) -> dict[str, object]:
+    def run(engines: str, **_: object) -> Report:
         asked.append(engines)
-        return measured
+        return cuda.report("some GPU", [row], {"mlx5": "there is none"})
 
-    monkeypatch.setattr("laminabench.bench.fhbn_cuda.run", run)
+    monkeypatch.setattr(cuda, "run", run)
     assert shell("bench", "fhbn", "--device", "cuda")[0] == 0
     code, out, _ = shell("bench", "fhbn", "--device", "cuda", "--engines", "softnic,mlx5")
     assert (code, asked) == (0, ["shm", "softnic,mlx5"])

@@ -75,7 +75,7 @@ try:
     run({arguments!r})
 except SystemExit as end:
     assert not end.code
-heavy = ("pandas", "scipy", "matplotlib", "torch", "lamina", "rich", "pyarrow.compute", "urllib.request")
+heavy = "pandas scipy matplotlib torch ray lamina rich pyarrow.compute urllib.request".split()
 print([name for name in heavy if name in sys.modules])
 """
     done = subprocess.run(
@@ -138,6 +138,7 @@ def test_a_full_disk_is_one_sentence(nowhere: dict[str, str]) -> None:
     assert ended == (2, "", "laminabench: error: No space left on device\n")
 
 
+@pytest.mark.long(but=[">&-*"])
 @pytest.mark.parametrize(("name", "code"), [("azure-code", 0), ("azure-kode", 2)])
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_keep_the_exit_code(

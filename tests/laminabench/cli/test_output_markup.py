@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.markup import escape, render
 
-from laminabench.cli.output import literal, without_markup
+from laminabench.present.terminal import literal, without_markup
 
 
 @given(st.text("ab[]/\\=# @", max_size=30))

@@ -93,6 +93,7 @@ def test_any_replay_can_be_drawn(as_json: AsJson) -> None:
     assert "llama3-70b, modelled" in Path("p.svg").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("shared_machine")
 def test_fifty_random_kills_change_no_token_of_two_hundred_requests(
     as_json: AsJson, exact_model: dict[str, Any]

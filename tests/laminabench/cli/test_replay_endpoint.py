@@ -19,6 +19,7 @@ import pytest
 
 from laminabench.bench.endpoint import Load, mock_server
 from laminabench.cli.replay_endpoint_options import redacted
+from laminabench.json_safe import to_json
 from laminabench.runs.read import read_run
 
 Shell = Callable[..., tuple[int, str, str]]
@@ -51,8 +52,8 @@ def test_a_run_is_kept_that_reads_as_it_was_printed(as_json: AsJson, ask: tuple[
     run = read_run(Path(facts["run_dir"]))
     assert run.outcome.chunks is not None
     assert run.outcome.chunks["tokens"].sum() == facts["tokens_generated"]
-    assert run.manifest["summary"]["itl_ms"] == facts["itl_ms"]
-    options = run.manifest["workload"]["options"]
+    assert to_json(run.manifest.summary.itl_ms) == facts["itl_ms"]
+    options = run.manifest.workload.options
     assert (options["retries"], options["api"], options["costs_name"]) == (3, "completions", None)
 
 
@@ -190,6 +191,7 @@ def running(tmp_path: Path, url: str, workers: int) -> Iterator[subprocess.Popen
                 os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.long(but=["2"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_ends_it_and_keeps_what_has_been(tmp_path: Path, url: str, workers: int) -> None:
     with running(tmp_path, url, workers) as process:
@@ -201,9 +203,10 @@ def test_ctrl_c_ends_it_and_keeps_what_has_been(tmp_path: Path, url: str, worker
     assert facts["partial"]["why"] == "stopped by Ctrl-C"
     assert facts["requests"]["unfinished"] > 300
     run = read_run(tmp_path / "run")
-    assert run.manifest["partial"]["at_s"] == pytest.approx(facts["partial"]["at_s"])
+    assert run.manifest.partial.at_s == pytest.approx(facts["partial"]["at_s"])
 
 
+@pytest.mark.long(but=["1"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sigterm_ends_it_and_leaves_nothing(tmp_path: Path, url: str, workers: int) -> None:
     with running(tmp_path, url, workers) as process:

@@ -39,11 +39,11 @@ def test_a_run_keeps_what_the_memories_held(as_json: AsJson) -> None:
     assert len(memory["qkv_heads"]) == len(rows["start_s"])
     assert set(rows["batch"].tolist()) == {0, 1}
     assert (np.diff(rows["start_s"]) >= 0).all()
-    kinds = {row["term"]: row["kind"] for row in run.manifest["coefficients"]}
+    kinds = {row["term"]: row["kind"] for row in run.manifest.coefficients}
     assert (kinds["link_gb_per_s"], kinds["tlb_misses_at_once"]) == ("paper", "fitted")
-    kept = run.manifest["deployment"]
-    assert (kept["name"], kept["facts"]["board"], kept["facts"]["boards"]) == ("2xh2m2", "h2m2", 2)
-    assert kept["usd_per_hour"] == 2 * 5.26
+    kept = run.manifest.deployment
+    assert (kept.name, kept.facts["board"], kept.facts["boards"]) == ("2xh2m2", "h2m2", 2)
+    assert kept.usd_per_hour == 2 * 5.26
     assert 0 < facts["bubbles"]["devices"] < 0.2
 
 

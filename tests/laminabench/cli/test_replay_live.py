@@ -172,6 +172,7 @@ def test_a_modelled_replay_takes_a_size_of_kv_memory_too(as_json: AsJson) -> Non
         assert 16000 - 48 <= facts["kv"]["capacity_tokens"] <= 16000
 
 
+@pytest.mark.outside
 @pytest.mark.usefixtures("shared_machine")
 def test_real_workers_make_what_the_modelled_twin_makes(
     as_json: AsJson, monkeypatch: pytest.MonkeyPatch

@@ -53,6 +53,7 @@ def _until(child: subprocess.Popen[str], path: Path, iterations: int) -> None:
         select.select([], [], [], 0.01)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("shared_machine")
 def test_ctrl_c_and_kill_9_lose_nothing(
     tmp_path: Path, exact_model: dict[str, Any], as_json: Callable[..., dict[str, Any]]

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from laminabench.analysis.metrics import summarise
 from laminabench.cli.replay_modelled import ModelledReplay
-from laminabench.cli.replay_summary import render
+from laminabench.json_safe import to_json
+from laminabench.present.replay import ReplayResult, render
+from laminabench.runs.manifest import Partial
 from laminabench.runs.status import FAILED
 from laminabench.sim.outcome import Outcome
 from laminabench.sweeps.rows import row
@@ -21,11 +24,11 @@ from laminabench.traces.table import Trace, TraceMeta
 
 Shell = Callable[..., tuple[int, str, str]]
 AsJson = Callable[..., dict[str, Any]]
-PARTIAL = {"why": "the server is [gone]", "at_s": 3.21}
+PARTIAL = Partial(why="the server is [gone]", at_s=3.21)
 
 
 @pytest.fixture
-def result(stream: Any, seen: Callable[..., Outcome]) -> dict[str, Any]:
+def result(stream: Any, seen: Callable[..., Outcome]) -> ReplayResult:
     """The keys of a replay against an endpoint: three tokens a chunk, every 30 ms."""
     streams = [
         stream(i * 1.0, i + 0.004, [(i + 0.1 + 0.03 * k, 3) for k in range(20)], prompt_counted=9)
@@ -39,22 +42,20 @@ def result(stream: Any, seen: Callable[..., Outcome]) -> dict[str, Any]:
     ]
     lengths = np.full(len(streams), 60, np.int32)
     outcome, trace = seen(streams), Trace(np.zeros(len(streams)), lengths, lengths, TraceMeta("made"))
-    return {
-        "backend": "live", "system": "openai", "deployment": "a url", "model": "some", "mode": "open",
-        "trace": {"name": "made", "source": "file", "sha256": None, "requests": len(streams)},
-        **summarise(outcome, trace, mode="open", slo_tbt_ms=25.0, usd_per_hour=None),
-        "facts": {}, "partial": None, "run_dir": None, "wall_s": 22.0,
-    }  # fmt: skip
+    summary = summarise(outcome, trace, mode="open", slo_tbt_ms=25.0, usd_per_hour=None)
+    return ReplayResult(
+        "live", "openai", "a url", "some", "open", trace.meta, len(streams), summary, {}, wall_s=22.0
+    )
 
 
-def printed(result: dict[str, Any]) -> list[str]:
+def printed(result: ReplayResult) -> list[str]:
     console = Console(file=io.StringIO(), width=400)
     render(console, result)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text.splitlines()
 
 
-def test_tokens_and_chunks_stand_beside_each_other(result: dict[str, Any]) -> None:
+def test_tokens_and_chunks_stand_beside_each_other(result: ReplayResult) -> None:
     lines = {line[:15].strip(): line[15:] for line in printed(result)[1:]}
     assert lines["ITL in ms"].startswith("mean 30, p50 30,")
     assert lines["ITL in ms"].endswith(": between chunks of 3 tokens, 3 at most")
@@ -70,24 +71,25 @@ def test_tokens_and_chunks_stand_beside_each_other(result: dict[str, Any]) -> No
         assert not any(word in line for line in printed(result))
 
 
-def test_what_was_dealt_evenly_is_said(result: dict[str, Any]) -> None:
-    result["tokens_per_chunk"]["even_share"] = 0.25
+def test_what_was_dealt_evenly_is_said(result: ReplayResult) -> None:
+    chunks = structs.replace(result.summary.tokens_per_chunk, even_share=0.25)
+    result.summary = structs.replace(result.summary, tokens_per_chunk=chunks)
     assert any("25.0% of them dealt evenly" in line for line in printed(result))
 
 
-def test_a_replay_without_timestamps_was_not_late(result: dict[str, Any]) -> None:
-    result["lateness_ms"] = None
+def test_a_replay_without_timestamps_was_not_late(result: ReplayResult) -> None:
+    result.summary = structs.replace(result.summary, lateness_ms=None)
     assert not any("sent late" in line for line in printed(result))
 
 
-def test_a_partial_replay_says_so_first(result: dict[str, Any]) -> None:
-    lines = printed({**result, "partial": PARTIAL})
-    assert lines[0] == "PARTIAL, it ended after 3.2 s: the server is [gone]"
+def test_a_partial_replay_says_so_first(result: ReplayResult) -> None:
     assert printed(result)[0].startswith("made, ")
+    result.partial = PARTIAL
+    assert printed(result)[0] == "PARTIAL, it ended after 3.2 s: the server is [gone]"
 
 
-def test_errors_are_no_columns_of_a_sweep(result: dict[str, Any]) -> None:
-    names = row({"mode": "open"}, result)
+def test_errors_are_no_columns_of_a_sweep(result: ReplayResult) -> None:
+    names = row({"mode": "open"}, result.describe())
     assert names["attempts.retried"] == 6
     assert names["ttft_ms.p50"] == pytest.approx(96)
     assert not any("by_error" in name or "by_status" in name or "partial" in name for name in names)
@@ -105,14 +107,14 @@ def ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("shell", "ends_early")
 def test_the_run_the_result_and_the_screen_say_it(as_json: AsJson, shell: Shell) -> None:
     flags = ("replay", "--trace", "few.csv", "--system", "vllm", "-q")
-    assert as_json(*flags, "--no-out")["partial"] == PARTIAL
+    assert as_json(*flags, "--no-out")["partial"] == to_json(PARTIAL)
     code, out, _ = shell(*flags, "--out", "run", "--plot", "over.svg")
     assert code == 0
     assert out.startswith("PARTIAL, it ended after 3.2 s")
     assert "modelled, PARTIAL" in Path("over.svg").read_text()
     facts = as_json("report", "run", "-o", "r.html")
     assert facts["runs"][0]["name"] == "vllm 4xh100 (PARTIAL)"
-    assert as_json(*flags, "--out", "two")["partial"] == PARTIAL
+    assert as_json(*flags, "--out", "two")["partial"] == to_json(PARTIAL)
     found = as_json("compare", "run", "two")
     assert found["sides"][0]["label"] == "run (PARTIAL)"
     code, _, err = shell("compare", "run", "two", "--fail-on", "throughput<0.5")

@@ -153,12 +153,12 @@ def test_what_goes_wrong_is_told_and_what_was_before_is_kept(
     log = (stand_in / "run" / "vllm.log").read_text()
     assert log.startswith("vLLM begins")
     run = read_run(stand_in / "run")
-    partial = run.manifest["partial"]
-    assert partial["why"] == why
-    assert partial["at_s"] == pytest.approx({"fails": 0.03, "no start": 0.0}.get(does, 0.02))
+    partial = run.manifest.partial
+    assert partial.why == why
+    assert partial.at_s == pytest.approx({"fails": 0.03, "no start": 0.0}.get(does, 0.02))
     assert statuses(run.outcome).tolist() == [DONE] * done + [UNFINISHED] * (3 - done)
     assert run.outcome.iterations["size"].tolist() == ([3, 2] if done else [])
-    assert run.manifest["summary"]["tokens_generated"] == (5 if done else 0)
+    assert run.manifest.summary.tokens_generated == (5 if done else 0)
     left = (stand_in / "left.json").read_text().split() if does == "killed" else []
     assert len(left) == (4 if does == "killed" else 0)
     assert not any(Path(path).exists() for path in left)
@@ -202,6 +202,7 @@ def is_there(number: int) -> bool:
     return state != "Z"
 
 
+@pytest.mark.long(but=["15"])
 @pytest.mark.parametrize("sign", [None, signal.SIGINT, signal.SIGTERM])
 def test_however_a_hanging_vllm_ends_none_of_its_processes_is_left(
     sign: signal.Signals | None, stand_in: Path
@@ -216,7 +217,7 @@ def test_however_a_hanging_vllm_ends_none_of_its_processes_is_left(
     assert process.returncode == {None: 1, signal.SIGINT: 130, signal.SIGTERM: 143}[sign]
     if sign is None:
         assert "vLLM hangs: no word from it for 4 s (--runner-timeout)" in err
-        assert read_run(stand_in / "run").manifest["partial"]
+        assert read_run(stand_in / "run").manifest.partial
 
 
 @pytest.mark.parametrize(
@@ -294,7 +295,7 @@ def test_real_vllm_decodes_a_trace_and_computes_no_prompt(real: tuple[dict[str, 
     assert facts["facts"]["recomputed_tokens"] > 100
     assert facts["facts"]["prefill_verified_steps"] >= len(read_run(directory).outcome.iterations["size"])
     run = read_run(directory)
-    assert run.manifest["partial"] is None
+    assert run.manifest.partial is None
     assert len(run.outcome.stints["request"]) > facts["preemptions"]
     assert run.outcome.iterations["size"].sum() == output.sum()
     assert run.outcome.iterations["kv_tokens"].max() <= 1280

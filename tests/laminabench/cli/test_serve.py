@@ -44,7 +44,7 @@ class Served:
     def __init__(self, process: subprocess.Popen[str], ready: dict[str, Any]) -> None:
         self.process, self.ready = process, ready
         self.address = urllib.parse.urlsplit(ready["url"])
-        (self.nursery,) = children(process.pid)
+        (self.fork_server,) = children(process.pid)
 
     @contextlib.contextmanager
     def asked(self, method: str, path: str, body: Any = None) -> Iterator[http.client.HTTPResponse]:
@@ -108,7 +108,7 @@ def test_it_says_where_it_is_and_serves_there(running: Served) -> None:
 
 def test_a_worker_that_is_lost_ends_no_stream(running: Served) -> None:
     wanted = running.tokens()
-    victim = children(running.nursery)[-1]
+    victim = children(running.fork_server)[-1]
     assert running.streamed(lambda: os.kill(victim, signal.SIGKILL)) == wanted
     metrics = running.ask("GET", "/metrics")
     assert "lamina_faults_total 1.0" in metrics
@@ -123,7 +123,7 @@ def test_a_port_that_is_taken(running: Served, shell: Shell) -> None:
 
 
 def test_it_drains_when_it_is_terminated(running: Served) -> None:
-    workers = [running.nursery, *children(running.nursery)]
+    workers = [running.fork_server, *children(running.fork_server)]
     assert len(workers) == 3
     tokens = running.streamed(lambda: running.process.send_signal(signal.SIGTERM), max_tokens=2 * TOKENS)
     assert len(tokens) == 2 * TOKENS

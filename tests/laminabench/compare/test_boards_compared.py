@@ -72,7 +72,7 @@ def test_at_its_break_even_price_a_board_s_dollar_buys_as_many_tokens() -> None:
     usd = found.break_evens("vllm")["h2m2"]["vllm"]
     even = priced(load_devices(), {"h2m2": usd})
     again = compared(replace(terms, given={"h2m2": parse_deployment("3xh2m2", even)}))
-    bought = {name: summary["cost"]["tokens_per_usd"] for name, summary in again.summaries.items()}
+    bought = {name: summary.cost.tokens_per_usd for name, summary in again.summaries.items()}
     assert bought["h2m2"] == pytest.approx(bought["vllm"])
     # It does not depend on what a board was said to cost.
     assert again.break_evens("vllm")["h2m2"]["vllm"] == pytest.approx(usd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from laminabench.compare.rounds import compare_runs
 from laminabench.compare.sides import SideBySide
 from laminabench.errors import UserError
-from laminabench.runs.manifest import manifest
+from laminabench.runs.manifest import Manifest
 from laminabench.runs.write import write_run
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Spec, Timing
@@ -22,7 +23,7 @@ Kept = Callable[..., Path]
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Kept:
+def kept(tmp_path: Path, manifest_of: Callable[..., Manifest]) -> Kept:
     """Keep a Run of some requests; `slow` is how many times as long everything takes."""
 
     def keep(name: str, slow: float = 1.0, requests: int = 60, **facts: Any) -> Path:
@@ -42,20 +43,13 @@ def kept(tmp_path: Path) -> Kept:
         options = {"batches": facts.pop("batches", 1), "timeline": name}
         usd, watts = facts.pop("usd_per_hour", 10.0), facts.pop("power_w", None)
         known = {
-            "system": "lamina",
             "deployment": {"name": "2xh100+4xh20", "usd_per_hour": usd, "power_w": watts},
-            "model": {"name": "llama3-70b"},
             "backend": "live",
         }
-        written = manifest(
-            command=["laminabench"],
-            seed=0,
-            trace=trace,
+        written = manifest_of(
+            trace,
             transforms={"sample": None, "seed": facts.pop("seed", 0)},
             workload={**workload, "options": options},
-            coefficients=[],
-            wall_s=1.0,
-            summary={},
             **(known | facts),
         )
         write_run(tmp_path / name, outcome, trace, written)
@@ -181,8 +175,11 @@ def test_energy_is_there_where_the_manifest_has_the_power(kept: Kept) -> None:
 def test_what_is_no_run_of_a_replay_is_refused(tmp_path: Path, kept: Kept) -> None:
     with pytest.raises(UserError, match="run-not-a-run"):
         compare_runs([tmp_path, kept("whole")])
-    with pytest.raises(UserError, match="run-damaged"):
-        compare_runs([kept("one", model={}), kept("two")])
-    for facts in ({"slo_tbt_ms": "x"}, {"usd_per_hour": "x"}, {"slo_tbt_ms": None}):
+    for place in ("model.name", "workload.slo_tbt_ms", "deployment.usd_per_hour"):
+        path = kept("three") / "run.json"
+        document = json.loads(path.read_text())
+        around, name = place.split(".")
+        document[around][name] = ["x"]
+        path.write_text(json.dumps(document))
         with pytest.raises(UserError, match="run-damaged"):
-            compare_runs([kept("three", **facts), kept("two")])
+            compare_runs([path.parent, kept("two")])

@@ -12,7 +12,7 @@ import pytest
 from laminabench.compare.gates import failures, parse_gate
 from laminabench.compare.rounds import compare_runs
 from laminabench.errors import UserError
-from laminabench.runs.manifest import manifest
+from laminabench.runs.manifest import Manifest, Partial
 from laminabench.runs.status import FAILED
 from laminabench.runs.write import write_run
 from laminabench.sim.outcome import Outcome
@@ -22,11 +22,13 @@ from laminabench.traces.table import Trace, TraceMeta
 
 Kept = Callable[..., Path]
 REQUESTS, TOKENS = 8, 200
-PARTIAL = {"why": "the server is gone", "at_s": 3.21}
+PARTIAL = Partial(why="the server is gone", at_s=3.21)
 
 
 @pytest.fixture
-def kept(tmp_path: Path, stream: Any, seen: Callable[..., Outcome]) -> Kept:
+def kept(
+    tmp_path: Path, stream: Any, seen: Callable[..., Outcome], manifest_of: Callable[..., Manifest]
+) -> Kept:
     """Keep a Run: of a server whose chunks come every `gap_s` or so, or of an engine."""
 
     def keep(name: str, gap_s: float | None = 0.01, **facts: Any) -> Path:
@@ -43,13 +45,13 @@ def kept(tmp_path: Path, stream: Any, seen: Callable[..., Outcome]) -> Kept:
             outcome = seen(
                 [stream(chunks=[(at_s, tokens) for at_s in ends], **changes) for _ in range(REQUESTS)]
             )
-        written = manifest(
-            command=["laminabench"], seed=0, trace=trace, transforms={},
-            workload={"mode": "saturate", "slo_tbt_ms": 20.0, "options": {}},
-            system=facts.pop("system", "openai"), model={"name": "some"}, backend="live",
-            deployment={"name": "a url", "usd_per_hour": None, "power_w": None},
-            coefficients=[], wall_s=1.0, summary={}, **facts,
-        )  # fmt: skip
+        known = {
+            "workload": {"mode": "saturate", "slo_tbt_ms": 20.0, "options": {}},
+            "system": "openai",
+            "deployment": {"name": "a url", "usd_per_hour": None, "power_w": None},
+            "backend": "live",
+        }
+        written = manifest_of(trace, **(known | facts))
         write_run(tmp_path / name, outcome, trace, written)
         return tmp_path / name
 

@@ -19,6 +19,7 @@ from laminabench.compare.holding import longest_held
 from laminabench.compare.terms import Equal, Terms
 from laminabench.errors import UserError
 from laminabench.replay import Workload
+from laminabench.runs.summary import Requests
 from laminabench.traces.table import Trace, TraceMeta
 
 MODEL, COSTS = model("llama3-70b"), load_costs("roofline")
@@ -96,7 +97,7 @@ def test_requests_that_one_system_could_never_hold_are_left_out_for_all() -> Non
     found = cell(terms, MODEL, long, COSTS)
     assert found.dropped == 2
     for summary in found.summaries.values():
-        assert summary["requests"] == {"completed": 2, "rejected": 0, "unfinished": 0, "failed": 0}
+        assert summary.requests == Requests(completed=2)
     with pytest.raises(UserError, match="compare-no-request-fits"):
         cell(Terms(PAIR), MODEL, requests((10_000_000, 10)), COSTS)
 

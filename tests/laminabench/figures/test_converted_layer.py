@@ -68,6 +68,7 @@ def test_a_llama_layer_is_the_one_everybody_draws(llama: Report) -> None:
     assert named["rest"] == []
 
 
+@pytest.mark.long
 def test_an_mlp_that_needs_no_attention_is_drawn_during_it(reports: list[Report]) -> None:
     boxes = folded(reports[1], 1).boxes.values()
     during = [box.title for box in boxes if box.part == "rest" and box.kind == "product"]

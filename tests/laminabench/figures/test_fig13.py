@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from laminabench.bench.fhbn import Measured
-from laminabench.bench.fhbn_run import write
+from laminabench.bench.fhbn.results import write
 from laminabench.errors import UserError
 from laminabench.figures.fig13 import draw, picture, read
 
@@ -89,7 +88,7 @@ def test_published_values_are_told_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".png", ".pdf"])
 def test_it_is_drawn_from_a_directory_too(tmp_path: Path, suffix: str) -> None:
-    write(tmp_path / "run", Measured(result(), []), ["laminabench"])
+    write(tmp_path / "run", result(), [], ["laminabench"])
     target = tmp_path / f"fig{suffix}"
     draw(read(tmp_path / "run"), target)
     assert target.stat().st_size > 5000

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
@@ -49,7 +50,7 @@ def keep(tmp_path_factory: pytest.TempPathFactory) -> Keep:
         setup = papers_setup(system, model("llama3-70b"), load_costs("vllm-0.14"))
         requests, workload = made_trace(trace), Workload(slo_tbt_ms=slo_tbt_ms)
         done = run_replay(requests, system, setup, workload)
-        outcome, counts = done.outcome, done.summary["requests"]
+        outcome = done.outcome
         if live:
             outcome = replace(
                 outcome,
@@ -68,7 +69,7 @@ def keep(tmp_path_factory: pytest.TempPathFactory) -> Keep:
             backend="live" if live else "modelled",
             coefficients=[] if live else done.modelled.coefficients,
             wall_s=0.5,
-            summary={**done.summary, "requests": counts, **summary},
+            summary=structs.replace(done.summary, **summary),
         )
         directory: Path = tmp_path_factory.mktemp("runs") / system
         write_run(directory, outcome, requests, facts)

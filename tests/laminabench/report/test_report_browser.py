@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from laminabench.json_safe import to_json
 from laminabench.report.page import report, write_page
 from laminabench.report.shown import shown
 from laminabench.runs.read import Run
+from laminabench.runs.summary import FaultCost, Struck
 from laminabench.sim.outcome import Outcome
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright, of the dev extra, is not installed")
@@ -23,16 +25,26 @@ expect.set_options(timeout=30_000)
 
 # A name that is taken for markup wherever it is not taken for a name.
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=2> %{x} <b>bold"
-FAULT = {
-    "workers": ["attention 0"], "why": "attention 0 has ended", "noticed_s": 0.5, "detection_s": 0.1,
-    "recovery_s": 0.2, "normal_again_s": None, "tbt_before_ms": 30.0, "tbt_worst_ms": 250.0,
-    "goodput_lost_tokens": 12.0, "requests": 1, "kv_tokens": 10,
-    "struck": [{"worker": "attention 0", "how": "kill", "at_s": 0.4}],
-}  # fmt: skip
+FAULT = FaultCost(
+    workers=["attention 0"],
+    why="attention 0 has ended",
+    struck=[Struck(worker="attention 0", how="kill", at_s=0.4)],
+    noticed_s=0.5,
+    detection_s=0.1,
+    recovery_s=0.2,
+    normal_again_s=None,
+    tbt_before_ms=30.0,
+    tbt_worst_ms=250.0,
+    goodput_lost_tokens=12.0,
+    requests=1,
+    kv_tokens=10,
+)
 CHARTS = (
     *("cdf", "attainment", "batch", "kv", "rate", "tbt-time", "hbm-1", "moved"),
     *("time", "price", "cost", "timeline"),
 )
+
+pytestmark = pytest.mark.outside
 # Every text that can be seen: its size, and how it stands out from what is behind it.
 TEXTS = """() => {
   const probe = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
@@ -161,12 +173,12 @@ def test_the_numbers_of_the_manifests_are_there(wide: Opened, runs: list[Run]) -
     page = wide.page
     values = set(page.eval_on_selector_all("main data", "all => all.map(each => Number(each.value))"))
     for run in runs:
-        summary = run.manifest["summary"]
+        summary = to_json(run.manifest.summary)
         assert set(summary["tbt_ms"].values()) <= values
         assert {summary["throughput_tokens_per_s"], summary["cost"]["usd_per_million_tokens"]} <= values
         assert {value for name, value in summary["slo"].items() if name != "tbt_ms"} <= values
     said = page.inner_text("main")
-    assert f"{runs[0].manifest['summary']['throughput_tokens_per_s']:,.0f}" in said
+    assert f"{runs[0].manifest.summary.throughput_tokens_per_s:,.0f}" in said
     badges = page.locator("article .badge").all_inner_texts()
     assert badges == ["modelled", "modelled", "measured"] * 2
 

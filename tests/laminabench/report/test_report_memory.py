@@ -12,7 +12,7 @@ import pytest
 
 from laminabench.report.memory import SLICES, memory_charts, memory_table
 from laminabench.report.page import page, report
-from laminabench.report.shown import Shown, shown
+from laminabench.report.shown import shown
 from laminabench.runs.read import Run
 
 BoardRun = Callable[..., Run]
@@ -46,11 +46,6 @@ def test_boards_are_shown_beside_others(keep: Callable[..., Run], board_run: Boa
     assert runs[1].name in table
 
 
-def numbers_of(each: Shown) -> dict[str, Any]:
-    found: dict[str, Any] = each.recorded.summary["memory"]
-    return found
-
-
 def test_the_table_says_what_the_summary_does(board_run: BoardRun) -> None:
     runs = shown([board_run(), board_run("vllm", seed=2)])
     (table,) = memory_table(runs)
@@ -58,11 +53,11 @@ def test_the_table_says_what_the_summary_does(board_run: BoardRun) -> None:
         title: re.findall("<td>(.*?)</td>", row)
         for title, row in re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table)
     }
-    first, second = map(numbers_of, runs)
-    assert cells["HBM in use, most"] == [f"{each['hbm_share']['max']:.1%}" for each in (first, second)]
-    assert cells["Changes of mapping"] == [f"{each['mapping_changes']:,}" for each in (first, second)]
-    assert cells["LPDDR side busy"] == [f"{each['lpddr_busy_share']:.1%}" for each in (first, second)]
-    moved = first["moved_bytes"]["max"] / 1e9
+    first, second = (each.recorded.summary.memory for each in runs)
+    assert cells["HBM in use, most"] == [f"{each.hbm_share.max:.1%}" for each in (first, second)]
+    assert cells["Changes of mapping"] == [f"{each.mapping_changes:,}" for each in (first, second)]
+    assert cells["LPDDR side busy"] == [f"{each.lpddr_busy_share:.1%}" for each in (first, second)]
+    moved = first.moved_bytes.max / 1e9
     assert cells["Moved an iteration, most"][0] == f"{moved:#.4g} GB"
 
 

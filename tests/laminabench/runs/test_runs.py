@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from laminabench.analysis.metrics import summarise
 from laminabench.errors import UserError
 from laminabench.runs import replace, write
 from laminabench.runs.format import FIRST_VERSION, FORMAT, FORMAT_VERSION, sha256_of
-from laminabench.runs.manifest import manifest
+from laminabench.runs.manifest import Manifest
 from laminabench.runs.read import read_manifest, read_run
 from laminabench.runs.schema import TABLES
 from laminabench.runs.status import DONE, REJECTED, UNFINISHED, statuses
@@ -25,6 +28,7 @@ from laminabench.sim.spec import Admission, Spec, Timing
 from laminabench.traces.table import Trace, TraceMeta
 
 MOST = 16
+ManifestOf = Callable[..., Manifest]
 
 
 def small(admission: Admission = "grow", seed: int = 0, rows: int = 60) -> tuple[Trace, Outcome]:
@@ -50,20 +54,14 @@ def small(admission: Admission = "grow", seed: int = 0, rows: int = 60) -> tuple
     return trace, simulate(trace, spec, Offered(), check=True)
 
 
-def small_manifest(trace: Trace, **summary: Any) -> dict[str, Any]:
-    return manifest(
-        command=["laminabench", "replay", "--trace", "a trace"],
-        seed=7,
-        trace=trace,
+@pytest.fixture
+def manifest_small(manifest_of: ManifestOf) -> ManifestOf:
+    """The same for every small Run, changed as named."""
+    return partial(
+        manifest_of,
         transforms={"num_requests": 60, "window": (5.0, float("inf"))},
-        workload={"mode": "saturate"},
-        system="lamina",
-        deployment={"name": "2xh100+4xh20"},
-        model={"name": "llama3-70b"},
-        backend="modelled",
         coefficients=[{"name": "c", "value": 1.0, "source": "a table"}],
-        wall_s=0.5,
-        summary=summary,
+        command=["laminabench", "replay", "--trace", "a trace"],
     )
 
 
@@ -72,10 +70,10 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("admission", ["reserve", "grow"])
-def test_a_run_comes_back_as_it_was(tmp_path: Path, admission: Admission) -> None:
+def test_a_run_comes_back_as_it_was(tmp_path: Path, admission: Admission, manifest_small: ManifestOf) -> None:
     trace, outcome = small(admission)
     summary = summarise(outcome, trace, mode="saturate", slo_tbt_ms=1, usd_per_hour=2)
-    write_run(tmp_path / "run", outcome, trace, small_manifest(trace, **summary))
+    write_run(tmp_path / "run", outcome, trace, manifest_small(trace, summary=summary))
     run = read_run(tmp_path / "run")
     for table in ("requests", "iterations", "stints"):
         for name, column in getattr(outcome, table).items():
@@ -84,7 +82,7 @@ def test_a_run_comes_back_as_it_was(tmp_path: Path, admission: Admission) -> Non
             np.testing.assert_array_equal(back, column, err_msg=f"{table}.{name}")
     assert run.prompt_tokens.tolist() == trace.prompt_tokens.tolist()
     assert run.output_tokens.tolist() == trace.output_tokens.tolist()
-    assert run.manifest["summary"] == summary
+    assert run.manifest.summary == summary
     # What is computed from the directory is what was computed from the simulation.
     assert summarise(run.outcome, run, mode="saturate", slo_tbt_ms=1, usd_per_hour=2) == summary
     assert run.outcome.requests["status"].tolist() == [DONE] * 59 + [REJECTED]
@@ -92,9 +90,9 @@ def test_a_run_comes_back_as_it_was(tmp_path: Path, admission: Admission) -> Non
     assert outcome.requests["preemptions"].any() == (admission == "grow")
 
 
-def test_the_tables_are_for_others_to_read_too(tmp_path: Path) -> None:
+def test_the_tables_are_for_others_to_read_too(tmp_path: Path, manifest_small: ManifestOf) -> None:
     trace, outcome = small()
-    write_run(tmp_path / "run", outcome, trace, {})
+    write_run(tmp_path / "run", outcome, trace, manifest_small(trace))
     requests = pq.read_table(tmp_path / "run" / "requests.parquet")
     assert requests.column_names == [column.name for column in TABLES["requests"]]
     assert requests["status"].to_pylist() == ["done"] * 59 + ["rejected"]
@@ -104,29 +102,27 @@ def test_the_tables_are_for_others_to_read_too(tmp_path: Path) -> None:
         assert field.metadata[b"doc"]
 
 
-def test_equal_runs_are_equal_files(tmp_path: Path) -> None:
+def test_equal_runs_are_equal_files(tmp_path: Path, manifest_small: ManifestOf) -> None:
     for name in ("one", "two"):
         trace, outcome = small()
-        write_run(tmp_path / name, outcome, trace, small_manifest(trace))
+        write_run(tmp_path / name, outcome, trace, manifest_small(trace))
     assert files(tmp_path / "one") == files(tmp_path / "two")
-    write_run(tmp_path / "two", outcome, trace, small_manifest(trace))
+    write_run(tmp_path / "two", outcome, trace, manifest_small(trace))
     assert files(tmp_path / "one") == files(tmp_path / "two")
 
 
-def test_the_manifest_says_what_the_run_is_the_result_of(tmp_path: Path) -> None:
+def test_the_manifest_says_what_the_run_is_the_result_of(tmp_path: Path, manifest_small: ManifestOf) -> None:
     trace, outcome = small()
-    write_run(tmp_path / "run", outcome, trace, small_manifest(trace))
+    write_run(tmp_path / "run", outcome, trace, manifest_small(trace))
     found = read_manifest(tmp_path / "run")
-    assert (found["format"], found["format_version"]) == (FORMAT, FIRST_VERSION)
-    assert found["command"] == "laminabench replay --trace 'a trace'"
-    assert found["trace"]["sha256"] == "ab" * 32
-    assert found["trace"]["notes"] == ["made here"]
-    assert found["trace"]["requests"] == 60
-    assert found["transforms"] == {"num_requests": 60, "window": [5.0, None]}
-    assert found["coefficients"] == [{"name": "c", "value": 1.0, "source": "a table"}]
-    assert {"laminabench", "seed", "deployment", "model", "backend", "host", "wall_s"} <= found.keys()
-    assert found["tables"]["requests"]["rows"] == 60
-    assert found["tables"]["stints"]["rows"] == len(outcome.stints["request"])
+    assert (found.format, found.format_version) == (FORMAT, FIRST_VERSION)
+    assert found.command == "laminabench replay --trace 'a trace'"
+    assert (found.trace.sha256, found.trace.notes) == ("ab" * 32, ("made here",))
+    assert found.trace.requests == 60
+    assert found.transforms == {"num_requests": 60, "window": [5.0, None]}
+    assert found.coefficients == [{"name": "c", "value": 1.0, "source": "a table"}]
+    assert found.tables["requests"].rows == 60
+    assert found.tables["stints"].rows == len(outcome.stints["request"])
 
 
 def test_statuses_of_a_run_that_was_stopped() -> None:
@@ -143,11 +139,15 @@ def test_statuses_of_a_run_that_was_stopped() -> None:
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, OSError])
 @pytest.mark.parametrize("old", [False, True])
 def test_a_failure_in_the_middle_leaves_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException], old: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+    old: bool,
+    manifest_small: ManifestOf,
 ) -> None:
     trace, outcome = small()
     if old:
-        write_run(tmp_path / "run", outcome, trace, {"seed": 1})
+        write_run(tmp_path / "run", outcome, trace, manifest_small(trace, seed=1))
     before = files(tmp_path / "run") if old else None
     real = write._write_table
 
@@ -158,22 +158,24 @@ def test_a_failure_in_the_middle_leaves_what_was_there(
 
     monkeypatch.setattr(write, "_write_table", fail_at_the_second)
     with pytest.raises(UserError if error is OSError else error, match="no more"):
-        write_run(tmp_path / "run", outcome, trace, {"seed": 2})
+        write_run(tmp_path / "run", outcome, trace, manifest_small(trace, seed=2))
     assert [path.name for path in tmp_path.iterdir()] == (["run"] if old else [])
     if old:
         assert files(tmp_path / "run") == before
 
 
 @pytest.mark.parametrize("exchange", [True, False])
-def test_a_run_replaces_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool) -> None:
+def test_a_run_replaces_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool, manifest_small: ManifestOf
+) -> None:
     if not exchange:
         monkeypatch.setattr(replace, "_exchange", lambda one, other: False)
     trace, outcome = small()
-    write_run(tmp_path / "run", outcome, trace, {"seed": 1})
+    write_run(tmp_path / "run", outcome, trace, manifest_small(trace, seed=1))
     (tmp_path / "link").symlink_to("run")
     trace, outcome = small("reserve")
-    write_run(tmp_path / "link", outcome, trace, {"seed": 2})
-    assert read_manifest(tmp_path / "run")["seed"] == 2
+    write_run(tmp_path / "link", outcome, trace, manifest_small(trace, seed=2))
+    assert read_manifest(tmp_path / "run").seed == 2
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
         "run.json",
         "requests.parquet",
@@ -184,10 +186,10 @@ def test_a_run_replaces_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, e
 
 
 def test_without_an_exchange_a_failing_rename_puts_the_old_run_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifest_small: ManifestOf
 ) -> None:
     trace, outcome = small()
-    write_run(tmp_path / "run", outcome, trace, {"seed": 1})
+    write_run(tmp_path / "run", outcome, trace, manifest_small(trace, seed=1))
     monkeypatch.setattr(replace, "_exchange", lambda one, other: False)
     real, calls = Path.rename, []
 
@@ -199,32 +201,34 @@ def test_without_an_exchange_a_failing_rename_puts_the_old_run_back(
 
     monkeypatch.setattr(Path, "rename", fail_the_second_time)
     with pytest.raises(UserError, match="file-not-writable"):
-        write_run(tmp_path / "run", outcome, trace, {"seed": 2})
-    assert read_manifest(tmp_path / "run")["seed"] == 1
+        write_run(tmp_path / "run", outcome, trace, manifest_small(trace, seed=2))
+    assert read_manifest(tmp_path / "run").seed == 1
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.parametrize("content", [{"notes.txt": "mine"}, {"run.json": "{}"}, {"run.json": "not json"}])
-def test_what_is_not_a_run_is_left_alone(tmp_path: Path, content: dict[str, str]) -> None:
+def test_what_is_not_a_run_is_left_alone(
+    tmp_path: Path, content: dict[str, str], manifest_small: ManifestOf
+) -> None:
     target = tmp_path / "precious"
     target.mkdir()
     for name, text in content.items():
         (target / name).write_text(text)
     before = files(target)
     with pytest.raises(UserError, match="output-exists"):
-        write_run(target, small()[1], small()[0], {})
+        write_run(target, small()[1], small()[0], manifest_small(small()[0]))
     assert files(target) == before
 
 
-def test_a_file_in_the_way_and_an_empty_directory(tmp_path: Path) -> None:
+def test_a_file_in_the_way_and_an_empty_directory(tmp_path: Path, manifest_small: ManifestOf) -> None:
     trace, outcome = small()
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="output-exists"):
-        write_run(tmp_path / "file", outcome, trace, {})
+        write_run(tmp_path / "file", outcome, trace, manifest_small(trace))
     with pytest.raises(UserError, match="file-not-writable"):
-        write_run(tmp_path / "file" / "run", outcome, trace, {})
+        write_run(tmp_path / "file" / "run", outcome, trace, manifest_small(trace))
     (tmp_path / "empty").mkdir()
-    write_run(tmp_path / "empty", outcome, trace, {})
+    write_run(tmp_path / "empty", outcome, trace, manifest_small(trace))
     assert read_run(tmp_path / "empty").directory == tmp_path / "empty"
     reference = tmp_path / "reference"
     reference.mkdir()
@@ -235,9 +239,9 @@ def test_a_file_in_the_way_and_an_empty_directory(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Path:
+def written(tmp_path: Path, manifest_small: ManifestOf) -> Path:
     trace, outcome = small()
-    write_run(tmp_path / "run", outcome, trace, small_manifest(trace))
+    write_run(tmp_path / "run", outcome, trace, manifest_small(trace))
     return tmp_path / "run"
 
 
@@ -279,26 +283,47 @@ def test_a_missing_or_damaged_table(written: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("place", "instead"),
     [
-        {"totals": {}},
-        {"totals": {"replica_busy_s": []}},
-        {"totals": {"replica_busy_s": [1.0]}},
-        {"tables": {}},
-        {"tables": None},
-        {"tables": {"requests": 60}},
-        {"format_version": "x"},
+        ("totals", {}),
+        ("totals.replica_busy_s", []),
+        ("totals.peak_kv_tokens", "many"),
+        ("totals", {"replica_busy_s": [1.0]}),
+        ("tables", {}),
+        ("tables", None),
+        ("tables", {"requests": 60}),
+        ("format_version", "x"),
+        ("summary.tbt_ms.p99", ...),
+        ("summary.tbt_ms.max", "fast"),
+        ("summary.time_shares.model", math.nan),
+        ("summary.time_shares", ...),
+        ("summary.requests.unfinished", {}),
+        ("summary.window.end_s", "late"),
+        ("summary.cost", ...),
+        ("summary.ttft_ms", "fast"),
+        ("summary.itl_ms", {"mean": 1.0, "p50": 1.0, "p90": 1.0, "p99": "fast", "max": 1.0}),
+        ("summary.attempts", {"sent": 1.5, "retried": 0, "failed": 0}),
+        ("summary.attempts", {"sent": 1, "retried": 0, "failed": 0, "by_error": ["reset"]}),
+        ("coefficients", 5),
+        ("coefficients", ["gemm"]),
+        ("deployment.devices", [{"count": 1}]),
+        ("model", {}),
+        ("host", ...),
+        ("workload.options", -1),
+        ("workload.slo_tbt_ms", None),
+        *(("partial", odd) for odd in (True, "yes", {"why": None}, {"at_s": "late"}, [1])),
     ],
 )
-def test_a_damaged_manifest(written: Path, changes: dict[str, Any]) -> None:
-    edit_manifest(written, **changes)
-    with pytest.raises(UserError, match="run-damaged"):
-        read_run(written)
-
-
-def test_a_cut_manifest(written: Path) -> None:
-    path = written / "run.json"
-    path.write_text(path.read_text()[:100])
+def test_a_damaged_manifest(written: Path, place: str, instead: Any) -> None:
+    *around, name = place.split(".")
+    document = json.loads((written / "run.json").read_text())
+    inner = document
+    for key in around:
+        inner = inner[key]
+    inner[name] = instead
+    if instead is ...:
+        del inner[name]
+    (written / "run.json").write_text(json.dumps(document))
     with pytest.raises(UserError, match="run-damaged"):
         read_run(written)
 
@@ -308,7 +333,7 @@ def test_another_programs_table(written: Path) -> None:
     pq.write_table(table.drop_columns(["batch"]), written / "requests.parquet")
     with pytest.raises(UserError, match="run-damaged"):
         read_run(written)
-    tables = read_manifest(written)["tables"]
+    tables = json.loads((written / "run.json").read_text())["tables"]
     tables["requests"]["sha256"] = sha256_of(written / "requests.parquet")
     edit_manifest(written, tables=tables)
     with pytest.raises(UserError, match="run-damaged"):

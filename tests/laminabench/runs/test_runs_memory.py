@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -33,11 +34,11 @@ def small() -> tuple[Trace, Outcome]:
 
 
 def test_the_table_comes_back_as_it_was(
-    tmp_path: Path, small: tuple[Trace, Outcome], on_boards: OnBoards
+    tmp_path: Path, small: tuple[Trace, Outcome], on_boards: OnBoards, manifest_of: Any
 ) -> None:
     trace, outcome = small
     outcome = on_boards(outcome)
-    write_run(tmp_path / "run", outcome, trace, {})
+    write_run(tmp_path / "run", outcome, trace, manifest_of(trace))
     found = read_run(tmp_path / "run").outcome.memory
     assert found is not None
     assert outcome.memory is not None
@@ -50,11 +51,15 @@ def test_the_table_comes_back_as_it_was(
 
 
 def test_who_does_not_know_the_table_reads_the_others(
-    tmp_path: Path, small: tuple[Trace, Outcome], on_boards: OnBoards, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    small: tuple[Trace, Outcome],
+    on_boards: OnBoards,
+    monkeypatch: pytest.MonkeyPatch,
+    manifest_of: Any,
 ) -> None:
     trace, outcome = small
-    write_run(tmp_path / "run", on_boards(outcome), trace, {})
-    assert read_manifest(tmp_path / "run")["format_version"] == FIRST_VERSION
+    write_run(tmp_path / "run", on_boards(outcome), trace, manifest_of(trace))
+    assert read_manifest(tmp_path / "run").format_version == FIRST_VERSION
     monkeypatch.setattr(
         read, "TABLES", {name: columns for name, columns in TABLES.items() if name != "memory"}
     )
@@ -63,18 +68,20 @@ def test_who_does_not_know_the_table_reads_the_others(
     np.testing.assert_array_equal(found.iterations["start_s"], outcome.iterations["start_s"])
 
 
-def test_without_boards_there_is_no_table(tmp_path: Path, small: tuple[Trace, Outcome]) -> None:
+def test_without_boards_there_is_no_table(
+    tmp_path: Path, small: tuple[Trace, Outcome], manifest_of: Any
+) -> None:
     trace, outcome = small
-    write_run(tmp_path / "run", outcome, trace, {})
+    write_run(tmp_path / "run", outcome, trace, manifest_of(trace))
     assert not (tmp_path / "run" / "memory.parquet").exists()
     assert read_run(tmp_path / "run").outcome.memory is None
 
 
 def test_a_table_of_other_iterations_is_damage(
-    tmp_path: Path, small: tuple[Trace, Outcome], on_boards: OnBoards
+    tmp_path: Path, small: tuple[Trace, Outcome], on_boards: OnBoards, manifest_of: Any
 ) -> None:
     trace, outcome = small
-    write_run(tmp_path / "run", on_boards(outcome), trace, {})
+    write_run(tmp_path / "run", on_boards(outcome), trace, manifest_of(trace))
     path = tmp_path / "run" / "memory.parquet"
     pq.write_table(pq.read_table(path).slice(1), path)
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())

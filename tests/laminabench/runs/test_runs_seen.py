@@ -19,17 +19,18 @@ from hypothesis import strategies as st
 from laminabench.analysis.metrics import summarise
 from laminabench.errors import UserError
 from laminabench.runs.format import FIRST_VERSION, FORMAT_VERSION, sha256_of
-from laminabench.runs.manifest import manifest
-from laminabench.runs.partial import ended_early, partial_sentence
+from laminabench.runs.manifest import Manifest, Partial
 from laminabench.runs.read import read_manifest, read_run
 from laminabench.runs.schema import TABLES
 from laminabench.runs.status import DONE, FAILED, REJECTED, UNFINISHED
+from laminabench.runs.summary import Requests, TimeShares, WorkerShares
 from laminabench.runs.write import write_run
 from laminabench.sim.outcome import Outcome
 from laminabench.traces.table import Trace, TraceMeta
 
 Seen = Callable[..., Outcome]
-PARTIAL = {"why": "vLLM was killed by signal 9", "at_s": 12.34}
+ManifestOf = Callable[..., Manifest]
+PARTIAL = Partial(why="vLLM was killed by signal 9.", at_s=12.34)
 
 
 def trace_of(rows: int) -> Trace:
@@ -51,8 +52,10 @@ def streams(stream: Any) -> list[Any]:
 
 
 @pytest.fixture
-def written(tmp_path: Path, seen: Seen, streams: list[Any]) -> Path:
-    write_run(tmp_path / "run", seen(streams, 2.0), trace_of(len(streams)), {})
+def written(tmp_path: Path, seen: Seen, streams: list[Any], manifest_of: ManifestOf) -> Path:
+    write_run(
+        tmp_path / "run", seen(streams, 2.0), trace_of(len(streams)), manifest_of(trace_of(len(streams)))
+    )
     return tmp_path / "run"
 
 
@@ -103,7 +106,11 @@ def test_it_comes_back_as_it_was(written: Path, seen: Seen, streams: list[Any]) 
     )
 )
 def test_whatever_a_client_saw_comes_back(
-    tmp_path_factory: pytest.TempPathFactory, stream: Any, seen: Seen, drawn: list[Any]
+    tmp_path_factory: pytest.TempPathFactory,
+    stream: Any,
+    seen: Seen,
+    manifest_of: ManifestOf,
+    drawn: list[Any],
 ) -> None:
     streams = [
         stream(chunks=sorted(chunks), status=status, error=error, even=even, completion_counted=counted)
@@ -111,7 +118,7 @@ def test_whatever_a_client_saw_comes_back(
     ]
     outcome = seen(streams)
     directory = tmp_path_factory.mktemp("seen") / "run"
-    write_run(directory, outcome, trace_of(len(streams)), {})
+    write_run(directory, outcome, trace_of(len(streams)), manifest_of(trace_of(len(streams))))
     require_same(read_run(directory).outcome, outcome)
 
 
@@ -119,16 +126,16 @@ def test_whatever_a_client_saw_comes_back(
 
 
 def test_only_what_older_readers_would_misread_is_of_a_newer_version(
-    tmp_path: Path, seen: Seen, streams: list[Any]
+    tmp_path: Path, seen: Seen, streams: list[Any], manifest_of: ManifestOf
 ) -> None:
     outcome = seen(streams[:1])
-    write_run(tmp_path / "seen", outcome, trace_of(1), {})
+    write_run(tmp_path / "seen", outcome, trace_of(1), manifest_of(trace_of(1)))
     plain = replace(outcome, chunks=None, calls=None)
-    write_run(tmp_path / "plain", plain, trace_of(1), {"partial": None})
-    write_run(tmp_path / "partial", plain, trace_of(1), {"partial": PARTIAL})
+    write_run(tmp_path / "plain", plain, trace_of(1), manifest_of(trace_of(1)))
+    write_run(tmp_path / "partial", plain, trace_of(1), manifest_of(trace_of(1), partial=PARTIAL))
     failed = replace(seen(streams[1:2]), chunks=None, calls=None)
-    write_run(tmp_path / "failed", failed, trace_of(1), {})
-    found = {path.name: read_manifest(path)["format_version"] for path in tmp_path.iterdir()}
+    write_run(tmp_path / "failed", failed, trace_of(1), manifest_of(trace_of(1)))
+    found = {path.name: read_manifest(path).format_version for path in tmp_path.iterdir()}
     assert found == {
         "seen": FORMAT_VERSION,
         "plain": FIRST_VERSION,
@@ -208,33 +215,21 @@ def test_chunks_without_calls(written: Path) -> None:
 # What ended early
 
 
-def test_a_partial_run_says_so(tmp_path: Path, seen: Seen, streams: list[Any]) -> None:
-    facts = manifest(
-        command=["laminabench"], seed=0, trace=trace_of(1), transforms={}, workload={}, system="vllm",
-        deployment={}, model={}, backend="live", coefficients=[], wall_s=1.0, summary={},
-        partial={"why": "vLLM was killed by signal 9.", "at_s": 12.34},
-    )  # fmt: skip
+def test_a_partial_run_says_so(
+    tmp_path: Path, seen: Seen, streams: list[Any], manifest_of: ManifestOf
+) -> None:
+    facts = manifest_of(trace_of(1), partial=PARTIAL)
     write_run(tmp_path / "run", seen(streams[:1]), trace_of(1), facts)
-    found = read_run(tmp_path / "run").manifest
-    assert found["partial"] == {"why": "vLLM was killed by signal 9.", "at_s": 12.34}
-    assert ended_early(found) == "ended after 12.3 s: vLLM was killed by signal 9"
-    assert partial_sentence(found) == "PARTIAL, it ended after 12.3 s: vLLM was killed by signal 9"
-
-
-@pytest.mark.parametrize("facts", [{}, {"partial": None}])
-def test_a_whole_run_says_nothing(facts: dict[str, Any]) -> None:
-    assert partial_sentence(facts) is None
-
-
-@pytest.mark.parametrize("odd", [True, "yes", {"why": None}, {"at_s": "late"}, [1]])
-def test_whatever_says_partial_is_partial(odd: Any) -> None:
-    sentence = partial_sentence({"partial": odd})
-    assert sentence is not None
-    assert sentence.startswith("PARTIAL, it ended before its trace did: ")
+    found = read_run(tmp_path / "run").manifest.partial
+    assert found == PARTIAL
+    assert found.ended == "ended after 12.3 s: vLLM was killed by signal 9"
+    assert found.sentence == "PARTIAL, it ended after 12.3 s: vLLM was killed by signal 9"
 
 
 @pytest.mark.parametrize("mode", ["saturate", "open", "closed"])
-def test_a_partial_run_of_an_engine_that_tells_no_times(tmp_path: Path, mode: Any) -> None:
+def test_a_partial_run_of_an_engine_that_tells_no_times(
+    tmp_path: Path, mode: Any, manifest_of: ManifestOf
+) -> None:
     """Two of four requests came, one of them was done, and nobody knows what the workers did."""
     nan, none = np.full(20, np.nan), np.zeros(0, np.int64)
     start_s = np.arange(20) * 0.01
@@ -261,15 +256,12 @@ def test_a_partial_run_of_an_engine_that_tells_no_times(tmp_path: Path, mode: An
         queue_empty_s=0.2, peak_kv_tokens=9, kv_capacity_tokens=100,
     )  # fmt: skip
     trace = trace_of(4)
-    facts = {
-        "partial": PARTIAL,
-        "summary": summarise(outcome, trace, mode=mode, slo_tbt_ms=9, usd_per_hour=1),
-    }
-    write_run(tmp_path / "run", outcome, trace, facts)
+    summary = summarise(outcome, trace, mode=mode, slo_tbt_ms=9, usd_per_hour=1)
+    write_run(tmp_path / "run", outcome, trace, manifest_of(trace, partial=PARTIAL, summary=summary))
     run = read_run(tmp_path / "run")
     found = summarise(run.outcome, run, mode=mode, slo_tbt_ms=9, usd_per_hour=1)
-    assert found == run.manifest["summary"] == facts["summary"]
-    assert found["requests"] == {"completed": 1, "rejected": 0, "unfinished": 3, "failed": 0}
-    assert found["tokens_generated"] == 25
-    assert set(found["time_shares"].values()) == {None}
-    assert found["utilisation"]["whole_run"] == {"replicas": [None], "attention": None}
+    assert found == run.manifest.summary == summary
+    assert found.requests == Requests(completed=1, unfinished=3)
+    assert found.tokens_generated == 25
+    assert found.time_shares == TimeShares()
+    assert found.utilisation.whole_run == WorkerShares(replicas=[None], attention=None)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laminabench.analysis.metrics import summarise
+from laminabench.json_safe import to_json
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
 from laminabench.sim.timeline import bubbles, write_timeline
@@ -102,8 +103,8 @@ def test_closed_keeps_so_many_in_the_system(made_up_engine: Any) -> None:
 def test_what_never_fits_is_rejected_and_the_rest_goes_on(made_up_engine: Any) -> None:
     engine = made_up_engine(capacity=30)
     replay = play(engine, a_trace([5, 21, 20, 5]), Offered("closed", concurrency=1))
-    summary = summarise(
-        outcome_of(engine, replay), replay.trace, mode="closed", slo_tbt_ms=10, usd_per_hour=None
+    summary = to_json(
+        summarise(outcome_of(engine, replay), replay.trace, mode="closed", slo_tbt_ms=10, usd_per_hour=None)
     )
     assert summary["requests"] == {"completed": 3, "rejected": 1, "unfinished": 0, "failed": 0}
     assert summary["tokens_generated"] == 30
@@ -114,7 +115,7 @@ def test_the_summary_is_the_simulators(made_up_engine: Any) -> None:
     engine = made_up_engine(most=20)
     replay = play(engine, a_trace([20] * 40), Offered())
     outcome = outcome_of(engine, replay)
-    summary = summarise(outcome, replay.trace, mode="saturate", slo_tbt_ms=10, usd_per_hour=None)
+    summary = to_json(summarise(outcome, replay.trace, mode="saturate", slo_tbt_ms=10, usd_per_hour=None))
     assert summary["throughput_tokens_per_s"] == pytest.approx(20 / ITERATION_S)
     assert summary["tbt_ms"]["max"] == pytest.approx(7)
     assert summary["slo"]["token_attainment"] == 1

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from laminabench.analysis.metrics import summarise
+from laminabench.json_safe import to_json
 from laminabench.runs.journal import Journal
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
@@ -130,7 +131,7 @@ def test_cut_off_after_any_record_it_ends_with_the_same_tables(
         assert (np.diff(starts) > 0).all()
         if offered is SATURATE:
             assert np.diff(starts).max() == pytest.approx(0.007)
-        summary = summarise(outcome, story.trace, mode="saturate", slo_tbt_ms=10, usd_per_hour=None)
+        summary = to_json(summarise(outcome, story.trace, mode="saturate", slo_tbt_ms=10, usd_per_hour=None))
         assert summary["requests"] == {"completed": 9, "rejected": 1, "unfinished": 0, "failed": 0}
         assert summary["tokens_generated"] == sum(OUTPUTS) - 120
         if offered is SATURATE:
@@ -191,7 +192,7 @@ def test_what_workers_did_before_is_unknown_and_shares_are_of_the_time_since(
     before = story.before[0]
     assert np.isnan(outcome.iterations["model_s"][:before]).all()
     assert outcome.iterations["model_s"][before:] == pytest.approx(0.003)
-    summary = summarise(outcome, story.trace, mode="saturate", slo_tbt_ms=10, usd_per_hour=None)
+    summary = to_json(summarise(outcome, story.trace, mode="saturate", slo_tbt_ms=10, usd_per_hour=None))
     assert summary["whole_run"]["throughput_tokens_per_s"] > 0
     assert summary["time_shares"]["model"] == pytest.approx(3 / 7)
     assert summary["bubbles"]["model"] == pytest.approx(4 / 7)
@@ -200,6 +201,6 @@ def test_what_workers_did_before_is_unknown_and_shares_are_of_the_time_since(
     engine, story = made_up_engine(capacity=CAPACITY, most=3), told(all_records)
     tell(Resumed(story.at_s), story, None)
     outcome = outcome_of(engine, play(engine, SATURATE, story))
-    summary = summarise(outcome, story.trace, mode="saturate", slo_tbt_ms=10, usd_per_hour=None)
+    summary = to_json(summarise(outcome, story.trace, mode="saturate", slo_tbt_ms=10, usd_per_hour=None))
     assert summary["time_shares"]["model"] is summary["time_shares"]["waiting"] is None
     assert summary["bubbles"]["model"] is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
@@ -29,11 +28,8 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_committed_profile_is_what_fit_gives(name: str) -> None:
-    folder = os.environ.get("LAMINABENCH_TRACES")
-    if not folder:
-        pytest.skip("set LAMINABENCH_TRACES to the folder with the real traces")
-    fitted = fit(load_file(Path(folder) / FILES[name], name=name), name)
+def test_the_committed_profile_is_what_fit_gives(name: str, real_traces: Path) -> None:
+    fitted = fit(load_file(real_traces / FILES[name], name=name), name)
     # Sums and standard deviations may differ in the last printed digit between machines.
     assert_close(msgspec.to_builtins(fitted), msgspec.to_builtins(named_profile(name)))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 import numpy as np
@@ -32,11 +31,8 @@ NAMES = [*FILES, "kimi-ta", "azure-2024-conv", "azure-2024-code", "burstgpt"]
 
 
 @pytest.fixture(scope="module", params=FILES)
-def real(request: pytest.FixtureRequest) -> Trace:
-    folder = os.environ.get("LAMINABENCH_TRACES")
-    if not folder:
-        pytest.skip("set LAMINABENCH_TRACES to the folder with the real traces")
-    return load_file(Path(folder) / FILES[request.param], name=request.param)
+def real(request: pytest.FixtureRequest, real_traces: Path) -> Trace:
+    return load_file(real_traces / FILES[request.param], name=request.param)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 17, 2**40])

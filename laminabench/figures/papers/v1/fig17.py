@@ -87,11 +87,10 @@ def _curve(trace: Trace, costs: CostSet, memory_devices: int | None) -> list[tup
     rows: list[tuple[object, ...]] = []
     for limit in _LIMITS:
         summary = replay(trace, system_name(way), replace(chosen, max_num_seqs=limit), Workload()).summary
-        batch, rate = summary["mean_batch"], summary["throughput_tokens_per_s"]
+        batch, rate = summary.mean_batch, summary.throughput_tokens_per_s
+        assert rate is not None
         label = VLLM if memory_devices is None else f"{memory_devices} memory devices"
-        rows.append(
-            (costs.name, label, limit, batch, rate, summary["tbt_ms"]["p50"], price, 1000 * rate / price)
-        )
+        rows.append((costs.name, label, limit, batch, rate, summary.tbt_ms.p50, price, 1000 * rate / price))
         if batch < 0.7 * limit:
             break
     return rows

@@ -117,7 +117,7 @@ def point(way: str, chosen: Setup, context: int, batch: int) -> Point:
     found = replay(
         requests(batch, context), system_name(way), replace(chosen, max_num_seqs=batch), Workload()
     )
-    assert found.summary["requests"]["completed"] == batch
+    assert found.summary.requests.completed == batch
     done = found.outcome.iterations
     mean = {
         name: 1000 * float(done[f"{name}_s"].mean()) for name in ("duration", "model", "attention", "host")

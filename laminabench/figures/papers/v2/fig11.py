@@ -102,9 +102,10 @@ def _points(model_name: str, trace: Trace, costs: CostSet) -> list[Point]:
         summary = replay(kept, system, setup, Workload()).summary
         usd = setup.deployment.usd_per_hour
         assert usd is not None
-        rate = summary["throughput_tokens_per_s"]
+        rate = summary.throughput_tokens_per_s
+        assert rate is not None
         case = (costs.name, model_name, trace.meta.name, system, dop, usd)
-        points.append(Point(*case, rate, summary["mean_batch"], 3600 * rate / usd))
+        points.append(Point(*case, rate, summary.mean_batch, 3600 * rate / usd))
     return points
 
 

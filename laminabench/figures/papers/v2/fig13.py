@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from laminabench.bench.fhbn_asked import size_text
-from laminabench.bench.fhbn_rows import SHARE_FROM
-from laminabench.bench.fhbn_run import read
+from laminabench.bench.fhbn.results import SHARE_FROM, read, size_text
 from laminabench.catalog.network import parse_network
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from lamina.http import Tokenizer
+    from lamina.http.tokenizer import Tokenizer
     from lamina.serve import Engine
 
 PATIENCE_S = 60
@@ -87,7 +87,7 @@ def resident_bytes() -> Callable[[], int]:
 @pytest.fixture(scope="module")
 def target(serve: Any, make_engine: Callable[..., Engine], tokenizer: Tokenizer) -> Iterator[Target]:
     """One server for all tests of a file; afterwards nothing may be left of anybody."""
-    from lamina.http import Limits
+    from lamina.http.service import Limits
 
     with serve(
         make_engine(kv_tokens=4096, max_sequences=32), tokenizer, Limits(BODY_BYTES, drain_s=0)
@@ -100,7 +100,7 @@ def target(serve: Any, make_engine: Callable[..., Engine], tokenizer: Tokenizer)
 @pytest.fixture(scope="module")
 def hasty(serve: Any, make_engine: Callable[..., Engine], tokenizer: Tokenizer) -> Iterator[Target]:
     """One that has little patience with its clients."""
-    from lamina.http import Limits
+    from lamina.http.service import Limits
 
     with serve(make_engine(), tokenizer, Limits(client_s=3.0, drain_s=0)) as server:
         found = Target(server)

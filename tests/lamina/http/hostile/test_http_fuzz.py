@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 if TYPE_CHECKING:
-    from lamina.http import Tokenizer
+    from lamina.http.tokenizer import Tokenizer
     from lamina.serve import Engine
 
 LIMIT_S = 20
@@ -21,7 +21,7 @@ ASKED = ("/v1/models", "/v1/models/{name}", "/health", "/metrics", "/version")
 @pytest.fixture(scope="module")
 def target(serve: Any, make_engine: Callable[..., Engine], tokenizer: Tokenizer) -> Iterator[Any]:
     """One server for all; answers are short, so that there can be many."""
-    from lamina.http import Limits
+    from lamina.http.service import Limits
 
     limits = Limits(max_model_len=48, drain_s=0)
     with serve(make_engine(max_sequences=32), tokenizer, limits) as server:
@@ -49,6 +49,7 @@ def test_everything_that_is_served_is_described(schema: Any) -> None:
     assert described == {*POSTED, *ASKED}
 
 
+@pytest.mark.long(but=["POST-/v1/completions-*", "GET-*"])
 @pytest.mark.parametrize(
     ("method", "path", "sense"),
     [

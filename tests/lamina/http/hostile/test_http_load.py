@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 # `make clients` lets all 10,000 leave; these are for every day.
 REQUESTS = int(os.environ.get("LAMINABENCH_DISCONNECTS", "800"))
 AT_ONCE = 48
@@ -125,6 +127,7 @@ def held(target: Any) -> tuple[int, int]:
     return len(list(Path("/proc/self/fd").iterdir())), running
 
 
+@pytest.mark.long
 def test_whoever_leaves_leaves_nothing_behind(target: Any, resident_bytes: Callable[[], int]) -> None:
     warm = REQUESTS // 4
     # What is made once, and kept, is made by the first of them.

@@ -31,6 +31,7 @@ def claim(name: str, beginning: str) -> Claim:
     return next(each for each in made(name).claims if each.what.startswith(beginning))
 
 
+@pytest.mark.long(but=["h2m2-fig12", "h2m2-fig16", "h2m2-table3"])
 @pytest.mark.parametrize("name", H2M2)
 def test_a_figure_is_written_whole_and_explains_what_does_not_come_out(
     name: str, written_whole: Callable[[Ground, str], Written]

@@ -44,6 +44,7 @@ def made(name: str) -> Made:
     return figure(name).make(GROUND)
 
 
+@pytest.mark.long(but=["v1-fig1", "v1-fig14", "v1-table1"])
 @pytest.mark.parametrize("name", V1)
 def test_a_figure_is_written_whole_and_explains_what_does_not_come_out(
     name: str, written_whole: Callable[[Ground, str], Written]

@@ -32,6 +32,7 @@ def claim(name: str, beginning: str) -> Claim:
     return next(each for each in made(name).claims if each.what.startswith(beginning))
 
 
+@pytest.mark.long(but=["fig2", "fig14", "table4"])
 @pytest.mark.parametrize("name", V2)
 def test_a_figure_is_written_whole_and_explains_what_does_not_come_out(
     name: str, written_whole: Callable[[Ground, str], Written]

@@ -16,6 +16,8 @@ from laminabench.runs.status import DONE
 from laminabench.systems.endpoint.replaying import Seen
 from laminabench.traces.table import Trace
 
+pytestmark = pytest.mark.outside
+
 SELF_SIGNED = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 NAMED = ("-days", "2", "-subj", "/CN=stand-in", "-addext", "subjectAltName=IP:127.0.0.1")
 

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
 from laminabench.traces.formats import detect, load_file
-
-pytestmark = pytest.mark.skipif(
-    "LAMINABENCH_TRACES" not in os.environ,
-    reason="set LAMINABENCH_TRACES to a folder with the public trace files",
-)
 
 
 @pytest.mark.parametrize(
@@ -30,8 +22,8 @@ pytestmark = pytest.mark.skipif(
         ),
     ],
 )
-def test_counts_and_means(file, format_, requests, means, sha256):
-    path = Path(os.environ["LAMINABENCH_TRACES"], file)
+def test_counts_and_means(file, format_, requests, means, sha256, real_traces):
+    path = real_traces / file
     if not path.exists():
         pytest.skip(f"{file} is not in $LAMINABENCH_TRACES")
     trace = load_file(path)

@@ -1,0 +1,102 @@
+"""What goes over the runner's stdin and stdout: an order, and lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from .watch import Step
+
+# A line comes at least that often, which shows that the runner is alive.
+EVERY_S = 0.25
+_OF_INTEREST = ("VLLM_", "OMP_", "KMP_", "GOMP_", "LD_PRELOAD", "CUDA_", "NCCL_", "TORCH", "PYTORCH_", "HF_")
+# HF_TOKEN and VLLM_API_KEY are secrets; a number of TOKENS is none.
+_SECRET = re.compile(r"KEY|TOKEN(?!S)|SECRET|PASSW|CREDENTIAL")
+_IN_ADDRESS = re.compile(r"//[^/@\s]*@")
+
+
+@dataclass(frozen=True)
+class Order:
+    """The first line on stdin: how vLLM is set up, and which requests come when.
+
+    It was checked before it was written: this is no interface for people.
+    """
+
+    model: str  # a folder with a config.json
+    load_format: str  # "dummy" makes weights up; "auto" reads them
+    dtype: str
+    tensor_parallel: int
+    max_num_seqs: int
+    max_model_len: int
+    block_size: int | None  # None: vLLM's own
+    kv_bytes: int | None  # of all workers together; None: what vLLM chooses
+    gpu_memory_utilization: float | None
+    enforce_eager: bool
+    cores: Sequence[int]  # that its threads may run on
+    mode: str  # saturate, open or closed
+    concurrency: int
+    prompt_tokens: Sequence[int]
+    output_tokens: Sequence[int]
+    arrival_s: Sequence[float]  # empty but in open mode
+
+    @classmethod
+    def parse(cls, line: str) -> Order:
+        """The order on this line; ValueError if it is none."""
+        given: Any = json.loads(line)
+        if not isinstance(given, dict) or set(given) != set(cls.__dataclass_fields__):
+            raise ValueError(f"an order has {', '.join(cls.__dataclass_fields__)} and nothing else")
+        return cls(**given)
+
+    def __len__(self) -> int:
+        return len(self.prompt_tokens)
+
+
+class EventWriter:
+    """Writes lines of JSON. Events wait, in order, to share a line, so that they cost next to nothing."""
+
+    def __init__(self, stream: TextIO, now: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._now = stream, now
+        self._events: list[Sequence[object]] = []
+        self._written_s = now()
+
+    def write(self, **line: object) -> None:
+        """A line at once, after the events that wait."""
+        self.flush()
+        self._write(line)
+
+    def arrived(self, row: int, at_s: float, why_not: str | None) -> None:
+        """A request was submitted, or why it can never be served."""
+        self._events.append(("a", row, at_s, why_not))
+
+    def stepped(self, start_s: float, end_s: float, step: Step) -> None:
+        """A step was made."""
+        self._events.append(("s", start_s, end_s, *step))
+
+    def flush_if_due(self) -> None:
+        """Write the events that have waited long enough; also none, as a sign of life."""
+        if self._now() - self._written_s >= EVERY_S:
+            self._write({"events": self._events})
+            self._events = []
+
+    def flush(self) -> None:
+        if self._events:
+            self._write({"events": self._events})
+            self._events = []
+
+    def _write(self, line: Mapping[str, object]) -> None:
+        self._written_s = self._now()
+        self._stream.write(json.dumps(line, separators=(",", ":")) + "\n")
+        self._stream.flush()
+
+
+def variables_of_interest(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those that vLLM and the libraries below it may go by, sorted; of a secret only that it is set."""
+    return {
+        name: "(secret)" if _SECRET.search(name) else _IN_ADDRESS.sub("//", value)
+        for name, value in sorted(variables.items())
+        if name.startswith(_OF_INTEREST)
+    }

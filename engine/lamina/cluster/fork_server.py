@@ -1,0 +1,158 @@
+"""The process that workers are forked from. It takes messages on its standard input, answers on its output,
+and ends, with all its workers, when the input does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NoReturn
+
+import torch
+
+from lamina.cluster import framing, worker
+from lamina.cluster.config import ModelSource, Weights, WorkerConfig
+from lamina.cluster.messages import (
+    Answer,
+    AnyMessage,
+    AskEnds,
+    Convert,
+    Done,
+    Ends,
+    Kill,
+    Load,
+    Refused,
+    Start,
+    Started,
+    unexpected,
+)
+from lamina.cluster.models import Models, without_scipy
+from lamina.pipeline.facts import ModelFacts
+
+if TYPE_CHECKING:
+    from lamina.convert import Conversion
+
+_PR_SET_PDEATHSIG = 1
+LOOK_S = 1.0
+
+
+class ForkServer:
+    """Models by what was asked for, and the workers that have begun."""
+
+    def __init__(self) -> None:
+        self._models = Models()
+        self._ended: dict[int, int] = {}
+        self.alive: set[int] = set()
+
+    def answer(self, message: AnyMessage) -> Answer:
+        """What is asked for, or why not. Whatever goes wrong with one engine's model leaves others alone."""
+        try:
+            return self._answer(message)
+        except Exception as error:
+            code = getattr(error, "code", "machine-refused")
+            name = type(error).__name__
+            expected = isinstance(error, ValueError | OSError)
+            return Refused(code, (str(error) or name) if expected else f"{name}: {error}")
+
+    def _answer(self, message: AnyMessage) -> Answer:
+        match message:
+            case Convert(model):
+                return ModelFacts.of(self._models.conversion(model))
+            case Load(model):
+                self._models.weights(model)
+                return Done()
+            case Start(model, configs):
+                return Started([self._fork(config, model) for config in configs])
+            case Kill(pids):
+                self.reap(kill=pids)
+                return Done()
+            case AskEnds(pids):
+                self.reap()
+                return Ends({pid: self._ended[pid] for pid in pids if pid in self._ended})
+        raise unexpected(message, "the front end")
+
+    def _fork(self, config: WorkerConfig, model: ModelSource) -> int:
+        conversion, weights = self._models.conversion(model), self._models.weights(model)
+        if config.kind == "model" and config.partition.ranks > 1:
+            conversion.sharded(config.partition.ranks).compile()  # here once, and not in every rank
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _become(parent, config, conversion, weights)
+        self.alive.add(pid)
+        self._ended.pop(pid, None)  # of an earlier process with this number
+        return pid
+
+    def reap(self, kill: Collection[int] = ()) -> None:
+        """Note how workers have ended; those of `kill` are killed and waited for."""
+        for pid in kill:
+            if pid in self.alive:
+                os.kill(pid, signal.SIGKILL)
+        for pid in list(self.alive):
+            ended, status = os.waitpid(pid, 0 if pid in kill else os.WNOHANG)
+            if ended:
+                self.alive.discard(pid)
+                self._ended[pid] = os.waitstatus_to_exitcode(status)
+
+    def close(self) -> None:
+        """End all workers."""
+        self.reap(kill=tuple(self.alive))
+
+
+def _become(parent: int, config: WorkerConfig, conversion: Conversion, weights: Weights) -> NoReturn:
+    """The child's whole life. It never returns to the loop that its parent is in."""
+    status = 1
+    try:
+        # Whatever ends the fork server ends its workers.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it has ended already
+            os._exit(status)
+        for descriptor in (0, 1):
+            os.close(descriptor)
+        os.open(os.devnull, os.O_RDWR)
+        os.dup(0)
+        status = worker.run(config, conversion, weights)
+    except BaseException:
+        traceback.print_exc()
+    with contextlib.suppress(BaseException):
+        sys.stderr.flush()
+    os._exit(status)
+
+
+def load() -> None:
+    """Import what workers use, here once and not after every fork."""
+    without_scipy()
+    from lamina.cluster import attention_worker, model_worker, prefill_worker  # noqa: F401
+    from lamina.fhbn import gloo, shm  # noqa: F401
+
+    # It stays: a worker that looked for garbage in it would get its own copy of all of it.
+    gc.freeze()
+
+
+def main() -> None:
+    """Answer until the front end has gone."""
+    load()
+    # Threads do not survive a fork: none may be started before it. Workers have a core each anyway.
+    torch.set_num_threads(1)
+    server = ForkServer()
+    asked, answers = os.fdopen(0, "rb", closefd=False), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print is no answer
+    while True:
+        # Workers whose engine was forgotten end without anybody's asking, and are reaped all the same.
+        while not select.select([asked], [], [], LOOK_S if server.alive else None)[0]:
+            server.reap()
+        if (message := framing.read(asked, "the front end")) is None:
+            break
+        framing.write(answers, server.answer(message))
+    server.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""What an attention worker does between QKV messages: it takes in the KV that prefill workers have computed.
+
+They compute a prompt chunk by chunk and layer by layer and send it in pieces, each of which says where it
+belongs. A piece is looked for only when no QKV message is there to be served; a prefill worker whose pieces
+nobody takes waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from lamina.attention.worker import TensorWorker
+from lamina.fhbn import ChannelCorruptedError
+from lamina.fhbn.channel import Message, Receiver
+from lamina.fhbn.deadline import Deadline
+from lamina.pipeline.kv_slots import Arrival
+
+# K and V of a piece, together: as long as it takes to store them, a QKV message has to wait. On a core of an
+# AMD EPYC (Zen 5) with llama-mini's heads in bfloat16, that is 20 us where a prompt's slots follow one
+# another and 56 us (1 in 100: 123 us) where they are strewn over the arena; of a fourth of this 10 and 21 us,
+# of twice as much 31 and 101 us. Seven of these are Python's, so that smaller pieces store less a second.
+PIECE_BYTES = 128 << 10
+# Pieces that a prefill worker may be ahead: two layers of a chunk of llama-mini's.
+PIECE_SLOTS = 8
+# How long an attention worker with nothing to do sleeps before it looks for pieces again. A QKV message wakes
+# it, a piece does not. Less than what channels look for before they sleep would keep the core busy.
+NAP_S = 1e-3
+CALLED_OFF = -1  # in the place of a layer: no more will come of this name
+
+
+class PieceHeader(NamedTuple):
+    """What a piece begins with; K and V of some tokens that follow one another are its other parts."""
+
+    name: int
+    layer: int
+    first: int  # token, counted from the prompt's first
+
+    def to_wire(self) -> NDArray[np.int64]:
+        """As a part of a message."""
+        return np.array(self, np.int64)
+
+    @staticmethod
+    def from_wire(message: Message) -> PieceHeader:
+        """The inverse."""
+        return PieceHeader(*np.frombuffer(message[0], np.int64).tolist())
+
+
+def piece_tokens(token_bytes: int) -> int:
+    """How many tokens a piece has at most; `token_bytes` is what one takes in one layer, K and V."""
+    return max(1, PIECE_BYTES // token_bytes)
+
+
+def piece_bytes(token_bytes: int) -> int:
+    """How large a message with a piece is at most."""
+    return PieceHeader(0, 0, 0).to_wire().nbytes + piece_tokens(token_bytes) * token_bytes
+
+
+@dataclass
+class _Incoming:
+    """A sequence whose KV has not come, or not all of it."""
+
+    arrival: Arrival
+    left: int  # tokens of layers
+    wanted: bool = True  # else it comes because nobody can call back what was sent
+
+
+class KvPull:
+    """The attention worker's ends of the channels from prefill workers, and whose KV comes on them."""
+
+    def __init__(
+        self, store: TensorWorker, layers: int, have: Callable[[int], None], look: Callable[[], None]
+    ) -> None:
+        """`store` has all heads of this worker. `have` is told a name whose KV is here, whole; `look` hears
+        what the front end has said, if anything.
+        """
+        self._store, self._layers, self._have, self._look = store, layers, have, look
+        self._receivers: list[Receiver] = []  # the one that was served last comes last
+        # Pieces of names that are not expected yet: prefill workers may hear of them first.
+        self._early: dict[Receiver, Message] = {}
+        self._coming: dict[int, _Incoming] = {}
+
+    def add(self, receiver: Receiver) -> None:
+        """The channel from a prefill worker."""
+        self._receivers.append(receiver)
+
+    def part(self) -> None:
+        """Close all channels: nothing comes any more of what was expected."""
+        for message in self._early.values():
+            message.release()
+        for receiver in self._receivers:
+            receiver.close()
+        self._early.clear()
+        self._receivers.clear()
+        self._coming.clear()
+
+    def expect(self, arrival: Arrival) -> None:
+        """The KV of a sequence that has its slots will come."""
+        self._coming[arrival.name] = _Incoming(arrival, self._layers * len(arrival.slots))
+
+    def forget(self, names: Iterable[int]) -> None:
+        """Their slots are not theirs any more. What has been sent of them comes and is thrown away."""
+        if self._coming:
+            for name in names:
+                if name in self._coming:
+                    self._coming[name].wanted = False
+
+    def recv(self, receiver: Receiver, timeout_s: float) -> Message:
+        """A channel's next message; until it is there, pieces are pulled."""
+        if not self._coming:
+            return receiver.recv(timeout_s)
+        deadline = Deadline(timeout_s)
+        self.until(lambda wait_s: receiver.ready(wait_s) or not deadline.left_s)
+        return receiver.recv(deadline.left_s)
+
+    def until(self, there: Callable[[float], bool]) -> None:
+        """Pull until something is there or nothing is to come; `there` looks, or waits so long for it."""
+        while self._coming and not there(0.0):
+            if not self.pull():
+                self._look()
+                there(NAP_S)
+
+    def pull(self) -> bool:
+        """Take one piece, if one is there; whether there was one."""
+        for at, receiver in enumerate(self._receivers):
+            message = self._early.pop(receiver, None)
+            if message is None:
+                if not receiver.ready():
+                    continue
+                message = receiver.recv()
+            head = PieceHeader.from_wire(message)
+            if head.name not in self._coming:
+                self._early[receiver] = message
+                continue
+            with message:
+                self._take(head, message, receiver)
+            self._receivers.append(self._receivers.pop(at))
+            return True
+        return False
+
+    def _take(self, head: PieceHeader, message: Message, receiver: Receiver) -> None:
+        coming = self._coming[head.name]
+        if head.layer == CALLED_OFF:
+            del self._coming[head.name]
+            return
+        k, v = (self._read(message, part) for part in (1, 2))
+        slots = coming.arrival.within(head.first, head.first + len(k))
+        if not (0 <= head.layer < self._layers and len(slots) == len(k) == len(v)):
+            raise ChannelCorruptedError(f"{receiver.peer} has sent KV that a sequence has no place for")
+        if coming.wanted:
+            self._store.append(head.layer, k, v, slots)
+        coming.left -= len(k)
+        if coming.left > 0:
+            return
+        del self._coming[head.name]
+        if coming.wanted:
+            self._have(head.name)
+
+    def _read(self, message: Message, part: int) -> torch.Tensor:
+        store = self._store
+        rows = torch.frombuffer(message[part], dtype=store.dtype)
+        return rows.view(-1, store.kv_heads, store.head_dim)

@@ -1,0 +1,286 @@
+"""All messages between front end, workers and fork server: one struct each, one encoder and one decoder.
+
+On the wire a message is a msgpack map that begins with its type; columns are their bytes. What does not
+fit is refused as a whole, so that no process acts on half a message.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from lamina.cluster.config import ModelSource, WorkerConfig
+from lamina.errors import CodedError
+from lamina.pipeline.batch_delta import BatchDelta, Ints, Tokens
+from lamina.pipeline.batch_rows import Revealed
+from lamina.pipeline.facts import ModelFacts
+from lamina.pipeline.partition import Partition
+from lamina.pipeline.records import WorkRecords
+
+NONE: frozenset[int] = frozenset()
+
+
+class MessageError(CodedError, ValueError):
+    """What was received is no message of this protocol."""
+
+
+class Message(msgspec.Struct, tag=True, omit_defaults=True):
+    """What all have in common: the name of the class says on the wire which one it is."""
+
+
+# From the front end to workers.
+
+
+class Plan(Message):
+    """A batch's part of a cycle."""
+
+    batch: int
+    cycle: int
+    iteration: int  # of the batch; of a cycle that it sits out, the one to come
+    active: bool
+    delta: BatchDelta
+    afresh: bool = False  # what was known of the batch is forgotten first
+    # Model workers: of names in `partial` only the attention workers in `lacking` want the KV again.
+    lacking: frozenset[int] = NONE
+    partial: frozenset[int] = NONE
+
+
+class Peers(Message):
+    """Where the workers of this meeting listen, by name."""
+
+    addresses: dict[str, str]
+
+
+class Regroup(Message):
+    """All workers are to meet again."""
+
+    epoch: int  # how often they have met before
+    cycle: int  # the first one afterwards
+    flying: frozenset[int]  # batches whose last iteration has not landed
+    partition: Partition  # how attention is dealt out from now on
+
+
+class Compute(Message):
+    """A prefill worker is to compute the KV of a text, from token `shared` on, for some attention workers."""
+
+    name: int
+    text: Tokens
+    shared: int
+    to: list[int]
+
+
+class Forget(Message):
+    """A prefill worker need not go on with this name."""
+
+    name: int
+
+
+class SendRecords(Message):
+    """A worker is asked for its records."""
+
+
+class CheckArena(Message):
+    """An attention worker is asked whether its arena is sound."""
+
+
+class End(Message):
+    """A worker is to end."""
+
+
+# From workers to the front end.
+
+
+class Listening(Message):
+    """Where a worker listens at this meeting."""
+
+    address: str
+    epoch: int
+
+
+class Ready(Message):
+    """A worker has all its channels."""
+
+    epoch: int
+    network: str
+
+
+class Lost(Message):
+    """A worker has lost another one; it waits to regroup."""
+
+    why: str
+    epoch: int
+
+
+class Failed(Message):
+    """A worker cannot go on, and ends."""
+
+    why: str
+
+
+class ChosenTokens(Message):
+    """The tokens of a batch's iteration."""
+
+    batch: int
+    tokens: Ints
+    revealed: Revealed | None = None
+
+
+class KvStored(Message):
+    """An attention worker has the KV of a sequence that a prefill worker has computed."""
+
+    name: int
+
+
+class PrefillFailed(Message):
+    """A prefill worker cannot compute a prompt."""
+
+    name: int
+    why: str
+
+
+class ArenaState(Message):
+    """Slots that are taken, and what is wrong, if anything is."""
+
+    used: int
+    wrong: str = ""
+
+
+# On a worker's heartbeat link.
+
+
+class Ping(Message):
+    """A worker is asked what it does."""
+
+
+class Activity(Message):
+    """The piece of work that a worker is at, if any: for how long, and what is usual."""
+
+    worked_s: float  # since it began
+    busy_s: float = 0.0
+    usual_s: float = 0.0
+    pieces: int = 0  # of this kind, before it
+
+
+# To the fork server, and its answers.
+
+
+class Convert(Message):
+    """Cut the model at its attention operators; answered by ModelFacts."""
+
+    model: ModelSource
+
+
+class Load(Message):
+    """Load the model's weights; answered by Done."""
+
+    model: ModelSource
+
+
+class Start(Message):
+    """Fork workers; answered by Started."""
+
+    model: ModelSource
+    configs: list[WorkerConfig]
+
+
+class Kill(Message):
+    """Kill these workers and wait for them; answered by Done."""
+
+    pids: list[int]
+
+
+class AskEnds(Message):
+    """How have these workers ended? Answered by Ends."""
+
+    pids: list[int]
+
+
+class Done(Message):
+    """It has been done."""
+
+
+class Started(Message):
+    """The processes of the workers."""
+
+    pids: list[int]
+
+
+class Ends(Message):
+    """By process the status of those that have ended."""
+
+    statuses: dict[int, int]
+
+
+class Refused(Message):
+    """It cannot be done: the error's code and sentence."""
+
+    code: str
+    why: str
+
+
+FromWorker: TypeAlias = (
+    Listening | Ready | Lost | Failed | ChosenTokens | KvStored | PrefillFailed | ArenaState | WorkRecords
+)
+Answer: TypeAlias = ModelFacts | Done | Started | Ends | Refused
+AnyMessage: TypeAlias = (
+    Plan
+    | Peers
+    | Regroup
+    | Compute
+    | Forget
+    | SendRecords
+    | CheckArena
+    | End
+    | FromWorker
+    | Ping
+    | Activity
+    | Convert
+    | Load
+    | Start
+    | Kill
+    | AskEnds
+    | Answer
+)
+
+
+def _column_to_wire(column: Any) -> bytes | tuple[int, bytes]:
+    """The bytes of an array; of a table its width with them."""
+    if not isinstance(column, np.ndarray):
+        raise NotImplementedError(f"a message cannot have a {type(column).__name__}")
+    body = column.tobytes()
+    return body if column.ndim == 1 else (math.prod(column.shape[1:]), body)
+
+
+def _column_from_wire(kind: Any, wire: Any) -> Any:
+    """The array that a field is annotated with; its bytes are not copied."""
+    dtype = kind.__args__[1].__args__[0]  # of NDArray[dtype]
+    if isinstance(wire, list):
+        width, wire = wire
+        return np.frombuffer(wire, dtype).reshape(-1, width)
+    return np.frombuffer(wire, dtype)
+
+
+encode = msgspec.msgpack.Encoder(enc_hook=_column_to_wire).encode
+_DECODER = msgspec.msgpack.Decoder(AnyMessage, dec_hook=_column_from_wire)
+
+
+def decode(body: bytes, sender: str) -> AnyMessage:
+    """The message; a MessageError if it is none."""
+    try:
+        message: AnyMessage = _DECODER.decode(body)
+    except (msgspec.MsgspecError, TypeError, RecursionError) as error:
+        raise MessageError(
+            "worker-message-invalid", f"{sender} has sent no sound message: {error}"
+        ) from error
+    return message
+
+
+def unexpected(message: object, sender: str) -> MessageError:
+    """For a sound message that has no place here."""
+    kind = type(message).__name__
+    return MessageError(
+        "worker-message-unexpected", f"{sender} has sent {kind}, which was not to be expected"
+    )

@@ -1,0 +1,263 @@
+"""Many machines as the front end has them: workers are actors of a Ray cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any
+
+from lamina.cluster.config import ModelSource, WorkerConfig
+from lamina.cluster.layout import Layout
+from lamina.cluster.models import Models
+from lamina.cluster.ray.actors import KILLED, ActorLostError, answers, empty, fill, outcome
+from lamina.cluster.ray.session import LOOPBACK, SESSION, installed, own_host
+from lamina.cluster.ray.slots import Slot, Slots, require_room
+from lamina.cluster.ray.worker import Spot, has_weights, installed_version
+from lamina.pipeline.facts import ModelFacts
+from lamina.pipeline.options import EngineError
+
+END_S = 5.0
+# A worker whose engine was closed has hung up and is about to say so.
+_GOODBYE_S = 0.2
+_KEPT_TEXTS = 20
+
+
+@dataclass
+class _Started:
+    """A worker: its actor is at this until it ends."""
+
+    config: WorkerConfig
+    slot: Slot
+    spot: Spot
+    run: Any
+    status: int | None = None
+
+
+class RayMachine:
+    """Starts workers in a Ray cluster, each in a placement group's bundle.
+
+    As a Machine does for this machine; what names a worker is a number that means nothing to anybody else.
+    Actors whose worker's engine was closed stay, with torch and the model's weights, for the next engine, and
+    so do their bundles: close() gives them back, as the end of this process does, however that comes.
+    """
+
+    def __init__(self, address: str = "auto") -> None:
+        """`address` is that of a running cluster as ray.init takes it: auto, or host:port of its head."""
+        self._models = Models()
+        self._slots = Slots()
+        self._started: dict[int, _Started] = {}
+        self._cores: Counter[tuple[str, int]] = Counter()
+        self._texts: list[str] = []
+        self._closed = False
+        self._noting = threading.Lock()
+        SESSION.join(address)
+        self._finish = weakref.finalize(self, _finish, self._slots)
+
+    @property
+    def host(self) -> str:
+        """Where the front end has to listen, so that workers reach it."""
+        self._require_open()
+        return own_host()
+
+    def cores(self, layout: Layout) -> list[int]:
+        """Different ones: nodes choose them when workers start. An EngineError if there is too little."""
+        self._require_open()
+        kinds = [name.split()[0] for name in layout.names]
+        require_room([self._slots.resource_of(kind) for kind in kinds])
+        return list(range(layout.workers))
+
+    def free_bytes(self) -> int:
+        """No limit here: each node is looked at when workers start there."""
+        return sys.maxsize
+
+    def convert(self, model: ModelSource) -> ModelFacts:
+        """Cut the model at its attention operators; what is to be known of it."""
+        self._require_open()
+        return ModelFacts.of(self._models.conversion(model))
+
+    def load(self, model: ModelSource) -> None:
+        """Nothing: nodes load what they need when workers start."""
+
+    def start(self, model: ModelSource, configs: Sequence[WorkerConfig]) -> list[int]:
+        """Workers; what they are called from now on. One that takes over comes into a bundle that is free."""
+        self._require_open()
+        try:
+            return self._start(model, configs)
+        except ActorLostError:
+            # On a node that had gone without Ray's knowing; now it does, and looks for another place.
+            return self._start(model, configs)
+
+    def _start(self, model: ModelSource, configs: Sequence[WorkerConfig]) -> list[int]:
+        slots = self._slots.take([config.kind for config in configs])
+        try:
+            fill(slots)
+            names = [config.name for config in configs]
+            spots: list[Spot] = answers(names, [slot.actor.look.remote(model) for slot in slots])
+            require_version(names, spots)
+            require_memory(self.convert(model), configs, spots)
+            asked = [
+                slot.actor.prepare.remote(model, config.kind)
+                for slot, config in zip(slots, configs, strict=True)
+            ]
+            for name, spot, refused in zip(names, spots, answers(names, asked), strict=True):
+                if refused:
+                    raise EngineError(
+                        "worker-start-failed", f"{name} did not start on {spot.host}: {refused}"
+                    )
+        except BaseException:
+            for slot in slots:
+                empty(slot)
+            raise
+        placed = at_home(configs, spots, self._cores, spans=own_host() != LOOPBACK)
+        return [self._run(model, *item) for item in zip(placed, slots, spots, strict=True)]
+
+    def _run(self, model: ModelSource, config: WorkerConfig, slot: Slot, spot: Spot) -> int:
+        handle = len(self._started) + 1
+        run = slot.actor.run.remote(config, model, self._models.conversion(model).attended)
+        self._started[handle] = _Started(config, slot, spot, run)
+        return handle
+
+    def kill(self, handles: Sequence[int]) -> None:
+        """End these workers now, and wait until Ray says that they are gone."""
+        if self._closed:
+            return
+        self._settle(handles, _GOODBYE_S)
+        for handle in handles:
+            self.strike(handle, "kill")
+        self._settle(handles, END_S)
+        for handle in handles:
+            if self._started[handle].status is None:
+                # Its node does not answer: whatever it still does, nobody hears of it.
+                self._end(self._started[handle], KILLED, "Ray did not hear of its end")
+
+    def strike(self, handle: int, how: str) -> None:
+        """Do a worker harm, to see what comes of it: "kill" it. Ray cannot "stop" one."""
+        if how != "kill":
+            raise EngineError(
+                "ray-harm-unknown", f"workers on Ray can be killed, and nothing else ({how}) be done to them"
+            )
+        started = self._started[handle]
+        if started.status is None:
+            installed().kill(started.slot.actor, no_restart=True)
+
+    def ends(self, handles: Sequence[int]) -> dict[int, int]:
+        """How those of them that have ended did: as subprocess counts, below 0 is the signal that did it."""
+        self._require_open()
+        self._settle(handles, 0)
+        result = {handle: self._started[handle].status for handle in handles}
+        return {handle: status for handle, status in result.items() if status is not None}
+
+    def where(self, handles: Sequence[int]) -> list[Spot]:
+        """The places of workers."""
+        return [self._started[handle].spot for handle in handles]
+
+    def errors(self) -> str:
+        """What workers have said that ended badly, the last one's at the end."""
+        return "\n".join(self._texts)
+
+    def _settle(self, handles: Sequence[int], wait_s: float) -> None:
+        """Note how workers have ended."""
+        runs = {self._started[one].run: self._started[one] for one in handles}
+        pending = [run for run, started in runs.items() if started.status is None]
+        if not pending:
+            return
+        ready, _ = installed().wait(pending, num_returns=len(pending), timeout=wait_s)
+        for run in ready:
+            self._end(runs[run], *outcome(run))
+
+    def _end(self, started: _Started, status: int, text: str) -> None:
+        with self._noting:
+            if started.status is not None:  # another engine's thread was faster
+                return
+            started.status = status
+        self._cores[started.spot.kernel, started.config.core] -= 1
+        if text:
+            self._texts = [*self._texts, text][-_KEPT_TEXTS:]
+        if status == 0:
+            started.slot.busy = False  # its actor waits for the next worker
+        else:
+            empty(started.slot)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise EngineError("machine-closed", "the machine was closed: make a new one")
+
+    def close(self) -> None:
+        """End all workers, and give back what was reserved."""
+        if self._closed:
+            return
+        handles = list(self._started)
+        with contextlib.suppress(EngineError):
+            self.kill(handles)
+        self._closed = True
+        self._finish()
+
+    def __enter__(self) -> RayMachine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _finish(slots: Slots) -> None:
+    """It has no reference to the machine: it may have been forgotten, and Ray may have ended before."""
+    if installed().is_initialized():
+        try:
+            slots.release()
+        finally:
+            SESSION.leave()
+
+
+def require_version(names: Sequence[str], spots: Sequence[Spot]) -> None:
+    """An EngineError unless all nodes have the front end's package."""
+    own = installed_version()
+    for name, spot in zip(names, spots, strict=True):
+        if spot.version != own:
+            raise EngineError(
+                "ray-version-differs",
+                f"{name} did not start: {spot.host} has laminabench {spot.version} and the front end {own}: "
+                "install the same one on every node",
+            )
+
+
+def require_memory(facts: ModelFacts, configs: Sequence[WorkerConfig], spots: Sequence[Spot]) -> None:
+    """What does not fit on a node is refused before it is loaded there."""
+    needs: defaultdict[str, float] = defaultdict(float)
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    for config, spot in zip(configs, spots, strict=True):
+        names[spot.kernel].append(config.name)
+        if not has_weights(config.kind):
+            share = config.partition.pools / config.partition.workers
+            needs[spot.kernel] += facts.token_bytes * config.arena_tokens * share
+        elif not spot.loaded:  # as they are loaded, and as slices have them: packed, or a rank's share
+            needs[spot.kernel] += facts.weight_bytes * (1 + 1 / config.partition.ranks)
+    for spot in spots:
+        if needs[spot.kernel] > spot.free_bytes:
+            raise EngineError(
+                "engine-out-of-memory",
+                f"{', '.join(names[spot.kernel])} need {needs[spot.kernel] / 1e9:,.1f} GB on {spot.host}, "
+                f"and {spot.free_bytes / 1e9:,.1f} GB are free there: take a smaller model, fewer KV tokens, "
+                "or more nodes",
+            )
+
+
+def at_home(
+    configs: Sequence[WorkerConfig], spots: Sequence[Spot], cores: Counter[tuple[str, int]], *, spans: bool
+) -> list[WorkerConfig]:
+    """With cores of their nodes, which are noted in `cores`, and addresses where hosts are several."""
+    placed, shared = [], False
+    for config, spot in zip(configs, spots, strict=True):
+        core = min(spot.cores, key=lambda one: (cores[spot.kernel, one], one))
+        cores[spot.kernel, core] += 1
+        shared |= cores[spot.kernel, core] > 1
+        placed.append(replace(config, core=core, host=spot.host) if spans else replace(config, core=core))
+    # Where workers share a core, one that looks keeps another one from working.
+    return [replace(config, spin_s=0.0) for config in placed] if shared else placed

@@ -1,0 +1,135 @@
+"""Room for workers in a Ray cluster: placement groups, a bundle for each worker."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from lamina.cluster.ray.session import alive_nodes, installed
+from lamina.pipeline.options import EngineError
+
+# What nodes offer to each kind of worker; a core where no node has said that it offers it.
+RESOURCES = {"model": "compute_gpu", "prefill": "compute_gpu", "attention": "memory_gpu"}
+CPU = "CPU"
+# What others have just given back is free a moment later.
+_ROOM_S = 10.0
+
+
+@dataclass(eq=False)
+class Slot:
+    """A bundle, and the actor in it."""
+
+    group: Any
+    index: int
+    resource: str
+    actor: Any = None
+    busy: bool = False
+
+
+@dataclass
+class Slots:
+    """All that one machine has reserved."""
+
+    slots: list[Slot] = field(default_factory=list)
+    groups: list[Any] = field(default_factory=list)
+    taking: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, kinds: Sequence[str]) -> list[Slot]:
+        """A slot for each worker: those that have an actor first, reserved ones next, new ones at last."""
+        with self.taking:
+            return self._taken([self.resource_of(kind) for kind in kinds])
+
+    def _taken(self, resources: list[str]) -> list[Slot]:
+        chosen = [self._idle(resource) for resource in resources]
+        lacking = [name for name, slot in zip(resources, chosen, strict=True) if slot is None]
+        fresh: list[Slot] = []
+        try:
+            if lacking:
+                # At once, where no waiting would help.
+                require_room([*(slot.resource for slot in self.slots), *lacking])
+                fresh += self._reserve(lacking)
+            taken = [*filter(None, chosen), *fresh]
+            # Ray looks for another place for bundles whose node has gone.
+            if not all(group.wait(_ROOM_S) for group in {slot.group for slot in taken}):
+                raise _no_room(resources)
+        except BaseException:
+            for slot in filter(None, chosen):
+                slot.busy = False
+            self._forget(fresh)
+            raise
+        rest = iter(fresh)
+        return [slot or next(rest) for slot in chosen]
+
+    def resource_of(self, kind: str) -> str:
+        """What a worker of this kind takes one of: it stays so when the last node that offers it has gone."""
+        wanted = RESOURCES[kind]
+        offered = any(wanted in node["Resources"] for node in alive_nodes())
+        return wanted if offered or any(slot.resource == wanted for slot in self.slots) else CPU
+
+    def _idle(self, resource: str) -> Slot | None:
+        free = [slot for slot in self.slots if not slot.busy and slot.resource == resource]
+        if not free:
+            return None
+        slot = max(free, key=lambda one: one.actor is not None)
+        slot.busy = True
+        return slot
+
+    def _reserve(self, resources: list[str]) -> list[Slot]:
+        # Of kinds of devices the ranks of a replica are better off close to each other; cores are there
+        # for whoever comes.
+        strategy = "SPREAD" if CPU in resources else "PACK"
+        bundles = [{name: 1} for name in resources]
+        group = installed().util.placement_group(bundles, strategy=strategy)
+        self.groups.append(group)
+        fresh = [Slot(group, index, name, busy=True) for index, name in enumerate(resources)]
+        self.slots += fresh
+        return fresh
+
+    def _forget(self, fresh: list[Slot]) -> None:
+        for group in {slot.group for slot in fresh}:
+            self.groups.remove(group)
+            installed().util.remove_placement_group(group)
+        self.slots[:] = [slot for slot in self.slots if slot not in fresh]
+
+    def release(self) -> None:
+        """End all actors, and give everything back."""
+        ray = installed()
+        for slot in self.slots:
+            if slot.actor is not None:
+                ray.kill(slot.actor, no_restart=True)
+        for group in self.groups:
+            ray.util.remove_placement_group(group)
+        self.slots.clear()
+        self.groups.clear()
+
+
+def require_room(resources: Sequence[str]) -> None:
+    """An EngineError if the cluster would not have enough even if nobody else used it."""
+    wanted, nodes = Counter(resources), alive_nodes()
+    # A worker is on one node: two halves are none.
+    there = {name: sum(math.floor(node["Resources"].get(name, 0)) for node in nodes) for name in wanted}
+    if any(count > there[name] for name, count in wanted.items()):
+        known = "nodes offer neither compute_gpu nor memory_gpu: " if set(wanted) == {CPU} else ""
+        raise EngineError(
+            "ray-cluster-too-small",
+            f"the Ray cluster is too small: wanted are {_counted(wanted)}, there are {_counted(there)} on "
+            f"{len(nodes)} nodes: {known}take fewer workers, or add nodes",
+        )
+
+
+def _no_room(resources: list[str]) -> EngineError:
+    free = installed().available_resources()
+    left = {name: free.get(name, 0) for name in resources}
+    return EngineError(
+        "ray-no-room",
+        f"the Ray cluster has no room now: wanted are {_counted(Counter(resources))}, free are "
+        f"{_counted(left)}: end what else runs there, or add nodes",
+    )
+
+
+def _counted(resources: Any) -> str:
+    return " and ".join(f"{count:g} {name}" for name, count in sorted(dict(resources).items()))

@@ -1,0 +1,351 @@
+"""The workers of an engine as the front end has them: started, told, heard, replaced, and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import weakref
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from selectors import EVENT_READ, BaseSelector, DefaultSelector
+from typing import TypeVar
+
+from lamina.cluster import framing
+from lamina.cluster.config import ModelSource, WorkerConfig
+from lamina.cluster.heartbeat import HEARTBEAT, HeartbeatMonitor
+from lamina.cluster.lost import LostError, WorkplaceLostError, last_sentence
+from lamina.cluster.machine import Workplace
+from lamina.cluster.messages import (
+    AnyMessage,
+    End,
+    Failed,
+    FromWorker,
+    Listening,
+    Lost,
+    MessageError,
+    Peers,
+    Ready,
+    Regroup,
+    unexpected,
+)
+from lamina.fhbn import ChannelError, ChannelTimeoutError, Link, Listener
+from lamina.fhbn.deadline import Deadline
+from lamina.pipeline import EngineError
+
+# Loading, binding and meeting: some seconds each on a busy machine.
+START_S = 300.0
+# The first word of a process that has begun.
+COME_S = 30.0
+END_S = 1.0
+# From the first sign that something is wrong to knowing what.
+FAILURE_S = 1.0
+# How often workers that say nothing are asked whether they still work.
+LOOK_S = 0.1
+# Who has come says at once who he is.
+GREETING_S = 5.0
+
+
+M = TypeVar("M", bound=FromWorker)
+E = TypeVar("E", Listening, Ready)
+
+
+class WorkerPool:
+    """Started when it is made. close() ends it; forgotten without, its workers hang up by themselves."""
+
+    def __init__(
+        self,
+        machine: Workplace,
+        source: ModelSource,
+        configs: Sequence[WorkerConfig],
+        listener: Listener,
+        timeout_s: float,
+    ) -> None:
+        self.names = [config.name for config in configs]
+        self._machine, self._source, self._timeout_s = machine, source, timeout_s
+        self._configs, self._listener = list(configs), listener
+        self._pids: dict[int, int] = {}
+        self._links: dict[int, Link] = {}
+        self._monitor = HeartbeatMonitor(timeout_s)
+        self._waiting = DefaultSelector()
+        self._received: list[deque[FromWorker]] = [deque() for _ in configs]
+        self._epoch = 0
+        self._replaced: set[int] = set()
+        # It has no reference to this object, and asks nobody: it may run at any moment.
+        self._hang_up = weakref.finalize(self, _hang_up, self._links, self._monitor, self._waiting, listener)
+        try:
+            self._gather(range(len(configs)))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> list[int]:
+        """The workers' processes, in the order of their names."""
+        return [self._pids[number] for number in range(len(self.names))]
+
+    def regroup(self, lost: Collection[int], cycle: int, flying: Collection[int]) -> None:
+        """Replace these workers, and let all meet again. Raises LostError if more are lost meanwhile."""
+        self._epoch += 1
+        self._dismiss(lost)
+        # All have the same partition.
+        message = Regroup(self._epoch, cycle, frozenset(flying), self._configs[0].partition)
+        silent = set()
+        for number in self._links:
+            try:
+                framing.send(self._links[number].control, message, Deadline(self._timeout_s))
+            except ChannelError:
+                silent.add(number)
+        self._dismiss(silent)
+        gone = [number for number in range(len(self.names)) if number not in self._links]
+        self._dismiss(gone)  # also those that had begun and had not come yet
+        for number in gone:
+            self._configs[number] = replace(self._configs[number], epoch=self._epoch, cycle=cycle)
+        self._gather(gone)
+
+    def become(self, configs: Sequence[WorkerConfig]) -> None:
+        """Others from the next meeting on; model workers go on as they are."""
+        stay = [number for number, config in enumerate(configs) if config.kind == "model"]
+        self._dismiss([number for number in range(len(self.names)) if number not in stay])
+        self._configs, self.names = list(configs), [config.name for config in configs]
+        self._received = [deque() for _ in configs]
+        self._replaced = set(range(len(configs))) - set(stay)
+
+    def replaced(self) -> list[int]:
+        """Who was, since this was asked last."""
+        result, self._replaced = sorted(self._replaced), set()
+        return result
+
+    def _dismiss(self, numbers: Collection[int]) -> None:
+        """They are no more, whatever they were doing."""
+        pids = [self._pids.pop(number) for number in numbers if number in self._pids]
+        if pids:
+            self._machine.kill(pids)
+        self._replaced |= set(numbers)
+        for number in numbers:
+            self._monitor.remove(number)
+            self._received[number].clear()
+            if link := self._links.pop(number, None):
+                self._forget(link)
+                link.close()
+
+    def _forget(self, link: Link) -> None:
+        with contextlib.suppress(KeyError, ValueError):  # it has hung up, and is not waited for any more
+            self._waiting.unregister(link.control)
+
+    def _gather(self, new: Sequence[int]) -> None:
+        """Start those that are new; everybody says where he is, hears where others are, and is ready."""
+        deadline = Deadline(START_S)
+        if new:
+            try:
+                pids = self._machine.start(self._source, [self._configs[number] for number in new])
+                self._pids.update(zip(new, pids, strict=True))
+                self._accept(new, Deadline(COME_S))
+            except WorkplaceLostError as error:
+                raise LostError(range(len(self.names)), "machine-lost", str(error)) from error
+        with self._monitor.beginning():
+            self._meet(deadline)
+
+    def _meet(self, deadline: Deadline) -> None:
+        everybody = range(len(self.names))
+        addresses = {}
+        for number in everybody:
+            addresses[self.names[number]] = self._receive_now(number, Listening, deadline).address
+            self._received[number].clear()  # what it had said before
+        for number in everybody:
+            self.send(number, Peers(addresses), deadline)
+        ready = [self._receive_now(number, Ready, deadline) for number in everybody]
+        self.network = ready[0].network
+
+    def _receive_now(self, number: int, kind: type[E], deadline: Deadline) -> E:
+        """A message of this meeting; those of an earlier one, which failed, are left out."""
+        while True:
+            message = self.receive(number, kind, deadline)
+            if message.epoch == self._epoch:
+                return message
+
+    def _accept(self, new: Sequence[int], deadline: Deadline) -> None:
+        wanted = {self.names[number]: number for number in new}
+        wanted |= {name + HEARTBEAT: number for name, number in list(wanted.items())}
+        while wanted:
+            with self._patience(new):
+                if not self._listener.visited(min(LOOK_S, deadline.left_s)):
+                    raise ChannelTimeoutError("nobody has come")
+                link = self._listener.accept(min(GREETING_S, deadline.left_s))
+                # Of somebody who was dismissed before he came.
+                if (number := wanted.pop(link.peer, None)) is None:
+                    link.close()
+                elif link.peer.endswith(HEARTBEAT):
+                    self._monitor.add(number, link.control)
+                else:
+                    self._links[number] = link
+                    self._waiting.register(link.control, EVENT_READ, number)
+            if deadline.left_s == 0:
+                late = f"{', '.join(wanted)} did not come in {COME_S:g} s"
+                raise LostError(set(wanted.values()), "worker-start-late", late)
+
+    @contextlib.contextmanager
+    def _patience(self, new: Sequence[int]) -> Iterator[None]:
+        """Nobody comes any more if somebody has ended."""
+        try:
+            yield
+        except ChannelError as error:
+            for number, status in self._ends().items():
+                if number in new:
+                    why = last_sentence(self._machine.errors()) or f"it ended with {status}"
+                    raise LostError(
+                        {number}, "worker-start-failed", f"{self.names[number]} did not start: {why}"
+                    ) from error
+
+    def send(self, number: int, message: AnyMessage, deadline: Deadline) -> None:
+        """To one of them."""
+        self._require_open()
+        if number not in self._links:
+            raise LostError({number}, "worker-ended", f"{self.names[number]} has ended")
+        try:
+            framing.send(self._links[number].control, message, deadline, self._look)
+        except ChannelError as error:
+            raise self._failure(number, str(error)) from error
+        except LostError as error:  # half a message may be out: this one is to be replaced too
+            raise LostError(error.workers | {number}, error.code, str(error)) from error
+
+    def receive(self, number: int, kind: type[M], deadline: Deadline) -> M:
+        """A worker's next message of this kind; a LostError as soon as any worker cannot go on."""
+        self._require_open()
+        received = self._received[number]
+        while True:
+            for place, message in enumerate(received):
+                if isinstance(message, kind):
+                    del received[place]
+                    return message
+            self.wait(number, deadline)
+
+    def wait(self, whom: int, deadline: Deadline) -> None:
+        """Take in what workers have said, or look for a moment why they say nothing; by the deadline it is
+        `whom` that cannot go on.
+        """
+        if not self._take_in(min(LOOK_S, deadline.wait_s), deadline):
+            self._look()
+            if deadline.left_s == 0:
+                raise self._failure(whom, f"nothing came of it in {self._timeout_s:g} s")
+
+    def received(self, kind: type[M]) -> list[tuple[int, M]]:
+        """All messages of this kind that have come, with their workers; it does not wait."""
+        self._require_open()
+        while self._take_in(0.0, Deadline(self._timeout_s)):
+            pass
+        result: list[tuple[int, M]] = []
+        for number, received in enumerate(self._received):
+            result += [(number, message) for message in received if isinstance(message, kind)]
+            self._received[number] = deque(message for message in received if not isinstance(message, kind))
+        return result
+
+    def _take_in(self, wait_s: float, deadline: Deadline) -> bool:
+        ready = [key.data for key, _ in self._waiting.select(wait_s)]
+        for number in ready:
+            self._received[number].append(self._receive(number, deadline))
+        return bool(ready)
+
+    def _look(self) -> None:
+        """Raise LostError if somebody is there and does not work."""
+        if hanging := self._hanging():
+            raise hanging
+
+    def _hanging(self, lost: Collection[int] = ()) -> LostError | None:
+        """Who does not work, beside those who are lost already."""
+        if not (result := self._monitor.look()):
+            return None
+        number, why = next(iter(result.items()))
+        return LostError({*lost, *result}, "worker-hangs", f"{self.names[number]} hangs: {why}")
+
+    def _require_open(self) -> None:
+        if not self._hang_up.alive:
+            raise EngineError("engine-closed", "the engine was closed: make a new one")
+
+    def _receive(self, number: int, deadline: Deadline) -> FromWorker:
+        name = self.names[number]
+        try:
+            message = framing.receive(self._links[number].control, deadline)
+        except ChannelError as error:
+            raise self._failure(number, str(error)) from error
+        except MessageError as error:  # a worker that sends nonsense is not one to go on with
+            raise LostError({number}, "worker-message-invalid", str(error)) from error
+        if not isinstance(message, FromWorker):
+            raise LostError({number}, "worker-message-invalid", str(unexpected(message, name)))
+        if isinstance(message, Lost) and message.epoch == self._epoch:  # another worker is at fault
+            raise self._failure(number, message.why, complains=True)
+        if isinstance(message, Failed):
+            raise LostError({number}, "worker-failed", f"{name} cannot go on: {message.why}")
+        return message
+
+    def _failure(self, number: int, why: str, *, complains: bool = False) -> LostError:
+        """One worker's trouble is noticed by all others: look for the one that was first."""
+        lost = set() if complains else {number}
+        sentence = f"{self.names[number]} cannot go on: {why}"
+        deadline = Deadline(FAILURE_S)
+        while True:
+            try:
+                ends = self._ends()
+            except EngineError as error:  # what they all come from has gone, and they with it
+                return LostError(range(len(self.names)), "machine-lost", str(error))
+            if ends:
+                number, status = next(iter(ends.items()))
+                how = f"it was killed by {signal.Signals(-status).name}" if status < 0 else f"with {status}"
+                return LostError(lost | set(ends), "worker-ended", f"{self.names[number]} has ended: {how}")
+            for other in [key.data for key, _ in self._waiting.select(0.01)]:
+                link = self._links[other]
+                try:
+                    message = framing.receive(link.control, deadline)
+                except (ChannelError, MessageError):
+                    self._forget(link)
+                    lost.add(other)
+                    continue
+                if isinstance(message, Failed):
+                    cause = f"{self.names[other]} cannot go on: {message.why}"
+                    return LostError(lost | {other}, "worker-failed", cause)
+            if hanging := self._hanging(lost):
+                return hanging
+            if deadline.left_s == 0:
+                return LostError(lost, "worker-failed", sentence)
+
+    def _ends(self) -> dict[int, int]:
+        """How workers have ended, those that have."""
+        numbers = {pid: number for number, pid in self._pids.items()}
+        return {numbers[pid]: status for pid, status in self._machine.ends(list(numbers)).items()}
+
+    def worked_s(self) -> dict[str, float]:
+        """Seconds that each worker has worked, as it said last; it waits for nobody."""
+        return dict(zip(self.names, self._monitor.worked_s(len(self.names)), strict=True))
+
+    def strike(self, number: int, how: str) -> None:
+        """Do a worker harm, to see what comes of it."""
+        self._require_open()
+        self._machine.strike(self._pids[number], how)
+
+    def close(self) -> None:
+        """End the workers. None is left when this returns."""
+        for link in self._links.values():
+            with contextlib.suppress(ChannelError):
+                framing.send(link.control, End(), Deadline(END_S))
+        deadline = Deadline(END_S)
+        for link in self._links.values():
+            # It hangs up when it has ended; what it said before is of no interest any more.
+            with contextlib.suppress(ChannelError):
+                while True:
+                    link.control.receive(deadline)
+        self._hang_up()
+        if self._pids:
+            self._machine.kill(list(self._pids.values()))
+            self._pids.clear()
+
+
+def _hang_up(
+    links: dict[int, Link], monitor: HeartbeatMonitor, waiting: BaseSelector, listener: Listener
+) -> None:
+    """A worker whose front end is gone ends."""
+    for link in links.values():
+        link.close()
+    links.clear()
+    monitor.close()
+    waiting.close()
+    listener.close()

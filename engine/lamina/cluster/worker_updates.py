@@ -1,0 +1,89 @@
+"""What each worker is sent before a batch's next iteration: what is new to it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from lamina.cluster.messages import Plan
+from lamina.pipeline import BatchDelta, BatchSnapshot, Partition
+from lamina.pipeline.batch_delta import Ints, Tokens
+
+_NO_TEXT: Tokens = np.empty(0, np.int32)
+
+
+class WorkerUpdates:
+    """Makes each worker's plan of the plan of a batch.
+
+    It knows which attention worker has which sequence, where each has whole requests. `snapshot` is given
+    where workers have taken over from others: attention workers that are `lacking` know nothing of the
+    batch, and model workers nothing either, so that all of them are sent the same.
+    """
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._pool_of: dict[int, int] = {}
+
+    def to_attention(
+        self, plan: Plan, snapshot: BatchSnapshot | None, lacking: Collection[int]
+    ) -> list[Plan]:
+        """Of each attention worker."""
+        plans, delta = [], plan.delta
+        for number in range(self._partition.workers):
+            afresh, mine = snapshot is not None and number in lacking, delta
+            if snapshot and afresh:
+                mine = replace(snapshot.whole, expected=delta.expected, dropped=delta.dropped)
+            if self._partition.pools > 1:
+                mine = self._of_pool(mine, number)
+            # The texts are for workers that compute with them.
+            mine = replace(mine, prompts=dict.fromkeys(mine.prompts, _NO_TEXT))
+            plans.append(replace(plan, delta=mine, afresh=afresh))
+        for name in delta.released.tolist():
+            self._pool_of.pop(name, None)
+        joined = delta.joined
+        self._pool_of.update(zip(joined.name.tolist(), joined.pool.tolist(), strict=True))
+        return plans
+
+    def to_model(self, plan: Plan, snapshot: BatchSnapshot | None, lacking: Collection[int]) -> Plan:
+        """Of all model workers."""
+        if snapshot is None:
+            return plan
+        joined = snapshot.whole.joined
+        wanted = np.isin(joined.name, snapshot.new)
+        if self._partition.along == "requests":
+            wanted |= np.isin(joined.pool, list(lacking))
+        elif lacking:
+            wanted[:] = True
+        asked = set(joined.name[wanted].tolist())
+        prompts = {name: text for name, text in snapshot.whole.prompts.items() if name in asked}
+        return replace(
+            plan,
+            delta=replace(snapshot.whole, prompts=prompts),
+            lacking=frozenset(lacking),
+            partial=frozenset(asked - set(snapshot.new.tolist())),
+        )
+
+    def _of_pool(self, delta: BatchDelta, pool: int) -> BatchDelta:
+        """What an attention worker that has whole requests must know."""
+        for name, where in zip(delta.joined.name.tolist(), delta.joined.pool.tolist(), strict=True):
+            self._pool_of[name] = where
+        for parent, child, _ in delta.forks.tolist():
+            self._pool_of[child] = self._pool_of[parent]
+        mine = delta.joined.where(delta.joined.pool == pool)
+        here = set(mine.name.tolist())
+        return BatchDelta(
+            forks=delta.forks[self._lie(delta.forks[:, 0], pool)],
+            renamed=delta.renamed[self._lie(delta.renamed[:, 0], pool)],
+            left=delta.left[self._lie(delta.left, pool)],
+            released=delta.released[self._lie(delta.released, pool)],
+            joined=mine,
+            expected=delta.expected[delta.expected[:, -1] == pool],
+            dropped=delta.dropped[delta.dropped[:, -1] == pool],
+            prompts={name: text for name, text in delta.prompts.items() if name in here},
+        )
+
+    def _lie(self, names: Ints, pool: int) -> NDArray[np.bool_]:
+        return np.fromiter((self._pool_of[name] == pool for name in names.tolist()), np.bool_, len(names))

@@ -1,0 +1,97 @@
+"""The KV of the sequences on one attention worker, and who of them is in which batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.kv import Arena
+from lamina.pipeline.batch_delta import ALL, NO_PARENT, BatchDelta, Ints, Joined, places_of, staying
+
+
+class Arrival(NamedTuple):
+    """A sequence whose prompt's KV has to come: its slots are those of the tokens from `shared` on."""
+
+    name: int
+    shared: int
+    slots: NDArray[np.int32]
+
+    def within(self, begin: int, end: int) -> NDArray[np.int32]:
+        """The slots of those of its tokens begin to end that are not shared."""
+        return self.slots[max(begin - self.shared, 0) : max(end - self.shared, 0)]
+
+
+class KvSlots:
+    """Gives sequences their slots, iteration by iteration, as changes say."""
+
+    def __init__(self, arena: Arena, batches: int) -> None:
+        self.arena = arena
+        self._names: list[Ints] = [np.empty(0, np.int64) for _ in range(batches)]
+        self._expected: set[int] = set()  # they have their slots and will join a batch
+
+    def names(self, batch: int) -> Ints:
+        """The sequences of a batch that are here, in its order."""
+        return self._names[batch]
+
+    def apply(self, batch: int, delta: BatchDelta) -> list[Arrival]:
+        """Some go, some come; those that come have their slots but no KV yet."""
+        for parent, child, tokens in delta.forks.tolist():
+            self.arena.fork(parent, child, None if tokens == ALL else tokens)
+        here = self._names[batch]
+        if len(delta.renamed):
+            here = here.copy()
+            here[places_of(delta.renamed[:, 0], here)] = delta.renamed[:, 1]
+        if delta.left.size:
+            here = here[staying(here, delta.left)]
+        if delta.released.size:
+            self.arena.release(delta.released)
+        self._drop(delta.dropped[:, 0].tolist())
+        if len(delta.joined):
+            here = np.concatenate([here, delta.joined.name])
+        self._names[batch] = here
+        return list(self._arrivals(delta.joined))
+
+    def expect(self, delta: BatchDelta) -> list[Arrival]:
+        """Slots for those who will join when their KV has come; from then on they are theirs."""
+        arrivals = []
+        for name, parent, shared, tokens, _ in delta.expected.tolist():
+            self._expected.add(name)
+            arrivals.append(self._arrival(name, tokens, parent, shared))
+        return arrivals
+
+    def expect_nobody(self) -> None:
+        """Who was expected and has not joined has no slots any more."""
+        self._drop(list(self._expected))
+
+    def _drop(self, names: list[int]) -> None:
+        if names:
+            self._expected -= set(names)
+            self.arena.release(np.array(names, np.int64))
+
+    def _arrivals(self, joined: Joined) -> Iterator[Arrival]:
+        columns = (joined.name, joined.position, joined.parent, joined.shared)
+        for name, tokens, parent, shared in zip(*(column.tolist() for column in columns), strict=True):
+            if name in self._expected:
+                self._expected.remove(name)
+            else:
+                yield self._arrival(name, tokens, parent, shared)
+
+    def _arrival(self, name: int, tokens: int, parent: int, shared: int) -> Arrival:
+        if parent != NO_PARENT:
+            self.arena.fork(parent, name, shared)
+        return Arrival(name, shared, self.arena.allocate(name, tokens - shared))
+
+    def forget(self, batch: int) -> None:
+        """Everybody of the batch goes."""
+        self.arena.release(self._names[batch])
+        self._names[batch] = np.empty(0, np.int64)
+
+    def extend(self, batch: int, only: Ints | None = None) -> Ints:
+        """Room for the tokens that the batch's next iteration adds, or for those of some: others have it from
+        when the iteration was begun the first time. Whose the batch's tokens are.
+        """
+        self.arena.extend(self._names[batch] if only is None else only)
+        return self._names[batch]

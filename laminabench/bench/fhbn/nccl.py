@@ -1,0 +1,48 @@
+"""An engine to compare with: NCCL, from the memory of one GPU to that of another, through torch.distributed.
+
+Not verified on hardware. It moves device memory only: `send` takes CUDA tensors, and the parts of a message
+are CUDA tensors of bytes. A peer that has ended is not told from one that is slow: both are a timeout, which
+breaks the channel. NCCL's own connection is neither authenticated nor encrypted.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+from lamina.fhbn.channel import Receiver, Sender
+from lamina.fhbn.control import Control
+from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.place import Place
+from lamina.fhbn.terms import Terms
+
+NEEDS = "a CUDA build of torch with NCCL, and a GPU for each process"
+VERIFIED = "not on hardware"
+
+
+def missing(here: Place, there: Place) -> str | None:
+    """It needs a CUDA build of torch, and a GPU for each process."""
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed"
+    import torch
+
+    if not torch.distributed.is_available() or not torch.distributed.is_nccl_available():
+        return "this build of torch has no NCCL"
+    if not torch.cuda.is_available():
+        return "there is no GPU that torch can use"
+    if here.machine == there.machine and torch.cuda.device_count() < 2:
+        return "the two processes have one GPU between them, and NCCL wants one for each"
+    return None
+
+
+def receiver(control: Control, terms: Terms, deadline: Deadline) -> Receiver:
+    """Make the receiving end, on the current device."""
+    from laminabench.bench.fhbn.nccl_ends import NcclReceiver
+
+    return NcclReceiver(control, terms, deadline)
+
+
+def sender(control: Control, terms: Terms, deadline: Deadline) -> Sender:
+    """Make the sending end, on the current device."""
+    from laminabench.bench.fhbn.nccl_ends import NcclSender
+
+    return NcclSender(control, terms, deadline)

@@ -1,0 +1,355 @@
+"""What a replay prints: the headline first, then where the time went; and the same as one JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET, Struct
+
+from laminabench.json_safe import Json, JsonObject, to_json
+from laminabench.present.numbers import gigabytes, milliseconds, number, share
+from laminabench.present.terminal import literal
+from laminabench.runs.manifest import Backend, Partial
+from laminabench.runs.summary import (
+    Attempts,
+    Cost,
+    Counted,
+    Energy,
+    FaultCost,
+    FaultsInAll,
+    Memory,
+    Requests,
+    Schedule,
+    Summary,
+    TokensPerChunk,
+    number_at,
+)
+from laminabench.sim.spec import Mode
+from laminabench.traces.table import TraceMeta
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+SOURCES = {"file": "the real trace", "profile": "generated from its profile"}
+PARTS = ("model", "attention", "network", "host", "waiting")
+MEMORY_PARTS = {"kv": "KV", "qkv": "QKV weights", "fc": "FC weights"}
+WINDOWS = {
+    "queue_never_empty": "in which the queue was never empty",
+    "concurrency_held": "at full concurrency",
+    "arrivals": "from first to last arrival",
+    "whole_run": "in all",
+}
+# Reasons to fail, and faults, that fit on a screen; --json has all.
+MOST_ERRORS, MOST_FAULTS = 4, 12
+Line = tuple[str, str]
+
+
+@dataclass(slots=True)
+class ReplayResult:
+    """What was replayed, what it came to, and what was written."""
+
+    backend: Backend
+    system: str
+    deployment: str
+    model: str
+    mode: Mode
+    trace: TraceMeta
+    requests: int
+    summary: Summary
+    facts: JsonObject  # of the deployment, as it was built
+    costs_set: str | None = None  # of a modelled replay
+    simulation_s: float | None = None
+    partial: Partial | None = None
+    run_dir: str | None = None
+    timeline: JsonObject | None = None
+    plot: str | None = None
+    wall_s: float = 0.0
+
+    def describe(self) -> dict[str, Json]:
+        """The documented keys of `--json`."""
+        modelled: dict[str, Json] = {"costs_set": self.costs_set, "simulation_s": self.simulation_s}
+        drawn: dict[str, Json] = {"timeline": self.timeline, "plot": self.plot}
+        return {
+            "backend": self.backend,
+            "system": self.system,
+            "deployment": self.deployment,
+            "model": self.model,
+            "mode": self.mode,
+            "trace": {
+                "name": self.trace.name,
+                "source": self.trace.source,
+                "sha256": self.trace.sha256,
+                "requests": self.requests,
+            },
+            **to_json(self.summary),
+            "facts": self.facts,
+            **(modelled if self.backend == "modelled" else {}),
+            "partial": None if self.partial is None else to_json(self.partial),
+            "run_dir": self.run_dir,
+            **{name: value for name, value in drawn.items() if value is not None},
+            "wall_s": self.wall_s,
+        }
+
+
+def render(console: Console, result: ReplayResult) -> None:
+    """A dozen lines on one screen."""
+    summary = result.summary
+    if result.partial:
+        console.print(f"[bold red]{literal(result.partial.sentence)}[/bold red]", soft_wrap=True)
+    boards = (literal(said) for said in on_boards(result.deployment, result.facts))
+    how = (
+        "[bold]live, measured[/bold]"
+        if result.backend == "live"
+        else f"[bold]modelled[/bold], costs {literal(result.costs_set or '')}"
+    )
+    console.print(
+        f"[bold]{literal(result.trace.name)}[/bold], {SOURCES[result.trace.source]}, "
+        f"{result.requests:,} requests",
+        f"on [bold]{result.system}[/bold] {result.deployment} with {literal(result.model)}",
+        f"({', '.join((result.mode, *boards, how))})",
+        soft_wrap=True,
+    )
+    for label, line in _lines(result) if summary.attempts is UNSET else _seen_lines(summary):
+        console.print(f"{label:15}{line}", soft_wrap=True)
+    if summary.faults:
+        console.print(_fault_table(summary.faults))
+    kept = f"; kept in {literal(result.run_dir)}" if result.run_dir else ""
+    if result.backend == "live":
+        times = f"replayed in {summary.duration_s:,.1f} s, {result.wall_s:,.1f} s in all"
+    else:
+        times = f"simulated in {(result.simulation_s or 0) * 1000:.1f} ms, {result.wall_s:.2f} s in all"
+    console.print(f"[dim]{times}{kept}[/dim]", soft_wrap=True)
+
+
+def on_boards(deployment: str, facts: JsonObject) -> Iterator[str]:
+    """What maps, and what the boards are where the deployment does not say it."""
+    if "mapping" in facts:
+        yield f"mapping {facts['mapping']}"
+        if not deployment.endswith(f"x{facts['board']}"):
+            yield f"board {facts['board']}"
+
+
+def _lines(result: ReplayResult) -> Iterator[Line]:
+    """Of a replay whose scheduler can be asked."""
+    summary, kv = result.summary, result.summary.kv
+    yield "throughput", _throughput(summary)
+    count = result.facts.get("batches", 1)
+    batches = f" in {count} batches" if isinstance(count, int) and count > 1 else ""
+    filled = f"KV cache up to {share(kv.peak_share)} of {kv.capacity_tokens or 0:,} tokens"
+    yield "mean batch", f"[bold]{number(summary.mean_batch)}[/bold] requests{batches}; {filled}"
+    yield "TBT in ms", _points(summary.tbt_ms)
+    yield _in_time(summary)
+    yield "cost", _price(summary.cost)
+    yield "energy", _energy(summary.energy)
+    shares = summary.time_shares
+    yield "a token's time", ", ".join(f"{part} {share(getattr(shares, part))}" for part in PARTS)
+    idle = summary.bubbles.pools()
+    yield "idle (bubbles)", ", ".join(f"{name} {share(value)}" for name, value in idle.items())
+    if summary.memory:
+        yield from _memory_lines(summary.memory)
+    if summary.schedule:
+        yield "schedule", _schedule(summary.schedule)
+    if summary.faults is not UNSET:
+        yield from _disturbances(summary)
+    preempted = f"; {summary.preemptions:,} preemptions" if summary.preemptions else ""
+    waited = f"queueing p50 {number(number_at(summary, 'queueing_s.p50'))} s"
+    yield "requests", f"{_outcomes(summary.requests)}{preempted}; {waited}"
+
+
+def _seen_lines(summary: Summary) -> Iterator[Line]:
+    """Of a replay that only a client saw: chunks beside tokens, its own lateness, attempts."""
+    attempts, counted, chunks = summary.attempts, summary.counted, summary.tokens_per_chunk
+    assert attempts is not UNSET
+    assert counted is not UNSET
+    assert chunks is not UNSET
+    yield "requests", _outcomes(summary.requests)
+    yield from _errors(attempts)
+    yield "throughput", _throughput(summary)
+    at_once = f"[bold]{number(summary.mean_batch)}[/bold] requests streaming at once"
+    waiting = None if summary.mean_waiting is UNSET else summary.mean_waiting
+    yield "mean batch", f"{at_once}, {number(waiting)} waiting for their first chunk"
+    if summary.lateness_ms:
+        yield "sent late by", f"{_points(summary.lateness_ms)} ms: this client's own doing"
+    yield "TTFT in ms", f"{_points(summary.ttft_ms)}: sent to first chunk"
+    yield "ITL in ms", f"{_points(summary.itl_ms)}: between chunks of {_chunk(chunks)}"
+    yield "TBT in ms", f"{_points(summary.tbt_ms)}: between tokens"
+    yield _in_time(summary)
+    yield "end to end, ms", _points(summary.e2e_ms)
+    if summary.cost.usd_per_hour is not None:
+        yield "cost", _price(summary.cost)
+    yield "attempts", _attempts(attempts)
+    if different := _different(counted):
+        yield "lengths", different
+
+
+def _throughput(summary: Summary) -> str:
+    """In the steady window, and in all."""
+    window = summary.window
+    length = f"{window.end_s - window.start_s:,.1f} s {WINDOWS[window.kind]}"
+    whole = number(number_at(summary, "whole_run.throughput_tokens_per_s"))
+    rate = f"[bold]{number(summary.throughput_tokens_per_s)} tokens/s[/bold]"
+    return f"{rate} over {length}; whole run {whole} over {summary.duration_s:,.1f} s"
+
+
+def _points(found: object) -> str:
+    """Mean, percentiles and maximum."""
+    points = to_json(found) if isinstance(found, Struct) else {}
+    return ", ".join(f"{name} {number(_known(value))}" for name, value in points.items())
+
+
+def _known(value: Json) -> float | None:
+    return value if isinstance(value, float | int) else None
+
+
+def _in_time(summary: Summary) -> Line:
+    """How much was within the limit."""
+    slo = summary.slo
+    tokens, requests = share(slo.token_attainment), share(slo.request_attainment)
+    goodput = f"goodput {number(slo.goodput_tokens_per_s)} tokens/s"
+    return f"within {slo.tbt_ms:g} ms", f"{tokens} of tokens, {requests} of requests throughout; {goodput}"
+
+
+def _price(cost: Cost) -> str:
+    """What tokens cost."""
+    if cost.usd_per_hour is None:
+        return "-, for want of a price; --price DEVICE=USD_PER_HOUR gives one"
+    return (
+        f"${cost.usd_per_hour:.2f} an hour, ${number(cost.usd_per_million_tokens)} a million tokens, "
+        f"{number(cost.tokens_per_usd)} tokens a dollar"
+    )
+
+
+def _energy(energy: Energy) -> str:
+    if energy.rated_w is None:
+        return "-, for want of a power rating"
+    each = number(energy.joules_per_token)
+    return f"at most {each} J a token, all devices at their rated {energy.rated_w:,.0f} W throughout"
+
+
+def _outcomes(counts: Requests) -> str:
+    """What became of the requests; ends that none came to are left out."""
+    words = {
+        "rejected because they could never fit": counts.rejected,
+        "unfinished": counts.unfinished,
+        "[bold]failed[/bold]": counts.failed,
+    }
+    others = (f", {count:,} {said}" for said, count in words.items() if count)
+    return f"{counts.completed:,} completed{''.join(others)}"
+
+
+def _schedule(schedule: Schedule) -> str:
+    idle = ", ".join(f"{literal(name)} {share(busy)}" for name, busy in schedule.bubbles.items())
+    pieces = f"{schedule.pieces:,} pieces of work"
+    # Of each worker, from the first to the last piece; the line above is of pools, in the window.
+    each = f"idle, each worker, from first to last piece: {idle}"
+    if schedule.violations:
+        return f"[bold]left[/bold] {len(schedule.violations)} times in {pieces}; {each}"
+    return f"as defined: {pieces} in order, no overlap; {each}"
+
+
+def _memory_lines(memory: Memory) -> Iterator[Line]:
+    """A line of what is held, one of who was busy, one of what was moved."""
+    held = ", ".join(
+        f"{gigabytes(getattr(memory.hbm_bytes, part).mean)} {name}" for part, name in MEMORY_PARTS.items()
+    )
+    yield (
+        "memory",
+        f"HBM {share(memory.hbm_share.mean)} in use, {share(memory.hbm_share.max)} at most: {held}; "
+        f"LPDDR {gigabytes(memory.lpddr_bytes.mean)}; {gigabytes(memory.wasted_bytes.mean)} empty in pages",
+    )
+    sides = f"HBM side {share(memory.hbm_busy_share)}, LPDDR side {share(memory.lpddr_busy_share)}"
+    yield "busy", f"{sides} of the iterations' time"
+    moved = memory.moved_bytes
+    changes = f"{memory.mapping_changes:,} {'change' if memory.mapping_changes == 1 else 'changes'}"
+    yield (
+        "moved",
+        f"{gigabytes(moved.total)} in {changes} of mapping, "
+        f"{gigabytes(moved.per_iteration)} an iteration, {gigabytes(moved.max)} at most; "
+        f"{gigabytes(memory.compacted_bytes.total)} of KV copied together; that takes "
+        f"{share(memory.moving_share)} of the time, {share(memory.hideable_share)} of that "
+        "could pass while LPDDR is idle",
+    )
+
+
+def _disturbances(summary: Summary) -> Iterator[Line]:
+    """Faults and interruptions that a live replay has survived."""
+    total, resumed = summary.faults_in_all, summary.resumed
+    if total and (total.faults or total.strikes_planned):
+        yield "faults", _in_all(total)
+    if resumed and resumed.times:
+        often = "once" if resumed.times == 1 else f"{resumed.times} times"
+        moments = ", ".join(f"{at_s:,.1f}" for at_s in resumed.at_s)
+        yield "resumed", f"{often}, at {moments} s; the time in between is left out"
+    if summary.tokens_sha256:
+        yield "tokens' sha256", summary.tokens_sha256
+
+
+def _in_all(total: FaultsInAll) -> str:
+    asked = f" ({total.strikes} of {total.strikes_planned} blows)" if total.strikes_planned else ""
+    return (
+        f"{total.faults} recovered from{asked}; at worst noticed after "
+        f"{milliseconds(total.detection_s)}, iterations again {milliseconds(total.recovery_s)} later, "
+        f"TBT {number(total.tbt_worst_ms)} ms; goodput lost {number(total.goodput_lost_tokens)} tokens"
+    )
+
+
+def _fault_table(faults: Sequence[FaultCost]) -> Table:
+    """A row for each of the first faults."""
+    from rich.table import Table
+
+    def with_unit(value: float | None, unit: str) -> str:
+        return "-" if value is None else f"{number(value)} {unit}"
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("fault")
+    for title in ("at s", "noticed", "recovered", "normal", "TBT before", "worst", "goodput lost"):
+        table.add_column(title, justify="right")
+    for fault in faults[:MOST_FAULTS]:
+        how = ", ".join(dict.fromkeys(struck.how for struck in fault.struck))
+        table.add_row(
+            literal(", ".join(fault.workers) or "connections") + (f" ({how})" if how else ""),
+            f"{fault.began_s:,.2f}",
+            milliseconds(fault.detection_s),
+            milliseconds(fault.recovery_s),
+            milliseconds(fault.normal_again_s),
+            with_unit(fault.tbt_before_ms, "ms"),
+            with_unit(fault.tbt_worst_ms, "ms"),
+            with_unit(fault.goodput_lost_tokens, "tokens"),
+        )
+    if len(faults) > MOST_FAULTS:
+        table.add_row(f"and {len(faults) - MOST_FAULTS} more")
+    return table
+
+
+def _chunk(found: TokensPerChunk) -> str:
+    sizes = "1 token" if found.max == 1 else f"{number(found.mean)} tokens, {number(found.max)} at most"
+    dealt = f", {share(found.even_share)} of them [bold]dealt evenly[/bold]" if found.even_share else ""
+    return f"{sizes}{dealt}"
+
+
+def _attempts(found: Attempts) -> str:
+    answers = ", ".join(f"{times:,} with {status}" for status, times in found.by_status.items())
+    again = f"{found.retried:,} of them again" if found.retried else "none twice"
+    return f"{found.sent:,} sent, {again}; {f'answered: {answers}' if answers else 'no answer'}"
+
+
+def _errors(found: Attempts) -> Iterator[Line]:
+    """Why requests failed, the most frequent reasons first."""
+    errors = list(found.by_error.items())
+    for why, times in errors[:MOST_ERRORS]:
+        yield "failed", f"{times:,}: {literal(why)}"
+    if len(errors) > MOST_ERRORS:
+        yield "failed", f"for {len(errors) - MOST_ERRORS} other reasons, see --json"
+
+
+def _different(counted: Counted) -> str | None:
+    """Requests that were not what the trace has: the numbers are then of another trace."""
+    said = []
+    if counted.other_length:
+        said.append(f"{counted.other_length:,} requests got another number of tokens than they asked for")
+    if counted.prompt_tokens.other:
+        said.append(f"{counted.prompt_tokens.other:,} prompts had another length by the server's count")
+    return "; ".join(said) or None

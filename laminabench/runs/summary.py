@@ -1,0 +1,327 @@
+"""The summary of a replay, typed: what `--json` prints and a Run keeps; docs/metrics.md defines it.
+
+An attribute is the key of the same name (`tbt_ms.p99_9` is the key `tbt_ms.p99.9`). None is null: it cannot
+be known. UNSET is a key that is not there, as it is of another kind of replay. Defaults are for Runs that
+were written before there was such a key.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from laminabench.sim.spec import ticks
+
+Number = float | int | None
+WindowKind = Literal["queue_never_empty", "concurrency_held", "arrivals", "whole_run"]
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What all parts have in common: they are made once, by name, and not changed."""
+
+
+class Percentiles(Facts, frozen=True, kw_only=True):
+    """A distribution of times, in the unit that its key names."""
+
+    mean: Number
+    p50: Number
+    p90: Number
+    p99: Number
+    p99_9: Number = msgspec.field(name="p99.9", default=None)
+    max: Number
+
+
+class Attainment(Facts, frozen=True, kw_only=True):
+    """What was served within the limit."""
+
+    tbt_ms: float
+    token_attainment: Number
+    request_attainment: Number
+    goodput_tokens_per_s: Number
+
+
+class Rates(Facts, frozen=True, kw_only=True):
+    """The main numbers of a window."""
+
+    throughput_tokens_per_s: Number
+    mean_batch: float
+    mean_batches: list[float]
+    tbt_ms: Percentiles
+    slo: Attainment
+
+
+class Cost(Facts, frozen=True, kw_only=True):
+    """None where a device has no price."""
+
+    usd_per_hour: Number
+    usd_per_million_tokens: Number
+    tokens_per_usd: Number = None
+
+
+class Energy(Facts, frozen=True, kw_only=True):
+    """An upper bound; None where a device has no rating."""
+
+    rated_w: Number = None
+    joules_per_token: Number = None
+    bound: str | None = None
+
+
+class Requests(Facts, frozen=True, kw_only=True):
+    """How many came to which end."""
+
+    completed: int
+    rejected: int = 0
+    unfinished: int = 0
+    failed: int = 0
+
+
+class Window(Facts, frozen=True, kw_only=True):
+    """What happens after start_s and up to and including end_s."""
+
+    start_s: float
+    end_s: float
+    kind: WindowKind
+
+    @property
+    def start(self) -> int:
+        """In ticks."""
+        return int(ticks(self.start_s))
+
+    @property
+    def end(self) -> int:
+        """In ticks."""
+        return int(ticks(self.end_s))
+
+    @property
+    def ticks(self) -> int:
+        """How long it is."""
+        return self.end - self.start
+
+    @property
+    def fell_back(self) -> bool:
+        """There was no steady window, so this is the whole run (which is never asked of `window`)."""
+        return self.kind == "whole_run"
+
+
+class TimeShares(Facts, frozen=True, kw_only=True):
+    """Of a token's time."""
+
+    model: Number = None
+    attention: Number = None
+    network: Number = None
+    host: Number = None
+    waiting: Number = None
+    overlapped: Number = None
+
+
+class WorkerShares(Facts, frozen=True, kw_only=True):
+    """Of each worker, over the whole run; `devices` where model and attention share them."""
+
+    devices: list[Number] | UnsetType = UNSET
+    replicas: list[Number] | UnsetType = UNSET
+    attention: Number | UnsetType = UNSET
+
+
+class PoolShares(Facts, frozen=True, kw_only=True):
+    """Of pools of workers in the window, and of each worker."""
+
+    devices: Number | UnsetType = UNSET
+    model: Number | UnsetType = UNSET
+    attention: Number | UnsetType = UNSET
+    whole_run: WorkerShares = WorkerShares()
+
+    def pools(self) -> dict[str, float | None]:
+        """Those that this system has, by name."""
+        named = {"devices": self.devices, "model": self.model, "attention": self.attention}
+        return {name: share for name, share in named.items() if share is not UNSET}
+
+
+class Kv(Facts, frozen=True, kw_only=True):
+    """None where only a client saw the replay."""
+
+    capacity_tokens: int | None = None
+    peak_tokens: int | None = None
+    peak_share: Number = None
+
+
+class MeanAndMax(Facts, frozen=True, kw_only=True):
+    mean: Number
+    max: Number
+
+
+class HbmBytes(Facts, frozen=True, kw_only=True):
+    """By what is in it."""
+
+    kv: MeanAndMax
+    qkv: MeanAndMax
+    fc: MeanAndMax
+
+
+class Amounts(Facts, frozen=True, kw_only=True):
+    """Bytes in all, and in an iteration: on average and at most."""
+
+    total: int
+    per_iteration: Number
+    max: int | None
+
+
+class Memory(Facts, frozen=True, kw_only=True):
+    """Of boards with two memories."""
+
+    hbm_capacity_bytes: int | None
+    hbm_share: MeanAndMax
+    hbm_bytes: HbmBytes
+    lpddr_bytes: MeanAndMax
+    wasted_bytes: MeanAndMax
+    mapping_changes: int
+    changes_per_iteration: Number
+    moved_bytes: Amounts
+    compacted_bytes: Amounts
+    moving_s: float
+    moving_share: Number
+    hideable_share: Number
+    hbm_busy_share: Number
+    lpddr_busy_share: Number
+
+
+class Lateness(Facts, frozen=True, kw_only=True):
+    """Of the client itself."""
+
+    p50: Number
+    p99: Number
+    max: Number
+
+
+class TokensPerChunk(Facts, frozen=True, kw_only=True):
+    mean: Number
+    max: int | None
+    even_share: Number
+
+
+class Attempts(Facts, frozen=True, kw_only=True):
+    """Of a client to have its requests served."""
+
+    sent: int
+    retried: int
+    failed: int
+    by_error: dict[str, int] = {}
+    by_status: dict[str, int] = {}
+
+
+class Count(Facts, frozen=True, kw_only=True):
+    """Tokens by a server's own count, beside what it was asked for."""
+
+    requests: int
+    asked: int
+    said: int
+    other: int
+
+
+class Counted(Facts, frozen=True, kw_only=True):
+    prompt_tokens: Count
+    completion_tokens: Count
+    other_length: int
+
+
+class Schedule(Facts, frozen=True, kw_only=True):
+    """What the workers of a live replay recorded of their order of work."""
+
+    pieces: int
+    violations: list[str]
+    bubbles: dict[str, float | None]
+
+
+class Struck(Facts, frozen=True, kw_only=True):
+    """A worker that the replay itself killed or stopped."""
+
+    worker: str
+    how: str
+    at_s: float
+
+
+class FaultCost(Facts, frozen=True, kw_only=True):
+    """A fault of a live replay, and what it cost; None where there is no telling."""
+
+    workers: list[str]
+    why: str
+    struck: list[Struck]
+    noticed_s: float
+    detection_s: Number
+    recovery_s: float
+    normal_again_s: Number
+    tbt_before_ms: Number = None
+    tbt_worst_ms: Number
+    goodput_lost_tokens: Number
+    requests: int = 0
+    kv_tokens: int = 0
+
+    @property
+    def began_s(self) -> float:
+        """When a worker was struck, or, where none was, when it was noticed."""
+        return min((struck.at_s for struck in self.struck), default=self.noticed_s)
+
+
+class FaultsInAll(Facts, frozen=True, kw_only=True):
+    """The worst and the sum of all faults."""
+
+    faults: int
+    strikes: int
+    strikes_planned: int
+    detection_s: Number
+    recovery_s: Number
+    normal_again_s: Number
+    tbt_worst_ms: Number
+    goodput_lost_tokens: float
+    kv_tokens: int
+
+
+class Resumed(Facts, frozen=True, kw_only=True):
+    """When an interrupted replay was gone on with, by its own clock."""
+
+    times: int
+    at_s: list[float] = []
+
+
+class Summary(Rates, frozen=True, kw_only=True):
+    """Everything of the steady window, and the main numbers of the whole run beside it."""
+
+    cost: Cost
+    energy: Energy = Energy()
+    requests: Requests
+    tokens_generated: int = 0
+    duration_s: float = 0.0
+    window: Window
+    whole_run: Rates | None = None
+    time_shares: TimeShares
+    utilisation: PoolShares = PoolShares()
+    bubbles: PoolShares = PoolShares()
+    queueing_s: Percentiles | None = None
+    tpot_ms: Percentiles | None = None
+    preemptions: int | None = None
+    kv: Kv = Kv()
+    # Of boards with two memories.
+    memory: Memory | UnsetType = UNSET
+    # Of a replay that only a client saw.
+    itl_ms: Percentiles | UnsetType = UNSET
+    tokens_per_chunk: TokensPerChunk | UnsetType = UNSET
+    ttft_ms: Percentiles | UnsetType = UNSET
+    e2e_ms: Percentiles | UnsetType = UNSET
+    mean_waiting: float | UnsetType = UNSET
+    lateness_ms: Lateness | UnsetType | None = UNSET
+    attempts: Attempts | UnsetType = UNSET
+    counted: Counted | UnsetType = UNSET
+    # Of a replay on the reference engine.
+    schedule: Schedule | UnsetType = UNSET
+    faults: list[FaultCost] | UnsetType = UNSET
+    faults_in_all: FaultsInAll | UnsetType = UNSET
+    resumed: Resumed | UnsetType = UNSET
+    tokens_sha256: str | UnsetType | None = UNSET
+
+
+def number_at(facts: object, key: str) -> float | None:
+    """The number at a dotted key, such as `tbt_ms.p99.9`; None where this replay has none there."""
+    for name in key.replace("p99.9", "p99_9").split("."):
+        facts = getattr(facts, name, None)
+    return facts if isinstance(facts, float | int) else None

@@ -1,0 +1,45 @@
+"""What a worker hears of the front end, and when it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from lamina.cluster import framing
+from lamina.cluster.front_end import FrontEnd
+from lamina.cluster.messages import ArenaState, CheckArena, Plan, Regroup
+from lamina.fhbn import Listener, connect, new_secret
+from lamina.fhbn.control import Control
+from lamina.fhbn.deadline import Deadline
+from lamina.pipeline import BatchDelta, Partition, Recorder
+
+PLAN = Plan(0, 3, 1, False, BatchDelta())
+MEETING = Regroup(0, 0, frozenset(), Partition("heads", 1, 1, 2, 2))
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Control, FrontEnd]]:
+    """The front end's connection to a worker, and what the worker has of it."""
+    secret = new_secret()
+    with ThreadPoolExecutor(1) as other, Listener("front end", secret) as listener:
+        begun = other.submit(connect, listener.address, name="attention worker 0", secret=secret)
+        with listener.accept(30) as ours, begun.result() as theirs:
+            yield ours.control, FrontEnd(theirs.control, Recorder(), MEETING)
+
+
+def test_a_check_is_of_a_worker_that_has_begun_what_was_planned_before(
+    ends: tuple[Control, FrontEnd],
+) -> None:
+    says, front = ends
+    begun = False
+    front.check = lambda: ArenaState(int(begun))
+    framing.send(says, PLAN, Deadline(30))
+    framing.send(says, CheckArena(), Deadline(30))
+    # As one does who waits for KV meanwhile.
+    assert front.has_plan(0, 3, 30)
+    front.plan(0, 3)
+    begun = True
+    front.look(30)
+    assert framing.receive(says, Deadline(30)) == ArenaState(1)

@@ -1,0 +1,68 @@
+"""The channel's GPU benchmark says what it needs, and measures every way where it can."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from laminabench.bench.fhbn import cuda
+from laminabench.bench.fhbn.cuda import linked
+from laminabench.bench.fhbn.options import device_engines_of
+from laminabench.errors import UserError
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_without_a_gpu_it_says_so_in_a_sentence() -> None:
+    with pytest.raises(UserError, match="bench-needs-gpu"):
+        cuda.run()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device for torch here")
+def test_a_row_has_every_way() -> None:
+    rows = cuda.run("shm,softnic", sizes=(0, 5000), rounds=3).json()["rows"]
+    assert [(row["engine"], row["bytes"]) for row in rows] == [
+        ("shm", 0), ("shm", 5000), ("softnic", 0), ("softnic", 5000),
+    ]  # fmt: skip
+    for empty, some in (rows[:2], rows[2:]):
+        assert set(empty["one_way_s"]) == {"channel"}
+        assert set(some["one_way_s"]) == {"channel", "staged"}
+        ways = {"launched_ahead", "graph_ahead", "launched_after", "graph_after"}
+        assert set(empty["round_trip_s"]) == ways
+        assert set(some["round_trip_s"]) == ways | {"torch"}
+
+
+def test_engines_are_those_with_ends_on_a_stream() -> None:
+    assert device_engines_of("auto, softnic, shm").names == ("shm", "softnic")
+    some = device_engines_of("softnic,verbs")
+    assert some.names == ("softnic",)
+    assert some.skipped["verbs"].startswith("the host posts")
+    with pytest.raises(UserError, match="fhbn-engines-unusable"):
+        device_engines_of("verbs")
+    with pytest.raises(UserError, match="fhbn-engine-unknown"):
+        device_engines_of("tcp")
+
+
+def test_a_process_opens_channels_with_itself() -> None:
+    before = threading.active_count()
+    with linked(30) as pair:
+        for network in ("shm", "softnic"):
+            sender, receiver = pair.open(
+                lambda link, network=network: link.sender("a", network=network),
+                lambda link, network=network: link.receiver("a", message_bytes=8, network=network),
+            )
+            sender.send(b"to it")
+            with receiver.recv() as message:
+                assert bytes(message[0]) == b"to it"
+            sender.close()
+            receiver.close()
+    assert threading.active_count() == before
+
+
+def test_what_one_side_cannot_open_ends_both() -> None:
+    with linked(30) as pair, pytest.raises(ValueError, match="unknown"):
+        pair.open(
+            lambda link: link.sender("a", network="none"),
+            lambda link: link.receiver("a", message_bytes=8),
+        )
