@@ -106,11 +106,11 @@ class AttentionRole:
         self._senders.clear()
 
     def regroup(self) -> None:
-        """Catch up with what the front end has said, so that it knows what is here: the KV stays."""
+        """Apply the plans that have come, so that the front end knows what is here: the KV stays."""
         for plan in self._front.left_over():
             self._apply(plan.batch, plan)
             self._kv_slots.expect(plan.delta)
-        self._kv_slots.expect_nobody()  # model workers compute their KV when they join
+        self._kv_slots.expect_none()  # model workers compute their KV when they join
         for batch in range(self._config.batches):
             broken_off = batch in self._front.call.flying
             self._again[batch] = broken_off and (self._again[batch] or self._extended[batch])

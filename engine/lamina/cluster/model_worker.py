@@ -98,7 +98,7 @@ class ModelRole:
             channels.close()
 
     def regroup(self) -> None:
-        """Forget the batches: the front end tells of everybody in them."""
+        """Forget the batches: the front end sends their snapshots."""
         self._front.left_over()
         # There may be more attention workers than before.
         self._config = replace(self._config, partition=self._front.call.partition)
@@ -125,7 +125,7 @@ class ModelRole:
                 self._run(lane, turn)
 
     def _catch_up(self, lane: Lane, turn: Turn) -> None:
-        """Hear what is new in the turn's cycle, once."""
+        """Apply the plans up to the turn's cycle, each once."""
         while lane.cycle < turn.cycle:
             cycle = lane.cycle + 1
             plan = self._front.plan(turn.batch, cycle)
@@ -142,7 +142,7 @@ class ModelRole:
                 self._prompts(plan)
 
     def _elsewhere(self, batch: int, cycle: int, slice_: int) -> bool:
-        """Whether a slice is somebody else's; slice -1 is the last one of the cycle before."""
+        """Whether a slice runs at another place; slice -1 is the last one of the cycle before."""
         if slice_ < 0:
             cycle, slice_ = cycle - 1, self._schedule.slices - 1
         return self._schedule.place(batch, cycle, slice_) != self._place
@@ -152,18 +152,18 @@ class ModelRole:
         assert self._prefill
         joined = plan.delta.joined
         columns = (joined.name, joined.shared, joined.pool)
-        everybody = frozenset(range(self._partition.workers))
+        all_workers = frozenset(range(self._partition.workers))
         for name, known, pool in zip(*(column.tolist() for column in columns), strict=True):
             if name not in plan.delta.prompts:
                 continue
             text = torch.from_numpy(plan.delta.prompts[name][:-1].astype(np.int64))
-            to = everybody if self._partition.along == "heads" else frozenset({pool})
+            to = all_workers if self._partition.along == "heads" else frozenset({pool})
             if name in plan.partial:
                 to &= plan.lacking
             tokens = min(CHUNK, len(text))
             self._heartbeat.start("prompt", tokens)
 
-            def deliver(  # what comes first says which layer it is
+            def deliver(  # the layers come in order
                 _: int, begin: int, k: Tensor, v: Tensor, known: int = known, to: frozenset[int] = to
             ) -> None:
                 self._heartbeat.stop()
@@ -213,7 +213,7 @@ class ModelRole:
         lane.context = piece.rest(state)
 
     def _land(self, lane: Lane, turn: Turn, choice: Choice) -> None:
-        """The tokens: kept for the next iteration or sent to where that begins, and told to the front end."""
+        """The tokens: kept for the next iteration or sent to where that begins, and for the front end."""
         lane.tokens = choice.tokens
         if self._elsewhere(turn.batch, turn.cycle + 1, 0):
             self._stage_channels.send(torch.from_numpy(choice.tokens))

@@ -21,7 +21,7 @@ from lamina.fhbn import ChannelError, Listener
 from lamina.fhbn.channel import Sender
 from lamina.model import Prefill
 
-# Attention workers take what is sent when they have nothing else to do, and nobody knows when that is.
+# Attention workers take what is sent when they have nothing else to do, which may be any time later.
 _FOREVER_S = 1e9
 
 
@@ -39,7 +39,7 @@ class PrefillJob:
 
 @dataclass
 class PrefillJobs:
-    """What the front end has asked for, in that order; also of what it has given up, others must hear."""
+    """What the front end has asked for, in that order, but for what it has cancelled since."""
 
     front: FrontEnd
     layers: int
@@ -55,12 +55,12 @@ class PrefillJobs:
         return self._current
 
     def listen(self) -> None:
-        """Hear what has been said."""
+        """Take what has come from the front end."""
         while message := self.front.job(wait=False):
             self._take(message)
 
     def clear(self) -> None:
-        """Forget all of it: nobody is there any more to be sent it."""
+        """Forget all of it: the channels to send it on are closed."""
         self._waiting.clear()
         self._current = None
 
@@ -149,7 +149,7 @@ class PrefillRole:
 
     def _deliver(self, job: PrefillJob, layer: int, begin: int, k: Tensor, v: Tensor) -> None:
         """What of a chunk and layer is not shared, in pieces, to all in turns."""
-        self._heartbeat.stop()  # whoever waits does not work
+        self._heartbeat.stop()  # waiting is not working
         first = max(job.shared - begin, 0)
         heads = {worker: self._heads(worker) for worker in job.to}
         most = piece_tokens(2 * k[0, heads[job.to[0]]].nbytes)

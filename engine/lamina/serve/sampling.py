@@ -20,11 +20,11 @@ class RequestError(CodedError, ValueError):
 
 @dataclass(frozen=True)
 class Sampling:
-    """Greedy unless told otherwise.
+    """Greedy by default.
 
     With `temperature` above 0 (in effect 0.00001) tokens are drawn, from the `top_k` likeliest (0: all) and
     of those from the smallest set that has `top_p` of the probability. The same `seed` gives the same draws,
-    whoever else is in the batch; without one the engine makes one up. `n` samples share their prompt. `beams`
+    whatever else is in the batch; without one the engine draws one. `n` samples share their prompt. `beams`
     above 1 is beam search, which gives the `n` best. `logprobs` asks for each token's log-probability and
     that of so many likeliest (0: none but its own; None: no log-probabilities).
     """
@@ -96,7 +96,7 @@ class Sampling:
         _require(
             len(self.stop_tokens) <= MOST_STOPS,
             "sampling-stop-tokens-invalid",
-            f"stop_tokens has {len(self.stop_tokens)} tokens: at most {MOST_STOPS} can be told apart quickly",
+            f"stop_tokens has {len(self.stop_tokens)} tokens: give at most {MOST_STOPS}",
         )
         for token in self.stop_tokens:
             _require(
@@ -116,7 +116,7 @@ class Sampling:
         _require(
             self.temperature == 0 and self.logprobs is None,
             "sampling-beams-invalid",
-            "beam search neither draws nor tells log-probabilities: leave temperature and logprobs out",
+            "beam search neither draws nor reveals log-probabilities: leave temperature and logprobs out",
         )
         _require(
             self.beams <= vocab_size // 2,
