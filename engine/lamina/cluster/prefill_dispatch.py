@@ -43,7 +43,7 @@ class _Prompt:
 
 
 class PrefillDispatch:
-    """Sends each prompt to the prefill worker with the fewest tokens to compute; notes when its KV is there."""
+    """Sends each prompt to the prefill worker with the fewest tokens to compute; notes when KV is there."""
 
     def __init__(self, workers: WorkerPool, layout: Layout) -> None:
         self._workers = workers
