@@ -43,8 +43,8 @@ class MadeUpPrefill:
 class TrafficRole(prefill_worker.PrefillRole):
     """A prefill worker that sends and does not compute."""
 
-    def __init__(self, config: Any, conversion: Any, weights: Any, front: Any, heartbeat: Any) -> None:
-        super().__init__(config, conversion, weights, front, heartbeat)
+    def __init__(self, context: Any, conversion: Any, weights: Any) -> None:
+        super().__init__(context, conversion, weights)
         prefill: Any = MadeUpPrefill(float(sys.argv[1]), conversion.dtype, conversion.attentions)
         self._prefill = prefill
 

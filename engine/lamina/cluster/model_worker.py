@@ -12,16 +12,15 @@ import torch
 from torch import Tensor
 
 from lamina.cluster.channels import AttentionChannels, Route, StageChannels, TensorParallelGroup
-from lamina.cluster.config import Weights, WorkerConfig
-from lamina.cluster.front_end import FrontEnd
-from lamina.cluster.heartbeat import Heartbeat
+from lamina.cluster.config import Weights
+from lamina.cluster.front_end import Context
 from lamina.cluster.meeting import Meeting
 from lamina.cluster.messages import ChosenTokens, Plan
 from lamina.convert import Conversion
 from lamina.fhbn import Listener
 from lamina.model import Prefill
 from lamina.model.prefill import CHUNK, Passed
-from lamina.pipeline import BatchRows, Choice, Recorder, Turn
+from lamina.pipeline import BatchRows, Choice, Turn
 from lamina.pipeline.batch_delta import Ints
 
 
@@ -45,19 +44,12 @@ class Lane:
 class ModelRole:
     """Does the turns of its place: takes what attention gave, runs a slice, sends q, k and v."""
 
-    def __init__(
-        self,
-        config: WorkerConfig,
-        conversion: Conversion,
-        weights: Weights,
-        front: FrontEnd,
-        recorder: Recorder,
-        heartbeat: Heartbeat,
-    ) -> None:
-        self._config, self._front, self._recorder, self._heartbeat = config, front, recorder, heartbeat
+    def __init__(self, context: Context, conversion: Conversion, weights: Weights) -> None:
+        self._config, self._front, self._recorder, self._heartbeat = context
+        config = self._config
         self._schedule, self._partition = config.schedule, config.partition
         self._place, self._rank = divmod(config.number, self._partition.ranks)
-        self._group = TensorParallelGroup(self._rank, self._partition.ranks, heartbeat)
+        self._group = TensorParallelGroup(self._rank, self._partition.ranks, self._heartbeat)
         sharded = conversion.sharded(self._partition.ranks)
         self._attentions = sharded.attentions
         if isinstance(weights, list):

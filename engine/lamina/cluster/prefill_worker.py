@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lamina.cluster.config import Weights, WorkerConfig
-from lamina.cluster.front_end import FrontEnd
-from lamina.cluster.heartbeat import Heartbeat
+from lamina.cluster.config import Weights
+from lamina.cluster.front_end import Context, FrontEnd
 from lamina.cluster.kv_pull import CALLED_OFF, PieceHeader, piece_tokens
 from lamina.cluster.meeting import Meeting
 from lamina.cluster.messages import Compute, Forget, PrefillFailed
@@ -82,19 +81,12 @@ class PrefillRole:
     They take it when they have nothing else to do; until then a send waits, and the prompt with it.
     """
 
-    def __init__(
-        self,
-        config: WorkerConfig,
-        conversion: Conversion,
-        weights: Weights,
-        front: FrontEnd,
-        heartbeat: Heartbeat,
-    ) -> None:
-        self._config, self._front, self._heartbeat = config, front, heartbeat
-        self._partition = config.partition
+    def __init__(self, context: Context, conversion: Conversion, weights: Weights) -> None:
+        self._config, self._front, _, self._heartbeat = context
+        self._partition = self._config.partition
         slices = weights if isinstance(weights, list) else conversion.bind(weights)
         self._prefill = Prefill(slices[:-1], conversion.attentions)
-        self._jobs = PrefillJobs(front, len(conversion.attentions))
+        self._jobs = PrefillJobs(self._front, len(conversion.attentions))
         self._senders: dict[int, Sender] = {}
 
     def meet(self, listener: Listener, addresses: dict[str, str]) -> None:
