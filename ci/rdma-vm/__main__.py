@@ -23,7 +23,8 @@ from machine import StrangeEndError
 # hangs is said before the machine is ended.
 PYTEST = "python3 -m pytest -p no:cacheprovider -q --confcutdir=tests/rdma -o faulthandler_timeout=150"
 TESTS = {
-    "one": "tests/rdma/one tests/lamina/fhbn/test_nic_*.py",
+    "one": "tests/rdma/one tests/lamina/fhbn/test_contract.py tests/lamina/fhbn/test_faults.py "
+    "tests/lamina/fhbn/test_nic_*.py",
     "two": "tests/rdma/two",
 }
 TEST_LIMIT_S = {"one": 300, "two": 300}  # inside, of each, on a busy machine; a start comes to it

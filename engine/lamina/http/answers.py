@@ -7,12 +7,13 @@ from typing import Literal, NotRequired
 from pydantic import with_config
 from typing_extensions import TypedDict
 
-# Nothing else is in an answer, so that checks against the description notice an undocumented field.
-_exact = with_config({"extra": "forbid"})
+
+@with_config({"extra": "forbid"})
+class _Answer(TypedDict):
+    """Nothing else is in an answer, so that checks against the description notice an undocumented field."""
 
 
-@_exact
-class ErrorDetail(TypedDict):
+class ErrorDetail(_Answer):
     """What went wrong."""
 
     message: str
@@ -21,15 +22,13 @@ class ErrorDetail(TypedDict):
     code: str | None
 
 
-@_exact
-class ErrorAnswer(TypedDict):
+class ErrorAnswer(_Answer):
     """Every error has this form."""
 
     error: ErrorDetail
 
 
-@_exact
-class Model(TypedDict):
+class Model(_Answer):
     """The model that is served."""
 
     id: str
@@ -39,16 +38,14 @@ class Model(TypedDict):
     max_model_len: int
 
 
-@_exact
-class ModelList(TypedDict):
+class ModelList(_Answer):
     """GET /v1/models."""
 
     object: Literal["list"]
     data: list[Model]
 
 
-@_exact
-class Usage(TypedDict):
+class Usage(_Answer):
     """Tokens in and out."""
 
     prompt_tokens: int
@@ -56,8 +53,7 @@ class Usage(TypedDict):
     total_tokens: int
 
 
-@_exact
-class CompletionLogprobs(TypedDict):
+class CompletionLogprobs(_Answer):
     """By token."""
 
     tokens: list[str]
@@ -66,8 +62,7 @@ class CompletionLogprobs(TypedDict):
     text_offset: list[int]
 
 
-@_exact
-class CompletionChoice(TypedDict):
+class CompletionChoice(_Answer):
     """One completion."""
 
     index: int
@@ -79,8 +74,7 @@ class CompletionChoice(TypedDict):
     prompt_token_ids: NotRequired[list[int] | None]
 
 
-@_exact
-class CompletionAnswer(TypedDict):
+class CompletionAnswer(_Answer):
     """POST /v1/completions; a stream's chunks have the same form, and usage only where it was requested."""
 
     id: str
@@ -91,8 +85,7 @@ class CompletionAnswer(TypedDict):
     usage: Usage
 
 
-@_exact
-class TopLogprob(TypedDict):
+class TopLogprob(_Answer):
     """A likely token."""
 
     token: str
@@ -100,23 +93,20 @@ class TopLogprob(TypedDict):
     bytes: list[int] | None
 
 
-@_exact
 class TokenLogprob(TopLogprob):
     """The token that was chosen, and the likeliest."""
 
     top_logprobs: list[TopLogprob]
 
 
-@_exact
-class ChatLogprobs(TypedDict):
+class ChatLogprobs(_Answer):
     """By token."""
 
     content: list[TokenLogprob] | None
     refusal: None
 
 
-@_exact
-class ChatMessage(TypedDict):
+class ChatMessage(_Answer):
     """The answer's text."""
 
     role: Literal["assistant"]
@@ -124,7 +114,7 @@ class ChatMessage(TypedDict):
     refusal: None
 
 
-class ChatRest(TypedDict):
+class ChatRest(_Answer):
     """What a choice has beside its text."""
 
     index: int
@@ -134,15 +124,13 @@ class ChatRest(TypedDict):
     token_ids: NotRequired[list[int] | None]
 
 
-@_exact
 class ChatChoice(ChatRest):
     """One answer."""
 
     message: ChatMessage
 
 
-@_exact
-class ChatAnswer(TypedDict):
+class ChatAnswer(_Answer):
     """POST /v1/chat/completions."""
 
     id: str
@@ -154,7 +142,7 @@ class ChatAnswer(TypedDict):
     prompt_token_ids: NotRequired[list[int] | None]
 
 
-class ChatDelta(TypedDict):
+class ChatDelta(_Answer):
     """The next piece of an answer's text; the first one names its role."""
 
     role: NotRequired[Literal["assistant"]]
@@ -167,7 +155,7 @@ class ChatChunkChoice(ChatRest):
     delta: ChatDelta
 
 
-class Chunk(TypedDict):
+class Chunk(_Answer):
     """One server-sent event of a stream."""
 
     id: str
@@ -179,15 +167,13 @@ class Chunk(TypedDict):
     usage: NotRequired[Usage | None]
 
 
-@_exact
-class Health(TypedDict):
+class Health(_Answer):
     """GET /health while requests are taken."""
 
     status: Literal["ok"]
 
 
-@_exact
-class Version(TypedDict):
+class Version(_Answer):
     """GET /version."""
 
     version: str

@@ -58,19 +58,6 @@ def test_the_cut_is_the_cheapest_and_its_source_side_the_largest(graph: tuple[in
     assert side == set().union(*(one for one, price in zip(sides, costs, strict=True) if price == cost))
 
 
-@given(graphs())
-def test_the_cut_costs_what_networkx_says(graph: tuple[int, Edges]) -> None:
-    nodes, edges = graph
-    other = networkx.DiGraph()
-    other.add_nodes_from(range(nodes))
-    for tail, head, capacity in edges:
-        if tail != head:
-            before = other.get_edge_data(tail, head, {"capacity": 0})["capacity"]
-            other.add_edge(tail, head, capacity=before + capacity)
-    expected, _ = networkx.minimum_cut(other, Network.SOURCE, Network.SINK)
-    assert _network(nodes, edges).minimum_cut()[0] == expected
-
-
 def test_a_path_longer_than_pythons_stack() -> None:
     network = Network()
     last = Network.SOURCE
@@ -90,10 +77,10 @@ def test_cuts_between_neighbours_cost_what_cuts_of_the_whole_graph_do(
     family: str, changes: dict[str, Any], tiny: Make
 ) -> None:
     source = open_source(tiny(family, num_hidden_layers=3, **changes), torch.float32)
-    traced = trace(build_on_meta(source), source.label)
-    normalise(traced, source.label)
+    traced = trace(build_on_meta(source))
+    normalise(traced)
     split_fused(traced.graph)
-    parts = partition(traced, "carry", source.label)
+    parts = partition(traced, "carry")
     ours = parts.cut_bytes
     free = {traced.tokens, traced.positions}
     assert ours == tuple(_whole_cut(traced.graph, node, parts.constant, free) for node in parts.attentions)

@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from lamina import fhbn
-from lamina._native import NicReceiver, NicSender, SoftNic
+from lamina._native import SoftNic
 from lamina.fhbn import softnic
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
@@ -35,6 +35,7 @@ from lamina.fhbn.place import Place
 CHILD = Path(__file__).with_name("child.py")
 # What goes over a NIC, `softnic+reorders` being one with that habit; in `make rdma-test` what needs one.
 NICS = ("softnic", "softnic+drops_blueflame", "softnic+reorders", "verbs")
+IN_A_VM = NICS[-1:] if os.environ.get("LAMINABENCH_RDMA_VM") else ()
 LIMIT_S = 10.0  # of what is over in a moment
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 
@@ -104,18 +105,34 @@ def links(listener: fhbn.Listener, secret: bytes, both: Both) -> Iterator[tuple[
         yield ours, theirs
 
 
-@pytest.fixture(params=NICS[-1:] if os.environ.get("LAMINABENCH_RDMA_VM") else NICS)
-def nic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An engine of channels over a NIC, and the habit of this process's softnic, as child.py takes them."""
-    name, _, habit = str(request.param).partition("+")
-    here = Place.here()
-    why = engine(name).missing(here, here)
-    if why is not None:
-        pytest.skip(f"{name} cannot be used: {why}")
-    if habit:
-        made = SoftNic(**{habit: True}, seed=5)
-        monkeypatch.setattr(softnic, "nic", lambda: made)
-    return str(request.param)
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Skip the test where an engine cannot be used, and give this process's softnic its habit."""
+
+    def call(kind: str) -> str:
+        name, _, habit = kind.partition("+")
+        here = Place.here()
+        why = engine(name).missing(here, here)
+        if why is not None:
+            pytest.skip(f"{name} cannot be used: {why}")
+        if habit:
+            made = SoftNic(**{habit: True}, seed=5)
+            monkeypatch.setattr(softnic, "nic", lambda: made)
+        return kind
+
+    return call
+
+
+@pytest.fixture(params=IN_A_VM or ("shm", "gloo", *NICS))
+def kind(request: pytest.FixtureRequest, prepared: Callable[[str], str]) -> str:
+    """An engine of channels, and the habit of this process's softnic, as child.py takes them."""
+    return prepared(request.param)
+
+
+@pytest.fixture(params=IN_A_VM or NICS)
+def nic(request: pytest.FixtureRequest, prepared: Callable[[str], str]) -> str:
+    """The same of those that go over a NIC."""
+    return prepared(request.param)
 
 
 @pytest.fixture
@@ -131,19 +148,18 @@ def module(network: str) -> ModuleType:
 
 
 @pytest.fixture
-def ends(links: tuple[fhbn.Link, fhbn.Link], both: Both) -> Callable[..., tuple[NicSender, NicReceiver]]:
-    """Open a channel over a NIC between the two ends of a link."""
+def ends(links: tuple[fhbn.Link, fhbn.Link], both: Both) -> Callable[..., tuple[Any, Any]]:
+    """Open a channel between the two ends of a link: its sender and its receiver."""
 
     def make(
         network: str, message_bytes: int = 4096, slots: int = 4, first_seqno: int = 0
-    ) -> tuple[NicSender, NicReceiver]:
-        made: tuple[NicSender, NicReceiver] = both(
+    ) -> tuple[Any, Any]:
+        return both(
             lambda: links[0].sender("data", network=network),
             lambda: links[1].receiver(
                 "data", message_bytes=message_bytes, slots=slots, first_seqno=first_seqno, network=network
             ),
         )
-        return made
 
     return make
 

@@ -1,8 +1,12 @@
-"""Processes killed, stopped and started again: no message is lost, doubled or torn, and nothing leaks."""
+"""Processes killed, stopped and started again at the other end of a channel, over every engine.
+
+No message is lost, doubled or torn, and nothing leaks.
+"""
 
 from __future__ import annotations
 
 import gc
+import os
 import random
 import signal
 import subprocess
@@ -19,7 +23,26 @@ Spawn = Callable[..., subprocess.Popen[str]]
 Fork = Callable[..., Any]
 Act = Callable[..., None]
 MESSAGE_BYTES = 1 << 14  # as the child has it
-KILLS = 100  # of either side
+KILLS = {"shm": 100, "gloo": 1}  # of either side; 10 over a NIC
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an emulated machine it takes a new process seconds to say who it is."""
+    monkeypatch.setattr("lamina.fhbn.meeting._GREETING_S", 30.0)
+
+
+@pytest.fixture
+def network(kind: str) -> str:
+    """The engine's name."""
+    return kind.partition("+")[0]
+
+
+@pytest.fixture
+def survives(network: str) -> None:
+    """For what only engines promise that survive a timeout."""
+    if network == "gloo":
+        pytest.skip("a call over gloo that timed out has broken its channel")
 
 
 def busy(seconds: float) -> None:
@@ -34,73 +57,99 @@ def for_ever(call: Callable[..., None], *arguments: object) -> None:
         call(*arguments)
 
 
-def test_a_sender_killed_anywhere(listener: fhbn.Listener, fork: Fork, take: Act) -> None:
+@pytest.fixture
+def receive_from(listener: fhbn.Listener, network: str) -> Callable[..., fhbn.Receiver]:
+    """Open the receiving end of the channel with a producer that was started."""
+
+    def call(first_seqno: int = 0) -> fhbn.Receiver:
+        with listener.accept() as link:
+            return link.receiver(
+                "data", message_bytes=MESSAGE_BYTES, network=network, first_seqno=first_seqno
+            )
+
+    return call
+
+
+@pytest.fixture
+def send_to(listener: fhbn.Listener, network: str) -> Callable[[], fhbn.Sender]:
+    """Open the sending end of the channel with a consumer that was started."""
+
+    def call() -> fhbn.Sender:
+        with listener.accept() as link:
+            return link.sender("data", network=network)
+
+    return call
+
+
+def test_a_sender_killed_anywhere(
+    fork: Fork, take: Act, kind: str, network: str, receive_from: Callable[..., fhbn.Receiver]
+) -> None:
     draws = random.Random(1)
     wanted = 0
-    for _ in range(KILLS):
-        child = fork("producer", "shm")
-        with listener.accept() as link:
-            receiver = link.receiver("data", message_bytes=MESSAGE_BYTES, network="shm", first_seqno=wanted)
-        for _ in range(draws.randrange(20)):
+    for _ in range(KILLS.get(network, 10)):
+        child = fork("producer", kind)
+        receiver = receive_from(wanted)
+        for _ in range(1 + draws.randrange(20)):
             take(receiver)
         busy(draws.random() * 300e-6)
         child.kill()
-        with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
+        with pytest.raises(fhbn.PeerLostError, match=r"producer \(channel data\) has ended"):
             for_ever(take, receiver)
         child.wait()
-        assert receiver.next_seqno >= wanted
+        assert receiver.next_seqno > wanted
         wanted = receiver.next_seqno
-    assert wanted > KILLS
 
 
+@pytest.mark.usefixtures("survives")
 def test_a_receiver_killed_anywhere(
-    listener: fhbn.Listener, fork: Fork, tmp_path: Path, send_next: Act
+    fork: Fork, tmp_path: Path, send_next: Act, kind: str, network: str, send_to: Callable[[], fhbn.Sender]
 ) -> None:
     draws = random.Random(2)
     log = tmp_path / "log"
-    for _ in range(KILLS):
-        child = fork("consumer", "shm", log)
-        with listener.accept() as link:
-            sender = link.sender("data", network="shm")
-        for _ in range(draws.randrange(30)):
+    kills = KILLS.get(network, 10)
+    for _ in range(kills):
+        child = fork("consumer", kind, log)
+        sender = send_to()
+        for _ in range((0 if network == "shm" else 6) + draws.randrange(30)):
             send_next(sender)
         busy(draws.random() * 300e-6)
         child.kill()
-        with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
+        with pytest.raises(fhbn.PeerLostError, match=r"consumer \(channel data\) has ended with \d messages"):
             for_ever(send_next, sender)
         child.wait()
         noted = log.read_text().splitlines() if log.exists() else []
-        # One may have been noted and not yet released.
-        assert sender.consumed <= len(noted) <= sender.consumed + 1 <= sender.next_seqno
+        # What was noted may not be told yet, over shared memory one message. Nothing else is told.
+        untold = 1 if network == "shm" else len(noted)
+        assert sender.consumed <= len(noted) <= min(sender.consumed + untold, sender.next_seqno)
     assert noted == [f"{seqno} whole" for seqno in range(len(noted))]
-    assert len(noted) > KILLS
+    assert len(noted) > kills
 
 
 @pytest.mark.usefixtures("nothing_left")
 def test_nothing_is_left_of_the_killed(
-    listener: fhbn.Listener, spawn: Spawn, tmp_path: Path, take: Act
+    listener: fhbn.Listener, spawn: Spawn, tmp_path: Path, take: Act, kind: str, network: str
 ) -> None:
     for role in ("producer", "consumer"):
-        child = spawn(role, "shm", tmp_path / "log")
+        child = spawn(role, kind, tmp_path / "log")
         with listener.accept() as link:
             if role == "producer":
-                take(link.receiver("data", message_bytes=MESSAGE_BYTES, network="shm"))
+                take(link.receiver("data", message_bytes=MESSAGE_BYTES, network=network))
             else:
-                link.sender("data", network="shm").send(b"x")
+                link.sender("data", network=network).send(b"x")
             child.kill()
             child.wait()
     gc.collect()
 
 
+@pytest.mark.usefixtures("survives")
 def test_a_stopped_peer_is_waited_for_and_loses_nothing(
-    listener: fhbn.Listener, spawn: Spawn, take: Act
+    spawn: Spawn, take: Act, kind: str, receive_from: Callable[..., fhbn.Receiver]
 ) -> None:
-    child = spawn("producer", "shm")
-    with listener.accept() as link:
-        receiver = link.receiver("data", message_bytes=MESSAGE_BYTES, network="shm")
+    child = spawn("producer", kind)
+    receiver = receive_from()
     take(receiver)
     child.send_signal(signal.SIGSTOP)
-    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
+    with pytest.raises(fhbn.ChannelTimeoutError, match=r"producer \(channel data\)"):
         for_ever(take, receiver, 0.2)
     before = receiver.next_seqno
     child.send_signal(signal.SIGCONT)
@@ -109,49 +158,56 @@ def test_a_stopped_peer_is_waited_for_and_loses_nothing(
     assert receiver.next_seqno == before + 10
 
 
+@pytest.mark.usefixtures("survives")
 def test_a_stopped_receiver_is_waited_for(
-    listener: fhbn.Listener, spawn: Spawn, tmp_path: Path, send_next: Act
+    spawn: Spawn, tmp_path: Path, send_next: Act, kind: str, send_to: Callable[[], fhbn.Sender]
 ) -> None:
-    child = spawn("consumer", "shm", tmp_path / "log")
-    with listener.accept() as link:
-        sender = link.sender("data", network="shm")
+    child = spawn("consumer", kind, tmp_path / "log")
+    sender = send_to()
     child.send_signal(signal.SIGSTOP)
-    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
+    with pytest.raises(fhbn.ChannelTimeoutError, match=r"consumer \(channel data\)"):
         for_ever(send_next, sender, 0.2)
     child.send_signal(signal.SIGCONT)
     for _ in range(10):
         send_next(sender)
 
 
-def test_the_end_of_a_peer_is_noticed_while_waiting(
-    listener: fhbn.Listener, spawn: Spawn, tmp_path: Path, send_next: Act
-) -> None:
-    child = spawn("consumer", "shm", tmp_path / "log")
-    with listener.accept() as link:
-        sender = link.sender("data", network="shm")
+@pytest.mark.usefixtures("survives")
+def test_the_end_of_a_peer_is_noticed_while_waiting_and_while_only_looking(
+    spawn: Spawn, tmp_path: Path, take: Act, send_next: Act, kind: str,
+    receive_from: Callable[..., fhbn.Receiver], send_to: Callable[[], fhbn.Sender],
+) -> None:  # fmt: skip
+    child = spawn("consumer", kind, tmp_path / "log")
+    sender = send_to()
     child.kill()
     start = time.monotonic()
     with pytest.raises(fhbn.PeerLostError):
         for_ever(send_next, sender, 60)
     assert time.monotonic() - start < 30
-
-
-def test_one_that_only_looks_hears_of_the_end_too(
-    listener: fhbn.Listener, spawn: Spawn, take: Act, tmp_path: Path
-) -> None:
-    child = spawn("producer", "shm")
-    with listener.accept() as link:
-        receiver = link.receiver("data", message_bytes=MESSAGE_BYTES, network="shm")
+    with pytest.raises(fhbn.PeerLostError):
+        sender.send(timeout_s=0)
+    child = spawn("producer", kind)
+    receiver = receive_from()
     child.kill()
     child.wait()
     with pytest.raises(fhbn.PeerLostError):
         for_ever(take, receiver, 0)
-    child = spawn("consumer", "shm", tmp_path / "log")
-    with listener.accept() as link:
-        sender = link.sender("data", network="shm")
-    child.kill()
-    child.wait()
-    with pytest.raises(fhbn.PeerLostError):
-        for_ever(sender.send)
-    with pytest.raises(fhbn.PeerLostError):
-        sender.send(timeout_s=0)
+
+
+@pytest.mark.usefixtures("survives")
+def test_a_fork_leaves_the_channels_of_its_parent_alone(
+    spawn: Spawn, take: Act, kind: str, receive_from: Callable[..., fhbn.Receiver]
+) -> None:
+    spawn("producer", kind)
+    receiver = receive_from()
+    take(receiver)
+    if (child := os.fork()) == 0:
+        try:
+            receiver.recv(0)
+        except fhbn.ChannelError as error:
+            del receiver
+            os._exit(0 if "is a fork of that one" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    for _ in range(10):
+        take(receiver)

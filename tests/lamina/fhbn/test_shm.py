@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -55,144 +51,6 @@ def test_tensors_arrive_without_a_copy(dtype: torch.dtype) -> None:
     assert not found.any()
 
 
-def test_several_messages_may_be_held_and_released_in_any_order() -> None:
-    sender, receiver = ends(slots=4)
-    for number in range(4):
-        sender.send(bytes([number]))
-    held = [receiver.recv() for _ in range(4)]
-    with pytest.raises(fhbn.ChannelTimeoutError):
-        sender.send(b"5", timeout_s=0)
-    with pytest.raises(fhbn.ChannelError, match="channel-unusable"):
-        receiver.recv()
-    for index in (2, 1, 3):
-        held[index].release()
-        assert sender.consumed == 0
-    assert [held[0][0][0]] == [0]
-    held[0].release()
-    held[0].release()  # once is enough
-    assert sender.consumed == 4
-    sender.send(b"5")
-    assert bytes(receiver.recv()[0]) == b"5"
-
-
-def test_a_message_is_released_when_the_last_view_of_it_is_gone() -> None:
-    sender, receiver = ends(slots=1)
-    sender.send(b"abc")
-    view = np.frombuffer(receiver.recv()[0], dtype=np.uint8)
-    gc.collect()
-    assert sender.consumed == 0
-    assert view.tobytes() == b"abc"
-    del view
-    assert sender.consumed == 1
-
-
-def test_a_view_outlives_both_ends() -> None:
-    sender, receiver = ends()
-    sender.send(b"abc")
-    view = receiver.recv()[0]
-    del sender, receiver
-    gc.collect()
-    assert bytes(view) == b"abc"
-
-
-def test_a_message_is_a_sequence() -> None:
-    sender, receiver = ends()
-    sender.send(b"a", b"", b"ccc")
-    message = receiver.recv()
-    assert [len(part) for part in message] == [1, 0, 3]
-    assert len(message) == 3
-    assert bytes(message[-1]) == b"ccc"
-    for index in (3, -4):
-        with pytest.raises(IndexError, match="no such part"):
-            message[index]
-
-
-@pytest.mark.parametrize(
-    ("buffers", "error", "sentence"),
-    [
-        (
-            [bytes(4097)],
-            ValueError,
-            r"the parts have 4097 bytes together and a message to receiver holds 4096: open",
-        ),
-        ([b"x"] * 65, ValueError, r"a message has up to 14 parts, not 65"),
-        ([bytes(4094), b"xx", b"y"], ValueError, r"the parts have 4097 bytes together"),
-        (["text"], TypeError, r"contiguous arrays and tensors in host memory, and of bytes"),
-        ([3], TypeError, r"contiguous arrays and tensors"),
-        ([np.zeros((4, 4))[:, ::2]], ValueError, r"not C-contiguous"),
-        ([torch.zeros(4, 4)[:, ::2]], ValueError, r"a tensor to send must be contiguous"),
-        ([torch.zeros(4, device="meta")], TypeError, r"a tensor to send must be in host memory"),
-    ],
-)
-def test_what_cannot_be_sent_is_refused_and_sends_nothing(
-    buffers: list[Any], error: type[Exception], sentence: str
-) -> None:
-    sender, receiver = ends()
-    with pytest.raises(error, match=sentence):
-        sender.send(*buffers)
-    assert sender.next_seqno == 0
-    sender.send(bytes(4096))
-    assert len(receiver.recv()[0]) == 4096
-
-
-def test_a_deadline_leaves_the_channel_as_it_was() -> None:
-    sender, receiver = ends(slots=1)
-    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout") as late:
-        receiver.recv(timeout_s=0.01)
-    assert isinstance(late.value, TimeoutError)
-    sender.send(b"1")
-    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
-        sender.send(b"2", timeout_s=0.01)
-    assert bytes(receiver.recv()[0]) == b"1"
-    sender.send(b"2")
-    assert bytes(receiver.recv()[0]) == b"2"
-
-
-@pytest.mark.parametrize("timeout_s", [-1.0, float("nan")])
-def test_a_senseless_timeout_is_refused(timeout_s: float) -> None:
-    sender, receiver = ends()
-    calls: list[Callable[[], object]] = [
-        lambda: sender.send(b"", timeout_s=timeout_s),
-        lambda: receiver.recv(timeout_s=timeout_s),
-        lambda: receiver.ready(timeout_s),
-    ]
-    for call in calls:
-        with pytest.raises(ValueError, match="a number of seconds, 0 or more"):
-            call()
-
-
-def test_closing_ends_the_channel_after_the_last_message() -> None:
-    sender, receiver = ends()
-    sender.send(b"last")
-    sender.close()
-    sender.close()
-    with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
-        sender.send(b"later")
-    assert bytes(receiver.recv()[0]) == b"last"
-    with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
-        receiver.recv()
-
-
-def test_a_closed_receiver_takes_no_more() -> None:
-    sender, receiver = ends(slots=2)
-    receiver.close()
-    with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
-        receiver.recv()
-    sender.send(b"1")
-    sender.send(b"2")
-    with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
-        sender.send(b"3")
-
-
-def test_an_end_that_is_forgotten_is_closed() -> None:
-    sender, receiver = ends()
-    del sender
-    gc.collect()
-    with pytest.raises(fhbn.ChannelClosedError):
-        receiver.recv()
-
-
-@pytest.mark.long(but=["0.0"])
 @pytest.mark.parametrize("spin_s", [0.0, 1.0])
 def test_a_waiter_is_woken(spin_s: float) -> None:
     sender, receiver = ends(slots=1, spin_s=spin_s)
@@ -211,34 +69,6 @@ def test_a_waiter_is_woken(spin_s: float) -> None:
     spun, slept = receiver.waits
     assert spun + slept > 0
     assert spin_s or not spun
-
-
-@pytest.fixture
-def alarm() -> Iterator[Callable[[float], None]]:
-    """Have Ctrl-C pressed after a while."""
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds) and None
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-
-
-def test_ctrl_c_ends_a_wait(alarm: Callable[[float], None]) -> None:
-    sender, receiver = ends(slots=1)
-
-    def interrupted(wait: Callable[[], object]) -> None:
-        alarm(0.05)  # inside of what catches it, however soon it goes off
-        wait()
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted(receiver.recv)
-    with pytest.raises(KeyboardInterrupt):
-        interrupted(lambda: receiver.ready(30))
-    sender.send(b"1")
-    with pytest.raises(KeyboardInterrupt):
-        interrupted(lambda: sender.send(b"2"))
-    assert bytes(receiver.recv()[0]) == b"1"
-    sender.send(b"2")
-    assert bytes(receiver.recv()[0]) == b"2"
 
 
 def test_memory_is_given_back() -> None:

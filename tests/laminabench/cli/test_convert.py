@@ -23,8 +23,6 @@ TINY = {
     "dtype": "bfloat16",
 }  # fmt: skip
 
-KEPT: dict[Any, Any] = {}
-
 
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
@@ -33,24 +31,6 @@ def tiny(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(TINY))
     return folder
-
-
-@pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Equal folders are converted once: what is tested is what is said of them."""
-    from laminabench.conversion import report
-
-    real = report.convert
-
-    def convert(source: object, **options: Any) -> Any:
-        if not isinstance(source, Path) or not source.is_file() or source.read_text() != json.dumps(TINY):
-            return real(source, **options)  # type: ignore[arg-type]
-        key = tuple(options.items())
-        if key not in KEPT:
-            KEPT[key] = real(source, **options)
-        return KEPT[key]
-
-    monkeypatch.setattr(report, "convert", convert)
 
 
 def shorter(config: dict[str, Any], layers: int) -> dict[str, Any]:
@@ -89,7 +69,6 @@ def test_families_as_a_table(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> N
     assert max(map(len, out.splitlines())) <= 120
 
 
-@pytest.mark.usefixtures("kept")
 def test_a_folder_is_converted_and_told_on_a_screen(shell: Shell, tiny: Path) -> None:
     code, out, err = shell("convert", str(tiny))
     assert (code, err) == (0, "")
@@ -107,7 +86,6 @@ def test_a_folder_is_converted_and_told_on_a_screen(shell: Shell, tiny: Path) ->
     assert max(map(len, lines)) <= 120
 
 
-@pytest.mark.usefixtures("kept")
 def test_instructions_and_source_on_request(shell: Shell, tiny: Path) -> None:
     code, out, _ = shell("convert", str(tiny / "config.json"), "-v", "--source", "--slice", "1")
     assert code == 0
@@ -120,12 +98,12 @@ def test_instructions_and_source_on_request(shell: Shell, tiny: Path) -> None:
 
 def test_json_has_everything(as_json: AsJson, tiny: Path) -> None:
     facts = as_json("convert", str(tiny), "--dtype", "float32", "--rope", "recompute")
-    assert (facts["layers"], facts["dtype"], facts["rope"], facts["origin"]) == (
+    assert [facts[key] for key in ("layers", "dtype", "rope", "origin")] == [
         2,
         "float32",
         "recompute",
         "config",
-    )
+    ]
     assert facts["assumed"] == []
     assert facts["transfer_agrees"]
     assert facts["transfer"][1] == {
@@ -172,7 +150,6 @@ def test_catalogue_configs_build_models_of_the_published_size(name: str) -> None
     assert sum(weight.numel() for weight in model.parameters()) == load_models()[name].parameters
 
 
-@pytest.mark.usefixtures("kept")
 def test_a_long_one_is_announced(shell: Shell, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laminabench.cli.convert._LONG", 2)
     _, _, err = shell("convert", str(tiny))
@@ -180,7 +157,6 @@ def test_a_long_one_is_announced(shell: Shell, tiny: Path, monkeypatch: pytest.M
     assert shell("convert", str(tiny), "-q")[2] == ""
 
 
-@pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])
 def test_a_picture_of_each_kind(shell: Shell, tiny: Path, suffix: str) -> None:
     target = Path("pictures", f"slice{suffix}")
@@ -209,7 +185,7 @@ def test_a_picture_of_each_kind(shell: Shell, tiny: Path, suffix: str) -> None:
         (["tiny-llama", "--dtype", "int8"], "bfloat16"),
     ],
 )
-@pytest.mark.usefixtures("tiny", "kept")
+@pytest.mark.usefixtures("tiny")
 def test_wrong_use_is_one_sentence_and_exit_2(shell: Shell, arguments: list[str], said: str) -> None:
     Path("broken.json").write_text("{")
     Path("bloom.json").write_text(json.dumps({"model_type": "bloom"}))
@@ -224,7 +200,6 @@ def test_wrong_use_is_one_sentence_and_exit_2(shell: Shell, arguments: list[str]
     assert sorted(path.name for path in Path().iterdir()) == before
 
 
-@pytest.mark.usefixtures("kept")
 def test_bytes_that_are_not_the_formulas_fail_the_check(
     shell: Shell, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
