@@ -42,6 +42,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python ci/errors.py --check
+	$(BIN)/python ci/map.py --check
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 
 # The project's own replays against their goldens, which `laminabench check --update` changes.

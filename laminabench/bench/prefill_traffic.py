@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 
@@ -40,15 +39,8 @@ class MadeUpPrefill:
             yield Passed((), None)
 
 
-class TrafficRole(prefill_worker.PrefillRole):
-    """A prefill worker that sends and does not compute."""
-
-    def __init__(self, config: Any, conversion: Any, weights: Any, front: Any, heartbeat: Any) -> None:
-        super().__init__(config, conversion, weights, front, heartbeat)
-        prefill: Any = MadeUpPrefill(float(sys.argv[1]), conversion.dtype, conversion.attentions)
-        self._prefill = prefill
-
-
 if __name__ == "__main__":
-    prefill_worker.PrefillRole = TrafficRole  # type: ignore[misc]
+    rate = float(sys.argv[1])
+    # Workers are forked from here.
+    prefill_worker.Prefill = lambda _, ops: MadeUpPrefill(rate, torch.bfloat16, ops)  # type: ignore
     fork_server.main()

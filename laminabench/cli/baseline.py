@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +11,8 @@ from laminabench.cli.output import Output, reporting
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from laminabench.baselines.environment import Described, Kind
 
 NAMES = ("vllm",)
 _NAME = click.Choice(NAMES)
@@ -32,27 +34,34 @@ def baseline() -> None:
     "--python", metavar="PATH", help="The interpreter of the environment; else a 3.11 if there is one."
 )
 @reporting
-def setup(name: str, kind: str | None, into: Path | None, python: str | None, out: Output) -> None:
+def setup(name: str, kind: Kind | None, into: Path | None, python: str | None, out: Output) -> None:
     """Install a system, with pinned versions that are checked. Run again, it does nothing."""
     from laminabench.baselines.environment import default_folder, default_kind
     from laminabench.baselines.install import set_up
 
-    chosen = "cuda" if kind == "cuda" else "cpu" if kind == "cpu" else default_kind()
+    chosen = kind or default_kind()
     folder = (into or default_folder(chosen)).absolute()
     if chosen == "cuda":
         out.note("vLLM for CUDA is not verified on hardware: it was installed and run nowhere yet")
     with out.steps("packages") as progress:
         environment, was_there = set_up(folder, chosen, python, progress)
-    facts = {"name": name, "was_there": was_there, **environment.describe()}
-    out.result(facts, lambda console: _render_ready(console, facts, into))
+    facts = environment.describe()
+    lines = [
+        f"vllm ({chosen}) {'was' if was_there else 'is'} ready: {_versions(facts)}",
+        f"python: {environment.python}",
+    ]
+    if into is not None:
+        lines.append(f"replay finds it with LAMINABENCH_VLLM={environment.python}")
+    out.result({"name": name, "was_there": was_there, **facts}, lambda console: _print(console, lines))
 
 
 @baseline.command("list")
 @reporting
 def list_baselines(out: Output) -> None:
     """What is there, and where."""
-    rows = [_state(kind) for kind in ("cpu", "cuda")]
-    out.result({"baselines": rows}, lambda console: _render(console, rows))
+    states = [_state(kind) for kind in ("cpu", "cuda")]
+    lines = [line for _, line in states]
+    out.result({"baselines": [facts for facts, _ in states]}, lambda console: _print(console, lines))
 
 
 @baseline.command()
@@ -62,38 +71,29 @@ def show(name: str, out: Output) -> None:
     """All that is known of a system's environments: versions, where, and what is not as pinned."""
     from laminabench.cli.facts import render_facts
 
-    facts = {"name": name, "environments": [_state(kind) for kind in ("cpu", "cuda")]}
+    facts = {"name": name, "environments": [_state(kind)[0] for kind in ("cpu", "cuda")]}
     out.result(facts, lambda console: render_facts(console, facts))
 
 
-def _state(kind: Any) -> dict[str, Any]:
-    """What `replay` would find."""
+def _state(kind: Kind) -> tuple[dict[str, object], str]:
+    """The environment that `replay` would use: facts for JSON, and a line for people."""
     from laminabench.baselines.environment import default_folder, find
     from laminabench.errors import UserError
 
     try:
-        return {"name": "vllm", "ready": True, **find(kind).describe(), "why_not": None}
+        facts = find(kind).describe()
     except UserError as error:
         folder = str(default_folder(kind))
-        return {"name": "vllm", "ready": False, "kind": kind, "folder": folder, "why_not": str(error)}
+        state = {"name": "vllm", "ready": False, "kind": kind, "folder": folder, "why_not": str(error)}
+        return state, f"vllm ({kind}): {error}"
+    line = f"vllm ({kind}): {_versions(facts)}: {facts['python']}"
+    return {"name": "vllm", "ready": True, **facts, "why_not": None}, line
 
 
-def _render_ready(console: Console, facts: dict[str, Any], into: Path | None) -> None:
-    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
-    state = "was ready" if facts["was_there"] else "is ready"
-    console.print(f"vllm ({facts['kind']}) {state}: {versions}", soft_wrap=True, markup=False)
-    console.print(f"python: {facts['python']}", soft_wrap=True, markup=False)
-    if into is not None:
-        console.print(
-            f"replay finds it with LAMINABENCH_VLLM={facts['python']}", soft_wrap=True, markup=False
-        )
+def _versions(facts: Described) -> str:
+    return ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
 
 
-def _render(console: Console, rows: list[dict[str, Any]]) -> None:
-    for row in rows:
-        said = (
-            ", ".join(f"{name} {version}" for name, version in row["versions"].items()) + f": {row['python']}"
-            if row["ready"]
-            else row["why_not"]
-        )
-        console.print(f"{row['name']} ({row['kind']}): {said}", soft_wrap=True, markup=False)
+def _print(console: Console, lines: list[str]) -> None:
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False)

@@ -22,7 +22,6 @@ from laminabench.cli.lazy import Lazy, LazyGroup
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.ranges import NumberRange, positive
 from laminabench.cli.traces.options import COUNT
-from laminabench.cli.verdict import device_option, seconds_option, verdict
 from laminabench.errors import UserError
 from laminabench.present.terminal import literal
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from laminabench.bench.frame import Report, Text, Watcher
 
 COMMANDS: list[Lazy] = []
+_VERDICTS = {None: "[dim]not judged[/dim]", True: "[green]met[/green]", False: "[red]missed[/red]"}
 
 
 def measuring(unit: str, example: str) -> Callable[[Callable[..., Report]], click.Command]:
@@ -68,12 +68,12 @@ def render(console: Console, text: Sequence[Text]) -> None:
     from laminabench.bench.frame import Table
 
     def shown(cell: str | bool | None) -> str:
-        return literal(cell) if isinstance(cell, str) else verdict(cell)
+        return literal(cell) if isinstance(cell, str) else _VERDICTS[cell]
 
     for part in text:
         if not isinstance(part, Table):
-            sentence, *met = (part,) if isinstance(part, str) else part
-            console.print(": ".join([literal(sentence), *map(verdict, met)]), soft_wrap=True)
+            cells = [part] if isinstance(part, str) else part
+            console.print(": ".join(map(shown, cells)), soft_wrap=True)
             continue
         drawn = table.Table(box=None, pad_edge=False)
         for title in part.titles:
@@ -84,23 +84,36 @@ def render(console: Console, text: Sequence[Text]) -> None:
         console.print(drawn)
 
 
-def repeats_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option("--repeats", type=click.IntRange(min=1), default=default, show_default=True)
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def count_option(name: str, default: int, text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option(name, type=COUNT, default=default, show_default=True, help=text)
+def option(name: str, kind: click.ParamType[Any], default: object, text: str | None = None) -> Decorator:
+    return click.option(name, type=kind, default=default, show_default=True, help=text)
+
+
+def amount_option(name: str, default: str, text: str, metavar: str = "X") -> Decorator:
+    """A number above zero."""
+    return click.option(
+        name, metavar=metavar, callback=positive, default=default, show_default=True, help=text
+    )
+
+
+def seconds_option(default: str, least: str = "") -> Decorator:
+    """How long to measure; `least` says what it takes in any case."""
+    return amount_option("--seconds", default, f"About how long to measure{least}.")
+
+
+def device_option(on_a_gpu: str) -> Decorator:
+    text = f"cuda measures {on_a_gpu}, over sizes of its own; not verified on hardware."
+    return option("--device", click.Choice(["cpu", "cuda"]), "cpu", text)
 
 
 @measuring("cases", "attention")
 @seconds_option("30")
-@click.option(
+@amount_option(
     "--kv-mb",
-    metavar="X",
-    callback=positive,
-    default="256",
-    show_default=True,
-    help="Keys and values of one call, in MiB: more than any cache holds, or the caches are measured.",
+    "256",
+    "Keys and values of one call, in MiB: more than any cache holds, or the caches are measured.",
 )
 @device_option("the GPU kernel")
 def attention(watcher: Watcher, seconds: float, kv_mb: float, device: str) -> Report:
@@ -115,15 +128,9 @@ def attention(watcher: Watcher, seconds: float, kv_mb: float, device: str) -> Re
 
 
 @measuring("loads", "endpoint")
-@click.option(
-    "--request-rate",
-    type=NumberRange(1, 1e6),
-    default=2000.0,
-    show_default=True,
-    help="Requests offered a second.",
-)
-@count_option("--output-tokens", 50, "Of each request.")
-@count_option("--prompt-tokens", 256, "Of each request.")
+@option("--request-rate", NumberRange(1, 1e6), 2000.0, "Requests offered a second.")
+@option("--output-tokens", COUNT, 50, "Of each request.")
+@option("--prompt-tokens", COUNT, 256, "Of each request.")
 @click.option(
     "--tokens-a-chunk",
     type=COUNT,
@@ -132,15 +139,9 @@ def attention(watcher: Watcher, seconds: float, kv_mb: float, device: str) -> Re
     show_default=True,
     help="Repeatable: a load for each.",
 )
-@click.option(
-    "--gap-ms", type=NumberRange(1, 1e4), default=10.0, show_default=True, help="Between chunks of a stream."
-)
-@click.option(
-    "--seconds", type=NumberRange(1, 3600), default=5.0, show_default=True, help="That requests are offered."
-)
-@click.option(
-    "--client-workers", type=click.IntRange(1, 64), default=1, show_default=True, help="Client processes."
-)
+@option("--gap-ms", NumberRange(1, 1e4), 10.0, "Between chunks of a stream.")
+@option("--seconds", NumberRange(1, 3600), 5.0, "That requests are offered.")
+@option("--client-workers", click.IntRange(1, 64), 1, "Client processes.")
 def endpoint(
     watcher: Watcher,
     request_rate: float,
@@ -166,25 +167,24 @@ def endpoint(
 
 
 @measuring("rounds", "engine")
-@count_option("--batch", 64, "Requests that decode together.")
-@count_option("--context", 1024, "Tokens of each, on average.")
-@count_option("--rounds", 7, "Rounds of the alternating run.")
+@option("--batch", COUNT, 64, "Requests that decode together.")
+@option("--context", COUNT, 1024, "Tokens of each, on average.")
+@option("--rounds", COUNT, 7, "Rounds of the alternating run.")
 @click.option(
     "--threads", type=click.IntRange(min=0), default=0, help="Of the attention worker; 0: one a core."
 )
-@click.option(
+@option(
     "--backend",
-    type=click.Choice(["python", "aot"]),
-    default="python",
-    show_default=True,
-    help="How slices run; aot compiles for about a minute the first time.",
+    click.Choice(["python", "aot"]),
+    "python",
+    "How slices run; aot compiles for about a minute the first time.",
 )
 @click.option(
     "--compare",
     metavar="NAMES",
     help="Let serial, rotational, one-process and vllm decode in turns instead, as serial,rotational.",
 )
-@count_option("--output-tokens", 64, "With --compare: of each request.")
+@option("--output-tokens", COUNT, 64, "With --compare: of each request.")
 @click.option(
     "--vllm",
     "vllm_python",
@@ -307,7 +307,7 @@ def fhbn(
 
 
 @measuring("measurements", "h2m2")
-@repeats_option(5)
+@option("--repeats", COUNT, 5)
 def h2m2(watcher: Watcher, repeats: int) -> Report:  # noqa: ARG001 - it takes seconds
     """Decisions and replays a second of boards with two memories."""
     from laminabench.bench.h2m2 import run
@@ -316,7 +316,7 @@ def h2m2(watcher: Watcher, repeats: int) -> Report:  # noqa: ARG001 - it takes s
 
 
 @measuring("searches", "plan")
-@repeats_option(3)
+@option("--repeats", COUNT, 3)
 @click.option("--jobs", type=click.IntRange(min=1), help="Processes at once; as many as cores by default.")
 def plan(watcher: Watcher, repeats: int, jobs: int | None) -> Report:
     """Candidates per second of the search for a plan, against the grid."""
@@ -332,18 +332,11 @@ def plan(watcher: Watcher, repeats: int, jobs: int | None) -> Report:
     help="What the prefill worker sends: KV of made-up content, or prompts that it computes. By default "
     "computed with 3 cores, traffic with fewer.",
 )
-@click.option(
-    "--prompt-tokens-per-s",
-    metavar="N",
-    callback=positive,
-    default="2000",
-    show_default=True,
-    help="With traffic: how fast it comes.",
-)
-@count_option("--batch", 8, "Requests that decode.")
-@count_option("--context", 1024, "Tokens of each, at first.")
-@count_option("--prompt-tokens", 1024, "Of each prompt.")
-@count_option("--rounds", 5, "Rounds of the alternating run.")
+@amount_option("--prompt-tokens-per-s", "2000", "With traffic: how fast it comes.", "N")
+@option("--batch", COUNT, 8, "Requests that decode.")
+@option("--context", COUNT, 1024, "Tokens of each, at first.")
+@option("--prompt-tokens", COUNT, 1024, "Of each prompt.")
+@option("--rounds", COUNT, 5, "Rounds of the alternating run.")
 @seconds_option("6", " in each of a round's four parts")
 def prefill(
     watcher: Watcher,
@@ -369,7 +362,7 @@ def prefill(
 
 @measuring("rounds", "sim --week")
 @click.option("--week", is_flag=True, help="Also the 27-million-request week (over a minute).")
-@repeats_option(5)
+@option("--repeats", COUNT, 5)
 def sim(watcher: Watcher, week: bool, repeats: int) -> Report:
     """Replays per second of the virtual cluster, and the whole command."""
     from laminabench.bench.sim import run
@@ -387,9 +380,9 @@ def slab(watcher: Watcher, seconds: float) -> Report:  # noqa: ARG001 - it takes
 
 
 @measuring("files", "traces")
-@click.option("--csv-rows", type=click.IntRange(min=1), default=1_000_000, show_default=True)
-@click.option("--parquet-rows", type=click.IntRange(min=1), default=27_000_000, show_default=True)
-@repeats_option(5)
+@option("--csv-rows", COUNT, 1_000_000)
+@option("--parquet-rows", COUNT, 27_000_000)
+@option("--repeats", COUNT, 5)
 def traces(watcher: Watcher, csv_rows: int, parquet_rows: int, repeats: int) -> Report:
     """Loading a large CSV and a huge parquet trace.
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from laminabench.analysis.estimate import Estimate, Interval
+from laminabench.analysis.metrics_table import Metric
 from laminabench.catalog.models import DTYPE_BYTES
 from laminabench.compare.cells import Cell
-from laminabench.compare.metrics import Metric
 from laminabench.compare.sides import Row, Side, SideBySide
 from laminabench.compare.terms import KV_APART
 from laminabench.present.numbers import number, share

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from laminabench.analysis.metrics_table import COLUMNS
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.sweep_table import METRICS, best, ordered, render
+from laminabench.cli.sweep_table import best, ordered, render
 from laminabench.cli.traces.options import COUNT
 from laminabench.errors import UserError
 
@@ -32,7 +33,7 @@ from laminabench.errors import UserError
     help="Where points and table go; under sweeps/ by default, the same for the same sweep.",
 )
 @click.option("--retry-failed", is_flag=True, help="Try points that failed once more.")
-@click.option("--sort", type=click.Choice(list(METRICS)), help="Best first; as the grid by default.")
+@click.option("--sort", type=click.Choice(list(COLUMNS)), help="Best first; as the grid by default.")
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from laminabench.analysis.metrics_table import COLUMNS
 from laminabench.present.numbers import number, share
 from laminabench.present.terminal import literal
 
@@ -15,23 +16,6 @@ if TYPE_CHECKING:
 MOST_ERRORS = 8
 
 
-class Metric(NamedTuple):
-    """A column of the printed table."""
-
-    title: str
-    key: str
-    best: Callable[[Sequence[float]], float]
-    text: Callable[[float | None], str] = number
-
-
-METRICS = {
-    "throughput": Metric("tokens/s", "throughput_tokens_per_s", max),
-    "mean-batch": Metric("batch", "mean_batch", max),
-    "tbt-p50": Metric("TBT p50 ms", "tbt_ms.p50", min),
-    "tbt-p99": Metric("p99 ms", "tbt_ms.p99", min),
-    "attainment": Metric("in time", "slo.token_attainment", max, share),
-    "cost": Metric("$/M tokens", "cost.usd_per_million_tokens", min),
-}
 Row = dict[str, Any]
 
 
@@ -39,10 +23,10 @@ def ordered(rows: Sequence[Row], metric: str | None) -> list[Row]:
     """The best by a metric first, those without it last; as the grid, if there is no metric."""
     if metric is None:
         return list(rows)
-    _, key, best, _ = METRICS[metric]
+    key, more = COLUMNS[metric].key, COLUMNS[metric].better == "more"
     known = [row for row in rows if row.get(key) is not None]
     return [
-        *sorted(known, key=lambda row: float(row[key]), reverse=best is max),
+        *sorted(known, key=lambda row: float(row[key]), reverse=more),
         *(row for row in rows if row.get(key) is None),
     ]
 
@@ -50,10 +34,10 @@ def ordered(rows: Sequence[Row], metric: str | None) -> list[Row]:
 def best(rows: Sequence[Row]) -> dict[str, float]:
     """The best value of each metric that any point has."""
     found = {}
-    for name, metric in METRICS.items():
+    for name, metric in COLUMNS.items():
         values = [row[metric.key] for row in rows if row.get(metric.key) is not None]
         if values:
-            found[name] = metric.best(values)
+            found[name] = max(values) if metric.better == "more" else min(values)
     return found
 
 
@@ -98,13 +82,14 @@ def _table(rows: Sequence[Row], columns: Sequence[str], top: dict[str, float]) -
     for name in columns:
         numeric = all(isinstance(row[name], int | float) for row in rows)
         table.add_column(name, justify="right" if numeric else "left")
-    for metric in METRICS.values():
-        table.add_column(metric.title, justify="right")
+    for metric in COLUMNS.values():
+        assert metric.column is not None
+        table.add_column(metric.column[1], justify="right")
     for row in rows:
         cells = [literal(_plain(row[name])) for name in columns]
-        for name, metric in METRICS.items():
+        for name, metric in COLUMNS.items():
             value = row.get(metric.key)
-            text = metric.text(value)
+            text = share(value) if metric.is_share else number(value)
             cells.append(f"[bold]{text}[/bold]*" if value is not None and value == top[name] else f"{text} ")
         table.add_row(*cells)
     return table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from laminabench.compare.metrics import THROUGHPUT
+from laminabench.analysis.metrics_table import THROUGHPUT
 from laminabench.compare.recorded import Facts, Recorded
 from laminabench.runs.summary import number_at
 

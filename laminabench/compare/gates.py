@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from laminabench.analysis.estimate import Estimate
-from laminabench.compare.metrics import BY_NAME
+from laminabench.analysis.metrics_table import COMPARED
 from laminabench.compare.sides import SideBySide
 from laminabench.errors import UserError
 
@@ -45,12 +45,12 @@ def parse_gate(text: str) -> Gate:
         raise UserError(
             "gate-syntax",
             f"--fail-on {text!r}: expected METRIC<RATIO or METRIC>RATIO, such as throughput<0.95; "
-            f"metrics are {', '.join(BY_NAME)}",
+            f"metrics are {', '.join(COMPARED)}",
         )
     name = match[1].lower()
-    if name not in BY_NAME:
+    if name not in COMPARED:
         raise UserError(
-            "gate-metric-unknown", f"--fail-on {text!r}: no metric {name!r}; there are {', '.join(BY_NAME)}"
+            "gate-metric-unknown", f"--fail-on {text!r}: no metric {name!r}; there are {', '.join(COMPARED)}"
         )
     return Gate(name, "<" if match[2] == "<" else ">", float(match[3]))
 

@@ -11,8 +11,8 @@ from msgspec import UNSET, structs
 from laminabench.analysis.bootstrap import resamples
 from laminabench.analysis.estimate import Estimate, of_resamples
 from laminabench.analysis.metrics import summarise
+from laminabench.analysis.metrics_table import SUMMARISED, THROUGHPUT
 from laminabench.analysis.window import window
-from laminabench.compare.metrics import BY_THROUGHPUT, FIXED, SUMMARISED, THROUGHPUT
 from laminabench.compare.sides import modelled_estimates
 from laminabench.json_safe import to_json
 from laminabench.runs.manifest import Backend, Manifest
@@ -123,5 +123,9 @@ def _on_boards(manifest: Manifest) -> tuple[str, str]:
 def _measured_estimates(summary: Summary, drawn: dict[str, Float64]) -> dict[str, Estimate]:
     found = {metric.name: of_resamples(metric.of(summary), drawn.get(metric.key)) for metric in SUMMARISED}
     rate = found[THROUGHPUT.name]
-    found |= {metric.name: Estimate(metric.of(summary), rate.error, rate.freedom) for metric in BY_THROUGHPUT}
-    return found | {metric.name: Estimate(metric.of(summary)) for metric in FIXED}
+    for metric in SUMMARISED:
+        if metric.certainty == "fixed":
+            found[metric.name] = Estimate(metric.of(summary))
+        elif metric.certainty == "throughput":
+            found[metric.name] = Estimate(metric.of(summary), rate.error, rate.freedom)
+    return found

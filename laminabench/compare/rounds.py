@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from laminabench.analysis.estimate import of_rounds
+from laminabench.analysis.metrics_table import SUMMARISED
 from laminabench.compare.doubts import doubts, reservations, unsure
-from laminabench.compare.metrics import FIXED, SUMMARISED
 from laminabench.compare.recorded import Recorded, recorded
 from laminabench.compare.sides import Side, SideBySide, side_by_side
 from laminabench.errors import UserError
@@ -82,9 +82,11 @@ def _side(group: list[Recorded], label: str) -> Side:
     first, estimates = group[0], group[0].estimates
     if len(group) > 1:
         estimates = {
-            metric.name: of_rounds([metric.of(each.summary) for each in group]) for metric in SUMMARISED
+            metric.name: first.estimates[metric.name]
+            if metric.certainty == "fixed"
+            else of_rounds([metric.of(each.summary) for each in group])
+            for metric in SUMMARISED
         }
-        estimates |= {metric.name: first.estimates[metric.name] for metric in FIXED}
     return Side(
         label,
         first.facts.system,

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from laminabench.analysis.estimate import UNKNOWN, Estimate, Interval, ratio
-from laminabench.compare.metrics import (
+from laminabench.analysis.metrics_table import (
     AT_EQUAL_COST,
     AT_EQUAL_POWER,
-    BY_NAME,
-    METRICS,
+    COMPARED,
     RATED_W,
     SUMMARISED,
     THROUGHPUT,
@@ -75,7 +74,7 @@ class SideBySide:
     def rows(self) -> list[Row]:
         """Every metric that any side has."""
         found = []
-        for metric in METRICS:
+        for metric in COMPARED.values():
             values = tuple(side.estimates[metric.name] for side in self.sides)
             if any(value.value is not None for value in values):
                 ratios = tuple(self.ratio(metric.name, place) for place in range(len(self.sides)))
@@ -88,7 +87,7 @@ class SideBySide:
             {
                 **side.describe(),
                 "metrics": {
-                    name: _described(each, BY_NAME[name].interval(each))
+                    name: _described(each, COMPARED[name].interval(each))
                     for name, each in side.estimates.items()
                 },
                 "ratios": {

@@ -8,23 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from laminabench.analysis.metrics_table import IN_GOLDENS
 from laminabench.catalog.toml_file import from_path
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
 from laminabench.regress.interval import LEAST_ROUNDS
 
-# Dotted keys of a replay's --json.
-METRICS = (
-    "throughput_tokens_per_s",
-    "mean_batch",
-    "tbt_ms.p50",
-    "tbt_ms.p99",
-    "slo.token_attainment",
-    "slo.goodput_tokens_per_s",
-    "cost.usd_per_million_tokens",
-    "requests.completed",
-    "tokens_generated",
-)
 # A modelled metric is computed, in whole ticks: the same inputs and code give the same number.
 EXACT = 0.0
 MEASURED_TOLERANCE = 0.01
@@ -158,7 +147,7 @@ class _Reader:
         return {**flags, **self.flags(keys, ())}
 
     def metrics(self) -> tuple[str, ...]:
-        names = self.keys.get("metrics", list(METRICS))
+        names = self.keys.get("metrics", list(IN_GOLDENS))
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             self.fail("has 'metrics' that are no list of names, such as [\"throughput_tokens_per_s\"]")
         return tuple(dict.fromkeys(names))

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from laminabench.analysis.metrics_table import better
 from laminabench.errors import UserError
 from laminabench.regress.case_file import Case
 from laminabench.regress.causes import causes
 from laminabench.regress.facts import same_host
 from laminabench.regress.golden import Obtained, Value
 from laminabench.regress.interval import CONFIDENCE, LEAST_ROUNDS, change_interval
-from laminabench.regress.senses import Direction, direction
 
+Direction = Literal["better", "worse", "up", "down", "same"]
 Status = Literal["same", "moved", "missing", "stale", "skipped"]
 FAILING: tuple[Status, ...] = ("moved", "missing", "stale")
 
@@ -39,6 +40,16 @@ class Change:
         if self.golden is None or self.now is None:
             return "same" if self.golden == self.now else "up" if self.golden is None else "down"
         return direction(self.metric, self.now - self.golden)
+
+
+def direction(metric: str, change: float) -> Direction:
+    """What a change of this sign means; `up` or `down` where neither is better."""
+    if change == 0:
+        return "same"
+    sense = better(metric)
+    if sense is None:
+        return "up" if change > 0 else "down"
+    return "better" if (change > 0) == (sense == "more") else "worse"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,48 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from laminabench.analysis.estimate import CONFIDENCE, UNKNOWN, Estimate, Interval, ratio
-from laminabench.compare.metrics import SUMMARISED, Metric, Sense
+from laminabench.analysis.metrics_table import METRICS, SUMMARISED, Metric
 from laminabench.present.numbers import number4, share
+from laminabench.present.replay import WINDOWS
 from laminabench.report.markup import Markup, exactly, joined, table, tag
 from laminabench.report.shown import Shown
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
-class Row(NamedTuple):
-    """A number of every Run, and which way is better, if either is."""
-
-    title: str
-    path: str
-    better: Sense | None
-    written: Callable[[float | None], str]
-    metric: Metric | None = None
-
-
-def _compared(metric: Metric) -> Row:
-    """A row of `laminabench compare`."""
-    title, written = metric.title[0].upper() + metric.title[1:], share if metric.is_share else number4
-    return Row(title, metric.key, metric.better, written, metric)
-
-
-ROWS = (
-    *map(_compared, SUMMARISED),
-    Row("TBT max, ms", "tbt_ms.max", "less", number4),
-    Row("Queueing p50, s", "queueing_s.p50", "less", number4),
-    Row("KV memory in use, peak", "kv.peak_share", None, share),
-    Row("Requests completed", "requests.completed", None, number4),
-    Row("Requests rejected", "requests.rejected", None, number4),
-    Row("Preemptions", "preemptions", "less", number4),
-)
-_WINDOWS = {
-    "queue_never_empty": "in which the queue was never empty",
-    "concurrency_held": "at full concurrency",
-    "arrivals": "from first to last arrival",
-    "whole_run": "in all",
-}
+# What `laminabench compare` has, then the report's own.
+ROWS = (*SUMMARISED, *(metric for metric in METRICS if metric.in_report))
 
 
 def cards(runs: Sequence[Shown]) -> Markup:
@@ -56,12 +27,12 @@ def comparison(runs: Sequence[Shown]) -> Markup:
     """All numbers, with their ratio to the first Run's."""
     rows = []
     for row in ROWS:
-        values = [each.number_at(row.path) for each in runs]
+        values = [each.number_at(row.key) for each in runs]
         if all(each is None for each in values):
             continue
         cells = [_cell(row, each, found) for each, found in zip(runs, values, strict=True)]
         ratios = [_ratio(row, runs[0], each, found) for each, found in zip(runs[1:], values[1:], strict=True)]
-        rows.append((row.title, *map(joined, zip(cells, ["", *ratios], strict=True))))
+        rows.append((_title(row), *map(joined, zip(cells, ["", *ratios], strict=True))))
     header = ["", *(joined((swatch(each), " ", each.name, " ", badge(each))) for each in runs)]
     words = ["Whole run" if all(each.window.fell_back for each in runs) else "Steady window"]
     if len(runs) > 1:
@@ -85,7 +56,7 @@ def swatch(each: Shown) -> Markup:
 
 def window_words(each: Shown) -> str:
     window = each.window
-    return f"over {window.end_s - window.start_s:,.1f} s {_WINDOWS.get(window.kind, window.kind)}"
+    return f"over {window.end_s - window.start_s:,.1f} s {WINDOWS[window.kind]}"
 
 
 def _card(each: Shown) -> Markup:
@@ -105,16 +76,17 @@ def _card(each: Shown) -> Markup:
     return tag("article", head, tag("dl", *lines), what, class_="card", style=f"--series:{each.colour}")
 
 
-def _cell(row: Row, each: Shown, found: float | None) -> Markup:
-    """The number4, and of a measured one how far from it the truth may be."""
-    cell = tag("span", exactly(found, row.written(found)), class_="value")
-    if row.metric is None or not each.measured:
+def _cell(row: Metric, each: Shown, found: float | None) -> Markup:
+    """The number, and of a measured one how far from it the truth may be."""
+    written = _written(row)
+    cell = tag("span", exactly(found, written(found)), class_="value")
+    if not row.name or not each.measured:
         return cell
-    return joined((cell, _interval(row.metric.interval(_estimate(row.metric, each)), row.written)))
+    return joined((cell, _interval(row.interval(each.recorded.estimates[row.name]), written)))
 
 
-def _ratio(row: Row, first: Shown, each: Shown, found: float | None) -> Markup:
-    base = first.number_at(row.path)
+def _ratio(row: Metric, first: Shown, each: Shown, found: float | None) -> Markup:
+    base = first.number_at(row.key)
     if found is None or not base:
         return joined(())
     # Three digits are what is shown: a difference that they do not show is none.
@@ -122,22 +94,29 @@ def _ratio(row: Row, first: Shown, each: Shown, found: float | None) -> Markup:
     written = _times(against)
     estimate = Estimate(against)
     if first.measured or each.measured:
-        pair = (
-            (_estimate(row.metric, each), _estimate(row.metric, first)) if row.metric else (UNKNOWN, UNKNOWN)
-        )
-        estimate = ratio(*pair)
+        estimate = ratio(*(_estimate(row, run) for run in (each, first)))
     interval = estimate.interval
     # Of what was measured, only a difference that is not chance may be called one.
     sure = estimate.exact or (interval is not None and not interval.low <= 1 <= interval.high)
-    if row.better and sure and written != _times(1):
-        verdict = "better" if (against > 1) == (row.better == "more") else "worse"
+    # Of how many requests came to which end, neither more nor fewer tells which Run is better.
+    sense = None if row.key.startswith("requests.") else row.better
+    if sense and sure and written != _times(1):
+        verdict = "better" if (against > 1) == (sense == "more") else "worse"
     spoken = tag("span", f" ({verdict})", class_="spoken") if verdict else ""
     shown = tag("span", written, spoken, class_=f"ratio {verdict}".strip())
     return joined((" ", shown, _interval(interval, _times)))
 
 
-def _estimate(metric: Metric, each: Shown) -> Estimate:
-    return each.recorded.estimates[metric.name]
+def _estimate(row: Metric, each: Shown) -> Estimate:
+    return each.recorded.estimates[row.name] if row.name else UNKNOWN
+
+
+def _title(row: Metric) -> str:
+    return row.title[0].upper() + row.title[1:]
+
+
+def _written(row: Metric) -> Callable[[float | None], str]:
+    return share if row.is_share else number4
 
 
 def _interval(found: Interval | None, written: Callable[[float | None], str]) -> Markup:

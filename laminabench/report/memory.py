@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from laminabench.analysis.memory import NAMES, MemoryOverTime, memory_over_time
+from laminabench.analysis.metrics_table import BOARDS, Metric
 from laminabench.present.numbers import number4, share
 from laminabench.report.chart import Chart, axis, dotted_line, label, rounded, series
 from laminabench.report.markup import Markup, table
 from laminabench.report.shown import Shown
-from laminabench.runs.summary import number_at
 
 SLICES = 240
 # Other colours than those of systems, three to one against white and against dark, as in breakdown.py.
 COLOURS = {"kv": "#6470c4", "qkv": "#b0821c", "fc": "#1a9a8a"}
 _SECONDS = axis("seconds since the replay began", rangemode="tozero")
-
-
-def _gb(found: float | None) -> str:
-    return "-" if found is None else f"{number4(found / 1e9)} GB"
-
-
-_ROWS: tuple[tuple[str, str, Callable[[float | None], str]], ...] = (
-    ("HBM in use, mean", "hbm_share.mean", share),
-    ("HBM in use, most", "hbm_share.max", share),
-    ("KV in HBM, mean", "hbm_bytes.kv.mean", _gb),
-    ("QKV weights in HBM, mean", "hbm_bytes.qkv.mean", _gb),
-    ("FC weights in HBM, mean", "hbm_bytes.fc.mean", _gb),
-    ("LPDDR in use, mean", "lpddr_bytes.mean", _gb),
-    ("Empty in pages, both memories, mean", "wasted_bytes.mean", _gb),
-    ("Changes of mapping", "mapping_changes", number4),
-    ("Moved between the memories", "moved_bytes.total", _gb),
-    ("Moved an iteration, mean", "moved_bytes.per_iteration", _gb),
-    ("Moved an iteration, most", "moved_bytes.max", _gb),
-    ("KV copied together within a memory", "compacted_bytes.total", _gb),
-    ("Moving and copying, share of the iterations' time", "moving_share", share),
-    ("Of that, could pass while LPDDR is idle", "hideable_share", share),
-    ("HBM side busy", "hbm_busy_share", share),
-    ("LPDDR side busy", "lpddr_busy_share", share),
-)
 
 
 def memory_table(runs: Sequence[Shown]) -> list[Markup]:
@@ -47,13 +23,23 @@ def memory_table(runs: Sequence[Shown]) -> list[Markup]:
     if not known:
         return []
     rows = [
-        (title, *(written(number_at(each.recorded.summary.memory, path)) for each in known))
-        for title, path, written in _ROWS
+        (metric.title, *(_written(metric, metric.of(each.recorded.summary)) for each in known))
+        for metric in BOARDS
     ]
     header = ("", *(each.name for each in known))
     words = "Whole run" if all(each.window.fell_back for each in known) else "Steady window"
     caption = f"{words}; bytes held are of one board, bytes moved of all"
     return [table(caption, header, rows, "numbers")]
+
+
+def _written(metric: Metric, value: float | None) -> str:
+    if metric.is_share:
+        return share(value)
+    return f"{number4(value / 1e9)} GB" if metric.unit == "bytes" and value is not None else _count(value)
+
+
+def _count(value: float | None) -> str:
+    return number4(None if value is None else int(value))
 
 
 def memory_charts(runs: Sequence[Shown]) -> list[Chart]:

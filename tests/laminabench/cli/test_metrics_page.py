@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import typing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from laminabench.analysis.metrics import summarise
-from laminabench.compare.metrics import BY_NAME
+from laminabench.analysis.metrics_table import COMPARED, METRICS, documented
 from laminabench.json_safe import to_json
+from laminabench.runs.summary import Summary
 from laminabench.sim.outcome import Outcome
 from laminabench.traces.table import Trace, TraceMeta
 
@@ -66,4 +68,20 @@ def test_every_key_of_what_only_a_client_saw_is_on_the_page(
 
 
 def test_every_metric_of_a_gate_is_on_its_page() -> None:
-    assert BY_NAME.keys() - named("compare.md") == set()
+    assert COMPARED.keys() - named("compare.md") == set()
+
+
+def test_the_tables_are_those_of_the_code() -> None:
+    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    assert page.count("<!-- metrics: ") == len({metric.section for metric in METRICS} - {None})
+    # `python -m laminabench.analysis.metrics_table` writes them.
+    assert documented(page) == page
+
+
+def test_every_metric_is_a_number_of_a_summary() -> None:
+    """A key that is misspelt would read as one that is not known."""
+    for metric in METRICS:
+        kind: Any = Summary
+        for name in metric.key.replace("p99.9", "p99_9").split(".") if metric.key else ():
+            kinds = [each for each in typing.get_args(kind) or (kind,) if hasattr(each, "__struct_fields__")]
+            kind = typing.get_type_hints(kinds[0])[name]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from laminabench.analysis.estimate import Estimate
+from laminabench.analysis.metrics_table import COMPARED, SUMMARISED
 from laminabench.compare.gates import failures, parse_gate
-from laminabench.compare.metrics import BY_NAME, SUMMARISED
 from laminabench.compare.sides import Side, SideBySide, side_by_side
 from laminabench.errors import UserError
 
@@ -82,7 +82,7 @@ def test_an_unknown_metric_is_refused_with_the_known_ones() -> None:
 
 def test_an_interval_of_a_share_ends_at_1() -> None:
     near = Estimate(0.99, 0.1, 7)
-    interval = BY_NAME["token_attainment"].interval(near)
+    interval = COMPARED["token_attainment"].interval(near)
     assert interval is not None
     assert interval.high == 1.0
     assert interval.low < 0.99

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from laminabench.analysis.metrics_table import IN_GOLDENS
 from laminabench.errors import UserError
-from laminabench.regress.case_file import MEASURED_TOLERANCE, METRICS, Case, CaseFile, read_cases
+from laminabench.regress.case_file import MEASURED_TOLERANCE, Case, CaseFile, read_cases
 
 FLAGS = ("trace", "system", "model", "backend", "batches", "host-async", "num-requests", "price")
 
@@ -27,7 +28,7 @@ def test_what_a_case_leaves_out(tmp_path: Path) -> None:
     file = read(tmp_path, '[case.one]\ntrace = "t"')
     (case,) = file.cases
     assert file.goldens == tmp_path / "golden"
-    assert (case.metrics, case.measured, case.replays) == (METRICS, False, 1)
+    assert (case.metrics, case.measured, case.replays) == (IN_GOLDENS, False, 1)
     assert set(case.tolerance.values()) == {0.0}
 
 

@@ -15,9 +15,8 @@ from laminabench.regress.causes import causes
 from laminabench.regress.golden import Obtained, Value, goldens_in, read_golden, write_golden
 from laminabench.regress.junit import write_junit
 from laminabench.regress.markdown import write_markdown
-from laminabench.regress.senses import direction
 from laminabench.regress.told import lines
-from laminabench.regress.verdict import Verdict, judge, stale
+from laminabench.regress.verdict import Verdict, direction, judge, stale
 
 FACTS: dict[str, Any] = {
     "backend": "modelled",
