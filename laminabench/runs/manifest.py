@@ -7,7 +7,6 @@ import platform
 import shlex
 import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
@@ -187,7 +186,7 @@ def manifest(
         command=shlex.join(command),
         request=request,
         seed=seed,
-        trace=TraceFacts(**{**asdict(trace.meta), "requests": len(trace)}),
+        trace=TraceFacts(**{**msgspec.structs.asdict(trace.meta), "requests": len(trace)}),
         transforms=json_safe(transforms),
         workload=msgspec.convert(json_safe(workload), WorkloadFacts),
         system=system,

@@ -77,20 +77,21 @@ class PreparedVllm:
                 progress=lambda requests, tokens: progress(requests, len(trace), tokens),
                 started=lambda: listener.detail("vLLM is ready"),
             )
-        heard, outcome = ended.heard, ended.heard.outcome()
+        received, outcome = ended.received, ended.received.outcome()
         summary = summary_of(outcome, trace, workload, setup.deployment)
-        if heard.recomputed:
+        if received.recomputed:
             listener.note(
-                f"vLLM preempted {summary.preemptions:,} times and computed {heard.recomputed:,} tokens again"
+                f"vLLM preempted {summary.preemptions:,} times and computed {received.recomputed:,} "
+                "tokens again"
             )
-        partial: Partial | None = None if ended.why is None else Partial(why=ended.why, at_s=heard.at_s)
+        partial: Partial | None = None if ended.why is None else Partial(why=ended.why, at_s=received.at_s)
         return Replayed(
             outcome,
             _facts(setup, environment, ended),
             summary,
             beside={"vllm.log": ended.log},
             partial=partial,
-            why_rejected=heard.why_refused,
+            why_rejected=received.why_refused,
             problem=_ended_early(partial, summary, len(trace), kept=not self.request.no_out),
             tail=_tail(ended.log) if partial else "",
         )
@@ -142,8 +143,8 @@ def _tail(log: bytes) -> str:
 
 def _facts(setup: VllmSetup, environment: Environment, ended: Ended) -> dict[str, Any]:
     """What a reader should know; first what all replays tell, then what vLLM said it runs with."""
-    heard, done = ended.heard, ended.heard.done or {}
-    ready = heard.ready or {}
+    received, done = ended.received, ended.received.done or {}
+    ready = received.ready or {}
     return {
         "model_workers": setup.workers,
         "attention_workers": 0,
@@ -158,9 +159,9 @@ def _facts(setup: VllmSetup, environment: Environment, ended: Ended) -> dict[str
         "cores": ended.cores if setup.kind == "cpu" else None,
         "verified_on_hardware": setup.kind == "cpu",
         "environment": environment.describe(),
-        "vllm": heard.ready,
+        "vllm": received.ready,
         # Of what is not stripped out: requests that were preempted are really computed again.
-        "recomputed_tokens": heard.recomputed,
+        "recomputed_tokens": received.recomputed,
         "vllm_preemptions": done.get("preemptions"),
         "prefill_verified_steps": done.get("steps"),
     }
