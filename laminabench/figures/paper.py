@@ -88,12 +88,9 @@ def find(names: tuple[str, ...]) -> tuple[str, ...]:
 def figure(name: str) -> PaperFigure:
     """The module of that name."""
     paper, _, short = name.rpartition("-")
-    package = f"laminabench.figures.papers.{paper or 'v2'}"
-    if name in ONE_MODEL:
-        from laminabench.figures.papers.h2m2.one_model import FIGURES
-
-        return FIGURES[name]
-    return cast("PaperFigure", importlib.import_module(f"{package}.{short}"))
+    module = "one_model" if name in ONE_MODEL else short
+    found = importlib.import_module(f"laminabench.figures.papers.{paper or 'v2'}.{module}")
+    return cast("PaperFigure", found.FIGURES[name] if name in ONE_MODEL else found)
 
 
 def write(ground: Ground, asked: tuple[str, Path]) -> Written:

@@ -13,8 +13,8 @@ from laminabench.traces.table import Trace
 LEFT_OUT = 0.01
 
 
-class Sack:
-    """The most value that things of some weight have together, if one may be cut (fractional knapsack)."""
+class FractionalKnapsack:
+    """The most value that things of some weight have together, where one may be cut."""
 
     def __init__(self, weight: Float64, value: Float64) -> None:
         order = np.argsort(-value / weight, kind="stable")
@@ -42,12 +42,12 @@ class Demand:
     charge_sums: Float64  # from the largest down
     smallest_sums: Float64  # from the smallest up
     # Of requests whose charges add up to so much: what they lack at most.
-    missing_tokens: Sack
-    missing_charged: Sack
+    missing_tokens: FractionalKnapsack
+    missing_charged: FractionalKnapsack
     late: tuple[float, float]  # tokens and charged of the hundredth of requests that have the most of each
     last_tokens: float  # of requests that come so late that they may still wait when the last one comes
-    dense_charged: Sack  # beyond the mean, to bound a mean that they are missing from
-    dense_read: Sack
+    dense_charged: FractionalKnapsack  # beyond the mean, to bound a mean that they are missing from
+    dense_read: FractionalKnapsack
 
     def can_run(self, capacity: float) -> int:
         """Requests that so much memory can ever hold at once."""
@@ -61,7 +61,7 @@ class Demand:
         """The same of the KV tokens that a token reads."""
         return self._mean(self.read, self.dense_read, capacity, self.shortest_mean[1])
 
-    def _mean(self, total: float, dense: Sack, capacity: float, least: float) -> float:
+    def _mean(self, total: float, dense: FractionalKnapsack, capacity: float, least: float) -> float:
         done = self.tokens - self.missing_tokens.most(capacity)
         return least if done <= 0 else max(least, total / self.tokens - dense.most(capacity) / done)
 
@@ -107,13 +107,13 @@ def demand_of(trace: Trace, block_tokens: int, waiting_s: float = 0.0) -> Demand
         by_charge=(charge[down], _sums(output[down]), _sums(charged[down])),
         charge_sums=_sums(charge[down]),
         smallest_sums=np.cumsum(charge[down][::-1]),
-        missing_tokens=Sack(charge, output),
-        missing_charged=Sack(charge, charged),
+        missing_tokens=FractionalKnapsack(charge, output),
+        missing_charged=FractionalKnapsack(charge, charged),
         late=(_largest(output), _largest(charged)),
         last_tokens=float(output[trace.arrival_s > trace.arrival_s[-1] - waiting_s].sum()),
-        dense_charged=Sack(charge, output * np.maximum(charge - charged.sum() / tokens, 0)),
+        dense_charged=FractionalKnapsack(charge, output * np.maximum(charge - charged.sum() / tokens, 0)),
         # Of a request's tokens the last ones are missing, which read nearly all of what is charged.
-        dense_read=Sack(charge, output * np.maximum(charge - read.sum() / tokens, 0)),
+        dense_read=FractionalKnapsack(charge, output * np.maximum(charge - read.sum() / tokens, 0)),
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.errors import UserError
 from laminabench.plan.candidate import Candidate
-from laminabench.plan.demand import Sack, demand_of
+from laminabench.plan.demand import FractionalKnapsack, demand_of
 from laminabench.plan.front import front, nearest, winner
 from laminabench.plan.measure import Point, cluster, measure
 from laminabench.plan.prices import repriced
@@ -98,7 +98,7 @@ def test_without_second_tokens_there_is_nothing_to_plan_for(draw_trace: Any, ask
 
 
 def test_a_sack_may_cut_one_thing() -> None:
-    sack = Sack(weight=np.array([4.0, 2, 1]), value=np.array([4.0, 6, 1]))
+    sack = FractionalKnapsack(weight=np.array([4.0, 2, 1]), value=np.array([4.0, 6, 1]))
     assert [sack.most(weight) for weight in (0, 1, 2, 3, 100)] == [0, 3, 6, 7, 11]
 
 
