@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from laminabench.cli.compare_options import compare_options, require_together
+from laminabench.cli.comparing.options import compare_options, require_together
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.traces.options import TraceOptions, trace_options
 from laminabench.errors import CheckFailedError
 
 if TYPE_CHECKING:
-    from laminabench.cli.compare_answers import Answer
+    from laminabench.cli.comparing.answers import Answer
 
 
 @click.command()
@@ -49,9 +49,9 @@ class _Call:
 
     def run(self) -> None:
         """Compare, print, write, judge."""
-        from laminabench.cli.compare_text import print_sheets, write_markdown
         from laminabench.compare.gates import failures, parse_gate
         from laminabench.figures.drawn import check_target
+        from laminabench.present.sheets import print_sheets, write_markdown
         from laminabench.runs.replace import require_writable
 
         gates = [parse_gate(text) for text in self.flags["fail_on"]]
@@ -84,12 +84,12 @@ class _Call:
 
     def answer(self) -> Answer:
         """What the flags ask to be compared."""
-        from laminabench.cli.compare_answers import of_runs, of_systems
+        from laminabench.cli.comparing.answers import of_runs, of_systems
 
         runs: tuple[Path, ...] = self.flags["runs"]
         require_together(compare, self.given, self.flags)
         if self.flags["live"]:
-            from laminabench.cli.compare_live import of_live
+            from laminabench.cli.comparing.live import of_live
 
             return of_live(self.flags, self.given, self.options, self.out)
         return of_runs(self.flags, self.out) if runs else of_systems(self.flags, self.options, self.out)

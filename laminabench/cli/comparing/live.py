@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from laminabench.cli.compare_answers import OfRuns
+from laminabench.cli.comparing.answers import OfRuns
 from laminabench.cli.output import Output
 from laminabench.cli.replay import Call, free_directory, replay
 from laminabench.cli.replay_flags import NOT_OF_MANY
