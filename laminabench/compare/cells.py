@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import assumed_amounts, kinds_of_prices
@@ -16,6 +15,7 @@ from laminabench.compare.holding import longest_held, without_longer
 from laminabench.compare.sides import Side, SideBySide, modelled_estimates, side_by_side
 from laminabench.compare.spec import ComparisonSpec, Equal, held_in, on_boards, price_of
 from laminabench.errors import UserError
+from laminabench.json_safe import Json
 from laminabench.replay import replay
 from laminabench.runs.summary import Summary
 from laminabench.spread import spread
@@ -110,7 +110,7 @@ class Cell:
         ]
         return side_by_side(sides, list(self.summaries).index(base), self.slo_tbt_ms)
 
-    def row(self, base: str) -> dict[str, Any]:
+    def row(self, base: str) -> dict[str, Json]:
         """For --json."""
         others = [name for name in self.summaries if name != base]
         batch = self.mean_batch

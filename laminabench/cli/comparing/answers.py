@@ -21,6 +21,7 @@ from laminabench.compare.rounds import compare_runs
 from laminabench.compare.sides import SideBySide
 from laminabench.compare.spec import ComparisonSpec, Equal
 from laminabench.errors import UserError
+from laminabench.json_safe import Json
 from laminabench.present.compare import sheet_of_cell, sheet_of_runs, sheets_of_grid
 from laminabench.present.sheets import Sheet
 from laminabench.replay import Workload
@@ -41,7 +42,7 @@ class Answer(Protocol):
     def comparisons(self) -> Iterator[tuple[str, SideBySide]]:
         """Each with where it is from, for the end of a sentence."""
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Json]:
         """For --json."""
 
     @property
@@ -65,7 +66,7 @@ class OfRuns:
     def comparisons(self) -> Iterator[tuple[str, SideBySide]]:
         yield "", self.compared
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Json]:
         return {**self.compared.describe(), "notes": self.notes}
 
     def sheets(self) -> list[Sheet]:
@@ -90,7 +91,7 @@ class OfSystems:
         for cell in self.cells:
             yield f" ({cell.model} on {cell.trace}, {cell.costs})", cell.sides(self.base)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Json]:
         equal = self.spec.equal
         tolerance = None if equal is None else {"tolerance": equal.tolerance}
         return {
