@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.deployment import Deployment, parse_deployment
@@ -13,6 +13,7 @@ from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, device
 from laminabench.catalog.names import pick
 from laminabench.catalog.network import parse_network
+from laminabench.cli.comparing.options import CompareFlags
 from laminabench.cli.hardware import priced_devices
 from laminabench.cli.output import Output
 from laminabench.cli.traces.options import TraceOptions
@@ -117,7 +118,7 @@ class OfSystems:
         draw_cells(self.cells, target)
 
 
-def of_runs(flags: dict[str, Any], out: Output) -> OfRuns:
+def of_runs(flags: CompareFlags, out: Output) -> OfRuns:
     """The Runs of the command line."""
     runs: tuple[Path, ...] = flags["runs"]
     if len(runs) < 2:
@@ -138,7 +139,7 @@ def of_runs(flags: dict[str, Any], out: Output) -> OfRuns:
     return OfRuns(compared, doubts)
 
 
-def of_systems(flags: dict[str, Any], options: TraceOptions, out: Output) -> OfSystems:
+def of_systems(flags: CompareFlags, options: TraceOptions, out: Output) -> OfSystems:
     """The systems of the command line, replayed on everything that it names."""
     systems = tuple(pick("system", name, dict.fromkeys(MODULES)) or name for name in _names(flags["systems"]))
     if len(systems) < 2:
@@ -169,7 +170,7 @@ def _require_names_apart(flag: str, names: list[str]) -> None:
         )
 
 
-def _terms(flags: dict[str, Any], systems: tuple[str, ...]) -> ComparisonSpec:
+def _terms(flags: CompareFlags, systems: tuple[str, ...]) -> ComparisonSpec:
     basis = flags["price_basis"]
     if basis is None and "lamina-v1" in systems:
         basis = "purchase"  # v1's cheap devices are not for rent, and prices of two kinds cannot be compared
@@ -194,7 +195,7 @@ def _terms(flags: dict[str, Any], systems: tuple[str, ...]) -> ComparisonSpec:
     )
 
 
-def _equal(flags: dict[str, Any], kinds: tuple[Device, ...]) -> Equal | None:
+def _equal(flags: CompareFlags, kinds: tuple[Device, ...]) -> Equal | None:
     if not flags["equal_cost"] and not flags["equal_power"]:
         return None
     return Equal(flags["tolerance"], kinds, "cost" if flags["equal_cost"] else "power")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 from click.core import ParameterSource
 
-from laminabench.cli.comparing.options import compare_options, require_together
+from laminabench.cli.comparing.options import CompareFlags, compare_options, require_together
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.traces.options import TraceOptions, trace_options
 from laminabench.errors import CheckFailedError
@@ -44,7 +44,9 @@ def compare(**flags: Any) -> None:
 class _Call:
     """The flags of one call, and the steps from them to an exit code."""
 
-    def __init__(self, given: set[str], *, out: Output, workload: TraceOptions, **flags: Any) -> None:
+    def __init__(
+        self, given: set[str], *, out: Output, workload: TraceOptions, **flags: Unpack[CompareFlags]
+    ) -> None:
         self.given, self.out, self.options, self.flags = given, out, workload, flags
 
     def run(self) -> None:
