@@ -7,8 +7,10 @@ wheel=$root/build/check-wheel
 packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
 rm -rf "$wheel"
+# What `make setup` has compiled is not compiled again.
 PATH="$root/$1/bin:$PATH" "$python" -m pip --disable-pip-version-check --quiet wheel --no-build-isolation --no-deps \
-  --wheel-dir "$wheel" .
+  --config-settings=build-dir='build/editable-{cache_tag}' \
+  --config-settings=cmake.define.LAMINA_WERROR="${LAMINA_WERROR:-OFF}" --wheel-dir "$wheel" .
 "$python" -m zipfile -e "$wheel"/laminabench-*.whl "$wheel/site"
 
 found=$(cd "$wheel/site" && set -- * && echo "$#: $*")

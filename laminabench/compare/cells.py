@@ -19,7 +19,7 @@ from laminabench.json_safe import Json
 from laminabench.replay import replay
 from laminabench.runs.summary import Summary
 from laminabench.spread import spread
-from laminabench.systems.setup import Setup
+from laminabench.systems.modelled.setup import Setup
 from laminabench.traces.table import Trace
 
 PAIR = ("vllm", "lamina")
