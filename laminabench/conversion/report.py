@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from lamina.convert import Conversion, ConversionError, convert, describe
-from lamina.convert.describe import ModelFacts, SliceFacts, transfer
+from lamina.convert.describe import ConversionOverview, SliceFacts, transfer
 from laminabench.catalog.to_hf_config import ASSUMED
 from laminabench.conversion.products import ELEMENT_BYTES, PartProducts, products_of
 from laminabench.conversion.source import ModelSource
@@ -50,7 +50,7 @@ class SliceReport(SliceFacts):
     products: list[PartProducts]
 
 
-class ConversionReport(ModelFacts):
+class ConversionReport(ConversionOverview):
     """A model's conversion as `laminabench convert --json` prints it."""
 
     model: str

@@ -92,9 +92,10 @@ def _locked(path: Path) -> Iterator[IO[bytes]]:
             # Unbuffered: a full disk is noticed by the write that meets it, not when the file is closed.
             part = path.open("ab+", buffering=0)
             fcntl.flock(part, fcntl.LOCK_EX)
-            # The one who held the lock renamed it to the finished file: that is not our partial file.
-            if path.exists() and path.stat().st_ino == os.fstat(part.fileno()).st_ino:
-                break
+            # The one who held the lock may have renamed it to the finished file, or be about to.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(path.stat(), os.fstat(part.fileno())):
+                    break
             part.close()
     except OSError as error:
         raise DownloadError(

@@ -28,14 +28,7 @@ from torch import Tensor, nn
 from torch.export import Dim, export
 
 from lamina.convert.bind import BoundSlice
-from lamina.convert.codegen import (
-    Code,
-    describe_spec,
-    name_tuple,
-    piece_source,
-    return_line,
-    signature_lines,
-)
+from lamina.convert.codegen import Code, describe_spec, name_tuple, piece_source, return_line, signature_lines
 from lamina.convert.errors import ConversionError, in_short
 from lamina.convert.program import Name
 from lamina.convert.slices import SliceClass

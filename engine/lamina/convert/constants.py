@@ -50,12 +50,7 @@ class Computed:
 Constant = Parameter | Literal | Computed
 
 
-def constants_of(
-    traced: Traced,
-    constant: set[fx.Node],
-    model: PreTrainedModel,
-    label: str,
-) -> dict[Name, Constant]:
+def constants_of(traced: Traced, constant: set[fx.Node], model: PreTrainedModel) -> dict[Name, Constant]:
     """Every constant of the graph by its node's name."""
     result: dict[Name, Constant] = {}
     aliases = _aliases(model)
@@ -71,7 +66,7 @@ def constants_of(
             assert tensor is not None
             result[name] = Parameter(target, aliases.get(target, ()), tuple(tensor.shape), tensor.dtype)
         elif node in traced.buffers:
-            result[name] = Literal(traced.buffers[node], _restored(model, traced.buffers[node], label))
+            result[name] = Literal(traced.buffers[node], _restored(model, traced.buffers[node]))
         elif node in traced.literals:
             result[name] = Literal(node.name, traced.literals[node])
         else:
@@ -116,7 +111,7 @@ def _aliases(model: PreTrainedModel) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _restored(model: PreTrainedModel, name: str, label: str) -> Tensor:
+def _restored(model: PreTrainedModel, name: str) -> Tensor:
     """A buffer that no checkpoint holds, made as the model makes it: from its config."""
     path, _, attribute = name.rpartition(".")
     module = model.get_submodule(path)
@@ -136,7 +131,7 @@ def _restored(model: PreTrainedModel, name: str, label: str) -> Tensor:
     if bool(unset.any()):
         raise ConversionError(
             "convert-buffer-unknown",
-            f"{label}: the buffer {name} is in no checkpoint and does not follow from the config",
+            f"the buffer {name} is in no checkpoint and does not follow from the config",
         )
     copy: Tensor = restored.clone()
     return copy

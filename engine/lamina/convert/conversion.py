@@ -12,7 +12,7 @@ from torch import fx
 from transformers import PreTrainedModel
 
 from lamina.convert.constants import constants_of, tables_in
-from lamina.convert.errors import ConversionError
+from lamina.convert.errors import ConversionError, named
 from lamina.convert.fused import split_fused
 from lamina.convert.normalise import normalise
 from lamina.convert.partition import partition
@@ -71,10 +71,10 @@ def convert(model_or_path: object, dtype: torch.dtype | str | None = None, rope:
             "convert-rope-mode", f"there is no rope mode {rope!r}; choose carry or recompute"
         )
     source = open_source(model_or_path, dtype)
-    with _one_at_a_time:
+    with named(source.label), _one_at_a_time:
         cut = _cut(source, rope)
-    if source.model is not None:
-        check_tables(source.model, cut.tables, source.label)
+        if source.model is not None:
+            check_tables(source.model, cut.tables)
     return Conversion(
         **vars(cut),
         vocab_size=source.config.vocab_size,
@@ -112,18 +112,18 @@ def _cut_anew(
 ) -> SlicedModel:
     if architecture not in _graph:
         _graph.clear()
-        traced = trace(model, source.label)
-        logits = normalise(traced, source.label)
+        traced = trace(model)
+        logits = normalise(traced)
         _check_logits(logits, source)
         split_fused(traced.graph)
         _graph[architecture] = traced, logits
     traced, logits = _graph[architecture]
-    parts = partition(traced, rope, source.label)
+    parts = partition(traced, rope)
     slices, classes = slices_of(traced, logits, parts)
     for cut, before in zip(parts.cut_bytes, slices, strict=False):
         # The context that is handed on is exactly the cut that was paid for.
         assert cut == sum(value.bytes for value in before.carried)
-    constants = constants_of(traced, parts.constant, model, source.label)
+    constants = constants_of(traced, parts.constant, model)
     return SlicedModel(
         slices=slices,
         classes=classes,
@@ -140,7 +140,7 @@ def _check_logits(node: fx.Node, source: Source) -> None:
         shape = "no tensor" if spec is None else f"of shape {list(spec.dims)}"
         raise ConversionError(
             "convert-no-logits",
-            f"{source.label}: its output is {shape}, not one logit for each of {wanted[1]} tokens; give the "
+            f"its output is {shape}, not one logit for each of {wanted[1]} tokens; give the "
             "causal language model",
         )
 

@@ -105,7 +105,7 @@ class TransferFacts(TypedDict):
     agrees: bool
 
 
-class ModelFacts(TypedDict):
+class ConversionOverview(TypedDict):
     """A conversion but for its slices."""
 
     model_type: str
@@ -119,7 +119,7 @@ class ModelFacts(TypedDict):
     classes: list[ClassFacts]
 
 
-class ConversionFacts(ModelFacts):
+class ConversionFacts(ConversionOverview):
     """A whole conversion."""
 
     slices: list[SliceFacts]

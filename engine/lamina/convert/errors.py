@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from lamina.errors import CodedError
 
 
 class ConversionError(CodedError, ValueError):
     """The model cannot be converted; the message is one sentence that names what and why."""
+
+
+@contextmanager
+def named(label: str) -> Iterator[None]:
+    """Put what is converted in front of the errors that are raised in here."""
+    try:
+        yield
+    except ConversionError as error:
+        raise ConversionError(error.code, f"{label}: {error}") from error
 
 
 def in_short(error: BaseException) -> str:

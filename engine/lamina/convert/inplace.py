@@ -22,7 +22,7 @@ _FRESH = frozenset(
 )
 
 
-def make_pure(node: fx.Node, label: str) -> None:
+def make_pure(node: fx.Node) -> None:
     """Let later readers of the changed tensor read the pure operator's result instead."""
     target = node.target
     assert isinstance(target, torch._ops.OpOverload)
@@ -30,18 +30,15 @@ def make_pure(node: fx.Node, label: str) -> None:
     name = target._schema.name.partition("::")[2]
     pure = _pure(target, name)
     if pure is None or not isinstance(changed, fx.Node) or not _owns_its_memory(changed):
-        raise ConversionError(
-            "convert-writes-in-place", f"{label}: it writes into a tensor in place ({name})"
-        )
+        raise ConversionError("convert-writes-in-place", f"it writes into a tensor in place ({name})")
     later = [user for user in changed.users if user is not node and node < user]
     if any(_may_alias(user) for user in changed.users if user is not node and user not in later):
         raise ConversionError(
-            "convert-writes-under-view", f"{label}: it writes into a tensor of which it keeps a view ({name})"
+            "convert-writes-under-view", f"it writes into a tensor of which it keeps a view ({name})"
         )
     if not _keeps_its_type(node, pure, changed):
         raise ConversionError(
-            "convert-writes-other-type",
-            f"{label}: it writes numbers of another type or shape in place ({name})",
+            "convert-writes-other-type", f"it writes numbers of another type or shape in place ({name})"
         )
     for user in later:
         user.replace_input_with(changed, node)

@@ -32,7 +32,7 @@ _UNKNOWN_SIZE = re.compile(r"\bu\d+\b")
 _RESHAPES = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default)
 
 
-def normalise(traced: Traced, label: str) -> fx.Node:
+def normalise(traced: Traced) -> fx.Node:
     """Rewrite the graph in place and return the logits' node; a ConversionError names what it cannot be."""
     graph = traced.graph
     for node in graph.nodes:
@@ -42,9 +42,9 @@ def normalise(traced: Traced, label: str) -> fx.Node:
         if op_name(node) in _CHECKS:
             graph.erase_node(node)
             continue
-        _refuse(node, label)
+        _refuse(node)
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
-            make_pure(node, label)
+            make_pure(node)
     batch = _batch_size(traced)
     seen: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
@@ -59,15 +59,14 @@ def normalise(traced: Traced, label: str) -> fx.Node:
     logits = graph.output_node().args[0][0]  # type: ignore[index]
     assert isinstance(logits, fx.Node)
     _erase_unused(graph)
-    _refuse_mixing(graph, label)
+    _refuse_mixing(graph)
     if any(
         CACHED <= number <= CACHED + 1
         for node in graph.nodes
         for number in _numbers((node.args, node.kwargs))
     ):
         raise ConversionError(
-            "convert-depends-on-length",
-            f"{label}: what it computes depends on how long the cache is, beyond attention",
+            "convert-depends-on-length", "what it computes depends on how long the cache is, beyond attention"
         )
     return logits
 
@@ -87,20 +86,20 @@ def _batch_size(traced: Traced) -> fx.Node:
     return node
 
 
-def _refuse(node: fx.Node, label: str) -> None:
+def _refuse(node: fx.Node) -> None:
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         if torch.Tag.nondeterministic_seeded in target.tags and not _inactive_dropout(node):
             raise ConversionError(
-                "convert-random", f"{label}: it draws random numbers ({op_name(node)}) while decoding"
+                "convert-random", f"it draws random numbers ({op_name(node)}) while decoding"
             )
         spec = spec_of(node)
         if spec is not None and any(_UNKNOWN_SIZE.search(str(dim)) for dim in spec.dims):
             raise ConversionError(
-                "convert-sizes-depend-on-values", f"{label}: {op_name(node)} makes sizes depend on values"
+                "convert-sizes-depend-on-values", f"{op_name(node)} makes sizes depend on values"
             )
     elif not callable(target):
-        raise ConversionError("convert-not-operator", f"{label}: {node.name} is not an operator")
+        raise ConversionError("convert-not-operator", f"{node.name} is not an operator")
 
 
 def _inactive_dropout(node: fx.Node) -> bool:
@@ -216,7 +215,7 @@ def _erase_unused(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _refuse_mixing(graph: fx.Graph, label: str) -> None:
+def _refuse_mixing(graph: fx.Graph) -> None:
     """Raise a ConversionError if numbers of different requests are added, sorted or normalised together.
 
     Whole numbers may be: experts are handed their tokens by sorting and counting the experts' indices.
@@ -229,7 +228,7 @@ def _refuse_mixing(graph: fx.Graph, label: str) -> None:
         if name in _REDUCTIONS and _over_batch(node, target):
             raise ConversionError(
                 "convert-mixes-requests",
-                f"{label}: it computes over all requests of a batch ({name}), so a request's output would "
+                f"it computes over all requests of a batch ({name}), so a request's output would "
                 "depend on its neighbours",
             )
 

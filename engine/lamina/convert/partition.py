@@ -42,7 +42,7 @@ def levels_of(graph: fx.Graph) -> dict[fx.Node, int]:
     return levels
 
 
-def partition(traced: Traced, rope: str, label: str) -> Partition:
+def partition(traced: Traced, rope: str) -> Partition:
     """Cut the graph at every attention operator."""
     levels = levels_of(traced.graph)
     constant, repeated = _classify(traced, rope)
@@ -50,8 +50,7 @@ def partition(traced: Traced, rope: str, label: str) -> Partition:
     for layer, node in enumerate(attentions):
         if max(levels[argument] for argument in node.all_input_nodes) != layer or node.args[3] != layer:
             raise ConversionError(
-                "convert-attention-order",
-                f"{label}: attention {layer} does not follow from the one before it",
+                "convert-attention-order", f"attention {layer} does not follow from the one before it"
             )
     waiting: list[list[fx.Node]] = [[] for _ in range(len(attentions) + 1)]
     for node in traced.graph.nodes:

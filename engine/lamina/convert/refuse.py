@@ -25,79 +25,77 @@ _SHIFTED_POSITIONS = frozenset(
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation_function")
 
 
-def refuse_config(config: Any, label: str) -> None:
+def refuse_config(config: Any) -> None:
     """Raise a ConversionError if `config` describes something that cannot be split."""
     if getattr(config, "quantization_config", None) is not None:
         raise ConversionError(
-            "convert-quantised", f"{label}: quantised weights cannot be split; use the original model"
+            "convert-quantised", "quantised weights cannot be split; use the original model"
         )
     if getattr(config, "is_encoder_decoder", False) or getattr(config, "add_cross_attention", False):
         raise ConversionError(
             "convert-encoder-decoder",
-            f"{label}: an encoder-decoder has two kinds of attention; only decoders are split",
+            "an encoder-decoder has two kinds of attention; only decoders are split",
         )
     if config.get_text_config() is not config:
         raise ConversionError(
             "convert-modalities",
-            f"{label}: a model of several modalities; convert the config of its text model instead",
+            "a model of several modalities; convert the config of its text model instead",
         )
     if getattr(config, "alibi", False) or config.model_type in {"bloom", "mpt"}:
         raise ConversionError(
             "convert-alibi",
-            f"{label}: its attention is biased by distance (ALiBi), which attention workers do not compute",
+            "its attention is biased by distance (ALiBi), which attention workers do not compute",
         )
     if getattr(config, "is_causal", True) is False or getattr(config, "use_bidirectional_attention", False):
         raise ConversionError(
-            "convert-not-causal",
-            f"{label}: its attention is not causal, so there is no KV cache to move away",
+            "convert-not-causal", "its attention is not causal, so there is no KV cache to move away"
         )
     if isinstance(getattr(config, "num_kv_shared_layers", None), int) and config.num_kv_shared_layers > 0:
         raise ConversionError(
-            "convert-shared-keys", f"{label}: some of its layers attend to another layer's keys (KV sharing)"
+            "convert-shared-keys", "some of its layers attend to another layer's keys (KV sharing)"
         )
     if config.model_type in _SHIFTED_POSITIONS:
         raise ConversionError(
             "convert-shifted-positions",
-            f"{label}: {config.model_type} counts positions from its padding token's number on, not from 0 "
+            f"{config.model_type} counts positions from its padding token's number on, not from 0 "
             "as the workers here do",
         )
-    _refuse_rope(config, label)
-    _refuse_numbers(config, label)
+    _refuse_rope(config)
+    _refuse_numbers(config)
 
 
-def _refuse_rope(config: Any, label: str) -> None:
+def _refuse_rope(config: Any) -> None:
     for rope in _rope_types(getattr(config, "rope_parameters", None)):
         if rope in _LENGTH_ROPE:
             raise ConversionError(
                 "convert-rope-depends-on-batch",
-                f"{label}: RoPE of type {rope!r} depends on the longest request of a batch, so a request's "
+                f"RoPE of type {rope!r} depends on the longest request of a batch, so a request's "
                 f"output would depend on its neighbours; types that work: {', '.join(sorted(FIXED_ROPE))}",
             )
         if rope not in FIXED_ROPE:
             raise ConversionError(
                 "convert-rope-unknown",
-                f"{label}: RoPE of type {rope!r} is not known here; types that work: "
-                f"{', '.join(sorted(FIXED_ROPE))}",
+                f"RoPE of type {rope!r} is not known here; types that work: {', '.join(sorted(FIXED_ROPE))}",
             )
 
 
-def _refuse_numbers(config: Any, label: str) -> None:
+def _refuse_numbers(config: Any) -> None:
     for needed in ("num_hidden_layers", "vocab_size", "max_position_embeddings"):
         if not isinstance(getattr(config, needed, None), int):
             raise ConversionError(
                 "convert-config-incomplete",
-                f"{label}: its config does not say {needed}; is it a causal language model?",
+                f"its config does not say {needed}; is it a causal language model?",
             )
     if config.num_hidden_layers < 1:
         raise ConversionError(
-            "convert-no-layers", f"{label}: {config.num_hidden_layers} layers leave nothing to split"
+            "convert-no-layers", f"{config.num_hidden_layers} layers leave nothing to split"
         )
     for given in _ACTIVATIONS:
         name = getattr(config, given, None)
         if isinstance(name, str) and name not in ACT2FN:
             raise ConversionError(
                 "convert-activation-unknown",
-                f"{label}: transformers knows no activation {name!r} ({given}); correct it",
+                f"transformers knows no activation {name!r} ({given}); correct it",
             )
 
 

@@ -212,12 +212,7 @@ class _Builder:
         self._names[node] = name
 
     def _append(
-        self,
-        name: Name,
-        op: Any,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        spec: Spec | None,
+        self, name: Name, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], spec: Spec | None
     ) -> None:
         self._code.append(Instruction(name, op, args, kwargs, spec))
         if spec is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from lamina.convert.errors import ConversionError, in_short
+from lamina.convert.errors import ConversionError, in_short, named
 from lamina.convert.refuse import refuse_config
 from lamina.convert.unmodified import check_unmodified
 
@@ -39,17 +39,20 @@ class Source:
 
 def open_source(source: object, wanted: torch.dtype | str | None) -> Source:
     """Read what `source` says about the architecture; a ConversionError gives what is wrong with it."""
-    dtype = None if wanted is None else _checked_dtype(wanted, "convert()")
-    if isinstance(source, PreTrainedModel):
-        return _from_model(source, dtype)
-    if isinstance(source, PreTrainedConfig):
-        config = copy.deepcopy(source)
-        return _from_config(
-            config, type(source).__name__, dtype, _token_ids(getattr(config, "eos_token_id", None))
-        )
+    with named("convert()"):
+        dtype = None if wanted is None else _checked_dtype(wanted)
     if isinstance(source, (str, Path)):
-        return _from_path(Path(source).expanduser(), dtype)
+        path = Path(source).expanduser()
+        file = path / "config.json" if path.is_dir() else path
+        with named(str(file)):
+            return _from_file(file, dtype)
     kind = type(source).__name__
+    with named(kind):
+        if isinstance(source, PreTrainedModel):
+            return _from_model(source, dtype)
+        if isinstance(source, PreTrainedConfig):
+            config = copy.deepcopy(source)
+            return _from_config(config, kind, dtype, _token_ids(getattr(config, "eos_token_id", None)))
     raise ConversionError(
         "convert-source-kind",
         f"cannot convert {'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}: give a model folder, a "
@@ -63,7 +66,7 @@ def build_on_meta(source: Source) -> PreTrainedModel:
     if source.experts != "batched_mm" and not _can_group(model):
         model = _build(source, "batched_mm")
     if source.model is not None:
-        check_unmodified(source.model, model, source.label)
+        check_unmodified(source.model, model)
     return model
 
 
@@ -85,11 +88,11 @@ def _build(source: Source, experts: str | None) -> PreTrainedModel:
         ):  # a table of attention classes of its own
             raise ConversionError(
                 "convert-attention-hidden",
-                f"{source.label}: its attention does not go through transformers' attention interface, so it "
+                "its attention does not go through transformers' attention interface, so it "
                 "cannot be cut out",
             ) from error
         raise ConversionError(
-            "convert-unbuildable", f"{source.label}: transformers cannot build this model: {in_short(error)}"
+            "convert-unbuildable", f"transformers cannot build this model: {in_short(error)}"
         ) from error
     model.train(False)
     return model
@@ -108,7 +111,7 @@ def _can_group(model: PreTrainedModel) -> bool:
 def _from_model(model: PreTrainedModel, dtype: torch.dtype | None) -> Source:
     config = copy.deepcopy(model.config)
     label = type(model).__name__
-    refuse_config(config, label)
+    refuse_config(config)
     generation = getattr(model, "generation_config", None)
     eos = _token_ids((generation or config).eos_token_id)
     experts = config._experts_implementation
@@ -117,7 +120,7 @@ def _from_model(model: PreTrainedModel, dtype: torch.dtype | None) -> Source:
         config=config,
         model_class=type(model),
         # What the weights are; a config may still say what the checkpoint on disk was.
-        dtype=dtype or _checked_dtype(model.dtype, label),
+        dtype=dtype or _checked_dtype(model.dtype),
         experts=experts if experts in _BATCHED_EXPERTS else None,
         eos_token_ids=tuple(dict.fromkeys(eos)),
         model=model,
@@ -125,48 +128,43 @@ def _from_model(model: PreTrainedModel, dtype: torch.dtype | None) -> Source:
 
 
 def _from_config(config: Any, label: str, dtype: torch.dtype | None, eos: tuple[int, ...]) -> Source:
-    refuse_config(config, label)
+    refuse_config(config)
     return Source(
         label=label,
         config=config,
         model_class=None,
-        dtype=dtype or _checked_dtype(config.dtype or torch.bfloat16, label),
+        dtype=dtype or _checked_dtype(config.dtype or torch.bfloat16),
         experts=None,
         eos_token_ids=eos,
         model=None,
     )
 
 
-def _from_path(path: Path, dtype: torch.dtype | None) -> Source:
-    file = path / "config.json" if path.is_dir() else path
+def _from_file(file: Path, dtype: torch.dtype | None) -> Source:
     data = _read_json(file)
-    if isinstance(data.get("quantization_config"), dict):
-        raise ConversionError(
-            "convert-quantised", f"{file}: quantised weights cannot be split; use the original model's folder"
-        )
     family = data.get("model_type")
     if not isinstance(family, str):
         raise ConversionError(
             "convert-no-model-type",
-            f"{file}: there is no model_type; is this the config.json of a Hugging Face model?",
+            "there is no model_type; is this the config.json of a Hugging Face model?",
         )
     if family not in CONFIG_MAPPING:
         raise ConversionError(
             "convert-model-type-unknown",
-            f"{file}: this transformers does not know model_type {family!r} (code from the model's folder is "
+            f"this transformers does not know model_type {family!r} (code from the model's folder is "
             "never run); upgrade transformers or choose another model",
         )
     try:
         config = CONFIG_MAPPING[family].from_dict(data)
     except Exception as error:  # the validators of each config class raise what they like
         raise ConversionError(
-            "convert-config-rejected",
-            f"{file}: transformers rejects this config: {in_short(error)}; correct it",
+            "convert-config-rejected", f"transformers rejects this config: {in_short(error)}; correct it"
         ) from error
     # As transformers' generate: what generation_config says counts, where there is one.
     generation = file.parent / "generation_config.json"
     if generation.is_file():
-        eos = _token_ids(_read_json(generation).get("eos_token_id"))
+        with named(generation.name):
+            eos = _token_ids(_read_json(generation).get("eos_token_id"))
     else:
         eos = _token_ids(getattr(config, "eos_token_id", None))
     return _from_config(config, str(file), dtype, tuple(dict.fromkeys(eos)))
@@ -178,26 +176,26 @@ def _read_json(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConversionError(
             "convert-unreadable",
-            f"cannot read {file}: {error.strerror}; give a folder with a config.json, or that file",
+            f"it cannot be read: {error.strerror}; give a folder with a config.json, or that file",
         ) from error
     except ValueError as error:
         raise ConversionError(
-            "convert-config-not-json", f"{file}: not valid JSON: {in_short(error)}; download it again"
+            "convert-config-not-json", f"not valid JSON: {in_short(error)}; download it again"
         ) from error
     if not isinstance(data, dict):
         raise ConversionError(
             "convert-config-not-object",
-            f"{file}: a Hugging Face config is a JSON object; this is a {type(data).__name__}",
+            f"a Hugging Face config is a JSON object; this is a {type(data).__name__}",
         )
     return data
 
 
-def _checked_dtype(dtype: object, label: str) -> torch.dtype:
+def _checked_dtype(dtype: object) -> torch.dtype:
     """One of the types that slices compute in, by itself or by its name."""
     chosen = getattr(torch, dtype.removeprefix("torch."), dtype) if isinstance(dtype, str) else dtype
     if not isinstance(chosen, torch.dtype) or chosen not in _DTYPES:
         raise ConversionError(
-            "convert-dtype", f"{label}: dtype {dtype} is not float32, float16 or bfloat16; choose one of them"
+            "convert-dtype", f"dtype {dtype} is not float32, float16 or bfloat16; choose one of them"
         )
     return chosen
 

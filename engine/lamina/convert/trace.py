@@ -58,23 +58,23 @@ class _DecodeStep(nn.Module):
         return logits
 
 
-def trace(model: PreTrainedModel, label: str) -> Traced:
+def trace(model: PreTrainedModel) -> Traced:
     """The graph of `model`, which is on the meta device; a ConversionError says why it has none."""
     cache = TracedCache()
-    exported = _export(_DecodeStep(model, cache), cache, label)
-    traced = _read(exported, label)
+    exported = _export(_DecodeStep(model, cache), cache)
+    traced = _read(exported)
     layers = model.config.num_hidden_layers
     nodes = [node for node in traced.graph.nodes if node.target is torch.ops.lamina.attention.default]
     if len(nodes) != layers:
         raise ConversionError(
             "convert-attention-missing",
-            f"{label}: {len(nodes)} attention operators were found in {layers} layers; a model whose "
+            f"{len(nodes)} attention operators were found in {layers} layers; a model whose "
             "attention does not go through transformers' attention interface cannot be split",
         )
     return traced
 
 
-def _export(step: nn.Module, cache: TracedCache, label: str) -> ExportedProgram:
+def _export(step: nn.Module, cache: TracedCache) -> ExportedProgram:
     example = torch.zeros(_EXAMPLE_BATCH, dtype=torch.int64, device="meta")
     batch = {0: Dim("B", min=1, max=MOST_REQUESTS)}
     active = tracing.set(cache)
@@ -83,11 +83,11 @@ def _export(step: nn.Module, cache: TracedCache, label: str) -> ExportedProgram:
         with torch.no_grad(), warnings.catch_warnings(), _without_bookkeeping():
             warnings.simplefilter("ignore")
             return export(step, (example, example.clone()), dynamic_shapes=(batch, batch), strict=False)
-    except ConversionError as error:
-        raise ConversionError(error.code, f"{label}: {error}") from error
+    except ConversionError:
+        raise
     except Exception as error:  # whatever a model's own code raises under symbolic execution
         raise ConversionError(
-            "convert-not-symbolic", f"{label}: it cannot be executed symbolically: {in_short(error)}"
+            "convert-not-symbolic", f"it cannot be executed symbolically: {in_short(error)}"
         ) from error
     finally:
         tracing.reset(active)
@@ -120,7 +120,7 @@ def _without_bookkeeping() -> Iterator[None]:
             fx.config.do_not_emit_stack_traces = traces
 
 
-def _read(exported: ExportedProgram, label: str) -> Traced:
+def _read(exported: ExportedProgram) -> Traced:
     parameters: dict[fx.Node, str] = {}
     buffers: dict[fx.Node, str] = {}
     literals: dict[fx.Node, Tensor] = {}
@@ -138,11 +138,10 @@ def _read(exported: ExportedProgram, label: str) -> Traced:
             literal = exported.constants[str(spec.target)]
             if not isinstance(literal, Tensor) or literal.is_meta:
                 raise ConversionError(
-                    "convert-unknown-value",
-                    f"{label}: it uses {target}, whose value is unknown without its weights",
+                    "convert-unknown-value", f"it uses {target}, whose value is unknown without its weights"
                 )
             literals[node] = literal
     if len(exported.graph_signature.output_specs) != 1:
-        raise ConversionError("convert-changes-buffer", f"{label}: it changes a buffer while decoding")
+        raise ConversionError("convert-changes-buffer", "it changes a buffer while decoding")
     tokens, positions = inputs
     return Traced(exported.graph, tokens, positions, parameters, buffers, literals)

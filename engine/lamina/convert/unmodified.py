@@ -28,28 +28,27 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _ONLY_LOOKS = "transformers.utils.output_capturing"
 
 
-def check_unmodified(given: PreTrainedModel, built: PreTrainedModel, label: str) -> None:
+def check_unmodified(given: PreTrainedModel, built: PreTrainedModel) -> None:
     """Raise a ConversionError that names what `given` has been made into since it was built."""
-    _check_parameters(given, built, label)
+    _check_parameters(given, built)
     modules, expected = dict(given.named_modules()), dict(built.named_modules())
     for name in sorted({*modules, *expected}):
         reason = _difference(modules.get(name), expected.get(name))
         if reason:
             raise ConversionError(
                 "convert-changed-module",
-                f"{label}: {name or 'the model'} {reason}, which would be lost; convert a model as it was "
-                "loaded",
+                f"{name or 'the model'} {reason}, which would be lost; convert a model as it was loaded",
             )
-    _check_ties(given, built, label)
+    _check_ties(given, built)
 
 
-def check_tables(given: PreTrainedModel, restored: Mapping[str, Tensor], label: str) -> None:
+def check_tables(given: PreTrainedModel, restored: Mapping[str, Tensor]) -> None:
     """Raise a ConversionError if one of these tables has other values in the object."""
     for name, table in restored.items():
-        _check_table(given, name, table, label)
+        _check_table(given, name, table)
 
 
-def _check_table(given: PreTrainedModel, name: str, restored: Tensor, label: str) -> None:
+def _check_table(given: PreTrainedModel, name: str, restored: Tensor) -> None:
     """Raise a ConversionError if a table that follows from the config has other values in the object."""
     own = given.get_buffer(name)
     if own.is_meta:
@@ -65,12 +64,12 @@ def _check_table(given: PreTrainedModel, name: str, restored: Tensor, label: str
     if not same:
         raise ConversionError(
             "convert-changed-buffer",
-            f"{label}: the buffer {name} is not what its config gives, which would be lost; convert a model "
+            f"the buffer {name} is not what its config gives, which would be lost; convert a model "
             "as it was loaded",
         )
 
 
-def _check_parameters(given: PreTrainedModel, built: PreTrainedModel, label: str) -> None:
+def _check_parameters(given: PreTrainedModel, built: PreTrainedModel) -> None:
     # Adapters, pruned heads and quantised layers all change what the parameters are called or their shape.
     ours, theirs = _shapes(given), _shapes(built)
     if ours == theirs:
@@ -78,7 +77,7 @@ def _check_parameters(given: PreTrainedModel, built: PreTrainedModel, label: str
     name = sorted(name for name in {*ours, *theirs} if ours.get(name) != theirs.get(name))[0]
     raise ConversionError(
         "convert-changed-parameter",
-        f"{label}: the parameter {name} is {ours.get(name)} in the model but {theirs.get(name)} by its "
+        f"the parameter {name} is {ours.get(name)} in the model but {theirs.get(name)} by its "
         "config; merge or remove what was changed after loading",
     )
 
@@ -123,7 +122,7 @@ def _plain(module: nn.Module) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
-def _check_ties(given: PreTrainedModel, built: PreTrainedModel, label: str) -> None:
+def _check_ties(given: PreTrainedModel, built: PreTrainedModel) -> None:
     """What the config ties must hold the same values; what only the object ties does so anyway."""
     ours = dict(given.named_parameters(remove_duplicate=False))
     first: dict[int, str] = {}
@@ -132,7 +131,7 @@ def _check_ties(given: PreTrainedModel, built: PreTrainedModel, label: str) -> N
         if ours[other] is not ours[name] and (ours[name].is_meta or not same_values(ours[other], ours[name])):
             raise ConversionError(
                 "convert-ties-differ",
-                f"{label}: its config ties {other} and {name}, which differ in the model; set "
+                f"its config ties {other} and {name}, which differ in the model; set "
                 "tie_word_embeddings of its config to False",
             )
 

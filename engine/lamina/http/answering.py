@@ -151,11 +151,7 @@ class Answering:
         """Tokens in and out so far, of one choice or of all."""
         prompt = len(choice.prompt) if choice else sum(len(ticket.prompt) for ticket in self.tickets)
         completion = sum(one.tokens for one in ([choice] if choice else self.choices))
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-        }
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
     def events(self, deltas: dict[Choice, Delta]) -> Iterator[bytes]:
         """Chunks of a stream, as server-sent events."""

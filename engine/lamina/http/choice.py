@@ -86,7 +86,7 @@ class Choice:
             self.stop_reason = piece.tokens[-1]
 
 
-def finite(logprob: float) -> float:
+def json_safe(logprob: float) -> float:
     """As JSON can have it."""
     return max(logprob, LEAST_LOGPROB)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from lamina.http import answers
-from lamina.http.choice import Choice, Delta, finite
+from lamina.http.choice import Choice, Delta, json_safe
 from lamina.http.fields import GenerationRequest
 from lamina.http.tokenizer import Tokenizer
 from lamina.serve import TokenLogprobs
@@ -92,7 +92,7 @@ class CompletionForm(Form):
             choice.characters += len(name)
         return {
             "tokens": names,
-            "token_logprobs": [finite(token.chosen) for token in delta.logprobs],
+            "token_logprobs": [json_safe(token.chosen) for token in delta.logprobs],
             "top_logprobs": [
                 self._top(name, token) for name, token in zip(names, delta.logprobs, strict=True)
             ],
@@ -103,8 +103,8 @@ class CompletionForm(Form):
         """The likeliest tokens and the chosen one. Of two with the same text the likelier one counts."""
         top: dict[str, float] = {}
         for likely, logprob in token.top:
-            top.setdefault(self._name(likely), finite(logprob))
-        top.setdefault(name, finite(token.chosen))
+            top.setdefault(self._name(likely), json_safe(logprob))
+        top.setdefault(name, json_safe(token.chosen))
         return top
 
 
@@ -167,4 +167,4 @@ class ChatForm(Form):
     def _one(self, token: int, logprob: float) -> answers.TopLogprob:
         name = self._name(token)
         as_bytes = list(name.encode()) if self._tokenizer else None
-        return {"token": name, "logprob": finite(logprob), "bytes": as_bytes}
+        return {"token": name, "logprob": json_safe(logprob), "bytes": as_bytes}

@@ -77,10 +77,10 @@ def test_cuts_between_neighbours_cost_what_cuts_of_the_whole_graph_do(
     family: str, changes: dict[str, Any], tiny: Make
 ) -> None:
     source = open_source(tiny(family, num_hidden_layers=3, **changes), torch.float32)
-    traced = trace(build_on_meta(source), source.label)
-    normalise(traced, source.label)
+    traced = trace(build_on_meta(source))
+    normalise(traced)
     split_fused(traced.graph)
-    parts = partition(traced, "carry", source.label)
+    parts = partition(traced, "carry")
     ours = parts.cut_bytes
     free = {traced.tokens, traced.positions}
     assert ours == tuple(_whole_cut(traced.graph, node, parts.constant, free) for node in parts.attentions)

@@ -28,9 +28,9 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """What has been traced."""
     found: list[Any] = []
 
-    def note(model: Any, label: str) -> Any:
+    def note(model: Any) -> Any:
         found.append(model)
-        return trace(model, label)
+        return trace(model)
 
     monkeypatch.setattr(conversion_module, "trace", note)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import http.server
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -270,3 +271,20 @@ def test_two_fetches_at_once_make_one_download(server: Server, sha256: str | Non
     assert [path.read_bytes() == BODY for path in paths] == [True] * 4
     assert len(server.asked) == 1
     assert files(paths[0])[0] == "body.csv"
+
+
+def test_a_partial_file_that_goes_while_it_is_looked_at_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path, stat, looks = tmp_path / "body.csv.part", Path.stat, []
+
+    def gone_at_the_second_look(self: Path, **options: bool) -> os.stat_result:
+        looks.append(self)
+        if len(looks) == 2:
+            self.unlink()
+        return stat(self, **options)
+
+    monkeypatch.setattr(Path, "stat", gone_at_the_second_look)
+    with module._locked(path) as part:
+        part.write(b"1")
+    assert part.closed
