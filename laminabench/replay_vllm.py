@@ -18,7 +18,7 @@ from laminabench.traces.table import Trace
 
 @dataclass(frozen=True, slots=True)
 class ReplayedVllm:
-    """What came out, and what vLLM said it ran with."""
+    """What came out, and what vLLM reported of its configuration."""
 
     outcome: Outcome
     summary: Summary
@@ -41,17 +41,17 @@ def replay_vllm(
     check(setup)
     offered = offered_of(trace, workload)
     ended = run(trace, setup, offered, environment, free_bytes(), progress=progress, started=started)
-    heard, outcome = ended.heard, ended.heard.outcome()
+    received, outcome = ended.received, ended.received.outcome()
     summary = summary_of(outcome, trace, workload, setup.deployment)
-    partial: Partial | None = None if ended.why is None else Partial(why=ended.why, at_s=heard.at_s)
+    partial: Partial | None = None if ended.why is None else Partial(why=ended.why, at_s=received.at_s)
     facts = _facts(setup, environment, ended)
-    return ReplayedVllm(outcome, summary, facts, partial, heard.why_refused, ended.log)
+    return ReplayedVllm(outcome, summary, facts, partial, received.why_refused, ended.log)
 
 
 def _facts(setup: VllmSetup, environment: Environment, ended: Ended) -> dict[str, Any]:
-    """What a reader should know; first what all replays tell, then what vLLM said it runs with."""
-    heard, done = ended.heard, ended.heard.done or {}
-    ready = heard.ready or {}
+    """What a reader should know; first what all replays tell, then what vLLM reported."""
+    received, done = ended.received, ended.received.done or {}
+    ready = received.ready or {}
     return {
         "model_workers": setup.workers,
         "attention_workers": 0,
@@ -66,9 +66,9 @@ def _facts(setup: VllmSetup, environment: Environment, ended: Ended) -> dict[str
         "cores": ended.cores if setup.kind == "cpu" else None,
         "verified_on_hardware": setup.kind == "cpu",
         "environment": environment.describe(),
-        "vllm": heard.ready,
+        "vllm": received.ready,
         # Of what is not stripped out: requests that were preempted are really computed again.
-        "recomputed_tokens": heard.recomputed,
+        "recomputed_tokens": received.recomputed,
         "vllm_preemptions": done.get("preemptions"),
         "prefill_verified_steps": done.get("steps"),
     }

@@ -24,7 +24,7 @@ _NAN = float("nan")
 
 
 @dataclass(slots=True)
-class Heard:
+class Received:
     """Everything the runner has written so far of a replay."""
 
     trace: Trace
@@ -41,7 +41,7 @@ class Heard:
     def __post_init__(self) -> None:
         self.tables = Tables(self.trace)
 
-    def hear(self, line: dict[str, Any]) -> None:
+    def take(self, line: dict[str, Any]) -> None:
         """Take in a line; VllmEndedError if it is the last of a replay that went wrong."""
         if "events" in line:
             for kind, *rest in line["events"]:
@@ -118,7 +118,7 @@ class Heard:
 class Ended:
     """A replay that has ended, as it should or not."""
 
-    heard: Heard
+    received: Received
     why: str | None  # it ended early
     log: bytes
     cores: list[int]
@@ -154,19 +154,19 @@ def run(
     started: Callable[[], None] = lambda: None,
 ) -> Ended:
     """Replay here and now. However it ends, vLLM and its processes have ended too, and its files are gone."""
-    heard, why = Heard(trace), None
+    received, why = Received(trace), None
     tokens = kv_tokens(setup, trace, free_bytes)
     with tempfile.TemporaryDirectory(prefix="laminabench-vllm-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with launch(trace, setup, offered, environment, tokens, folder) as process:
             try:
                 for line in process.lines():
-                    heard.hear(line)
-                    if heard.done is not None:
+                    received.take(line)
+                    if received.done is not None:
                         break
                     if "ready" in line:
                         started()
-                    progress(heard.tables.finished, heard.tables.tokens)
+                    progress(received.tables.finished, received.tables.tokens)
             except VllmEndedError as error:
                 why = str(error)
-        return Ended(heard, why, process.log_bytes(), setup.cores())
+        return Ended(received, why, process.log_bytes(), setup.cores())

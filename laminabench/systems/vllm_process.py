@@ -78,7 +78,7 @@ class VllmProcess:
                 parsed = None
             if not isinstance(parsed, dict):
                 raise VllmEndedError(
-                    f"vLLM's runner said what is no answer: {line[:80].decode(errors='replace')!r}"
+                    f"vLLM's runner wrote what is no line of JSON: {line[:80].decode(errors='replace')!r}"
                 )
             yield parsed
         raise VllmEndedError(self._how_it_ended())
@@ -185,7 +185,7 @@ def variables(environment: Environment, cores: Sequence[int], workers: int, fold
     """The runner's variables: threads bound to cores as vLLM binds those of its workers, nothing fetched.
 
     vLLM binds threads itself (VLLM_CPU_OMP_THREADS_BIND) only where a worker is a process of its own; one in
-    the engine's process gets what vLLM would have told it. Intel's OpenMP is what its manual says to preload.
+    the engine's process gets what vLLM would have set. Intel's OpenMP is what its manual says to preload.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     cache = cache_of(environment, folder)
@@ -223,8 +223,8 @@ def _for_cores(environment: Environment, cores: Sequence[int], workers: int) -> 
     library = environment.folder / "lib" / "libiomp5.so"
     if library.is_file():
         bound["LD_PRELOAD"] = ":".join([str(library), *filter(None, [os.environ.get("LD_PRELOAD")])])
-    each = len(cores) // workers
-    groups = [cores[first : first + each] for first in range(0, len(cores), each)]
+    per_worker = len(cores) // workers
+    groups = [cores[first : first + per_worker] for first in range(0, len(cores), per_worker)]
     if workers == 1:
         listed = ",".join(map(str, cores))
         return bound | {
@@ -232,4 +232,4 @@ def _for_cores(environment: Environment, cores: Sequence[int], workers: int) -> 
             "KMP_AFFINITY": f"granularity=fine,explicit,proclist=[{listed}]",
         }
     bind = "|".join(",".join(map(str, group)) for group in groups)
-    return bound | {"VLLM_CPU_OMP_THREADS_BIND": bind, "OMP_NUM_THREADS": str(each)}
+    return bound | {"VLLM_CPU_OMP_THREADS_BIND": bind, "OMP_NUM_THREADS": str(per_worker)}

@@ -129,15 +129,15 @@ def _check_gpus(wanted: str, count: int) -> None:
             f"a live replay runs on this machine, which has no {wanted} (there is no nvidia-smi); "
             f"use --deployment {DEPLOYMENT}, or --backend modelled",
         )
-    said = subprocess.run(
+    listed = subprocess.run(
         ["nvidia-smi", "-L"], capture_output=True, text=True, check=False
     ).stdout.splitlines()
-    found = [line for line in said if wanted.partition("-")[0].upper() in line.upper()]
-    if len(found) < count:
+    gpus = [line for line in listed if wanted.partition("-")[0].upper() in line.upper()]
+    if len(gpus) < count:
         raise UserError(
             "deployment-no-gpu",
-            f"a live replay runs on this machine, which has {len(found)} {wanted} and not {count}; "
-            f"nvidia-smi -L says: {'; '.join(said) or 'nothing'}",
+            f"a live replay runs on this machine, which has {len(gpus)} {wanted} and not {count}; "
+            f"nvidia-smi -L says: {'; '.join(listed) or 'nothing'}",
         )
 
 
@@ -183,10 +183,10 @@ def kv_tokens(setup: VllmSetup, trace: Trace, free_bytes: float) -> int | None:
     if setup.kind == "cuda":
         return setup.kv_tokens
     block = setup.block_size or CPU_BLOCK
-    each = setup.kv_bytes_per_token
+    token_bytes = setup.kv_bytes_per_token
     # Weights are held a second time, as the CPU's kernels want them.
     room = free_bytes - 2 * setup.model.weight_bytes - _PROCESS_BYTES * setup.workers
-    if room < each * block:
+    if room < token_bytes * block:
         raise UserError(
             "model-too-large",
             f"{setup.model.name} does not fit: {free_bytes / 1e9:.1f} GB of memory are free, and weights "
@@ -194,16 +194,16 @@ def kv_tokens(setup: VllmSetup, trace: Trace, free_bytes: float) -> int | None:
             "--model",
         )
     if setup.kv_tokens is not None:
-        if setup.kv_tokens * each > room:
+        if setup.kv_tokens * token_bytes > room:
             raise UserError(
                 "model-kv-too-large",
-                f"--kv-tokens {setup.kv_tokens} are {setup.kv_tokens * each / 1e9:.1f} GB and "
-                f"{room / 1e9:.1f} GB are free beside the weights; give at most {int(room // each)}",
+                f"--kv-tokens {setup.kv_tokens} are {setup.kv_tokens * token_bytes / 1e9:.1f} GB and "
+                f"{room / 1e9:.1f} GB are free beside the weights; give at most {int(room // token_bytes)}",
             )
         return max(1, setup.kv_tokens // block) * block
     lengths = np.sort(trace.prompt_tokens.astype(np.int64) + trace.output_tokens)[-setup.max_num_seqs :]
     most = int((-(-lengths // block)).sum())
-    return max(1, min(int(min(KV_SHARE * free_bytes, room) // (each * block)), most)) * block
+    return max(1, min(int(min(KV_SHARE * free_bytes, room) // (token_bytes * block)), most)) * block
 
 
 def order(

@@ -10,9 +10,7 @@ import numpy as np
 import torch
 
 from lamina.attention.worker import TensorWorker
-from lamina.cluster.config import WorkerConfig
-from lamina.cluster.front_end import FrontEnd
-from lamina.cluster.heartbeat import Heartbeat
+from lamina.cluster.front_end import Context
 from lamina.cluster.kv_pull import KvPull
 from lamina.cluster.meeting import Meeting
 from lamina.cluster.messages import ArenaState, KvStored, Plan
@@ -21,7 +19,7 @@ from lamina.fhbn.channel import Message, Receiver, Sender
 from lamina.kv import Arena
 from lamina.model.prefill import CHUNK
 from lamina.operators import Attended
-from lamina.pipeline import KvSlots, Recorder, Turn
+from lamina.pipeline import KvSlots, Turn
 from lamina.pipeline.arenas import arena_shape, attend_over
 from lamina.pipeline.kv_slots import Arrival
 from lamina.pipeline.partition import Piece
@@ -38,15 +36,9 @@ class Unit(NamedTuple):
 class AttentionRole:
     """Serves one batch at a time, layer by layer, in the schedule's order."""
 
-    def __init__(
-        self,
-        config: WorkerConfig,
-        attended: Attended,
-        front: FrontEnd,
-        recorder: Recorder,
-        heartbeat: Heartbeat,
-    ) -> None:
-        self._config, self._front, self._recorder, self._heartbeat = config, front, recorder, heartbeat
+    def __init__(self, context: Context, attended: Attended) -> None:
+        config, front, self._recorder, self._heartbeat = context
+        self._config, self._front = config, front
         front.check = self._check
         self._schedule, self._partition = config.schedule, config.partition
         self._ops = attended.attentions
@@ -106,11 +98,11 @@ class AttentionRole:
         self._senders.clear()
 
     def regroup(self) -> None:
-        """Catch up with what the front end has said, so that it knows what is here: the KV stays."""
+        """Apply the plans that have come, so that the front end knows what is here: the KV stays."""
         for plan in self._front.left_over():
             self._apply(plan.batch, plan)
             self._kv_slots.expect(plan.delta)
-        self._kv_slots.expect_nobody()  # model workers compute their KV when they join
+        self._kv_slots.expect_none()  # model workers compute their KV when they join
         for batch in range(self._config.batches):
             broken_off = batch in self._front.call.flying
             self._again[batch] = broken_off and (self._again[batch] or self._extended[batch])

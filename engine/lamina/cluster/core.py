@@ -1,4 +1,4 @@
-"""The front end's side of an engine whose workers are processes: it tells them changes and hears tokens."""
+"""The front end's side of an engine whose workers are processes: it sends plans and receives tokens."""
 
 from __future__ import annotations
 
@@ -240,8 +240,8 @@ class ClusterCore:
         return Scaled.of(self.layout, self.facts, self.pool_tokens, attention_workers, self._machine)
 
     def scale(self, to: Scaled) -> None:
-        """Deal attention out anew, while nothing is under way. The KV memory is empty then: everybody is to
-        be launched with his state. Raises LostError if workers are lost meanwhile, for regroup() to mend.
+        """Deal attention out anew, while nothing is under way. The KV memory is empty then: all batches
+        have to be launched with their snapshots. Raises LostError if workers are lost meanwhile: regroup().
         """
         self.layout, self._partition = to.layout, to.partition
         self.pools, self.pool_tokens, self.workers = to.pools, to.pool_tokens, to.layout.names
@@ -284,7 +284,7 @@ class ClusterCore:
         size = self._sizes[tokens.batch] if tokens.batch in range(self.batches) else 0
         values, vocabulary = tokens.tokens, self.facts.vocab_size
         if not size:
-            why = f"they are said to be of batch {tokens.batch}"
+            why = f"they are of batch {tokens.batch}"
         elif len(values) != size:
             why = f"{len(values)} of {size} sequences"
         elif not 0 <= values.min() <= values.max() < vocabulary:
@@ -317,7 +317,7 @@ class ClusterCore:
         return records.where(np.array([turn not in self._broken_off for turn in turns], np.bool_))
 
     def worked_s(self) -> dict[str, float]:
-        """Seconds that each worker has worked, as it said last; it is asked again."""
+        """Seconds that each worker has worked, as of its last heartbeat; it is asked again."""
         return self._workers.worked_s()
 
     def _report(self, number: int, deadline: Deadline) -> Iterator[WorkRecords]:

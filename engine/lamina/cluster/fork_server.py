@@ -145,7 +145,7 @@ def main() -> None:
     asked, answers = os.fdopen(0, "rb", closefd=False), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
     while True:
-        # Workers whose engine was forgotten end without anybody's asking, and are reaped all the same.
+        # Workers of an engine that was forgotten end by themselves, and have to be reaped too.
         while not select.select([asked], [], [], LOOK_S if server.alive else None)[0]:
             server.reap()
         if (message := framing.read(asked, "the front end")) is None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import select
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from lamina.cluster import framing
+from lamina.cluster.config import WorkerConfig
+from lamina.cluster.heartbeat import Heartbeat
 from lamina.cluster.messages import (
     ArenaState,
     CheckArena,
@@ -130,3 +133,12 @@ class FrontEnd:
     def send(self, message: FromWorker) -> None:
         """To the front end."""
         framing.send(self._control, message, Deadline(MEETING_S))
+
+
+class Context(NamedTuple):
+    """What a worker of any role has."""
+
+    config: WorkerConfig
+    front: FrontEnd
+    recorder: Recorder
+    heartbeat: Heartbeat

@@ -1,4 +1,4 @@
-"""Whether a worker that says nothing still works: asked on a link of its own, answered by a thread."""
+"""Whether a silent worker still works: asked on a link of its own, answered by a thread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIRST_PIECES = 10
 
 
 class Heartbeat:
-    """The worker's side: its main thread tells what it does, another one answers the front end."""
+    """The worker's side: its main thread notes what it does, another one answers the front end."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self._since: tuple[str, float, float] | None = None  # kind, work, when it began
@@ -43,7 +43,7 @@ class Heartbeat:
         self._link = connect(
             config.address, name=config.name + HEARTBEAT, secret=config.secret, timeout_s=_MEETING_S
         )
-        # Torch lets other threads run while it computes, and nobody waits for this one at the end.
+        # Torch lets other threads run while it computes, and the process ends without this one.
         threading.Thread(target=self._answer, daemon=True).start()
 
     def start(self, kind: str, work: float = 1.0) -> None:
@@ -62,7 +62,7 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """In the middle of a piece of work somebody else's is waited for."""
+        """A piece of work waits for another worker's; that time does not count."""
         now, self._since = self._since, None
         self._worked_s += time.monotonic() - now[2] if now else 0.0
         yield
@@ -91,14 +91,14 @@ class Heartbeat:
 
 
 class HeartbeatMonitor:
-    """The front end's side: whom to ask, and who does not answer or does not come to an end."""
+    """The front end's side: notices workers that do not answer, or whose work does not end."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._answer_s = ANSWER_S
         self._asked: dict[int, float] = {}
         self._controls: dict[int, Control] = {}
-        # Seconds that each has worked, as it said last, and those before it who were replaced.
+        # Seconds that each has worked, as of its last answer, and those before it that were replaced.
         self._worked_s: defaultdict[int, float] = defaultdict(float)
         self._before_s: defaultdict[int, float] = defaultdict(float)
 
@@ -123,7 +123,7 @@ class HeartbeatMonitor:
             self._answer_s = ANSWER_S
 
     def look(self) -> dict[int, str]:
-        """Ask everybody who is not asked already; of those that cannot go on, why. It waits for nobody."""
+        """Ask all that have answered; of those that cannot go on, why. It does not wait."""
         result: dict[int, str] = {}
         now = time.monotonic()
         for number, control in list(self._controls.items()):
@@ -132,7 +132,7 @@ class HeartbeatMonitor:
             except MessageError as error:
                 why = str(error)
             except ChannelError:
-                self.remove(number)  # it has ended: others tell of it
+                self.remove(number)  # it has ended: its other link shows it
                 continue
             if why:
                 result[number] = why
@@ -140,7 +140,7 @@ class HeartbeatMonitor:
 
     def worked_s(self, workers: int) -> list[float]:
         """Seconds that each worker has worked, as of when it was asked last; now it is asked again."""
-        self.look()  # whoever cannot go on is found by those who wait for him
+        self.look()  # a worker that cannot go on is noticed where it is waited for
         return [self._before_s[number] + self._worked_s[number] for number in range(workers)]
 
     def _fault(self, number: int, control: Control, now: float) -> str | None:

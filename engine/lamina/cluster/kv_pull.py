@@ -1,8 +1,8 @@
 """What an attention worker does between QKV messages: it takes in the KV that prefill workers have computed.
 
-They compute a prompt chunk by chunk and layer by layer and send it in pieces, each of which says where it
-belongs. A piece is looked for only when no QKV message is there to be served; a prefill worker whose pieces
-nobody takes waits.
+They compute a prompt chunk by chunk and layer by layer and send it in pieces, each of which begins with its
+place. A piece is looked for only when no QKV message is there to be served; a prefill worker whose pieces are
+not taken waits.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Incoming:
 
     arrival: Arrival
     left: int  # tokens of layers
-    wanted: bool = True  # else it comes because nobody can call back what was sent
+    wanted: bool = True  # else it comes because it was sent already
 
 
 class KvPull:
@@ -76,12 +76,12 @@ class KvPull:
     def __init__(
         self, store: TensorWorker, layers: int, have: Callable[[int], None], look: Callable[[], None]
     ) -> None:
-        """`store` has all heads of this worker. `have` is told a name whose KV is here, whole; `look` hears
-        what the front end has said, if anything.
+        """`store` has all heads of this worker. `have` is called with a name whose KV is here, whole;
+        `look` takes what has come from the front end.
         """
         self._store, self._layers, self._have, self._look = store, layers, have, look
         self._receivers: list[Receiver] = []  # the one that was served last comes last
-        # Pieces of names that are not expected yet: prefill workers may hear of them first.
+        # Pieces of names that are not expected yet: prefill workers may receive them first.
         self._early: dict[Receiver, Message] = {}
         self._coming: dict[int, _Incoming] = {}
 

@@ -9,7 +9,7 @@ from lamina.pipeline import EngineError
 
 
 class LostError(EngineError):
-    """Some workers cannot go on. Nobody in `workers`: all can, and yet they have lost each other."""
+    """Some workers cannot go on. If `workers` is empty, all can, and yet they have lost each other."""
 
     def __init__(self, workers: Collection[int], code: str, why: str) -> None:
         super().__init__(code, why)

@@ -61,7 +61,7 @@ class Machine:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        # A file without a name: what a worker has to say when it dies, and nobody else.
+        # A file without a name, for what a worker writes when it dies.
         self._errors: IO[bytes] | None = None
         self._asking = threading.Lock()
         self._finish: Callable[[], object] | None = None
@@ -105,7 +105,7 @@ class Machine:
         """The end of what has been written to standard error."""
         if self._errors is None or self._errors.closed:
             return ""
-        # Not by seek: whoever writes has the same position.
+        # Not by seek: the processes that write share the position.
         file = self._errors.fileno()
         size = os.fstat(file).st_size
         tail = os.pread(file, _TAIL_BYTES, max(0, size - _TAIL_BYTES))

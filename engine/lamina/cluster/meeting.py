@@ -29,7 +29,7 @@ _GREETING_S = 5.0
 
 
 class Channel(NamedTuple):
-    """One that two model workers have: from whom to whom, and what for."""
+    """A channel between two model workers, and its use."""
 
     use: str  # "ranks", "ring" or "prompts"
     source: int

@@ -28,7 +28,7 @@ class MessageError(CodedError, ValueError):
 
 
 class Message(msgspec.Struct, tag=True, omit_defaults=True):
-    """What all have in common: the name of the class says on the wire which one it is."""
+    """What all have in common: the name of the class is its type on the wire."""
 
 
 # From the front end to workers.

@@ -12,16 +12,15 @@ import torch
 from torch import Tensor
 
 from lamina.cluster.channels import AttentionChannels, Route, StageChannels, TensorParallelGroup
-from lamina.cluster.config import Weights, WorkerConfig
-from lamina.cluster.front_end import FrontEnd
-from lamina.cluster.heartbeat import Heartbeat
+from lamina.cluster.config import Weights
+from lamina.cluster.front_end import Context
 from lamina.cluster.meeting import Meeting
 from lamina.cluster.messages import ChosenTokens, Plan
 from lamina.convert import Conversion
 from lamina.fhbn import Listener
 from lamina.model import Prefill
 from lamina.model.prefill import CHUNK, Passed
-from lamina.pipeline import BatchRows, Choice, Recorder, Turn
+from lamina.pipeline import BatchRows, Choice, Turn
 from lamina.pipeline.batch_delta import Ints
 
 
@@ -45,19 +44,12 @@ class Lane:
 class ModelRole:
     """Does the turns of its place: takes what attention gave, runs a slice, sends q, k and v."""
 
-    def __init__(
-        self,
-        config: WorkerConfig,
-        conversion: Conversion,
-        weights: Weights,
-        front: FrontEnd,
-        recorder: Recorder,
-        heartbeat: Heartbeat,
-    ) -> None:
-        self._config, self._front, self._recorder, self._heartbeat = config, front, recorder, heartbeat
+    def __init__(self, context: Context, conversion: Conversion, weights: Weights) -> None:
+        self._config, self._front, self._recorder, self._heartbeat = context
+        config = self._config
         self._schedule, self._partition = config.schedule, config.partition
         self._place, self._rank = divmod(config.number, self._partition.ranks)
-        self._group = TensorParallelGroup(self._rank, self._partition.ranks, heartbeat)
+        self._group = TensorParallelGroup(self._rank, self._partition.ranks, self._heartbeat)
         sharded = conversion.sharded(self._partition.ranks)
         self._attentions = sharded.attentions
         if isinstance(weights, list):
@@ -98,7 +90,7 @@ class ModelRole:
             channels.close()
 
     def regroup(self) -> None:
-        """Forget the batches: the front end tells of everybody in them."""
+        """Forget the batches: the front end sends their snapshots."""
         self._front.left_over()
         # There may be more attention workers than before.
         self._config = replace(self._config, partition=self._front.call.partition)
@@ -125,7 +117,7 @@ class ModelRole:
                 self._run(lane, turn)
 
     def _catch_up(self, lane: Lane, turn: Turn) -> None:
-        """Hear what is new in the turn's cycle, once."""
+        """Apply the plans up to the turn's cycle, each once."""
         while lane.cycle < turn.cycle:
             cycle = lane.cycle + 1
             plan = self._front.plan(turn.batch, cycle)
@@ -142,7 +134,7 @@ class ModelRole:
                 self._prompts(plan)
 
     def _elsewhere(self, batch: int, cycle: int, slice_: int) -> bool:
-        """Whether a slice is somebody else's; slice -1 is the last one of the cycle before."""
+        """Whether a slice runs at another place; slice -1 is the last one of the cycle before."""
         if slice_ < 0:
             cycle, slice_ = cycle - 1, self._schedule.slices - 1
         return self._schedule.place(batch, cycle, slice_) != self._place
@@ -152,18 +144,18 @@ class ModelRole:
         assert self._prefill
         joined = plan.delta.joined
         columns = (joined.name, joined.shared, joined.pool)
-        everybody = frozenset(range(self._partition.workers))
+        all_workers = frozenset(range(self._partition.workers))
         for name, known, pool in zip(*(column.tolist() for column in columns), strict=True):
             if name not in plan.delta.prompts:
                 continue
             text = torch.from_numpy(plan.delta.prompts[name][:-1].astype(np.int64))
-            to = everybody if self._partition.along == "heads" else frozenset({pool})
+            to = all_workers if self._partition.along == "heads" else frozenset({pool})
             if name in plan.partial:
                 to &= plan.lacking
             tokens = min(CHUNK, len(text))
             self._heartbeat.start("prompt", tokens)
 
-            def deliver(  # what comes first says which layer it is
+            def deliver(  # the layers come in order
                 _: int, begin: int, k: Tensor, v: Tensor, known: int = known, to: frozenset[int] = to
             ) -> None:
                 self._heartbeat.stop()
@@ -213,7 +205,7 @@ class ModelRole:
         lane.context = piece.rest(state)
 
     def _land(self, lane: Lane, turn: Turn, choice: Choice) -> None:
-        """The tokens: kept for the next iteration or sent to where that begins, and told to the front end."""
+        """The tokens: kept for the next iteration or sent to where that begins, and for the front end."""
         lane.tokens = choice.tokens
         if self._elsewhere(turn.batch, turn.cycle + 1, 0):
             self._stage_channels.send(torch.from_numpy(choice.tokens))

@@ -1,4 +1,4 @@
-"""The front end's side of prefill workers: whom it has asked for what, and what has come of it."""
+"""The front end's side of prefill workers: which prompt was sent to which, and what has come of it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Prompt:
 
 
 class PrefillDispatch:
-    """Gives each prompt to the prefill worker that has the least to do, and hears when its KV is there."""
+    """Sends each prompt to the prefill worker with the fewest tokens to compute; notes when KV is there."""
 
     def __init__(self, workers: WorkerPool, layout: Layout) -> None:
         self._workers = workers
@@ -61,7 +61,7 @@ class PrefillDispatch:
         self._workers.send(worker, job, Deadline(self._layout.timeout_s))
 
     def forget(self, names: Iterable[int]) -> None:
-        """Nobody wants these any more."""
+        """Cancel these prompts."""
         for name in names:
             if prompt := self._done_with(name):
                 self._workers.send(prompt.worker, Forget(name), Deadline(self._layout.timeout_s))
@@ -94,7 +94,7 @@ class PrefillDispatch:
         return prompt
 
     def clear(self, layout: Layout) -> None:
-        """Workers meet anew: nobody computes anything."""
+        """Workers meet anew: no prompt is being computed."""
         self._layout = layout
         self._prompts: dict[int, _Prompt] = {}
         self._to_do = Counter(dict.fromkeys(layout.prefilling, 0))  # tokens, by worker

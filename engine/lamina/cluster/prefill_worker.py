@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lamina.cluster.config import Weights, WorkerConfig
-from lamina.cluster.front_end import FrontEnd
-from lamina.cluster.heartbeat import Heartbeat
+from lamina.cluster.config import Weights
+from lamina.cluster.front_end import Context, FrontEnd
 from lamina.cluster.kv_pull import CALLED_OFF, PieceHeader, piece_tokens
 from lamina.cluster.meeting import Meeting
 from lamina.cluster.messages import Compute, Forget, PrefillFailed
@@ -21,7 +20,7 @@ from lamina.fhbn import ChannelError, Listener
 from lamina.fhbn.channel import Sender
 from lamina.model import Prefill
 
-# Attention workers take what is sent when they have nothing else to do, and nobody knows when that is.
+# Attention workers take what is sent when they have nothing else to do, which may be any time later.
 _FOREVER_S = 1e9
 
 
@@ -39,7 +38,7 @@ class PrefillJob:
 
 @dataclass
 class PrefillJobs:
-    """What the front end has asked for, in that order; also of what it has given up, others must hear."""
+    """What the front end has asked for, in that order, but for what it has cancelled since."""
 
     front: FrontEnd
     layers: int
@@ -55,12 +54,12 @@ class PrefillJobs:
         return self._current
 
     def listen(self) -> None:
-        """Hear what has been said."""
+        """Take what has come from the front end."""
         while message := self.front.job(wait=False):
             self._take(message)
 
     def clear(self) -> None:
-        """Forget all of it: nobody is there any more to be sent it."""
+        """Forget all of it: the channels to send it on are closed."""
         self._waiting.clear()
         self._current = None
 
@@ -82,19 +81,12 @@ class PrefillRole:
     They take it when they have nothing else to do; until then a send waits, and the prompt with it.
     """
 
-    def __init__(
-        self,
-        config: WorkerConfig,
-        conversion: Conversion,
-        weights: Weights,
-        front: FrontEnd,
-        heartbeat: Heartbeat,
-    ) -> None:
-        self._config, self._front, self._heartbeat = config, front, heartbeat
-        self._partition = config.partition
+    def __init__(self, context: Context, conversion: Conversion, weights: Weights) -> None:
+        self._config, self._front, _, self._heartbeat = context
+        self._partition = self._config.partition
         slices = weights if isinstance(weights, list) else conversion.bind(weights)
         self._prefill = Prefill(slices[:-1], conversion.attentions)
-        self._jobs = PrefillJobs(front, len(conversion.attentions))
+        self._jobs = PrefillJobs(self._front, len(conversion.attentions))
         self._senders: dict[int, Sender] = {}
 
     def meet(self, listener: Listener, addresses: dict[str, str]) -> None:
@@ -149,7 +141,7 @@ class PrefillRole:
 
     def _deliver(self, job: PrefillJob, layer: int, begin: int, k: Tensor, v: Tensor) -> None:
         """What of a chunk and layer is not shared, in pieces, to all in turns."""
-        self._heartbeat.stop()  # whoever waits does not work
+        self._heartbeat.stop()  # waiting is not working
         first = max(job.shared - begin, 0)
         heads = {worker: self._heads(worker) for worker in job.to}
         most = piece_tokens(2 * k[0, heads[job.to[0]]].nbytes)

@@ -12,7 +12,7 @@ import torch
 
 from lamina.cluster import framing
 from lamina.cluster.config import Weights, WorkerConfig
-from lamina.cluster.front_end import MEETING_S, EndedError, FrontEnd, RegroupError
+from lamina.cluster.front_end import MEETING_S, Context, EndedError, FrontEnd, RegroupError
 from lamina.cluster.heartbeat import Heartbeat
 from lamina.cluster.messages import Failed, Listening, Lost, Ready, Regroup
 from lamina.fhbn import ChannelError, Link, Listener, connect
@@ -55,7 +55,7 @@ def _work(config: WorkerConfig, model: Conversion | Attended, weights: Weights, 
     first = Regroup(config.epoch, config.cycle, frozenset(), config.partition)
     front = FrontEnd(link.control, recorder, first)
     with Heartbeat(config) as heartbeat:
-        role = _role(config, model, weights, front, recorder, heartbeat)
+        role = _role(Context(config, front, recorder, heartbeat), model, weights)
         while True:
             try:
                 _meet(config, front, role)
@@ -69,26 +69,18 @@ def _work(config: WorkerConfig, model: Conversion | Attended, weights: Weights, 
             role.regroup()
 
 
-def _role(
-    config: WorkerConfig,
-    model: Conversion | Attended,
-    weights: Weights,
-    front: FrontEnd,
-    recorder: Recorder,
-    heartbeat: Heartbeat,
-) -> Role:
-    if config.kind == "attention":
+def _role(context: Context, model: Conversion | Attended, weights: Weights) -> Role:
+    if context.config.kind == "attention":
         from lamina.cluster.attention_worker import AttentionRole
 
-        return AttentionRole(config, Attended(model.attentions, model.dtype), front, recorder, heartbeat)
+        return AttentionRole(context, Attended(model.attentions, model.dtype))
     # These bring transformers too.
     from lamina.cluster.model_worker import ModelRole
     from lamina.cluster.prefill_worker import PrefillRole
 
     assert not isinstance(model, Attended)
-    if config.kind == "model":
-        return ModelRole(config, model, weights, front, recorder, heartbeat)
-    return PrefillRole(config, model, weights, front, heartbeat)
+    role = ModelRole if context.config.kind == "model" else PrefillRole
+    return role(context, model, weights)
 
 
 def _meet(config: WorkerConfig, front: FrontEnd, role: Role) -> None:

@@ -1,4 +1,4 @@
-"""The workers of an engine as the front end has them: started, told, heard, replaced, and ended."""
+"""The workers of an engine as the front end has them: started, sent to, received from, replaced, ended."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ END_S = 1.0
 FAILURE_S = 1.0
 # How often workers that say nothing are asked whether they still work.
 LOOK_S = 0.1
-# Who has come says at once who he is.
+# A worker that has connected says its name at once.
 GREETING_S = 5.0
 
 
@@ -71,7 +71,7 @@ class WorkerPool:
         self._received: list[deque[FromWorker]] = [deque() for _ in configs]
         self._epoch = 0
         self._replaced: set[int] = set()
-        # It has no reference to this object, and asks nobody: it may run at any moment.
+        # It has no reference to this object, and does not wait: it may run at any moment.
         self._hang_up = weakref.finalize(self, _hang_up, self._links, self._monitor, self._waiting, listener)
         try:
             self._gather(range(len(configs)))
@@ -134,7 +134,7 @@ class WorkerPool:
             self._waiting.unregister(link.control)
 
     def _gather(self, new: Sequence[int]) -> None:
-        """Start those that are new; everybody says where he is, hears where others are, and is ready."""
+        """Start those that are new; then let all exchange their addresses, and meet."""
         deadline = Deadline(START_S)
         if new:
             try:
@@ -147,14 +147,14 @@ class WorkerPool:
             self._meet(deadline)
 
     def _meet(self, deadline: Deadline) -> None:
-        everybody = range(len(self.names))
+        numbers = range(len(self.names))
         addresses = {}
-        for number in everybody:
+        for number in numbers:
             addresses[self.names[number]] = self._receive_now(number, Listening, deadline).address
-            self._received[number].clear()  # what it had said before
-        for number in everybody:
+            self._received[number].clear()  # of earlier meetings
+        for number in numbers:
             self.send(number, Peers(addresses), deadline)
-        ready = [self._receive_now(number, Ready, deadline) for number in everybody]
+        ready = [self._receive_now(number, Ready, deadline) for number in numbers]
         self.network = ready[0].network
 
     def _receive_now(self, number: int, kind: type[E], deadline: Deadline) -> E:
@@ -170,9 +170,9 @@ class WorkerPool:
         while wanted:
             with self._patience(new):
                 if not self._listener.visited(min(LOOK_S, deadline.left_s)):
-                    raise ChannelTimeoutError("nobody has come")
+                    raise ChannelTimeoutError("no worker has connected")
                 link = self._listener.accept(min(GREETING_S, deadline.left_s))
-                # Of somebody who was dismissed before he came.
+                # Of a worker that was dismissed before it connected.
                 if (number := wanted.pop(link.peer, None)) is None:
                     link.close()
                 elif link.peer.endswith(HEARTBEAT):
@@ -186,7 +186,7 @@ class WorkerPool:
 
     @contextlib.contextmanager
     def _patience(self, new: Sequence[int]) -> Iterator[None]:
-        """Nobody comes any more if somebody has ended."""
+        """Raise LostError if a worker that is waited for has ended."""
         try:
             yield
         except ChannelError as error:
@@ -220,14 +220,12 @@ class WorkerPool:
                     return message
             self.wait(number, deadline)
 
-    def wait(self, whom: int, deadline: Deadline) -> None:
-        """Take in what workers have said, or look for a moment why they say nothing; by the deadline it is
-        `whom` that cannot go on.
-        """
+    def wait(self, awaited: int, deadline: Deadline) -> None:
+        """Take in messages, or look why none come; by the deadline it is `awaited` that cannot go on."""
         if not self._take_in(min(LOOK_S, deadline.wait_s), deadline):
             self._look()
             if deadline.left_s == 0:
-                raise self._failure(whom, f"nothing came of it in {self._timeout_s:g} s")
+                raise self._failure(awaited, f"nothing came of it in {self._timeout_s:g} s")
 
     def received(self, kind: type[M]) -> list[tuple[int, M]]:
         """All messages of this kind that have come, with their workers; it does not wait."""
@@ -247,7 +245,7 @@ class WorkerPool:
         return bool(ready)
 
     def _look(self) -> None:
-        """Raise LostError if somebody is there and does not work."""
+        """Raise LostError if a worker hangs."""
         if hanging := self._hanging():
             raise hanging
 
@@ -314,7 +312,7 @@ class WorkerPool:
         return {numbers[pid]: status for pid, status in self._machine.ends(list(numbers)).items()}
 
     def worked_s(self) -> dict[str, float]:
-        """Seconds that each worker has worked, as it said last; it waits for nobody."""
+        """Seconds that each worker has worked, as of its last heartbeat; it does not wait."""
         return dict(zip(self.names, self._monitor.worked_s(len(self.names)), strict=True))
 
     def strike(self, number: int, how: str) -> None:
@@ -329,7 +327,7 @@ class WorkerPool:
                 framing.send(link.control, End(), Deadline(END_S))
         deadline = Deadline(END_S)
         for link in self._links.values():
-            # It hangs up when it has ended; what it said before is of no interest any more.
+            # It hangs up when it has ended; messages before that are dropped.
             with contextlib.suppress(ChannelError):
                 while True:
                     link.control.receive(deadline)

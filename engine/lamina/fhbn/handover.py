@@ -73,11 +73,11 @@ def visit(control: Control, deadline: Deadline) -> Iterator[socket.socket]:
 
 
 def give(
-    connection: socket.socket, said: bytes, descriptor: int, control: Control, deadline: Deadline
+    connection: socket.socket, words: bytes, descriptor: int, control: Control, deadline: Deadline
 ) -> None:
     """Hand an open file over, with a few words."""
     try:
-        socket.send_fds(connection, [said], [descriptor])
+        socket.send_fds(connection, [words], [descriptor])
     except ConnectionError:
         _raise_its_end(control, deadline)
     except OSError as error:
@@ -91,17 +91,17 @@ def taken(connection: socket.socket, control: Control, deadline: Deadline) -> It
     """What the peer gives: its words, and an open file that is closed afterwards."""
     connection.settimeout(deadline.wait_s)
     try:
-        said, descriptors, _, _ = socket.recv_fds(connection, _MOST_SAID_BYTES, 1)
+        words, descriptors, _, _ = socket.recv_fds(connection, _MOST_SAID_BYTES, 1)
     except ConnectionError:  # nobody is there any more: why not is heard below
-        said, descriptors = b"", []
+        words, descriptors = b"", []
     except OSError as error:
         raise _not_taken(error, control) from error
     with _closing(descriptors):
-        if not said:
+        if not words:
             _raise_its_end(control, deadline)
         if len(descriptors) != 1:
             raise HandshakeError("channel-handover", f"{control.peer} has not handed over its shared memory")
-        yield said, descriptors[0]
+        yield words, descriptors[0]
 
 
 def _not_taken(error: OSError, control: Control) -> Exception:

@@ -1,4 +1,4 @@
-"""How large the KV arenas are: as told, or a share of what nobody uses."""
+"""How large the KV arenas are: as given, or a share of free memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lamina.pipeline.options import CoreOptions, EngineError
 if TYPE_CHECKING:
     from lamina.convert import Conversion
 
-# Of the memory nobody uses, what arenas take when their size is not said.
+# Of free memory, what arenas take when their size is not given.
 SHARE_OF_FREE_MEMORY = 0.25
 ALL_HEADS = slice(None)
 

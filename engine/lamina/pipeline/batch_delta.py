@@ -36,7 +36,7 @@ class Joined(msgspec.Struct, array_like=True, frozen=True):
     pool: Ints = NONE  # which attention worker has it, where each has whole requests
     made: Ints = NONE  # tokens it has made before
     top_k: Ints = NONE
-    most: Ints = NONE  # likeliest tokens to tell of, or NO_LOGPROBS
+    most: Ints = NONE  # likeliest tokens to reveal, or NO_LOGPROBS
     seed: NDArray[np.uint64] = np.empty(0, np.uint64)
     temperature: Floats = _NO_FLOATS
     top_p: Floats = _NO_FLOATS

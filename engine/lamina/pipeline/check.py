@@ -1,4 +1,4 @@
-"""Whether workers did what the schedule says, from what they recorded."""
+"""Whether workers kept to the schedule, from what they recorded."""
 
 from __future__ import annotations
 

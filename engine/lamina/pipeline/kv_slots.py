@@ -1,4 +1,4 @@
-"""The KV of the sequences on one attention worker, and who of them is in which batch."""
+"""The slots of the sequences on one attention worker, and which of them are in which batch."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ class KvSlots:
         return list(self._arrivals(delta.joined))
 
     def expect(self, delta: BatchDelta) -> list[Arrival]:
-        """Slots for those who will join when their KV has come; from then on they are theirs."""
+        """Slots for sequences that will join when their KV has come; they are theirs from now on."""
         arrivals = []
         for name, parent, shared, tokens, _ in delta.expected.tolist():
             self._expected.add(name)
             arrivals.append(self._arrival(name, tokens, parent, shared))
         return arrivals
 
-    def expect_nobody(self) -> None:
-        """Who was expected and has not joined has no slots any more."""
+    def expect_none(self) -> None:
+        """Sequences that were expected and have not joined lose their slots."""
         self._drop(list(self._expected))
 
     def _drop(self, names: list[int]) -> None:
@@ -85,7 +85,7 @@ class KvSlots:
         return Arrival(name, shared, self.arena.allocate(name, tokens - shared))
 
     def forget(self, batch: int) -> None:
-        """Everybody of the batch goes."""
+        """All sequences of the batch go."""
         self.arena.release(self._names[batch])
         self._names[batch] = np.empty(0, np.int64)
 

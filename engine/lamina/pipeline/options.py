@@ -1,4 +1,4 @@
-"""What an engine is told when it is made, checked before anything is loaded."""
+"""The options of an engine, checked before anything is loaded, and the model that it is given."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Turn(NamedTuple):
 
 
 class Schedule:
-    """The order of turns, the same for everybody: each worker does its own and leaves the others out.
+    """The order of turns, the same for all: each worker does its own and leaves the others out.
 
     On every replica, and on the attention workers together, work is done in the order of the clock and then
     of the batch. A clock's tick is one slice of every batch; which replica runs it, csrc/core/rotation.hpp

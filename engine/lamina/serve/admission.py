@@ -39,7 +39,7 @@ def policy_of(policy: str | Policy) -> Policy:
 
 
 def priority(policy: Policy, sampling: Sampling, prompt_tokens: int) -> int:
-    """What the policy says of a request."""
+    """The policy's priority of a request."""
     result = policy(sampling, prompt_tokens)
     if not hasattr(result, "__index__") or abs(result) > LARGEST_PRIORITY:
         raise EngineError(
@@ -53,7 +53,7 @@ def priority(policy: Policy, sampling: Sampling, prompt_tokens: int) -> int:
 def checked(
     facts: ModelFacts, prompt: Prompt, sampling: Sampling, *, decode_only: bool, max_sequences: int
 ) -> Checked:
-    """The request, if it can be served; a RequestError says why not."""
+    """The request, if it can be served, else a RequestError with why not."""
     sampling.require_sense(facts.vocab_size)
     tokens = checked_prompt(prompt, facts.vocab_size, by_length=decode_only)
     stops = set(sampling.stop_tokens)

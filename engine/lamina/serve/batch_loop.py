@@ -46,7 +46,7 @@ class BatchLoop:
         self._launched = self._landed = 0
         self._steps = [Step(batch=batch) for batch in range(core.batches)]
         self._iterations = [0] * core.batches
-        self._untold: list[int] = []  # who had to make room, and left no step to tell of it
+        self._unreported: list[int] = []  # preempted requests that no step has reported
         self._failed: Over = []  # before they joined
         # Since workers were lost: batches that some know nothing of, and iterations to be begun once more.
         self._stale: set[int] = set()
@@ -59,35 +59,35 @@ class BatchLoop:
         while True:
             batch = self._landed % batches
             try:
-                self._hear_of_prompts(wait=False)
-                # At most every batch once: nobody can be launched before it has landed.
+                self._note_prompts(wait=False)
+                # At most every batch once: none can be launched before it has landed.
                 while self._launched < self._landed + batches:
                     self._launch()
                 if self.decoder.flying(batch):
-                    return self._told(*self._land(batch))
+                    return self._reported(*self._land(batch))
                 if self._prefill_queue.only_waits and not (self._failed or self.decoder.any_flying):
-                    self._hear_of_prompts(wait=True)
+                    self._note_prompts(wait=True)
             except LostError as lost:
                 self._recover(lost)
                 continue
             self._landed += 1
-            self._untold += self._steps[batch].preempted
+            self._unreported += self._steps[batch].preempted
             if self._failed and not self.decoder.any_flying:
-                return self._told(Step(batch=batch), [])
+                return self._reported(Step(batch=batch), [])
 
-    def _told(self, step: Step, over: Over) -> tuple[Step, Over]:
+    def _reported(self, step: Step, over: Over) -> tuple[Step, Over]:
         """With what happened outside of iterations."""
-        step.preempted[:0], self._untold = self._untold, []
+        step.preempted[:0], self._unreported = self._unreported, []
         step.ended[:0] = [request.number for request, _ in self._failed]
         over[:0], self._failed = self._failed, []
         return step, over
 
-    def _hear_of_prompts(self, *, wait: bool) -> None:
+    def _note_prompts(self, *, wait: bool) -> None:
         """Let those join whose KV is there; those whose prompts cannot be computed have failed."""
-        heard = self._prefill_queue.look(wait=wait)
-        for request in heard.ready:
+        outcome = self._prefill_queue.look(wait=wait)
+        for request in outcome.ready:
             self.scheduler.ready(request.place)
-        for request, why in heard.failed:
+        for request, why in outcome.failed:
             self._failed.append(self._fail(request, why))
             self.leave(request)
 
@@ -96,7 +96,7 @@ class BatchLoop:
         return request, f"its prompt could not be computed: {why}"
 
     def settle(self) -> None:
-        """Tell workers what nobody runs for any more: who has gone."""
+        """Tell workers of sequences that have gone, where no iteration would."""
         while not all(self.decoder.settled(batch) for batch in range(self.core.batches)):
             try:
                 self._launch()
@@ -110,7 +110,7 @@ class BatchLoop:
         while self.decoder.any_flying:
             batch = self._landed % self.core.batches
             try:
-                # Everybody has his turn, or workers wait for it.
+                # Every batch has its turn, or workers wait for it.
                 while self._launched < self._landed + self.core.batches:
                     self._launch(idle=True)
                 if self.decoder.flying(batch):
@@ -122,10 +122,10 @@ class BatchLoop:
         return result
 
     def scale(self, to: Scaled, scheduler: Scheduler, places: dict[int, Request]) -> None:
-        """Go on with other attention workers, and a scheduler that has everybody waiting for them."""
+        """Go on with other attention workers, and a scheduler in which all requests wait for them."""
         for request in self.by_place.values():
             if request.rows and self.decoder.runs(request):
-                self._untold.append(request.number)
+                self._unreported.append(request.number)
                 self.decoder.park(request)
         for place, request in places.items():
             request.place = place
@@ -171,7 +171,7 @@ class BatchLoop:
             step = self._steps[batch] = self._begin(batch)
             delta = self.decoder.launch(batch)
         self._launched += 1
-        self._prefill_queue.tell(delta)
+        self._prefill_queue.announce(delta)
         if batch in self._stale:
             self.core.launch(batch, delta, step.size, self.decoder.snapshot(batch))
         else:
@@ -229,7 +229,7 @@ class BatchLoop:
         return step, ended
 
     def _recover(self, lost: LostError) -> None:
-        """Replace who is lost; what was under way is launched once more, as everybody's turn comes."""
+        """Replace lost workers; what was under way is launched once more, as the batches' turns come."""
         fault = self._fault or _OpenFault(str(lost), time.monotonic())
         # The order of batches begins anew, for workers too.
         batches = self.core.batches

@@ -24,7 +24,7 @@ class Beam:
 
 
 class BeamSearch:
-    """The beams of one request. Each step takes the live beams' likeliest tokens and says who continues whom.
+    """The beams of one request. Each step takes the live beams' likeliest tokens and decides which go on.
 
     The rules are those of transformers' generate(num_beams=...), so that results can be held against it: with
     k end tokens, max(2, 1 + k) times as many candidates as beams are looked at; of those that end, only the
@@ -97,7 +97,7 @@ class BeamSearch:
 
     @property
     def _full(self) -> bool:
-        """Whether there are enough finished beams for one who stops at the first that come."""
+        """Whether there are enough finished beams for a search that stops at the first ones."""
         return self._sampling.early_stopping is True and len(self._finished) == self._sampling.beams
 
     def _could_improve(self, length: int) -> bool:

@@ -39,7 +39,7 @@ class LocalCore:
     """As a ClusterCore, in this process: one batch, one set of slices, one attention worker."""
 
     batches = pools = 1
-    workers: list[str] = []  # noqa: RUF012 - nobody adds to it
+    workers: list[str] = []  # noqa: RUF012 - it stays empty
     prefill: PrefillDispatch | None = None
 
     def __init__(self, model: Any, options: CoreOptions, *, max_sequences: int) -> None:
@@ -157,7 +157,7 @@ class LocalCore:
         return logits
 
     def regroup(self, lost: LostError) -> Replaced:
-        """Nobody can be lost here."""
+        """No worker can be lost here."""
         raise lost
 
     def scaled(self, attention_workers: int) -> Scaled:  # noqa: ARG002
@@ -183,7 +183,7 @@ class LocalCore:
         """Recount the arena; raise RuntimeError naming the first thing found wrong."""
         self.arena.check_integrity()
         if not len(self._rows) and self.arena.used:
-            raise RuntimeError(f"nobody runs and {self.arena.used} slots are taken")
+            raise RuntimeError(f"no sequence runs and {self.arena.used} slots are taken")
 
     def close(self) -> None:
         """Nothing to end."""

@@ -39,7 +39,7 @@ class Decoder:
         self._searching: dict[int, Request] = {}  # those in a batch
         self._logprobs = LogprobTable()
         self._names = 0
-        # Of requests that are staged, what attention workers have to be told: see Change.
+        # Of requests that are staged, what attention workers have to know: see BatchDelta.
         self._expected: list[tuple[int, int, int, int, int]] = []
         self._dropped: list[tuple[int, int]] = []
 
@@ -70,13 +70,13 @@ class Decoder:
         return wanted
 
     def staged(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """What attention workers must be told now: whom to expect, and whom not to expect any more."""
+        """What attention workers must know now: sequences to expect, and those not to expect any more."""
         expected, self._expected = self._expected, []
         dropped, self._dropped = self._dropped, []
         return np.array(expected, np.int64).reshape(-1, 5), np.array(dropped, np.int64).reshape(-1, 2)
 
     def unstage(self, requests: Iterable[Request]) -> None:
-        """Nobody is expected any more: these join as others do."""
+        """No sequence is expected any more: these join as others do."""
         for request in requests:
             request.staged = False
         self._expected.clear()
@@ -137,11 +137,11 @@ class Decoder:
         return bool(np.isin(request.rows, self._table.batches[request.batch]).any())
 
     def forget(self) -> None:
-        """All workers have lost everything: there is nothing to tell them of those who have gone."""
+        """All workers have lost all KV: they need not know which sequences have gone."""
         self._builders = [DeltaBuilder() for _ in self._builders]
 
     def launch(self, batch: int) -> BatchDelta:
-        """What the batch's workers must be told now."""
+        """What the batch's workers must know now."""
         builder, self._builders[batch] = self._builders[batch], DeltaBuilder()
         rows = self._table.batches[batch]
         if rows.size:
@@ -151,7 +151,7 @@ class Decoder:
         return delta
 
     def snapshot(self, batch: int) -> BatchSnapshot:
-        """What workers must be told that know nothing of the batch as it was launched last."""
+        """The batch as it was launched last, for workers that know nothing of it."""
         builder = DeltaBuilder()
         for row in self._table.batches[batch].tolist():
             self._join(builder, self._request_of(row), row)
@@ -159,7 +159,7 @@ class Decoder:
 
     def again(self, batch: int) -> BatchDelta:
         """For those that know the batch as it was launched last, when it has to be launched once more: who
-        joined it joins again, since nobody knows how much of their KV there is.
+        joined it joins again, since it is unknown how much of their KV there is.
         """
         builder = DeltaBuilder()
         joining = self._joining[batch].name
@@ -222,7 +222,7 @@ class Decoder:
         return sorted(over, key=lambda request: request.number), doomed, why
 
     def _failed(self, rows: NDArray[np.int64], failed: Mapping[int, str]) -> dict[int, str]:
-        """By request; of those that had been ended before nobody asks any more."""
+        """By request, but for those that had been ended before."""
         by_number: dict[int, str] = {}
         for name, why in failed.items():
             row = rows[self._table.kv[rows] == name]
@@ -256,22 +256,22 @@ class Decoder:
         """Whether it has ended and is still in flight."""
         return request.number in self._doomed
 
-    def made_since(self, request: Request, told: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
-        """By sample the tokens beyond those told already; of a beam search none before it ends."""
-        since = {sample: done.tokens[told.get(sample, 0) :] for sample, done in request.ended.items()}
+    def made_since(self, request: Request, delivered: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
+        """By sample the tokens beyond those delivered already; of a beam search none before it ends."""
+        since = {sample: done.tokens[delivered.get(sample, 0) :] for sample, done in request.ended.items()}
         if request.search is None:
             for row, sample in request.samples.items():
-                since[sample] = tuple(self._table.tokens_of(row, told.get(sample, 0)))
+                since[sample] = tuple(self._table.tokens_of(row, delivered.get(sample, 0)))
         return since
 
-    def pieces(self, request: Request, told: Mapping[int, int]) -> list[Piece]:
-        """What samples have beyond what was told of them, with their log-probabilities and ends."""
-        result = pieces_of(request.ended, told)
+    def pieces(self, request: Request, delivered: Mapping[int, int]) -> list[Piece]:
+        """What samples have beyond what was delivered, with their log-probabilities and ends."""
+        result = pieces_of(request.ended, delivered)
         if request.search is None:
             for row, sample in request.samples.items():
-                since = told.get(sample, 0)
+                since = delivered.get(sample, 0)
                 if tokens := self._table.tokens_of(row, since):
-                    logprobs = self._logprobs.told(row, since + len(tokens), since)
+                    logprobs = self._logprobs.of(row, since + len(tokens), since)
                     result.append(Piece(sample, tuple(tokens), logprobs))
         return result
 
@@ -305,14 +305,14 @@ class Decoder:
         for request in self._searching.values():
             if request.batch == batch and request.number not in lost:
                 self._search(request, rows, choice)
-        # Whoever is lost or searched takes no part in what follows.
+        # Rows that are lost or searched take no part in what follows.
         drawing = ~table.searched[rows]
         if lost:
             drawing &= ~np.isin(table.request[rows], list(lost))
         places = np.flatnonzero(drawing)
         if choice.revealed:
-            told = np.flatnonzero(drawing[choice.revealed.rows])
-            self._logprobs.record(rows, table.made, choice.revealed, told)
+            asked = np.flatnonzero(drawing[choice.revealed.rows])
+            self._logprobs.record(rows, table.made, choice.revealed, asked)
         rows = rows[places]
         ended = table.record(rows, choice.tokens[places])
         return rows[ended]
@@ -371,7 +371,7 @@ class Decoder:
 
     def _completion(self, request: Request, row: int, reason: FinishReason) -> Completion:
         tokens = tuple(self._made(request, row).tolist())
-        return Completion(tokens, reason, self._logprobs.told(row, len(tokens)))
+        return Completion(tokens, reason, self._logprobs.of(row, len(tokens)))
 
     def _leave(self, batch: int, rows: list[int]) -> None:
         """Out of the batch, and their KV with them."""

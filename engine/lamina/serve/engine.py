@@ -35,7 +35,7 @@ from lamina.serve.sampling import RequestError, Sampling
 from lamina.serve.step import Fault, Step
 
 HARMS = ("kill", "stop")
-FIRST_KEY = -(2**63)  # before everybody's
+FIRST_KEY = -(2**63)  # before all others
 NUMBERS = 2**32  # request numbers that come before a priority's next value
 
 
@@ -81,7 +81,7 @@ class Engine:
         self._requests: dict[int, Request] = {}
         self._results: dict[int, Result] = {}
         self._numbers = 0
-        self._drained: deque[Step] = deque()  # that nobody has been told of
+        self._drained: deque[Step] = deque()  # that have not been returned
         self._broken = False
 
     @property
@@ -120,7 +120,7 @@ class Engine:
         For when nothing waits or runs: workers in the middle of something do not answer.
         """
         if not self.idle:
-            raise EngineError("engine-busy", "records are told when nothing is under way: run() first")
+            raise EngineError("engine-busy", "records are collected when nothing is under way: run() first")
         return self._loop.surviving(self._core.records)
 
     @property
@@ -139,8 +139,8 @@ class Engine:
         return self._loop.faults
 
     def worked_s(self) -> dict[str, float]:
-        """Seconds that each worker of a layout has computed, and not waited, as it said when this was asked
-        before: it waits for nobody.
+        """Seconds that each worker of a layout has computed, and not waited, as of when this was asked
+        before: it does not wait.
         """
         return self._core.worked_s()
 
@@ -158,8 +158,8 @@ class Engine:
     def scale(self, *, attention_workers: int) -> None:
         """Go on with another number of attention workers, each with as much memory as one had before.
 
-        What is under way ends first. Then everybody who runs makes room once, and begins again where most
-        memory is free: his KV is computed again from his prompt and tokens. No token is lost.
+        What is under way ends first. Then every running request is preempted once, and begins again where
+        most memory is free: its KV is computed again from its prompt and tokens. No token is lost.
         """
         if self._broken:
             raise EngineError(
@@ -192,7 +192,7 @@ class Engine:
         )
 
     def _waiting_in(self, scheduler: Scheduler) -> dict[int, Request]:
-        """Everybody, by the place that he gets there: those who run come first, as they came."""
+        """All requests, by the place that they get there: running ones first, in the order of arrival."""
         result: dict[int, Request] = {}
         for number, request in sorted(self._requests.items()):
             made = self._decoder.made(request)
@@ -260,7 +260,7 @@ class Engine:
         number = self._numbers
         seed = secrets.randbits(64) if sampling.seed is None else sampling.seed % SEEDS
         key = priority(self._policy, sampling, len(tokens)) * NUMBERS + number % NUMBERS
-        # The last thing that may fail: what the scheduler has taken in, somebody must own.
+        # The last thing that may fail: what the scheduler has taken in must have an owner.
         begun, to_make = len(tokens) + len(made), sampling.max_tokens - len(made)
         place = self._loop.scheduler.add(begun, to_make, width=sampling.width, key=key)
         if place is None:
@@ -358,12 +358,12 @@ class Engine:
         """
         if number not in self._requests and number not in self._results:
             raise _unknown(number)
-        told: dict[int, int] = {}
+        delivered: dict[int, int] = {}
         while True:
             ended = number not in self._requests
-            for sample, tokens in self._made_since(number, told).items():
+            for sample, tokens in self._made_since(number, delivered).items():
                 if tokens:
-                    told[sample] = told.get(sample, 0) + len(tokens)
+                    delivered[sample] = delivered.get(sample, 0) + len(tokens)
                     yield Piece(sample, tokens)
             if ended:
                 result = self._results.get(number)
@@ -373,21 +373,21 @@ class Engine:
             if number in self._requests:
                 self.step()
 
-    def pieces(self, number: int, told: Mapping[int, int]) -> list[Piece]:
+    def pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
         """What each sample of a request that has not ended has beyond so many tokens, with log-probabilities
         where they were asked for, and why it ended if it has. Of a beam search nothing.
         """
         if number not in self._requests:
             raise _unknown(number)
-        return self._decoder.pieces(self._requests[number], told)
+        return self._decoder.pieces(self._requests[number], delivered)
 
-    def _made_since(self, number: int, told: dict[int, int]) -> dict[int, tuple[int, ...]]:
+    def _made_since(self, number: int, delivered: dict[int, int]) -> dict[int, tuple[int, ...]]:
         request = self._requests.get(number)
         if request is not None:
-            return self._decoder.made_since(request, told)
-        result = self._results.get(number)  # gone if somebody has asked for it
+            return self._decoder.made_since(request, delivered)
+        result = self._results.get(number)  # gone if it was asked for before
         completions = result.completions if result else ()
-        return {i: done.tokens[told.get(i, 0) :] for i, done in enumerate(completions)}
+        return {i: done.tokens[delivered.get(i, 0) :] for i, done in enumerate(completions)}
 
     def _forget(self, request: Request, error: str | None = None) -> None:
         """From request to result."""

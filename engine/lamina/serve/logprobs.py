@@ -66,7 +66,7 @@ class LogprobTable:
         self._top_tokens[places, number, :most] = revealed.tokens[which, :most]
         self._top[places, number, :most] = revealed.logs[which, :most]
 
-    def told(self, row: int, tokens: int, since: int = 0) -> tuple[TokenLogprobs, ...] | None:
+    def of(self, row: int, tokens: int, since: int = 0) -> tuple[TokenLogprobs, ...] | None:
         """What the first tokens of a row's sequence came with, from one of them on; None if it did not
         ask.
         """

@@ -1,4 +1,4 @@
-"""Requests that have memory and no KV yet: prefill workers compute it, and they join when it is there."""
+"""Requests that have memory and no KV yet: they join when prefill workers have computed it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lamina.serve.requests import Request
 
 @dataclass
 class PrefillOutcome:
-    """Whose KV is there, and whose cannot be computed, and why."""
+    """Requests whose KV is there, and those whose KV cannot be computed, with why."""
 
     ready: list[Request] = field(default_factory=list)
     failed: list[tuple[Request, str]] = field(default_factory=list)
 
 
 class PrefillQueue:
-    """Whose prompts are computed, and what of it nobody has been told yet.
+    """Staged requests, and what of them has not been announced to workers yet.
 
-    Nobody is here where model workers compute prompts. Whoever is has his names in the attention workers'
-    memory from the launch after his admission on.
+    It is empty where model workers compute prompts. Staged requests own KV slots on the attention workers
+    from the launch after their admission on.
     """
 
     def __init__(self, core: Core, decoder: Decoder) -> None:
@@ -35,7 +35,7 @@ class PrefillQueue:
 
     @property
     def only_waits(self) -> bool:
-        """Whether somebody waits for KV, and nobody has it and may join."""
+        """Whether requests wait for KV, and none has it and may join."""
         return bool(self._waiting) and not self._ready
 
     def begin(self, request: Request, pool: int) -> bool:
@@ -49,13 +49,13 @@ class PrefillQueue:
         self._by_name |= {item.name: request.number for item in wanted}
         return True
 
-    def tell(self, delta: BatchDelta) -> None:
-        """Attention workers, with the next launch: who will come, and who will not."""
+    def announce(self, delta: BatchDelta) -> None:
+        """To attention workers, with the next launch: which sequences will come, and which will not."""
         if self._core.prefill:
             delta.expected, delta.dropped = self._decoder.staged()
 
     def order(self, delta: BatchDelta) -> None:
-        """Prefill workers, once that has been told."""
+        """Have prefill workers compute prompts, once attention workers expect them."""
         if prefill := self._core.prefill:
             prefill.forget(delta.dropped[:, 0].tolist())
             wanted, self._wanted = self._wanted, []
@@ -63,23 +63,23 @@ class PrefillQueue:
                 prefill.compute(item)
 
     def look(self, *, wait: bool) -> PrefillOutcome:
-        """What has come; `wait` until somebody may join, or has failed."""
-        heard = PrefillOutcome()
+        """What has come; `wait` until a request may join, or has failed."""
+        outcome = PrefillOutcome()
         while self._waiting and self._core.prefill:
             news = self._core.prefill.news(wait=wait)
             for name in news.computed:
-                self._take(name, heard)
+                self._take(name, outcome)
             for name, why in news.failed.items():
                 # Of several sequences of a request one is enough.
                 if (number := self._by_name.get(name)) is not None:
                     request, _ = self._waiting[number]
-                    heard.failed.append((request, why))
+                    outcome.failed.append((request, why))
                     self.leave(request)
-            if heard.ready or heard.failed or not wait:
+            if outcome.ready or outcome.failed or not wait:
                 break
-        return heard
+        return outcome
 
-    def _take(self, name: int, heard: PrefillOutcome) -> None:
+    def _take(self, name: int, outcome: PrefillOutcome) -> None:
         if (number := self._by_name.pop(name, None)) is None:
             return
         request, names = self._waiting[number]
@@ -87,7 +87,7 @@ class PrefillQueue:
         if not names:
             del self._waiting[number]
             self._ready[number] = request
-            heard.ready.append(request)
+            outcome.ready.append(request)
 
     def leave(self, request: Request) -> None:
         """It has joined, or goes without having joined."""
@@ -99,14 +99,14 @@ class PrefillQueue:
             self._wanted = [item for item in self._wanted if item.name not in names]
 
     def clear(self) -> list[Request]:
-        """Workers have lost what was computed, and who was expected: model workers will compute it when the
-        requests join. Those of them that were not ready for it.
+        """Workers have lost what was computed and expected: model workers will compute it when the requests
+        join. Those of them that were not ready for it.
         """
         waiting = [request for request, _ in self._waiting.values()]
         self._decoder.unstage([*waiting, *self._ready.values()])
         self._waiting.clear()
         self._by_name.clear()
         self._wanted.clear()
-        # Whoever is ready joins as he would have.
+        # Requests that are ready join as they would have.
         self._ready |= {request.number: request for request in waiting}
         return waiting

@@ -36,9 +36,9 @@ class Result:
     preemptions: int
     error: str | None = None  # why it failed
 
-    def pieces(self, told: Mapping[int, int]) -> list[Piece]:
-        """What nobody has been told of each completion."""
-        return pieces_of(dict(enumerate(self.completions)), told)
+    def pieces(self, delivered: Mapping[int, int]) -> list[Piece]:
+        """What has not been delivered of each completion."""
+        return pieces_of(dict(enumerate(self.completions)), delivered)
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Piece:
     finish_reason: FinishReason | None = None  # of the sequence's last
 
 
-def pieces_of(ended: Mapping[int, Completion], told: Mapping[int, int]) -> list[Piece]:
-    """The last piece of each sequence that has ended and has not been told whole."""
+def pieces_of(ended: Mapping[int, Completion], delivered: Mapping[int, int]) -> list[Piece]:
+    """The last piece of each sequence that has ended and has not been delivered whole."""
     result = []
     for sample, done in ended.items():
-        since = told.get(sample, 0)
+        since = delivered.get(sample, 0)
         if since < len(done.tokens):
             logprobs = done.logprobs and done.logprobs[since:]
             result.append(Piece(sample, done.tokens[since:], logprobs, done.finish_reason))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -20,11 +21,11 @@ class RequestError(CodedError, ValueError):
 
 @dataclass(frozen=True)
 class Sampling:
-    """Greedy unless told otherwise.
+    """Greedy by default.
 
     With `temperature` above 0 (in effect 0.00001) tokens are drawn, from the `top_k` likeliest (0: all) and
     of those from the smallest set that has `top_p` of the probability. The same `seed` gives the same draws,
-    whoever else is in the batch; without one the engine makes one up. `n` samples share their prompt. `beams`
+    whatever else is in the batch; without one the engine draws one. `n` samples share their prompt. `beams`
     above 1 is beam search, which gives the `n` best. `logprobs` asks for each token's log-probability and
     that of so many likeliest (0: none but its own; None: no log-probabilities).
     """
@@ -50,7 +51,7 @@ class Sampling:
             object.__setattr__(self, name, None if value is None else whole(name, value))
         if isinstance(self.stop_tokens, str) or not isinstance(self.stop_tokens, Iterable):
             raise RequestError(
-                "sampling-stop-tokens-invalid",
+                "sampling-value-invalid",
                 f"stop_tokens is {self.stop_tokens!r}: give a tuple of token ids",
             )
         stops = tuple(whole("a stop token", token) for token in self.stop_tokens)
@@ -62,78 +63,41 @@ class Sampling:
         return self.beams if self.beams > 1 else self.n
 
     def require_sense(self, vocab_size: int) -> None:
-        """Raise RequestError unless every wish can be fulfilled."""
-        _require(
-            self.max_tokens >= 1,
-            "sampling-max-tokens-invalid",
-            f"max_tokens is {self.max_tokens}: ask for one or more",
-        )
-        _require(
-            math.isfinite(self.temperature) and self.temperature >= 0,
-            "sampling-temperature-invalid",
-            f"temperature is {self.temperature}: give 0 (greedy) or more",
-        )
-        _require(
-            0 <= self.top_k < 2**31,
-            "sampling-top-k-invalid",
-            f"top_k is {self.top_k}: give 0 (all tokens) or more",
-        )
-        _require(
-            0 < self.top_p <= 1,
-            "sampling-top-p-invalid",
-            f"top_p is {self.top_p}: give more than 0 and at most 1",
-        )
-        _require(
-            self.n >= 1 and self.beams >= 1,
-            "sampling-n-invalid",
-            f"n is {self.n} and beams {self.beams}: both are at least 1",
-        )
-        _require(
-            self.logprobs is None or 0 <= self.logprobs <= vocab_size,
-            "sampling-logprobs-invalid",
-            f"logprobs is {self.logprobs}: give 0 to {vocab_size}",
-        )
-        _require(
-            len(self.stop_tokens) <= MOST_STOPS,
-            "sampling-stop-tokens-invalid",
-            f"stop_tokens has {len(self.stop_tokens)} tokens: at most {MOST_STOPS} can be told apart quickly",
-        )
-        for token in self.stop_tokens:
-            _require(
-                0 <= token < vocab_size,
-                "sampling-stop-tokens-invalid",
-                f"stop token {token} is outside the vocabulary of {vocab_size}",
-            )
-        if self.beams > 1:
-            self._require_search(vocab_size)
-
-    def _require_search(self, vocab_size: int) -> None:
-        _require(
-            self.n <= self.beams,
-            "sampling-n-invalid",
-            f"n is {self.n}: a search of {self.beams} beams has no more",
-        )
-        _require(
-            self.temperature == 0 and self.logprobs is None,
-            "sampling-beams-invalid",
-            "beam search neither draws nor tells log-probabilities: leave temperature and logprobs out",
-        )
-        _require(
-            self.beams <= vocab_size // 2,
-            "sampling-beams-invalid",
-            f"beams is {self.beams}: at most half the vocabulary",
-        )
-        _require(
-            math.isfinite(self.length_penalty)
-            and abs(self.length_penalty) * math.log(self.max_tokens) < LARGEST_EXPONENT,
-            "sampling-length-penalty-invalid",
-            f"length_penalty is {self.length_penalty}: too large a power of {self.max_tokens:,} tokens",
-        )
-        _require(
-            self.early_stopping in (True, False, "never"),
-            "sampling-early-stopping-invalid",
-            f"early_stopping is {self.early_stopping!r}: give True, False or 'never'",
-        )
+        """Raise RequestError unless each value can be used, alone and with the others."""
+        finite, searched = math.isfinite, self.beams > 1
+        growth = abs(self.length_penalty) * math.log(max(self.max_tokens, 1))
+        for name, sound, hint in (
+            ("max_tokens", self.max_tokens >= 1, "ask for one or more"),
+            ("temperature", finite(self.temperature) and self.temperature >= 0, "give 0 (greedy) or more"),
+            ("top_k", 0 <= self.top_k < 2**31, "give 0 (all tokens) or more"),
+            ("top_p", 0 < self.top_p <= 1, "give more than 0 and at most 1"),
+            ("n", self.n >= 1, "give at least 1"),
+            ("beams", self.beams >= 1, "give at least 1"),
+            (
+                "logprobs",
+                self.logprobs is None or 0 <= self.logprobs <= vocab_size,
+                f"give 0 to {vocab_size}",
+            ),
+            ("stop_tokens", len(self.stop_tokens) <= MOST_STOPS, f"give at most {MOST_STOPS}"),
+            ("stop_tokens", all(0 <= token < vocab_size for token in self.stop_tokens), "give known tokens"),
+            ("n", not searched or self.n <= self.beams, f"a search of {self.beams} beams has no more"),
+            ("temperature", not searched or self.temperature == 0, "beam search does not draw: leave it out"),
+            ("logprobs", not searched or self.logprobs is None, "beam search reveals none: leave it out"),
+            ("beams", not searched or self.beams <= vocab_size // 2, "give at most half the vocabulary"),
+            (
+                "length_penalty",
+                not searched or (finite(growth) and growth < LARGEST_EXPONENT),
+                f"too large a power of {self.max_tokens:,} tokens",
+            ),
+            (
+                "early_stopping",
+                not searched or self.early_stopping in (True, False, "never"),
+                "give True, False or 'never'",
+            ),
+        ):
+            if not sound:
+                value = reprlib.repr(getattr(self, name))
+                raise RequestError("sampling-value-invalid", f"{name} is {value}: {hint}")
 
 
 def whole(name: str, value: object) -> int:
@@ -141,8 +105,3 @@ def whole(name: str, value: object) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise RequestError("request-not-whole", f"{name} is {value!r}: give a whole number")
     return operator.index(value)
-
-
-def _require(holds: bool, code: str, otherwise: str) -> None:
-    if not holds:
-        raise RequestError(code, otherwise)

@@ -45,7 +45,7 @@ class SequenceTable:
         self.searched = np.empty(0, np.bool_)  # a beam: chosen by its search
         self.temperature = np.empty(0, np.float32)
         self.top_k = np.empty(0, np.int64)
-        self.most = np.empty(0, np.int64)  # likeliest tokens it is told of, or NO_LOGPROBS
+        self.most = np.empty(0, np.int64)  # likeliest tokens that are revealed, or NO_LOGPROBS
         self.top_p = np.empty(0, np.float32)
         self.seed = np.empty(0, np.uint64)
         self.stops = np.empty((0, 1), np.int64)
@@ -145,7 +145,7 @@ class DeltaBuilder:
 
     @property
     def empty(self) -> bool:
-        """Whether workers need not hear of it."""
+        """Whether there is nothing that workers have to know."""
         return not (self.left or self.released or self.joining or self.forks)
 
     def build(self, table: SequenceTable) -> BatchDelta:

@@ -1,4 +1,4 @@
-"""What an engine tells of its iterations and of its workers' faults."""
+"""Reports of an engine's iterations, and of its workers' faults."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Step:
-    """One iteration of one batch. Requests are told of by their numbers, times in seconds."""
+    """One iteration of one batch. Requests are given by their numbers, times in seconds."""
 
     batch: int = 0  # which one
     iteration: int = 0  # of this batch, from 0

@@ -17,7 +17,7 @@ import transformers
 from lamina._native import ShmReceiver, ShmSegment, ShmSender
 from lamina.attention.worker import TensorWorker
 from lamina.cluster.config import WorkerConfig
-from lamina.cluster.front_end import FrontEnd
+from lamina.cluster.front_end import Context, FrontEnd
 from lamina.cluster.heartbeat import Heartbeat
 from lamina.cluster.kv_pull import CALLED_OFF, PIECE_SLOTS, KvPull, PieceHeader, piece_bytes
 from lamina.cluster.messages import Compute, Forget, PrefillFailed
@@ -25,6 +25,7 @@ from lamina.cluster.prefill_worker import PrefillJobs, PrefillRole
 from lamina.convert import Conversion, convert
 from lamina.kv import Arena
 from lamina.model import prefill
+from lamina.pipeline import Recorder
 from lamina.pipeline.arenas import arena_shape, attend_over
 from lamina.pipeline.kv_slots import Arrival
 from lamina.pipeline.partition import Along, Partition
@@ -116,11 +117,14 @@ class Cast:
         self.front = ScriptedFrontEnd()
         self.heartbeat = Working()
         self.role = PrefillRole(
-            cast(WorkerConfig, SimpleNamespace(partition=partition)),
+            Context(
+                cast(WorkerConfig, SimpleNamespace(partition=partition)),
+                cast(FrontEnd, self.front),
+                Recorder(),
+                cast(Heartbeat, self.heartbeat),
+            ),
             self.conversion,
             self.model,
-            cast(FrontEnd, self.front),
-            cast(Heartbeat, self.heartbeat),
         )
         self.attention: list[Attention] = []
         for worker in range(WORKERS):

@@ -221,9 +221,9 @@ def test_those_who_are_expected_have_their_slots_until_they_go() -> None:
     kv_slots.expect(expected((3, NO_PARENT, 0, 4, 0), (4, NO_PARENT, 0, 3, 0)))
     kv_slots.apply(0, BatchDelta(dropped=np.array([[3, 0]])))
     assert kv_slots.arena.used == 16
-    kv_slots.expect_nobody()
+    kv_slots.expect_none()
     assert kv_slots.arena.used == 13, "those in a batch stay"
-    kv_slots.expect_nobody()
+    kv_slots.expect_none()
     kv_slots.forget(0)
     assert kv_slots.arena.used == 0
     kv_slots.arena.check_integrity()

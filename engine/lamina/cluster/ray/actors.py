@@ -69,7 +69,7 @@ def answers(names: Sequence[str], asked: Sequence[Any]) -> list[Any]:
 
 
 def outcome(run: Any) -> tuple[int, str]:
-    """How a worker has ended, and what is to be said of it."""
+    """How a worker has ended, and why."""
     ray = installed()
     try:
         status, text = ray.get(run)
@@ -81,6 +81,6 @@ def outcome(run: Any) -> tuple[int, str]:
 
 
 def _reason(error: BaseException) -> str:
-    """Ray's many lines in one: the last that says something."""
+    """The last line of Ray's that is not empty."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

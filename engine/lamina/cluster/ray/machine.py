@@ -42,7 +42,7 @@ class _Started:
 class RayMachine:
     """Starts workers in a Ray cluster, each in a placement group's bundle.
 
-    As a Machine does for this machine; what names a worker is a number that means nothing to anybody else.
+    As a Machine does for this machine; a worker's handle is a number of this object's own.
     Actors whose worker's engine was closed stay, with torch and the model's weights, for the next engine, and
     so do their bundles: close() gives them back, as the end of this process does, however that comes.
     """
@@ -124,7 +124,7 @@ class RayMachine:
         return handle
 
     def kill(self, handles: Sequence[int]) -> None:
-        """End these workers now, and wait until Ray says that they are gone."""
+        """End these workers now, and wait until they are gone."""
         if self._closed:
             return
         self._settle(handles, _GOODBYE_S)
@@ -133,8 +133,8 @@ class RayMachine:
         self._settle(handles, END_S)
         for handle in handles:
             if self._started[handle].status is None:
-                # Its node does not answer: whatever it still does, nobody hears of it.
-                self._end(self._started[handle], KILLED, "Ray did not hear of its end")
+                # Its node does not answer: what it may still do has no effect.
+                self._end(self._started[handle], KILLED, "Ray has no news of its end")
 
     def strike(self, handle: int, how: str) -> None:
         """Do a worker harm, to see what comes of it: "kill" it. Ray cannot "stop" one."""
@@ -158,7 +158,7 @@ class RayMachine:
         return [self._started[handle].spot for handle in handles]
 
     def errors(self) -> str:
-        """What workers have said that ended badly, the last one's at the end."""
+        """What workers that failed have written, the last one's at the end."""
         return "\n".join(self._texts)
 
     def _settle(self, handles: Sequence[int], wait_s: float) -> None:

@@ -22,7 +22,7 @@ class Session:
         self._joined_here = False
 
     def join(self, address: str) -> None:
-        """Once for each machine. Ray that somebody else has initialised in this process is used as it is."""
+        """Once for each machine. If Ray is initialised in this process already it is used as it is."""
         ray = installed()
         if not ray.is_initialized():
             _require_address(address)
@@ -48,7 +48,7 @@ SESSION = Session()
 
 
 def installed() -> Any:
-    """Ray, or an EngineError: it is loaded by those who ask for it, and by nobody else."""
+    """Ray, or an EngineError. It is imported only where it is needed."""
     try:
         import ray
     except ImportError as error:

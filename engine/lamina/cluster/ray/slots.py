@@ -12,7 +12,7 @@ from typing import Any
 from lamina.cluster.ray.session import alive_nodes, installed
 from lamina.pipeline.options import EngineError
 
-# What nodes offer to each kind of worker; a core where no node has said that it offers it.
+# What nodes offer to each kind of worker; a core where no node offers that.
 RESOURCES = {"model": "compute_gpu", "prefill": "compute_gpu", "attention": "memory_gpu"}
 CPU = "CPU"
 # What others have just given back is free a moment later.
@@ -79,8 +79,8 @@ class Slots:
         return slot
 
     def _reserve(self, resources: list[str]) -> list[Slot]:
-        # Of kinds of devices the ranks of a replica are better off close to each other; cores are there
-        # for whoever comes.
+        # Of kinds of devices the ranks of a replica are better off close to each other; cores may be
+        # anywhere.
         strategy = "SPREAD" if CPU in resources else "PACK"
         bundles = [{name: 1} for name in resources]
         group = installed().util.placement_group(bundles, strategy=strategy)
@@ -108,7 +108,7 @@ class Slots:
 
 
 def require_room(resources: Sequence[str]) -> None:
-    """An EngineError if the cluster would not have enough even if nobody else used it."""
+    """An EngineError if the cluster would not have enough even if nothing else used it."""
     wanted, nodes = Counter(resources), alive_nodes()
     # A worker is on one node: two halves are none.
     there = {name: sum(math.floor(node["Resources"].get(name, 0)) for node in nodes) for name in wanted}

@@ -84,7 +84,7 @@ class RayWorker:
     def _has(self, model: ModelSource) -> bool:
         try:
             return self._models.has_weights(model)
-        except OSError:  # prepare() tells of it
+        except OSError:  # prepare() reports it
             return False
 
 

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import Any
 
-from lamina.fhbn.control import field
+from lamina.fhbn.control import WireMessage, field
 from lamina.fhbn.deadline import seconds
 from lamina.fhbn.errors import HandshakeError
 from lamina.fhbn.names import sound_name
 
 MOST_SLOTS = 1 << 16
-_SHARED = {"name": str, "message_bytes": int, "slots": int, "epoch": int, "first_seqno": int}
+_SHARED: dict[str, type] = {"name": str, "message_bytes": int, "slots": int, "epoch": int, "first_seqno": int}
 
 
 @dataclass(frozen=True)
-class Terms:
+class ChannelSpec:
     """The receiver's offer, and how long this end waits."""
 
     name: str
     message_bytes: int
     slots: int
-    epoch: int  # drawn anew for every opening: what was meant for another one is told by it
+    epoch: int  # drawn anew for every opening: tells what was meant for another opening
     first_seqno: int
     timeout_s: float
     spin_s: float
@@ -41,29 +40,29 @@ class Terms:
     @staticmethod
     def new(
         name: str, message_bytes: int, slots: int, first_seqno: int, timeout_s: float, spin_s: float
-    ) -> Terms:
+    ) -> ChannelSpec:
         """A receiver's, for one opening."""
         epoch = secrets.randbits(32)
-        return Terms(name, message_bytes, power_of_two(slots), epoch, first_seqno, timeout_s, spin_s)
+        return ChannelSpec(name, message_bytes, power_of_two(slots), epoch, first_seqno, timeout_s, spin_s)
 
     @staticmethod
-    def of(message: dict[str, Any], peer: str, timeout_s: float, spin_s: float) -> Terms:
-        """As the receiver has said it; whether it can be is checked."""
-        said: dict[str, Any] = {key: field(message, key, kind, peer) for key, kind in _SHARED.items()}
+    def from_wire(message: WireMessage, peer: str, timeout_s: float, spin_s: float) -> ChannelSpec:
+        """As the receiver has sent it, checked."""
+        values: WireMessage = {key: field(message, key, kind, peer) for key, kind in _SHARED.items()}
         try:
-            return Terms(**said, timeout_s=timeout_s, spin_s=spin_s)
+            return ChannelSpec(**values, timeout_s=timeout_s, spin_s=spin_s)
         except ValueError as error:
             raise HandshakeError(
                 "channel-message", f"{peer} offers a channel that cannot be: {error}"
             ) from error
 
-    def said(self) -> dict[str, Any]:
-        """For the sender."""
+    def to_wire(self) -> WireMessage:
+        """As the sender gets it."""
         return {key: getattr(self, key) for key in _SHARED}
 
 
 def power_of_two(slots: int) -> int:
-    """At least as many: slots are found by the low bits of a seqno."""
+    """At least as many: slots are chosen by the low bits of a seqno."""
     if not 1 <= slots <= MOST_SLOTS:
         raise ValueError(f"{slots:,} slots: give 1 to {MOST_SLOTS:,}")
     return 1 << (slots - 1).bit_length()
