@@ -20,6 +20,7 @@ from lamina.fhbn.errors import ChannelTimeoutError, HandshakeError, PeerLostErro
 
 LEAST_SECRET_BYTES = 16
 MOST_MESSAGE_BYTES = 16 << 20
+_MAX_NAME = 200
 _PATIENCE_S = 0.1
 _MAGIC = b"lamina control 1"
 _NONCE_BYTES = 32
@@ -53,6 +54,13 @@ def require_secret(secret: bytes) -> bytes:
     if len(secret) < LEAST_SECRET_BYTES:
         raise ValueError(f"a secret has {LEAST_SECRET_BYTES} bytes or more: use new_secret()")
     return secret
+
+
+def sound_name(name: str, of: str = "a process") -> str:
+    """A name that an error can carry; ValueError if it is none."""
+    if not 0 < len(name) <= _MAX_NAME or not name.isprintable():
+        raise ValueError(f"{of}'s name has 1 to {_MAX_NAME} printable characters, not {name[:40]!r}")
+    return name
 
 
 def greeting() -> bytes:

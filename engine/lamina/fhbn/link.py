@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lamina.fhbn.channel import Receiver, Sender
 from lamina.fhbn.channel_spec import ChannelSpec
-from lamina.fhbn.control import Control, RefusedError, WireMessage, field
+from lamina.fhbn.control import Control, RefusedError, WireMessage, field, sound_name
 from lamina.fhbn.deadline import Deadline, seconds
 from lamina.fhbn.engines import best, engine, require_network, usable
 from lamina.fhbn.errors import ChannelError, ChannelTimeoutError, HandshakeError, PeerLostError
-from lamina.fhbn.names import sound_name
 from lamina.fhbn.place import Place
 
 if TYPE_CHECKING:

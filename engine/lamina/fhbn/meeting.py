@@ -6,11 +6,10 @@ import socket
 from selectors import EVENT_READ, DefaultSelector
 from typing import NamedTuple
 
-from lamina.fhbn.control import INTRODUCTION_BYTES, Control, greeting, require_secret
+from lamina.fhbn.control import INTRODUCTION_BYTES, Control, greeting, require_secret, sound_name
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import ChannelClosedError, ChannelError, ChannelTimeoutError, HandshakeError
 from lamina.fhbn.link import TIMEOUT_S, Link
-from lamina.fhbn.names import sound_name
 
 # One that has connected and does not say who it is goes after this.
 _GREETING_S = 2.0
