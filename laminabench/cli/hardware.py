@@ -58,6 +58,7 @@ def priced_devices(
 ) -> Mapping[str, Device]:
     """The catalogue's devices with the user's prices and watts."""
     from laminabench.catalog.hardware import (
+        DEFAULT_RULE,
         bought,
         load_devices,
         parse_power,
@@ -65,7 +66,6 @@ def priced_devices(
         priced,
         rated,
     )
-    from laminabench.catalog.price import DEFAULT_RULE
 
     # Watts first: a purchase price has their electricity in it.
     devices: Mapping[str, Device] = rated(load_devices(), dict(parse_power(text) for text in powers))

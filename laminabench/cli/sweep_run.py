@@ -9,9 +9,11 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from laminabench.cli.ending import Interrupted, Terminated
 from laminabench.cli.output import Output
@@ -131,7 +133,11 @@ class Sweep:
             "laminabench": {"version": __version__, "commit": git_commit()},
             "command": shlex.join(["laminabench", *sys.argv[1:]]),
             "traces": [
-                {**asdict(trace.meta), "notes": list(trace.meta.notes), "requests": len(trace)}
+                {
+                    **msgspec.structs.asdict(trace.meta),
+                    "notes": list(trace.meta.notes),
+                    "requests": len(trace),
+                }
                 for trace in traces.values()
             ],
             "costs": self._costs(),

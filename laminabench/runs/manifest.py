@@ -6,7 +6,6 @@ import os
 import platform
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
@@ -178,7 +177,7 @@ def manifest(
         laminabench=Code(version=__version__, commit=git_commit()),
         command=shlex.join(command),
         seed=seed,
-        trace=TraceFacts(**{**asdict(trace.meta), "requests": len(trace)}),
+        trace=TraceFacts(**{**msgspec.structs.asdict(trace.meta), "requests": len(trace)}),
         transforms=json_safe(transforms),
         workload=msgspec.convert(json_safe(workload), WorkloadFacts),
         system=system,
