@@ -37,13 +37,6 @@ def network(kind: str) -> str:
     return kind.partition("+")[0]
 
 
-@pytest.fixture
-def survives(network: str) -> None:
-    """For what only engines promise that survive a timeout."""
-    if network == "gloo":
-        pytest.skip("a call over gloo that timed out has broken its channel")
-
-
 def busy(seconds: float) -> None:
     """Let a moment pass that no scheduler rounds."""
     end = time.perf_counter() + seconds
