@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lamina.fhbn.device import DeviceReceiver, DeviceSender
 
 TIMEOUT_S = 30.0
-# Longer than a peer takes to answer, shorter than anybody minds a core being busy.
+# Longer than a peer takes to answer, and too short to keep a core from other work.
 SPIN_S = 500e-6
 
 
@@ -39,7 +39,7 @@ class Link:
     """
 
     def __init__(self, control: Control, name: str, deadline: Deadline) -> None:
-        """Both say who and where they are."""
+        """Exchange names and places with the peer."""
         self._control = control
         self._here = Place.here()
         control.say({"name": name, "place": self._here.to_wire()}, deadline)
@@ -159,7 +159,7 @@ class Link:
 
     @contextlib.contextmanager
     def _opening(self, deadline: Deadline) -> Iterator[None]:
-        """A channel that cannot be opened ends the link: nobody knows how far the other side had come.
+        """A channel that cannot be opened ends the link: how far the other side had come is unknown.
 
         The other side is told why, if it may still be listening.
         """
