@@ -144,13 +144,13 @@ class Setting:
         for _ in rounds_for(seconds, FEWEST_ROUNDS):
             sdpa = self.kv_bytes / seconds_of(torchs)
             self.read()  # not counted: torch's threads spin for some milliseconds after their work
-            for order, found in samples.items():
+            for order, of_order in samples.items():
                 self.plan(order)
-                found.bandwidth.append(self.read())
-                found.attention.append(self.kv_bytes / seconds_of(self.attention))
-                found.sdpa.append(sdpa)
-        for order, found in samples.items():
-            yield found.row(self.case, order, self.tokens, self.kv_bytes)
+                of_order.bandwidth.append(self.read())
+                of_order.attention.append(self.kv_bytes / seconds_of(self.attention))
+                of_order.sdpa.append(sdpa)
+        for order, of_order in samples.items():
+            yield of_order.row(self.case, order, self.tokens, self.kv_bytes)
 
     def read(self) -> float:
         return self.worker.native.read_bandwidth(self.arena.data_ptr(), self.kv_bytes)

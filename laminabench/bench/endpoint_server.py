@@ -79,7 +79,7 @@ class Turns:
             stream.at += 1
             if stream.at < last and stream.open:
                 going.append(stream)
-        # Not the list's own loop: whoever asked meanwhile is in the same group.
+        # Not the list's own loop: a stream that was added meanwhile is in the same group.
         group[:] = going
 
 
@@ -101,8 +101,8 @@ class Mock(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._seen += data
-        head, found, body = self._seen.partition(b"\r\n\r\n")
-        if not found:
+        head, end, body = self._seen.partition(b"\r\n\r\n")
+        if not end:
             return
         if head.startswith(b"GET"):
             self._seen = b""

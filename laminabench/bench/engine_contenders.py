@@ -25,9 +25,9 @@ from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered
-from laminabench.systems.vllm_live import Heard, launch
-from laminabench.systems.vllm_process import VllmEndedError
-from laminabench.systems.vllm_setup import CPU_BLOCK, VllmSetup
+from laminabench.systems.running.vllm.process import VllmEndedError
+from laminabench.systems.running.vllm.runner import Received, launch
+from laminabench.systems.running.vllm.setup import CPU_BLOCK, VllmSetup
 from laminabench.traces.table import Trace, TraceMeta
 
 LAYOUTS: dict[str, Layout | None] = {
@@ -183,19 +183,19 @@ class VllmContender:
         """As many tokens, by its own clock around its own steps."""
         if self._ready is not None:
             self._process.again()
-        heard = Heard(self._trace)
-        heard.ready = self._ready
+        received = Received(self._trace)
+        received.ready = self._ready
         try:
             for line in self._lines:
-                heard.hear(line)
-                if heard.done is not None:
+                received.take(line)
+                if received.done is not None:
                     break
         except VllmEndedError as error:
             raise UserError("bench-vllm-failed", f"vLLM cannot take part: {error}") from error
-        self._ready = heard.ready
-        steps = heard.tables.iterations()
+        self._ready = received.ready
+        steps = received.tables.iterations()
         if steps["size"].tolist() != [self._load.batch] * (self._load.output + 1):
-            why = heard.why_refused or "not all requests decoded in every step"
+            why = received.why_refused or "not all requests decoded in every step"
             raise UserError("bench-vllm-failed", f"vLLM cannot take part: {why}")
         return Turn(float(steps["duration_s"][1:].sum()))
 

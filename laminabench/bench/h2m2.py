@@ -53,7 +53,7 @@ def _decision(solver: str, repeats: int, decisions: int) -> Row:
             board=chosen.native(),
             shape=shape_of(model(MODEL)),
             policy=solver,
-            moments=[each.native() for each in moments],
+            moments=[moment.native() for moment in moments],
             repeats=decisions,
         )
         for _ in range(repeats)

@@ -38,8 +38,8 @@ def run(repeats: int = 3, jobs: int | None = None, watcher: Watcher = QUIET) -> 
         watcher.progress,
     )
     searched, grid = turns["search"][-1].points, turns["grid"][-1].points
-    rates = spread([len(candidates) / found.seconds for found in turns["search"]])
-    ratio = ratios(*([found.seconds for found in turns[name]] for name in ("grid", "search")))
+    rates = spread([len(candidates) / result.seconds for result in turns["search"]])
+    ratio = ratios(*([result.seconds for result in turns[name]] for name in ("grid", "search")))
     what, counts = f"{TRACE} on {MODEL}, TBT p99 of {SLO_TBT_P99_MS:g} ms", dict(turns["search"][-1].counts)
     same_winner = winner(searched, SLO_TBT_P99_MS) == winner(grid, SLO_TBT_P99_MS)
     same_front = front(searched, SLO_TBT_P99_MS) == front(grid, SLO_TBT_P99_MS)

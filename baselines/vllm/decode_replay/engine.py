@@ -1,4 +1,4 @@
-"""vLLM in this process, its prefill replaced by a KV cache that is said to be filled."""
+"""vLLM in this process, its prefill replaced by a KV cache that counts as filled."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from lamina.fhbn.errors import ChannelTimeoutError, HandshakeError, PeerLostErro
 
 LEAST_SECRET_BYTES = 16
 MOST_MESSAGE_BYTES = 16 << 20
+_MAX_NAME = 200
 _PATIENCE_S = 0.1
 _MAGIC = b"lamina control 1"
 _NONCE_BYTES = 32
@@ -37,6 +38,9 @@ _KEPT_ALIVE = (
 # What a connector says as soon as it was greeted: its own greeting, and the proof.
 INTRODUCTION_BYTES = len(_MAGIC) + _NONCE_BYTES + _CODE_BYTES
 
+# What msgpack has, with text as keys; field() looks into it.
+WireMessage = dict[str, Any]
+
 T = TypeVar("T")
 
 
@@ -52,8 +56,15 @@ def require_secret(secret: bytes) -> bytes:
     return secret
 
 
+def sound_name(name: str, of: str = "a process") -> str:
+    """A name that an error can carry; ValueError if it is none."""
+    if not 0 < len(name) <= _MAX_NAME or not name.isprintable():
+        raise ValueError(f"{of}'s name has 1 to {_MAX_NAME} printable characters, not {name[:40]!r}")
+    return name
+
+
 def greeting() -> bytes:
-    """What each end says first: who speaks, and a number that nobody has used before."""
+    """What each end sends first: the protocol's name, and a random number that is used once."""
     return _MAGIC + secrets.token_bytes(_NONCE_BYTES)
 
 
@@ -88,19 +99,19 @@ class Control:
             raise
 
     def _authenticate(self, ours: bytes, secret: bytes, listening: bool, deadline: Deadline) -> None:
-        heard = self._read(len(_MAGIC) + _NONCE_BYTES, deadline)
-        if heard[: len(_MAGIC)] != _MAGIC:
+        reply = self._read(len(_MAGIC) + _NONCE_BYTES, deadline)
+        if reply[: len(_MAGIC)] != _MAGIC:
             raise HandshakeError(
                 "channel-protocol",
                 "what has connected does not speak this version of lamina's control protocol",
             )
-        theirs = heard[len(_MAGIC) :]
+        theirs = reply[len(_MAGIC) :]
         session = (ours + theirs) if listening else (theirs + ours)
         # One key a direction: nothing can be sent back to where it came from.
         keys = [hmac.digest(secret, side + session, "sha256") for side in (b"listener", b"connector")]
         self._own, self._others = keys if listening else keys[::-1]
-        self._said = self._heard = 0
-        # The connector first: a listener shows nothing to one who cannot.
+        self._sent = self._received = 0
+        # The connector first: a listener shows nothing to a process without the secret.
         if listening:
             self._hear_proof(deadline)
         self._write(hmac.digest(self._own, b"proof", "sha256"), deadline)
@@ -110,16 +121,16 @@ class Control:
     def _hear_proof(self, deadline: Deadline) -> None:
         wanted = hmac.digest(self._others, b"proof", "sha256")
         try:
-            found = self._read(_CODE_BYTES, deadline)
+            proof = self._read(_CODE_BYTES, deadline)
         except PeerLostError as error:
             raise HandshakeError(
                 "channel-secret", "the other process hung up instead of proving that it has the same secret"
             ) from error
-        if not hmac.compare_digest(wanted, found):
+        if not hmac.compare_digest(wanted, proof):
             raise HandshakeError("channel-secret", "the other process has another secret")
 
     def say(
-        self, message: dict[str, Any], deadline: Deadline, between: Callable[[], None] | None = None
+        self, message: WireMessage, deadline: Deadline, between: Callable[[], None] | None = None
     ) -> None:
         """Send a message of what msgpack has. `between` is called now and then while the peer does not take
         it; what it raises ends the connection, since half a message may be out.
@@ -130,12 +141,12 @@ class Control:
         """Send a message that is encoded already."""
         if len(body) > MOST_MESSAGE_BYTES:
             raise ValueError(f"a control message has up to {MOST_MESSAGE_BYTES:,} bytes, not {len(body):,}")
-        code = self._code(self._own, self._said, body)
+        code = self._code(self._own, self._sent, body)
         self._write(_LENGTH.pack(len(body)) + body + code, deadline, between)
-        self._said += 1
+        self._sent += 1
 
-    def hear(self, deadline: Deadline) -> dict[str, Any]:
-        """Receive a message. Who sent it is certain; whether its fields make sense is the caller's to check.
+    def hear(self, deadline: Deadline) -> WireMessage:
+        """Receive a message. Its sender is certain; whether its fields make sense is the caller's to check.
 
         A message that is not whole in time stays, and can be heard later. What the peer refuses is raised.
         """
@@ -164,17 +175,17 @@ class Control:
                 )
             frame = self._read(_LENGTH.size + length + _CODE_BYTES, deadline)
             body, code = frame[_LENGTH.size : -_CODE_BYTES], frame[-_CODE_BYTES:]
-            if not hmac.compare_digest(code, self._code(self._others, self._heard, body)):
+            if not hmac.compare_digest(code, self._code(self._others, self._received, body)):
                 raise HandshakeError(
                     "channel-message", f"a control message of {self.peer} was changed on its way"
                 )
-            self._heard += 1
+            self._received += 1
             return bytes(body)
         except HandshakeError:
             self.close()
             raise
 
-    def _decoded(self, body: bytes) -> dict[str, Any]:
+    def _decoded(self, body: bytes) -> WireMessage:
         try:
             message = msgpack.unpackb(body)
         except (ValueError, msgpack.UnpackException) as error:
@@ -252,7 +263,7 @@ class Control:
         self._socket.close()
 
 
-def field(message: dict[str, Any], name: str, kind: type[T], peer: str) -> T:
+def field(message: WireMessage, name: str, kind: type[T], peer: str) -> T:
     """A field of a heard message, of this type."""
     value = message.get(name)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):

@@ -129,8 +129,8 @@ class _DeviceEnd:
         status, sentence = cuda_library.ask("channel_check", self._open())
         # That nothing came in time may be because the NIC has failed.
         if self._nic is not None and status in (0, LATE):
-            found = self._nic.found()
-            status, sentence = found if found[0] else (status, sentence)
+            failure = self._nic.failure()
+            status, sentence = failure if failure[0] else (status, sentence)
         if status:
             if status in _ERRORS:
                 raise _ERRORS[status](sentence)

@@ -92,7 +92,7 @@ class NicEnd:
         """Wait on the stream until the NIC has done all that was posted."""
         cuda_library.call("nic_poll", self._end, stream.cuda_stream)
 
-    def found(self) -> tuple[int, str]:
+    def failure(self) -> tuple[int, str]:
         """What the device has found wrong with the NIC by now, or why it went wrong; 0 if nothing matters."""
         status, sentence = cuda_library.ask("nic_check", self._end)
         if not status:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 from lamina.fhbn.channel import Receiver, Sender
+from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import HandshakeError
 from lamina.fhbn.place import Place
-from lamina.fhbn.terms import Terms
 
 # From best to worst; `auto` takes the first that both ends have. The others are taken when they are asked
 # for: RDMA devices of two machines may be on different networks, and softnic is a test bench.
@@ -42,11 +42,11 @@ class Engine(Protocol):
         """Why this process cannot use it with that place, in words that follow "because"; None if it can."""
         ...
 
-    def receiver(self, control: Control, terms: Terms, deadline: Deadline) -> Receiver:
+    def receiver(self, control: Control, spec: ChannelSpec, deadline: Deadline) -> Receiver:
         """Make the receiving end."""
         ...
 
-    def sender(self, control: Control, terms: Terms, deadline: Deadline) -> Sender:
+    def sender(self, control: Control, spec: ChannelSpec, deadline: Deadline) -> Sender:
         """Make the sending end."""
         ...
 

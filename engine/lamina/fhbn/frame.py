@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lamina.fhbn.channel import MOST_PARTS
+from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.errors import ChannelCorruptedError
-from lamina.fhbn.terms import Terms
 
 HEADER = struct.Struct(f"<QII{MOST_PARTS}Q")
 # A second send costs gloo more than copying this much does, on both sides.
@@ -32,24 +32,24 @@ class Spans:
     @staticmethod
     def of(sizes: Sequence[int]) -> Spans:
         """Of parts of these sizes."""
-        found, at = [], 0
+        parts, at = [], 0
         for size in sizes:
-            found.append((at, at + size))
+            parts.append((at, at + size))
             at += rounded_up(size)
-        return Spans(tuple(found), at)
+        return Spans(tuple(parts), at)
 
 
 class Framing:
     """Makes and checks the headers of one channel."""
 
-    def __init__(self, terms: Terms, peer: str, most_inline: int = MOST_INLINE) -> None:
+    def __init__(self, spec: ChannelSpec, peer: str, most_inline: int = MOST_INLINE) -> None:
         self.peer = peer
-        self.most = terms.message_bytes
+        self.most = spec.message_bytes
         # Each part begins at a multiple of 64. However the bytes are divided, they need no more than this.
         self.room = rounded_up(self.most) + (MOST_PARTS - 1) * _ALIGNMENT
         self.inline = min(self.room, most_inline)
         self.frame_bytes = HEADER.size + self.inline
-        self._epoch = terms.epoch
+        self._epoch = spec.epoch
 
     def spans(self, sizes: Sequence[int]) -> Spans:
         """Where parts of these sizes go; ValueError if no message can have them."""
@@ -78,8 +78,8 @@ class Framing:
 
     def checked(self, frame: memoryview, seqno: int) -> Spans:
         """Where the parts are that a received header tells of. Nothing in it is believed unchecked."""
-        found, epoch, count, *sizes = HEADER.unpack_from(frame)
-        if found != seqno:
+        number, epoch, count, *sizes = HEADER.unpack_from(frame)
+        if number != seqno:
             raise ChannelCorruptedError(f"{self.peer} has put another message where the next one belongs")
         if epoch != self._epoch:
             raise ChannelCorruptedError(f"{self.peer} has sent a message of another epoch")

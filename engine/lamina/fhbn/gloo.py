@@ -1,8 +1,8 @@
 """An engine to compare with, which also reaches other machines: gloo, over TCP, through torch.distributed.
 
 The two processes meet over the authenticated connection, and gloo listens on the loopback address where both
-are on one machine. **Its own connection is neither authenticated nor encrypted**: whoever can reach that port
-can write to it. Use it where you trust the network, and everybody on the machine.
+are on one machine. **Its own connection is neither authenticated nor encrypted**: any process that reaches
+that port can write to it. Use it where you trust the network, and everybody on the machine.
 
 Unlike in shared memory, a call that timed out or was interrupted has broken its channel, a signal is heard of
 when a wait is over, and the sender's `consumed` is what it can conclude: it may be late, by as many messages
@@ -14,10 +14,10 @@ from __future__ import annotations
 import importlib.util
 
 from lamina.fhbn.channel import Receiver, Sender
+from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.place import Place
-from lamina.fhbn.terms import Terms
 
 NEEDS = "torch, and TCP between the two"
 VERIFIED = "yes"
@@ -30,15 +30,15 @@ def missing(here: Place, there: Place) -> str | None:  # noqa: ARG001 - TCP goes
     return None
 
 
-def receiver(control: Control, terms: Terms, deadline: Deadline) -> Receiver:
+def receiver(control: Control, spec: ChannelSpec, deadline: Deadline) -> Receiver:
     """Make the receiving end, with room for `slots` messages ready to be written to."""
     from lamina.fhbn.gloo_receiver import open_receiver
 
-    return open_receiver(control, terms, deadline)
+    return open_receiver(control, spec, deadline)
 
 
-def sender(control: Control, terms: Terms, deadline: Deadline) -> Sender:
+def sender(control: Control, spec: ChannelSpec, deadline: Deadline) -> Sender:
     """Make the sending end."""
     from lamina.fhbn.gloo_sender import open_sender
 
-    return open_sender(control, terms, deadline)
+    return open_sender(control, spec, deadline)

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroupGloo
 
+from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import ChannelClosedError, ChannelError, ChannelTimeoutError, PeerLostError
 from lamina.fhbn.frame import Framing
 from lamina.fhbn.group_end import GroupEnd
-from lamina.fhbn.terms import Terms
 from lamina.fhbn.torch_distributed import met, own_host, patience
 
 FRAMES, PAYLOADS, GOODBYE = 0, 1, 2  # tags
@@ -26,8 +26,8 @@ class GlooEnd(GroupEnd):
 
     engine = "gloo"
 
-    def __init__(self, control: Control, terms: Terms, deadline: Deadline, rank: int) -> None:
-        super().__init__(control, terms, rank, Framing)
+    def __init__(self, control: Control, spec: ChannelSpec, deadline: Deadline, rank: int) -> None:
+        super().__init__(control, spec, rank, Framing)
         host = own_host(control, deadline)
 
         def make(store: Any) -> Any:
@@ -40,7 +40,7 @@ class GlooEnd(GroupEnd):
         self._group, self._store = met(control, deadline, make)
         # Taken up by gloo at once, whatever else waits: what comes here is no part of the order of messages.
         self._goodbye = torch.zeros(1, dtype=torch.uint8)
-        self._heard_goodbye = self._expect(self._goodbye, GOODBYE)
+        self._goodbye_work = self._expect(self._goodbye, GOODBYE)
 
     def _expect(self, tensor: Any, tag: int) -> Any:
         """Let gloo write the next message of this tag into the tensor."""
@@ -54,16 +54,16 @@ class GlooEnd(GroupEnd):
 
     def _lost(self, deadline: Deadline, late: str) -> ChannelError:
         """What it means that gloo gave up. It says so in words for people; what counts is the time."""
-        if self._was_heard():
+        if self._peer_has_closed():
             return self._end_with(ChannelClosedError, f"{self.peer} has closed the channel")
         if deadline.left_s == 0:
             self._ended = self._broken("a timeout")
             return ChannelTimeoutError(late)
         return self._end_with(PeerLostError, f"{self.peer} has ended without closing the channel")
 
-    def _was_heard(self) -> bool:
+    def _peer_has_closed(self) -> bool:
         with contextlib.suppress(RuntimeError):
-            self._heard_goodbye.wait(patience(0))
+            self._goodbye_work.wait(patience(0))
             return bool(self._goodbye[0])
         return False
 
@@ -81,7 +81,7 @@ class GlooEnd(GroupEnd):
 
     def _forget(self) -> None:
         """Let go of what gloo has not done yet."""
-        self._heard_goodbye = None
+        self._goodbye_work = None
 
     def __del__(self) -> None:
         # At the very end torch may be gone already; the peer then sees the connection break.

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import ChannelError
 from lamina.fhbn.frame import HEADER, Spans, after, distance
 from lamina.fhbn.gloo_end import FRAMES, PAYLOADS, GlooEnd
 from lamina.fhbn.group_end import HeldMessage
-from lamina.fhbn.terms import Terms
 from lamina.fhbn.torch_distributed import RECEIVER
 
 Bytes = NDArray[np.uint8]
@@ -34,23 +34,23 @@ class GlooReceiver(GlooEnd):
     broken the channel.
     """
 
-    def __init__(self, control: Control, terms: Terms, deadline: Deadline) -> None:
-        super().__init__(control, terms, deadline, RECEIVER)
-        self._mask = terms.slots - 1
-        self._next = self._consumed = terms.first_seqno
-        self._frames = _Open(terms.slots, self._framing.frame_bytes, FRAMES, terms.first_seqno)
+    def __init__(self, control: Control, spec: ChannelSpec, deadline: Deadline) -> None:
+        super().__init__(control, spec, deadline, RECEIVER)
+        self._mask = spec.slots - 1
+        self._next = self._consumed = spec.first_seqno
+        self._frames = _Open(spec.slots, self._framing.frame_bytes, FRAMES, spec.first_seqno)
         large = self._framing.room > self._framing.inline
-        self._payloads = _Open(terms.slots if large else 0, self._framing.room, PAYLOADS, 0)
+        self._payloads = _Open(spec.slots if large else 0, self._framing.room, PAYLOADS, 0)
         for buffers in (self._frames, self._payloads):
             for _ in buffers.works:
                 buffers.open_next(self)
         self._large = 0  # messages with a payload
-        self._has_payload = [False] * terms.slots
-        self._given_back = [False] * terms.slots
+        self._has_payload = [False] * spec.slots
+        self._given_back = [False] * spec.slots
         self._giving_back = False
         # Of messages that are held: to know when one is gone. A __del__ would also run for those that were
         # released, in the middle of the loop that uses them, and what a signal raises in there is lost.
-        self._held: list[weakref.ref[GlooMessage] | None] = [None] * terms.slots
+        self._held: list[weakref.ref[GlooMessage] | None] = [None] * spec.slots
 
     @property
     def next_seqno(self) -> int:
@@ -198,6 +198,6 @@ class GlooMessage(HeldMessage):
         return part.data
 
 
-def open_receiver(control: Control, terms: Terms, deadline: Deadline) -> GlooReceiver:
+def open_receiver(control: Control, spec: ChannelSpec, deadline: Deadline) -> GlooReceiver:
     """The receiving end, while the peer opens the sending end."""
-    return GlooReceiver(control, terms, deadline)
+    return GlooReceiver(control, spec, deadline)

@@ -8,11 +8,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.frame import HEADER, Spans, after, distance
 from lamina.fhbn.gloo_end import FRAMES, PAYLOADS, GlooEnd
-from lamina.fhbn.terms import Terms
 from lamina.fhbn.torch_distributed import SENDER, flat_bytes
 
 
@@ -23,10 +23,10 @@ class GlooSender(GlooEnd):
     this end's credits without another word. A `send` that timed out has broken the channel.
     """
 
-    def __init__(self, control: Control, terms: Terms, deadline: Deadline) -> None:
-        super().__init__(control, terms, deadline, SENDER)
-        self._slots = terms.slots
-        self._first = self._next = terms.first_seqno
+    def __init__(self, control: Control, spec: ChannelSpec, deadline: Deadline) -> None:
+        super().__init__(control, spec, deadline, SENDER)
+        self._slots = spec.slots
+        self._first = self._next = spec.first_seqno
         self._frame = torch.zeros(self._framing.frame_bytes, dtype=torch.uint8)
         self._frame_bytes = self._frame.numpy().data
         self._staging: torch.Tensor | None = None
@@ -96,9 +96,9 @@ class _Failed:
         raise self._error
 
 
-def open_sender(control: Control, terms: Terms, deadline: Deadline) -> GlooSender:
+def open_sender(control: Control, spec: ChannelSpec, deadline: Deadline) -> GlooSender:
     """The sending end, while the peer opens the receiving end."""
-    return GlooSender(control, terms, deadline)
+    return GlooSender(control, spec, deadline)
 
 
 def _bytes_of(buffer: Any) -> memoryview:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import ChannelClosedError, ChannelCorruptedError, ChannelError
 from lamina.fhbn.frame import Framing, Spans
-from lamina.fhbn.terms import Terms
 from lamina.fhbn.torch_distributed import RECEIVER
 
 # Not an exception: its traceback would hold this end, and its connection open.
@@ -23,12 +23,14 @@ class GroupEnd:
     engine: str
     _group: Any = None  # until it is made, and when it is closed
 
-    def __init__(self, control: Control, terms: Terms, rank: int, framing: Callable[..., Framing]) -> None:
-        self.peer = f"{control.peer} (channel {terms.name})"
+    def __init__(
+        self, control: Control, spec: ChannelSpec, rank: int, framing: Callable[..., Framing]
+    ) -> None:
+        self.peer = f"{control.peer} (channel {spec.name})"
         self._other = 1 - rank
         self._direction = "from" if rank == RECEIVER else "to"
-        self._timeout_s = terms.timeout_s
-        self._framing = framing(terms, self.peer)
+        self._timeout_s = spec.timeout_s
+        self._framing = framing(spec, self.peer)
         self._ended: Ending | None = None  # what later calls raise too
 
     def _require_open(self) -> None:

@@ -8,19 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lamina.fhbn.channel import Receiver, Sender
-from lamina.fhbn.control import Control, RefusedError, field
+from lamina.fhbn.channel_spec import ChannelSpec
+from lamina.fhbn.control import Control, RefusedError, WireMessage, field, sound_name
 from lamina.fhbn.deadline import Deadline, seconds
 from lamina.fhbn.engines import best, engine, require_network, usable
 from lamina.fhbn.errors import ChannelError, ChannelTimeoutError, HandshakeError, PeerLostError
-from lamina.fhbn.names import sound_name
 from lamina.fhbn.place import Place
-from lamina.fhbn.terms import Terms
 
 if TYPE_CHECKING:
     from lamina.fhbn.device import DeviceReceiver, DeviceSender
 
 TIMEOUT_S = 30.0
-# Longer than a peer takes to answer, shorter than anybody minds a core being busy.
+# Longer than a peer takes to answer, and too short to keep a core from other work.
 SPIN_S = 500e-6
 
 
@@ -30,7 +29,7 @@ class _Closable(Protocol):
 
 AnyEnd = TypeVar("AnyEnd", bound=_Closable)
 # From the engine that was agreed upon to what makes this process's end.
-Maker = Callable[[str], Callable[[Control, Terms, Deadline], AnyEnd]]
+Maker = Callable[[str], Callable[[Control, ChannelSpec, Deadline], AnyEnd]]
 
 
 class Link:
@@ -40,16 +39,16 @@ class Link:
     """
 
     def __init__(self, control: Control, name: str, deadline: Deadline) -> None:
-        """Both say who and where they are."""
+        """Exchange names and places with the peer."""
         self._control = control
         self._here = Place.here()
-        control.say({"name": name, "place": self._here.said()}, deadline)
+        control.say({"name": name, "place": self._here.to_wire()}, deadline)
         hello = control.hear(deadline)
         try:
             self.peer = control.peer = sound_name(field(hello, "name", str, control.peer))
         except ValueError as error:
             raise HandshakeError("channel-message", f"{control.peer} cannot be called so: {error}") from error
-        self._there = Place.of(hello, self.peer)
+        self._there = Place.from_wire(hello, self.peer)
 
     def receiver(
         self,
@@ -69,8 +68,8 @@ class Link:
         wants next. `timeout_s` is how long this call and later ones wait, `spin_s` how long they look before
         they sleep.
         """
-        terms = Terms.new(name, message_bytes, slots, first_seqno, timeout_s, spin_s)
-        return self._receiver(terms, network, lambda chosen: engine(chosen).receiver)
+        spec = ChannelSpec.new(name, message_bytes, slots, first_seqno, timeout_s, spin_s)
+        return self._receiver(spec, network, lambda chosen: engine(chosen).receiver)
 
     def sender(
         self, name: str, *, network: str = "auto", timeout_s: float = TIMEOUT_S, spin_s: float = SPIN_S
@@ -96,9 +95,9 @@ class Link:
         """The same on a GPU's stream, whatever the peer's end is on. Not verified on hardware."""
         from lamina.fhbn import device_opening as ends
 
-        terms = Terms.new(name, message_bytes, slots, first_seqno, timeout_s, 0.0)
+        spec = ChannelSpec.new(name, message_bytes, slots, first_seqno, timeout_s, 0.0)
         return self._receiver(
-            terms, network, lambda chosen: partial(ends.receiver, chosen, device), on_stream=True
+            spec, network, lambda chosen: partial(ends.receiver, chosen, device), on_stream=True
         )
 
     def device_sender(
@@ -112,19 +111,19 @@ class Link:
         )
 
     def _receiver(
-        self, terms: Terms, network: str, maker: Maker[AnyEnd], *, on_stream: bool = False
+        self, spec: ChannelSpec, network: str, maker: Maker[AnyEnd], *, on_stream: bool = False
     ) -> AnyEnd:
         require_network(network)
-        deadline = Deadline(terms.timeout_s)
+        deadline = Deadline(spec.timeout_s)
         with self._opening(deadline):
             engines = usable(network, self._here, self._there, on_stream=on_stream)
-            self._control.say({"engines": engines, "terms": terms.said()}, deadline)
+            self._control.say({"engines": engines, "terms": spec.to_wire()}, deadline)
             chosen = field(self._control.hear(deadline), "use", str, self.peer)
             if chosen not in engines:
                 raise HandshakeError(
                     "channel-message", f"{self.peer} has chosen a network that was not offered"
                 )
-            return self._both(maker(chosen)(self._control, terms, deadline), deadline)
+            return self._both(maker(chosen)(self._control, spec, deadline), deadline)
 
     def _sender(
         self,
@@ -143,16 +142,16 @@ class Link:
         with self._opening(deadline):
             offer = self._control.hear(deadline)
             engines = usable(network, self._here, self._there, on_stream=on_stream)
-            terms = Terms.of(field(offer, "terms", dict, self.peer), self.peer, timeout_s, spin_s)
-            if terms.name != name:
+            spec = ChannelSpec.from_wire(field(offer, "terms", dict, self.peer), self.peer, timeout_s, spin_s)
+            if spec.name != name:
                 raise HandshakeError(
-                    "channel-name", f"this process opens channel {name!r} and {self.peer} {terms.name!r}"
+                    "channel-name", f"this process opens channel {name!r} and {self.peer} {spec.name!r}"
                 )
             chosen = best(engines, self._offered(offer))
             self._control.say({"use": chosen}, deadline)
-            return self._both(maker(chosen)(self._control, terms, deadline), deadline)
+            return self._both(maker(chosen)(self._control, spec, deadline), deadline)
 
-    def _offered(self, offer: dict[str, Any]) -> list[str]:
+    def _offered(self, offer: WireMessage) -> list[str]:
         names: list[Any] = field(offer, "engines", list, self.peer)
         if not all(isinstance(name, str) and name.isprintable() for name in names):
             raise HandshakeError("channel-message", f"{self.peer} has sent a message without sound 'engines'")
@@ -160,7 +159,7 @@ class Link:
 
     @contextlib.contextmanager
     def _opening(self, deadline: Deadline) -> Iterator[None]:
-        """A channel that cannot be opened ends the link: nobody knows how far the other side had come.
+        """A channel that cannot be opened ends the link: how far the other side had come is unknown.
 
         The other side is told why, if it may still be listening.
         """

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from lamina.fhbn.control import field
+from lamina.fhbn.control import WireMessage, field
 
 
 @dataclass(frozen=True)
@@ -25,11 +24,11 @@ class Place:
         return Place(f"{boot} {network}", os.getuid())
 
     @staticmethod
-    def of(message: dict[str, Any], peer: str) -> Place:
-        """As the peer has said it."""
-        said = field(message, "place", dict, peer)
-        return Place(field(said, "machine", str, peer), field(said, "user", int, peer))
+    def from_wire(message: WireMessage, peer: str) -> Place:
+        """As the peer has sent it."""
+        place = field(message, "place", dict, peer)
+        return Place(field(place, "machine", str, peer), field(place, "user", int, peer))
 
-    def said(self) -> dict[str, Any]:
-        """For a message."""
+    def to_wire(self) -> WireMessage:
+        """As the peer gets it."""
         return asdict(self)

@@ -6,9 +6,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 from lamina import host_memory
 from lamina._native import NicWriter, ShmSegment
+from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.control import Control
 from lamina.fhbn.errors import HandshakeError
-from lamina.fhbn.terms import Terms
 
 AnyWriter = TypeVar("AnyWriter", bound=NicWriter)
 
@@ -22,33 +22,33 @@ class Joined(NamedTuple, Generic[AnyWriter]):
     watched: tuple[int, ...]  # descriptors that tell of its end; to be copied
 
 
-def new_ring(terms: Terms) -> ShmSegment:
+def new_ring(spec: ChannelSpec) -> ShmSegment:
     """A ring of this channel's shape, or HandshakeError if there is no memory for it."""
-    shape = terms.message_bytes, terms.slots
+    shape = spec.message_bytes, spec.slots
     needed, free = ShmSegment.bytes_for(*shape), host_memory.free_bytes()
     if needed > free:
         raise HandshakeError(
             "channel-memory",
-            f"channel {terms.name} takes {needed:,} bytes for {terms.slots} messages of "
-            f"{terms.message_bytes:,}, and {free:,} bytes of memory are free: make them smaller or fewer",
+            f"channel {spec.name} takes {needed:,} bytes for {spec.slots} messages of "
+            f"{spec.message_bytes:,}, and {free:,} bytes of memory are free: make them smaller or fewer",
         )
-    return ShmSegment.create(*shape, epoch=terms.epoch, first_seqno=terms.first_seqno)
+    return ShmSegment.create(*shape, epoch=spec.epoch, first_seqno=spec.first_seqno)
 
 
-def attached(descriptor: int, terms: Terms, control: Control) -> ShmSegment:
+def attached(descriptor: int, spec: ChannelSpec, control: Control) -> ShmSegment:
     """The peer's ring, seen to be what was offered."""
     try:
         segment = ShmSegment.attach(descriptor)
     except ValueError as error:
         raise HandshakeError("channel-ring", f"{control.peer}: {error}") from error
-    found = (segment.message_bytes, segment.slots, segment.epoch, segment.first_seqno)
-    if found != (terms.message_bytes, terms.slots, terms.epoch, terms.first_seqno):
+    shape = (segment.message_bytes, segment.slots, segment.epoch, segment.first_seqno)
+    if shape != (spec.message_bytes, spec.slots, spec.epoch, spec.first_seqno):
         raise HandshakeError(
             "channel-ring", f"{control.peer} has handed over another ring than it had offered"
         )
     return segment
 
 
-def called(control: Control, terms: Terms) -> str:
+def called(control: Control, spec: ChannelSpec) -> str:
     """The other end of a channel, as errors call it."""
-    return f"{control.peer} (channel {terms.name})"
+    return f"{control.peer} (channel {spec.name})"

@@ -15,12 +15,12 @@ from weakref import WeakValueDictionary
 
 from lamina._native import NicReceiver, NicSender, ShmSegment, SoftNic, SoftWriter
 from lamina.fhbn import handover
+from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.control import Control, field
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import HandshakeError
 from lamina.fhbn.place import Place
 from lamina.fhbn.ring import Joined, attached, called, new_ring
-from lamina.fhbn.terms import Terms
 
 NEEDS = "two processes of one user on one machine"
 VERIFIED = "a test bench"
@@ -35,49 +35,49 @@ def missing(here: Place, there: Place) -> str | None:
     return handover.impossible(here, there)
 
 
-def receiver(control: Control, terms: Terms, deadline: Deadline) -> NicReceiver:
+def receiver(control: Control, spec: ChannelSpec, deadline: Deadline) -> NicReceiver:
     """Receive in a ring of our own."""
-    with made_ring(control, terms, deadline) as joined:
-        return NicReceiver(*joined, engine="softnic", timeout_s=terms.timeout_s, spin_s=terms.spin_s)
+    with made_ring(control, spec, deadline) as joined:
+        return NicReceiver(*joined, engine="softnic", timeout_s=spec.timeout_s, spin_s=spec.spin_s)
 
 
-def sender(control: Control, terms: Terms, deadline: Deadline) -> NicSender:
+def sender(control: Control, spec: ChannelSpec, deadline: Deadline) -> NicSender:
     """Send from a mirror of the receiver's ring."""
-    with made_mirror(control, terms, deadline) as joined:
-        return NicSender(*joined, engine="softnic", timeout_s=terms.timeout_s, spin_s=terms.spin_s)
+    with made_mirror(control, spec, deadline) as joined:
+        return NicSender(*joined, engine="softnic", timeout_s=spec.timeout_s, spin_s=spec.spin_s)
 
 
 @contextlib.contextmanager
-def made_ring(control: Control, terms: Terms, deadline: Deadline) -> Iterator[Joined[SoftWriter]]:
+def made_ring(control: Control, spec: ChannelSpec, deadline: Deadline) -> Iterator[Joined[SoftWriter]]:
     """The receiver's half: make the ring and its queue pair."""
-    ring = new_ring(terms)
+    ring = new_ring(spec)
     writer = SoftWriter(nic(), ring, mirror=False)
     with handover.meeting_point(control, deadline) as connection:
         _give(connection, ring, writer, control, deadline)
-        _take(connection, writer, control, terms, deadline)
+        _take(connection, writer, control, spec, deadline)
         with handover.watched(connection) as watched:
-            yield Joined(ring, writer, called(control, terms), watched)
+            yield Joined(ring, writer, called(control, spec), watched)
 
 
 @contextlib.contextmanager
-def made_mirror(control: Control, terms: Terms, deadline: Deadline) -> Iterator[Joined[SoftWriter]]:
+def made_mirror(control: Control, spec: ChannelSpec, deadline: Deadline) -> Iterator[Joined[SoftWriter]]:
     """The sender's half: make the ring's mirror and its queue pair."""
-    mirror = new_ring(terms)
+    mirror = new_ring(spec)
     writer = SoftWriter(nic(), mirror, mirror=True)
     with handover.visit(control, deadline) as connection:
         # In this order: until it has been visited, the receiver hears words as a refusal.
-        _take(connection, writer, control, terms, deadline)
+        _take(connection, writer, control, spec, deadline)
         _give(connection, mirror, writer, control, deadline)
         with handover.watched(connection) as watched:
-            yield Joined(mirror, writer, called(control, terms), watched)
+            yield Joined(mirror, writer, called(control, spec), watched)
 
 
 def nic() -> SoftNic:
     """This process's."""
-    found = _nics.get(os.getpid())
-    if found is None:
-        found = _nics[os.getpid()] = SoftNic()
-    return found
+    own = _nics.get(os.getpid())
+    if own is None:
+        own = _nics[os.getpid()] = SoftNic()
+    return own
 
 
 def _give(
@@ -94,16 +94,16 @@ def _give(
 
 
 def _take(
-    connection: socket.socket, writer: SoftWriter, control: Control, terms: Terms, deadline: Deadline
+    connection: socket.socket, writer: SoftWriter, control: Control, spec: ChannelSpec, deadline: Deadline
 ) -> None:
     """Have the peer's memory, and write to it from now on."""
-    with handover.taken(connection, control, deadline) as (said, descriptor):
-        peers = attached(descriptor, terms, control)
-    heard = control.hear(deadline)
-    address, size, key = (field(heard, name, int, control.peer) for name in ("memory", "bytes", "rkey"))
+    with handover.taken(connection, control, deadline) as (registered, descriptor):
+        peers = attached(descriptor, spec, control)
+    message = control.hear(deadline)
+    address, size, key = (field(message, name, int, control.peer) for name in ("memory", "bytes", "rkey"))
     try:
-        known_as = _REGISTERED.unpack(said)
-        writer.connect(peers, known_as=known_as, told=(address, size, key), peer=called(control, terms))
+        known_as = _REGISTERED.unpack(registered)
+        writer.connect(peers, known_as=known_as, told=(address, size, key), peer=called(control, spec))
     except (TypeError, ValueError, struct.error) as error:
         raise HandshakeError(
             "channel-message", f"{control.peer} has registered memory that cannot be"

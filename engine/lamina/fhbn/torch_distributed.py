@@ -28,7 +28,7 @@ Group = TypeVar("Group")
 class ControlStore(Store):
     """The key-value store by which torch's groups meet, over the authenticated connection: no port is opened.
 
-    What one side sets is told to the other, and heard when that asks for it.
+    What one side sets is sent to the other, which reads it when it asks for it.
     """
 
     def __init__(self, control: Control, deadline: Deadline) -> None:
@@ -47,7 +47,7 @@ class ControlStore(Store):
 
     def get(self, key: str) -> bytes:
         """Waits until it was set."""
-        self._noting(lambda: self._hear_of(key))
+        self._noting(lambda: self._wait_for(key))
         return self._values[key]
 
     def wait(self, keys: Sequence[str], timeout: datetime.timedelta | None = None) -> None:  # noqa: ARG002
@@ -56,14 +56,14 @@ class ControlStore(Store):
             self.get(key)
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether they have been heard of."""
+        """Whether they have come."""
         return all(key in self._values for key in keys)
 
-    def _hear_of(self, key: str) -> None:
+    def _wait_for(self, key: str) -> None:
         while key not in self._values:
-            heard = self._control.hear(self._deadline)
-            name = field(heard, "key", str, self._control.peer)
-            self._values[name] = field(heard, "value", bytes, self._control.peer)
+            message = self._control.hear(self._deadline)
+            name = field(message, "key", str, self._control.peer)
+            self._values[name] = field(message, "value", bytes, self._control.peer)
 
     def _noting(self, action: Callable[[], None]) -> None:
         try:

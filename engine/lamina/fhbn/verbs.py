@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lamina._native import ConnectxWriter, NicReceiver, NicSender, ShmSegment, VerbsWriter, verbs_port
-from lamina.fhbn.control import Control, field
+from lamina.fhbn.channel_spec import ChannelSpec
+from lamina.fhbn.control import Control, WireMessage, field
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import ChannelError, HandshakeError
 from lamina.fhbn.place import Place
 from lamina.fhbn.ring import Joined, called, new_ring
-from lamina.fhbn.terms import Terms
 
 NEEDS = "an RDMA device with an active port, through libibverbs"
 VERIFIED = "on soft-RoCE, not on a NIC"
@@ -60,30 +60,30 @@ def device() -> str:
     return os.environ.get(_VARIABLE, "")
 
 
-def receiver(control: Control, terms: Terms, deadline: Deadline) -> NicReceiver:
+def receiver(control: Control, spec: ChannelSpec, deadline: Deadline) -> NicReceiver:
     """Make the ring, and let the peer write to it."""
-    ring = new_ring(terms)
-    joined = connected(ring, VerbsWriter(device(), ring, mirror=False), control, terms, deadline)
-    return NicReceiver(*joined, engine="verbs", timeout_s=terms.timeout_s, spin_s=terms.spin_s)
+    ring = new_ring(spec)
+    joined = connected(ring, VerbsWriter(device(), ring, mirror=False), control, spec, deadline)
+    return NicReceiver(*joined, engine="verbs", timeout_s=spec.timeout_s, spin_s=spec.spin_s)
 
 
-def sender(control: Control, terms: Terms, deadline: Deadline) -> NicSender:
+def sender(control: Control, spec: ChannelSpec, deadline: Deadline) -> NicSender:
     """Make the ring's mirror, and let the peer write to the part before its slots."""
-    mirror = new_ring(terms)
-    joined = connected(mirror, VerbsWriter(device(), mirror, mirror=True), control, terms, deadline)
-    return NicSender(*joined, engine="verbs", timeout_s=terms.timeout_s, spin_s=terms.spin_s)
+    mirror = new_ring(spec)
+    joined = connected(mirror, VerbsWriter(device(), mirror, mirror=True), control, spec, deadline)
+    return NicSender(*joined, engine="verbs", timeout_s=spec.timeout_s, spin_s=spec.spin_s)
 
 
 def connected(
-    segment: ShmSegment, writer: OnDevice, control: Control, terms: Terms, deadline: Deadline
+    segment: ShmSegment, writer: OnDevice, control: Control, spec: ChannelSpec, deadline: Deadline
 ) -> Joined[OnDevice]:
     """Have this queue pair and the peer's know of each other."""
     control.say(writer.address, deadline)
-    heard = control.hear(deadline)
-    said: dict[str, Any] = {name: field(heard, name, of, control.peer) for name, of in _ADDRESS.items()}
-    peer = called(control, terms)
+    message = control.hear(deadline)
+    address: WireMessage = {name: field(message, name, of, control.peer) for name, of in _ADDRESS.items()}
+    peer = called(control, spec)
     try:
-        writer.connect(**said, peer=peer)
+        writer.connect(**address, peer=peer)
     except (TypeError, ValueError) as error:
         raise HandshakeError(
             "channel-message", f"{control.peer} has sent an address that cannot be"

@@ -10,10 +10,10 @@ from __future__ import annotations
 import importlib.util
 
 from lamina.fhbn.channel import Receiver, Sender
+from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.place import Place
-from lamina.fhbn.terms import Terms
 
 NEEDS = "a CUDA build of torch with NCCL, and a GPU for each process"
 VERIFIED = "not on hardware"
@@ -34,15 +34,15 @@ def missing(here: Place, there: Place) -> str | None:
     return None
 
 
-def receiver(control: Control, terms: Terms, deadline: Deadline) -> Receiver:
+def receiver(control: Control, spec: ChannelSpec, deadline: Deadline) -> Receiver:
     """Make the receiving end, on the current device."""
     from laminabench.bench.fhbn.nccl_ends import NcclReceiver
 
-    return NcclReceiver(control, terms, deadline)
+    return NcclReceiver(control, spec, deadline)
 
 
-def sender(control: Control, terms: Terms, deadline: Deadline) -> Sender:
+def sender(control: Control, spec: ChannelSpec, deadline: Deadline) -> Sender:
     """Make the sending end, on the current device."""
     from laminabench.bench.fhbn.nccl_ends import NcclSender
 
-    return NcclSender(control, terms, deadline)
+    return NcclSender(control, spec, deadline)

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import ChannelClosedError, ChannelError, ChannelTimeoutError
 from lamina.fhbn.frame import HEADER, Framing, Spans, after, distance
 from lamina.fhbn.group_end import GroupEnd, HeldMessage
-from lamina.fhbn.terms import Terms
 from lamina.fhbn.torch_distributed import RECEIVER, SENDER, flat_bytes, met, patience
 
 # Of a fixed size, since both sides of NCCL must know how much comes.
@@ -24,9 +24,9 @@ _CLOSING_S = 1.0
 class _NcclEnd(GroupEnd):
     engine = "nccl"
 
-    def __init__(self, control: Control, terms: Terms, deadline: Deadline, rank: int) -> None:
-        super().__init__(control, terms, rank, partial(Framing, most_inline=_MOST_INLINE))
-        self._next = terms.first_seqno
+    def __init__(self, control: Control, spec: ChannelSpec, deadline: Deadline, rank: int) -> None:
+        super().__init__(control, spec, rank, partial(Framing, most_inline=_MOST_INLINE))
+        self._next = spec.first_seqno
         self._device = torch.device("cuda", torch.cuda.current_device())
         self._host = torch.zeros(HEADER.size, dtype=torch.uint8).pin_memory()
         self._header: memoryview = self._host.numpy().data
@@ -67,9 +67,9 @@ class _NcclEnd(GroupEnd):
 class NcclSender(_NcclEnd):
     """Sends a small message at once, a large one as a header and a body, both from device memory."""
 
-    def __init__(self, control: Control, terms: Terms, deadline: Deadline) -> None:
-        super().__init__(control, terms, deadline, SENDER)
-        self._first = terms.first_seqno
+    def __init__(self, control: Control, spec: ChannelSpec, deadline: Deadline) -> None:
+        super().__init__(control, spec, deadline, SENDER)
+        self._first = spec.first_seqno
         self._frame = torch.zeros(self._framing.frame_bytes, dtype=torch.uint8, device=self._device)
 
     @property
@@ -114,13 +114,13 @@ class NcclSender(_NcclEnd):
 class NcclReceiver(_NcclEnd):
     """Receives each message into a slot of device memory."""
 
-    def __init__(self, control: Control, terms: Terms, deadline: Deadline) -> None:
-        super().__init__(control, terms, deadline, RECEIVER)
-        self._consumed = terms.first_seqno
-        self._slots = terms.slots
-        self._given_back = [False] * terms.slots
+    def __init__(self, control: Control, spec: ChannelSpec, deadline: Deadline) -> None:
+        super().__init__(control, spec, deadline, RECEIVER)
+        self._consumed = spec.first_seqno
+        self._slots = spec.slots
+        self._given_back = [False] * spec.slots
         room = max(self._framing.room, self._framing.frame_bytes)
-        self._memory = torch.empty((terms.slots, room), dtype=torch.uint8, device=self._device)
+        self._memory = torch.empty((spec.slots, room), dtype=torch.uint8, device=self._device)
 
     @property
     def consumed(self) -> int:
@@ -154,7 +154,7 @@ class NcclReceiver(_NcclEnd):
         return message
 
     def ready(self, timeout_s: float = 0.0) -> bool:  # noqa: ARG002 - it has no answer
-        """Over NCCL nobody knows: it waits as soon as it is told where to put a message."""
+        """NCCL cannot be asked: it waits as soon as it is given a place for a message."""
         raise ChannelError(f"whether {self.peer} has sent something, NCCL does not tell: call recv()")
 
     def give_back(self, seqno: int) -> None:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -93,21 +94,27 @@ def channels(
 ) -> tuple[fhbn.Sender, fhbn.Receiver]:
     """A channel there and one back, opened in this order by both."""
     there, back = f"{engine} out", f"{engine} back"
-    # Who has no core to itself keeps the other one waiting by looking.
-    either: dict[str, Any] = {
-        "network": engine, "timeout_s": TIMEOUT_S, "spin_s": 0.0 if core is None else SPIN_S,
-    }  # fmt: skip
-    wanted: dict[str, Any] = {"message_bytes": message_bytes, "slots": SLOTS, **either}
+    # Without a core of its own, one process keeps the other one waiting by looking.
+    spin_s = 0.0 if core is None else SPIN_S
+    send = partial(link.sender, network=engine, timeout_s=TIMEOUT_S, spin_s=spin_s)
+    receive = partial(
+        link.receiver,
+        message_bytes=message_bytes,
+        slots=SLOTS,
+        network=engine,
+        timeout_s=TIMEOUT_S,
+        spin_s=spin_s,
+    )
     if first:
-        sender = link.sender(there, **either)
-        return sender, link.receiver(back, **wanted)
+        sender = send(there)
+        return sender, receive(back)
     if engine == "nccl":
         import torch
 
         # The first process has the first GPU. Not verified on hardware.
         torch.cuda.set_device(1)
-    receiver = link.receiver(there, **wanted)
-    return link.sender(back, **either), receiver
+    receiver = receive(there)
+    return send(back), receiver
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ def test_a_message_that_is_late_can_be_heard_later(pair: Pair) -> None:
             other.hear(Deadline(0.01))
         raw(one, whole[cut:])
         assert other.hear(soon()) == {"a": 1}
-        one._said, other._heard = 0, 0
+        one._sent, other._received = 0, 0
 
 
 @pytest.mark.parametrize("place", range(8))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from lamina import fhbn
+from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.frame import HEADER, Framing, Spans
-from lamina.fhbn.terms import Terms
 
 
 def framing(epoch: int = 7) -> Framing:
-    return Framing(Terms("qkv", 200, 4, epoch, 0, 1.0, 0.0), "peer")
+    return Framing(ChannelSpec("qkv", 200, 4, epoch, 0, 1.0, 0.0), "peer")
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_an_interruption_of_the_meeting_is_one(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ControlStore, "_hear_of", interrupted)
+    monkeypatch.setattr(ControlStore, "_wait_for", interrupted)
     with pytest.raises(KeyboardInterrupt):
         both(
             lambda: ours.sender("qkv", network="gloo", timeout_s=1),

@@ -17,12 +17,12 @@ import pytest
 from lamina import fhbn
 from lamina._native import ShmReceiver, ShmSegment
 from lamina.fhbn import handover, shm
+from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.deadline import Deadline
-from lamina.fhbn.terms import Terms
 
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 Links = tuple[fhbn.Link, fhbn.Link]
-TERMS = Terms("a", 64, 4, 7, 0, 30.0, 0.0)
+SPEC = ChannelSpec("a", 64, 4, 7, 0, 30.0, 0.0)
 
 
 def soon() -> Deadline:
@@ -184,7 +184,7 @@ def test_a_sender_that_never_comes_is_a_timeout(links: Links, both: Both) -> Non
 
 def hand(link: fhbn.Link, descriptors: list[int] | None) -> None:
     """Be a receiver that hands these over, or nothing."""
-    link.control.say({"engines": ["shm"], "terms": TERMS.said()}, soon())
+    link.control.say({"engines": ["shm"], "terms": SPEC.to_wire()}, soon())
     link.control.hear(soon())
     name = b"\0lamina-test-" + os.urandom(16).hex().encode()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:

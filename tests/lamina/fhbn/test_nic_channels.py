@@ -28,8 +28,8 @@ def test_a_corrupted_header_is_told(
     rings = []
     new_ring = module.new_ring
 
-    def noted(*terms: Any) -> Any:
-        rings.append(new_ring(*terms))
+    def noted(*spec: Any) -> Any:
+        rings.append(new_ring(*spec))
         return rings[-1]
 
     monkeypatch.setattr(module, "new_ring", noted)

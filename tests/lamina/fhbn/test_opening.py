@@ -11,13 +11,13 @@ import pytest
 
 from lamina import fhbn
 from lamina.fhbn import shm
+from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.place import Place
-from lamina.fhbn.terms import Terms
 
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 Links = tuple[fhbn.Link, fhbn.Link]
-TERMS = Terms("a", 64, 4, 7, 0, 30.0, 0.0)
+SPEC = ChannelSpec("a", 64, 4, 7, 0, 30.0, 0.0)
 
 
 def soon() -> Deadline:
@@ -74,7 +74,7 @@ def test_a_network_that_was_not_offered_cannot_be_chosen(links: Links, both: Bot
 @pytest.mark.parametrize("engines", [[1], ["shm", None], [b"shm"], ["a\nb"]])
 def test_networks_that_are_no_names_are_refused(links: Links, engines: list[object]) -> None:
     ours, theirs = links
-    theirs.control.say({"engines": engines, "terms": TERMS.said()}, soon())
+    theirs.control.say({"engines": engines, "terms": SPEC.to_wire()}, soon())
     with pytest.raises(fhbn.HandshakeError, match="channel-message"):
         ours.sender("a")
     assert closed(ours)
@@ -144,16 +144,16 @@ def test_a_refusal_that_fails_closes_the_link_too(
 )
 def test_terms_that_cannot_be_are_somebodys_mistake(changed: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        dataclasses.replace(TERMS, **changed)
+        dataclasses.replace(SPEC, **changed)
     with pytest.raises(fhbn.HandshakeError, match="channel-message"):
-        Terms.of(TERMS.said() | changed, "x", 1.0, 0.0)
+        ChannelSpec.from_wire(SPEC.to_wire() | changed, "x", 1.0, 0.0)
 
 
 def test_terms_at_the_edge_are_taken() -> None:
     edge = dataclasses.replace(
-        TERMS, name="x" * 200, slots=1 << 16, epoch=(1 << 32) - 1, first_seqno=(1 << 64) - 1
+        SPEC, name="x" * 200, slots=1 << 16, epoch=(1 << 32) - 1, first_seqno=(1 << 64) - 1
     )
-    assert Terms.of(edge.said(), "x", edge.timeout_s, edge.spin_s) == edge
+    assert ChannelSpec.from_wire(edge.to_wire(), "x", edge.timeout_s, edge.spin_s) == edge
 
 
 def test_a_place_tells_kernels_and_network_namespaces_apart(monkeypatch: pytest.MonkeyPatch) -> None:

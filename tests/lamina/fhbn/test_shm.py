@@ -51,6 +51,7 @@ def test_tensors_arrive_without_a_copy(dtype: torch.dtype) -> None:
     assert not found.any()
 
 
+@pytest.mark.long(but=["0.0"])
 @pytest.mark.parametrize("spin_s", [0.0, 1.0])
 def test_a_waiter_is_woken(spin_s: float) -> None:
     sender, receiver = ends(slots=1, spin_s=spin_s)

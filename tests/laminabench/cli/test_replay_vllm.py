@@ -133,7 +133,7 @@ def test_a_replay_is_a_run_like_all_others(as_json: AsJson, tmp_path: Path) -> N
     ("does", "why", "done"),
     [
         ("killed", "vLLM was killed (SIGKILL), as the kernel does where memory runs out", 1),
-        ("garbage", "vLLM's runner said what is no answer: 'Traceback (most recent call last):'", 1),
+        ("garbage", "vLLM's runner wrote what is no line of JSON: 'Traceback (most recent call last):'", 1),
         ("fails", "vLLM 0.32.0 failed: OutOfMemoryError: there is no room", 1),
         ("prefills", "vLLM 0.32.0: prefill is not stripped out: in step 3, it computed", 1),
         ("no start", "vLLM ended with exit code 3 before it was done", 0),

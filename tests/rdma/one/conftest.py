@@ -209,13 +209,13 @@ def our_sender(links: Links) -> Callable[..., fhbn.Sender]:
 
     def open_it(peer: Peer, first_seqno: int = 0, epoch: int = 99) -> fhbn.Sender:
         deadline = Deadline(LIMIT_S)
-        terms = {"name": "data", "message_bytes": MESSAGE_BYTES, "slots": SLOTS}
-        terms |= {"epoch": epoch, "first_seqno": first_seqno}
+        spec = {"name": "data", "message_bytes": MESSAGE_BYTES, "slots": SLOTS}
+        spec |= {"epoch": epoch, "first_seqno": first_seqno}
         for line in (peer.PUBLISHED, peer.CONSUMED):
             peer.memory.write(peer.LINE.pack(first_seqno, 0, 1), peer.LINE.size, line)
         with ThreadPoolExecutor(1) as pool:
             opening = pool.submit(ours.sender, "data", network="verbs")
-            theirs.control.say({"engines": ["verbs"], "terms": terms}, deadline)
+            theirs.control.say({"engines": ["verbs"], "terms": spec}, deadline)
             assert theirs.control.hear(deadline) == {"use": "verbs"}
             theirs.control.say(peer.address(), deadline)
             peer.connect(theirs.control.hear(deadline))

@@ -57,7 +57,7 @@ class Device:
     max_queue_pairs: int
     ports: tuple[Port, ...]
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """For JSON."""
         return asdict(self)
 
@@ -75,11 +75,11 @@ def listed(sysfs: Path = SYSFS) -> Listed:
     pyverbs()
     verbs: Any = importlib.import_module("pyverbs.device")
     try:
-        found = verbs.get_device_list()
+        entries = verbs.get_device_list()
     except verbs.PyverbsError:  # the kernel has no verbs at all: libibverbs does not call that an empty list
-        found = []
+        entries = []
     devices, refused = [], {}
-    for entry in found:
+    for entry in entries:
         name = entry.name.decode()
         try:
             with verbs.Context(name=name) as context:

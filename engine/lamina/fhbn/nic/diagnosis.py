@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from lamina.fhbn.nic import findings as found_by
+from lamina.fhbn.nic import findings as rules
 from lamina.fhbn.nic.devices import Device, Listed, listed
 from lamina.fhbn.nic.findings import Finding
 from lamina.fhbn.nic.machine import System, system_below
@@ -22,12 +21,12 @@ class Diagnosis:
     engines: tuple[Readiness, ...]
     system: System
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """For JSON."""
         return {
             "devices": [device.described() for device in self.devices],
             "findings": [
-                {"sentence": found.sentence, "blocks": list(found.blocks)} for found in self.findings
+                {"sentence": finding.sentence, "blocks": list(finding.blocks)} for finding in self.findings
             ],
             "engines": [ready.described() for ready in self.engines],
             "system": self.system.described(),
@@ -38,21 +37,21 @@ def diagnosed() -> Diagnosis:
     """Of this machine, as this process sees it."""
     system = system_below()
     try:
-        found, unlisted = listed(), None
+        listing, unlisted = listed(), None
     except NoPyverbsError as error:
-        found, unlisted = Listed((), {}), str(error)
-    return conclusion(system, found, unlisted)
+        listing, unlisted = Listed((), {}), str(error)
+    return conclusion(system, listing, unlisted)
 
 
-def conclusion(system: System, found: Listed, unlisted: str | None) -> Diagnosis:
+def conclusion(system: System, listing: Listed, unlisted: str | None) -> Diagnosis:
     """What follows from these facts. `unlisted` is why devices could not even be listed."""
-    findings = list(found_by.of_the_system(system))
+    findings = list(rules.of_the_system(system))
     if unlisted is None:
-        findings += found_by.of_the_list(system, found.devices, found.refused)
-        findings += found_by.of_the_ports(found.devices)
+        findings += rules.of_the_list(system, listing.devices, listing.refused)
+        findings += rules.of_the_ports(listing.devices)
     else:
         names = ", ".join(system.kernel_devices)
         beside = f"; the kernel has {names}, of which nothing more is told without it" if names else ""
         findings.append(Finding(f"{unlisted}{beside}"))
-    findings += found_by.of_the_gpu(system.gpu, registers_dmabuf=system.registers_dmabuf)
-    return Diagnosis(found.devices, tuple(findings), tuple(readiness(findings)), system)
+    findings += rules.of_the_gpu(system.gpu, registers_dmabuf=system.registers_dmabuf)
+    return Diagnosis(listing.devices, tuple(findings), tuple(readiness(findings)), system)

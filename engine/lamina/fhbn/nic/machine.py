@@ -8,7 +8,6 @@ import platform
 import resource
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from lamina.fhbn.nic.gpu import Gpu, gpu_below
 
@@ -34,7 +33,7 @@ class System:
     memlock_bytes: int | None
     gpu: Gpu
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """For JSON."""
         return asdict(self)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from lamina.fhbn.engines import engine, names
 from lamina.fhbn.nic.findings import Finding
@@ -28,7 +27,7 @@ class Readiness:
         """Between two processes of this user on this machine, and with a peer that has the same."""
         return not self.because
 
-    def described(self) -> dict[str, Any]:
+    def described(self) -> dict[str, object]:
         """For JSON."""
         return {**asdict(self), "usable": self.usable}
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from lamina import fhbn
+from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.engines import usable
 from lamina.fhbn.frame import HEADER, Framing
 from lamina.fhbn.group_end import GroupEnd
 from lamina.fhbn.place import Place
-from lamina.fhbn.terms import Terms
 from lamina.fhbn.torch_distributed import RECEIVER
 from laminabench.bench.fhbn import nccl, options  # noqa: F401 - the latter adds NCCL to the engines
 from laminabench.bench.fhbn.nccl_ends import NcclReceiver
@@ -75,10 +75,10 @@ class FakeGroup:
 
 def receiver_over(group: FakeGroup) -> NcclReceiver:
     """One in memory of the host: there is no GPU for it to be made on."""
-    terms = Terms("qkv", 64, 2, 7, 0, 1.0, 0.0)
+    spec = ChannelSpec("qkv", 64, 2, 7, 0, 1.0, 0.0)
     receiver = NcclReceiver.__new__(NcclReceiver)
     control: Any = SimpleNamespace(peer="worker 1")
-    GroupEnd.__init__(receiver, control, terms, RECEIVER, partial(Framing, most_inline=4096))
+    GroupEnd.__init__(receiver, control, spec, RECEIVER, partial(Framing, most_inline=4096))
     receiver._next = receiver._consumed = 0
     receiver._slots, receiver._given_back = 2, [False] * 2
     receiver._memory = torch.zeros((2, receiver._framing.frame_bytes), dtype=torch.uint8)
