@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
@@ -211,6 +211,17 @@ def bought(devices: Mapping[str, Device], rule: Amortisation) -> dict[str, Devic
         name: replace(found, amortisation=rule, rent=None if found.purchase else found.rent)
         for name, found in devices.items()
     }
+
+
+def priced_devices(
+    prices: Sequence[str] = (), basis: str | None = None, powers: Sequence[str] = ()
+) -> Mapping[str, Device]:
+    """The catalogue's devices with the user's prices and watts, each as DEVICE=AMOUNT."""
+    # Watts first: a purchase price has their electricity in it.
+    devices: Mapping[str, Device] = rated(load_devices(), dict(map(parse_power, powers)))
+    if basis == "purchase":
+        devices = bought(devices, DEFAULT_RULE)
+    return priced(devices, dict(map(parse_price, prices)))
 
 
 def parse_price(text: str) -> tuple[str, float]:
