@@ -33,3 +33,11 @@ class UserError(CodedError):
 
 class CheckFailedError(CodedError):
     """A check said no (a regression, a checksum, a failed gate). The command line exits with 1."""
+
+
+class Terminated(BaseException):
+    """SIGTERM, as an exception like the KeyboardInterrupt of SIGINT: what is half done is cleaned up."""
+
+
+class Interrupted(BaseException):
+    """Ctrl-C where there is more to say: click makes an Abort of a KeyboardInterrupt, whatever it says."""

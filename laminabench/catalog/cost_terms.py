@@ -7,9 +7,9 @@ carried over to a device that was not measured. Every one has an Origin.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -22,19 +22,17 @@ Kind = Literal["fitted", "assumed", "ideal"]
 ACTIVATION_BYTES = 2  # activations travel and are stored in bf16, whatever the weights are in
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """Where coefficients come from: fitted to measurements, assumed, or the ideal of a data sheet."""
 
     kind: Kind
     source: str
     range: str = ""  # what was measured: outside it the formula extrapolates
-    errors: Mapping[str, float] = field(default_factory=dict)  # mean absolute errors of the fit, in percent
+    errors: Mapping[str, float] = msgspec.field(default_factory=dict)  # of the fit: mean absolute, in percent
     samples: int = 0  # measurements fitted to
 
 
-@dataclass(frozen=True, slots=True)
-class GemmCost:
+class GemmCost(msgspec.Struct, frozen=True):
     """t = overhead + per_k k + per_input m k + (compute^p + memory^p)^(1/p).
 
     The p-norm is the roofline with its corner rounded off: near the ridge no kernel overlaps perfectly. The
@@ -71,8 +69,7 @@ def rounded_max(a: Float64, b: Float64, sharpness: float) -> Float64:
     return result
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionCost:
+class AttentionCost(msgspec.Struct, frozen=True):
     """Decode attention of one layer on one device.
 
     t = overhead + per_query_head B h + (KV bytes / (efficiency bandwidth)) (1 + fill / (B kv_heads)).
@@ -117,8 +114,7 @@ class AttentionTerms(NamedTuple):
         return AttentionTerms(*(layers * term for term in self))
 
 
-@dataclass(frozen=True, slots=True)
-class AllReduceCost:
+class AllReduceCost(msgspec.Struct, frozen=True):
     """t = latency + 2 (p - 1) / p bytes / (efficiency x link), over p devices of one node."""
 
     latency_s: float
@@ -130,8 +126,7 @@ class AllReduceCost:
         return self.latency_s + moved / (self.link_efficiency * device.interchip_bytes_per_s)
 
 
-@dataclass(frozen=True, slots=True)
-class ElementwiseCost:
+class ElementwiseCost(msgspec.Struct, frozen=True):
     """Norms, rotation, activation, residual: t = kernels x kernel + bytes / (efficiency x bandwidth)."""
 
     kernel_s: float
@@ -143,8 +138,7 @@ class ElementwiseCost:
         return self.kernel_s * kernels + moved / (self.bandwidth_efficiency * device.bandwidth_bytes_per_s)
 
 
-@dataclass(frozen=True, slots=True)
-class HostCost:
+class HostCost(msgspec.Struct, frozen=True):
     """What the host adds to every iteration: scheduling, sampling, detokenising."""
 
     per_step_s: float

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -49,8 +49,7 @@ class StepTime(NamedTuple):
         return self.gemm_s + self.elementwise_s + self.allreduce_s + self.lm_head_s
 
 
-@dataclass(frozen=True)
-class CostSet:
+class CostSet(msgspec.Struct, frozen=True):
     """A named set of coefficients. Times are in seconds; batch arguments may be arrays."""
 
     name: str
@@ -184,7 +183,7 @@ class CostSet:
         return self._provenance_row("host", self.host)
 
     def _provenance_row(self, name: str, term: Any) -> dict[str, Any]:
-        coefficients = asdict(term)
+        coefficients = msgspec.structs.asdict(term)
         del coefficients["origin"]
         origin: Origin = term.origin
         return {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from laminabench.catalog.cost_file import COST_SETS, assumed_borrowing, assumed_host
 from laminabench.catalog.cost_terms import AllReduceCost, AttentionCost, ElementwiseCost, GemmCost, Origin

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 
+import msgspec
+
 from laminabench.catalog.names import pick
-from laminabench.catalog.price import DEFAULT_RULE, Amortisation, Basis, HourlyPrice, Listed
 from laminabench.catalog.toml_file import Table, packaged
 from laminabench.errors import UserError
 
@@ -20,6 +21,54 @@ _SAME_RATE = {"fp16": "bf16", "float16": "bf16", "bfloat16": "bf16", "float8": "
 
 # Who says how many watts: a data sheet, nobody, or the user.
 PowerBasis = Literal["rated", "assumed", "override"]
+
+
+Basis = Literal["rent", "purchase", "override", "assumed"]
+
+HOURS_PER_YEAR = 8760.0
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A price in USD: per hour for a rent, once for a purchase. Somebody published it, unless it says not."""
+
+    usd: float
+    source: str
+    date: str
+    assumed: bool = False
+
+
+class Amortisation(msgspec.Struct, frozen=True):
+    """How a purchase becomes a price per hour: straight line over the years, plus electricity.
+
+    All three numbers are assumptions. The device is taken to run at its rated power all the time, which
+    is pessimistic for memory-bound work; where no power rating is known, electricity is left out.
+    """
+
+    years: float = 4.0
+    usd_per_kwh: float = 0.10
+    facility_factor: float = 1.3  # watts drawn by the building for a watt drawn by the device
+
+    def usd_per_hour(self, purchase_usd: float, power_w: float | None) -> float:
+        electricity = (power_w or 0.0) / 1000 * self.facility_factor * self.usd_per_kwh
+        return purchase_usd / (self.years * HOURS_PER_YEAR) + electricity
+
+    def describe(self) -> str:
+        return (
+            f"straight line over {self.years:g} years, plus rated power x {self.facility_factor:g} "
+            f"at ${self.usd_per_kwh:g}/kWh (assumed)"
+        )
+
+
+DEFAULT_RULE = Amortisation()
+
+
+class HourlyPrice(msgspec.Struct, frozen=True):
+    """The price that a replay charges, and where it comes from."""
+
+    usd: float
+    basis: Basis
+    source: str
+    date: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +163,7 @@ class Device:
             "board": self.board,
             "source": self.source,
             "notes": self.notes,
-            "price": None if self.price is None else self.price.describe(),
+            "price": None if self.price is None else msgspec.structs.asdict(self.price),
             "purchase_usd": None if self.purchase is None else self.purchase.usd,
             "purchase_usd_per_gb": self.purchase_usd_per_gb,
             "purchase_usd_per_gb_per_s": self.purchase_usd_per_gb_per_s,
@@ -162,6 +211,17 @@ def bought(devices: Mapping[str, Device], rule: Amortisation) -> dict[str, Devic
         name: replace(found, amortisation=rule, rent=None if found.purchase else found.rent)
         for name, found in devices.items()
     }
+
+
+def priced_devices(
+    prices: Sequence[str] = (), basis: str | None = None, powers: Sequence[str] = ()
+) -> Mapping[str, Device]:
+    """The catalogue's devices with the user's prices and watts, each as DEVICE=AMOUNT."""
+    # Watts first: a purchase price has their electricity in it.
+    devices: Mapping[str, Device] = rated(load_devices(), dict(map(parse_power, powers)))
+    if basis == "purchase":
+        devices = bought(devices, DEFAULT_RULE)
+    return priced(devices, dict(map(parse_price, prices)))
 
 
 def parse_price(text: str) -> tuple[str, float]:

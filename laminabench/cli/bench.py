@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import click
 from click.core import ParameterSource
 
-from laminabench.cli import endpoint_extra, engine_extra
 from laminabench.cli.lazy import Lazy, LazyGroup
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.ranges import NumberRange, positive
 from laminabench.cli.traces.options import COUNT
 from laminabench.errors import UserError
+from laminabench.extras import endpoint_needed, needed
 from laminabench.present.terminal import literal
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def measuring(unit: str, example: str) -> Callable[[Callable[..., Report]], clic
         def run(out: Output, **options: Any) -> None:
             from laminabench.bench.frame import Watcher
 
-            with engine_extra.needed(), endpoint_extra.needed(), out.progress(unit, unit=unit) as progress:
+            with needed(), endpoint_needed(), out.progress(unit, unit=unit) as progress:
                 report = measure(watcher=Watcher(progress, out.note, out.detail), **options)
             # Printed first: a file that cannot be written does not take it away.
             out.result(report.json(), lambda console: render(console, report.text))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,9 +47,7 @@ def check(
     laminabench check --junit check.xml --markdown check.md
     laminabench check --update
     """
-    from laminabench.cli.check_replay import require_flags
     from laminabench.cli.check_table import render
-    from laminabench.cli.replay_flags import flags_of_many
     from laminabench.regress.case_file import read_cases
     from laminabench.regress.gate import goldens_of, keep, verdicts_on
     from laminabench.regress.junit import write_junit
@@ -59,10 +56,8 @@ def check(
     from laminabench.runs.replace import require_writable
 
     began = time.perf_counter()
-    file = read_cases(cases, flags_of_many())
+    file = read_cases(cases)
     chosen = file.only(only)
-    for case in chosen:
-        require_flags(cases, case)
     goldens = goldens_of(file.goldens, chosen, update=update)
     for target in filter(None, (junit, markdown, file.goldens / "any" if update else None)):
         require_writable(target)
@@ -91,23 +86,18 @@ def check(
 
 def _replayed(cases: Sequence[Case], jobs: int | None, out: Output) -> dict[str, tuple[Obtained, float]]:
     """What each case came to now, and its seconds. What is measured has the machine to itself."""
-    from laminabench.cli.check_replay import replayed
+    from laminabench.regress.replayed import replayed
     from laminabench.spread import spread
 
     found: dict[str, tuple[Obtained, float]] = {}
     modelled = [case for case in cases if not case.measured]
     done, total = itertools.count(1), sum(case.replays for case in cases)
-    # Here, and not where a process works that may be ended at any moment.
-    with (
-        tempfile.TemporaryDirectory(prefix="laminabench-check-") as name,
-        out.progress("replaying", unit="replays") as progress,
-    ):
-        folder = Path(name)
+    with out.progress("replaying", unit="replays") as progress:
         progress(0, total)
-        for index, came_to in spread(replayed, modelled, folder, jobs=jobs):
+        for index, came_to in spread(replayed, modelled, None, jobs=jobs):
             found[modelled[index].name] = came_to
             progress(next(done), total)
         for case in cases:
             if case.measured:
-                found[case.name] = replayed(folder, case, lambda: progress(next(done), total))
+                found[case.name] = replayed(None, case, lambda: progress(next(done), total))
     return found

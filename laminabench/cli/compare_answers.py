@@ -10,11 +10,10 @@ from typing import Any, Protocol
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.deployment import Deployment, parse_deployment
 from laminabench.catalog.find_model import modelled
-from laminabench.catalog.hardware import Device, device
+from laminabench.catalog.hardware import Device, device, priced_devices
 from laminabench.catalog.names import pick
 from laminabench.catalog.network import parse_network
 from laminabench.cli.compare_sheets import Sheet, sheet_of_cell, sheet_of_runs, sheets_of_grid
-from laminabench.cli.hardware import priced_devices
 from laminabench.cli.output import Output
 from laminabench.cli.traces.options import TraceOptions
 from laminabench.compare.cells import Cell
@@ -24,7 +23,7 @@ from laminabench.compare.sides import SideBySide
 from laminabench.compare.terms import Equal, Terms
 from laminabench.errors import UserError
 from laminabench.replay import Workload
-from laminabench.systems.registry import MODULES
+from laminabench.systems.registry import MODULES, system
 
 # v2 Figure 10.
 MODELS = ("llama-33b", "llama-65b", "llama3-70b")
@@ -170,8 +169,8 @@ def _require_names_apart(flag: str, names: list[str]) -> None:
 
 def _terms(flags: dict[str, Any], systems: tuple[str, ...]) -> Terms:
     basis = flags["price_basis"]
-    if basis is None and "lamina-v1" in systems:
-        basis = "purchase"  # v1's cheap devices are not for rent, and prices of two kinds cannot be compared
+    # Prices of two kinds cannot be compared: where one's devices are not for rent, all are bought.
+    basis = basis or next((own for name in systems if (own := system(name).PRICE_BASIS)), None)
     catalogue = priced_devices(flags["prices"], basis, flags["powers"])
     kinds = tuple(device(name, catalogue) for name in _names(flags["devices"] or ""))
     async_ = {"neither": (), "both": systems}

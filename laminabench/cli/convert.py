@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from laminabench.cli.engine_extra import needed
 from laminabench.cli.output import Output, reporting
 from laminabench.conversion.source import model_source
 from laminabench.errors import CheckFailedError
+from laminabench.extras import needed
 from laminabench.present.terminal import literal
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from types import FrameType
 
 import click
 
-from laminabench.errors import CheckFailedError, UserError
+from laminabench.errors import CheckFailedError, Terminated, UserError
 
 # Of the packages that only some commands import, late: which extra brings them.
 EXTRAS = {
@@ -28,14 +28,6 @@ EXTRAS = {
 }
 
 DONE, CHECK_FAILED, WRONG_USE, BUG, INTERRUPTED, TERMINATED = 0, 1, 2, 70, 130, 143
-
-
-class Terminated(BaseException):
-    """SIGTERM, as an exception like the KeyboardInterrupt of SIGINT: what is half done is cleaned up."""
-
-
-class Interrupted(BaseException):
-    """Ctrl-C where there is more to say: click makes an Abort of a KeyboardInterrupt, whatever it says."""
 
 
 @contextlib.contextmanager

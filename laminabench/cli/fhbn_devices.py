@@ -25,7 +25,7 @@ def devices(out: Output) -> None:
     can run here needs a peer that has it too. LAMINA_RDMA_DEVICE names the device, and its port as in
     mlx5_0:1, that channels take instead of the first whose port is up.
     """
-    from laminabench.cli.engine_extra import needed
+    from laminabench.extras import needed
 
     with needed():
         from lamina.fhbn.nic import diagnosed

@@ -11,11 +11,7 @@ from laminabench.cli.hardware_boards import boards
 from laminabench.cli.output import Output, reporting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rich.console import Console
-
-    from laminabench.catalog.hardware import Device
 
 
 @click.group()
@@ -53,27 +49,6 @@ def price_options(command: Any) -> Any:
     return command
 
 
-def priced_devices(
-    prices: tuple[str, ...], price_basis: str | None, powers: tuple[str, ...] = ()
-) -> Mapping[str, Device]:
-    """The catalogue's devices with the user's prices and watts."""
-    from laminabench.catalog.hardware import (
-        bought,
-        load_devices,
-        parse_power,
-        parse_price,
-        priced,
-        rated,
-    )
-    from laminabench.catalog.price import DEFAULT_RULE
-
-    # Watts first: a purchase price has their electricity in it.
-    devices: Mapping[str, Device] = rated(load_devices(), dict(parse_power(text) for text in powers))
-    if price_basis == "purchase":
-        devices = bought(devices, DEFAULT_RULE)
-    return priced(devices, dict(parse_price(text) for text in prices))
-
-
 @hardware.command("list")
 @price_options
 @reporting
@@ -81,6 +56,8 @@ def list_hardware(
     prices: tuple[str, ...], powers: tuple[str, ...], price_basis: str | None, out: Output
 ) -> None:
     """All devices, a line each."""
+    from laminabench.catalog.hardware import priced_devices
+
     rows = [found.describe() for found in priced_devices(prices, price_basis, powers).values()]
     out.result({"hardware": rows}, lambda console: _render(console, rows))
 
@@ -93,7 +70,7 @@ def show(
     name: str, prices: tuple[str, ...], powers: tuple[str, ...], price_basis: str | None, out: Output
 ) -> None:
     """Every number of one device, and its source."""
-    from laminabench.catalog.hardware import device
+    from laminabench.catalog.hardware import device, priced_devices
 
     facts = device(name, priced_devices(prices, price_basis, powers)).describe()
     out.result(facts, lambda console: render_facts(console, facts))

@@ -10,6 +10,7 @@ import click
 from laminabench.cli import ending
 from laminabench.cli.lazy import Lazy, LazyGroup
 from laminabench.cli.output import Output
+from laminabench.errors import Interrupted, Terminated
 
 # Set by the shell's completion script, which `laminabench completion` prints.
 COMPLETION = "_LAMINABENCH_COMPLETE"
@@ -187,9 +188,9 @@ def _outcome(arguments: list[str] | None) -> ending.End:
         return ending.End(ending.WRONG_USE, f"laminabench: error: {_usage_sentence(error)}", "usage")
     except (KeyboardInterrupt, click.exceptions.Abort):
         return ending.End(ending.INTERRUPTED, "laminabench: interrupted", "interrupted")
-    except ending.Interrupted as error:
+    except Interrupted as error:
         return ending.End(ending.INTERRUPTED, f"laminabench: interrupted; {error}", "interrupted")
-    except ending.Terminated as error:
+    except Terminated as error:
         sentence = "; ".join(["laminabench: terminated", *map(str, error.args)])
         return ending.End(ending.TERMINATED, sentence, "terminated")
     except BrokenPipeError:

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 import click
 
 from laminabench.json_safe import json_safe
+from laminabench.listener import Listener
 from laminabench.present.terminal import without_markup
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 120
 
 
-class Output:
+class Output(Listener):
     """One command's voice: --json, -q and -v decide what is said and where."""
 
     # Whether the one JSON object has been printed: what fails after that adds no other.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from laminabench.cli.hardware import price_options, priced_devices
+from laminabench.cli.hardware import price_options
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.ranges import positive
 from laminabench.cli.traces.options import COUNT, TraceOptions, trace_options
@@ -118,6 +118,7 @@ def asked(
     """The flags as a request, with what has a default that costs something to know."""
     from laminabench.catalog.cost_file import DEFAULT_COSTS
     from laminabench.catalog.find_model import modelled
+    from laminabench.catalog.hardware import priced_devices
     from laminabench.figures.drawn import check_target
     from laminabench.nearest import nearest
     from laminabench.plan.question import SLO_QUEUEING_P99_S

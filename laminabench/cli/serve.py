@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from laminabench.cli.engine_extra import needed
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.ranges import CountOr, NumberRange
 from laminabench.cli.traces.options import COUNT
 from laminabench.errors import UserError
+from laminabench.extras import needed
 
 if TYPE_CHECKING:
-    from laminabench.systems.served import ServeSetup
+    from laminabench.systems.running.lamina.served import ServeSetup
 
 
 @click.command()
@@ -113,7 +113,7 @@ def serve(out: Output, **flags: Any) -> None:
     laminabench serve --model llama-mini --port 8000
     laminabench serve --model path/to/model --deployment 1xcpu+1xcpu --served-name my-model
     """
-    from laminabench.systems import served
+    from laminabench.systems.running.lamina import served
 
     setup = _setup(flags, verbose=out.verbose)
     if setup.tokenizer is None:
@@ -137,7 +137,8 @@ def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
     from laminabench.catalog.deployment import parse_deployment
     from laminabench.catalog.find_model import model
     from laminabench.catalog.hardware import load_devices
-    from laminabench.systems import live, served
+    from laminabench.systems.running.lamina import served
+    from laminabench.systems.running.lamina import setup as live
 
     source = flags["model_name"] or live.MODEL
     shape = live.in_dtype(model(source), flags["dtype"])

@@ -1,4 +1,4 @@
-"""The grid of a sweep: each point a whole replay, read by replay's own parser before anything runs."""
+"""The grid of a sweep: each point a whole request, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -6,42 +6,44 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from click.core import ParameterSource
+import msgspec.structs
 
-from laminabench.cli.output import Output
-from laminabench.cli.replay import Call, replay
-from laminabench.cli.replay_flags import NOT_OF_MANY, flags
-from laminabench.cli.traces.options import TraceOptions
+from laminabench.catalog.deployment import Deployment
+from laminabench.cli.flags import changed, parsed
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
-from laminabench.traces.transform import Transforms
+from laminabench.request import BY_KEY, NOT_OF_MANY, Choice, ReplayRequest
+from laminabench.systems.registry import prepare
+from laminabench.traces.load import transforms_of
 
 if TYPE_CHECKING:
-    from laminabench.cli.replay_backend import Replaying
     from laminabench.sweeps.values import Varied
+    from laminabench.systems.base import Prepared
 
 MOST_POINTS = 100_000
 # Parts of the deployment, which has no flag of its own for them.
 COUNTS = {"model-workers": "model", "attention-workers": "attention"}
-_ALIASES = {"attention": "attention-workers"}
+_ALIASES = {"attention": "attention-workers", "num-prompts": "num-requests"}
+# What a sweep decides itself, and why.
 REFUSED = {
     **NOT_OF_MANY,
     "plot": "it draws one replay; --plot of the sweep draws all points",
     "resume": "a sweep goes on by itself when it is called again",
+    "again": "a sweep goes on by itself when it is called again",
+    "config": "give its flags to the sweep",
+    "print-config": "it prints one replay's flags",
     "ray": "--ray of the sweep has its points replayed in a cluster",
+    **dict.fromkeys(("json", "quiet", "verbose"), "it is how one replay is printed"),
 }
-QUIET = Output(as_json=False, quiet=True, verbose=False)
-# Parameters of the command that are not Call's.
-_NOT_FLAGS = {field.name for field in fields(Transforms)} | {"offline", "as_json", "quiet", "verbose"}
 _SWITCH = {"yes": True, "on": True, "true": True, "no": False, "off": False, "false": False}
 
 
 class TraceKey(NamedTuple):
-    """What `TraceOptions.whole` depends on: points that share it share a trace."""
+    """What a trace is loaded by: points that share it share a trace."""
 
     name: str
     offline: bool
@@ -54,16 +56,14 @@ class Point:
     """One replay of the grid."""
 
     varied: dict[str, Any]
-    call: Call
-    backend: Replaying
+    request: ReplayRequest
+    prepared: Prepared
 
     @property
     def trace(self) -> TraceKey:
-        options = self.call.options
-        transforms = options.transforms
-        return TraceKey(
-            self.call.flags["trace"], options.offline, transforms.prefix_needed(), transforms.seed
-        )
+        request, transforms = self.request, transforms_of(self.request)
+        assert request.trace is not None
+        return TraceKey(request.trace, bool(request.offline), transforms.prefix_needed(), transforms.seed)
 
     def __str__(self) -> str:
         return named(self.varied)
@@ -85,14 +85,14 @@ class _Value(NamedTuple):
 
 def points(flags: Sequence[str], varied: Sequence[Varied]) -> list[Point]:
     """All points, the first --vary slowest; a UserError that says which --vary, or which point, is wrong."""
-    base = _parsed(flags)
-    _require_sane(base)
-    if base.params["trace"] is None and not any(each.name == "trace" for each in varied):
+    given = _given(flags)
+    base = changed(ReplayRequest(), given)
+    if base.trace is None and not any(each.name == "trace" for each in varied):
         raise click.UsageError("Missing option '--trace'.")
     size = math.prod(len(each.values) for each in varied)
     if size > MOST_POINTS:
         raise UserError("sweep-too-large", f"the grid has {size:,} points; {MOST_POINTS:,} are the most")
-    axes = [list(_axis(each, flags, base)) for each in varied]
+    axes = [list(_axis(each, given)) for each in varied]
     for each, axis in zip(varied, axes, strict=True):
         again = next((value for value, times in Counter(of.told for of in axis).items() if times > 1), None)
         if again is not None:
@@ -104,18 +104,17 @@ def points(flags: Sequence[str], varied: Sequence[Varied]) -> list[Point]:
     return [_point(base, values) for values in itertools.product(*axes)]
 
 
-def _axis(varied: Varied, flags: Sequence[str], base: click.Context) -> Iterator[_Value]:
+def _axis(varied: Varied, given: Mapping[str, Any]) -> Iterator[_Value]:
     """The values of one --vary, each as replay's parser reads it."""
     name = _ALIASES.get(varied.name, varied.name)
     if name in COUNTS:
         yield from (_Value(name, _count(value, varied), None, None) for value in varied.values)
         return
-    option = _option(name, varied)
-    assert option.name is not None
-    if _given(base, option.name) and not option.multiple:
+    choice = _choice(name, varied)
+    if choice.name in given and not choice.repeatable:
         raise UserError(
             "sweep-given-and-varied",
-            f"--{name} is given and varied too (--vary {varied.said!r}): leave one of them out",
+            f"--{varied.name} is given and varied too (--vary {varied.said!r}): leave one of them out",
         )
     if name == "model" and all(value.isdecimal() for value in varied.values):
         raise UserError(
@@ -124,39 +123,37 @@ def _axis(varied: Varied, flags: Sequence[str], base: click.Context) -> Iterator
         )
     for value in varied.values:
         try:
-            context = _parsed([*flags, *_arguments(option, name, value)])
+            found = _value(choice, value)
         except click.UsageError as error:
             why = error.format_message().rstrip(".")
             raise UserError("sweep-vary-value", f"--vary {varied.said!r}: {why}") from error
-        parsed = context.params[option.name]
-        told = parsed if isinstance(parsed, bool | int | float | str) else value
-        yield _Value(name, told, option.name, parsed)
+        # One more of what can be repeated goes with those that are given.
+        chosen = (*given.get(choice.name, ()), *found) if choice.repeatable else found
+        told = found if isinstance(found, bool | int | float | str) else value
+        yield _Value(varied.name if name in _ALIASES else name, told, choice.name, chosen)
 
 
-def _option(name: str, varied: Varied) -> click.Option:
+def _choice(name: str, varied: Varied) -> Choice:
     """Replay's flag of that name."""
     if name in REFUSED:
         raise UserError(
             "sweep-flag-refused", f"--vary {varied.said!r}: --{name} cannot be varied: {REFUSED[name]}"
         )
-    known = flags()
-    if name not in known:
-        there = [*COUNTS, *(each for each in known if each not in REFUSED)]
+    if name not in BY_KEY:
+        there = [*COUNTS, *(each for each in BY_KEY if each not in REFUSED)]
         raise UserError(
             "flag-unknown", f"--vary {varied.said!r}: replay has no flag --{name}; {nearest(name, there)}"
         )
-    return known[name]
+    return BY_KEY[name]
 
 
-def _arguments(option: click.Option, name: str, value: str) -> list[str]:
-    """As one would write it."""
-    if not option.is_flag:
-        return [f"--{name}={value}"]
+def _value(choice: Choice, value: str) -> Any:
+    """As replay's parser reads it."""
+    if not choice.switch:
+        return parsed([f"{choice.spelled}={value}"])[choice.name]
     if value.lower() not in _SWITCH:
-        raise click.UsageError(f"--{name} takes no value; write {name}=yes,no")
-    if _SWITCH[value.lower()]:
-        return [f"--{name}"]
-    return option.secondary_opts[:1]
+        raise click.UsageError(f"{choice.spelled} takes no value; write {choice.key}=yes,no")
+    return _SWITCH[value.lower()]
 
 
 def _count(value: str, varied: Varied) -> int:
@@ -165,68 +162,43 @@ def _count(value: str, varied: Varied) -> int:
     return int(value)
 
 
-def _parsed(arguments: Sequence[str]) -> click.Context:
-    """By replay's parser; its errors are about flags as a person wrote them."""
+def _given(flags: Sequence[str]) -> dict[str, Any]:
+    """What the flags choose for all points; a UserError for what says nothing about a sweep."""
+    for word in flags:
+        name = word.partition("=")[0].removeprefix("--")
+        if word.startswith("--") and name in REFUSED and name != "ray":
+            raise UserError("sweep-flag-refused", f"--{name} does not go with a sweep: {REFUSED[name]}")
     try:
-        return replay.make_context("laminabench replay", list(arguments))
+        return parsed(list(flags))
     except click.NoSuchOption as error:
         here = click.get_current_context().command.params
-        known = [spelling for option in [*here, *replay.params] for spelling in option.opts]
+        known = [*(spelling for each in here for spelling in each.opts), *(f"--{key}" for key in BY_KEY)]
         close = nearest(error.option_name, dict.fromkeys(each for each in known if each.startswith("--")))
         raise UserError(
             "flag-unknown", f"neither sweep nor replay has a flag {error.option_name}; {close}"
         ) from error
 
 
-def _given(context: click.Context, name: str) -> bool:
-    return context.get_parameter_source(name) is not ParameterSource.DEFAULT
-
-
-def _require_sane(base: click.Context) -> None:
-    """A UserError for flags that say nothing about a sweep."""
-    for option in base.command.params:
-        assert option.name is not None
-        name = option.opts[0].removeprefix("--")
-        if name in REFUSED and name != "ray" and _given(base, option.name):
-            raise UserError("sweep-flag-refused", f"--{name} does not go with a sweep: {REFUSED[name]}")
-
-
-def _point(base: click.Context, values: Sequence[_Value]) -> Point:
-    parameters = dict(base.params)
-    given = {name for name in parameters if _given(base, name)}
-    counts = {}
-    for each in values:
-        if each.parameter is None:
-            counts[COUNTS[each.column]] = each.told
-        else:
-            parameters[each.parameter] = each.value
-            given.add(each.parameter)
+def _point(base: ReplayRequest, values: Sequence[_Value]) -> Point:
+    chosen = {each.parameter: each.value for each in values if each.parameter is not None}
+    counts = {COUNTS[each.column]: each.told for each in values if each.parameter is None}
     varied = {each.column: each.told for each in values}
     try:
-        return _built(varied, parameters, given, counts)
-    except (UserError, click.UsageError) as error:
-        why = error.format_message().rstrip(".") if isinstance(error, click.UsageError) else error
-        raise UserError("sweep-point-invalid", f"point {named(varied)}: {why}") from error
+        return _built(varied, changed(base, {**chosen, "no_out": True}), counts)
+    except UserError as error:
+        raise error.within(f"point {named(varied)}") from error
 
 
-def _built(
-    varied: dict[str, Any], parameters: dict[str, Any], given: set[str], counts: Mapping[str, int]
-) -> Point:
-    flags = {name: value for name, value in parameters.items() if name not in _NOT_FLAGS}
-    options = TraceOptions.of(parameters)
-
-    def made(deployment: str | None) -> Point:
-        chosen = {**flags, "deployment": deployment}
-        call = Call(out=QUIET, workload=options, given=given, parameters=parameters, **chosen)
-        return Point(varied, call, call.backend())
-
-    point = made(flags["deployment"])
+def _built(varied: dict[str, Any], request: ReplayRequest, counts: Mapping[str, int]) -> Point:
+    request.require_valid()
+    prepared = prepare(request)
     if not counts:
-        return point
-    deployment = point.backend.setup.deployment
-    if "attention" in counts and deployment.attention is None:
+        return Point(varied, request, prepared)
+    deployment = prepared.deployment
+    if not isinstance(deployment, Deployment) or ("attention" in counts and deployment.attention is None):
         raise UserError(
             "deployment-no-attention", f"{deployment} has no attention workers to count; vary model-workers"
         )
     parts = {part: replace(getattr(deployment, part), count=count) for part, count in counts.items()}
-    return made(str(replace(deployment, **parts)))
+    request = msgspec.structs.replace(request, deployment=str(replace(deployment, **parts)))
+    return Point(varied, request, prepare(request))

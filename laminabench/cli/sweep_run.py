@@ -9,21 +9,26 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from laminabench.cli.ending import Interrupted, Terminated
+import msgspec
+
 from laminabench.cli.output import Output
+from laminabench.cli.replay import result_of
 from laminabench.cli.sweep_points import Point, TraceKey
-from laminabench.cli.sweep_work import identity, replayed
-from laminabench.errors import UserError
-from laminabench.json_safe import to_json
+from laminabench.errors import CheckFailedError, Interrupted, Terminated, UserError
+from laminabench.json_safe import json_safe, to_json
+from laminabench.listener import SILENT, Once
+from laminabench.replay import run
+from laminabench.replaying.run import head
 from laminabench.runs.manifest import host
 from laminabench.spread import cores, spread
-from laminabench.sweeps.kept import Kept, key_of, opened
+from laminabench.sweeps.kept import SweepStore, key_of, opened
 from laminabench.sweeps.rows import TABLE, row, write
 from laminabench.sweeps.values import Varied
+from laminabench.traces.load import cut, transforms_of, whole
 from laminabench.traces.table import Trace
 from laminabench.version import __version__, describe, git_commit
 
@@ -45,7 +50,7 @@ class Sweep:
     ) -> None:
         self.points, self.out = points, out
         self.traces = _loaded(points, out)
-        self.keys = [key_of(identity(point, self.traces[point.trace])) for point in points]
+        self.keys = [key_of(_identity(point, self.traces[point.trace])) for point in points]
         self.identity = {
             "laminabench": describe(),
             "vary": [each.said for each in varied],
@@ -61,7 +66,7 @@ class Sweep:
 
     def run(self, directory: Path, *, jobs: int | None, ray: str | None, retry_failed: bool) -> Swept:
         """Replay what is not there yet; write the table when all is."""
-        if ray and any(point.backend.name == "live" for point in self.points):
+        if ray and any(point.prepared.backend == "live" for point in self.points):
             raise UserError(
                 "sweep-ray-live",
                 "--ray is for modelled points; live ones are measured on this machine, in turn",
@@ -82,9 +87,9 @@ class Sweep:
             kept.describe({**self._manifest(), **ended, "table": TABLE})
         return Swept(directory, rows, before)
 
-    def _replay(self, kept: Kept, jobs: int | None, ray: str | None) -> None:
+    def _replay(self, kept: SweepStore, jobs: int | None, ray: str | None) -> None:
         missing = [index for index, key in enumerate(self.keys) if key not in kept.found]
-        modelled = [index for index in missing if self.points[index].backend.name == "modelled"]
+        modelled = [index for index in missing if self.points[index].prepared.backend == "modelled"]
         live = [index for index in missing if index not in set(modelled)]
         total = len(self.points)
         if len(missing) < total:
@@ -107,7 +112,7 @@ class Sweep:
                         progress(len(kept.found), total)
 
     @contextlib.contextmanager
-    def _told(self, kept: Kept) -> Iterator[None]:
+    def _told(self, kept: SweepStore) -> Iterator[None]:
         """However it is interrupted, what is kept stays, and how to go on is said."""
 
         def sentence() -> str:
@@ -131,7 +136,11 @@ class Sweep:
             "laminabench": {"version": __version__, "commit": git_commit()},
             "command": shlex.join(["laminabench", *sys.argv[1:]]),
             "traces": [
-                {**asdict(trace.meta), "notes": list(trace.meta.notes), "requests": len(trace)}
+                {
+                    **msgspec.structs.asdict(trace.meta),
+                    "notes": list(trace.meta.notes),
+                    "requests": len(trace),
+                }
                 for trace in traces.values()
             ],
             "costs": self._costs(),
@@ -144,7 +153,7 @@ class Sweep:
         """The cost sets of modelled points; each coefficient's source is in `laminabench costs show`."""
         found = {}
         for point in self.points:
-            costs = getattr(point.backend.setup, "costs", None)
+            costs = point.prepared.costs
             if costs is not None and costs.name not in found:
                 digest = hashlib.sha256(repr(costs).encode()).hexdigest()
                 found[costs.name] = {"title": costs.title, "sha256": digest}
@@ -152,36 +161,49 @@ class Sweep:
 
 
 def _loaded(points: Sequence[Point], out: Output) -> Mapping[TraceKey, Trace]:
-    """Each trace once. That each point's cut of it has requests is found out here too, and told once."""
-    out = _Once(out)
+    """Each trace once. That each point's cut of it has requests is found out here too, and noted once."""
+    listener = Once(out)
     traces: dict[TraceKey, Trace] = {}
     files: dict[tuple[str, bool], Trace] = {}  # the same whatever the seed, and how many are wanted
-    cut = set()
+    done = set()
     for point in points:
-        key, options = point.trace, point.call.options
+        key, transforms = point.trace, transforms_of(point.request)
         if key not in traces:
-            traces[key] = files.get((key.name, key.offline)) or options.whole(key.name, out)
+            traces[key] = files.get((key.name, key.offline)) or whole(
+                key.name, transforms, listener, offline=key.offline
+            )
             if traces[key].meta.source == "file":
                 files[key.name, key.offline] = traces[key]
-        if (key, options.transforms) not in cut:
-            cut.add((key, options.transforms))
+        if (key, transforms) not in done:
+            done.add((key, transforms))
             try:
-                options.cut(traces[key], out)
+                cut(traces[key], transforms, listener)
             except UserError as error:
-                raise UserError("sweep-point-invalid", f"point {point}: {error}") from error
-        if note := point.backend.setup.deployment.price_note:
-            out.note(note)
+                raise error.within(f"point {point}") from error
+        if note := point.prepared.deployment.describe().get("price_note"):
+            listener.note(note)
     return traces
 
 
-class _Once(Output):
-    """Says each sentence the first time only: what is true of one point is of most."""
+def _identity(point: Point, trace: Trace) -> dict[str, Any]:
+    """All that its numbers depend on; prices and coefficients are in the repr of what is prepared."""
+    meta = trace.meta
+    return {
+        "laminabench": describe(),
+        "request": point.request.text(),
+        "prepared": repr(point.prepared),
+        "trace": [meta.name, meta.source, meta.sha256, len(trace)],
+    }
 
-    def __init__(self, out: Output) -> None:
-        super().__init__(as_json=out.as_json, quiet=out.quiet, verbose=out.verbose)
-        self._said: set[str] = set()
 
-    def note(self, sentence: str) -> None:
-        if sentence not in self._said:
-            self._said.add(sentence)
-            super().note(sentence)
+def replayed(traces: Mapping[TraceKey, Trace], point: Point) -> dict[str, Any]:
+    """The documented keys of the point's replay, or why there is none; in whichever process."""
+    try:
+        trace = cut(traces[point.trace], transforms_of(point.request), SILENT)
+        found = run(point.request, trace=trace)
+        found.require_whole()
+    except (UserError, CheckFailedError) as error:
+        return {**head(point.prepared), "error": str(error)}
+    described = result_of(found).describe()
+    found_keys: dict[str, Any] = json_safe(described)
+    return found_keys

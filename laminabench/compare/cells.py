@@ -17,7 +17,7 @@ from laminabench.compare.terms import Equal, Terms, held_in, on_boards, price_of
 from laminabench.errors import UserError
 from laminabench.replay import replay
 from laminabench.runs.summary import Summary
-from laminabench.systems.setup import Setup
+from laminabench.systems.modelled.setup import Setup
 from laminabench.traces.table import Trace
 
 PAIR = ("vllm", "lamina")

@@ -11,7 +11,8 @@ from laminabench.compare.holding import longest_held, without_longer
 from laminabench.compare.terms import Equal, Terms
 from laminabench.errors import UserError
 from laminabench.replay import replay
-from laminabench.systems.setup import Setup
+from laminabench.systems.modelled.setup import Setup
+from laminabench.systems.registry import system
 from laminabench.traces.table import Trace
 
 
@@ -69,8 +70,8 @@ def _devices_of(setups: dict[str, Setup]) -> tuple[Device, ...]:
 def _nothing_near(
     name: str, fitting: list[Setup], amount: float, asked: Equal, devices: tuple[Device, ...]
 ) -> str:
-    # Boards are for h2m2 and for nothing else; if there is none of the right kind, that is what to read.
-    right = [device for device in devices if (device.board is not None) == (name == "h2m2")]
+    # If there is none of a kind that it runs on, that is what to read.
+    right = [device for device in devices if system(name).runs_on(device)]
     kinds = ", ".join(device.name for device in right or devices)
     what = f"no deployment of {name} on {kinds} is within {asked.tolerance:.0%} of {asked.said(amount)}"
     known = {setup.deployment: own for setup in fitting if (own := asked.known(setup.deployment)) is not None}

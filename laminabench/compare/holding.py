@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import system
-from laminabench.systems.setup import Setup
 from laminabench.traces.table import Trace
 
 

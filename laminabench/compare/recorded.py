@@ -21,7 +21,7 @@ from laminabench.runs.summary import Summary
 from laminabench.sim.spec import Float64, Mode
 
 # Flags that change what is written, not what is measured.
-_ABOUT_FILES = ("trace", "timeline", "timeline_window", "plot")
+_ABOUT_FILES = ("trace", "timeline", "timeline_window", "plot", "seed")
 # Where tokens were seen.
 ENGINE, CLIENT = "in the engine", "by the client"
 
@@ -86,7 +86,7 @@ def of_run(run: Run, slo_tbt_ms: float | None) -> Recorded:
 
 def _facts(manifest: Manifest) -> Facts:
     trace, workload = manifest.trace, manifest.workload
-    options = {name: value for name, value in (workload.options or {}).items() if name not in _ABOUT_FILES}
+    options = {name: value for name, value in manifest.choices.items() if name not in _ABOUT_FILES}
     offered = to_json(structs.replace(workload, options=UNSET))
     transforms = {name: value for name, value in manifest.transforms.items() if name != "seed"}
     names = (manifest.system, manifest.deployment.name, manifest.model_name)

@@ -14,8 +14,8 @@ from laminabench.catalog.network import Network, parse_network
 from laminabench.errors import UserError
 from laminabench.replay import Workload
 from laminabench.sim.spec import Admission
+from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import system
-from laminabench.systems.setup import Setup
 
 Amount = Literal["cost", "power"]
 # The H2M2 paper's chips have arithmetic for nothing else.

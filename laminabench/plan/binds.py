@@ -13,8 +13,8 @@ from laminabench.plan.candidate import Candidate
 from laminabench.plan.measure import Point, measure
 from laminabench.plan.question import Question
 from laminabench.sim.spec import BoardTiming, Spec, Timing
+from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import system
-from laminabench.systems.setup import Setup
 
 # A tenth more of what one has, or a tenth more speed.
 BETTER = 1.1

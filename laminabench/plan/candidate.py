@@ -10,12 +10,7 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
-
-MOST_BATCHES = 3
-# One batch for all of its devices, or on each of them.
-ONE_BATCH = ("vllm", "h2m2")
-# Requests at once on a board. It holds many more than it is fast with, so memory does not limit them.
-BOARD_REQUESTS = (16, 32, 64, 128, 256, 512, 1024)
+from laminabench.systems.registry import system
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +61,19 @@ class Candidate:
 def candidates(
     systems: Sequence[str], model: ModelShape, devices: Sequence[Device], limits: Limits = NO_LIMITS
 ) -> Iterator[Candidate]:
-    """All of them, whether or not the model fits; the laminas have up to three batches, others one.
+    """All of them, whether or not the model fits, with as many batches as the system may have.
 
     Three batches rotate over two replicas, each of which holds all weights.
     """
     for name in systems:
-        for batches in range(1, 2 if name in ONE_BATCH else MOST_BATCHES + 1):
+        own = system(name)
+        for batches in range(1, own.MOST_BATCHES + 1):
             found = deployments(
                 name, model, devices, usd_per_hour=(0.0, limits.usd_per_hour), replicas=max(1, batches - 1)
             )
             for each in found:
                 if limits.allows(each):
-                    for most in BOARD_REQUESTS if each.model.device.board else (None,):
+                    for most in own.limits(each.model.device):
                         yield Candidate(name, each, batches, most)
 
 

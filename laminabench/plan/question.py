@@ -9,8 +9,8 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, parse_network
 from laminabench.plan.candidate import Candidate
+from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import system
-from laminabench.systems.setup import Setup
 from laminabench.traces.table import Trace
 
 PlanMode = Literal["saturate", "open"]

@@ -14,7 +14,7 @@ from laminabench.errors import UserError
 from laminabench.plan.candidate import Candidate, Limits, candidates
 from laminabench.plan.measure import cluster
 from laminabench.plan.question import PlanMode, Question
-from laminabench.systems.registry import system
+from laminabench.systems.registry import MODULES, system
 from laminabench.traces.table import Trace
 
 # The papers' two, and the other one that is measured.
@@ -46,16 +46,19 @@ def price_note(devices: Sequence[Device]) -> str:
 
 def _require_used(systems: Sequence[str], devices: Sequence[Device]) -> None:
     """A UserError where a device or a system was asked for that nothing would come of."""
-    boards = [each.name for each in devices if each.board]
-    if boards and "h2m2" not in systems:
-        raise UserError(
-            "plan-device-unused",
-            f"--devices: {boards[0]} is a board, which only h2m2 runs on; add h2m2 to --systems",
-        )
-    if not boards and list(systems) == ["h2m2"]:
+    for each in devices:
+        if not any(system(name).runs_on(each) for name in systems):
+            able = " or ".join(name for name in MODULES if system(name).runs_on(each))
+            what = "a board" if each.board else "a device"
+            raise UserError(
+                "plan-device-unused",
+                f"--devices: {each.name} is {what}, which only {able} runs on; add {able} to --systems",
+            )
+    able_systems = [name for name in systems if any(map(system(name).runs_on, devices))]
+    if not able_systems:
         raise UserError(
             "plan-system-without-devices",
-            "--systems h2m2 runs on boards, and --devices names none; add h2m2 to it",
+            f"--devices names none that {' or '.join(systems)} runs on; add one",
         )
 
 

@@ -13,8 +13,7 @@ from laminabench.plan.measure import Point, cluster, measure
 from laminabench.plan.question import Question
 from laminabench.sim.spec import Spec
 from laminabench.spread import cores, spread
-from laminabench.systems.lamina import MAX_REQUESTS
-from laminabench.systems.vllm import BLOCK_TOKENS, MAX_NUM_SEQS
+from laminabench.systems.registry import MODULES, system
 from laminabench.traces.table import Trace
 
 Why = Literal["does_not_fit", "too_small", "falls_behind"]
@@ -41,19 +40,20 @@ class Stage:
 
         All of the devices' memory is more than KV ever gets. A board has no tables.
         """
-        if candidate.deployment.model.device.board:
+        own = system(candidate.system)
+        if not own.TABLES:
             return cluster(self.question, candidate)
         part = candidate.deployment.attention or candidate.deployment.model
         tokens = part.memory_bytes / self.question.model.kv_bytes_per_token
         most = max(1, self.demands[1].can_run(tokens))
-        own = MAX_NUM_SEQS if candidate.system == "vllm" else MAX_REQUESTS
-        return cluster(self.question, candidate, min(most, own))
+        return cluster(self.question, candidate, min(most, own.MAX_REQUESTS))
 
 
 def stage_of(question: Question) -> Stage:
-    """The whole trace, for the block sizes that systems have: lamina's tokens one by one, and vLLM's."""
+    """The whole trace, for the block sizes that systems have."""
+    blocks = {system(name).BLOCK_TOKENS for name in MODULES}
     trace, waiting_s = question.trace, question.slo_queueing_p99_s
-    return Stage(question, trace, {block: demand_of(trace, block, waiting_s) for block in (1, BLOCK_TOKENS)})
+    return Stage(question, trace, {block: demand_of(trace, block, waiting_s) for block in sorted(blocks)})
 
 
 def bounds(stage: Stage, some: Sequence[Candidate], jobs: int | None, told: Told) -> list[Bound | Why]:

@@ -8,17 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec.structs
+
 from laminabench.analysis.metrics_table import IN_GOLDENS
 from laminabench.catalog.toml_file import from_path
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
 from laminabench.regress.interval import LEAST_ROUNDS
+from laminabench.request import BY_KEY, NOT_OF_MANY, ReplayRequest, of_table
+from laminabench.systems.registry import backend_of
 
 # A modelled metric is computed, in whole ticks: the same inputs and code give the same number.
 EXACT = 0.0
 MEASURED_TOLERANCE = 0.01
 ROUNDS = 10
 
+# What a case may choose for its replays.
+FLAGS = tuple(key for key in BY_KEY if key not in NOT_OF_MANY)
 _OWN = ("metrics", "tolerance", "rounds", "against")
 _TOP = ("goldens", "defaults", "case")
 # It is also the name of a file.
@@ -32,6 +38,7 @@ class Case:
     name: str
     flags: Mapping[str, Any]  # of `laminabench replay`, by long name
     against: Mapping[str, Any] | None  # the flags of what it is measured beside
+    requests: tuple[ReplayRequest, ...]  # of these, and of those
     metrics: tuple[str, ...]
     tolerance: Mapping[str, float]  # of each metric, as a share
     rounds: int
@@ -64,8 +71,8 @@ class CaseFile:
         return tuple(case for case in self.cases if not names or case.name in names)
 
 
-def read_cases(path: Path, flags: Collection[str]) -> CaseFile:
-    """The cases in this file; `flags` are the names that a replay knows."""
+def read_cases(path: Path) -> CaseFile:
+    """The cases in this file."""
     table = from_path(path)
     for key in table:
         if key not in _TOP:
@@ -90,7 +97,7 @@ def read_cases(path: Path, flags: Collection[str]) -> CaseFile:
                 f"{path}: '{name}' cannot be a case's name: letters, digits, '.', '_' and '-' can",
             )
         keys = defaults | _table(path, own, f"case.{name}")
-        found.append(_Reader(path, name, keys, flags).case())
+        found.append(_Reader(path, name, keys).case())
     return CaseFile(path, path.parent / goldens, tuple(found))
 
 
@@ -103,8 +110,8 @@ def _table(path: Path, value: Any, name: str) -> dict[str, Any]:
 class _Reader:
     """The keys of one case, checked; an error names file and case."""
 
-    def __init__(self, path: Path, name: str, keys: Mapping[str, Any], flags: Collection[str]) -> None:
-        self.path, self.name, self.keys, self.known = path, name, keys, flags
+    def __init__(self, path: Path, name: str, keys: Mapping[str, Any]) -> None:
+        self.path, self.name, self.keys = path, name, keys
 
     def case(self) -> Case:
         flags = self.flags({key: value for key, value in self.keys.items() if key not in _OWN}, (*_OWN,))
@@ -114,11 +121,12 @@ class _Reader:
         for key in ("rounds", "against"):
             if key in self.keys and not measured:
                 self.fail(f"has '{key}', which is for what is measured: backend = \"live\"")
-        metrics = self.metrics()
+        metrics, against = self.metrics(), self.against(flags)
         return Case(
             self.name,
             flags,
-            self.against(flags),
+            against,
+            tuple(map(self.request, filter(None, (flags, against)))),
             metrics,
             self.tolerance(metrics, MEASURED_TOLERANCE if measured else EXACT),
             self.rounds() if measured else 1,
@@ -129,12 +137,26 @@ class _Reader:
 
     def flags(self, keys: Mapping[str, Any], others: tuple[str, ...]) -> dict[str, Any]:
         for key, value in keys.items():
-            if key not in self.known:
-                self.fail(f"has '{key}', which is not known; {nearest(key, [*others, *self.known])}")
+            if key not in FLAGS:
+                self.fail(f"has '{key}', which is not known; {nearest(key, [*others, *FLAGS])}")
             values = value if isinstance(value, list) else [value]
             if not all(isinstance(each, str | int | float) for each in values):
                 self.fail(f"has a '{key}' that is no value of a flag: a text, a number, true or false")
         return dict(keys)
+
+    def request(self, flags: Mapping[str, Any]) -> ReplayRequest:
+        """The replay of these flags; one value of what can be repeated need not be a list."""
+        lists = {
+            key: [value] if BY_KEY[key].repeatable and not isinstance(value, list) else value
+            for key, value in flags.items()
+        }
+        found = of_table(lists, f"{self.path}: case '{self.name}'")
+        try:
+            found.require_valid()
+            backend_of(found)
+        except UserError as error:
+            raise error.within(f"{self.path}: case '{self.name}'") from error
+        return msgspec.structs.replace(found, no_out=True)
 
     def against(self, flags: Mapping[str, Any]) -> dict[str, Any] | None:
         if "against" not in self.keys:

@@ -21,7 +21,7 @@ def provenance(each: Shown) -> Markup:
         *((title, table(title, ("", ""), _facts(facts))) for title, facts in (
             ("Trace", to_json(manifest.trace)),
             ("Changes to the trace", manifest.transforms),
-            ("Workload and options", to_json(manifest.workload)),
+            ("Workload and options", {**to_json(manifest.workload), "options": manifest.choices}),
         )),
         ("Deployment and prices", joined(_deployment(manifest.deployment))),
         ("Model", table("Model", ("", ""), _facts(manifest.model))),

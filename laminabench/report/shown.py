@@ -23,7 +23,7 @@ PATTERNS = ("", "/", "x", ".", "-")
 _TELLING: tuple[Callable[[Manifest], object], ...] = (
     lambda manifest: manifest.model_name,
     lambda manifest: manifest.trace.name,
-    lambda manifest: (manifest.workload.options or {}).get("costs_name"),
+    lambda manifest: manifest.choices.get("costs", manifest.choices.get("costs_name")),
     lambda manifest: manifest.workload.mode,
     lambda manifest: _of_board(manifest, "board"),
     lambda manifest: _of_board(manifest, "mapping"),

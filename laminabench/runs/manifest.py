@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import shlex
+import tomllib
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
@@ -131,6 +131,7 @@ class Manifest(Facts, frozen=True, kw_only=True):
     format_version: int = FIRST_VERSION  # `write_run` knows better
     laminabench: Code = Code()
     command: str
+    request: str | None = None  # as TOML; older Runs have `workload.options`
     seed: int | None = None
     trace: TraceFacts
     transforms: JsonObject
@@ -150,6 +151,11 @@ class Manifest(Facts, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not isinstance(self.model.get("name"), str):
             raise ValueError("`name` is missing - at `$.model`")
+
+    @property
+    def choices(self) -> JsonObject:
+        """What was chosen for the replay, by the flags' names; of an older Run by those of its options."""
+        return tomllib.loads(self.request) if self.request is not None else self.workload.options or {}
 
     @property
     def model_name(self) -> str:
@@ -172,13 +178,15 @@ def manifest(
     wall_s: float,
     summary: Summary,
     partial: Partial | None = None,
+    request: str | None = None,
 ) -> Manifest:
     """The manifest of a Run; each coefficient says where it is from, and `partial` why it ended early."""
     return Manifest(
         laminabench=Code(version=__version__, commit=git_commit()),
         command=shlex.join(command),
+        request=request,
         seed=seed,
-        trace=TraceFacts(**{**asdict(trace.meta), "requests": len(trace)}),
+        trace=TraceFacts(**{**msgspec.structs.asdict(trace.meta), "requests": len(trace)}),
         transforms=json_safe(transforms),
         workload=msgspec.convert(json_safe(workload), WorkloadFacts),
         system=system,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from laminabench.errors import UserError
@@ -15,8 +16,7 @@ from laminabench.sim.spec import Offered, Priority
 from laminabench.traces.table import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """What one copy gets: every so-many-th request, as a load balancer in front would deal them."""
 
     copy: int

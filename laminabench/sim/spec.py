@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -204,8 +205,7 @@ class Spec:
 Priority = Callable[[int], int]
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(msgspec.Struct, frozen=True):
     """How the trace's requests come: docs/traces.md has the three modes."""
 
     mode: Mode = "saturate"

@@ -6,10 +6,10 @@ import gzip
 import itertools
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,8 +31,7 @@ _DECIMALS = len(str(_TICKS_PER_US)) - 1
 _EVENTS_AT_A_TIME = 1 << 14
 
 
-@dataclass(frozen=True, slots=True)
-class Lanes:
+class Lanes(msgspec.Struct, frozen=True):
     """Who is drawn, each in a lane of its own, and in which of them each recorded piece of work is."""
 
     process: str

@@ -26,7 +26,7 @@ def key_of(facts: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-class Kept:
+class SweepStore:
     """The points of one sweep that are finished, by their keys. `opened` makes one."""
 
     def __init__(self, directory: Path, keys: Sequence[str]) -> None:
@@ -60,7 +60,7 @@ class Kept:
 
 
 @contextlib.contextmanager
-def opened(directory: Path, manifest: Mapping[str, Any], keys: Sequence[str]) -> Iterator[Kept]:
+def opened(directory: Path, manifest: Mapping[str, Any], keys: Sequence[str]) -> Iterator[SweepStore]:
     """The directory for this sweep and nobody else's; a UserError where another one has it.
 
     `manifest["identity"]` is what makes a sweep the one that was begun there.
@@ -74,7 +74,7 @@ def opened(directory: Path, manifest: Mapping[str, Any], keys: Sequence[str]) ->
         # Again: somebody else may have begun one until it was locked.
         check(directory, manifest["identity"])
         _write_manifest(directory, manifest)
-        yield Kept(directory, keys)
+        yield SweepStore(directory, keys)
 
 
 def check(directory: Path, identity: Mapping[str, Any]) -> None:

@@ -1,35 +1,131 @@
-"""The systems by name."""
+"""The systems by name, modelled and live; which choices each takes; and a request made ready for one."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator, Mapping
 from typing import Protocol, cast
+
+import msgspec
 
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, parse_network
-from laminabench.systems.setup import Modelled, Setup
+from laminabench.errors import UserError
+from laminabench.listener import SILENT, Listener
+from laminabench.nearest import nearest
+from laminabench.request import CHOICES, CUTS, OUTPUT, WORKLOAD, ReplayRequest
+from laminabench.runs.manifest import Backend
+from laminabench.systems.base import Prepared
+from laminabench.systems.modelled.setup import Setup
+from laminabench.systems.modelled.system import System
 
 
-class System(Protocol):
-    """What a system's module offers."""
+class Takes(Protocol):
+    """What every system says of itself."""
 
-    NETWORK: str
+    @property
+    def TAKES(self) -> frozenset[str]:  # noqa: N802 - a constant
+        """Choices that mean something to it, beside those of every replay."""
 
-    def default_deployment(self, model: ModelShape) -> str:
-        """The papers' deployment for a model of this size."""
+    @property
+    def ANYWAY(self) -> Mapping[str, object]:  # noqa: N802 - a constant
+        """Other choices that say what it does anyway, and so may be made."""
 
-    def build(self, setup: Setup) -> Modelled:
-        """The deployment as the simulator takes it."""
+    @property
+    def WHY_NOT(self) -> str:  # noqa: N802 - a constant
+        """Why it takes no others; empty where there is nothing to add."""
 
 
-MODULES = {"lamina": "lamina", "lamina-v1": "lamina_v1", "vllm": "vllm", "h2m2": "h2m2"}
+class Live(Takes, Protocol):
+    """What a live system's package offers."""
+
+    def prepare(self, request: ReplayRequest, listener: Listener) -> Prepared:
+        """The request settled; a UserError if this machine cannot replay it."""
+
+
+_MODELLED = "laminabench.systems.modelled"
+_LIVE = "laminabench.systems.running"
+# By name; a new system is one package and one line here.
+MODULES = {
+    "lamina": f"{_MODELLED}.lamina",
+    "lamina-v1": f"{_MODELLED}.lamina_v1",
+    "vllm": f"{_MODELLED}.vllm",
+    "h2m2": f"{_MODELLED}.h2m2",
+}
+LIVE = {"lamina": f"{_LIVE}.lamina", "vllm": f"{_LIVE}.vllm", "openai": f"{_LIVE}.endpoint"}
+NAMES = tuple(dict.fromkeys((*MODULES, *LIVE)))
+
+# Choices of every replay.
+_COMMON = frozenset(
+    {"system", "deployment", "model", "backend", "price", "power", "price_basis"}
+    | {name for name, choice in CHOICES.items() if choice.flag.group in (WORKLOAD, CUTS, OUTPUT)}
+) - {"policy", "timeline", "timeline_window"}
 
 
 def system(name: str) -> System:
-    """The module of that name, as a System."""
-    return cast("System", importlib.import_module(f"laminabench.systems.{MODULES[name]}"))
+    """The modelled system of that name."""
+    found: System = importlib.import_module(MODULES[name]).SYSTEM
+    return found
+
+
+def live_system(name: str) -> Live:
+    """The live system of that name."""
+    return cast("Live", importlib.import_module(LIVE[name]))
+
+
+def prepare(request: ReplayRequest, listener: Listener = SILENT) -> Prepared:
+    """The request with all its choices settled; a UserError for what its system does not have."""
+    backend = backend_of(request)
+    found = live_system(request.system) if backend == "live" else system(request.system)
+    _require_taken(request, found, backend)
+    request = msgspec.structs.replace(request, backend=backend)
+    if backend == "live":
+        return live_system(request.system).prepare(request, listener)
+    from laminabench.systems.modelled.prepared import prepare as prepare_modelled
+
+    return prepare_modelled(request, system(request.system), listener)
+
+
+def backend_of(request: ReplayRequest) -> Backend:
+    """What the replay runs on; a UserError for a system that cannot run on that."""
+    name = request.system
+    if name not in MODULES and name not in LIVE:
+        raise UserError("system-unknown", f"no system is called '{name}'; {nearest(name, NAMES)}")
+    if request.live and name not in LIVE:
+        raise UserError(
+            "replay-not-live",
+            f"{name} is modelled only; --backend live goes with --system {', '.join(LIVE)}",
+        )
+    if name in MODULES:
+        return request.backend or "modelled"
+    if request.backend == "modelled":
+        raise UserError("replay-not-modelled", f"{name} cannot be modelled: leave --backend out")
+    return "live"
+
+
+def _require_taken(request: ReplayRequest, found: Takes, backend: Backend) -> None:
+    """A UserError for a choice that nothing would come of: ignoring it would answer another question."""
+    for name, choice in CHOICES.items():
+        value = getattr(request, name)
+        if name in _COMMON or name in found.TAKES or not request.chose(name):
+            continue
+        if name in found.ANYWAY and value == found.ANYWAY[name]:
+            continue
+        own = f"live {request.system}" if backend == "live" else request.system
+        spelled = f"--no-{choice.key}" if value is False else choice.spelled
+        why = f": {found.WHY_NOT}" if found.WHY_NOT else ""
+        raise UserError(
+            "replay-flag-unused",
+            f"{spelled} is for {', '.join(_takers(name))}, not for {own}{why}",
+        )
+
+
+def _takers(name: str) -> Iterator[str]:
+    """Systems that take a choice."""
+    yield from (each for each in MODULES if name in system(each).TAKES)
+    yield from (f"live {each}" for each in LIVE if name in live_system(each).TAKES)
 
 
 def papers_setup(name: str, model: ModelShape, costs: CostSet, network: Network | None = None) -> Setup:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from laminabench import paths
 from laminabench.errors import UserError
@@ -16,8 +17,7 @@ from laminabench.nearest import nearest
 _IMPORT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteFile:
+class RemoteFile(msgspec.Struct, frozen=True):
     """The file upstream: where it is and how to know that it arrived whole."""
 
     name: str
@@ -26,8 +26,7 @@ class RemoteFile:
     bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(msgspec.Struct, frozen=True):
     """What the trace's publisher or the Lamina paper says of it."""
 
     source: str
@@ -36,8 +35,7 @@ class Published:
     mean_output_tokens: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One descriptor: what the trace is, whose it is, and where its data and its profile are."""
 
     name: str

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from laminabench.traces.describe import interarrival_cv, prefix_share, reused_tokens
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from laminabench.traces.table import Float64, Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A synthetic trace held against the real one; None where the traces lack the column."""
 
     ks_prompt: float

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
+import msgspec
 import numpy as np
 
+from laminabench.traces.compare import Comparison
+
 if TYPE_CHECKING:
-    from laminabench.traces.compare import Comparison
     from laminabench.traces.table import Float64
 
 # fitted: from the rows of the real file. moment-matched: another profile's shape with published means.
 # digitised: from published plots. parametric: from published statements.
 Method = Literal["fitted", "moment-matched", "digitised", "parametric"]
-METHODS: tuple[Method, ...] = get_args(Method)
 
 
-@dataclass(frozen=True, slots=True)
-class Quantiles:
+class Quantiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A distribution as a table: `values[i]` at rank `ranks[i]`, straight lines in between."""
 
     ranks: tuple[float, ...]
     values: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        assert len(self.ranks) == len(self.values) >= 2
-        assert (self.ranks[0], self.ranks[-1]) == (0, 1)
 
     def at(self, ranks: Float64) -> Float64:
         """The values at these ranks in [0, 1).
@@ -49,8 +44,7 @@ class Quantiles:
         return Quantiles(self.ranks, tuple(value * factor for value in self.values))
 
 
-@dataclass(frozen=True, slots=True)
-class FittedTo:
+class FittedTo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the numbers come from."""
 
     source: str
@@ -58,8 +52,7 @@ class FittedTo:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
+class Arrivals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requests in each of equal bins of time, and how uneven they are inside a bin."""
 
     bin_s: float
@@ -70,8 +63,7 @@ class Arrivals:
     gaps: Quantiles
 
 
-@dataclass(frozen=True, slots=True)
-class Reuse:
+class Reuse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How prompts repeat the beginnings of earlier ones, by size of the prompt.
 
     A request starts afresh (it shares `root_blocks` with everybody), continues an earlier request (all full
@@ -92,8 +84,7 @@ class Reuse:
     rejoins: float
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything the generator needs, and how well it did when it was fitted."""
 
     name: str

@@ -1,23 +1,22 @@
-"""Profiles as TOML files: written by these few lines, read by tomllib, checked key by key."""
+"""Profiles as TOML files: written here, read by tomllib, their types checked by msgspec."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
+import re
 import tomllib
-from dataclasses import asdict, fields
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from laminabench.atomic import replacing
 from laminabench.errors import UserError
 from laminabench.traces import catalogue
-from laminabench.traces.compare import Comparison
 from laminabench.traces.profile import (
-    METHODS,
     Arrivals,
-    FittedTo,
     Profile,
     Quantiles,
     Reuse,
@@ -25,7 +24,7 @@ from laminabench.traces.profile import (
 from laminabench.traces.table import MAX_REQUESTS, MAX_SPAN_S, MAX_TOKENS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
 # A profile is committed and carried in the wheel.
@@ -69,7 +68,7 @@ def profile_sha256(profile: Profile) -> str:
 
 def profile_text(profile: Profile) -> str:
     """The profile as TOML; the same profile gives the same text."""
-    top = asdict(profile)
+    top = msgspec.to_builtins(profile)
     sections = {key: top.pop(key) for key in list(top) if isinstance(top[key], dict)}
     out = [_pair(key, value) for key, value in top.items() if value is not None]
     for name, section in sections.items():
@@ -85,8 +84,8 @@ def _pair(key: str, value: object) -> str:
         # TOML's strings are JSON's, but for DEL and lone surrogates (bytes of a file name that is not UTF-8).
         encodable = value.encode("utf-8", "backslashreplace").decode()
         return f"{key} = {json.dumps(encodable, ensure_ascii=False)}".replace("\x7f", "\\u007f")
-    if isinstance(value, tuple):
-        if value and isinstance(value[0], tuple):
+    if isinstance(value, list | tuple):
+        if value and isinstance(value[0], list | tuple):
             return "\n".join([f"{key} = [", *(f"  [{', '.join(map(_number, row))}]," for row in value), "]"])
         return _wrapped(key, [_number(item) for item in value])
     return f"{key} = {_number(value)}"
@@ -115,162 +114,94 @@ def parse_profile(text: str, origin: str) -> Profile:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError("profile-not-toml", f"{origin}: not a TOML file ({error})") from error
-    top = _Section(origin, "", table)
-    method = next((each for each in METHODS if each == top.text("method")), None)
-    if method is None:
-        top.fail("method", f"must be one of {', '.join(METHODS)}")
-    fitted_to = top.section("fitted_to")
-    profile = Profile(
-        name=top.text("name"),
-        method=method,
-        note=top.text("note"),
-        requests=top.count("requests", highest=MAX_REQUESTS),
-        fitted_to=FittedTo(fitted_to.text("source"), fitted_to.text("sha256"), fitted_to.count("rows")),
-        prompt=top.section("prompt").quantiles(1, MAX_TOKENS),
-        output=top.section("output").quantiles(1, MAX_TOKENS),
-        copula=_copula(top),
-        arrivals=_arrivals(top.section("arrivals")) if "arrivals" in top else None,
-        reuse=_reuse(top.section("reuse")) if "reuse" in top else None,
-        block_tokens=top.count("block_tokens", highest=MAX_TOKENS),
-        errors=_errors(top.section("errors")) if "errors" in top else None,
-    )
-    fitted_to.done()
-    top.done()
+    try:
+        profile = msgspec.convert(table, Profile)
+    except msgspec.ValidationError as error:
+        raise UserError("profile-bad-key", f"{origin}: key {_named(str(error))}") from error
+    for key, problem in _problems(profile):
+        raise UserError("profile-bad-key", f"{origin}: key '{key}' {problem}")
     return profile
 
 
-class _Section:
-    """A TOML table that knows its place, hands out checked values and notices keys nobody asked for."""
-
-    def __init__(self, origin: str, place: str, table: dict[Any, Any]) -> None:
-        self._origin, self._place, self._table = origin, place, table
-        self._used: set[object] = set()
-
-    def fail(self, key: object, problem: str) -> NoReturn:
-        raise UserError("profile-bad-key", f"{self._origin}: key '{self._place}{key}' {problem}")
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._table
-
-    def _take(self, key: object) -> object:
-        self._used.add(key)
-        if key not in self._table:
-            self.fail(key, "is missing")
-        return self._table[key]
-
-    def text(self, key: str) -> str:
-        value = self._take(key)
-        return value if isinstance(value, str) else self.fail(key, "must be a string")
-
-    def number(self, key: str, lowest: float = 0, highest: float = math.inf) -> float:
-        value = self._take(key)
-        if not _is_number(value) or not lowest <= value <= highest:
-            self.fail(key, f"must be a number between {lowest:g} and {highest:g}")
-        return float(value)
-
-    def count(self, key: str, lowest: int = 1, highest: int = 2**63) -> int:
-        value = self._take(key)
-        if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
-            self.fail(key, f"must be a whole number from {lowest} to {highest:,}")
-        return value
-
-    def numbers(self, key: object, lowest: float = 0, highest: float = math.inf) -> tuple[float, ...]:
-        values = self._take(key)
-        if not isinstance(values, list) or len(values) < 1:
-            self.fail(key, "must be a list of numbers")
-        if not all(_is_number(value) and lowest <= value <= highest for value in values):
-            self.fail(key, f"must hold only numbers between {lowest:g} and {highest:g}")
-        return tuple(map(float, values))
-
-    def rows(self, key: str) -> tuple[tuple[float, ...], ...]:
-        rows = self._take(key)
-        if not isinstance(rows, list) or not rows:
-            self.fail(key, "must be a list of lists of numbers")
-        inner = _Section(self._origin, f"{self._place}{key}.", dict(enumerate(rows)))
-        return tuple(inner.numbers(row) for row in range(len(rows)))
-
-    def quantiles(self, lowest: float, highest: float) -> Quantiles:
-        ranks, values = self.numbers("ranks", highest=1), self.numbers("values", lowest, highest)
-        if len(ranks) != len(values) or len(ranks) < 2:
-            self.fail("values", f"must be as many as the ranks ({len(ranks)}), and two at least")
-        if ranks[0] != 0 or ranks[-1] != 1 or any(a >= b for a, b in pairwise(ranks)):
-            self.fail("ranks", "must rise from 0 to 1")
-        if any(a > b for a, b in pairwise(values)):
-            self.fail("values", "must not fall")
-        self.done()
-        return Quantiles(ranks, values)
-
-    def section(self, key: str) -> _Section:
-        value = self._take(key)
-        if not isinstance(value, dict):
-            self.fail(key, "must be a table")
-        return _Section(self._origin, f"{self._place}{key}.", value)
-
-    def done(self) -> None:
-        for key in self._table:
-            if key not in self._used:
-                self.fail(str(key), "is not known; is it misspelt?")
+# How msgspec ends its messages: the place of the value, or of the table that lacks a key.
+_PLACE = re.compile(r" - at `\$\.?(.*)`$")
+_FIELD = re.compile(r"Object (missing required|contains unknown) field `(.*?)`")
 
 
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _named(message: str) -> str:
+    """msgspec's message with the key before the problem."""
+    place = _PLACE.search(message)
+    path = re.sub(r"\[.*?\]", "", place[1]) if place else ""
+    problem = f"has no such value: {_PLACE.sub('', message)}"
+    if field := _FIELD.match(message):
+        path = f"{path}.{field[2]}".removeprefix(".")
+        problem = "is missing" if field[1].startswith("missing") else "is not known; is it misspelt?"
+    return f"'{path}' {problem}"
 
 
-def _copula(top: _Section) -> tuple[tuple[int, ...], ...]:
-    rows = top.rows("copula")
-    if any(len(row) != len(rows) for row in rows):
-        top.fail("copula", "must have as many columns as rows")
-    if any(value != int(value) for row in rows for value in row) or any(sum(row) == 0 for row in rows):
-        top.fail("copula", "must hold whole numbers, and a request in every row")
-    return tuple(tuple(map(int, row)) for row in rows)
+def _problems(profile: Profile) -> Iterator[tuple[str, str]]:
+    """What the types do not say: a key and what is wrong with its value."""
+    yield from _outside("requests", [profile.requests], 1, MAX_REQUESTS)
+    yield from _outside("block_tokens", [profile.block_tokens], 1, MAX_TOKENS)
+    yield from _outside("fitted_to.rows", [profile.fitted_to.rows], 1)
+    yield from _quantile_problems("prompt", profile.prompt, 1, MAX_TOKENS)
+    yield from _quantile_problems("output", profile.output, 1, MAX_TOKENS)
+    if any(len(row) != len(profile.copula) for row in profile.copula) or not profile.copula:
+        yield "copula", "must have as many columns as rows"
+    if any(min(row) < 0 or sum(row) == 0 for row in profile.copula):
+        yield "copula", "must hold whole numbers, and a request in every row"
+    if profile.arrivals:
+        yield from _arrival_problems(profile.arrivals)
+    if profile.reuse:
+        yield from _reuse_problems(profile.reuse)
 
 
-def _arrivals(section: _Section) -> Arrivals:
-    counts = section.numbers("counts", highest=MAX_REQUESTS)
-    if any(value != int(value) for value in counts) or sum(counts) < 1:
-        section.fail("counts", "must hold whole numbers, and one request at least")
-    arrivals = Arrivals(
-        bin_s=section.number("bin_s", 1e-6, MAX_SPAN_S),
-        duration_s=section.number("duration_s", highest=MAX_SPAN_S),
-        counts=tuple(map(int, counts)),
-        gaps=section.section("gaps").quantiles(0, _MAX_GAP),
-    )
-    last_starts_s = arrivals.bin_s * (len(counts) - 1)
+def _arrival_problems(arrivals: Arrivals) -> Iterator[tuple[str, str]]:
+    yield from _outside("arrivals.counts", arrivals.counts, 0, MAX_REQUESTS)
+    if sum(arrivals.counts) < 1:
+        yield "arrivals.counts", "must hold one request at least"
+    yield from _outside("arrivals.bin_s", [arrivals.bin_s], 1e-6, MAX_SPAN_S)
+    yield from _outside("arrivals.duration_s", [arrivals.duration_s], 0, MAX_SPAN_S)
+    yield from _quantile_problems("arrivals.gaps", arrivals.gaps, 0, _MAX_GAP)
+    last_starts_s = arrivals.bin_s * (len(arrivals.counts) - 1)
     if not last_starts_s <= arrivals.duration_s <= last_starts_s + arrivals.bin_s:
-        section.fail("duration_s", f"must lie in the last of the {len(counts)} bins")
-    section.done()
-    return arrivals
+        yield "arrivals.duration_s", f"must lie in the last of the {len(arrivals.counts)} bins"
 
 
-def _reuse(section: _Section) -> Reuse:
-    reuse = Reuse(
-        root_blocks=section.count("root_blocks", lowest=0),
-        continues=section.numbers("continues", highest=1),
-        branches=section.numbers("branches", highest=1),
-        continue_fresh=section.rows("continue_fresh"),
-        branch_fresh=section.rows("branch_fresh"),
-        continue_lag_s=section.section("continue_lag_s").quantiles(0, MAX_SPAN_S),
-        branch_lag_s=section.section("branch_lag_s").quantiles(0, MAX_SPAN_S),
-        rejoins=section.number("rejoins", highest=1),
-    )
-    classes = len(reuse.continues)
-    for key in ("branches", "continue_fresh", "branch_fresh"):
-        if len(getattr(reuse, key)) != classes:
-            section.fail(key, f"must have {classes} entries, one a class, as 'continues' has")
-    section.done()
-    return reuse
-
-
-def _errors(section: _Section) -> Comparison:
-    whole = {"distinct_blocks_real", "distinct_blocks_synthetic"}
-    values: dict[str, Any] = {}
-    for field in fields(Comparison):
-        if field.name in section:
-            values[field.name] = (
-                section.count(field.name) if field.name in whole else section.number(field.name, -math.inf)
+def _reuse_problems(reuse: Reuse) -> Iterator[tuple[str, str]]:
+    yield from _outside("reuse.root_blocks", [reuse.root_blocks], 0)
+    yield from _outside("reuse.rejoins", [reuse.rejoins], 0, 1)
+    for name in ("continues", "branches"):
+        yield from _outside(f"reuse.{name}", getattr(reuse, name), 0, 1)
+    for name in ("continue_fresh", "branch_fresh"):
+        yield from _outside(f"reuse.{name}", chain(*getattr(reuse, name)))
+        if not all(getattr(reuse, name)):
+            yield f"reuse.{name}", "must hold lists of numbers"
+    for name in ("continue_lag_s", "branch_lag_s"):
+        yield from _quantile_problems(f"reuse.{name}", getattr(reuse, name), 0, MAX_SPAN_S)
+    for name in ("branches", "continue_fresh", "branch_fresh"):
+        if len(getattr(reuse, name)) != len(reuse.continues):
+            yield (
+                f"reuse.{name}",
+                f"must have {len(reuse.continues)} entries, one a class, as continues has",
             )
-    section.done()
-    try:
-        return Comparison(**values)
-    except TypeError as error:
-        section.fail("", f"is incomplete ({error})")
+
+
+def _quantile_problems(
+    key: str, table: Quantiles, lowest: float, highest: float
+) -> Iterator[tuple[str, str]]:
+    ranks, values = table.ranks, table.values
+    yield from _outside(f"{key}.values", values, lowest, highest)
+    if len(ranks) != len(values) or len(ranks) < 2:
+        yield f"{key}.values", f"must be as many as the ranks ({len(ranks)}), and two at least"
+    elif ranks[0] != 0 or ranks[-1] != 1 or not all(a < b for a, b in pairwise(ranks)):
+        yield f"{key}.ranks", "must rise from 0 to 1"
+    elif any(a > b for a, b in pairwise(values)):
+        yield f"{key}.values", "must not fall"
+
+
+def _outside(
+    key: str, values: Iterable[float], lowest: float = 0, highest: float = math.inf
+) -> Iterator[tuple[str, str]]:
+    if not all(lowest <= value <= highest and math.isfinite(value) for value in values):
+        yield key, f"must be between {lowest:g} and {highest:g}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
+from msgspec.structs import asdict
 
 from laminabench.atomic import replacing
 from laminabench.errors import UserError

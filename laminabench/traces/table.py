@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
 import numpy as np
+from msgspec.structs import force_setattr, replace
 from numpy.typing import NDArray
 
 from laminabench.errors import UserError
@@ -27,8 +28,7 @@ MAX_SPAN_S = 100 * 365.25 * 86400
 Source = Literal["file", "profile"]
 
 
-@dataclass(frozen=True, slots=True)
-class TraceMeta:
+class TraceMeta(msgspec.Struct, frozen=True):
     """Where a trace comes from; copied into the manifest of every run."""
 
     name: str
@@ -46,8 +46,7 @@ class TraceMeta:
         return replace(self, notes=(*self.notes, *notes))
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixBlocks:
+class PrefixBlocks(msgspec.Struct, frozen=True):
     """Prompt blocks of every request, flat: request i owns ids[offsets[i]:offsets[i + 1]].
 
     Equal ids mean equal tokens from the start of the prompt up to and including that block.
@@ -94,8 +93,7 @@ class PrefixBlocks:
         return np.diff(self.offsets)
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(msgspec.Struct, frozen=True):
     """A table of requests, sorted by arrival; the first one arrives at 0 s."""
 
     arrival_s: Float64
@@ -103,7 +101,7 @@ class Trace:
     output_tokens: Int32
     meta: TraceMeta
     prefix_blocks: PrefixBlocks | None = None
-    session: Int64 | None = field(default=None)
+    session: Int64 | None = None
 
     def __post_init__(self) -> None:
         for column in (self.arrival_s, self.prompt_tokens, self.output_tokens, self.session):
@@ -142,7 +140,7 @@ def _freeze(table: Trace | PrefixBlocks, *names: str) -> None:
         if column is not None:
             view = column.view()
             view.flags.writeable = False
-            object.__setattr__(table, name, view)
+            force_setattr(table, name, view)
 
 
 def make_trace(

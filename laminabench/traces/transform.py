@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec.structs import replace
 
 from laminabench.errors import UserError
-from laminabench.traces.arrivals import poisson_like
-from laminabench.traces.table import MAX_SPAN_S, MAX_TOKENS, Int32, Int64, Trace
+from laminabench.traces.table import MAX_SPAN_S, MAX_TOKENS, Float64, Int32, Int64, Trace
 
 # A request a nanosecond.
 MAX_RATE_PER_S = 1e9
@@ -168,3 +168,18 @@ def _with_lengths(trace: Trace, prompt: np.ndarray, output: np.ndarray) -> Trace
         needed: Int64 = -(-prompt.astype(np.int64) // trace.meta.block_tokens)
         blocks = blocks.limit(needed)
     return replace(trace, prompt_tokens=prompt, output_tokens=output, prefix_blocks=blocks)
+
+
+def poisson_like(requests: int, rate_per_s: float, burstiness: float, seed: int) -> Float64:
+    """Arrivals at a mean rate: Poisson for burstiness 1, gamma gaps of that shape otherwise.
+
+    As in vLLM's benchmark, burstiness is the gamma's shape: below 1 is burstier, above 1 more even.
+    """
+    random = np.random.Generator(np.random.PCG64(seed))
+    # Absurd rates give absurd times, infinite or NaN among them: whoever asked checks the span.
+    with np.errstate(all="ignore"):
+        gaps = random.gamma(burstiness, np.divide(1.0, rate_per_s * burstiness), requests)
+        gaps[0] = 0.0
+        # To the microsecond: the last bits of a logarithm differ between machines.
+        arrival_s: Float64 = np.round(np.cumsum(gaps), 6).astype(np.float64)
+    return arrival_s

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 import pyarrow.csv
 
@@ -19,8 +19,7 @@ from laminabench.traces.formats.source import Source
 from laminabench.traces.formats.wording import BadValueError, Doubtful, Written, unreadable
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(msgspec.Struct, frozen=True):
     names: list[str]
     delimiter: str
     # The line it ends at: the rows come after it.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from laminabench.errors import UserError
 from laminabench.nearest import listed, nearest
@@ -13,8 +15,7 @@ from laminabench.traces.formats.wording import name_of, printable
 Container = Literal["delimited", "jsonlines", "parquet", "conversations"]
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """Names are tried in order; a part without names is not in this format."""
 
     container: Container
@@ -32,8 +33,7 @@ class Layout:
     block_tokens: int = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(msgspec.Struct, frozen=True):
     """The columns of one file that hold a trace."""
 
     prompt: str
@@ -46,7 +46,7 @@ class Columns:
         return [name for part in PARTS if (name := getattr(self, part)) is not None]
 
 
-PARTS = tuple(sorted(field.name for field in fields(Columns)))
+PARTS = tuple(sorted(Columns.__struct_fields__))
 _OPTION = "--columns {}=NAME"
 
 

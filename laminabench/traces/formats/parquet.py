@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import get_args
+from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -25,7 +25,6 @@ from laminabench.traces.formats.reading import (
 )
 from laminabench.traces.formats.wording import BadValueError, Doubtful, name_of, shown
 from laminabench.traces.table import MAX_TOKENS, Float64, Int32, Int64, PrefixBlocks, TraceMeta
-from laminabench.traces.table import Source as TraceSource
 
 METADATA_KEY = b"laminabench"
 _BATCH = 1 << 20
@@ -245,18 +244,10 @@ def _own_meta(schema: pa.Schema, label: str) -> TraceMeta | None:
         return None
     try:
         known = json.loads(text)
-        notes = known.pop("notes")
-        usual = TraceMeta("")
-        values = {field.name: known[field.name] for field in fields(usual) if field.name in known}
-        # Exactly the type: a truth value is an int to Python.
-        if any(type(value) is not type(getattr(usual, name)) for name, value in values.items()):
-            raise TypeError
-        if type(notes) is not list or any(type(note) is not str for note in notes):
-            raise TypeError
-        meta = TraceMeta(**values, notes=tuple(notes))
-        if meta.source not in get_args(TraceSource) or not 1 <= meta.block_tokens <= MAX_TOKENS:
+        meta = msgspec.convert({**known, "notes": known["notes"]}, TraceMeta)
+        if not 1 <= meta.block_tokens <= MAX_TOKENS:
             raise ValueError
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise UserError(
             "trace-damaged", f"{label}: its laminabench metadata are damaged; write the trace again"
         ) from error

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -17,8 +17,7 @@ from laminabench.traces.formats.wording import HINT, Doubtful
 from laminabench.traces.table import MAX_TOKENS, Float64, Int32, Int64, PrefixBlocks, TraceMeta
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """One file to read, and how the user wants it read."""
 
     source: Source
@@ -29,8 +28,7 @@ class Reading:
     tokenizer: Path | None
 
 
-@dataclass(frozen=True, slots=True)
-class Requests:
+class Requests(msgspec.Struct, frozen=True):
     """The columns of a file, valid row by row, in the order of the file."""
 
     arrival_s: Float64 | None

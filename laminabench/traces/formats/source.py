@@ -6,10 +6,10 @@ import codecs
 import io
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import pyarrow as pa
 
 from laminabench.errors import UserError
@@ -47,8 +47,7 @@ def plain_name(path: Path) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """A readable file, and how to get UTF-8 out of it."""
 
     path: Path

@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laminabench.catalog.deployment import parse_deployment
-from laminabench.catalog.hardware import bought, device, load_devices, parse_power, parse_price, priced, rated
-from laminabench.catalog.price import Amortisation
+from laminabench.catalog.hardware import (
+    Amortisation,
+    bought,
+    device,
+    load_devices,
+    parse_power,
+    parse_price,
+    priced,
+    rated,
+)
 from laminabench.errors import UserError
 
 REQUIRED = [

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-import laminabench.replay
 from laminabench.cli.main import run
-from laminabench.systems import live_loop
+from laminabench.systems.running.lamina import loop as live_loop
+from laminabench.systems.running.lamina import setup as engine_setup
 
 Shell = Callable[..., tuple[int, str, str]]
 AsJson = Callable[..., dict[str, Any]]
@@ -66,8 +66,8 @@ def pretended(monkeypatch: pytest.MonkeyPatch, made_up_engine: Any) -> dict[str,
         finally:
             seen["closed"] = True
 
-    monkeypatch.setattr(laminabench.replay, "opened", opened)
-    monkeypatch.setattr(laminabench.replay, "free_bytes", lambda setup: 8e9)
+    monkeypatch.setattr(engine_setup, "opened", opened)
+    monkeypatch.setattr(engine_setup, "free_bytes", lambda setup: 8e9)
     clock = live_loop.Clock
     monkeypatch.setattr(live_loop, "Clock", lambda: clock(seen["engine"].now, seen["engine"].sleep))
     return seen

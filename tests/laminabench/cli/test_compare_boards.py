@@ -92,7 +92,7 @@ def test_a_narrow_model_says_what_was_not_measured(shell: Shell) -> None:
         (("--max-num-seqs", "lamina=3"), "[compare-max-num-seqs]"),
         (("--max-num-seqs", "h2m2=0"), "[compare-max-num-seqs]"),
         (("--power", "h2m2=hot"), "expected DEVICE=WATTS, such as h100=700"),
-        (("--deployment", "vllm=2xh2m2"), "h2m2 is a board"),
+        (("--deployment", "vllm=2xh2m2"), "vllm does not run on h2m2"),
         (("--deployment", "h2m2=2xh100"), "h2m2 runs on boards"),
         (("--equal-cost", "--devices", "h100"), "[compare-no-equal-deployment]"),
         (("--equal-cost", "--devices", "h2m2", "--price", "h2m2=80"), "[compare-no-equal-deployment]"),

@@ -150,7 +150,7 @@ def test_growing_requests_are_preempted_when_memory_is_tight(as_json: AsJson) ->
 def test_the_manifest_repeats_the_choices(as_json: AsJson) -> None:
     facts = as_json("replay", *SMALL, "--system", "lamina-v1", "--kv-overcommit", "1.5")
     kept = json.loads((Path(facts["run_dir"]) / "run.json").read_text())
-    assert kept["workload"]["options"]["kv_overcommit"] == 1.5
+    assert "kv-overcommit = 1.5\n" in kept["request"]
     assert {"paging", "memory", "recompute", "network"} <= {row["term"] for row in kept["coefficients"]}
     # v1's devices are compared by what they cost to buy.
     assert {device["price"]["basis"] for device in kept["deployment"]["devices"]} == {"purchase"}
@@ -277,3 +277,60 @@ def test_an_interrupt_leaves_no_run(tmp_path: Path) -> None:
     assert child.returncode == 130
     assert "interrupted" in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_config_file_is_the_flags_and_flags_win(as_json: AsJson, shell: Shell) -> None:
+    four = ("--deployment", "4xh100+4xh20")
+    code, out, _ = shell("replay", *SMALL[:-1], "--batches", "3", *four, "--no-overlap", "--print-config")
+    assert code == 0
+    assert out == (
+        'trace = "azure-code"\ndeployment = "4xh100+4xh20"\nbatches = 3\noverlap = false\n'
+        "offline = true\nnum-requests = 200\n"
+    )
+    Path("mine.toml").write_text(f"{out}no-out = true\n")
+    three = as_json("replay", "--config", "mine.toml", "-q")
+    assert (three["facts"]["batches"], three["facts"]["overlap"], three["run_dir"]) == (3, False, None)
+    assert as_json("replay", "--config", "mine.toml", "-q", "--batches", "2")["facts"]["batches"] == 2
+    code, again, _ = shell("replay", "--config", "mine.toml", "--print-config", "--batches", "2")
+    assert again == Path("mine.toml").read_text().replace("batches = 3", "batches = 2")
+    Path("mine.toml").write_text('trace = "azure-code"\nbatchs = 3\n')
+    code, _, err = shell("replay", "--config", "mine.toml")
+    assert (code, "mine.toml has 'batchs', which is not known; did you mean batches" in err) == (2, True)
+
+
+def test_a_run_is_repeated_from_its_manifest(as_json: AsJson, shell: Shell) -> None:
+    first = as_json("replay", *SMALL, "--system", "lamina-v1", "--seed", "4", "--price", "a100-80g=2")
+    again = as_json("replay", "--again", first["run_dir"], "-q")
+    assert again["run_dir"] != first["run_dir"]
+    for name in set(first) - {"run_dir", "wall_s", "simulation_s"}:
+        assert again[name] == first[name], name
+    changed = as_json("replay", "--again", first["run_dir"], "-q", "--no-out", "--slo-tbt-ms", "1")
+    assert (changed["slo"]["tbt_ms"], changed["throughput_tokens_per_s"]) == (
+        1.0,
+        first["throughput_tokens_per_s"],
+    )
+    manifest = Path(first["run_dir"], "run.json")
+    facts = json.loads(manifest.read_text())
+    del facts["request"]
+    manifest.write_text(json.dumps(facts))
+    code, _, err = shell("replay", "--again", first["run_dir"], "-v")
+    assert (code, err.rstrip().endswith("[run-too-old]")) == (2, True)
+    assert shell("replay", "--again", "here", "--config", "there")[0] == 2
+
+
+def test_the_first_screen_of_help_is_what_a_newcomer_needs(shell: Shell) -> None:
+    code, out, _ = shell("replay", "--help")
+    assert code == 0
+    screen = "\n".join(out.splitlines()[:24])
+    for needed in ("laminabench replay --trace azure-conv", "Workload:", "--trace", "--mode", "--system"):
+        assert needed in screen
+    headings = [
+        "Workload:",
+        "System and hardware:",
+        "Live replays:",
+        "A server",
+        "Cuts of the trace:",
+        "Output:",
+    ]
+    places = [out.index(f"\n{heading}") for heading in headings]
+    assert places == sorted(places)

@@ -43,7 +43,7 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(
 def test_a_virtual_cluster_cannot_be_hurt(shell: Shell, arguments: list[str]) -> None:
     code, _, err = shell("replay", "--trace", "azure-code", "--offline", "-q", "--no-out", *arguments)
     assert code == 2
-    assert f"{arguments[0]} is about workers that run; it goes with --backend live" in err
+    assert f"{arguments[0]} is for live lamina" in err
 
 
 def test_prefill_workers_are_asked_for_and_have_names(as_json: AsJson, pretended: dict[str, Any]) -> None:
@@ -65,7 +65,7 @@ def test_the_report_shows_the_dip_the_recovery_and_what_was_lost(
     assert re.search(r"^faults         2 recovered from \(2 of 3 blows\); at worst noticed after ", out, re.M)
     assert re.search(r"^attention 0 \(kill\) +\d\.\d\d +20\d ms +300 ms", out, re.M)
     assert re.search(r"^model 0 \(stop\) +\d\.\d\d +1,00\d ms +300 ms", out, re.M)
-    assert "1 of the 3 blows of --chaos were not due before the end" in err
+    assert "1 of the 3 faults of --chaos were not due before the end" in err
     assert "fault, until iterations go on" in (tmp_path / "dip.svg").read_text()
     facts = as_json(*SMALL, *chaos)
     first = next(fault for fault in facts["faults"] if fault["workers"] == ["attention 0"])

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from laminabench.bench.endpoint import Load, mock_server
-from laminabench.cli.replay_endpoint_options import redacted
 from laminabench.json_safe import to_json
 from laminabench.runs.read import read_run
 
@@ -53,8 +52,8 @@ def test_a_run_is_kept_that_reads_as_it_was_printed(as_json: AsJson, ask: tuple[
     assert run.outcome.chunks is not None
     assert run.outcome.chunks["tokens"].sum() == facts["tokens_generated"]
     assert to_json(run.manifest.summary.itl_ms) == facts["itl_ms"]
-    options = run.manifest.workload.options
-    assert (options["retries"], options["api"], options["costs_name"]) == (3, "completions", None)
+    for line in ("retries = 3\n", 'api = "completions"\n'):
+        assert line in (run.manifest.request or "")
 
 
 def test_hardware_that_is_named_gives_a_price(as_json: AsJson, ask: tuple[str, ...]) -> None:
@@ -94,33 +93,15 @@ def test_no_key_is_kept_or_printed(
     assert [path for path in kept if b"sk-of" in path.read_bytes()] == []
     manifest = json.loads((tmp_path / "run2" / "run.json").read_text())
     assert "Authorization: ***" in manifest["command"]
-    assert manifest["workload"]["options"]["headers"] == ["Authorization: ***", "X-Team: ***"]
-
-
-def test_of_headers_only_names_are_kept() -> None:
-    given = ["replay", "--header", "A: b", "--header=C: d:e", "--url", "http://h", "--header", "--header"]
-    expected = [
-        "replay",
-        "--header",
-        "A: ***",
-        "--header=C: ***",
-        "--url",
-        "http://h",
-        "--header",
-        "--header: ***",
-    ]
-    assert redacted(given) == expected
+    assert 'header = ["Authorization: ***", "X-Team: ***"]\n' in manifest["request"]
 
 
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (("--batches", "2"), "--batches is not for --system openai"),
-        (("--costs", "roofline"), "--costs is not for --system openai"),
-        (("--max-num-seqs", "4"), "--max-num-seqs is not for --system openai"),
-        (("--timeline", "t.json"), "--timeline is not for --system openai: of the server's workers nothing"),
-        (("--chaos", "random*1"), "--chaos is not for --system openai"),
-        (("--policy", "sjf"), "the server decides who goes first"),
+        (("--batches", "2"), "not for live openai: the server has been started already"),
+        (("--timeline", "t.json"), "nothing is seen of its workers"),
+        (("--policy", "sjf"), "not for live openai"),
         (("--backend", "modelled"), "cannot be modelled"),
         (("--price", "h100=1"), "give --deployment too"),
         (("--power", "h100=1"), "--power: give --deployment too"),
@@ -146,7 +127,7 @@ def test_flags_that_make_no_sense_here_are_refused_with_a_sentence(
 def test_its_flags_are_for_no_other_system(shell: Shell, flag: tuple[str, str]) -> None:
     code, _, err = shell("replay", *TRACE, "--system", "lamina", *flag, "--no-out")
     assert code == 2
-    assert f"{flag[0]} is for --system openai" in err
+    assert f"{flag[0]} is for live openai" in err
 
 
 @pytest.mark.parametrize(("left_out", "needed"), [("--url", "needs --url"), ("--model", "needs --model")])
@@ -216,7 +197,7 @@ def test_sigterm_ends_it_and_leaves_nothing(tmp_path: Path, url: str, workers: i
         out, err = process.communicate(timeout=120)
         assert process.returncode == 143, err
         assert b"Traceback" not in err
-        assert out == b""
+        assert json.loads(out)["error"]["code"] == "terminated"
         assert not (tmp_path / "run").exists()
         # Python's own tracker of resources sees a moment later that nobody is left.
         until_s = time.monotonic() + 60

@@ -92,9 +92,9 @@ def test_the_timeline_has_a_lane_a_board(as_json: AsJson, tmp_path: Path) -> Non
         (["--board", "hbmbw-mor"], "no board named 'hbmbw-mor'; did you mean hbmbw-more"),
         (["--board", "none.toml"], "cannot read none.toml"),
         (["--backend", "live"], "h2m2 is modelled only"),
-        (["--system", "vllm", "--mapping", "greedy"], "--mapping is about a board's two memories"),
-        (["--system", "vllm", "--deployment", "1xh2m2"], "replay it as h2m2, not vllm"),
-        (["--system", "lamina", "--backend", "live", "--board", "h2m2"], "--board is for --backend modelled"),
+        (["--system", "vllm", "--mapping", "greedy"], "--mapping is for h2m2, not for vllm"),
+        (["--system", "vllm", "--deployment", "1xh2m2"], "vllm does not run on h2m2"),
+        (["--system", "lamina", "--backend", "live", "--board", "h2m2"], "--board is for h2m2"),
         (["--mode", "closed", "--concurrency", "1", "--deployment", "2xh2m2"], "give at least 2"),
     ],
 )

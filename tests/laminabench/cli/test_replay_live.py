@@ -47,8 +47,7 @@ def test_it_has_the_keys_of_a_modelled_replay_and_says_live(
     assert (kept["backend"], kept["coefficients"]) == ("live", [])
     assert kept["summary"]["schedule"] == facts["schedule"]
     # As it was in force, whatever was left out.
-    options = kept["workload"]["options"]
-    assert (options["network_name"], options["overlap"], options["costs_name"]) == ("auto", False, None)
+    assert 'network = "auto"\n' in kept["request"]
     run = read_run(Path(facts["run_dir"]))
     assert run.outcome.iterations["size"].sum() == facts["tokens_generated"]
 
@@ -124,12 +123,10 @@ def test_an_interrupt_closes_the_engine_and_leaves_no_run(
     ("arguments", "said"),
     [
         (["--system", "lamina-v1"], "lamina-v1 is modelled only"),
-        (["--costs", "roofline"], "--costs is for --backend modelled"),
-        (["--host-async"], "--host-async is for --backend modelled"),
-        (["--kv-overcommit", "2"], "--kv-overcommit is for --backend modelled"),
-        (["--prefix-sharing"], "--prefix-sharing is for --backend modelled"),
-        (["--block-size", "16"], "--block-size is for --backend modelled"),
-        (["--gpu-memory-utilization", "0.5"], "give --kv-tokens instead"),
+        (["--costs", "roofline"], "not for live lamina"),
+        (["--host-async"], "not for live lamina"),
+        (["--kv-overcommit", "2"], "not for live lamina"),
+        (["--gpu-memory-utilization", "0.5"], "see --kv-tokens"),
         (["--network", "fhbn"], "auto, shm, gloo"),
         (["--deployment", "64xcpu+2xcpu"], "--oversubscribe"),
         (["--deployment", "1xh100+1xh20"], "not verified on hardware"),
@@ -154,7 +151,7 @@ def test_wrong_use_is_one_sentence_and_nothing_starts(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--oversubscribe"], "--backend live"),
+        (["--oversubscribe"], "is for live lamina"),
         (["--batches", "auto"], "--backend live"),
         (["--kv-tokens", "99999999999"], "holds 1 to"),
     ],

@@ -45,4 +45,4 @@ def test_a_cluster_that_is_not_there(shell: Shell, tmp_path: Path, exact_model: 
 def test_it_is_for_live_replays(shell: Shell) -> None:
     code, _, err = shell("replay", "--trace", "azure-code", "--ray", "auto")
     assert code == 2
-    assert "--ray is about workers that run; it goes with --backend live" in err
+    assert "--ray is for live lamina" in err

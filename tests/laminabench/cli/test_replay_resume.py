@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from laminabench.cli import replay_resume
-from laminabench.cli.ending import Terminated
+from laminabench.errors import Terminated
+from laminabench.replaying import journal
 from laminabench.runs.journal import Journal
 from laminabench.runs.read import Run, read_run
 
@@ -185,9 +185,9 @@ def test_another_replay_does_not_take_its_place(shell: Shell, cut_off: Any) -> N
 
 def test_two_at_the_same_time(shell: Shell, cut_off: Any) -> None:
     interrupted(shell, cut_off)
-    journal, _ = Journal.reopen(Path("kept.journal"))
+    reopened, _ = Journal.reopen(Path("kept.journal"))
     code, _, err = shell("replay", "--resume", "kept")
-    journal.close()
+    reopened.close()
     assert code == 2
     assert "kept.journal is in use" in err
 
@@ -197,10 +197,10 @@ def test_a_journal_of_another_version_or_none_at_all(
 ) -> None:
     interrupted(shell, cut_off)
     with monkeypatch.context() as patch:
-        patch.setattr(replay_resume, "FORMAT_VERSION", 99)
+        patch.setattr(journal, "FORMAT_VERSION", 99)
         code, _, err = shell("replay", "--resume", "kept")
     assert code == 2
-    assert "(journal format 1) and this is" in err
+    assert "(journal format 2) and this is" in err
     path = Path("kept.journal")
     path.write_bytes(b"hello")
     code, _, err = shell("replay", "--resume", str(path.absolute()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ from msgspec import structs
 from rich.console import Console
 
 from laminabench.analysis.metrics import summarise
-from laminabench.cli.replay_modelled import ModelledReplay
 from laminabench.json_safe import to_json
 from laminabench.present.replay import ReplayResult, render
 from laminabench.runs.manifest import Partial
 from laminabench.runs.status import FAILED
 from laminabench.sim.outcome import Outcome
 from laminabench.sweeps.rows import row
+from laminabench.systems.modelled import prepared
 from laminabench.traces.table import Trace, TraceMeta
 
 Shell = Callable[..., tuple[int, str, str]]
@@ -100,7 +101,8 @@ def test_errors_are_no_columns_of_a_sweep(result: ReplayResult) -> None:
 
 @pytest.fixture
 def ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ModelledReplay, "partial", PARTIAL)
+    replay_on = prepared.replay_on
+    monkeypatch.setattr(prepared, "replay_on", lambda *a, **k: replace(replay_on(*a, **k), partial=PARTIAL))
     Path("few.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,50,40\n1,90,30\n")
 
 

@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from laminabench.cli import sweep_run
-from laminabench.cli.ending import Terminated
-from laminabench.errors import UserError
+from laminabench.errors import Terminated, UserError
 
 Shell = Callable[..., tuple[int, str, str]]
 AsJson = Callable[..., dict[str, Any]]

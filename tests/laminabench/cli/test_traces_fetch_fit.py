@@ -39,8 +39,9 @@ def test_fit_by_moments_says_so(shell: Shell, as_json: AsJson) -> None:
 
 
 def test_fit_wants_the_real_trace(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("laminabench.traces.resolve.synthesise", lambda *_: pytest.fail("made requests"))
-    code, _, err = shell("traces", "fit", "azure-conv", "-o", "x.toml", "--offline")
+    with monkeypatch.context() as patched:
+        patched.setattr("laminabench.traces.synth.synthesise", lambda *_: pytest.fail("made requests"))
+        code, _, err = shell("traces", "fit", "azure-conv", "-o", "x.toml", "--offline")
     assert code == 2
     assert "azure-conv is not here (--offline), and a profile is fitted to the real trace only" in err
     shell("traces", "synth", "azure-code", "--requests", "50", "-o", "made.parquet")

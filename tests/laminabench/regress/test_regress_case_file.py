@@ -10,13 +10,11 @@ from laminabench.analysis.metrics_table import IN_GOLDENS
 from laminabench.errors import UserError
 from laminabench.regress.case_file import MEASURED_TOLERANCE, Case, CaseFile, read_cases
 
-FLAGS = ("trace", "system", "model", "backend", "batches", "host-async", "num-requests", "price")
-
 
 def read(tmp_path: Path, text: str) -> CaseFile:
     path = tmp_path / "cases.toml"
     path.write_text(text)
-    return read_cases(path, FLAGS)
+    return read_cases(path)
 
 
 def only(tmp_path: Path, text: str) -> Case:

@@ -32,7 +32,7 @@ NEXT = {"version": "1.0", "commit": "def"}
 
 def case(*metrics: str, tolerance: float = 0.0, live: bool = False, beside: bool = False) -> Case:
     flags = {"trace": "t", **({"backend": "live"} if live else {})}
-    return Case("one", flags, flags if beside else None, metrics, dict.fromkeys(metrics, tolerance), 4)
+    return Case("one", flags, flags if beside else None, (), metrics, dict.fromkeys(metrics, tolerance), 4)
 
 
 def obtained(facts: dict[str, Any] | None = None, **metrics: Value) -> Obtained:

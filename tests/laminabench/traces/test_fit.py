@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -31,7 +31,7 @@ FILES = {
 def test_the_committed_profile_is_what_fit_gives(name: str, real_traces: Path) -> None:
     fitted = fit(load_file(real_traces / FILES[name], name=name), name)
     # Sums and standard deviations may differ in the last printed digit between machines.
-    assert_close(asdict(fitted), asdict(named_profile(name)))
+    assert_close(msgspec.to_builtins(fitted), msgspec.to_builtins(named_profile(name)))
 
 
 def assert_close(found: object, wanted: object) -> None:

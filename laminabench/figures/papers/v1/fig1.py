@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from laminabench.candidates import NODE_DEVICES
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.find_model import model
@@ -17,6 +16,7 @@ from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import band
 from laminabench.figures.style import CYCLE, PAGE, PUBLISHED, foot, no_legend, powers_of_two, sheet
+from laminabench.systems.modelled.system import NODE_DEVICES
 
 if TYPE_CHECKING:
     import pandas as pd

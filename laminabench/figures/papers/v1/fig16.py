@@ -11,7 +11,7 @@ from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import band
 from laminabench.figures.papers.v1.testbed import LAMINA, most_requests, point, setup
 from laminabench.figures.style import BLUE, PAGE, VERMILION, foot, published_line, sentence, sheet
-from laminabench.systems.lamina_v1 import STREAM_CHUNKS
+from laminabench.systems.modelled.lamina_v1 import STREAM_CHUNKS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,9 +14,9 @@ from laminabench.catalog.hardware import GB, device
 from laminabench.catalog.network import parse_network
 from laminabench.figures.ground import Ground
 from laminabench.replay import Workload, replay
-from laminabench.systems.lamina_v1 import NETWORK
+from laminabench.systems.modelled.lamina_v1 import NETWORK
+from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import system
-from laminabench.systems.setup import Setup
 from laminabench.traces.table import Trace, TraceMeta, make_trace
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from laminabench.figures.style import (
     sheet,
 )
 from laminabench.replay import Workload, replay
-from laminabench.systems.setup import Setup
+from laminabench.systems.modelled.setup import Setup
 from laminabench.traces.table import Trace
 
 if TYPE_CHECKING:

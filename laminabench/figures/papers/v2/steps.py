@@ -11,8 +11,8 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
 from laminabench.figures.papers.v1.testbed import requests
 from laminabench.replay import Workload, replay
-from laminabench.systems.lamina import NETWORK, build, default_deployment
-from laminabench.systems.setup import Setup
+from laminabench.systems.modelled.lamina import NETWORK, build, default_deployment
+from laminabench.systems.modelled.setup import Setup
 
 
 class Step(NamedTuple):

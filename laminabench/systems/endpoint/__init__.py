@@ -1,1 +1,0 @@
-"""Replaying a trace against any OpenAI-compatible server, over HTTP."""

@@ -1,0 +1,1 @@
+"""Systems that are replayed in virtual time, on hardware that need not be there."""

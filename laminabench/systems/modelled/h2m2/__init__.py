@@ -1,0 +1,228 @@
+"""H2M2 (the third paper): whole models on boards of two memories, heads mapped to either side as KV grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from laminabench.catalog.boards import Board, board
+from laminabench.catalog.deployment import Deployment, Workers
+from laminabench.catalog.hardware import Device
+from laminabench.catalog.models import ModelShape
+from laminabench.errors import UserError
+from laminabench.sim.h2m2 import flexgen_shares, footprint, uniform
+from laminabench.sim.spec import BoardTiming, Spec
+from laminabench.systems.modelled.h2m2.other_boards import at_own_price, unpriced
+from laminabench.systems.modelled.setup import MEMORY_SHARE, PREFILL_ROWS, Modelled, Setup, kv_tokens
+from laminabench.systems.modelled.system import EVERY, ONE_BATCH, System
+
+# vLLM's, whose scheduling this is.
+MAX_NUM_SEQS = 1024
+MAPPING = "greedy"
+WEIGHTS_AND_KV = "int8"
+MOST_BOARDS = 64
+
+_CHOICES = {
+    "greedy": ("paper", "algorithm 1: attention, then qkv, then fc, each balanced between the sides"),
+    "oracle": ("derived", "the best of all mappings by heads, searched exactly; TLB misses left out"),
+    "flexgen": (
+        "assumed",
+        "FlexGen's linear programme, solved once for as many requests as may run, which fill the KV memory",
+    ),
+    "naive": (
+        "paper",
+        "section 3: whole sublayers of layers, one side at work at a time, the best such choice",
+    ),
+    "q-major": ("paper", "section 3: as much of qkv in HBM as fits, then the best mapping of the others"),
+    "a-major": (
+        "paper",
+        "section 3: as much of attention in HBM as fits, then the best mapping of the others",
+    ),
+    "f-major": ("paper", "section 3: as much of fc in HBM as fits, then the best mapping of the others"),
+    "lpddr": ("paper", "section 5: the baseline, all chips at LPDDR and no HBM"),
+    "hierarchical": ("paper", "section 5: all chips at HBM, which caches LPDDR"),
+    "8-hbm": ("paper", "section 5.5: HBM devices instead of LPDDR, with as many chips"),
+}
+
+
+def build(setup: Setup) -> Modelled:
+    """The deployment as the simulator takes it."""
+    model, workers = setup.model, setup.deployment.model
+    on = _board_of(setup)
+    most = setup.max_num_seqs or MAX_NUM_SEQS
+    timing, room, column = _timing(setup, on, most)
+    tokens = kv_tokens(room, 1, setup, f"{workers} ({on.name})", pools=workers.count)
+    spec = Spec(
+        layers=model.layers,
+        timing=timing,
+        tokens_per_pool=tokens,
+        max_requests=most,
+        pipelining="serial",
+        admission=setup.admission,
+        replica_names=(str(workers),)
+        if workers.count == 1
+        else tuple(f"{workers.device.name} {number}" for number in range(workers.count)),
+        shared_devices=True,
+        copies=workers.count,
+    )
+    facts = {
+        "board": on.name,
+        "boards": workers.count,
+        "mapping": timing.mapping,
+        "weights_and_kv": WEIGHTS_AND_KV,
+        "weight_bytes_per_board": _weight_bytes(model),
+        "kv_capacity_tokens": tokens * workers.count,
+        "kv_column_tokens": column,
+        "translation": timing.translated,
+        "hbm_bytes_per_board": on.hbm.capacity_bytes,
+        "lpddr_bytes_per_board": on.lpddr.capacity_bytes,
+        "admission": spec.admission,
+        "host_async": setup.host_async,
+        "max_num_seqs": most,
+    }
+    return Modelled(spec, facts, _coefficients(setup, on, timing))
+
+
+def _board_of(setup: Setup) -> Board:
+    deployment, kind = setup.deployment, setup.deployment.model.device.board
+    if deployment.attention is not None:
+        raise UserError(
+            "deployment-not-for-system",
+            f"h2m2 runs whole models on boards, not on {deployment}; write for example 2xh2m2",
+        )
+    if kind is None:
+        raise UserError(
+            "deployment-not-for-system",
+            f"h2m2 runs on boards with two memories, and {deployment} is none; write for example 1xh2m2",
+        )
+    return board(setup.board or kind)
+
+
+def _timing(setup: Setup, on: Board, most: int) -> tuple[BoardTiming, int, int]:
+    """How a board is timed, KV tokens it has room for, and how many of those it allocates at once."""
+    mapping, host = setup.mapping or MAPPING, setup.costs.host
+
+    def timing(name: str, shares: tuple[float, float] = (0.0, 0.0)) -> BoardTiming:
+        return BoardTiming(
+            on,
+            setup.model,
+            name,
+            # The oracle is the ideal that the others are compared with.
+            translated=name != "oracle",
+            shares=shares,
+            host_fixed=host.per_step_s,
+            host_per_request=host.per_request_s,
+            host_async=setup.host_async,
+            recompute_per_token=_recompute_seconds(setup.model, on),
+        )
+
+    chosen = timing(mapping)
+    room, column = chosen.kv_room()
+    if room < 1:
+        raise UserError(
+            "model-does-not-fit",
+            f"{setup.model.name} does not fit on board {on.name}: its {_weight_bytes(setup.model) / 1e9:.1f} "
+            f"GB of INT8 weights leave {mapping} no room for KV in "
+            f"{_room_text(on)}{_at_once(setup.model, column)}; "
+            "take a smaller model or a board with more memory",
+        )
+    if mapping == "flexgen":
+        moment = uniform(most, max(1, room // most), on)
+        chosen = timing(mapping, flexgen_shares(on, setup.model, moment, lm_head=True))
+    return chosen, room, column
+
+
+def _recompute_seconds(model: ModelShape, on: Board) -> float:
+    """One token of a prefill of so many rows at the peak of all arrays: the price of a preempted token."""
+    macs = model.weights().matrices + model.vocab * model.hidden
+    loading = on.mm_size if on.weight_load == "before" else 0
+    arrays = (on.hbm.chips + on.lpddr.chips) * on.cores * on.mm_size**2 * on.clock_hz
+    return macs / arrays * (PREFILL_ROWS + loading) / PREFILL_ROWS
+
+
+def _room_text(on: Board) -> str:
+    sides = (on.hbm.capacity_bytes, "HBM"), (on.lpddr.capacity_bytes, "LPDDR")
+    return " + ".join(f"{size / 1e9:g} GB {name}" for size, name in sides)
+
+
+def _at_once(model: ModelShape, column: int) -> str:
+    """What is too much where there is room for some KV, but none for a page of each layer and KV head."""
+    size = footprint(model, column)["attention"]
+    return f", as {column} tokens of it come at once and take {size / 1e9:.1f} GB" if column > 1 else ""
+
+
+def _weight_bytes(model: ModelShape) -> float:
+    return sum(footprint(model, 0, lm_head=True).values())
+
+
+def _coefficients(setup: Setup, on: Board, timing: BoardTiming) -> list[dict[str, Any]]:
+    """Every number that times are worked out from: of the board, the policy, and the cost set's host."""
+    kind, source = _CHOICES[timing.mapping]
+    chosen: dict[str, Any] = {"policy": timing.mapping, "translated": timing.translated}
+    if timing.mapping == "flexgen":
+        chosen |= {"weights_share": timing.shares[0], "kv_share": timing.shares[1]}
+    return [
+        *(
+            {
+                "term": row["name"],
+                "device": on.name,
+                "kind": row["kind"],
+                "source": row["source"],
+                "coefficients": {"value": row["value"], "unit": row["unit"]},
+            }
+            for row in on.assumptions()
+        ),
+        {"term": "mapping", "device": on.name, "kind": kind, "source": source, "coefficients": chosen},
+        setup.costs.host_provenance(),
+        {
+            "term": "recompute",
+            "device": on.name,
+            "kind": "derived",
+            "source": "a step of so many rows at the peak of all arrays, by token; LM head included",
+            "coefficients": {"prefill_rows": PREFILL_ROWS, "seconds_per_token": timing.recompute_per_token},
+        },
+    ]
+
+
+class H2m2(System):
+    """Boards, each of which serves a whole model by itself."""
+
+    NAME = "h2m2"
+    TAKES = EVERY | {"mapping", "board"}
+    # A board's memories are used whole, as its paper does.
+    ANYWAY: ClassVar[Mapping[str, object]] = {**ONE_BATCH, "gpu_memory_utilization": MEMORY_SHARE}
+    WHY_NOT = "a board has the whole model, one batch, and KV token by token in pages of its own"
+    MAX_REQUESTS = MAX_NUM_SEQS
+    TABLES = False
+
+    def default_deployment(self, model: ModelShape) -> str:
+        """One board, as the paper evaluates: it has room for the largest models."""
+        del model
+        return "1xh2m2"
+
+    def build(self, setup: Setup) -> Modelled:
+        return build(setup)
+
+    def settled(self, setup: Setup) -> tuple[Setup, str]:
+        """Some mappings and boards ask for other hardware than what the catalogue has a price of."""
+        priced = at_own_price(setup)
+        return priced, unpriced(priced)
+
+    def runs_on(self, device: Device) -> bool:
+        return bool(device.board)
+
+    def deployments(
+        self, model: ModelShape, devices: Sequence[Device], *, most_attention: int, replicas: int
+    ) -> Iterator[Deployment]:
+        """A board holds a whole model, so there can be any number of them."""
+        del model, most_attention, replicas
+        boards = [device for device in devices if self.runs_on(device)]
+        return (Deployment(Workers(each, count)) for each in boards for count in range(1, MOST_BOARDS + 1))
+
+    def limits(self, device: Device) -> tuple[int | None, ...]:
+        """A board holds many more than it is fast with, so memory does not limit them."""
+        del device
+        return (16, 32, 64, 128, 256, 512, 1024)
+
+
+SYSTEM = H2m2()

@@ -1,0 +1,56 @@
+"""What crosses the network in every layer, and how long it takes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from laminabench.catalog.cost_terms import ACTIVATION_BYTES
+from laminabench.sim.spec import Float64
+from laminabench.systems.modelled.setup import Setup
+
+
+class Transfers(NamedTuple):
+    """Seconds by batch size, latency included; `latency` is the part that size does not change."""
+
+    q: Float64
+    kv: Float64
+    qkv: Float64
+    out: Float64
+    latency: float
+
+
+def transfers(setup: Setup, tp: int, batch: np.ndarray) -> Transfers:
+    """q, k, v to the attention workers and the output back: (2 + 2/G) e d bytes a request and layer.
+
+    Half of the measured round trip each way. Every worker has a NIC of its own, and a transfer between a and
+    b workers uses as many links as the smaller side has.
+    """
+    model = setup.model
+    rate = _rate(setup, tp)
+    latency = setup.network.rtt_s / 2
+    q_bytes = ACTIVATION_BYTES * model.query_size * batch
+    kv_bytes = ACTIVATION_BYTES * 2 * model.kv_size * batch
+    return Transfers(
+        latency + q_bytes / rate,
+        latency + kv_bytes / rate,
+        latency + (q_bytes + kv_bytes) / rate,
+        latency + q_bytes / rate,
+        latency,
+    )
+
+
+def migration_seconds(setup: Setup, tp: int, batch: np.ndarray) -> Float64:
+    """The context between slices, the residual stream, from one replica to the next."""
+    context = ACTIVATION_BYTES * setup.model.hidden * batch
+    rate = tp * setup.network.on(setup.deployment.model.device.nic_bytes_per_s).bandwidth_bytes_per_s
+    seconds: Float64 = setup.network.rtt_s / 2 + context / rate
+    return seconds
+
+
+def _rate(setup: Setup, tp: int) -> float:
+    attention = setup.deployment.attention
+    assert attention is not None
+    nic = min(setup.deployment.model.device.nic_bytes_per_s, attention.device.nic_bytes_per_s)
+    return min(tp, attention.count) * setup.network.on(nic).bandwidth_bytes_per_s

@@ -1,0 +1,40 @@
+"""Attention offloading (v1 paper): requests dealt out to cheap memory devices, transfers streamed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from laminabench.catalog.models import ModelShape
+from laminabench.systems.modelled.lamina import Lamina
+from laminabench.systems.modelled.setup import Modelled, Setup, by_size
+
+# What the v1 paper measured, with GPUDirect RDMA.
+NETWORK = "v1-gdr"
+# Mini-batches that a batch is streamed in, so that transfers hide behind attention (v1 paper 5.2.1).
+STREAM_CHUNKS = 4
+
+
+class LaminaV1(Lamina):
+    """v2's machinery with v1's choices: request-level partition and streaming instead of Q-early overlap."""
+
+    NAME = "lamina-v1"
+    NETWORK = NETWORK
+    # v1's cheap devices are not for rent: they are compared by what they cost to buy.
+    PRICE_BASIS = "purchase"
+
+    def default_deployment(self, model: ModelShape) -> str:
+        """v1 serves LLaMA-13B from one A100 and, in its economics, RTX 3090-class memory devices."""
+        return by_size(model, "1xa100-80g+3xrtx-3090", "2xa100-80g+8xrtx-3090")
+
+    def build(self, setup: Setup) -> Modelled:
+        return super().build(
+            replace(
+                setup,
+                partition=setup.partition or "requests",
+                stream_chunks=setup.stream_chunks or STREAM_CHUNKS,
+                overlap=False,
+            )
+        )
+
+
+SYSTEM = LaminaV1()

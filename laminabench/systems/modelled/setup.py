@@ -1,0 +1,178 @@
+"""What every modelled system is built from, and the parts of the model they have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from laminabench.catalog.cost_terms import AttentionTerms
+from laminabench.catalog.costs import CostSet
+from laminabench.catalog.deployment import Deployment, Workers
+from laminabench.catalog.models import ModelShape
+from laminabench.catalog.network import Network
+from laminabench.errors import UserError
+from laminabench.sim.spec import Admission, Float64, Pipelining, Spec, Timing
+
+# Share of a device's memory that a serving system uses; the rest is for the driver, fragmentation and spikes.
+# vLLM's gpu_memory_utilization has this default.
+MEMORY_SHARE = 0.9
+# Activations, CUDA graphs and communication buffers, per device. Assumed: they differ between versions.
+WORKING_BYTES = 2e9
+ATTENTION_WORKING_BYTES = 1e9
+# Enough rows for GEMMs to be as efficient as in a prefill.
+PREFILL_ROWS = 2048
+
+
+# v2 Table 5 gives LLaMA-33B (65 GB) half of the devices that it gives the larger models.
+SMALL_WEIGHT_BYTES = 66e9
+
+
+def by_size(model: ModelShape, small: str, large: str) -> str:
+    """The papers' deployment for a model of this size."""
+    return small if model.weight_bytes <= SMALL_WEIGHT_BYTES else large
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The user's choices, resolved."""
+
+    model: ModelShape
+    deployment: Deployment
+    costs: CostSet
+    network: Network
+    batches: int | None = None
+    pipelining: Pipelining | None = None
+    overlap: bool = True
+    partition: Literal["heads", "requests"] | None = None
+    stream_chunks: int | None = None
+    overcommit: float = 1.0
+    pipeline_parallel: int = 1
+    stream_along: Literal["requests", "heads"] | None = None
+    host_async: bool = False
+    admission: Admission = "reserve"
+    prefix_sharing: bool = False
+    max_num_seqs: int | None = None
+    block_tokens: int | None = None
+    memory_utilization: float = MEMORY_SHARE
+    kv_capacity: int | None = None  # tokens, of all workers together; what fits, if None
+    mapping: str | None = None  # h2m2: the policy that says what is on which side of a board
+    board: str | None = None  # h2m2: another board than the device's, by name or TOML file
+
+
+@dataclass(frozen=True, slots=True)
+class Modelled:
+    """A deployment ready to be simulated, with what a reader should know of it."""
+
+    spec: Spec
+    facts: dict[str, Any] = field(default_factory=dict)
+    coefficients: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Slices(NamedTuple):
+    """Times of a model's slices by batch size, and how much of a slice comes after q."""
+
+    first: Float64
+    mid: Float64
+    last: Float64
+    kv_projection: Float64
+
+
+def slices(setup: Setup, workers: Workers, tp: int, most: int) -> Slices:
+    """Cut the step that the cost set knows into the pieces between attentions.
+
+    The piece before an attention is the QKV projection; what remains of a layer, norms and rotation too, is
+    the piece after. K and V come after Q in it, in proportion to their rows (v2 paper 4.2.2).
+    """
+    model, device = setup.model, workers.device
+    batch = np.arange(most + 1)
+    step = setup.costs.model_step(model, device, tp, batch)
+    layer = (step.gemm_s + step.elementwise_s + step.allreduce_s) / model.layers
+    qkv = model.layer_gemms(tp)[0]
+    projection = setup.costs.gemm_seconds(device, np.maximum(batch, 1), qkv.n, qkv.k, model.dtype)
+    projection = np.where(batch > 0, np.minimum(projection, layer), 0.0)
+    kv_rows = qkv.n - model.query_size // tp
+    return Slices(projection, layer, layer - projection + step.lm_head_s, projection * kv_rows / qkv.n)
+
+
+def device_timing(setup: Setup, cut: Slices, terms: AttentionTerms, requests: np.ndarray, tp: int) -> Timing:
+    """An iteration without a network; `requests` is how many of a batch are on one attention worker."""
+    layers, host = setup.model.layers, setup.costs.host
+    per_token = terms.per_kv_token_s + terms.per_mean_token_s / np.maximum(requests, 1)
+    return Timing(
+        first_slice=cut.first,
+        mid_slice=cut.mid,
+        last_slice=cut.last,
+        attention_fixed=(terms.fixed_s + terms.per_request_s * requests) / layers,
+        attention_per_token=per_token / layers,
+        host_fixed=host.per_step_s,
+        host_per_request=host.per_request_s,
+        host_async=setup.host_async,
+        recompute_per_token=recompute_seconds(setup, setup.deployment.model, tp),
+    )
+
+
+def recompute_seconds(setup: Setup, workers: Workers, tp: int) -> float:
+    """What one token of a prefill costs the model workers: the price of a preempted token."""
+    step = setup.costs.model_step_seconds(setup.model, workers.device, tp, PREFILL_ROWS)
+    return float(step) / PREFILL_ROWS
+
+
+def check_weights(setup: Setup, workers: Workers, tp: int, usable: float) -> float:
+    """Bytes of weights on each worker; a UserError if they are more than the usable ones."""
+    model, device, stages = setup.model, workers.device, setup.pipeline_parallel
+    weights = model.weight_bytes_per_worker(tp) / stages
+    if weights > usable:
+        fitting = [
+            degree
+            for degree in model.tp_degrees()
+            if degree > tp and model.weight_bytes_per_worker(degree) / stages <= usable
+        ]
+        advice = (
+            f"{fitting[0] * stages}x{device.name} would fit" if fitting else "no number of this device fits"
+        )
+        raise UserError(
+            "model-does-not-fit",
+            f"{model.name} does not fit on {tp * stages}x{device.name}: {weights / 1e9:.1f} GB of weights "
+            f"for each is {(weights - usable) / 1e9:.1f} GB more than the {usable / 1e9:.1f} GB usable; "
+            f"{advice}",
+        )
+    return weights
+
+
+def kv_tokens(bytes_free: float, bytes_per_token: float, setup: Setup, where: str, pools: int = 1) -> int:
+    """Tokens of one of so many pools: what fits, or was asked for; a UserError if there is no room."""
+    tokens = int(bytes_free // bytes_per_token)
+    if tokens < 1:
+        raise UserError(
+            "model-does-not-fit",
+            f"no memory is left for the KV cache of {setup.model.name} on {where}; use more devices",
+        )
+    if setup.kv_capacity is None:
+        return tokens
+    if not pools <= setup.kv_capacity <= tokens * pools:
+        raise UserError(
+            "kv-tokens-too-many",
+            f"--kv-tokens {setup.kv_capacity}: {where} holds {pools:,} to {tokens * pools:,} tokens of "
+            f"{setup.model.name}",
+        )
+    return setup.kv_capacity // pools
+
+
+def assumptions(setup: Setup) -> list[dict[str, Any]]:
+    """What no measurement covers, as rows beside the coefficients."""
+    memory = {
+        "share_in_use": setup.memory_utilization,
+        "working_bytes": WORKING_BYTES,
+        "attention_working_bytes": ATTENTION_WORKING_BYTES,
+    }
+    return [
+        {"term": "memory", "kind": "assumed", "source": "see docs/replay.md", "coefficients": memory},
+        {
+            "term": "recompute",
+            "kind": "derived",
+            "source": "a step of so many rows, by token; LM head included, sending the KV is not",
+            "coefficients": {"prefill_rows": PREFILL_ROWS},
+        },
+    ]

@@ -1,0 +1,114 @@
+"""What a modelled system offers: its choices, its deployments, and itself as the simulator takes it."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from laminabench.catalog.deployment import Deployment, Workers
+from laminabench.catalog.hardware import Device
+from laminabench.catalog.models import ModelShape
+from laminabench.errors import UserError
+from laminabench.systems.modelled.setup import Modelled, Setup
+
+# Tensor parallelism stays within a node: the cost sets' all-reduce was measured there.
+NODE_DEVICES = 8
+# Of any modelled system.
+EVERY = frozenset(
+    {"policy", "costs", "network", "host_async", "admission", "kv_tokens", "max_num_seqs"}
+    | {"timeline", "timeline_window"}
+)
+# What says of a system of one batch and no attention workers what it does anyway.
+ONE_BATCH: Mapping[str, object] = {
+    "batches": 1,
+    "pipelining": "serial",
+    "overlap": True,
+    "kv_overcommit": 1.0,
+    "pipeline_parallel": 1,
+}
+
+
+class System(ABC):
+    """One of them. What is not overridden is as of homogeneous workers that decode one batch."""
+
+    NAME: str
+    TAKES: frozenset[str] = EVERY
+    ANYWAY: ClassVar[Mapping[str, object]] = ONE_BATCH
+    WHY_NOT = ""
+    # Its paper's; what has one pool of devices does not need one.
+    NETWORK = "fhbn"
+    # Of its paper's devices, unless the user says.
+    PRICE_BASIS: str | None = None
+    # Most that take turns, of what is worth trying.
+    MOST_BATCHES = 1
+    # Most requests in a batch, unless the user says; what a plan's tables are made for.
+    MAX_REQUESTS: int
+    # Whether its times are tables by batch size, which are quicker to make for fewer requests.
+    TABLES = True
+    # Tokens of KV that are handed out at once.
+    BLOCK_TOKENS = 1
+
+    @abstractmethod
+    def default_deployment(self, model: ModelShape) -> str:
+        """The papers' deployment for a model of this size."""
+
+    def require_runs_on(self, deployment: Deployment) -> None:
+        """A UserError for devices whose times it does not know."""
+        for part in deployment.parts:
+            if not self.runs_on(part.device):
+                what = "a board, which runs whole models by itself" if part.device.board else "no such board"
+                raise UserError(
+                    "deployment-not-for-system",
+                    f"{self.NAME} does not run on {part.device.name}: that is {what}",
+                )
+
+    @abstractmethod
+    def build(self, setup: Setup) -> Modelled:
+        """The deployment as the simulator takes it; a UserError if it cannot be."""
+
+    def settled(self, setup: Setup) -> tuple[Setup, str]:
+        """The setup at its own price, and a note on that if there is something to say."""
+        return setup, ""
+
+    def runs_on(self, device: Device) -> bool:
+        """Whether it can be deployed on devices of this kind."""
+        return not device.board
+
+    def deployments(
+        self, model: ModelShape, devices: Sequence[Device], *, most_attention: int, replicas: int
+    ) -> Iterator[Deployment]:
+        """All that may be worth trying, whether or not their memory suffices.
+
+        Model workers are as many as tensor parallelism can be over, for each of so many replicas.
+        """
+        del most_attention
+        return (Deployment(each) for each in self.model_workers(model, devices, replicas))
+
+    def model_workers(self, model: ModelShape, devices: Sequence[Device], replicas: int) -> list[Workers]:
+        """Of each kind that it runs on, in every number that tensor parallelism can be over."""
+        degrees = model.tp_degrees(NODE_DEVICES)
+        kinds = [device for device in devices if self.runs_on(device)]
+        return [Workers(device, degree * replicas) for device in kinds for degree in degrees]
+
+    def limits(self, device: Device) -> tuple[int | None, ...]:
+        """Most requests at once that are worth trying on this device; None is its own limit."""
+        del device
+        return (None,)
+
+
+class SplitSystem(System):
+    """Attention workers beside model workers."""
+
+    ANYWAY: ClassVar[Mapping[str, object]] = {}
+    MOST_BATCHES = 3
+
+    def deployments(
+        self, model: ModelShape, devices: Sequence[Device], *, most_attention: int, replicas: int
+    ) -> Iterator[Deployment]:
+        """As many attention workers as KV heads divide over, which lamina-v1 deals requests out to."""
+        shares = [share for share in model.head_splits() if share <= most_attention]
+        attention = [Workers(device, share) for device in devices if self.runs_on(device) for share in shares]
+        pairs = itertools.product(self.model_workers(model, devices, replicas), attention)
+        return (Deployment(*pair) for pair in pairs)

@@ -1,0 +1,86 @@
+"""vLLM as the papers measure it: homogeneous tensor parallelism, paged KV, prefill stripped out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from laminabench.catalog.models import DTYPE_BYTES, ModelShape
+from laminabench.errors import UserError
+from laminabench.sim.spec import Spec
+from laminabench.systems.modelled.setup import (
+    WORKING_BYTES,
+    Modelled,
+    Setup,
+    assumptions,
+    by_size,
+    check_weights,
+    device_timing,
+    kv_tokens,
+    slices,
+)
+from laminabench.systems.modelled.system import EVERY, System
+
+# vLLM's default on devices of 70 GB and more since its V1 engine (256 before, and on smaller ones).
+MAX_NUM_SEQS = 1024
+BLOCK_TOKENS = 16
+
+
+class Vllm(System):
+    """One batch on one kind of device."""
+
+    NAME = "vllm"
+    TAKES = EVERY | {"prefix_sharing", "block_size", "gpu_memory_utilization"}
+    MAX_REQUESTS = MAX_NUM_SEQS
+    BLOCK_TOKENS = BLOCK_TOKENS
+
+    def default_deployment(self, model: ModelShape) -> str:
+        """v2 Table 5."""
+        return by_size(model, "2xh100", "4xh100")
+
+    def build(self, setup: Setup) -> Modelled:
+        """The deployment as the simulator takes it."""
+        self.require_runs_on(setup.deployment)
+        model, deployment = setup.model, setup.deployment
+        if deployment.attention is not None:
+            raise UserError(
+                "deployment-not-for-system",
+                f"vllm runs on one kind of device, not on {deployment}; write for example 4xh100",
+            )
+        tp = deployment.model.count
+        device = deployment.model.device
+        usable = setup.memory_utilization * device.memory_bytes - WORKING_BYTES
+        weights = check_weights(setup, deployment.model, tp, usable)
+        # With fewer KV heads than devices several devices hold the same one.
+        kv_heads = max(1, model.kv_heads // tp)
+        per_token = 2 * model.layers * kv_heads * model.head_dim * DTYPE_BYTES[model.kv_dtype]
+        tokens = kv_tokens(usable - weights, per_token, setup, str(deployment))
+        most = setup.max_num_seqs or MAX_NUM_SEQS
+        cut = slices(setup, deployment.model, tp, most)
+        terms = setup.costs.attention_terms(model, device, tp)
+        spec = Spec(
+            layers=model.layers,
+            timing=device_timing(setup, cut, terms, np.arange(most + 1), tp),
+            tokens_per_pool=tokens,
+            max_requests=most,
+            block_tokens=setup.block_tokens or BLOCK_TOKENS,
+            admission=setup.admission,
+            prefix_sharing=setup.prefix_sharing,
+            replica_names=(str(deployment.model),),
+            attention_name=f"{deployment.model} (attention)",
+            shared_devices=True,
+        )
+        rows = setup.costs.provenance(device, tp, model.dtype)
+        facts = {
+            "tensor_parallel": tp,
+            "kv_capacity_tokens": tokens // spec.block_tokens * spec.block_tokens,
+            "weight_bytes_per_worker": weights,
+            "block_tokens": spec.block_tokens,
+            "gpu_memory_utilization": setup.memory_utilization,
+            "admission": spec.admission,
+            "host_async": setup.host_async,
+            "max_num_seqs": most,
+        }
+        return Modelled(spec, facts, [*({**row, "device": device.name} for row in rows), *assumptions(setup)])
+
+
+SYSTEM = Vllm()

@@ -1,0 +1,286 @@
+"""The reference engine on this machine: from the user's choices to running workers, or a sentence why not."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from laminabench.catalog.deployment import Deployment
+from laminabench.catalog.models import ModelShape, load_models
+from laminabench.catalog.to_hf_config import to_hf_config
+from laminabench.errors import UserError
+from laminabench.sim.spec import Admission, Pipelining
+from laminabench.systems.modelled.lamina import check_heads
+from laminabench.traces.table import Trace
+
+DEPLOYMENT = "1xcpu+1xcpu"
+MODEL = "llama-mini"
+# Sequences that decode together; the engine's own default.
+MAX_SEQUENCES = 256
+# Made-up weights have no longest text: positions rotate and are no rows of a table.
+LONGEST_TEXT = 1 << 20
+# Of the memory nobody uses, what the KV arenas take when their size is not said; as the engine's default.
+KV_SHARE = 0.25
+# With `grow`, admission leaves a hundredth of the memory free.
+KV_HEADROOM = 1.02
+# What a worker's process holds besides weights and KV: torch, buffers of channels. Assumed.
+PROCESS_BYTES = 0.4e9
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+# What workers of this machine are; GPUs, once somebody has verified them.
+_DEVICES = ("cpu",)
+
+# Softnic is a test bench: its times would say nothing.
+NETWORKS = ("auto", "shm", "gloo", "verbs", "mlx5")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSetup:
+    """The user's choices, resolved."""
+
+    model: ModelShape
+    source: str  # a name of the catalogue, or the path of a config.json or of a model's folder
+    deployment: Deployment
+    network: str = "auto"
+    batches: int | Literal["auto"] | None = None
+    pipelining: Pipelining | None = None
+    pipeline_parallel: int = 1
+    partition: Literal["heads", "requests"] = "heads"
+    stream_chunks: int = 1
+    stream_along: Literal["requests", "heads"] = "requests"
+    overlap: bool = False
+    admission: Admission = "reserve"
+    max_sequences: int = MAX_SEQUENCES
+    kv_tokens: int | None = None
+    oversubscribe: bool = False
+    # Who computes prompts: nobody (their KV is made up), the model workers, or so many workers of their own.
+    prefill: Literal["off", "model"] | int = "off"
+    ray: str | None = None  # the address of the cluster whose actors the workers are; None: this machine's
+
+    @property
+    def workers(self) -> tuple[int, int]:
+        """Model workers and attention workers, each a process."""
+        return self.deployment.dop
+
+    @property
+    def prefill_workers(self) -> int:
+        return self.prefill if isinstance(self.prefill, int) else 0
+
+    @property
+    def processes(self) -> int:
+        """Workers of all kinds."""
+        return sum(self.workers) + self.prefill_workers
+
+    def names(self) -> list[str]:
+        """What the engine calls its workers."""
+        counts = zip(("model", "attention", "prefill"), (*self.workers, self.prefill_workers), strict=True)
+        return [f"{kind} {number}" for kind, count in counts for number in range(count)]
+
+    def facts(self, engine: Any) -> dict[str, Any]:
+        """What a reader should know, under the names that modelled replays use."""
+        return {
+            "model_workers": self.workers[0],
+            "attention_workers": self.workers[1],
+            "replicas": 1 if self.pipeline_parallel > 1 else engine.schedule.places,
+            "pipeline_parallel": self.pipeline_parallel,
+            "batches": engine.schedule.batches,
+            "pipelining": engine.schedule.pipelining,
+            "attention_partition": self.partition,
+            "overlap": self.overlap,
+            "stream_chunks": self.stream_chunks,
+            "network": engine.core.network,
+            "kv_capacity_tokens": engine.kv_tokens,
+            "admission": self.admission,
+            "max_num_seqs": self.max_sequences,
+            "oversubscribe": self.oversubscribe,
+            "prefill": self.prefill,
+            "dtype": self.model.dtype,
+            "ray": self.ray,
+        }
+
+    def layout(self) -> dict[str, Any]:
+        """The arguments of lamina.Layout."""
+        model, attention = self.workers
+        more = {"prefill_workers": self.prefill_workers} if self.prefill_workers else {}
+        return {
+            **more,
+            "model_workers": model,
+            "attention_workers": attention,
+            "pipelining": self.pipelining,
+            "batches": self.batches,
+            "pipeline_parallel": self.pipeline_parallel,
+            "partition": self.partition,
+            "stream_chunks": self.stream_chunks,
+            "stream_along": self.stream_along,
+            "network": self.network,
+            "oversubscribe": self.oversubscribe,
+        }
+
+
+def in_dtype(model: ModelShape, dtype: str | None) -> ModelShape:
+    """The model with its weights and KV so, if that was asked for."""
+    return model if dtype is None else replace(model, dtype=dtype, kv_dtype=dtype)
+
+
+def check(setup: LiveSetup) -> None:
+    """A UserError if this machine cannot run it; nothing has started yet."""
+    deployment = setup.deployment
+    if deployment.attention is None:
+        raise UserError(
+            "deployment-no-attention",
+            f"deployment {deployment} has no attention workers; lamina takes MODEL+ATTENTION workers, "
+            f"such as {DEPLOYMENT}",
+        )
+    for part in deployment.parts:
+        if part.device.name not in _DEVICES:
+            raise UserError(
+                "deployment-not-live",
+                f"a live replay runs on this machine's cores, not on {part.device.name} (GPUs are not "
+                f"verified on hardware); use --deployment {DEPLOYMENT}, or --backend modelled",
+            )
+    if setup.network not in NETWORKS:
+        raise UserError(
+            "network-not-live", f"--network {setup.network}: live workers are linked by {', '.join(NETWORKS)}"
+        )
+    if setup.max_sequences < 1:
+        raise UserError("replay-value", "--max-num-seqs is at least 1")
+    if setup.partition == "heads":
+        check_heads(setup.model, deployment.attention.count)
+    workers, cores = setup.processes, len(os.sched_getaffinity(0))
+    # What a Ray cluster has, it says itself.
+    if workers > cores and not setup.oversubscribe and setup.ray is None:
+        prefill = f" with {setup.prefill_workers} for prompts" if setup.prefill_workers else ""
+        raise UserError(
+            "deployment-too-few-cores",
+            f"{deployment}{prefill} is {workers} workers and this process may use {cores} cores, "
+            "one for each; use fewer workers, or --oversubscribe to let them share cores "
+            "(their times mean less then)",
+        )
+
+
+def kv_tokens(setup: LiveSetup, trace: Trace, free_bytes: float) -> int:
+    """Tokens of KV memory for a trace, no more than its longest requests could fill at once."""
+    lengths = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
+    most = int(np.sort(lengths)[-setup.max_sequences :].sum() * KV_HEADROOM) + 1
+    return kv_within(setup, most, free_bytes)
+
+
+def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
+    """Tokens of KV memory, of all attention workers together; a UserError if this machine has not so much.
+
+    By default a quarter of the free memory, and not above `most`.
+    """
+    # Replicas are forked from one process, and read the same copy of the weights: as loaded, and as slices
+    # have them.
+    weights = 2 * setup.model.weight_bytes + PROCESS_BYTES * setup.processes
+    each = setup.model.kv_bytes_per_token
+    room = free_bytes - weights
+    if room < each:
+        raise UserError(
+            "model-does-not-fit",
+            f"{setup.model.name} does not fit: {weights / 1e9:.1f} GB for the weights and processes of "
+            f"{setup.deployment}, and {free_bytes / 1e9:.1f} GB of memory are free; use a smaller --model",
+        )
+    if setup.kv_tokens is not None:
+        if setup.kv_tokens * each > room:
+            raise UserError(
+                "kv-tokens-too-many",
+                f"--kv-tokens {setup.kv_tokens} are {setup.kv_tokens * each / 1e9:.1f} GB and "
+                f"{room / 1e9:.1f} GB are free beside the weights; give at most {int(room // each)}",
+            )
+        return setup.kv_tokens
+    quarter = int(min(KV_SHARE * free_bytes, room) // each)
+    # A worker that holds whole requests may get the longest of them all.
+    pools = 1 if setup.partition == "heads" else setup.workers[1]
+    return max(1, min(quarter, most * pools))
+
+
+def free_bytes(setup: LiveSetup) -> float:
+    """Memory that nobody uses; of a cluster's nodes each is looked at when workers start there."""
+    if setup.ray is not None:
+        return float(sys.maxsize)
+    return float(importlib.import_module("lamina.host_memory").free_bytes())
+
+
+@contextlib.contextmanager
+def _machine(setup: LiveSetup) -> Iterator[Any]:
+    """Where workers run; None is the engine's own choice."""
+    if setup.ray is None:
+        yield None
+        return
+    with importlib.import_module("lamina.cluster.ray").RayMachine(setup.ray) as machine:
+        yield machine
+
+
+@contextlib.contextmanager
+def opened(setup: LiveSetup, tokens: int, policy: str | Callable[..., int]) -> Iterator[Any]:
+    """An engine with its workers running, ended with the block; what it refuses is a UserError."""
+    lamina: Any = importlib.import_module("lamina")
+    model, load_format = _weights(setup)
+    with refused(), _machine(setup) as machine:
+        layout = lamina.Layout(**setup.layout())
+        engine = lamina.Engine(
+            model,
+            layout=layout,
+            machine=machine,
+            dtype=_dtype(setup.model),
+            max_sequences=setup.max_sequences,
+            admission=setup.admission,
+            policy=policy,
+            kv_tokens=tokens,
+            decode_only=setup.prefill == "off",
+            load_format=load_format,
+            overlap=setup.overlap,
+        )
+        with engine:
+            yield engine
+
+
+@contextlib.contextmanager
+def refused() -> Iterator[None]:
+    """What the engine says no to, as the sentence of a UserError."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, _known_errors()):
+            raise UserError("engine-refused", f"the engine: {error}") from error
+        raise
+
+
+def _known_errors() -> tuple[type[Exception], ...]:
+    """Those of the engine's modules that have been loaded: nobody has raised another's."""
+    errors = (
+        ("lamina.serve", ("EngineError", "RequestError")),
+        ("lamina.convert", ("ConversionError",)),
+        ("lamina.model", ("CheckpointError",)),
+        ("lamina.fhbn", ("ChannelError",)),
+        ("lamina.kv", ("ArenaError",)),
+    )
+    return tuple(
+        getattr(sys.modules[module], name)
+        for module, names in errors
+        if module in sys.modules
+        for name in names
+    )
+
+
+def _dtype(model: ModelShape) -> Any:
+    """As torch calls it; None, which leaves it to the model, for what is no dtype of activations."""
+    return getattr(importlib.import_module("torch"), DTYPES[model.dtype]) if model.dtype in DTYPES else None
+
+
+def _weights(setup: LiveSetup) -> tuple[Any, str]:
+    """The model as the engine takes it, and whether its weights are read or made up."""
+    path = Path(setup.source)
+    if setup.model.name in load_models() and setup.source.strip().lower() == setup.model.name:
+        return to_hf_config(setup.model.name, LONGEST_TEXT), "dummy"
+    if path.is_dir() and any(path.glob("*.safetensors")):
+        return path, "safetensors"
+    return path / "config.json" if path.is_dir() else path, "dummy"

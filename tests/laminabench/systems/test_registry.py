@@ -1,0 +1,69 @@
+"""Each choice is for some systems, and refused for the others in one way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from laminabench.errors import UserError
+from laminabench.request import CHOICES, ReplayRequest
+from laminabench.systems.registry import LIVE, MODULES, NAMES, live_system, prepare, system
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen", "said"),
+    [
+        ("vllm", {"batches": 2}, "--batches is for lamina, lamina-v1, live lamina, not for vllm"),
+        ("vllm", {"overlap": False}, "--no-overlap is for lamina"),
+        ("vllm", {"mapping": "greedy"}, "--mapping is for h2m2, not for vllm"),
+        ("lamina", {"board": "h2m2"}, "--board is for h2m2, not for lamina"),
+        ("lamina", {"chaos": ("random@t=1s",)}, "--chaos is for live lamina, not for lamina"),
+        ("lamina", {"url": "http://x"}, "--url is for live openai, not for lamina"),
+        ("lamina", {"enforce_eager": True}, "--enforce-eager is for live vllm, not for lamina"),
+        ("lamina", {"enforce_eager": True, "backend": "live"}, "not for live lamina"),
+        ("lamina", {"costs": "roofline", "backend": "live"}, "not for live lamina: times are the clock's"),
+        ("vllm", {"policy": "sjf", "backend": "live"}, "not for live vllm: it has one batch"),
+        ("h2m2", {"batches": 2}, "not for h2m2: a board has the whole model"),
+        ("h2m2", {"overlap": False}, "--no-overlap is for lamina"),
+        ("h2m2", {"prefix_sharing": True}, "--prefix-sharing is for lamina"),
+        ("h2m2", {"block_size": 16}, "--block-size is for lamina"),
+        ("h2m2", {"gpu_memory_utilization": 0.8}, "--gpu-memory-utilization is for lamina"),
+        ("openai", {"timeline": "t.json"}, "nothing is seen of its workers"),
+    ],
+)
+def test_what_a_system_does_not_take(name: str, chosen: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match="replay-flag-unused") as error:
+        prepare(ReplayRequest(trace="t", system=name, **chosen))
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_what_a_system_does_anyway_may_be_chosen(name: str) -> None:
+    found = system(name)
+    assert prepare(ReplayRequest(trace="t", system=name, **found.ANYWAY)).request.system == name
+
+
+@pytest.mark.parametrize("name", ["h2m2", "lamina-v1"])
+def test_what_is_modelled_only(name: str) -> None:
+    with pytest.raises(UserError, match="replay-not-live"):
+        prepare(ReplayRequest(trace="t", system=name, backend="live"))
+
+
+def test_what_cannot_be_modelled_or_is_not_known() -> None:
+    with pytest.raises(UserError, match="replay-not-modelled"):
+        prepare(ReplayRequest(trace="t", system="openai", backend="modelled"))
+    with pytest.raises(UserError, match="system-unknown"):
+        prepare(ReplayRequest(trace="t", system="lamina-v3"))
+
+
+def test_what_systems_say_of_choices_is_of_choices_there_are() -> None:
+    for found in [*map(system, MODULES), *map(live_system, LIVE)]:
+        assert found.TAKES | set(found.ANYWAY) <= set(CHOICES)
+    assert set(NAMES) == set(MODULES) | set(LIVE)
+
+
+def test_a_request_is_settled_and_stays_so() -> None:
+    settled = prepare(ReplayRequest(trace="t", system="vllm")).request
+    assert (settled.model, settled.deployment, settled.backend) == ("llama3-70b", "4xh100", "modelled")
+    assert prepare(settled).request == settled
