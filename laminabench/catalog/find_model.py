@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from laminabench.catalog.hf_config import from_config_json
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape, load_models
 from laminabench.catalog.names import pick
 
@@ -18,6 +17,8 @@ def model(name: str) -> ModelShape:
     path = Path(name)
     # A folder that happens to be called like a model of the catalogue does not hide it.
     if path.suffix == ".json" or (name not in load_models() and path.is_dir()):
+        from laminabench.catalog.hf_config import from_config_json
+
         return from_config_json(path / "config.json" if path.is_dir() else path)
     known, _, dtype = name.strip().lower().rpartition(_IN)
     if known in load_models() and dtype in DTYPE_BYTES:
