@@ -253,7 +253,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--check"] and (not PAGE.exists() or PAGE.read_text() != page):
         print("errors: docs/errors.md is not what the sources say: python ci/errors.py", file=sys.stderr)
         return 1
-    return 0
+    return int(bool(sites.uncoded))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ void store_release(T& shared, T value) {
   std::atomic_ref<T>(shared).store(value, std::memory_order_release);
 }
 
-// And it is in one order with all other such stores and loads: whoever stores A and then loads B, while the
-// peer stores B and then loads A, at least one of them sees the other's.
+// And it is in one order with all other such stores and loads: of a thread that stores A and then loads B,
+// and a peer that stores B and then loads A, at least one sees the other's.
 template <typename T>
 void store_ordered(T& shared, T value) {
   std::atomic_ref<T>(shared).store(value, std::memory_order_seq_cst);

@@ -14,7 +14,7 @@ namespace lamina::fhbn {
 namespace {
 
 // A pidfd becomes readable when its process ends. A socket is readable whenever something was said on it, and
-// hangs up when all who hold its other end are gone.
+// hangs up when all holders of its other end are gone.
 short ending_of(int descriptor) {
   struct stat status = {};
   if (::fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode)) return POLLRDHUP;

@@ -19,7 +19,7 @@ struct Patience {
   Duration timeout;
   const std::function<bool()>& interrupted;
 
-  // For one who does not expect to wait at all.
+  // For a caller that does not expect to wait at all.
   Patience none() const { return {Duration::zero(), interrupted}; }
 };
 

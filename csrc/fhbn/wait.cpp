@@ -19,7 +19,7 @@ namespace {
 
 // A sleeper looks this often whether its peer still lives, and a caller of ours whether a signal came.
 constexpr Duration kNap = 20ms;
-// How often one that nobody wakes looks for itself: a device cannot make system calls.
+// How often a waiter that is not woken looks for itself: a device cannot make system calls.
 constexpr Duration kUnheardNap = 50us;
 // Looking costs nothing yet when a peer is about to answer.
 constexpr Duration kShortestSpin = 5us;
@@ -95,7 +95,7 @@ Woken Waiter::wait(const Side& line, std::uint64_t seen, Asleep& asleep, const P
 }
 
 // Looking pays when the answer comes soon: for up to twice as long as waits usually are. Where they are
-// longer than anybody wants to look, the core is worth more to others.
+// longer than it is worth to look, the core is worth more to others.
 void Waiter::learn(Duration waited) {
   usual_ += (std::min(waited, 4 * longest_spin_) - usual_) / 8;
   spin_ = 2 * usual_ <= longest_spin_ ? std::max(2 * usual_, longest_spin_ / 4) : kShortestSpin;

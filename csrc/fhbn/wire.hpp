@@ -52,7 +52,7 @@ inline constexpr std::size_t kLineBytes = 16;  // of a Side: what it says
 static_assert(offsetof(Side, unheard) + sizeof(Side::unheard) == kLineBytes);
 
 struct alignas(kApart) Asleep {
-  std::uint32_t flag;  // 1: sleeps on this word. Who wakes it writes 0 first.
+  std::uint32_t flag;  // 1: sleeps on this word. The waker writes 0 first.
 };
 
 // Before a message's parts. A reader takes a copy and checks that; the peer may change it meanwhile.

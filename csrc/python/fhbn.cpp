@@ -65,7 +65,7 @@ int view_part(PyObject* self, Py_buffer* view, int flags) {
 
 PyType_Slot kPartSlots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(view_part)}, {0, nullptr}};
 
-// The ring, its owner's or attached to; who is at the other end, and what tells of its end.
+// The ring, its owner's or attached to; the other end's name, and what tells of its end.
 template <typename T>
 void make_end(End<T>* self, std::shared_ptr<fhbn::Segment> segment, std::string peer,
               const std::vector<int>& watched, double timeout_s, double spin_s) {
@@ -121,7 +121,7 @@ void bind_fhbn(nb::module_& m) {
   bind_init(bind_sender<fhbn::Sender>(m, "ShmSender", kSenderDoc), &make_end<fhbn::Sender>);
   bind_init(bind_receiver<fhbn::Receiver>(m, "ShmReceiver", kReceiverDoc), &make_end<fhbn::Receiver>);
   bind_message<fhbn::Receiver>(m, "ShmMessage");
-  // Seen by nobody: a memoryview is what one gets.
+  // Not seen in Python: a memoryview of it is.
   nb::class_<Part>(m, "_ShmPart", nb::is_final(), nb::type_slots(kPartSlots));
 }
 

@@ -20,7 +20,7 @@
 #include "fhbn/sender.hpp"
 #include "python/buffer.hpp"
 
-// What the ends of a channel are in Python, whoever moves the bytes: T is an end in C++, with the calls of
+// What the ends of a channel are in Python, whatever moves the bytes: T is an end in C++, with the calls of
 // fhbn::Sender or fhbn::Receiver.
 namespace lamina {
 

@@ -69,7 +69,7 @@ constexpr const char* kSoftDoc = R"(Writes through a softnic, by work requests a
 constexpr const char* kLendDoc =
     R"(Lends its queue to a device that posts there for an end of a channel, over its ring, or the mirror if it sends.
 
-Nobody else writes by this writer from then on.)";
+Nothing else writes by this writer from then on.)";
 
 constexpr const char* kLentDoc = R"(A writer's queue while a device posts there, and where it is.)";
 
@@ -124,7 +124,7 @@ void make_on_device(Writer* self, const std::string& device, std::shared_ptr<fhb
   new (self) Writer(rdma::VerbsDevice::open(device), std::move(segment), bytes);
 }
 
-// A writer whose connection libibverbs makes, whoever posts.
+// A writer whose connection libibverbs makes, whatever posts.
 template <typename Writer>
 auto bind_on_device(nb::module_& m, const char* name, const char* doc) {
   return nb::class_<Writer, rdma::Writer>(m, name, doc, nb::is_final())

@@ -50,7 +50,7 @@ constexpr const char* kReplicaDoc =
     R"(The replica, from 0, of a batch's slice number `tick`, counted from the start of the cluster.)";
 
 constexpr const char* kSchedulerDoc =
-    R"(Continuous batching over shared KV memory: who waits, who runs in which batch, who makes room.
+    R"(Continuous batching over shared KV memory: what waits, what runs in which batch, what makes room.
 
 The scheduler of the virtual cluster, for requests that come one by one. A request has a row from add() until
 remove() or until finish() names it; then the row may become another's. For each batch, advance() and
@@ -65,7 +65,7 @@ constexpr const char* kAdvanceDoc =
     R"(The batch is about to run an iteration: (rows that had to make room, rows that joined).
 
 Who made room waits again, and will join with the tokens it has made. Where the scheduler is `staged`, those
-join for whom ready() was called; `admitted` tells who has been given memory.)";
+join for which ready() was called; `admitted` lists those that were given memory.)";
 
 constexpr const char* kAdmittedDoc =
     R"(Staged: the rows that the last advance() has promised memory to, whichever batch they will join.)";

@@ -9,11 +9,11 @@ class CodedError(Exception):
     Tests and scripts rely on the code, which stays; the sentence may be improved. docs/errors.md lists all.
     """
 
-    def __init__(self, *words: str) -> None:
-        code, self.sentence = words if len(words) == 2 else ("uncoded", *words)
+    def __init__(self, code: str, sentence: str) -> None:
         # Both are arguments, so that the error survives being pickled on its way between processes.
-        super().__init__(*words)
+        super().__init__(code, sentence)
         self.code = code
+        self.sentence = sentence
         # Shown in tracebacks, and found by `pytest.raises(match=...)`.
         self.__notes__ = [code]
 

@@ -48,11 +48,9 @@ def check(
     laminabench check --update
     """
     from laminabench.cli.check_table import render
+    from laminabench.present.check import headline, write_junit, write_markdown
     from laminabench.regress.case_file import read_cases
     from laminabench.regress.gate import goldens_of, keep, verdicts_on
-    from laminabench.regress.junit import write_junit
-    from laminabench.regress.markdown import write_markdown
-    from laminabench.regress.told import headline
     from laminabench.runs.replace import require_writable
 
     began = time.perf_counter()

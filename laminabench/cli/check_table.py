@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from laminabench.present.check import COLUMNS, cells, counted, headline
 from laminabench.present.terminal import literal
-from laminabench.regress.told import COLUMNS, cells, counted, headline
 from laminabench.regress.verdict import Verdict
 
 if TYPE_CHECKING:

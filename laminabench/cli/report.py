@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,7 +12,7 @@ from laminabench.cli.output import Output, reporting
 from laminabench.cli.ranges import NumberRange
 from laminabench.cli.traces.options import target_option, window
 from laminabench.errors import UserError
-from laminabench.json_safe import to_json
+from laminabench.json_safe import Json, to_json
 from laminabench.present.terminal import literal
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _closed(window_s: tuple[float, float] | None, runs: list[Shown]) -> tuple[fl
     return window_s if math.isfinite(window_s[1]) else (window_s[0], end_s)
 
 
-def _result(told: Report, target: Path, size_bytes: int) -> dict[str, Any]:
+def _result(told: Report, target: Path, size_bytes: int) -> dict[str, Json]:
     runs = [
         {
             "name": each.name,

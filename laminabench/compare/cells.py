@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import assumed_amounts, kinds_of_prices
@@ -13,10 +13,12 @@ from laminabench.catalog.network import Network
 from laminabench.compare.equal import made_equal
 from laminabench.compare.holding import longest_held, without_longer
 from laminabench.compare.sides import Side, SideBySide, modelled_estimates, side_by_side
-from laminabench.compare.terms import Equal, Terms, held_in, on_boards, price_of
+from laminabench.compare.spec import ComparisonSpec, Equal, held_in, on_boards, price_of
 from laminabench.errors import UserError
+from laminabench.json_safe import Json
 from laminabench.replay import replay
 from laminabench.runs.summary import Summary
+from laminabench.spread import spread
 from laminabench.systems.modelled.setup import Setup
 from laminabench.traces.table import Trace
 
@@ -108,7 +110,7 @@ class Cell:
         ]
         return side_by_side(sides, list(self.summaries).index(base), self.slo_tbt_ms)
 
-    def row(self, base: str) -> dict[str, Any]:
+    def row(self, base: str) -> dict[str, Json]:
         """For --json."""
         others = [name for name in self.summaries if name != base]
         batch = self.mean_batch
@@ -145,17 +147,17 @@ def cells(
 
     `host_async` names the systems whose host works behind the devices.
     """
-    terms = Terms(PAIR, network=network, host_async=host_async)
+    spec = ComparisonSpec(PAIR, network=network, host_async=host_async)
     for costs in cost_sets:
         for model in models:
             for trace in traces:
-                yield cell(terms, model, trace, costs)
+                yield cell(spec, model, trace, costs)
 
 
-def cell(terms: Terms, model: ModelShape, trace: Trace, costs: CostSet) -> Cell:
-    """Every system of the terms, at equal cost or power if they ask for it."""
-    asked = terms.setups(model, costs)
-    setups = made_equal(asked, terms, terms.equal, trace) if terms.equal else asked
+def cell(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet) -> Cell:
+    """Every system of the spec, at equal cost or power if they ask for it."""
+    asked = spec.setups(model, costs)
+    setups = made_equal(asked, spec, spec.equal, trace) if spec.equal else asked
     prices = {name: price_of(name, setup.deployment) for name, setup in setups.items()}
     kept = without_longer(trace, min(longest_held(name, setup) for name, setup in setups.items()))
     if not len(kept):
@@ -175,12 +177,41 @@ def cell(terms: Terms, model: ModelShape, trace: Trace, costs: CostSet) -> Cell:
         {name: setup.deployment.power_w for name, setup in setups.items()},
         {name: setup.deployment.model.count for name, setup in setups.items() if on_boards(setup)},
         {name: held_in(setup) for name, setup in setups.items()},
-        {name: _summary(kept, name, setup, terms) for name, setup in setups.items()},
-        terms.workload.slo_tbt_ms,
+        {name: _summary(kept, name, setup, spec) for name, setup in setups.items()},
+        spec.workload.slo_tbt_ms,
         kinds_of_prices(devices),
         assumed_amounts(devices),
     )
 
 
-def _summary(trace: Trace, name: str, setup: Setup, terms: Terms) -> Summary:
-    return replay(trace, name, setup, terms.workload).summary
+def _summary(trace: Trace, name: str, setup: Setup, spec: ComparisonSpec) -> Summary:
+    return replay(trace, name, setup, spec.workload).summary
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Every model on every trace with every cost set."""
+
+    spec: ComparisonSpec
+    models: list[ModelShape]
+    traces: list[Trace]
+    cost_sets: list[CostSet]
+
+
+def grid_cells(
+    grid: Grid, *, jobs: int | None = None, progress: Callable[[int, int], None] = lambda done, total: None
+) -> list[Cell]:
+    """All of them, in the order cost sets, models, traces."""
+    places = list(
+        itertools.product(range(len(grid.cost_sets)), range(len(grid.models)), range(len(grid.traces)))
+    )
+    found: dict[int, Cell] = {}
+    for place, each in spread(_work, places, grid, jobs=jobs):
+        found[place] = each
+        progress(len(found), len(places))
+    return [found[place] for place in range(len(places))]
+
+
+def _work(grid: Grid, place: tuple[int, int, int]) -> Cell:
+    costs, model, trace = place
+    return cell(grid.spec, grid.models[model], grid.traces[trace], grid.cost_sets[costs])

@@ -8,7 +8,7 @@ from laminabench.candidates import deployments
 from laminabench.catalog.deployment import Deployment
 from laminabench.catalog.hardware import Device
 from laminabench.compare.holding import longest_held, without_longer
-from laminabench.compare.terms import Equal, Terms
+from laminabench.compare.spec import ComparisonSpec, Equal
 from laminabench.errors import UserError
 from laminabench.replay import replay
 from laminabench.systems.modelled.setup import Setup
@@ -16,7 +16,9 @@ from laminabench.systems.registry import system
 from laminabench.traces.table import Trace
 
 
-def made_equal(setups: dict[str, Setup], terms: Terms, asked: Equal, trace: Trace) -> dict[str, Setup]:
+def made_equal(
+    setups: dict[str, Setup], spec: ComparisonSpec, asked: Equal, trace: Trace
+) -> dict[str, Setup]:
     """The setups with every deployment within the tolerance of the first one's price, or power."""
     first, *others = setups
     reference = setups[first]
@@ -29,22 +31,22 @@ def made_equal(setups: dict[str, Setup], terms: Terms, asked: Equal, trace: Trac
             found[name] = setups[name]
             continue
         possible = list(deployments(name, reference.model, devices))
-        near = _fitting(name, [each for each in possible if asked.allows(each, amount)], reference, terms)
+        near = _fitting(name, [each for each in possible if asked.allows(each, amount)], reference, spec)
         if not near:
-            fitting = _fitting(name, possible, reference, terms)
+            fitting = _fitting(name, possible, reference, spec)
             raise UserError(
                 "compare-no-equal-deployment", _nothing_near(name, fitting, amount, asked, devices)
             )
-        served = [_served(name, setup, held, terms, trace) for setup in near]
+        served = [_served(name, setup, held, spec, trace) for setup in near]
         found[name] = near[served.index(max(served))]
     return found
 
 
-def _fitting(name: str, some: Iterable[Deployment], reference: Setup, terms: Terms) -> list[Setup]:
+def _fitting(name: str, some: Iterable[Deployment], reference: Setup, spec: ComparisonSpec) -> list[Setup]:
     """Those deployments that have the memory."""
     found = []
     for deployment in some:
-        setup = terms.setup(name, reference.model, reference.costs, deployment)
+        setup = spec.setup(name, reference.model, reference.costs, deployment)
         try:
             longest_held(name, setup)
         except UserError:  # no memory for it, or no way to split the model so
@@ -53,12 +55,12 @@ def _fitting(name: str, some: Iterable[Deployment], reference: Setup, terms: Ter
     return found
 
 
-def _served(name: str, setup: Setup, held: int, terms: Terms, trace: Trace) -> tuple[int, float]:
+def _served(name: str, setup: Setup, held: int, spec: ComparisonSpec, trace: Trace) -> tuple[int, float]:
     """How well it serves what the reference can hold: how many of the requests, and how fast."""
     kept = without_longer(trace, min(held, longest_held(name, setup)))
     if not len(kept):
         return 0, 0.0
-    rate = replay(kept, name, setup, terms.workload).summary.throughput_tokens_per_s
+    rate = replay(kept, name, setup, spec.workload).summary.throughput_tokens_per_s
     return len(kept), rate or 0.0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from laminabench.analysis.estimate import of_rounds
 from laminabench.analysis.metrics_table import SUMMARISED
-from laminabench.compare.doubts import doubts, reservations, unsure
+from laminabench.compare.comparability import comparability_warnings
 from laminabench.compare.recorded import Recorded, recorded
 from laminabench.compare.sides import Side, SideBySide, side_by_side
 from laminabench.errors import UserError
@@ -37,7 +37,7 @@ def compare_runs(
     limits = {each.summary.slo.tbt_ms for each in found}
     one_limit = limits.pop() if len(limits) == 1 else None
     sides = [_side(each, label) for each, label in zip(groups, _labels(groups), strict=True)]
-    return side_by_side(sides, at, one_limit), [*reservations(found), *doubts(found), *unsure(groups)]
+    return side_by_side(sides, at, one_limit), comparability_warnings(found, groups)
 
 
 def _require_distinct(paths: Sequence[Path]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from laminabench.analysis.estimate import UNKNOWN, Estimate, Interval, ratio
 from laminabench.analysis.metrics_table import (
@@ -17,6 +16,7 @@ from laminabench.analysis.metrics_table import (
     USD_PER_HOUR,
     Metric,
 )
+from laminabench.json_safe import Json
 from laminabench.runs.manifest import Backend
 from laminabench.runs.summary import Summary
 
@@ -34,7 +34,7 @@ class Side:
     runs: tuple[str, ...] = ()
     partial: str | None = None  # a sentence, where it ended before its trace did
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Json]:
         """For --json, without the numbers."""
         return {
             "label": self.label,
@@ -81,7 +81,7 @@ class SideBySide:
                 found.append(Row(metric, values, ratios))
         return found
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Json]:
         """For --json."""
         sides = [
             {
@@ -124,7 +124,7 @@ def _in_proportion(side: Side, scaled: Metric, amount: Metric, of_base: float | 
     return replace(side, estimates={**side.estimates, scaled.name: found})
 
 
-def _described(estimate: Estimate, interval: Interval | None) -> dict[str, Any]:
+def _described(estimate: Estimate, interval: Interval | None) -> dict[str, Json]:
     return {
         "value": estimate.value,
         "exact": estimate.exact,

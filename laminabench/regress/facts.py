@@ -23,7 +23,7 @@ _DATA_SHEET = (
 )
 
 
-def facts_of(case: Case, command: str, manifest: Manifest) -> dict[str, Any]:
+def facts_of(case: Case, command: str, manifest: Manifest) -> dict[str, Json]:
     """How the case's numbers were obtained; of what is measured, where too."""
     coefficients = _coefficients(manifest.coefficients)
     trace, deployment = manifest.trace, manifest.deployment
@@ -47,7 +47,7 @@ def facts_of(case: Case, command: str, manifest: Manifest) -> dict[str, Any]:
     if case.measured:
         facts["host"] = to_json(manifest.host)
         facts["rounds"] = case.rounds
-    plain: dict[str, Any] = json.loads(json.dumps(facts))  # as it is when read back: no tuples
+    plain: dict[str, Json] = json.loads(json.dumps(facts))  # as it is when read back: no tuples
     return plain
 
 
@@ -56,15 +56,15 @@ def same_host(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(one["host"][name] == other["host"][name] for name in ("cpu", "cores"))
 
 
-def _data_sheet(name: str) -> dict[str, Any]:
+def _data_sheet(name: str) -> dict[str, Json]:
     """What a device can do; the price in force is the deployment's."""
     found = device(name).describe()
     return {key: found[key] for key in _DATA_SHEET}
 
 
-def _coefficients(rows: Sequence[JsonObject]) -> dict[str, Any]:
+def _coefficients(rows: Sequence[JsonObject]) -> dict[str, Json]:
     """Each term's numbers, by what it is a term of."""
-    named = {}
+    named: dict[str, Json] = {}
     for row in rows:
         # A network's numbers are in the row itself.
         own = {key: value for key, value in row.items() if isinstance(value, float | int)}

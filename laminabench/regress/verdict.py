@@ -6,10 +6,11 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from laminabench.analysis.metrics_table import better
 from laminabench.errors import UserError
+from laminabench.json_safe import Json
 from laminabench.regress.case_file import Case
 from laminabench.regress.causes import causes
 from laminabench.regress.facts import same_host
@@ -72,7 +73,7 @@ class Verdict:
     def moved(self) -> tuple[Change, ...]:
         return tuple(change for change in self.changes if change.moved)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Json]:
         """For --json."""
         return {
             "case": self.case,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from laminabench.present.numbers import number4, share
-from laminabench.report.chart import Chart, axis, label, rounded, series
+from laminabench.report.chart import Chart, PlotlyJson, axis, label, rounded, series
 from laminabench.report.shown import Shown
 
 # Other colours than those of systems (after Tol), three to one against white and against dark.
@@ -36,7 +35,7 @@ def time_charts(runs: Sequence[Shown]) -> list[Chart]:
 
 
 def _time_chart(runs: Sequence[Shown]) -> Chart:
-    traces: list[dict[str, Any]] = []
+    traces: list[PlotlyJson] = []
     for part, colour in PARTS.items():
         shares = [getattr(each.summary.time_shares, part) for each in runs]
         traces.append(key_of(part, colour))
@@ -101,7 +100,7 @@ def cost_charts(runs: Sequence[Shown]) -> list[Chart]:
     return found
 
 
-def key_of(part: str, colour: str) -> dict[str, Any]:
+def key_of(part: str, colour: str) -> PlotlyJson:
     """The entry of the legend that all bars of a part share, whichever Runs are shown."""
     return {
         "type": "bar", "name": part, "legendgroup": part, "x": [None], "y": [None],

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from laminabench.compare.doubts import doubts
+from laminabench.compare.comparability import differences
 from laminabench.report.shown import Shown
 from laminabench.runs.manifest import Manifest
 
 
 def caveats(runs: Sequence[Shown]) -> list[str]:
     """Sentences; none where the Runs differ in system and deployment only."""
-    found = list(doubts([each.recorded for each in runs]))
+    found = list(differences([each.recorded for each in runs]))
     costs = dict.fromkeys(_costs(each.manifest) for each in runs if not each.measured)
     if len(costs) > 1:
         found.append(f"the Runs were modelled with different cost coefficients ({'; '.join(costs)})")

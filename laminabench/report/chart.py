@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from laminabench.report.markup import Markup, tag
 from laminabench.traces.formats.wording import printable
 
+# What plotly takes: traces, layouts and parts of them, as its own reference defines.
+PlotlyJson = dict[str, Any]
 # More digits than a screen has pixels are only bytes.
 _DIGITS = 6
 # Characters that a legend has room for on a telephone.
@@ -28,8 +30,8 @@ class Chart:
     title: str
     alt: str  # what a person sees who cannot see it
     note: str  # below it: what is drawn, and how much was left out
-    traces: list[dict[str, Any]]
-    layout: dict[str, Any] = field(default_factory=dict)
+    traces: list[PlotlyJson]
+    layout: PlotlyJson = field(default_factory=dict)
     height_px: int = 300
 
     def html(self) -> Markup:
@@ -43,12 +45,12 @@ class Chart:
         names = sum(trace.get("showlegend", True) for trace in self.traces)
         return f"height:{self.height_px + _LEGEND_PX * names}px"
 
-    def figure(self) -> dict[str, Any]:
+    def figure(self) -> PlotlyJson:
         """As the script takes it."""
         return {"id": self.key, "data": self.traces, "layout": self.layout}
 
 
-def axis(title: str, **more: Any) -> dict[str, Any]:
+def axis(title: str, **more: Any) -> PlotlyJson:
     return {"title": {"text": title}, "automargin": True, "zeroline": False, **more}
 
 
@@ -63,7 +65,7 @@ def rounded(values: Iterable[float] | NDArray[Any]) -> list[float | None]:
     return [float(f"{value:.{_DIGITS}g}") if np.isfinite(value) else None for value in map(float, values)]
 
 
-def dotted_line(at: float, words: str, *, vertical: bool = True) -> dict[str, list[dict[str, Any]]]:
+def dotted_line(at: float, words: str, *, vertical: bool = True) -> dict[str, list[PlotlyJson]]:
     """A limit across the chart, with its name: parts of a layout."""
     along, across = ("x", "y") if vertical else ("y", "x")
     ends = {f"{along}0": at, f"{along}1": at, f"{across}0": 0, f"{across}1": 1}

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from laminabench.analysis.attainment import cdf, curve
 from laminabench.present.numbers import number4, share
-from laminabench.report.chart import Chart, axis, dotted_line, label, rounded, series
+from laminabench.report.chart import Chart, PlotlyJson, axis, dotted_line, label, rounded, series
 from laminabench.report.shown import Shown
 from laminabench.runs.summary import Attainment
 from laminabench.sim.spec import Float64
@@ -77,7 +76,7 @@ def _both(slo: Attainment) -> tuple[float | None, float | None]:
     return slo.token_attainment, slo.request_attainment
 
 
-def _step(each: Shown, name: str, x: Float64, y: Float64, unit: str) -> dict[str, Any]:
+def _step(each: Shown, name: str, x: Float64, y: Float64, unit: str) -> PlotlyJson:
     return {
         "type": "scatter",
         "mode": "lines",

@@ -7,7 +7,7 @@ from typing import Any
 
 from laminabench.analysis.over_time import MOST_SLICES, over_time
 from laminabench.present.numbers import number4
-from laminabench.report.chart import Chart, axis, dotted_line, label, rounded, series
+from laminabench.report.chart import Chart, PlotlyJson, axis, dotted_line, label, rounded, series
 from laminabench.report.service import Sliced, in_service
 from laminabench.report.shown import Shown
 from laminabench.runs.summary import FaultCost
@@ -47,8 +47,8 @@ def _service(runs: Sequence[Shown], column: str, key: str, title: str, unit: str
 
 def _tokens(runs: Sequence[Shown]) -> list[Chart]:
     slo_tbt_ms = runs[0].slo.tbt_ms
-    rates: list[dict[str, Any]] = []
-    gaps: list[dict[str, Any]] = []
+    rates: list[PlotlyJson] = []
+    gaps: list[PlotlyJson] = []
     for each in runs:
         found = over_time(each.run.outcome)
         middle_s = (found.edges_s[:-1] + found.edges_s[1:]) / 2
@@ -83,7 +83,7 @@ def _tokens(runs: Sequence[Shown]) -> list[Chart]:
     ]
 
 
-def _line(each: Shown, x: Any, y: Any, unit: str, name: str | None = None) -> dict[str, Any]:
+def _line(each: Shown, x: Any, y: Any, unit: str, name: str | None = None) -> PlotlyJson:
     return {
         "type": "scatter",
         "mode": "lines",
@@ -97,7 +97,7 @@ def _line(each: Shown, x: Any, y: Any, unit: str, name: str | None = None) -> di
     }
 
 
-def _band(each: Shown, found: Sliced) -> dict[str, Any]:
+def _band(each: Shown, found: Sliced) -> PlotlyJson:
     """From the least to the most: there and back."""
     return {
         "type": "scatter",
@@ -114,12 +114,12 @@ def _band(each: Shown, found: Sliced) -> dict[str, Any]:
     }
 
 
-def _faults(runs: Sequence[Shown]) -> dict[str, list[dict[str, Any]]]:
+def _faults(runs: Sequence[Shown]) -> dict[str, list[PlotlyJson]]:
     """Of live replays: from when each fault began until iterations went on."""
     return {"shapes": [_fault(each, fault) for each in runs for fault in each.summary.faults or ()]}
 
 
-def _fault(each: Shown, fault: FaultCost) -> dict[str, Any]:
+def _fault(each: Shown, fault: FaultCost) -> PlotlyJson:
     ends = {"x0": fault.began_s, "x1": fault.noticed_s + fault.recovery_s, "y0": 0, "y1": 1}
     return {
         "type": "rect", "yref": "paper", "layer": "below", "fillcolor": each.colour, "opacity": 0.25,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.report.breakdown import PARTS, key_of, wrapped
-from laminabench.report.chart import Chart, axis, rounded
+from laminabench.report.chart import Chart, PlotlyJson, axis, rounded
 from laminabench.report.shown import Shown
 from laminabench.sim.outcome import Columns
 from laminabench.sim.spec import Float64
@@ -36,7 +35,7 @@ def default_window_s(runs: Sequence[Shown]) -> tuple[float, float]:
 def timeline_chart(runs: Sequence[Shown], window_s: tuple[float, float]) -> Chart:
     """The iterations that run in the window, each divided into what its time was spent on."""
     start_s, end_s = window_s
-    traces: list[dict[str, Any]] = []
+    traces: list[PlotlyJson] = []
     lanes: list[str] = []
     cut, empty, unseen = [], [], []
     for each in runs:
@@ -93,7 +92,7 @@ def _inside(rows: Columns, start_s: float, end_s: float) -> tuple[Columns, int]:
     return {name: values[inside[:MOST_ITERATIONS]] for name, values in rows.items()}, len(inside)
 
 
-def _lane(each: Shown, lane: str, rows: Columns) -> Iterator[dict[str, Any]]:
+def _lane(each: Shown, lane: str, rows: Columns) -> Iterator[PlotlyJson]:
     """The parts of its iterations, and around each iteration a line: where one ends and the next begins."""
     told = [_told(rows, i) for i in range(len(rows["start_s"]))]
     for part, start_s, length_s in _pieces(rows):
@@ -145,7 +144,7 @@ def _pieces(rows: Columns) -> Iterator[tuple[str, Float64, Float64]]:
     yield _UNKNOWN, rows["start_s"], np.where(known, 0.0, lasts)
 
 
-def _marker(part: str) -> dict[str, Any]:
+def _marker(part: str) -> PlotlyJson:
     hatched = (
         {"pattern": {"shape": "/", "fillmode": "overlay", "fgcolor": "#ffffff", "size": 8}}
         if part == _UNKNOWN

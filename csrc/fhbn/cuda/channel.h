@@ -32,7 +32,7 @@ typedef struct {
   size_t bytes;
   int32_t side;        // lamina_cuda_channel_side
   int64_t timeout_ns;  // the longest that a kernel waits, more than 0
-  const char* peer;    // who is at the other end, for what check() says; copied
+  const char* peer;    // the other end's name, for check()'s sentences; copied
 } lamina_cuda_channel;
 
 // Device memory of any size and alignment, for one part of a message.

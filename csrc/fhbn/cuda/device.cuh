@@ -42,8 +42,8 @@ LAMINA_DEVICE std::uint64_t load_relaxed_sys(const std::uint64_t* shared) {
   return value;
 }
 
-// Whoever acquires the value sees all that this thread wrote before, and what it had seen of others' writes;
-// and all that this thread read before was read.
+// A thread that acquires the value sees all that this thread wrote before, and what it had seen of others'
+// writes; and all that this thread read before was read.
 LAMINA_DEVICE void store_release_sys(std::uint64_t* shared, std::uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(shared), "l"(value) : "memory");
 }

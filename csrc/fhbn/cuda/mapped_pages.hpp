@@ -10,7 +10,7 @@
 
 namespace lamina::fhbn::cuda {
 
-// Whole pages of the host's that a device can reach, with the pieces of memory that somebody else has put
+// Whole pages of the host's that a device can reach, with the pieces of memory that other code has put
 // there.
 class MappedPages {
 public:

@@ -34,7 +34,7 @@ typedef struct {
   int32_t registers_are_io;  // 1: the page is a device's, 0: it is memory that a softnic looks at
 } lamina_cuda_nic_queues;
 
-// How far the queues are, as who posts keeps account of it (rdma::SendState).
+// How far the queues are, as the posting side keeps account of it (rdma::SendState).
 typedef struct {
   uint32_t next;
   uint32_t rung;
@@ -55,7 +55,7 @@ typedef struct {
   uint64_t remote_address;  // where the peer's ring or mirror begins, as its NIC knows it
   int32_t side;             // lamina_cuda_channel_side
   int64_t timeout_ns;       // the longest that a kernel waits for the NIC, more than 0
-  const char* peer;         // who is at the other end, for what check() says; copied
+  const char* peer;         // the other end's name, for check()'s sentences; copied
 } lamina_cuda_nic;
 
 // What a device leaves to the host.

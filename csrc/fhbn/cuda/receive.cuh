@@ -106,7 +106,7 @@ LAMINA_DEVICE void return_slot(const End& end) {
 }
 
 // Copies the latest message's parts. All blocks find the same of what does not fit; the last one tells it,
-// when nobody looks at the cursor any more.
+// when no thread looks at the cursor any more.
 LAMINA_KERNEL(kCopyThreads) fetch(const FetchArgs args) {
   const End& end = args.end;
   const Cursor& cursor = *end.cursor;

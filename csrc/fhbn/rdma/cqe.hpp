@@ -44,7 +44,7 @@ LAMINA_HD constexpr CompletionKind kind_of(std::uint8_t kind_owner) {
   return static_cast<CompletionKind>(kind_owner >> 4);
 }
 
-// The NIC turns the owner's bit over each time it comes around, so that nobody need clear an entry. `taken`:
+// The NIC turns the owner's bit over each time it comes around, so that no entry has to be cleared. `taken`:
 // how many the reader has taken so far; `entries` is a power of two.
 LAMINA_HD constexpr bool is_ours(std::uint8_t kind_owner, std::uint32_t taken, std::uint32_t entries) {
   return kind_of(kind_owner) != CompletionKind::kInvalid &&

@@ -10,13 +10,13 @@
 // What the two ends of a channel over a NIC have in common.
 namespace lamina::fhbn::rdma {
 
-// A NIC writes a line and wakes nobody: who waits for it has to look.
+// A NIC writes a line and wakes no thread: a waiter has to look.
 inline constexpr std::uint32_t kUnheard = 1;
 // How long a closed end waits until its peer's NIC has been told.
 inline constexpr Duration kGoodbye = std::chrono::seconds(1);
 
 // A NIC tells only of what it was asked to do, and of a queue pair that has failed, here or at the peer, no
-// more than that. So who waits asks for something now and then: that its line be written once more. Not where
+// more than that. So a waiter asks for something now and then: that its line be written once more. Not where
 // that would have to wait for room: then the NIC has enough to tell of.
 class Reminder {
 public:

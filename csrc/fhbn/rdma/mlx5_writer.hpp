@@ -25,7 +25,7 @@ struct QueuePair {
 // softnic.
 class Mlx5Writer final : public Writer {
 public:
-  // `peer`: who is at the other end, for what an error says. `patience`: how long the NIC may take for what
+  // `peer`: the other end's name, for errors. `patience`: how long the NIC may take for what
   // has to be done before there is room in the queue.
   Mlx5Writer(QueuePair pair, const LocalMemory& local, const RemoteMemory& remote, std::string peer,
              Duration patience = std::chrono::seconds(10));
@@ -37,7 +37,8 @@ public:
   void check() override;
   void drain(Duration timeout) override;
 
-  // For who posts to the same queue in its place: where it is, what requests say, and how far it is.
+  // For a device that posts to the same queue in its place: where it is, what requests say, and how far it
+  // is.
   const QueuePair& queues() const { return pair_; }
   const LocalMemory& local() const { return local_; }
   const RemoteMemory& remote() const { return remote_; }

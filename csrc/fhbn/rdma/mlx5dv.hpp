@@ -22,7 +22,7 @@ const Mlx5dv& mlx5dv();
 void require_mlx5(const VerbsDevice& device);
 
 // The queues behind a connection that libibverbs has made on an mlx5 NIC, for requests of our own. From now
-// on nobody else posts to it or polls it; its registers are nobody else's either, since every end opens the
+// on nothing else posts to it or polls it; its registers are not shared either, since every end opens the
 // device for itself. ChannelError if it is another NIC's, or laid out as we do not know it. Not verified on
 // hardware.
 QueuePair queues_of(std::shared_ptr<VerbsConnection> connection);

@@ -38,7 +38,7 @@ struct HostOrder {
 #elif defined(__aarch64__)
     asm volatile("dsb st" ::: "memory");
 #else
-    __sync_synchronize();  // enough for a softnic; nobody has looked at what a NIC would need
+    __sync_synchronize();  // enough for a softnic; what a NIC would need was not examined
 #endif
   }
 };

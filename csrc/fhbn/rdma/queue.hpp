@@ -17,7 +17,7 @@
 #define LAMINA_HD_OF_ORDER template <typename Order>
 #endif
 
-// A send queue as an mlx5 NIC and whoever posts share it. None of it owns anything or knows who made it (a
+// A send queue as an mlx5 NIC and the posting side share it. None of it owns anything or knows its maker (a
 // driver or a softnic), and all of it can be among a kernel's arguments.
 //
 // The NIC is told in three steps, each to be seen after the one before: the request in the queue, the number
@@ -45,7 +45,7 @@ struct CompletionQueue {
 };
 
 // The doorbell record counts blocks in 16 bits, and a full queue must not look like an empty one. In a queue
-// of fewer than 8 a request of four might wait for completions that nobody has asked for: see moderated().
+// of fewer than 8 a request of four might wait for completions that no request asks for: see moderated().
 inline constexpr std::uint32_t kLeastQueueBlocks = 8;
 inline constexpr std::uint32_t kMostQueueBlocks = 32768;
 
@@ -58,7 +58,7 @@ LAMINA_HD constexpr bool is_sound(const SendQueue& send, const CompletionQueue& 
   return is_sound(send.blocks) && is_power_of_two(completions.count) && completions.count >= send.blocks;
 }
 
-// How far a queue is; for who posts. Numbers of blocks go on beyond the queue's end.
+// How far a queue is, for the posting side. Numbers of blocks go on beyond the queue's end.
 struct SendState {
   std::uint32_t next = 0;    // the first block not yet written
   std::uint32_t rung = 0;    // the first one that the NIC has not been told of

@@ -30,7 +30,7 @@ public:
   }
 
 protected:
-  // The sentence for whoever uses it too early.
+  // The error's sentence where it is used too early.
   virtual std::string unconnected() const = 0;
 
   std::optional<Mlx5Writer> writer_;

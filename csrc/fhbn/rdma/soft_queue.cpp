@@ -14,7 +14,7 @@ namespace {
 // In a register: nothing was written here since the last look. No request begins so, as each has a segment.
 constexpr std::uint64_t kQuiet = 0;
 // How often a register is looked at until all of a request is in it (on a bus it would come as one), and from
-// when on whoever writes it is given the processor.
+// when a writer of it is given the processor.
 constexpr int kLooks = 32;
 constexpr int kLooksAtOnce = 8;
 constexpr std::size_t kCacheLine = 64;
@@ -36,7 +36,7 @@ std::uint16_t block_of(const ControlSegment& control) {
 
 std::uint32_t segments_of(const ControlSegment& control) { return big_endian(control.queue_segments) & 0xff; }
 
-// Bytes within one cache line arrive at once, in address order at least: who waits for a line relies on it.
+// Bytes within one cache line arrive at once, in address order at least: a waiter for a line relies on it.
 bool is_line(const std::byte* to, std::size_t bytes) {
   const auto address = reinterpret_cast<std::uintptr_t>(to);
   return bytes > 0 && address % sizeof(std::uint64_t) == 0 && bytes % sizeof(std::uint64_t) == 0 &&
@@ -189,7 +189,7 @@ Syndrome SoftQueue::begin_write() {
   const bool allowed = big_endian(remote.key) == peer_.known_as.key && offset <= peer_.known_as.bytes &&
                        bytes <= peer_.known_as.bytes - offset;
   if (!allowed) {
-    // Who refuses fails as well, and hears of it by what it asks its own NIC to do next.
+    // The refusing side fails as well, and notices with the next request to its own NIC.
     store_release(*peer_.failed, std::uint32_t{1});
     return Syndrome::kRemoteAccess;
   }
@@ -280,7 +280,7 @@ void SoftQueue::complete() {
   CompletionEntry written = owed_.front();
   owed_.pop_front();
   const auto owner = static_cast<std::uint8_t>((completed_ & completions_.count) != 0 ? 1 : 0);
-  // All but the owner first. Whoever waits reads that byte meanwhile.
+  // All but the owner first: a waiter reads that byte meanwhile.
   std::memcpy(&entry, &written, offsetof(CompletionEntry, kind_owner));
   store_release(entry.kind_owner, static_cast<std::uint8_t>(written.kind_owner | owner));
   ++completed_;

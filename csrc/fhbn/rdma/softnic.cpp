@@ -30,7 +30,8 @@ SoftNic::SoftNic(const SoftHabits& habits) : habits_(habits) {
 
 SoftNic::~SoftNic() {
   if (!owner_.is_here()) {
-    // The thread is not in a fork, so that nobody can wait for it: this handle of it must not come to an end.
+    // The thread is not in a fork, so that it cannot be waited for: this handle of it must not come to an
+    // end.
     new std::thread(std::move(thread_));
     return;
   }
@@ -38,7 +39,7 @@ SoftNic::~SoftNic() {
   thread_.join();
 }
 
-// In a fork nobody would give it back: the thread may have had it at that moment.
+// In a fork it would never be given back: the thread may have had it at that moment.
 std::unique_lock<std::mutex> SoftNic::lock() const {
   if (!owner_.is_here()) throw ChannelError(std::string("this softnic") + kNotOurs);
   ++others_;

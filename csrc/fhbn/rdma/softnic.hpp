@@ -51,7 +51,7 @@ private:
   bool work_on_all();
   const std::byte* find(std::uint32_t key, std::uint64_t address, std::uint64_t bytes) const;
   std::shared_ptr<SoftQueue> queue(std::uint32_t qpn) const;
-  // The thread gives the others a chance: who wants the lock says so.
+  // The thread lets others have the lock: they say that they want it.
   std::unique_lock<std::mutex> lock() const;
 
   SoftHabits habits_;

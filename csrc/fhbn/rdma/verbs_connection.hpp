@@ -39,7 +39,7 @@ struct Depth {
 };
 
 // A queue pair of libibverbs in reliable connection with another one, and the memory that the two write to.
-// Who posts to it is another matter.
+// What posts to it is another matter.
 class VerbsConnection {
 public:
   // Registers the ring or its mirror. Of it the peer may write to the first `offered_bytes`, and no further.

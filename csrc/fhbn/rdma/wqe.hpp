@@ -6,7 +6,7 @@
 #include "cuda/host_device.hpp"
 
 // The requests that an mlx5 NIC reads from a send queue, byte for byte. A request is a row of segments of 16
-// bytes each, in blocks of 64 bytes; whoever posts is the host or a GPU, from this one source. Numbers in it
+// bytes each, in blocks of 64 bytes; the host or a GPU makes them, from this one source. Numbers in it
 // are big-endian, so members hold them turned around.
 //
 // The bytes are compared with those of rdma-core in tests/lamina/fhbn/test_wqe.py.

@@ -7,7 +7,7 @@
 #include "fhbn/wait.hpp"
 #include "fhbn/wire.hpp"
 
-// All that an end of a channel asks of a NIC, whoever makes the work requests.
+// All that an end of a channel asks of a NIC, whatever makes the work requests.
 namespace lamina::fhbn::rdma {
 
 enum class NicFault {

@@ -88,29 +88,26 @@ class ClusterCore:
         facts, self.layout = self.facts, layout
         if layout.prefill_workers and options.decode_only:
             raise EngineError(
-                "layout-prefill-without-prompts",
-                "a decode-only engine has no prompts to compute: leave prefill_workers out",
+                "layout-prefill-without-prompts", "prefill_workers: decode-only engines have no prompts"
             )
         self.schedule = layout.schedule(facts.layers + 1)
         if self.schedule.stages > facts.layers:
             raise EngineError(
                 "layout-too-many-stages",
-                f"the model has {facts.layers} layers, too few for {self.schedule.stages} stages",
+                f"{facts.layers} layers are too few for {self.schedule.stages} stages",
             )
         self._partition = layout.dealt(facts.heads, facts.kv_heads)
         self.batches, self.pools = self.schedule.batches, self._partition.pools
         if max_sequences < self.batches:
             raise EngineError(
-                "engine-max-sequences-too-few",
-                f"{max_sequences} sequences do not fill {self.batches} batches: allow more",
+                "engine-max-sequences-too-few", f"max_sequences is below the {self.batches} batches"
             )
         shape = ArenaShape(facts.layers, facts.kv_heads, facts.head_dim, getattr(torch, facts.dtype))
         tokens = arena_tokens(shape, options, max_sequences * facts.max_positions)
         self.pool_tokens = tokens // self.pools
         if self.pool_tokens < 1:
             raise EngineError(
-                "engine-kv-too-small",
-                f"{tokens} KV tokens do not divide into {self.pools} attention workers: give more",
+                "engine-kv-too-small", f"{tokens} KV tokens are too few for {self.pools} attention workers"
             )
         self._require_memory(shape)
         self.workers = layout.names
@@ -214,8 +211,7 @@ class ClusterCore:
         self._recovery_attempts += 1
         if self._recovery_attempts > MAX_RECOVERY_ATTEMPTS:
             raise EngineError(
-                "engine-recovery-failed",
-                f"{lost}; {MAX_RECOVERY_ATTEMPTS} attempts to go on have failed before: giving up",
+                "engine-recovery-failed", f"{lost}; {MAX_RECOVERY_ATTEMPTS} attempts to go on failed before"
             )
         cycle = max(self._cycles) + 1
         flying = [batch for batch, size in enumerate(self._sizes) if size]

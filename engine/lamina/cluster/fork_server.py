@@ -17,22 +17,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
-from lamina.cluster import framing, worker
+from lamina.cluster import framing, messages, worker
 from lamina.cluster.config import ModelSource, Weights, WorkerConfig
-from lamina.cluster.messages import (
-    Answer,
-    AnyMessage,
-    AskEnds,
-    Convert,
-    Done,
-    Ends,
-    Kill,
-    Load,
-    Refused,
-    Start,
-    Started,
-    unexpected,
-)
 from lamina.cluster.models import Models, without_scipy
 from lamina.pipeline.facts import ModelFacts
 
@@ -51,7 +37,7 @@ class ForkServer:
         self._ended: dict[int, int] = {}
         self.alive: set[int] = set()
 
-    def answer(self, message: AnyMessage) -> Answer:
+    def answer(self, message: messages.AnyMessage) -> messages.Answer:
         """What is asked for, or why not. Whatever goes wrong with one engine's model leaves others alone."""
         try:
             return self._answer(message)
@@ -59,24 +45,24 @@ class ForkServer:
             code = getattr(error, "code", "machine-refused")
             name = type(error).__name__
             expected = isinstance(error, ValueError | OSError)
-            return Refused(code, (str(error) or name) if expected else f"{name}: {error}")
+            return messages.Refused(code, (str(error) or name) if expected else f"{name}: {error}")
 
-    def _answer(self, message: AnyMessage) -> Answer:
+    def _answer(self, message: messages.AnyMessage) -> messages.Answer:
         match message:
-            case Convert(model):
+            case messages.Convert(model):
                 return ModelFacts.of(self._models.conversion(model))
-            case Load(model):
+            case messages.Load(model):
                 self._models.weights(model)
-                return Done()
-            case Start(model, configs):
-                return Started([self._fork(config, model) for config in configs])
-            case Kill(pids):
+                return messages.Done()
+            case messages.Start(model, configs):
+                return messages.Started([self._fork(config, model) for config in configs])
+            case messages.Kill(pids):
                 self.reap(kill=pids)
-                return Done()
-            case AskEnds(pids):
+                return messages.Done()
+            case messages.AskEnds(pids):
                 self.reap()
-                return Ends({pid: self._ended[pid] for pid in pids if pid in self._ended})
-        raise unexpected(message, "the front end")
+                return messages.Ends({pid: self._ended[pid] for pid in pids if pid in self._ended})
+        raise messages.unexpected(message, "the front end")
 
     def _fork(self, config: WorkerConfig, model: ModelSource) -> int:
         conversion, weights = self._models.conversion(model), self._models.weights(model)

@@ -7,22 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lamina.cluster import framing
+from lamina.cluster import framing, messages
 from lamina.cluster.config import WorkerConfig
 from lamina.cluster.heartbeat import Heartbeat
-from lamina.cluster.messages import (
-    ArenaState,
-    CheckArena,
-    Compute,
-    End,
-    Forget,
-    FromWorker,
-    Peers,
-    Plan,
-    Regroup,
-    SendRecords,
-    unexpected,
-)
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import PeerLostError
@@ -44,16 +31,17 @@ class RegroupError(Exception):
 class FrontEnd:
     """Keeps what has been received until the worker asks for it."""
 
-    def __init__(self, control: Control, recorder: Recorder, call: Regroup) -> None:
+    def __init__(self, control: Control, recorder: Recorder, call: messages.Regroup) -> None:
         self._control = control
         self._recorder = recorder
-        self._plans: dict[tuple[int, int], Plan] = {}
-        self._jobs: deque[Compute | Forget] = deque()  # of prefill workers
+        self._plans: dict[tuple[int, int], messages.Plan] = {}
+        self._jobs: deque[messages.Compute | messages.Forget] = deque()  # of prefill workers
         self._peers: dict[str, str] | None = None
         self.call = call  # the meeting that is on, or was last
-        self.check: Callable[[], ArenaState] = lambda: ArenaState(0)  # an attention worker's own
+        # An attention worker's own.
+        self.check: Callable[[], messages.ArenaState] = lambda: messages.ArenaState(0)
 
-    def plan(self, batch: int, cycle: int) -> Plan:
+    def plan(self, batch: int, cycle: int) -> messages.Plan:
         """Wait for it; other plans that come first are kept."""
         while (batch, cycle) not in self._plans:
             self._receive()
@@ -65,7 +53,7 @@ class FrontEnd:
             self.look(timeout_s)
         return (batch, cycle) in self._plans
 
-    def job(self, *, wait: bool) -> Compute | Forget | None:
+    def job(self, *, wait: bool) -> messages.Compute | messages.Forget | None:
         """What a prefill worker is asked next; without waiting None if there is nothing."""
         if not wait:
             self.look()
@@ -98,7 +86,7 @@ class FrontEnd:
             self._receive()
             timeout_s = 0.0
 
-    def left_over(self) -> list[Plan]:
+    def left_over(self) -> list[messages.Plan]:
         """Plans that have come and were not begun, in the order in which they were made."""
         plans, self._plans = sorted(self._plans.values(), key=lambda plan: plan.cycle), {}
         return plans
@@ -109,28 +97,28 @@ class FrontEnd:
         except PeerLostError as error:
             raise EndedError from error
         match message:
-            case Plan(batch, cycle):
+            case messages.Plan(batch, cycle):
                 self._plans[batch, cycle] = message
-            case Compute() | Forget():
+            case messages.Compute() | messages.Forget():
                 self._jobs.append(message)
-            case Peers(addresses):
+            case messages.Peers(addresses):
                 self._peers = addresses
-            case Regroup():
+            case messages.Regroup():
                 self._peers = None
                 self._jobs.clear()
                 self.call = message
                 raise RegroupError
-            case SendRecords():
+            case messages.SendRecords():
                 for part in self._recorder.messages():
                     self.send(part)
-            case CheckArena():
+            case messages.CheckArena():
                 self.send(self.check())
-            case End():
+            case messages.End():
                 raise EndedError
             case _:
-                raise unexpected(message, "the front end")
+                raise messages.unexpected(message, "the front end")
 
-    def send(self, message: FromWorker) -> None:
+    def send(self, message: messages.FromWorker) -> None:
         """To the front end."""
         framing.send(self._control, message, Deadline(MEETING_S))
 

@@ -67,8 +67,7 @@ class Layout:
         if stages > 1:
             if batches not in (None, stages) or pipelining not in (None, "fixed"):
                 raise EngineError(
-                    "layout-stages-batches",
-                    f"{stages} pipeline stages take {stages} batches, fixed: leave both out",
+                    "layout-stages-batches", f"{stages} pipeline stages take {stages} batches, fixed"
                 )
             batches, pipelining = stages, "fixed"
         if batches is None:
@@ -78,8 +77,7 @@ class Layout:
         pipelining = pipelining or ("serial" if batches == 1 else "rotational")
         if pipelining == "serial" and batches != 1:
             raise EngineError(
-                "layout-serial-batches",
-                f"serial execution has one batch, not {batches}: choose rotational or fixed pipelining",
+                "layout-serial-batches", f"serial has one batch, not {batches}: choose rotational or fixed"
             )
         object.__setattr__(self, "batches", batches)
         object.__setattr__(self, "pipelining", pipelining)

@@ -15,31 +15,17 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, TypeAlias, TypeVar
 
 from lamina import host_memory
-from lamina.cluster import framing
+from lamina.cluster import framing, messages
 from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.cluster.layout import Layout
 from lamina.cluster.lost import WorkplaceLostError, last_sentence
-from lamina.cluster.messages import (
-    Answer,
-    AnyMessage,
-    AskEnds,
-    Convert,
-    Done,
-    Ends,
-    Kill,
-    Load,
-    Refused,
-    Start,
-    Started,
-    unexpected,
-)
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.options import EngineError
 
 if TYPE_CHECKING:
     from lamina.cluster.ray.machine import RayMachine
 
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=messages.Answer)
 # Where workers run: here, or in a Ray cluster. They have handles, numbers that mean something to it alone.
 Workplace: TypeAlias = "Machine | RayMachine"
 
@@ -77,25 +63,25 @@ class Machine:
 
     def convert(self, model: ModelSource) -> ModelFacts:
         """Cut the model at its attention operators; what is to be known of it."""
-        return self._ask(Convert(model), ModelFacts)
+        return self._ask(messages.Convert(model), ModelFacts)
 
     def load(self, model: ModelSource) -> None:
         """Its weights, for workers to come."""
-        self._ask(Load(model), Done)
+        self._ask(messages.Load(model), messages.Done)
 
     def start(self, model: ModelSource, configs: Sequence[WorkerConfig]) -> list[int]:
         """Workers; their process numbers."""
-        return self._ask(Start(model, list(configs)), Started).pids
+        return self._ask(messages.Start(model, list(configs)), messages.Started).pids
 
     def kill(self, pids: Sequence[int]) -> None:
         """End these workers now, and wait until they are gone."""
         if self._process is not None:
             with contextlib.suppress(EngineError):
-                self._ask(Kill(list(pids)), Done)
+                self._ask(messages.Kill(list(pids)), messages.Done)
 
     def ends(self, pids: Sequence[int]) -> dict[int, int]:
         """How those of them that have ended did: as subprocess counts, below 0 is the signal that did it."""
-        return self._ask(AskEnds(list(pids)), Ends).statuses
+        return self._ask(messages.AskEnds(list(pids)), messages.Ends).statuses
 
     def strike(self, pid: int, how: str) -> None:
         """Do a worker harm, to see what comes of it: "kill" it, or "stop" it, so that it hangs."""
@@ -117,7 +103,7 @@ class Machine:
         if self._finish:
             self._finish()
 
-    def _ask(self, message: AnyMessage, kind: type[A]) -> A:
+    def _ask(self, message: messages.AnyMessage, kind: type[A]) -> A:
         with self._asking:
             process = self._running()
             assert process.stdin
@@ -133,10 +119,10 @@ class Machine:
                 if isinstance(error, OSError):
                     raise self._lost(process) from error
                 raise
-        if isinstance(answer, Refused):
+        if isinstance(answer, messages.Refused):
             raise EngineError(answer.code, answer.why)
         if not isinstance(answer, kind):
-            raise unexpected(answer, "the fork server")
+            raise messages.unexpected(answer, "the fork server")
         return answer
 
     def _running(self) -> subprocess.Popen[bytes]:

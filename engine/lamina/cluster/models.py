@@ -24,14 +24,10 @@ if TYPE_CHECKING:
 def source_of(model: Any, options: CoreOptions) -> ModelSource:
     """The model that an engine was given, as workers can load or inherit it where they are."""
     if options.place.type != "cpu":
-        raise EngineError(
-            "layout-device-unsupported",
-            "workers run on CPUs only: leave device out, or leave layout out",
-        )
+        raise EngineError("layout-device-unsupported", "workers run on CPUs only: leave device or layout out")
     if options.overcommit:
         raise EngineError(
-            "layout-overcommit-unsupported",
-            "overcommit is for an engine in one process: leave it out, or leave layout out",
+            "layout-overcommit-unsupported", "workers do not overcommit: leave it or layout out"
         )
     source: str | dict[str, Any]
     if isinstance(model, str | os.PathLike):
@@ -45,8 +41,7 @@ def source_of(model: Any, options: CoreOptions) -> ModelSource:
         source = json.loads(json.dumps(model.to_dict(), default=str))
     else:
         raise EngineError(
-            "layout-model-object",
-            "workers load the model themselves: give its folder or its config, not a model object",
+            "layout-model-object", "workers load the model: give its folder or config, not an object"
         )
     dtype = str(options.dtype).removeprefix("torch.") if options.dtype else None
     return ModelSource(source, dtype, options.rope, options.load_format)

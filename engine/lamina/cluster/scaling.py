@@ -36,8 +36,7 @@ class Scaled:
             share_bytes //= layout.attention_workers
         if tokens < 1:
             raise EngineError(
-                "engine-kv-too-small",
-                f"{attention_workers} attention workers have no room for a token: keep more",
+                "engine-kv-too-small", f"{attention_workers} attention workers have no room: keep more"
             )
         free_bytes = machine.free_bytes()
         if more * share_bytes > free_bytes:

@@ -11,24 +11,11 @@ from dataclasses import replace
 from selectors import EVENT_READ, BaseSelector, DefaultSelector
 from typing import TypeVar
 
-from lamina.cluster import framing
+from lamina.cluster import framing, messages
 from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.cluster.heartbeat import HEARTBEAT, HeartbeatMonitor
 from lamina.cluster.lost import LostError, WorkplaceLostError, last_sentence
 from lamina.cluster.machine import Workplace
-from lamina.cluster.messages import (
-    AnyMessage,
-    End,
-    Failed,
-    FromWorker,
-    Listening,
-    Lost,
-    MessageError,
-    Peers,
-    Ready,
-    Regroup,
-    unexpected,
-)
 from lamina.fhbn import ChannelError, ChannelTimeoutError, Link, Listener
 from lamina.fhbn.deadline import Deadline
 from lamina.pipeline import EngineError
@@ -46,8 +33,8 @@ LOOK_S = 0.1
 GREETING_S = 5.0
 
 
-M = TypeVar("M", bound=FromWorker)
-E = TypeVar("E", Listening, Ready)
+M = TypeVar("M", bound=messages.FromWorker)
+E = TypeVar("E", messages.Listening, messages.Ready)
 
 
 class WorkerPool:
@@ -68,7 +55,7 @@ class WorkerPool:
         self._links: dict[int, Link] = {}
         self._monitor = HeartbeatMonitor(timeout_s)
         self._waiting = DefaultSelector()
-        self._received: list[deque[FromWorker]] = [deque() for _ in configs]
+        self._received: list[deque[messages.FromWorker]] = [deque() for _ in configs]
         self._epoch = 0
         self._replaced: set[int] = set()
         # It has no reference to this object, and does not wait: it may run at any moment.
@@ -89,7 +76,7 @@ class WorkerPool:
         self._epoch += 1
         self._dismiss(lost)
         # All have the same partition.
-        message = Regroup(self._epoch, cycle, frozenset(flying), self._configs[0].partition)
+        message = messages.Regroup(self._epoch, cycle, frozenset(flying), self._configs[0].partition)
         silent = set()
         for number in self._links:
             try:
@@ -150,11 +137,11 @@ class WorkerPool:
         numbers = range(len(self.names))
         addresses = {}
         for number in numbers:
-            addresses[self.names[number]] = self._receive_now(number, Listening, deadline).address
+            addresses[self.names[number]] = self._receive_now(number, messages.Listening, deadline).address
             self._received[number].clear()  # of earlier meetings
         for number in numbers:
-            self.send(number, Peers(addresses), deadline)
-        ready = [self._receive_now(number, Ready, deadline) for number in numbers]
+            self.send(number, messages.Peers(addresses), deadline)
+        ready = [self._receive_now(number, messages.Ready, deadline) for number in numbers]
         self.network = ready[0].network
 
     def _receive_now(self, number: int, kind: type[E], deadline: Deadline) -> E:
@@ -197,7 +184,7 @@ class WorkerPool:
                         {number}, "worker-start-failed", f"{self.names[number]} did not start: {why}"
                     ) from error
 
-    def send(self, number: int, message: AnyMessage, deadline: Deadline) -> None:
+    def send(self, number: int, message: messages.AnyMessage, deadline: Deadline) -> None:
         """To one of them."""
         self._require_open()
         if number not in self._links:
@@ -260,19 +247,19 @@ class WorkerPool:
         if not self._hang_up.alive:
             raise EngineError("engine-closed", "the engine was closed: make a new one")
 
-    def _receive(self, number: int, deadline: Deadline) -> FromWorker:
+    def _receive(self, number: int, deadline: Deadline) -> messages.FromWorker:
         name = self.names[number]
         try:
             message = framing.receive(self._links[number].control, deadline)
         except ChannelError as error:
             raise self._failure(number, str(error)) from error
-        except MessageError as error:  # a worker that sends nonsense is not one to go on with
+        except messages.MessageError as error:  # a worker that sends nonsense is not one to go on with
             raise LostError({number}, "worker-message-invalid", str(error)) from error
-        if not isinstance(message, FromWorker):
-            raise LostError({number}, "worker-message-invalid", str(unexpected(message, name)))
-        if isinstance(message, Lost) and message.epoch == self._epoch:  # another worker is at fault
+        if not isinstance(message, messages.FromWorker):
+            raise LostError({number}, "worker-message-invalid", str(messages.unexpected(message, name)))
+        if isinstance(message, messages.Lost) and message.epoch == self._epoch:  # another worker is at fault
             raise self._failure(number, message.why, complains=True)
-        if isinstance(message, Failed):
+        if isinstance(message, messages.Failed):
             raise LostError({number}, "worker-failed", f"{name} cannot go on: {message.why}")
         return message
 
@@ -294,11 +281,11 @@ class WorkerPool:
                 link = self._links[other]
                 try:
                     message = framing.receive(link.control, deadline)
-                except (ChannelError, MessageError):
+                except (ChannelError, messages.MessageError):
                     self._forget(link)
                     lost.add(other)
                     continue
-                if isinstance(message, Failed):
+                if isinstance(message, messages.Failed):
                     cause = f"{self.names[other]} cannot go on: {message.why}"
                     return LostError(lost | {other}, "worker-failed", cause)
             if hanging := self._hanging(lost):
@@ -324,7 +311,7 @@ class WorkerPool:
         """End the workers. None is left when this returns."""
         for link in self._links.values():
             with contextlib.suppress(ChannelError):
-                framing.send(link.control, End(), Deadline(END_S))
+                framing.send(link.control, messages.End(), Deadline(END_S))
         deadline = Deadline(END_S)
         for link in self._links.values():
             # It hangs up when it has ended; messages before that are dropped.

@@ -1,4 +1,4 @@
-"""What every engine's channels are to those who use them."""
+"""The ends of channels and their messages, as protocols that every engine fulfils."""
 
 from __future__ import annotations
 

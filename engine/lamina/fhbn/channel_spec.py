@@ -5,10 +5,9 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 
-from lamina.fhbn.control import WireMessage, field
+from lamina.fhbn.control import WireMessage, field, sound_name
 from lamina.fhbn.deadline import seconds
 from lamina.fhbn.errors import HandshakeError
-from lamina.fhbn.names import sound_name
 
 MOST_SLOTS = 1 << 16
 _SHARED: dict[str, type] = {"name": str, "message_bytes": int, "slots": int, "epoch": int, "first_seqno": int}

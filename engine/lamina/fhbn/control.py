@@ -20,6 +20,7 @@ from lamina.fhbn.errors import ChannelTimeoutError, HandshakeError, PeerLostErro
 
 LEAST_SECRET_BYTES = 16
 MOST_MESSAGE_BYTES = 16 << 20
+_MAX_NAME = 200
 _PATIENCE_S = 0.1
 _MAGIC = b"lamina control 1"
 _NONCE_BYTES = 32
@@ -55,8 +56,15 @@ def require_secret(secret: bytes) -> bytes:
     return secret
 
 
+def sound_name(name: str, of: str = "a process") -> str:
+    """A name that an error can carry; ValueError if it is none."""
+    if not 0 < len(name) <= _MAX_NAME or not name.isprintable():
+        raise ValueError(f"{of}'s name has 1 to {_MAX_NAME} printable characters, not {name[:40]!r}")
+    return name
+
+
 def greeting() -> bytes:
-    """What each end says first: who speaks, and a number that nobody has used before."""
+    """What each end sends first: the protocol's name, and a random number that is used once."""
     return _MAGIC + secrets.token_bytes(_NONCE_BYTES)
 
 
@@ -103,7 +111,7 @@ class Control:
         keys = [hmac.digest(secret, side + session, "sha256") for side in (b"listener", b"connector")]
         self._own, self._others = keys if listening else keys[::-1]
         self._sent = self._received = 0
-        # The connector first: a listener shows nothing to one who cannot.
+        # The connector first: a listener shows nothing to a process without the secret.
         if listening:
             self._hear_proof(deadline)
         self._write(hmac.digest(self._own, b"proof", "sha256"), deadline)
@@ -138,7 +146,7 @@ class Control:
         self._sent += 1
 
     def hear(self, deadline: Deadline) -> WireMessage:
-        """Receive a message. Who sent it is certain; whether its fields make sense is the caller's to check.
+        """Receive a message. Its sender is certain; whether its fields make sense is the caller's to check.
 
         A message that is not whole in time stays, and can be heard later. What the peer refuses is raised.
         """

@@ -1,8 +1,8 @@
 """An engine to compare with, which also reaches other machines: gloo, over TCP, through torch.distributed.
 
 The two processes meet over the authenticated connection, and gloo listens on the loopback address where both
-are on one machine. **Its own connection is neither authenticated nor encrypted**: whoever can reach that port
-can write to it. Use it where you trust the network, and everybody on the machine.
+are on one machine. **Its own connection is neither authenticated nor encrypted**: any process that reaches
+that port can write to it. Use it where you trust the network, and everybody on the machine.
 
 Unlike in shared memory, a call that timed out or was interrupted has broken its channel, a signal is heard of
 when a wait is over, and the sender's `consumed` is what it can conclude: it may be late, by as many messages

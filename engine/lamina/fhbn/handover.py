@@ -1,6 +1,6 @@
 """How two processes of one user hand each other open files: over a local socket that exists for that moment.
 
-It has a random name in no file system, and whoever connects has to show a token that was sent over the
+It has a random name in no file system, and a process that connects has to show a token that was sent over the
 authenticated connection.
 """
 
@@ -65,7 +65,7 @@ def visit(control: Control, deadline: Deadline) -> Iterator[socket.socket]:
         try:
             connection.connect(name)
             connection.send(token)
-        except ConnectionError:  # nobody is there any more
+        except ConnectionError:  # the peer is gone
             _raise_its_end(control, deadline)
         except OSError as error:
             raise _not_taken(error, control) from error
@@ -92,7 +92,7 @@ def taken(connection: socket.socket, control: Control, deadline: Deadline) -> It
     connection.settimeout(deadline.wait_s)
     try:
         words, descriptors, _, _ = socket.recv_fds(connection, _MOST_SAID_BYTES, 1)
-    except ConnectionError:  # nobody is there any more: why not is heard below
+    except ConnectionError:  # the peer is gone; the reason is read below
         words, descriptors = b"", []
     except OSError as error:
         raise _not_taken(error, control) from error
@@ -115,7 +115,7 @@ def _not_taken(error: OSError, control: Control) -> Exception:
 def _visitors(
     listening: socket.socket, control: Control, deadline: Deadline
 ) -> Generator[socket.socket, None, None]:
-    """Those of our own user that come and say something. Nobody is waited for who has come and is silent."""
+    """Connections of our own user that have sent something. A silent one holds up no other."""
     with contextlib.ExitStack() as opened, DefaultSelector() as waiting:
         waiting.register(control, EVENT_READ)
         waiting.register(listening, EVENT_READ)

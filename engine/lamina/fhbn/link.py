@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from lamina.fhbn.channel import Receiver, Sender
 from lamina.fhbn.channel_spec import ChannelSpec
-from lamina.fhbn.control import Control, RefusedError, WireMessage, field
+from lamina.fhbn.control import Control, RefusedError, WireMessage, field, sound_name
 from lamina.fhbn.deadline import Deadline, seconds
 from lamina.fhbn.engines import best, engine, require_network, usable
 from lamina.fhbn.errors import ChannelError, ChannelTimeoutError, HandshakeError, PeerLostError
-from lamina.fhbn.names import sound_name
 from lamina.fhbn.place import Place
 
 if TYPE_CHECKING:
     from lamina.fhbn.device import DeviceReceiver, DeviceSender
 
 TIMEOUT_S = 30.0
-# Longer than a peer takes to answer, shorter than anybody minds a core being busy.
+# Longer than a peer takes to answer, and too short to keep a core from other work.
 SPIN_S = 500e-6
 
 
@@ -40,7 +39,7 @@ class Link:
     """
 
     def __init__(self, control: Control, name: str, deadline: Deadline) -> None:
-        """Both say who and where they are."""
+        """Exchange names and places with the peer."""
         self._control = control
         self._here = Place.here()
         control.say({"name": name, "place": self._here.to_wire()}, deadline)
@@ -160,7 +159,7 @@ class Link:
 
     @contextlib.contextmanager
     def _opening(self, deadline: Deadline) -> Iterator[None]:
-        """A channel that cannot be opened ends the link: nobody knows how far the other side had come.
+        """A channel that cannot be opened ends the link: how far the other side had come is unknown.
 
         The other side is told why, if it may still be listening.
         """

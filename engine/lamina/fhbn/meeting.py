@@ -6,13 +6,12 @@ import socket
 from selectors import EVENT_READ, DefaultSelector
 from typing import NamedTuple
 
-from lamina.fhbn.control import INTRODUCTION_BYTES, Control, greeting, require_secret
+from lamina.fhbn.control import INTRODUCTION_BYTES, Control, greeting, require_secret, sound_name
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import ChannelClosedError, ChannelError, ChannelTimeoutError, HandshakeError
 from lamina.fhbn.link import TIMEOUT_S, Link
-from lamina.fhbn.names import sound_name
 
-# One that has connected and does not say who it is goes after this.
+# A connection that does not introduce itself is closed after this.
 _GREETING_S = 2.0
 _LAST_PORT = 65535
 
@@ -49,7 +48,7 @@ class Listener:
     def accept(self, timeout_s: float = TIMEOUT_S) -> Link:
         """The next process that connects and has the secret. Others are turned away.
 
-        Nobody waits for those who say nothing: they are greeted, and heard when they have said who they are.
+        A silent connection holds up no other: each is greeted, and read when its introduction is there.
         """
         deadline = Deadline(timeout_s)
         refused: ChannelError | None = None
@@ -72,13 +71,13 @@ class Listener:
                 raise ChannelTimeoutError(f"nobody connected to {self.address} in time{why}") from refused
 
     def visited(self, timeout_s: float) -> bool:
-        """Whether somebody has come in this time, so that accept() has something to do."""
+        """Whether a connection has come in this time, so that accept() has something to do."""
         if self._socket.fileno() < 0:
             raise ChannelClosedError(f"the listener {self.name} on {self.address} was closed")
         return bool(self._waiting.select(timeout_s))
 
     def _ready(self, deadline: Deadline) -> list[int]:
-        """Who has something to say, once somebody has or somebody's time is over."""
+        """Connections that can be read, once there are some or the time of one is over."""
         if self._socket.fileno() < 0:
             raise ChannelClosedError(f"the listener {self.name} on {self.address} was closed")
         until = min([deadline.wait_s, *(guest.until.wait_s for guest in self._guests.values())])
@@ -94,7 +93,7 @@ class Listener:
                 "channel-accept", f"cannot accept a connection on {self.address}: {error.strerror}"
             ) from error
         connection.setblocking(False)
-        # Ready when all is there that it says before it is answered, so that nobody is waited for.
+        # Ready when all is there that it sends before it is answered, so that reading never waits.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, INTRODUCTION_BYTES)
         guest = _Guest(connection, greeting(), Deadline(_GREETING_S))
         try:

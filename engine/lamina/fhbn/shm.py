@@ -27,7 +27,7 @@ def missing(here: Place, there: Place) -> str | None:
 
 
 class Handed(NamedTuple):
-    """A ring that two processes have, and for one of them who the other one is."""
+    """A ring that two processes have, and for one of them the other one's name."""
 
     segment: ShmSegment
     peer: str

@@ -1,4 +1,4 @@
-"""Hearing of a peer's end where nobody asks: a kernel that waits for it cannot see it."""
+"""Notices a peer's end for kernels, which wait for the peer and cannot see its process end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Watch:
             self._opened = opened.pop_all()
 
     def stop(self) -> None:
-        """It calls nobody after this."""
+        """It makes no call after this."""
         self._running.shutdown(socket.SHUT_WR)
         # It may be that thread in which the end is collected as garbage. It then finds that it is to stop, or
         # has called already.

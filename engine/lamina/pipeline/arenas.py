@@ -28,8 +28,7 @@ def arena_shape(model: Conversion | Attended, kv_heads: int | None = None) -> Ar
     first = attentions[0]
     if any((op.kv_heads, op.head_dim) != (first.kv_heads, first.head_dim) for op in attentions):
         raise EngineError(
-            "model-layers-differ",
-            "the model's layers have different KV heads or head dimensions, which one arena cannot hold",
+            "model-layers-differ", "an arena holds layers with the same KV heads and head dimension only"
         )
     return ArenaShape(len(attentions), kv_heads or first.kv_heads, first.head_dim, model.dtype)
 
@@ -42,8 +41,7 @@ def arena_tokens(shape: ArenaShape, options: CoreOptions, most_tokens: int) -> i
         tokens = shape.tokens_in(options.kv_bytes)
         if tokens < 1:
             raise EngineError(
-                "engine-kv-too-small",
-                f"{options.kv_bytes:,} bytes of KV memory hold no token of {shape.token_bytes:,}: give more",
+                "engine-kv-too-small", f"kv_bytes is below the {shape.token_bytes:,} of a token"
             )
         return tokens
     return min(most_tokens, shape.tokens_in(int(_free_bytes(options.place) * SHARE_OF_FREE_MEMORY)))

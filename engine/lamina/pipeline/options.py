@@ -85,8 +85,7 @@ def original_of(model: Any, conversion: Conversion, options: CoreOptions) -> Any
     if isinstance(model, torch.nn.Module):
         if model.dtype != conversion.dtype:
             raise EngineError(
-                "model-dtype-differs",
-                f"the model is {model.dtype} and {conversion.dtype} was asked for: convert it first",
+                "model-dtype-differs", f"the model is {model.dtype}, not {conversion.dtype}: convert it first"
             )
         place = next(model.parameters()).device
         if place.type != options.place.type:

@@ -32,8 +32,7 @@ def policy_of(policy: str | Policy) -> Policy:
     """The function that decides who is next."""
     if isinstance(policy, str) and policy not in POLICIES:
         raise EngineError(
-            "engine-policy-unknown",
-            f"policy '{policy}': known are {', '.join(POLICIES)}, or a function of your own",
+            "engine-policy-unknown", f"policy '{policy}': give a function, or {', '.join(POLICIES)}"
         )
     return POLICIES[policy] if isinstance(policy, str) else policy
 
@@ -84,13 +83,11 @@ def require_goes_on(made: Sequence[int], sampling: Sampling, facts: ModelFacts) 
     tokens = tuple(map(operator.index, made))
     if tokens and (sampling.width > 1 or sampling.logprobs is not None):
         raise RequestError(
-            "request-resume-unsupported",
-            "a request goes on after its tokens with one sample and without logprobs",
+            "request-resume-unsupported", "requests go on with one sample and without logprobs only"
         )
     if len(tokens) >= sampling.max_tokens:
         raise RequestError(
-            "request-nothing-to-make",
-            f"{len(tokens):,} tokens are made and {sampling.max_tokens:,} are wanted: none is left to make",
+            "request-nothing-to-make", f"all {sampling.max_tokens:,} tokens that are wanted are made"
         )
     if wrong := [token for token in tokens if not 0 <= token < facts.vocab_size]:
         raise RequestError(
@@ -104,8 +101,7 @@ def checked_prompt(prompt: Prompt, vocab_size: int, *, by_length: bool) -> NDArr
     if hasattr(prompt, "__index__") and not hasattr(prompt, "__len__"):
         if not by_length:
             raise RequestError(
-                "request-prompt-length-only",
-                "a prompt given by its length is for decode-only engines: give token ids",
+                "request-prompt-length-only", "prompts by length are for decode-only engines: give token ids"
             )
         length = whole("the prompt's length", prompt)
         if length < 1:
@@ -128,8 +124,7 @@ def checked_prompt(prompt: Prompt, vocab_size: int, *, by_length: bool) -> NDArr
     if outside.size:
         where = int(outside[0])
         raise RequestError(
-            "request-prompt-token",
-            f"prompt token {where} is {given[where]}: the vocabulary has {vocab_size:,}",
+            "request-prompt-token", f"prompt token {where} is {given[where]}, not below {vocab_size:,}"
         )
     return given.astype(np.int64, copy=True)
 

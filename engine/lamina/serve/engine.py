@@ -205,8 +205,7 @@ class Engine:
             )
             if place is None:
                 raise EngineError(
-                    "engine-scale-request-too-large",
-                    f"request {number} would not fit any more: keep more attention workers",
+                    "engine-scale-request-too-large", f"request {number} would not fit any more: keep more"
                 )
             result[place] = request
         return result

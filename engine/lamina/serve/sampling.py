@@ -51,8 +51,7 @@ class Sampling:
             object.__setattr__(self, name, None if value is None else whole(name, value))
         if isinstance(self.stop_tokens, str) or not isinstance(self.stop_tokens, Iterable):
             raise RequestError(
-                "sampling-value-invalid",
-                f"stop_tokens is {self.stop_tokens!r}: give a tuple of token ids",
+                "sampling-value-invalid", f"stop_tokens is {self.stop_tokens!r}: give a tuple of token ids"
             )
         stops = tuple(whole("a stop token", token) for token in self.stop_tokens)
         object.__setattr__(self, "stop_tokens", stops)

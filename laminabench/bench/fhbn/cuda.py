@@ -1,6 +1,6 @@
 """What a message costs that a GPU sends and receives by itself, beside going through the host.
 
-Not verified on hardware: nobody has run this on a GPU yet. It is written so that the first who has one can.
+Not verified on hardware: it has not run on a GPU yet.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Pair:
 
 @contextlib.contextmanager
 def linked(timeout_s: float) -> Iterator[Pair]:
-    """Meet oneself."""
+    """Two links of this process with itself."""
     secret = fhbn.new_secret()
     with ThreadPoolExecutor(1) as pool, fhbn.Listener("one end", secret) as listener:
         other = pool.submit(listener.accept, timeout_s)

@@ -154,7 +154,7 @@ class NcclReceiver(_NcclEnd):
         return message
 
     def ready(self, timeout_s: float = 0.0) -> bool:  # noqa: ARG002 - it has no answer
-        """Over NCCL nobody knows: it waits as soon as it is told where to put a message."""
+        """NCCL cannot be asked: it waits as soon as it is given a place for a message."""
         raise ChannelError(f"whether {self.peer} has sent something, NCCL does not tell: call recv()")
 
     def give_back(self, seqno: int) -> None:

@@ -22,7 +22,7 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 class Engines:
     """What is measured, and what is not and why; `auto` is what that word has come to, if it was given.
 
-    Where they were `named` by who asks, each must open its channels.
+    Where they were `named` on the command line, each must open its channels.
     """
 
     names: tuple[str, ...]

@@ -222,7 +222,7 @@ class Setting:
 
 
 def pings(sender: fhbn.Sender, receiver: fhbn.Receiver, payload: object, count: int) -> Seconds:
-    """The inner loop: from the end of who makes the data to the beginning of who uses the answer."""
+    """The inner loop: a time runs from having the data to having the answer."""
     took = np.empty(count)
     clock, send, recv = time.perf_counter, sender.send, receiver.recv
     for index in range(count):

@@ -28,13 +28,6 @@ def network(kind: str) -> str:
     return kind.partition("+")[0]
 
 
-@pytest.fixture
-def survives(network: str) -> None:
-    """For what only engines promise that survive a timeout and a signal."""
-    if network == "gloo":
-        pytest.skip("a call over gloo that timed out or was interrupted has broken its channel")
-
-
 @pytest.mark.parametrize("first_seqno", [0, 2**32 - 3, 2**64 - 5])
 def test_what_is_sent_arrives(ends: Open, network: str, first_seqno: int) -> None:
     """With numbers that go beyond 64 bits too."""

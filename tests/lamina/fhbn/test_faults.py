@@ -6,7 +6,6 @@ No message is lost, doubled or torn, and nothing leaks.
 from __future__ import annotations
 
 import gc
-import os
 import random
 import signal
 import subprocess
@@ -36,13 +35,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def network(kind: str) -> str:
     """The engine's name."""
     return kind.partition("+")[0]
-
-
-@pytest.fixture
-def survives(network: str) -> None:
-    """For what only engines promise that survive a timeout."""
-    if network == "gloo":
-        pytest.skip("a call over gloo that timed out has broken its channel")
 
 
 def busy(seconds: float) -> None:
@@ -192,22 +184,3 @@ def test_the_end_of_a_peer_is_noticed_while_waiting_and_while_only_looking(
     child.wait()
     with pytest.raises(fhbn.PeerLostError):
         for_ever(take, receiver, 0)
-
-
-@pytest.mark.usefixtures("survives")
-def test_a_fork_leaves_the_channels_of_its_parent_alone(
-    spawn: Spawn, take: Act, kind: str, receive_from: Callable[..., fhbn.Receiver]
-) -> None:
-    spawn("producer", kind)
-    receiver = receive_from()
-    take(receiver)
-    if (child := os.fork()) == 0:
-        try:
-            receiver.recv(0)
-        except fhbn.ChannelError as error:
-            del receiver
-            os._exit(0 if "is a fork of that one" in str(error) else 1)
-        os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
-    for _ in range(10):
-        take(receiver)

@@ -1,4 +1,4 @@
-"""What becomes of channels over a NIC, and of softnics, in a fork of their process."""
+"""What becomes of channels in shared memory and over a NIC, and of softnics, in a fork of their process."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def child():
     elif act == "open":
         pass_on(*channel())
     elif act == "drop":
-        global sender_, alone_
-        del sender_, alone_
+        global sender_, alone_, held
+        del sender_, alone_, held
     elif act == "_exit":
         os._exit(0)
     sys.exit(0)
@@ -62,6 +62,9 @@ def child():
 alone = SoftNic()
 ends = sender, receiver = channel()
 pass_on(*ends)
+sender.send(b"held")
+held = receiver.recv()
+before = receiver.consumed
 if act == "drop":
     sender_, alone_ = sender, alone
     del sender, alone, ends
@@ -71,12 +74,17 @@ if act == "drop":
 elif os.fork() == 0:
     child()
 assert os.wait()[1] == 0, "the child has failed"
+assert receiver.consumed == before and sender.consumed <= before, "the child has released a message"
+held.release()
 pass_on(sender, receiver)
 """
 
 
 @pytest.mark.parametrize("act", ["exit", "_exit", "use", "open", "drop"])
-def test_a_fork_ends_and_its_parent_goes_on(network: str, act: str) -> None:
+def test_a_fork_ends_and_its_parent_goes_on(kind: str, act: str) -> None:
+    network, _, habit = kind.partition("+")
+    if network == "gloo" or habit:
+        pytest.skip("gloo does not survive a fork, and a habit is not taken along")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, network, act], timeout=60, capture_output=True, text=True, check=False
     )

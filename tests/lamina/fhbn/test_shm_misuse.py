@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -100,44 +97,3 @@ def test_closing_beside_a_waiting_thread_is_refused() -> None:
 
     assert "in use by another thread" in while_receiving(receiver, sender, close)
     receiver.close()
-
-
-FORKING = """
-    import os, sys
-    from lamina import fhbn
-    from lamina._native import ShmReceiver, ShmSegment, ShmSender
-
-    segment = ShmSegment.create(4096, 4, epoch=7, first_seqno=0)
-    sender = ShmSender(ShmSegment.attach(segment.descriptor), "receiver", timeout_s=30, spin_s=0)
-    receiver = ShmReceiver(segment, "sender", timeout_s=30, spin_s=0)
-    sender.send(b"before")
-    message = receiver.recv()
-    child = os.fork()
-    if child == 0:
-        for call in (lambda: sender.send(b"child"), lambda: receiver.recv(timeout_s=1)):
-            try:
-                call()
-            except fhbn.ChannelTimeoutError:
-                os._exit(1)
-            except fhbn.ChannelError:
-                continue
-            os._exit(2)
-        {ending}
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert sender.consumed == 0, "the child has released a message"
-    message.release()
-    sender.send(b"after")
-    assert bytes(receiver.recv()[0]) == b"after"
-    print("whole")
-"""
-
-
-@pytest.mark.parametrize(
-    "ending", ["os._exit(0)", "sys.exit(0)", "del message, receiver, sender; sys.exit()"]
-)
-def test_a_forked_child_leaves_the_channels_of_its_parent_alone(ending: str) -> None:
-    script = textwrap.dedent(FORKING).format(ending=ending)
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=120
-    )
-    assert (done.returncode, done.stdout) == (0, "whole\n"), done.stderr

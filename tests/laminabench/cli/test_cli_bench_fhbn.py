@@ -49,7 +49,7 @@ def test_a_picture_that_fails_does_not_take_the_result_away(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
-        raise UserError("cannot write fig.svg: No space left on device")
+        raise UserError("figure-unwritable", "cannot write fig.svg: No space left on device")
 
     monkeypatch.setattr("laminabench.figures.fig13.draw", full)
     code, out, err = shell(*SHORT, "--plot", "fig.svg", "--json")

@@ -206,7 +206,7 @@ def test_every_command_that_reports_takes_json_quiet_and_verbose() -> None:
 @pytest.mark.parametrize(
     ("raised", "code", "said"),
     [
-        (CheckFailedError("sums differ"), 1, "laminabench: check failed: sums differ\n"),
+        (CheckFailedError("trace-checksum", "sums differ"), 1, "laminabench: check failed: sums differ\n"),
         (KeyboardInterrupt(), 130, "laminabench: interrupted\n"),
         (PermissionError(13, "Permission denied", "/x"), 2, "laminabench: error: /x: Permission denied\n"),
         (OSError(28, "No space left on device"), 2, "laminabench: error: No space left on device\n"),

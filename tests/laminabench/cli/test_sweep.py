@@ -73,7 +73,7 @@ def test_on_a_ray_cluster_too(as_json: AsJson, ray_cluster: Any) -> None:
     [
         (KeyboardInterrupt(), 130, "interrupted; "),
         (Terminated(), 143, "terminated; "),
-        (UserError("a worker process died"), 2, "error: a worker process died; "),
+        (UserError("worker-died", "a worker process died"), 2, "error: a worker process died; "),
     ],
 )
 def test_interrupted_it_goes_on_where_it_was(

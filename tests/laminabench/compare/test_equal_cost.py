@@ -12,11 +12,10 @@ from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device, load_devices, priced
 from laminabench.catalog.network import parse_network
-from laminabench.compare.cells import cell, cells
+from laminabench.compare.cells import Grid, cell, cells, grid_cells
 from laminabench.compare.equal import made_equal
-from laminabench.compare.grid import Grid, grid_cells
 from laminabench.compare.holding import longest_held
-from laminabench.compare.terms import Equal, Terms
+from laminabench.compare.spec import ComparisonSpec, Equal
 from laminabench.errors import UserError
 from laminabench.replay import Workload
 from laminabench.runs.summary import Requests
@@ -34,78 +33,78 @@ def requests(*lengths: tuple[int, int]) -> Trace:
 TRACE = requests(*[(1000, 20), (4000, 30), (500, 40)] * 20)
 
 
-def chosen(terms: Terms, trace: Trace = TRACE) -> dict[str, str]:
-    assert terms.equal is not None
-    setups = made_equal(terms.setups(MODEL, COSTS), terms, terms.equal, trace)
+def chosen(spec: ComparisonSpec, trace: Trace = TRACE) -> dict[str, str]:
+    assert spec.equal is not None
+    setups = made_equal(spec.setups(MODEL, COSTS), spec, spec.equal, trace)
     return {name: str(setup.deployment) for name, setup in setups.items()}
 
 
 def test_the_papers_deployments_are_kept_where_their_prices_are_about_equal() -> None:
-    assert chosen(Terms(PAIR, equal=Equal())) == {"lamina": "2xh100+4xh20", "vllm": "4xh100"}
+    assert chosen(ComparisonSpec(PAIR, equal=Equal())) == {"lamina": "2xh100+4xh20", "vllm": "4xh100"}
 
 
 def test_another_is_chosen_where_the_papers_is_too_dear() -> None:
     given = {"lamina": parse_deployment("2xh200+4xh20")}  # $39.72 an hour, 4xh100 is $44.24
-    found = chosen(Terms(PAIR, given=given, equal=Equal(0.1)))
+    found = chosen(ComparisonSpec(PAIR, given=given, equal=Equal(0.1)))
     assert found["lamina"] == "2xh200+4xh20"
     assert found["vllm"] in ("8xh20", "4xh200")
 
 
 def test_the_best_of_all_within_the_tolerance_is_chosen() -> None:
-    terms = Terms(PAIR, equal=Equal(0.3, (device("h20"), device("h100"), device("h200"))))
-    terms = replace(terms, systems=("vllm", "lamina"), given={"lamina": parse_deployment("2xh200+1xh20")})
-    found = chosen(terms)["lamina"]
-    best = cell(replace(terms, equal=None, given={"lamina": parse_deployment(found)}), MODEL, TRACE, COSTS)
+    spec = ComparisonSpec(PAIR, equal=Equal(0.3, (device("h20"), device("h100"), device("h200"))))
+    spec = replace(spec, systems=("vllm", "lamina"), given={"lamina": parse_deployment("2xh200+1xh20")})
+    found = chosen(spec)["lamina"]
+    best = cell(replace(spec, equal=None, given={"lamina": parse_deployment(found)}), MODEL, TRACE, COSTS)
     for other in ("2xh100+2xh20", "2xh200+4xh20", "2xh100+4xh20"):
         given = {"lamina": parse_deployment(other)}
         assert 0.7 * 44.24 <= (given["lamina"].usd_per_hour or 0) <= 1.3 * 44.24, "not a rival"
-        rival = cell(replace(terms, equal=None, given=given), MODEL, TRACE, COSTS)
+        rival = cell(replace(spec, equal=None, given=given), MODEL, TRACE, COSTS)
         assert best.throughput_tokens_per_s["lamina"] >= rival.throughput_tokens_per_s["lamina"]
 
 
 def test_where_there_is_none_the_nearest_is_named() -> None:
     with pytest.raises(UserError, match="compare-no-equal-deployment"):
-        chosen(Terms(PAIR, equal=Equal(0.01, (device("h100"),))))
+        chosen(ComparisonSpec(PAIR, equal=Equal(0.01, (device("h100"),))))
     with pytest.raises(UserError, match="compare-no-equal-deployment"):
-        chosen(Terms(PAIR, equal=Equal(0.01, (device("rtx-4080"),))))
+        chosen(ComparisonSpec(PAIR, equal=Equal(0.01, (device("rtx-4080"),))))
 
 
 def test_a_deployment_without_a_price_is_refused() -> None:
     given = {"lamina": parse_deployment("2xtpu-v6e+4xcpu")}
     with pytest.raises(UserError, match="deployment-no-price"):
-        chosen(Terms(PAIR, given=given, equal=Equal()))
+        chosen(ComparisonSpec(PAIR, given=given, equal=Equal()))
 
 
 def test_a_deployment_for_nothing_is_refused() -> None:
     free = priced(load_devices(), {"h100": 0.0})
     with pytest.raises(UserError, match="deployment-no-price"):
-        cell(Terms(PAIR, catalogue=free), MODEL, TRACE, COSTS)
+        cell(ComparisonSpec(PAIR, catalogue=free), MODEL, TRACE, COSTS)
 
 
 def test_prices_of_the_user_decide() -> None:
     dear = priced(load_devices(), {"h20": 40.0})
     with pytest.raises(UserError, match="compare-no-equal-deployment"):
-        chosen(Terms(PAIR, catalogue=dear, equal=Equal(0.1, (dear["h100"],))))
+        chosen(ComparisonSpec(PAIR, catalogue=dear, equal=Equal(0.1, (dear["h100"],))))
 
 
 def test_requests_that_one_system_could_never_hold_are_left_out_for_all() -> None:
     # Half a million tokens fit Lamina's attention workers, and not what the weights leave of vLLM's devices.
     long = requests((1000, 20), (500_000, 10), (10_000_000, 10), (1000, 20))
-    terms = Terms(PAIR)
-    held = {name: longest_held(name, setup) for name, setup in terms.setups(MODEL, COSTS).items()}
+    spec = ComparisonSpec(PAIR)
+    held = {name: longest_held(name, setup) for name, setup in spec.setups(MODEL, COSTS).items()}
     assert held["vllm"] < 500_010 <= held["lamina"]
-    found = cell(terms, MODEL, long, COSTS)
+    found = cell(spec, MODEL, long, COSTS)
     assert found.dropped == 2
     for summary in found.summaries.values():
         assert summary.requests == Requests(completed=2)
     with pytest.raises(UserError, match="compare-no-request-fits"):
-        cell(Terms(PAIR), MODEL, requests((10_000_000, 10)), COSTS)
+        cell(ComparisonSpec(PAIR), MODEL, requests((10_000_000, 10)), COSTS)
 
 
 def test_a_cell_compares_every_system_with_the_base() -> None:
     given = {"lamina-v1": parse_deployment("2xh100+4xh20")}
-    terms = Terms((*PAIR, "lamina-v1"), given=given, workload=Workload(slo_tbt_ms=40.0))
-    found = cell(terms, MODEL, TRACE, COSTS)
+    spec = ComparisonSpec((*PAIR, "lamina-v1"), given=given, workload=Workload(slo_tbt_ms=40.0))
+    found = cell(spec, MODEL, TRACE, COSTS)
     rate = found.throughput_tokens_per_s
     assert found.gain == pytest.approx(rate["lamina"] / rate["vllm"] - 1)
     assert 1 + found.gain_per_dollar == pytest.approx((1 + found.gain) * 44.24 / 40.64)
@@ -120,7 +119,7 @@ def test_a_cell_compares_every_system_with_the_base() -> None:
 
 def test_prices_of_different_kinds_are_told() -> None:
     given = {"lamina": parse_deployment("4xa100-80g+8xrtx-3090"), "vllm": parse_deployment("4xh100")}
-    found = cell(Terms(PAIR, given=given), MODEL, TRACE, COSTS)
+    found = cell(ComparisonSpec(PAIR, given=given), MODEL, TRACE, COSTS)
     assert found.kinds_of_prices == "a100-80g by rent, rtx-3090 by purchase, h100 by rent"
 
 
@@ -129,7 +128,7 @@ def test_a_grid_has_the_cells_of_a_loop_in_its_order() -> None:
     network = parse_network("fhbn")
     looped = list(cells(models, traces, sets, network))
     told: list[tuple[int, int]] = []
-    grid = Grid(Terms(("vllm", "lamina"), network=network), models, traces, sets)
+    grid = Grid(ComparisonSpec(("vllm", "lamina"), network=network), models, traces, sets)
     found = grid_cells(grid, jobs=1, progress=lambda done, total: told.append((done, total)))
     assert found == looped
     assert [(each.costs, each.model) for each in found] == [

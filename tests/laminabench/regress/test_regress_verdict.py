@@ -10,12 +10,10 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from laminabench.errors import UserError
+from laminabench.present.check import lines, write_junit, write_markdown
 from laminabench.regress.case_file import Case
 from laminabench.regress.causes import causes
 from laminabench.regress.golden import Obtained, Value, goldens_in, read_golden, write_golden
-from laminabench.regress.junit import write_junit
-from laminabench.regress.markdown import write_markdown
-from laminabench.regress.told import lines
 from laminabench.regress.verdict import Verdict, direction, judge, stale
 
 FACTS: dict[str, Any] = {

@@ -64,10 +64,10 @@ def keep(tmp_path_factory: pytest.TempPathFactory) -> Keep:
             transforms={"num_requests": None},
             workload={"mode": workload.mode, "concurrency": None, "policy": "fifo", "slo_tbt_ms": slo_tbt_ms},
             system=system,
-            deployment={**setup.deployment.describe(), "facts": done.modelled.facts},
+            deployment={**setup.deployment.describe(), "facts": done.facts},
             model={"name": "llama3-70b"},
             backend="live" if live else "modelled",
-            coefficients=[] if live else done.modelled.coefficients,
+            coefficients=[] if live else done.coefficients,
             wall_s=0.5,
             summary=structs.replace(done.summary, **summary),
         )

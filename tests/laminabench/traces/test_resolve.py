@@ -71,7 +71,7 @@ def test_a_download_is_tried_unless_offline(monkeypatch: pytest.MonkeyPatch) -> 
 
     def no_network(entry: catalogue.Entry, **_: object) -> Path:
         asked.append(entry.name)
-        raise DownloadError("no network")
+        raise DownloadError("trace-download-failed", "no network")
 
     monkeypatch.setattr(fetch, "fetch", no_network)
     notices: list[str] = []
@@ -139,7 +139,10 @@ def test_a_profile_is_not_taken_for_a_trace() -> None:
         resolve("mine.toml")
 
 
-@pytest.mark.parametrize("error", [DownloadError("no network"), CheckFailedError("sums differ")])
+@pytest.mark.parametrize(
+    "error",
+    [DownloadError("trace-download-failed", "no network"), CheckFailedError("trace-checksum", "sums differ")],
+)
 def test_a_failed_download_leaves_the_profile(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, object]] = []
 

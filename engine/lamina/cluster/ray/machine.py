@@ -15,9 +15,18 @@ from typing import Any
 from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.cluster.layout import Layout
 from lamina.cluster.models import Models
-from lamina.cluster.ray.actors import KILLED, ActorLostError, answers, empty, fill, outcome
 from lamina.cluster.ray.session import LOOPBACK, SESSION, installed, own_host
-from lamina.cluster.ray.slots import Slot, Slots, require_room
+from lamina.cluster.ray.slots import (
+    KILLED,
+    ActorLostError,
+    Slot,
+    Slots,
+    answers,
+    empty,
+    fill,
+    outcome,
+    require_room,
+)
 from lamina.cluster.ray.worker import Spot, has_weights, installed_version
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.options import EngineError

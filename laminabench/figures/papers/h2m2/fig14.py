@@ -24,7 +24,7 @@ _WAYS = (H2M2, ORACLE)
 _SUBLAYERS = {"attention": GREEN, "qkv": ORANGE, "fc": BLUE}
 
 
-def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's board and model
+def make(ground: Ground) -> Made:
     """The mapping of H2M2, and the best one, at every length."""
     import pandas as pd
 

@@ -64,7 +64,7 @@ _PUBLISHED_RATIO = 0.96
 _WHERE = "section 5.3"
 
 
-def make(ground: Ground) -> Made:  # noqa: ARG001 - neither traces nor cost sets
+def make(ground: Ground) -> Made:
     """Replays with memory management, of the same requests by every policy."""
     ways = (LPDDR_ONLY, ORACLE, H2M2, ONCE, STATIC, SMALLER)
     runs = [run(way, seed) for seed in SEEDS for way in ways]

@@ -48,7 +48,7 @@ _SAID = {
 }
 
 
-def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's boards and model
+def make(ground: Ground) -> Made:
     """Every board at every length, over the LPDDR of the original one."""
     import pandas as pd
 

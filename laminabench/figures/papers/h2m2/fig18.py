@@ -33,7 +33,7 @@ _PUBLISHED = {H2M2.words: 1.46, EIGHT_HBM.words: 2.29}
 _WHERE = "section 5.5"
 
 
-def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's board and model
+def make(ground: Ground) -> Made:
     """Both at the assumed lengths; the eight devices also without communication between them."""
     points = points_of(GPT3)
     frame = speed_ups((H2M2, EIGHT_HBM), GPT3.model, points)

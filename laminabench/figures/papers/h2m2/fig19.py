@@ -46,7 +46,7 @@ class Use(NamedTuple):
     hbm: float
 
 
-def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's board and model
+def make(ground: Ground) -> Made:
     """Every way to count, each with HBM's part fitted to what the paper says of eight devices."""
     import pandas as pd
 

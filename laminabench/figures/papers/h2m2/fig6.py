@@ -22,7 +22,7 @@ _WORDS = {"Naive": "Whole sublayers", "Best": "Heads"}
 _WHERE = "section 3.1"
 
 
-def make(ground: Ground) -> Made:  # noqa: ARG001 - neither traces nor cost sets
+def make(ground: Ground) -> Made:
     """Both granularities at every point, each with the mapping that is best for it."""
     frame = speed_ups((NAIVE, BEST), "gpt3-175b", GRID)
     average = means(frame)

@@ -56,7 +56,7 @@ _COLOURS = {
 }
 
 
-def make(ground: Ground) -> Made:  # noqa: ARG001 - neither traces nor cost sets
+def make(ground: Ground) -> Made:
     """Three readings of what the paper says of FlexGen: it solves a programme, and its mapping is static."""
     frame = speed_ups((SOLVED, ONCE, STATIC, BEST), "gpt3-175b", GRID)
     source = how(GRID_LENGTHS, also=(OF_FLEXGEN,))

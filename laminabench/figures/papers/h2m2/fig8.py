@@ -22,7 +22,7 @@ _PUBLISHED_RATIO = 0.94
 _PUBLISHED_MAPPINGS = 884_736.0
 
 
-def make(ground: Ground) -> Made:  # noqa: ARG001 - neither traces nor cost sets
+def make(ground: Ground) -> Made:
     """All four at every point."""
     frame = speed_ups((BEST, A_MAJOR, Q_MAJOR, F_MAJOR), "gpt3-175b", GRID)
     average = means(frame)

@@ -82,7 +82,7 @@ _MEASURES = {
 }
 
 
-def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's board and models
+def make(ground: Ground) -> Made:
     """Every model's averages with the defaults, and with one assumption made differently at a time."""
     import pandas as pd
 

@@ -30,7 +30,7 @@ _COLUMNS = ("accelerator", "price, $", "memory, GB", "bandwidth, GB/s", "$/GB", 
 _PER_UNIT = _COLUMNS[4:]
 
 
-def make(ground: Ground) -> Made:  # noqa: ARG001 - prices are the catalogue's
+def make(ground: Ground) -> Made:
     """The catalogue's devices, whose prices and memory are the paper's."""
     import pandas as pd
 

@@ -21,7 +21,7 @@ _HOW = "computed: bf16, the layers and one vocabulary table of 32,000 rows"
 _CONFIG = "catalogue: the model's config"
 
 
-def make(ground: Ground) -> Made:  # noqa: ARG001 - shapes are the catalogue's
+def make(ground: Ground) -> Made:
     """The catalogue's shapes."""
     import pandas as pd
 

@@ -36,7 +36,7 @@ _ROWS: tuple[tuple[str, str, tuple[float | None, ...], Callable[[Device], float 
 _COMPUTED = "computed: from the catalogue's values, which are the table's"
 
 
-def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's devices
+def make(ground: Ground) -> Made:
     """The catalogue's values, and what each buys for a dollar."""
     import pandas as pd
 

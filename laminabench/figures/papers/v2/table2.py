@@ -19,7 +19,7 @@ TITLE = "Notation of the performance analysis, with the values of LLaMA3-70B"
 _HOW = "computed: the catalogue's shape of the model"
 
 
-def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's model
+def make(ground: Ground) -> Made:
     """The paper's values beside those of the catalogue."""
     import pandas as pd
 

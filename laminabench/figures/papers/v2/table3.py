@@ -25,7 +25,7 @@ _LETTERS = {"L": "layers\nL", "d": "hidden\nd", "G": "group\nG"}
 _HOW = "computed: the catalogue's shape; layers, norms and one vocabulary table of 32,000 rows"
 
 
-def make(ground: Ground) -> Made:  # noqa: ARG001 - the catalogue's models
+def make(ground: Ground) -> Made:
     """The paper's values beside those that follow from the shapes."""
     import pandas as pd
 

@@ -26,7 +26,7 @@ _PUBLISHED_USD = {
 }
 
 
-def make(ground: Ground) -> Made:  # noqa: ARG001 - prices are the catalogue's
+def make(ground: Ground) -> Made:
     """The catalogue's prices of the papers' deployments."""
     import pandas as pd
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from laminabench.analysis.estimate import Estimate, Interval
 from laminabench.analysis.metrics_table import Metric
 from laminabench.catalog.models import DTYPE_BYTES
 from laminabench.compare.cells import Cell
 from laminabench.compare.sides import Row, Side, SideBySide
-from laminabench.compare.terms import KV_APART
+from laminabench.compare.spec import KV_APART
 from laminabench.present.numbers import number, share
+from laminabench.present.sheets import Sheet
 
 # v2 6.1, over 3 models and 4 traces.
 PAPERS = ("lamina", "vllm")
@@ -24,16 +24,6 @@ PUBLISHED = (
 _NARROW_KV = (
     "cost sets measured attention on 16 bits: its share of the memory's bandwidth is taken to be as high"
 )
-
-
-class Sheet(NamedTuple):
-    """A table whose first columns are words and the rest numbers, and what is to be said under it."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    words: int = 1  # columns that are words
-    notes: tuple[str, ...] = ()
 
 
 def sheet_of_runs(compared: SideBySide) -> Sheet:

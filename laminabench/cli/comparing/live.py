@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from laminabench.cli.compare_answers import OfRuns
+from laminabench.cli.comparing.answers import OfRuns
+from laminabench.cli.comparing.options import CompareFlags
 from laminabench.cli.flags import changed, given_in, parsed
 from laminabench.cli.output import Output
 from laminabench.cli.traces.options import TraceOptions
@@ -40,7 +41,7 @@ class _Side:
     request: ReplayRequest
 
 
-def of_live(flags: dict[str, Any], given: set[str], options: TraceOptions, out: Output) -> OfRuns:
+def of_live(flags: CompareFlags, given: set[str], options: TraceOptions, out: Output) -> OfRuns:
     """The sides of the command line, replayed in turns; their Runs are kept, and compared."""
     for flag, values in (("--trace", flags["traces"]), ("--model", flags["models"])):
         if len(values) > 1 or not (values or flag == "--model"):

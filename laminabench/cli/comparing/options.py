@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import click
 
@@ -12,7 +12,44 @@ from laminabench.cli.hardware import price_options
 from laminabench.cli.ranges import NumberRange
 from laminabench.cli.traces.options import COUNT
 from laminabench.errors import UserError
+from laminabench.sim.spec import Admission, Mode
 from laminabench.systems.registry import MODULES
+
+
+class CompareFlags(TypedDict):
+    """What click makes of a command line, by the names below."""
+
+    runs: tuple[Path, ...]
+    no_group: bool
+    traces: tuple[str, ...]
+    models: tuple[str, ...]
+    costs: tuple[str, ...]
+    systems: str
+    deployments: tuple[str, ...]
+    equal_cost: bool
+    equal_power: bool
+    tolerance: float
+    devices: str | None
+    limits: tuple[str, ...]
+    network: str | None
+    host_async: str
+    mode: Mode
+    concurrency: int | None
+    admission: Admission
+    jobs: int | None
+    prices: tuple[str, ...]
+    powers: tuple[str, ...]
+    price_basis: str | None
+    live: tuple[str, ...]
+    rounds: int
+    directory: Path | None
+    base: str | None
+    slo_tbt_ms: float | None
+    fail_on: tuple[str, ...]
+    strict: bool
+    markdown: Path | None
+    plot: Path | None
+
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -148,7 +185,7 @@ _NOT_OF_LIVE = {
 }
 
 
-def require_together(command: click.Command, given: Collection[str], flags: dict[str, Any]) -> None:
+def require_together(command: click.Command, given: Collection[str], flags: CompareFlags) -> None:
     """A UserError for a flag that nothing would come of beside the others."""
     if flags["runs"]:
         _refuse(command, set(given) - _SAID_OF_RUNS, "replaying systems, not for Runs that are there")

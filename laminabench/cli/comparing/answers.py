@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.deployment import Deployment, parse_deployment
@@ -13,15 +13,17 @@ from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, device, priced_devices
 from laminabench.catalog.names import pick
 from laminabench.catalog.network import parse_network
-from laminabench.cli.compare_sheets import Sheet, sheet_of_cell, sheet_of_runs, sheets_of_grid
+from laminabench.cli.comparing.options import CompareFlags
 from laminabench.cli.output import Output
 from laminabench.cli.traces.options import TraceOptions
-from laminabench.compare.cells import Cell
-from laminabench.compare.grid import Grid, grid_cells
+from laminabench.compare.cells import Cell, Grid, grid_cells
 from laminabench.compare.rounds import compare_runs
 from laminabench.compare.sides import SideBySide
-from laminabench.compare.terms import Equal, Terms
+from laminabench.compare.spec import ComparisonSpec, Equal
 from laminabench.errors import UserError
+from laminabench.json_safe import Json
+from laminabench.present.compare import sheet_of_cell, sheet_of_runs, sheets_of_grid
+from laminabench.present.sheets import Sheet
 from laminabench.replay import Workload
 from laminabench.systems.registry import MODULES, system
 
@@ -40,7 +42,7 @@ class Answer(Protocol):
     def comparisons(self) -> Iterator[tuple[str, SideBySide]]:
         """Each with where it is from, for the end of a sentence."""
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Json]:
         """For --json."""
 
     @property
@@ -64,7 +66,7 @@ class OfRuns:
     def comparisons(self) -> Iterator[tuple[str, SideBySide]]:
         yield "", self.compared
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Json]:
         return {**self.compared.describe(), "notes": self.notes}
 
     def sheets(self) -> list[Sheet]:
@@ -82,24 +84,24 @@ class OfSystems:
 
     cells: list[Cell]
     base: str
-    terms: Terms
+    spec: ComparisonSpec
     notes: list[str]
 
     def comparisons(self) -> Iterator[tuple[str, SideBySide]]:
         for cell in self.cells:
             yield f" ({cell.model} on {cell.trace}, {cell.costs})", cell.sides(self.base)
 
-    def describe(self) -> dict[str, Any]:
-        equal = self.terms.equal
+    def describe(self) -> dict[str, Json]:
+        equal = self.spec.equal
         tolerance = None if equal is None else {"tolerance": equal.tolerance}
         return {
             "backend": "modelled",
             "base": self.base,
-            "systems": list(self.terms.systems),
+            "systems": list(self.spec.systems),
             "equal_cost": tolerance if equal and equal.amount == "cost" else None,
             "equal_power": tolerance if equal and equal.amount == "power" else None,
-            "host_async": list(self.terms.host_async),
-            "max_num_seqs": dict(self.terms.max_num_seqs),
+            "host_async": list(self.spec.host_async),
+            "max_num_seqs": dict(self.spec.max_num_seqs),
             "cells": [cell.row(self.base) for cell in self.cells],
             "notes": self.notes,
         }
@@ -107,7 +109,7 @@ class OfSystems:
     def sheets(self) -> list[Sheet]:
         if len(self.cells) == 1:
             return [sheet_of_cell(self.cells[0], self.base)]
-        return sheets_of_grid(self.cells, self.base, as_published=not self.terms.given)
+        return sheets_of_grid(self.cells, self.base, as_published=not self.spec.given)
 
     def draw(self, target: Path) -> None:
         from laminabench.figures.compared import draw_cells
@@ -115,7 +117,7 @@ class OfSystems:
         draw_cells(self.cells, target)
 
 
-def of_runs(flags: dict[str, Any], out: Output) -> OfRuns:
+def of_runs(flags: CompareFlags, out: Output) -> OfRuns:
     """The Runs of the command line."""
     runs: tuple[Path, ...] = flags["runs"]
     if len(runs) < 2:
@@ -136,14 +138,14 @@ def of_runs(flags: dict[str, Any], out: Output) -> OfRuns:
     return OfRuns(compared, doubts)
 
 
-def of_systems(flags: dict[str, Any], options: TraceOptions, out: Output) -> OfSystems:
+def of_systems(flags: CompareFlags, options: TraceOptions, out: Output) -> OfSystems:
     """The systems of the command line, replayed on everything that it names."""
     systems = tuple(pick("system", name, dict.fromkeys(MODULES)) or name for name in _names(flags["systems"]))
     if len(systems) < 2:
         raise UserError(
             "compare-too-few", f"--systems {flags['systems']} is nothing to compare; name at least two"
         )
-    terms = _terms(flags, systems)
+    spec = _terms(flags, systems)
     base = _base(flags["base"], systems)
     models = [modelled(name) for name in flags["models"] or MODELS]
     cost_sets = [load_costs(name) for name in flags["costs"] or COSTS]
@@ -151,10 +153,10 @@ def of_systems(flags: dict[str, Any], options: TraceOptions, out: Output) -> OfS
     _require_names_apart("--model", [each.name for each in models])
     _require_names_apart("--costs", [each.name for each in cost_sets])
     _require_names_apart("--trace", [each.meta.name for each in traces])
-    grid = Grid(terms, models, traces, cost_sets)
+    grid = Grid(spec, models, traces, cost_sets)
     with out.progress("replaying", unit="cells") as progress:
         cells = grid_cells(grid, jobs=flags["jobs"], progress=progress)
-    return OfSystems(cells, base, terms, list(_notes(cells, terms)))
+    return OfSystems(cells, base, spec, list(_notes(cells, spec)))
 
 
 def _require_names_apart(flag: str, names: list[str]) -> None:
@@ -167,7 +169,7 @@ def _require_names_apart(flag: str, names: list[str]) -> None:
         )
 
 
-def _terms(flags: dict[str, Any], systems: tuple[str, ...]) -> Terms:
+def _terms(flags: CompareFlags, systems: tuple[str, ...]) -> ComparisonSpec:
     basis = flags["price_basis"]
     # Prices of two kinds cannot be compared: where one's devices are not for rent, all are bought.
     basis = basis or next((own for name in systems if (own := system(name).PRICE_BASIS)), None)
@@ -179,7 +181,7 @@ def _terms(flags: dict[str, Any], systems: tuple[str, ...]) -> Terms:
             "compare-host-async",
             f"--host-async {flags['host_async']} is not replayed; --systems has {', '.join(systems)}",
         )
-    return Terms(
+    return ComparisonSpec(
         systems,
         given=_given(flags["deployments"], systems, catalogue),
         catalogue=catalogue,
@@ -192,7 +194,7 @@ def _terms(flags: dict[str, Any], systems: tuple[str, ...]) -> Terms:
     )
 
 
-def _equal(flags: dict[str, Any], kinds: tuple[Device, ...]) -> Equal | None:
+def _equal(flags: CompareFlags, kinds: tuple[Device, ...]) -> Equal | None:
     if not flags["equal_cost"] and not flags["equal_power"]:
         return None
     return Equal(flags["tolerance"], kinds, "cost" if flags["equal_cost"] else "power")
@@ -249,11 +251,11 @@ def _names(text: str) -> list[str]:
     return list(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))
 
 
-def _notes(cells: list[Cell], terms: Terms) -> Iterator[str]:
+def _notes(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
     """What a reader of the numbers should know of what is behind them."""
-    equal = terms.equal
+    equal = spec.equal
     if equal is None:
-        yield from _apart(cells, terms)
+        yield from _apart(cells, spec)
     else:
         replaced = {
             f"{cell.deployments[name]} for {cell.amount_of(name, equal)} took the place of {name}'s {asked} "
@@ -286,14 +288,14 @@ def _without_window(cells: list[Cell]) -> Iterator[str]:
             )
 
 
-def _apart(cells: list[Cell], terms: Terms) -> Iterator[str]:
+def _apart(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
     """Prices that are not about equal."""
     apart = {
         " and ".join(
             f"{cell.deployments[name]} of {name} for ${cell.usd_per_hour[name]:.2f}" for name in (a, b)
         )
         for cell in cells
-        for a, b in zip(terms.systems, terms.systems[1:], strict=False)
+        for a, b in zip(spec.systems, spec.systems[1:], strict=False)
         if abs(cell.usd_per_hour[a] / cell.usd_per_hour[b] - 1) > ABOUT_EQUAL
     }
     for each in sorted(apart):

@@ -13,7 +13,12 @@ ALIKE = 1.1
 _DEALT = "they were dealt evenly, so TBT of single tokens is a guess"
 
 
-def doubts(found: list[Recorded]) -> Iterator[str]:
+def comparability_warnings(found: list[Recorded], groups: list[list[Recorded]]) -> list[str]:
+    """What to know before numbers of these Runs are compared; each group is rounds of one thing."""
+    return [*_of_single_runs(found), *differences(found), *_of_intervals(groups)]
+
+
+def differences(found: list[Recorded]) -> Iterator[str]:
     """In what the Runs differ that makes their numbers answers to different questions."""
     alike: dict[str, Callable[[Facts], str]] = {
         "traces": lambda facts: facts.trace,
@@ -50,7 +55,7 @@ def _boards(found: list[Facts]) -> Iterator[str]:
     yield from dict.fromkeys(facts.boards_prices for facts in found if facts.boards_prices)
 
 
-def reservations(found: list[Recorded]) -> Iterator[str]:
+def _of_single_runs(found: list[Recorded]) -> Iterator[str]:
     """What of single Runs is to be known before their numbers are believed."""
     for each in found:
         if each.facts.partial:
@@ -61,7 +66,7 @@ def reservations(found: list[Recorded]) -> Iterator[str]:
             yield f"{each.path} is of a server that does not say which tokens a chunk has: {_DEALT}"
 
 
-def unsure(groups: list[list[Recorded]]) -> Iterator[str]:
+def _of_intervals(groups: list[list[Recorded]]) -> Iterator[str]:
     """What intervals of measured Runs do not tell."""
     single = [group[0] for group in groups if len(group) == 1 and group[0].measured]
     for each in single:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 from click.core import ParameterSource
 
-from laminabench.cli.compare_options import compare_options, require_together
+from laminabench.cli.comparing.options import CompareFlags, compare_options, require_together
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.traces.options import TraceOptions, trace_options
 from laminabench.errors import CheckFailedError
 
 if TYPE_CHECKING:
-    from laminabench.cli.compare_answers import Answer
+    from laminabench.cli.comparing.answers import Answer
 
 
 @click.command()
@@ -44,14 +44,16 @@ def compare(**flags: Any) -> None:
 class _Call:
     """The flags of one call, and the steps from them to an exit code."""
 
-    def __init__(self, given: set[str], *, out: Output, workload: TraceOptions, **flags: Any) -> None:
+    def __init__(
+        self, given: set[str], *, out: Output, workload: TraceOptions, **flags: Unpack[CompareFlags]
+    ) -> None:
         self.given, self.out, self.options, self.flags = given, out, workload, flags
 
     def run(self) -> None:
         """Compare, print, write, judge."""
-        from laminabench.cli.compare_text import print_sheets, write_markdown
         from laminabench.compare.gates import failures, parse_gate
         from laminabench.figures.drawn import check_target
+        from laminabench.present.sheets import print_sheets, write_markdown
         from laminabench.runs.replace import require_writable
 
         gates = [parse_gate(text) for text in self.flags["fail_on"]]
@@ -84,12 +86,12 @@ class _Call:
 
     def answer(self) -> Answer:
         """What the flags ask to be compared."""
-        from laminabench.cli.compare_answers import of_runs, of_systems
+        from laminabench.cli.comparing.answers import of_runs, of_systems
 
         runs: tuple[Path, ...] = self.flags["runs"]
         require_together(compare, self.given, self.flags)
         if self.flags["live"]:
-            from laminabench.cli.compare_live import of_live
+            from laminabench.cli.comparing.live import of_live
 
             return of_live(self.flags, self.given, self.options, self.out)
         return of_runs(self.flags, self.out) if runs else of_systems(self.flags, self.options, self.out)

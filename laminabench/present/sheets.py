@@ -1,18 +1,27 @@
-"""The tables of `laminabench compare` on a terminal, and in a Markdown file."""
+"""Tables of text, which a terminal and a Markdown file both show."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from laminabench.atomic import replacing
-from laminabench.cli.compare_sheets import Sheet
 from laminabench.markdown import plain, row
 from laminabench.present.terminal import literal
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+class Sheet(NamedTuple):
+    """A table whose first columns are words and the rest numbers, and what is to be said under it."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    words: int = 1  # columns that are words
+    notes: tuple[str, ...] = ()
 
 
 def print_sheets(console: Console, sheets: Sequence[Sheet], failed: Sequence[str]) -> None:

@@ -52,7 +52,7 @@ class Equal:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ComparisonSpec:
     """The first system is the one whose price or power the others are held to."""
 
     systems: tuple[str, ...]

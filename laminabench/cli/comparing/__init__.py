@@ -1,0 +1,1 @@
+"""`laminabench compare`: Runs, systems and live replays side by side."""
