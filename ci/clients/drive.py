@@ -188,7 +188,7 @@ def guidellm(place: Place, load: Load) -> Seen:
 def replayer(place: Place, load: Load) -> Seen:
     """`laminabench replay` of a trace of such requests, with token ids."""
     # Of laminabench's own environment, which runs this.
-    from laminabench.systems.running.endpoint.probe import OUTPUT_TOKENS, PROMPT_TOKENS
+    from laminabench.systems.live.endpoint.probe import OUTPUT_TOKENS, PROMPT_TOKENS
 
     trace = place.home / "load.csv"
     row = f"0,{load.prompt_tokens},{load.output_tokens}\n"

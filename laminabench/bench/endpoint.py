@@ -14,12 +14,12 @@ import numpy as np
 
 from laminabench.bench.frame import QUIET, Report, Row, Watcher, all_met, judged
 from laminabench.errors import UserError
-from laminabench.systems.running.endpoint.address import parse_url
-from laminabench.systems.running.endpoint.client import Part
-from laminabench.systems.running.endpoint.processes import Did, elsewhere, here, shards
-from laminabench.systems.running.endpoint.prompts import Draws, TokenPrompts
-from laminabench.systems.running.endpoint.request import Accepted
-from laminabench.systems.running.endpoint.setup import Behind, EndpointSetup, Served
+from laminabench.systems.live.endpoint.address import parse_url
+from laminabench.systems.live.endpoint.client import Part
+from laminabench.systems.live.endpoint.processes import Did, elsewhere, here, shards
+from laminabench.systems.live.endpoint.prompts import Draws, TokenPrompts
+from laminabench.systems.live.endpoint.request import Accepted
+from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served
 from laminabench.traces.table import Trace, TraceMeta
 
 TARGET_REQUESTS_PER_S, TARGET_TOKENS_PER_S, TARGET_LATENESS_MS = 2000.0, 100_000.0, 5.0

@@ -25,9 +25,9 @@ from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered
-from laminabench.systems.running.vllm.process import VllmEndedError
-from laminabench.systems.running.vllm.runner import Received, launch
-from laminabench.systems.running.vllm.setup import CPU_BLOCK, VllmSetup
+from laminabench.systems.live.vllm.process import VllmEndedError
+from laminabench.systems.live.vllm.runner import Received, launch
+from laminabench.systems.live.vllm.setup import CPU_BLOCK, VllmSetup
 from laminabench.traces.table import Trace, TraceMeta
 
 LAYOUTS: dict[str, Layout | None] = {

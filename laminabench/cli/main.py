@@ -32,7 +32,7 @@ COMMANDS = (
     ),
     Lazy(
         "compare",
-        "laminabench.cli.comparing.command:compare",
+        "laminabench.cli.compare.command:compare",
         "Runs side by side; systems at equal cost; gates.",
         section="Replaying",
         example="laminabench compare --equal-cost --model llama3-70b",

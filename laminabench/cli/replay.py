@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from laminabench.json_safe import JsonObject
     from laminabench.present.replay import ReplayResult
     from laminabench.replay import Result
-    from laminabench.replaying.journal import ReplayJournal
+    from laminabench.replay.journal import ReplayJournal
 
 _RUN = click.Path(path_type=Path)
 
@@ -52,7 +52,7 @@ def replay(
     laminabench replay --trace azure-code --backend live --num-requests 200
     laminabench replay --resume runs/azure-code-lamina-llama-mini-20260101-120000
     """
-    from laminabench.replaying.journal import ReplayJournal
+    from laminabench.replay.journal import ReplayJournal
 
     given = given_in(flags)
     if sum(each is not None for each in (config, again, resume)) > 1:

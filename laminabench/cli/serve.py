@@ -16,7 +16,7 @@ from laminabench.errors import UserError
 from laminabench.extras import needed
 
 if TYPE_CHECKING:
-    from laminabench.systems.running.lamina.served import ServeSetup
+    from laminabench.systems.live.lamina.served import ServeSetup
 
 
 @click.command()
@@ -113,7 +113,7 @@ def serve(out: Output, **flags: Any) -> None:
     laminabench serve --model llama-mini --port 8000
     laminabench serve --model path/to/model --deployment 1xcpu+1xcpu --served-name my-model
     """
-    from laminabench.systems.running.lamina import served
+    from laminabench.systems.live.lamina import served
 
     setup = _setup(flags, verbose=out.verbose)
     if setup.tokenizer is None:
@@ -137,8 +137,8 @@ def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
     from laminabench.catalog.deployment import parse_deployment
     from laminabench.catalog.find_model import model
     from laminabench.catalog.hardware import load_devices
-    from laminabench.systems.running.lamina import served
-    from laminabench.systems.running.lamina import setup as live
+    from laminabench.systems.live.lamina import served
+    from laminabench.systems.live.lamina import setup as live
 
     source = flags["model_name"] or live.MODEL
     shape = live.in_dtype(model(source), flags["dtype"])

@@ -46,7 +46,7 @@ class Live(Takes, Protocol):
 
 
 _MODELLED = "laminabench.systems.modelled"
-_LIVE = "laminabench.systems.running"
+_LIVE = "laminabench.systems.live"
 # By name; a new system is one package and one line here.
 MODULES = {
     "lamina": f"{_MODELLED}.lamina",

@@ -71,10 +71,10 @@ def test_what_cannot_take_part_is_an_error_and_ends(does: str, tmp_path: Path) -
 def test_it_has_cores_and_room_for_all_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     orders = []
     monkeypatch.setattr(
-        "laminabench.systems.running.vllm.runner.VllmProcess.__init__",
+        "laminabench.systems.live.vllm.runner.VllmProcess.__init__",
         lambda self, command, environment, order, log, timeout_s: orders.append(order),
     )
-    monkeypatch.setattr("laminabench.systems.running.vllm.runner.VllmProcess.close", lambda self: None)
+    monkeypatch.setattr("laminabench.systems.live.vllm.runner.VllmProcess.close", lambda self: None)
     VllmContender(Load(batch=3, prompt=200, output=64), stand_in(tmp_path)).close()
     (order,) = orders
     assert order["cores"] == sorted(os.sched_getaffinity(0))[:2]

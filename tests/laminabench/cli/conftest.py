@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from laminabench.cli.main import run
-from laminabench.systems.running.lamina import loop as live_loop
-from laminabench.systems.running.lamina import setup as engine_setup
+from laminabench.systems.live.lamina import loop as live_loop
+from laminabench.systems.live.lamina import setup as engine_setup
 
 Shell = Callable[..., tuple[int, str, str]]
 AsJson = Callable[..., dict[str, Any]]

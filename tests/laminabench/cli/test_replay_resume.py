@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from laminabench.errors import Terminated
-from laminabench.replaying import journal
+from laminabench.replay import journal
 from laminabench.runs.journal import Journal
 from laminabench.runs.read import Run, read_run
 

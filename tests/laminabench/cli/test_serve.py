@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from laminabench.errors import UserError
-from laminabench.systems.running.lamina import served
+from laminabench.systems.live.lamina import served
 
 Shell = Callable[..., tuple[int, str, str]]
 TOKENS = 60

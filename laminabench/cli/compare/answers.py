@@ -1,0 +1,302 @@
+"""What `laminabench compare` found: Runs side by side, or systems cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.deployment import Deployment, parse_deployment
+from laminabench.catalog.find_model import modelled
+from laminabench.catalog.hardware import Device, device, priced_devices
+from laminabench.catalog.names import pick
+from laminabench.catalog.network import parse_network
+from laminabench.cli.compare.options import CompareFlags
+from laminabench.cli.output import Output
+from laminabench.cli.traces.options import TraceOptions
+from laminabench.compare.cells import Cell, Grid, grid_cells
+from laminabench.compare.rounds import compare_runs
+from laminabench.compare.sides import SideBySide
+from laminabench.compare.spec import ComparisonSpec, Equal
+from laminabench.errors import UserError
+from laminabench.json_safe import Json
+from laminabench.present.compare import sheet_of_cell, sheet_of_runs, sheets_of_grid
+from laminabench.present.sheets import Sheet
+from laminabench.replay import Workload
+from laminabench.systems.registry import MODULES, system
+
+# v2 Figure 10.
+MODELS = ("llama-33b", "llama-65b", "llama3-70b")
+TRACES = ("azure-conv", "azure-code", "kimi-conv", "kimi-ta")
+COSTS = ("vllm-0.14", "vidur-2024")
+SLO_TBT_MS = 100.0
+# Which prices differ by less is at equal cost for all that anybody says of them.
+ABOUT_EQUAL = 0.01
+
+
+class Answer(Protocol):
+    """What the command prints, writes, draws and judges."""
+
+    def comparisons(self) -> Iterator[tuple[str, SideBySide]]:
+        """Each with where it is from, for the end of a sentence."""
+
+    def describe(self) -> dict[str, Json]:
+        """For --json."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the numbers has to know."""
+
+    def sheets(self) -> list[Sheet]:
+        """As tables."""
+
+    def draw(self, target: Path) -> None:
+        """As a picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfRuns:
+    """Runs that are there."""
+
+    compared: SideBySide
+    notes: list[str]
+
+    def comparisons(self) -> Iterator[tuple[str, SideBySide]]:
+        yield "", self.compared
+
+    def describe(self) -> dict[str, Json]:
+        return {**self.compared.describe(), "notes": self.notes}
+
+    def sheets(self) -> list[Sheet]:
+        return [sheet_of_runs(self.compared)]
+
+    def draw(self, target: Path) -> None:
+        from laminabench.figures.compared import draw_sides
+
+        draw_sides(self.compared, target)
+
+
+@dataclass(frozen=True, slots=True)
+class OfSystems:
+    """Systems that were replayed."""
+
+    cells: list[Cell]
+    base: str
+    spec: ComparisonSpec
+    notes: list[str]
+
+    def comparisons(self) -> Iterator[tuple[str, SideBySide]]:
+        for cell in self.cells:
+            yield f" ({cell.model} on {cell.trace}, {cell.costs})", cell.sides(self.base)
+
+    def describe(self) -> dict[str, Json]:
+        equal = self.spec.equal
+        tolerance = None if equal is None else {"tolerance": equal.tolerance}
+        return {
+            "backend": "modelled",
+            "base": self.base,
+            "systems": list(self.spec.systems),
+            "equal_cost": tolerance if equal and equal.amount == "cost" else None,
+            "equal_power": tolerance if equal and equal.amount == "power" else None,
+            "host_async": list(self.spec.host_async),
+            "max_num_seqs": dict(self.spec.max_num_seqs),
+            "cells": [cell.row(self.base) for cell in self.cells],
+            "notes": self.notes,
+        }
+
+    def sheets(self) -> list[Sheet]:
+        if len(self.cells) == 1:
+            return [sheet_of_cell(self.cells[0], self.base)]
+        return sheets_of_grid(self.cells, self.base, as_published=not self.spec.given)
+
+    def draw(self, target: Path) -> None:
+        from laminabench.figures.compared import draw_cells
+
+        draw_cells(self.cells, target)
+
+
+def of_runs(flags: CompareFlags, out: Output) -> OfRuns:
+    """The Runs of the command line."""
+    runs: tuple[Path, ...] = flags["runs"]
+    if len(runs) < 2:
+        raise UserError(
+            "compare-too-few",
+            "one Run is nothing to compare; give at least two, or --trace to replay systems",
+        )
+    base = Path(flags["base"]) if flags["base"] else None
+    with out.progress("reading", unit="Runs") as progress:
+        compared, doubts = compare_runs(
+            runs, base=base, slo_tbt_ms=flags["slo_tbt_ms"], group=not flags["no_group"], progress=progress
+        )
+    if len(compared.sides) < 2:
+        raise UserError(
+            "compare-too-few",
+            "these Runs are rounds of one thing, with nothing to compare; --no-group keeps them apart",
+        )
+    return OfRuns(compared, doubts)
+
+
+def of_systems(flags: CompareFlags, options: TraceOptions, out: Output) -> OfSystems:
+    """The systems of the command line, replayed on everything that it names."""
+    systems = tuple(pick("system", name, dict.fromkeys(MODULES)) or name for name in _names(flags["systems"]))
+    if len(systems) < 2:
+        raise UserError(
+            "compare-too-few", f"--systems {flags['systems']} is nothing to compare; name at least two"
+        )
+    spec = _terms(flags, systems)
+    base = _base(flags["base"], systems)
+    models = [modelled(name) for name in flags["models"] or MODELS]
+    cost_sets = [load_costs(name) for name in flags["costs"] or COSTS]
+    traces = [options.load(name, out) for name in flags["traces"] or TRACES]
+    _require_names_apart("--model", [each.name for each in models])
+    _require_names_apart("--costs", [each.name for each in cost_sets])
+    _require_names_apart("--trace", [each.meta.name for each in traces])
+    grid = Grid(spec, models, traces, cost_sets)
+    with out.progress("replaying", unit="cells") as progress:
+        cells = grid_cells(grid, jobs=flags["jobs"], progress=progress)
+    return OfSystems(cells, base, spec, list(_notes(cells, spec)))
+
+
+def _require_names_apart(flag: str, names: list[str]) -> None:
+    """A UserError where two would have one place in the grid."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(
+            "compare-name-twice",
+            f"{flag}: two are called {twice}, and tables tell them apart by name; give one of them",
+        )
+
+
+def _terms(flags: CompareFlags, systems: tuple[str, ...]) -> ComparisonSpec:
+    basis = flags["price_basis"]
+    # Prices of two kinds cannot be compared: where one's devices are not for rent, all are bought.
+    basis = basis or next((own for name in systems if (own := system(name).PRICE_BASIS)), None)
+    catalogue = priced_devices(flags["prices"], basis, flags["powers"])
+    kinds = tuple(device(name, catalogue) for name in _names(flags["devices"] or ""))
+    async_ = {"neither": (), "both": systems}
+    if flags["host_async"] not in (*async_, *systems):
+        raise UserError(
+            "compare-host-async",
+            f"--host-async {flags['host_async']} is not replayed; --systems has {', '.join(systems)}",
+        )
+    return ComparisonSpec(
+        systems,
+        given=_given(flags["deployments"], systems, catalogue),
+        catalogue=catalogue,
+        network=parse_network(flags["network"]) if flags["network"] else None,
+        host_async=async_.get(flags["host_async"], (flags["host_async"],)),
+        max_num_seqs=_limits(flags["limits"], systems),
+        admission=flags["admission"],
+        workload=Workload(flags["mode"], flags["concurrency"], slo_tbt_ms=flags["slo_tbt_ms"] or SLO_TBT_MS),
+        equal=_equal(flags, kinds),
+    )
+
+
+def _equal(flags: CompareFlags, kinds: tuple[Device, ...]) -> Equal | None:
+    if not flags["equal_cost"] and not flags["equal_power"]:
+        return None
+    return Equal(flags["tolerance"], kinds, "cost" if flags["equal_cost"] else "power")
+
+
+def _given(
+    texts: Iterable[str], systems: tuple[str, ...], catalogue: Mapping[str, Device]
+) -> dict[str, Deployment]:
+    found: dict[str, Deployment] = {}
+    for text in texts:
+        name, equals, deployment = text.partition("=")
+        if not equals or name not in systems:
+            raise UserError(
+                "compare-deployment-syntax",
+                f"--deployment {text}: expected SYSTEM=DEPLOYMENT of {' or '.join(systems)}, "
+                "such as lamina=2xh100+4xh20",
+            )
+        if name in found:
+            raise UserError(
+                "compare-deployment-twice",
+                f"--deployment {text}: {name} has been given {found[name]} already",
+            )
+        found[name] = parse_deployment(deployment, catalogue)
+    return found
+
+
+def _limits(texts: Iterable[str], systems: tuple[str, ...]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        if name not in systems or not number.isdecimal() or int(number) < 1:
+            raise UserError(
+                "compare-max-num-seqs",
+                f"--max-num-seqs {text}: expected SYSTEM=N of {' or '.join(systems)}, "
+                f"such as {systems[0]}=64",
+            )
+        found[name] = int(number)
+    return found
+
+
+def _base(wanted: str | None, systems: tuple[str, ...]) -> str:
+    """vLLM is what people run today: that is what others are held against."""
+    if wanted is None:
+        return "vllm" if "vllm" in systems else systems[0]
+    if wanted not in systems:
+        raise UserError(
+            "compare-base-unknown", f"--base {wanted} is not replayed; --systems has {', '.join(systems)}"
+        )
+    return wanted
+
+
+def _names(text: str) -> list[str]:
+    """Of a comma-separated list, each once."""
+    return list(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))
+
+
+def _notes(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
+    """What a reader of the numbers should know of what is behind them."""
+    equal = spec.equal
+    if equal is None:
+        yield from _apart(cells, spec)
+    else:
+        replaced = {
+            f"{cell.deployments[name]} for {cell.amount_of(name, equal)} took the place of {name}'s {asked} "
+            f"({cell.model} on {cell.trace})"
+            for cell in cells
+            for name, asked in cell.asked.items()
+            if asked != cell.deployments[name]
+        }
+        for each in sorted(replaced):
+            yield f"at equal {equal.amount} {each}"
+    for kinds in filter(None, dict.fromkeys(cell.kinds_of_prices for cell in cells)):
+        yield f"prices of different kinds are compared ({kinds}); give comparable ones with --price"
+    yield from _without_window(cells)
+    dropped = {(cell.model, cell.trace): cell.dropped for cell in cells if cell.dropped}
+    for (model_name, trace), count in dropped.items():
+        yield f"{count:,} requests of {trace} that not every system can hold with {model_name} are left out"
+
+
+def _without_window(cells: list[Cell]) -> Iterator[str]:
+    """Whose numbers have the end of the run in them, where batches run empty, while the others' have not."""
+    short = {
+        (cell.trace, tuple(name for name, summary in cell.summaries.items() if summary.window.fell_back))
+        for cell in cells
+    }
+    for trace, names in sorted(short):
+        if names:
+            yield (
+                f"{trace} has too few requests for a steady window of {' and '.join(names)}: numbers there "
+                "are over the whole run, until the last batch is empty"
+            )
+
+
+def _apart(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
+    """Prices that are not about equal."""
+    apart = {
+        " and ".join(
+            f"{cell.deployments[name]} of {name} for ${cell.usd_per_hour[name]:.2f}" for name in (a, b)
+        )
+        for cell in cells
+        for a, b in zip(spec.systems, spec.systems[1:], strict=False)
+        if abs(cell.usd_per_hour[a] / cell.usd_per_hour[b] - 1) > ABOUT_EQUAL
+    }
+    for each in sorted(apart):
+        yield f"prices an hour differ: {each}; --equal-cost holds them together"

@@ -1,0 +1,147 @@
+"""`laminabench compare --live`: replays that take turns, round after round, and what their Runs say."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from laminabench.cli.compare.answers import OfRuns
+from laminabench.cli.compare.options import CompareFlags
+from laminabench.cli.flags import changed, given_in, parsed
+from laminabench.cli.output import Output
+from laminabench.cli.traces.options import TraceOptions
+from laminabench.compare.rounds import compare_runs
+from laminabench.errors import CheckFailedError, Interrupted, UserError
+from laminabench.listener import Once
+from laminabench.replay import ReplayRequest, run
+from laminabench.replay.run import free_directory
+from laminabench.request import CHOICES, CUTS, NOT_OF_MANY
+from laminabench.runs.replace import require_writable
+from laminabench.systems.registry import prepare
+
+# Flags of the comparison that every side has too, by its names for them.
+COMMON = {
+    **{name: name for name in ("mode", "concurrency", "slo_tbt_ms", "admission", "price_basis")},
+    "prices": "price",
+    "powers": "power",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One --live: what takes turns with the others."""
+
+    said: str
+    request: ReplayRequest
+
+
+def of_live(flags: CompareFlags, given: set[str], options: TraceOptions, out: Output) -> OfRuns:
+    """The sides of the command line, replayed in turns; their Runs are kept, and compared."""
+    for flag, values in (("--trace", flags["traces"]), ("--model", flags["models"])):
+        if len(values) > 1 or not (values or flag == "--model"):
+            raise UserError(
+                "compare-live-one-workload", f"--live takes one {flag}, and {len(values)} are given"
+            )
+    sides = [_side(said, flags, given, options) for said in flags["live"]]
+    _require_apart(sides)
+    base = _place(flags["base"], len(sides))
+    directory: Path = flags["directory"] or free_directory(f"compare-{Path(flags['traces'][0]).name}")
+    _require_new(directory)
+    require_writable(directory / "1-1")
+    # Whatever is refused is refused before the first of them begins.
+    for side in sides:
+        with _named(side):
+            side.request.require_valid()
+            prepare(side.request)
+    rounds, listener = flags["rounds"], Once(out)
+    paths: list[list[Path]] = [[] for _ in sides]
+    for round_ in range(1, rounds + 1):
+        places = range(len(sides))
+        # There and back: a machine that slows down slows no side more than another.
+        for place in places if round_ % 2 else reversed(places):
+            path = directory / f"{round_}-{place + 1}"
+            out.note(f"round {round_} of {rounds}: {sides[place].said}")
+            with _named(sides[place]):
+                found = run(changed(sides[place].request, {"directory": str(path)}), listener=listener)
+                if found.replayed.interrupted:
+                    raise Interrupted(f"the Runs so far are in {directory}")
+                found.require_sound()
+            paths[place].append(path)
+    compared, doubts = compare_runs(
+        [path for side in paths for path in side], base=paths[base][0], slo_tbt_ms=flags["slo_tbt_ms"]
+    )
+    return OfRuns(compared, [f"Runs are kept in {directory}", *doubts])
+
+
+def _side(said: str, flags: Mapping[str, Any], given: set[str], options: TraceOptions) -> _Side:
+    """One --live, read by replay's own parser; the comparison's flags hold for it too."""
+    try:
+        own = parsed(shlex.split(said))
+    except click.UsageError as error:
+        raise UserError(
+            "compare-live-syntax", f"--live {said!r}: {error.format_message().rstrip('.')}"
+        ) from error
+    except ValueError as error:
+        raise UserError("compare-live-syntax", f"--live {said!r}: {error}") from error
+    for name in own:
+        choice = CHOICES[name]
+        if choice.key in NOT_OF_MANY or name == "trace" or choice.flag.group == CUTS:
+            why = NOT_OF_MANY.get(choice.key, "all sides have the comparison's")
+            raise UserError(
+                "compare-live-flag", f"--live {said!r}: {choice.spelled} does not belong to one side: {why}"
+            )
+    if own.get("backend", "live") != "live":
+        raise UserError(
+            "compare-live-modelled", f"--live {said!r}: what is modelled takes no turns; leave --backend out"
+        )
+    shared = given_in({name: flags[flag] for flag, name in COMMON.items() if flag in given})
+    if "mode" in own:
+        shared.pop("concurrency", None)  # it is of the comparison's mode
+    if flags["models"]:
+        shared["model"] = flags["models"][0]
+    shared |= {"trace": flags["traces"][0], "backend": "live"}
+    return _Side(said, changed(options.request, {**shared, **own}))
+
+
+@contextlib.contextmanager
+def _named(side: _Side) -> Iterator[None]:
+    """Whose error it is."""
+    try:
+        yield
+    except (UserError, CheckFailedError) as error:
+        raise error.within(f"--live {side.said!r}") from error
+
+
+def _require_apart(sides: Sequence[_Side]) -> None:
+    """A UserError where rounds of two sides would be taken for rounds of one."""
+    if len(sides) < 2:
+        raise UserError("compare-too-few", "one --live is nothing to compare; give at least two")
+    for place, side in enumerate(sides):
+        for other in sides[:place]:
+            if other.request == side.request:
+                raise UserError(
+                    "compare-live-same",
+                    f"--live {side.said!r} is the same as --live {other.said!r}; vary a flag",
+                )
+
+
+def _place(base: str | None, sides: int) -> int:
+    """Which --live ratios are to: the first, or the one of that number."""
+    if base is None:
+        return 0
+    if not base.isdecimal() or not 1 <= int(base) <= sides:
+        raise UserError("compare-base-unknown", f"--base {base}: of --live give its number, 1 to {sides}")
+    return int(base) - 1
+
+
+def _require_new(directory: Path) -> None:
+    if directory.exists() and any(directory.iterdir()):
+        raise UserError(
+            "output-exists", f"{directory} is not empty, and rounds of another day are no rounds of this one"
+        )

@@ -1,1 +1,0 @@
-"""What `laminabench.replay` is made of: the run of a request, and its journal."""

@@ -1,0 +1,158 @@
+"""One request until it is answered or given up: its attempts, how long each may take, what is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import email.utils
+import math
+import re
+import time
+from dataclasses import dataclass, field
+
+from laminabench.runs.status import DONE, FAILED
+from laminabench.systems.live.endpoint.pool import NoConnectionError, Pool
+from laminabench.systems.live.endpoint.records import Records
+from laminabench.systems.live.endpoint.stream import Stream
+from laminabench.systems.live.endpoint.wire import GONE, Connection
+
+# Before the second attempt, doubled before each one after it, where the server does not say when.
+PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
+TOO_MANY, UNAVAILABLE = 429, 503
+_BROKEN = (GONE, "connection reset")
+# Connections that failed one after the other before the server is taken to be gone for good.
+GONE_AFTER = 16
+_DECIMAL = re.compile(r"\d{1,6}(\.\d+)?")
+
+
+@dataclass(slots=True)
+class Attempts:
+    """How requests are sent, and what came of those that were."""
+
+    pool: Pool
+    records: Records
+    timeout_s: float
+    first_byte_timeout_s: float
+    retries: int
+    gone: asyncio.Event = field(default_factory=asyncio.Event)  # nobody takes a connection any more
+    why_gone: str = ""
+    first_errors: dict[str, str] = field(default_factory=dict)  # of each kind, what the first said
+    told: dict[str, int] = field(default_factory=dict)  # requests by how tokens in chunks were known
+    _lost: int = 0
+
+    async def serve(self, place: int, request: bytes, due_s: float) -> None:
+        """Send it, again where that makes sense, and note what came of it."""
+        records = self.records
+        records.due_s[place] = due_s
+        for attempt in range(self.retries + 1):
+            records.attempts[place] = attempt + 1
+            stream, error = await self._attempt(place, request, time.monotonic() + self.timeout_s)
+            if not error:
+                break
+            pause_s = _pause_s(stream, error, attempt)
+            if pause_s is None or attempt == self.retries or self.gone.is_set():
+                break
+            await asyncio.sleep(min(pause_s, self.timeout_s))
+        records.error[place] = error
+        records.status[place] = FAILED if error else DONE
+        records.finished_s[place] = float("nan") if error or stream is None else stream.finished_s
+        records.ended += 1
+
+    async def once(self, request: bytes) -> Stream:
+        """One attempt that nobody counts; a NoConnectionError if there is no way to the server."""
+        connection = await self.pool.take()
+        stream = await self._ask(connection, 0, request, time.monotonic() + self.timeout_s)
+        self.pool.give(connection)
+        return stream
+
+    async def _attempt(self, place: int, request: bytes, until_s: float) -> tuple[Stream | None, str]:
+        """What came, if anything did, and what went wrong."""
+        tried_s = time.monotonic()
+        try:
+            connection = await self.pool.take()
+        except NoConnectionError as error:
+            if math.isnan(self.records.sent_s[place]):
+                self.records.sent_s[place] = tried_s
+            self._no_connection(error)
+            return None, error.kind
+        stream = await self._ask(connection, place, request, until_s)
+        self.pool.give(connection)
+        self._note(place, stream)
+        return stream, stream.error
+
+    async def _ask(self, connection: Connection, place: int, request: bytes, until_s: float) -> Stream:
+        loop = asyncio.get_running_loop()
+        stream = Stream(self.records, place, loop.create_future())
+        sent_s = connection.ask(request, stream)
+        if math.isnan(self.records.sent_s[place]):
+            self.records.sent_s[place] = sent_s
+
+        def too_late() -> None:
+            connection.leave(f"time-out: not done in {self.timeout_s:g} s")
+
+        def no_byte() -> None:
+            if math.isnan(stream.headers_s):
+                connection.leave(f"time-out: no answer in {self.first_byte_timeout_s:g} s")
+
+        timers = [
+            loop.call_later(self.first_byte_timeout_s, no_byte),
+            loop.call_later(until_s - sent_s, too_late),
+        ]
+        try:
+            await stream.over
+        finally:
+            for timer in timers:
+                timer.cancel()
+            if not stream.over.done():
+                connection.leave("stopped")
+        return stream
+
+    def _note(self, place: int, stream: Stream) -> None:
+        records = self.records
+        records.headers_s[place] = stream.headers_s
+        records.status_code[place] = stream.status
+        records.prompt_counted[place] = stream.prompt_counted
+        records.completion_counted[place] = stream.completion_counted
+        if stream.status >= 0:
+            self._lost = 0
+        if stream.error:
+            # Whole: half a secret would not be found in it.
+            said = stream.plain.decode("utf-8", "replace").strip()
+            self.first_errors.setdefault(stream.error, said)
+        elif stream.told:
+            self.told[stream.told] = self.told.get(stream.told, 0) + 1
+
+    def _no_connection(self, error: NoConnectionError) -> None:
+        self.first_errors.setdefault(error.kind, str(error))
+        self._lost += 1
+        if self._lost >= GONE_AFTER and not self.gone.is_set():
+            self.why_gone = f"the server took no connection {self._lost} times in a row: {error.kind}"
+            self.gone.set()
+
+
+def _pause_s(stream: Stream | None, error: str, attempt: int) -> float | None:
+    """How long to wait before the next attempt; None if there is no sense in one.
+
+    What has begun to stream is never asked for twice: its tokens have been counted.
+    """
+    pause_s = min(PAUSE_S * float(2**attempt), LONGEST_PAUSE_S)
+    if stream is None:
+        return pause_s
+    if stream.chunks_came or stream.status == 200:
+        return None
+    if stream.status < 0:
+        return pause_s if error in _BROKEN else None
+    if stream.status != TOO_MANY and stream.status < 500:
+        return None
+    asked_s = _retry_after_s(stream.fields.get("retry-after", ""))
+    return pause_s if asked_s is None else asked_s
+
+
+def _retry_after_s(text: str) -> float | None:
+    """Seconds, or the time of day, as HTTP has it."""
+    if _DECIMAL.fullmatch(text.strip()):
+        return float(text)
+    try:
+        at = email.utils.parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return max(0.0, at.timestamp() - time.time())

@@ -1,0 +1,145 @@
+"""A replay against a server: a request settled, the trace offered over HTTP, and what a client saw of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.hardware import priced_devices
+from laminabench.errors import CheckFailedError, CodedError, UserError
+from laminabench.extras import endpoint_needed
+from laminabench.listener import Listener
+from laminabench.request import ReplayRequest
+from laminabench.runs.manifest import Backend
+from laminabench.systems.base import Past, Replayed, Workload, summary_of
+from laminabench.systems.live.endpoint import setup as defaults
+from laminabench.systems.live.endpoint.address import parse_url
+from laminabench.systems.live.endpoint.fields import fields_of
+from laminabench.systems.live.endpoint.replaying import Seen, replay
+from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served
+from laminabench.traces.table import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedEndpoint:
+    """Ready to be asked."""
+
+    request: ReplayRequest
+    setup: EndpointSetup
+
+    @property
+    def backend(self) -> Backend:
+        return "live"
+
+    @property
+    def costs(self) -> None:
+        return None
+
+    @property
+    def resumable(self) -> bool:
+        return False
+
+    @property
+    def deployment(self) -> Behind:
+        return self.setup.deployment
+
+    @property
+    def model(self) -> Served:
+        return self.setup.model
+
+    def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
+        """Offer the trace to the server, here and now."""
+        del past
+        workload = Workload.of(self.request)
+        with endpoint_needed(), listener.rates("replaying", "requests", "tokens/s") as progress:
+            began = False
+
+            def tell(requests: int, tokens: int) -> None:
+                nonlocal began
+                if not began:
+                    listener.detail("the server has been asked and warmed up: the clock is running")
+                began = True
+                progress(requests, len(trace), tokens)
+
+            seen = replay(trace, self.setup, workload.offered(trace), seed=self.request.seed, tell=tell)
+        for sentence in seen.notes:
+            listener.note(sentence)
+        summary = summary_of(seen.outcome, trace, workload, self.setup.deployment)
+        return Replayed(
+            seen.outcome,
+            seen.facts,
+            summary,
+            partial=seen.partial,
+            interrupted=seen.interrupted,
+            problem=_problem(seen, summary.requests.completed),
+        )
+
+
+def prepare(request: ReplayRequest, listener: Listener) -> PreparedEndpoint:
+    """The request settled; a UserError for what is missing or contradicts."""
+    url, name = _required(request)
+    address, fields = parse_url(url), fields_of(request.header, request.api_key_file)
+    if fields and not address.secure and not address.loopback:
+        listener.note(f"{address} is not encrypted: the key and the headers can be read on the way")
+    devices = priced_devices(request.price, request.price_basis, request.power)
+    hardware = parse_deployment(request.deployment, devices) if request.deployment else None
+    setup = EndpointSetup(
+        deployment=Behind(address, hardware),
+        model=Served(name),
+        api=request.api or "completions",
+        fields=fields,
+        tokenizer=request.tokenizer,
+        vocab=request.vocab,
+        timeout_s=request.timeout or defaults.TIMEOUT_S,
+        first_byte_timeout_s=request.first_byte_timeout or defaults.FIRST_BYTE_TIMEOUT_S,
+        retries=defaults.RETRIES if request.retries is None else request.retries,
+        warm_up=defaults.WARM_UP if request.warm_up is None else request.warm_up,
+        connections=request.connections,
+        workers=request.client_workers or 1,
+    )
+    settled = msgspec.structs.replace(
+        request,
+        url=str(address),
+        api=setup.api,
+        timeout=setup.timeout_s,
+        first_byte_timeout=setup.first_byte_timeout_s,
+        retries=setup.retries,
+        warm_up=setup.warm_up,
+        client_workers=setup.workers,
+    )
+    return PreparedEndpoint(settled, setup)
+
+
+def _required(request: ReplayRequest) -> tuple[str, str]:
+    """The URL and the model's name; a UserError where they, or other choices, make no whole."""
+    if not request.url:
+        raise UserError("replay-flag-needed", "--system openai needs --url http://127.0.0.1:8000")
+    if not request.model:
+        raise UserError("replay-flag-needed", "--system openai needs --model, as the server calls it")
+    if request.connections and request.mode != "saturate":
+        why = {
+            "open": "an open replay has as many connections as its arrivals need",
+            "closed": "--concurrency says how many are in flight",
+        }[request.mode]
+        raise UserError("replay-flag-unused", f"--connections is for --mode saturate: {why}")
+    if request.deployment is None and (request.price or request.power or request.price_basis):
+        flag = "--power" if request.power else "--price"
+        raise UserError(
+            "replay-flag-needed",
+            f"{flag}: give --deployment too, such as 4xh100, to say what hardware is behind the URL",
+        )
+    return request.url, request.model
+
+
+def _problem(seen: Seen, completed: int) -> CodedError | None:
+    """All of the trace has been offered, and something came of it; or why not."""
+    if seen.partial:
+        return CheckFailedError("replay-ended-early", f"the replay ended early: {seen.partial.why}")
+    if completed:
+        return None
+    why, said = next(iter(seen.facts["first_errors"].items()), ("the reason is not known", ""))
+    return CheckFailedError(
+        "replay-none-completed", f"no request was completed: {why}{f' ({said})' if said else ''}"
+    )

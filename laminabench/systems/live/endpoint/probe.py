@@ -1,0 +1,176 @@
+"""What a server is like, asked before the clock starts: its models, the fields it takes, how it counts."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from laminabench.errors import UserError
+from laminabench.nearest import nearest
+from laminabench.systems.live.endpoint.attempts import Attempts
+from laminabench.systems.live.endpoint.chunk import Told
+from laminabench.systems.live.endpoint.pool import NoConnectionError, Pool
+from laminabench.systems.live.endpoint.prompts import Prompts
+from laminabench.systems.live.endpoint.records import Records
+from laminabench.systems.live.endpoint.request import OPTIONAL, Accepted, Prompt, request
+from laminabench.systems.live.endpoint.setup import EndpointSetup
+from laminabench.systems.live.endpoint.stream import Stream
+
+PROMPT_TOKENS, OUTPUT_TOKENS = 16, 4
+_REFUSED = (400, 422)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of asking."""
+
+    accepted: Accepted
+    left_out: tuple[str, ...]  # fields that the server refuses
+    told: Told | None  # how the tokens of a chunk are known
+    added_tokens: int  # of a prompt, that the server counts and nobody sent; 0 if it does not count
+    counts: bool  # it says how long prompts are
+    listed: bool  # it says which models it has
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "left_out": list(self.left_out),
+            "limit": self.accepted.limit,
+            "tokens_in_chunks_by": self.told,
+            "added_prompt_tokens": self.added_tokens,
+            "lists_models": self.listed,
+        }
+
+
+class _Model(msgspec.Struct):
+    id: str
+    root: str | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+@dataclass(slots=True)
+class Probe:
+    """Asks one thing after the other."""
+
+    setup: EndpointSetup
+    pool: Pool
+
+    async def model(self) -> tuple[bool, str]:
+        """Whether the server lists models, and where it has this one from; a UserError if it has it not."""
+        stream = await self._ask(request(self.setup, "/v1/models"))
+        if stream.status in (401, 403):
+            raise UserError("endpoint-refused", self._refused(stream))
+        try:
+            known = msgspec.json.decode(stream.plain, type=_Models).data if stream.status == 200 else None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            known = None
+        if known is None:
+            return False, ""
+        wanted = self.setup.model.name
+        for one in known:
+            if one.id == wanted:
+                return True, one.root or ""
+        names = [one.id for one in known]
+        raise UserError(
+            "endpoint-no-model", f"{self.setup.address} has no model {wanted!r}; {nearest(wanted, names)}"
+        )
+
+    async def fields(self, prompt: Prompt) -> tuple[Accepted, Stream]:
+        """What the server takes; fields that it names as unknown are left out, one after the other."""
+        accepted = Accepted()
+        while True:
+            body = accepted.body(self.setup, prompt, OUTPUT_TOKENS)
+            stream = await self._ask(request(self.setup, self.setup.path, body))
+            if not stream.error:
+                return accepted, stream
+            fewer = _fewer(accepted, self._said(stream)) if stream.status in _REFUSED else None
+            if fewer is None:
+                raise UserError("endpoint-refused", self._refused(stream))
+            accepted = fewer
+
+    async def warm_up(self, accepted: Accepted, prompts: Prompts, lengths: list[int]) -> list[str]:
+        """Requests that do not count, all at once; what went wrong with any."""
+        bodies = [
+            accepted.body(self.setup, prompts.warm_up(number + 1, length), OUTPUT_TOKENS)
+            for number, length in enumerate(lengths)
+        ]
+        streams = await asyncio.gather(*(self._ask(request(self.setup, self.setup.path, b)) for b in bodies))
+        return [self._said(stream) for stream in streams if stream.error]
+
+    async def _ask(self, sent: bytes) -> Stream:
+        """One request, without another attempt."""
+        setup = self.setup
+        records = Records(np.zeros(1, np.int64))
+        attempts = Attempts(self.pool, records, setup.timeout_s, setup.first_byte_timeout_s, retries=0)
+        try:
+            return await attempts.once(sent)
+        except NoConnectionError as error:
+            raise UserError("endpoint-unreachable", f"{setup.address}: {error.kind} ({error})") from None
+
+    def _said(self, stream: Stream) -> str:
+        """What the server gave as a reason: on one line, not too long, and without what is secret."""
+        # Before it is cut: half a secret would not be found in it.
+        text = self.setup.hidden(_reason(stream))[:300]
+        return f"{stream.error}: {text}" if text else stream.error
+
+    def _refused(self, stream: Stream) -> str:
+        said, setup = self._said(stream), self.setup
+        where = f"{setup.address}{setup.path}"
+        if stream.status in (401, 403):
+            how = "give it by --api-key-file or LAMINABENCH_API_KEY"
+            return f"{where} wants a key, or another one ({said}); {how}"
+        if stream.status in _REFUSED and setup.tokenizer is None:
+            return (
+                f"{where} does not take a prompt of token ids: {said}; if it is their numbers, give --vocab; "
+                "if it wants text, --tokenizer"
+            )
+        return f"{where} did not answer the first request: {said}"
+
+
+async def probed(probe: Probe, prompts: Prompts, *, listed: bool) -> Found:
+    """Ask for a few tokens after a prompt of a known length."""
+    accepted, stream = await probe.fields(prompts.warm_up(0, PROMPT_TOKENS))
+    left_out = tuple(name for name in OPTIONAL if name not in accepted.fields)
+    if stream.told == "usage":
+        # They say more and cost the network less.
+        accepted = accepted.without("return_token_ids")
+    counts = stream.prompt_counted >= 0
+    added = stream.prompt_counted - PROMPT_TOKENS if counts else 0
+    return Found(accepted, left_out, stream.told, added, counts, listed)
+
+
+def _reason(stream: Stream) -> str:
+    """What the server gave as a reason, on one line."""
+    text = stream.plain.decode("utf-8", "replace")
+    try:
+        found = msgspec.json.decode(stream.plain)
+        error = found.get("error", found)
+        text = (
+            str(error.get("message") or error.get("detail") or error)
+            if isinstance(error, dict)
+            else str(error)
+        )
+        if isinstance(error, dict) and error.get("param"):
+            text += f" ({error['param']})"
+    except (msgspec.DecodeError, UnicodeDecodeError, AttributeError):
+        pass
+    return " ".join(text.split())
+
+
+def _fewer(accepted: Accepted, said: str) -> Accepted | None:
+    """Without what the server has named; None if it has named nothing that can be left out."""
+    if accepted.limit == "max_tokens" and "max_completion_tokens" in said:
+        return replace(accepted, limit="max_completion_tokens")
+    named = [name for name in OPTIONAL if name in said and name in accepted.fields]
+    if named:
+        return accepted.without(*named)
+    if "stream_options" in said:
+        usage = [name for name in OPTIONAL[:2] if name in accepted.fields]
+        return accepted.without(usage[0]) if usage else None
+    return None

@@ -1,0 +1,190 @@
+"""A whole replay against a server: the server asked and warmed up, the trace offered, the tables made."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from laminabench.catalog.models import load_models
+from laminabench.errors import UserError
+from laminabench.runs.manifest import Partial
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.simulate import Offered
+from laminabench.systems.live.endpoint.client import Part, pool_of
+from laminabench.systems.live.endpoint.loop import until_terminated
+from laminabench.systems.live.endpoint.outcome import outcome_of
+from laminabench.systems.live.endpoint.probe import Found, Probe, probed
+from laminabench.systems.live.endpoint.processes import Did, elsewhere, here, shards
+from laminabench.systems.live.endpoint.prompts import Draws, Prompts, TokenPrompts
+from laminabench.systems.live.endpoint.setup import CONNECTIONS, EndpointSetup
+from laminabench.systems.live.endpoint.text import TextPrompts, check_lengths, load_tokenizer, words_of
+from laminabench.traces.table import Trace
+
+# Every vocabulary has more ids than these.
+SAFE_VOCAB = 10_000
+# Of text prompts, how many are encoded again to see whether they are as long as they should be.
+CHECKED_PROMPTS = 200
+# A client that works so much of the time reads what came later than it came.
+TOO_BUSY = 0.8
+Tell = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What came of it."""
+
+    outcome: Outcome
+    facts: dict[str, Any]
+    notes: list[str]
+    partial: Partial | None
+    interrupted: bool
+
+
+def replay(trace: Trace, setup: EndpointSetup, offered: Offered, *, seed: int, tell: Tell) -> Seen:
+    """From the first question to the server to the last answer."""
+    found, prompts, facts, notes = _prepared(trace, setup, seed)
+    places = _places(setup, offered, len(trace))
+    part = Part(setup, found.accepted, prompts, trace, np.arange(len(trace)), offered.mode, places)
+    parts = shards(part, setup.workers)
+    did = [here(parts[0], tell)] if len(parts) == 1 else elsewhere(parts, tell)
+    outcome = outcome_of([one.noted for one in did], trace, offered.mode)
+    facts |= _together(did, setup) | {"client_workers": len(parts), "in_flight_at_most": places or None}
+    if facts["busiest_client"] > TOO_BUSY:
+        notes.append(
+            f"a client process was busy {facts['busiest_client']:.0%} of the time, and what came waited for "
+            "it: times are those of this client as much as of the server; use more --client-workers"
+        )
+    return Seen(outcome, facts, notes, *_ending(did))
+
+
+def _prepared(
+    trace: Trace, setup: EndpointSetup, seed: int
+) -> tuple[Found, Prompts, dict[str, Any], list[str]]:
+    """The server asked, prompts made to what it said, and some of them sent."""
+
+    async def asked() -> tuple[Found, Prompts, dict[str, Any], list[str]]:
+        pool = pool_of(setup)
+        try:
+            probe = Probe(setup, pool)
+            listed, root = await probe.model()
+            prompts, facts = _prompts(trace, setup, seed, root)
+            found = await probed(probe, prompts, listed=listed)
+            notes = _adjusted(prompts, found, setup)
+            lengths = trace.prompt_tokens[: setup.warm_up].tolist()
+            failed = await probe.warm_up(found.accepted, prompts, lengths)
+        finally:
+            pool.close()
+            await asyncio.sleep(0)
+        if failed:
+            notes.append(f"{len(failed)} of {len(lengths)} warm-up requests failed; the first: {failed[0]}")
+        facts |= {**found.describe(), "warm_up": len(lengths), "warm_up_failed": len(failed)}
+        return found, prompts, facts, notes
+
+    return until_terminated(asked())
+
+
+def _prompts(trace: Trace, setup: EndpointSetup, seed: int, root: str) -> tuple[Prompts, dict[str, Any]]:
+    """Text where there is a tokenizer, token ids otherwise."""
+    if setup.tokenizer is not None:
+        tokenizer = load_tokenizer(setup.tokenizer)
+        words = words_of(tokenizer)
+        prompts = TextPrompts(words, Draws(trace, seed, len(words.words)))
+        rows = np.linspace(0, len(trace) - 1, min(len(trace), CHECKED_PROMPTS)).astype(int)
+        wrong = check_lengths(tokenizer, prompts, np.unique(rows).tolist())
+        return prompts, {"prompts": "text", "words": len(words.words), "prompts_of_wrong_length": wrong}
+    if setup.api == "chat":
+        raise UserError(
+            "replay-flag-needed",
+            "--api chat sends text, which needs --tokenizer: the model's tokenizer.json or its folder",
+        )
+    vocab = setup.vocab or _vocab_at(root) or _vocab_of(setup.model.name) or SAFE_VOCAB
+    return TokenPrompts(Draws(trace, seed, vocab)), {"prompts": "token ids", "vocab": vocab}
+
+
+def _vocab_at(root: str) -> int | None:
+    """Of the model's config, where the server names a folder that is here too."""
+    try:
+        found = json.loads((Path(root) / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if root and isinstance(found, int) and found > 0 else None
+
+
+def _vocab_of(name: str) -> int | None:
+    """Of a model that is served under its name in our catalogue."""
+    known = load_models().get(name)
+    return None if known is None else known.vocab
+
+
+def _adjusted(prompts: Prompts, found: Found, setup: EndpointSetup) -> list[str]:
+    """Prompts shortened by what the server adds; what a reader should know of what the server takes."""
+    notes = []
+    if gone := [name for name in ("ignore_eos", "min_tokens") if name in found.left_out]:
+        notes.append(
+            f"the server does not take {' and '.join(gone)}: answers may be shorter than the trace's, "
+            "see `counted` in the summary"
+        )
+    if found.told == "even":
+        notes.append(
+            "the server does not say how many tokens a chunk has: they are dealt evenly over the chunks of "
+            "an answer, so TBT per token is a guess and only ITL per chunk is measured"
+        )
+    if not found.counts:
+        notes.append(
+            "the server does not count tokens: whether prompts are as long as the trace's is not known"
+        )
+    elif isinstance(prompts, TextPrompts) and found.added_tokens > 0:
+        prompts.added = found.added_tokens
+        what = "chat template" if setup.api == "chat" else "server"
+        if short := prompts.too_short():
+            notes.append(
+                f"{short:,} prompts of the trace are shorter than what the {what} adds: one word each"
+            )
+        notes.append(
+            f"the {what} adds {found.added_tokens} tokens to a prompt: texts are so many tokens shorter"
+        )
+    elif found.added_tokens:
+        notes.append(
+            f"the server counts {found.added_tokens:+d} tokens in a prompt beside those that were sent"
+        )
+    return notes
+
+
+def _places(setup: EndpointSetup, offered: Offered, requests: int) -> int:
+    """In flight at once; 0 where requests come at their times."""
+    if offered.mode == "open":
+        return 0
+    wanted = offered.concurrency if offered.mode == "closed" else setup.connections or CONNECTIONS
+    return min(wanted, requests)
+
+
+def _together(did: list[Did], setup: EndpointSetup) -> dict[str, Any]:
+    """Facts of all clients."""
+    told: Counter[str] = Counter()
+    errors: dict[str, str] = {}
+    for one in did:
+        told.update(one.facts["told"])
+        hidden = {kind: setup.hidden(said)[:500] for kind, said in one.facts["first_errors"].items()}
+        errors = {**hidden, **errors}
+    opened = sum(one.facts["connections_opened"] for one in did)
+    return {
+        "connections_opened": opened,
+        "busiest_client": max(one.facts["busy"] for one in did),  # its part of the time on a processor
+        "requests_by_how_tokens_are_known": dict(told),
+        "first_errors": errors,
+    }
+
+
+def _ending(did: list[Did]) -> tuple[Partial | None, bool]:
+    """Why it ended early, if it did, and whether somebody wanted that."""
+    why = next((one.why for one in did if one.why), "")
+    if not why:
+        return None, False
+    return Partial(why=why, at_s=max(one.at_s for one in did)), "Ctrl-C" in why

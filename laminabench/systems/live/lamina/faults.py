@@ -1,0 +1,148 @@
+"""Chaos on order: which workers are killed or stopped during a live replay, and when.
+
+A specification is WHO[*COUNT][=HOW][@WHEN]: `attention:1@t=3s`, `model:0=stop@tokens=500`, `random@t=2s`, or
+`random*50`, spread over the tokens of the trace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from laminabench.errors import UserError
+from laminabench.systems.live.lamina.log import ReplayLog
+
+HOWS = ("kill", "stop")
+ROLES = ("model", "attention", "prefill")
+RANDOM = "random"
+# More than anybody's replay survives in a sensible time.
+MOST = 10_000
+# Keeps these draws apart from all others that come of the same seed.
+_STREAM = 0x6368616F
+_UNITS = {"ms": 0.001, "s": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFault:
+    """One worker, what is done to it, and when: at a time, or when so many tokens have been made."""
+
+    worker: str  # as the engine calls it; of a spec, `random` is anybody
+    how: str = "kill"
+    at_s: float | None = None
+    at_tokens: int | None = None
+    number: int = 0  # in the plan
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSpec:
+    """One --chaos, understood."""
+
+    fault: PlannedFault
+    spread: int = 0  # so many of them, over all of the trace's tokens; 0: one, when the fault says
+
+
+def parse(spec: str) -> FaultSpec:
+    """What a --chaos asks for; a UserError names the part of it that is wrong."""
+
+    def wrong(why: str) -> UserError:
+        return UserError("chaos-invalid", f"--chaos '{spec}': {why}")
+
+    rest, at, when = spec.partition("@")
+    rest, is_, how = rest.partition("=")
+    who, times, count = rest.partition("*")
+    if is_ and how not in HOWS:
+        raise wrong(f"'{how}' is nothing that is done to a worker; write =kill or =stop")
+    role, colon, number = who.partition(":")
+    if who != RANDOM and (role not in ROLES or not colon or not number.isdecimal()):
+        raise wrong(f"'{who}' is no worker; write {', '.join(f'{each}:0' for each in ROLES)} or {RANDOM}")
+    fault = PlannedFault(who if who == RANDOM else f"{role} {int(number)}", how or "kill")
+    if times:
+        if who != RANDOM:
+            raise wrong(f"'*{count}' goes with {RANDOM} only")
+        if not count.isdecimal() or not 1 <= int(count) <= MOST:
+            raise wrong(f"'{count}' is not how many; write a number from 1 to {MOST}")
+        if at:
+            raise wrong(f"'@{when}' does not go with '*{count}', which spreads them over the whole replay")
+        return FaultSpec(fault, int(count))
+    if not at:
+        raise wrong("it does not say when; add @t=3s or @tokens=500")
+    name, _, value = when.partition("=")
+    if name == "t":
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s)", value)
+        if not match:
+            raise wrong(f"'{value}' is no time; write 3s or 500ms")
+        return FaultSpec(replace(fault, at_s=float(match[1]) * _UNITS[match[2]]))
+    if name == "tokens":
+        if not value.isdecimal():
+            raise wrong(f"'{value}' is no number of tokens")
+        return FaultSpec(replace(fault, at_tokens=int(value)))
+    raise wrong(f"'@{when}' is no moment; write @t=3s or @tokens=500")
+
+
+def plan(specs: Iterable[FaultSpec], workers: Sequence[str], tokens: int, seed: int) -> list[PlannedFault]:
+    """Every fault, with whom it hits and when; a UserError for workers that there are not.
+
+    The same specs, workers, tokens of the trace and seed make the same plan.
+    """
+    planned: list[PlannedFault] = []
+    for place, spec in enumerate(specs):
+        draws = _draws(seed, place)
+        if spec.fault.worker != RANDOM and spec.fault.worker not in workers:
+            raise UserError(
+                "chaos-no-worker",
+                f"--chaos: there is no worker {spec.fault.worker.replace(' ', ':')}; the deployment has "
+                f"{', '.join(name.replace(' ', ':') for name in workers)}",
+            )
+        for number in range(spec.spread or 1):
+            fault = spec.fault
+            if fault.worker == RANDOM:
+                fault = replace(fault, worker=workers[min(int(next(draws) * len(workers)), len(workers) - 1)])
+            if spec.spread:
+                # One in each of as many equal parts.
+                fault = replace(fault, at_tokens=int((number + next(draws)) * tokens / spec.spread))
+            planned.append(replace(fault, number=len(planned)))
+    return planned
+
+
+def due(planned: Iterable[PlannedFault], log: ReplayLog, elapsed_s: float) -> list[PlannedFault]:
+    """Those whose time has come and who have not been performed.
+
+    A worker that was struck is left alone until the engine has noticed: who is dead cannot be killed.
+    """
+    done, tokens = {strike.number for strike in log.strikes}, log.tables.tokens
+    left = [
+        fault
+        for fault in planned
+        if fault.number not in done
+        and (
+            (fault.at_s is not None and fault.at_s <= elapsed_s)
+            or (fault.at_tokens is not None and fault.at_tokens <= tokens)
+        )
+    ]
+    down = _down(log) if left else set()
+    found = []
+    for fault in left:
+        if fault.worker not in down:
+            down.add(fault.worker)
+            found.append(fault)
+    return found
+
+
+def _down(log: ReplayLog) -> set[str]:
+    """Workers that were struck and have not been replaced since."""
+    began_s = log.resumed_s[-1] if log.resumed_s else 0.0
+    last = {strike.worker: strike.at_s for strike in log.strikes if strike.at_s >= began_s}
+    return {
+        worker
+        for worker, at_s in last.items()
+        if not any(worker in fault.workers and fault.resumed_s >= at_s for fault in log.faults)
+    }
+
+
+def _draws(seed: int, place: int) -> Iterator[float]:
+    bits = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(_STREAM, place)))
+    while True:
+        yield (int(bits.random_raw()) >> 11) * 2.0**-53

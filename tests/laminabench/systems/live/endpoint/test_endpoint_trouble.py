@@ -1,0 +1,284 @@
+"""Servers that misbehave: every failure is counted under its name, and the replay goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from laminabench.errors import UserError
+from laminabench.runs.status import DONE, FAILED, UNFINISHED
+from laminabench.sim.simulate import Offered
+from laminabench.systems.live.endpoint.address import parse_url
+from laminabench.systems.live.endpoint.attempts import Attempts
+from laminabench.systems.live.endpoint.pool import NoConnectionError, Pool
+from laminabench.systems.live.endpoint.records import Records
+from laminabench.systems.live.endpoint.replaying import Seen, replay
+from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served
+from laminabench.systems.live.endpoint.stream import Stream
+from laminabench.systems.live.endpoint.wire import GONE, Connection
+from laminabench.traces.table import Trace
+
+Replayed = Callable[..., Seen]
+MakeTrace = Callable[..., Trace]
+
+
+async def reset_at_once(asked: Any) -> None:
+    asked.reset()
+
+
+async def reset_in_mid_stream(asked: Any) -> None:
+    asked.stream()
+    await asked.token(usage=1)
+    asked.reset()
+
+
+async def cut_short(asked: Any) -> None:
+    asked.stream()
+    await asked.token(usage=1)
+    asked.over()
+
+
+async def garbage_events(asked: Any) -> None:
+    asked.stream()
+    await asked.event("{not json")
+    await asked.end()
+
+
+async def error_in_stream(asked: Any) -> None:
+    asked.stream()
+    await asked.event({"error": {"message": "out of memory"}})
+    await asked.end()
+
+
+async def no_stream(asked: Any) -> None:
+    asked.plain(200, {"choices": [{"text": "all of it"}]})
+
+
+async def no_http(asked: Any) -> None:
+    asked.writer.write(b"SSH-2.0-OpenSSH\r\n\r\n")
+
+
+async def nothing_in_it(asked: Any) -> None:
+    asked.stream()
+    await asked.end(usage=0)
+
+
+async def not_found(asked: Any) -> None:
+    asked.plain(404, {"error": {"message": "gone"}})
+
+
+async def broken(asked: Any) -> None:
+    asked.plain(500, {"error": {"message": "oops"}})
+
+
+async def busy(asked: Any) -> None:
+    asked.plain(429, {"error": {"message": "later"}}, Retry_After="0")
+
+
+async def no_number(asked: Any) -> None:
+    asked.stream()
+    await asked.token(usage=2**70)
+    await asked.end()
+
+
+async def fewer_than_none(asked: Any) -> None:
+    asked.stream()
+    await asked.token(usage=1)
+    await asked.end(usage=-1)
+
+
+async def silent(_: Any) -> None:
+    await asyncio.sleep(60)
+
+
+async def stuck(asked: Any) -> None:
+    asked.stream()
+    await asked.token(usage=1)
+    await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "status", "tokens"),
+    [
+        (reset_at_once, "connection", -1, 0),
+        (reset_in_mid_stream, "connection", 200, 1),
+        (cut_short, "the stream stopped before its end", 200, 1),
+        (garbage_events, "an event that is no part of a completion", 200, 0),
+        (error_in_stream, "an error in the stream", 200, 0),
+        (no_number, "an event that is no part of a completion", 200, 0),
+        (fewer_than_none, "an event that is no part of a completion", 200, 1),
+        (no_stream, "the answer is no stream of events", 200, 0),
+        (no_http, "not an answer in HTTP", -1, 0),
+        (nothing_in_it, "a stream without tokens", 200, 0),
+        (not_found, "HTTP 404", 404, 0),
+        (broken, "HTTP 500", 500, 0),
+    ],
+)
+def test_what_goes_wrong_is_named_and_the_replay_goes_on(
+    server: Any, seen: Replayed, make_trace: MakeTrace, answer: Any, error: str, status: int, tokens: int
+) -> None:
+    server.answers.append(answer)
+    found = seen(make_trace(requests=3, output=2), mode="closed", concurrency=1)
+    calls, chunks = found.outcome.calls, found.outcome.chunks
+    assert calls is not None
+    assert chunks is not None
+    assert found.outcome.requests["status"].tolist() == [FAILED, DONE, DONE]
+    assert calls["error"][0].startswith(error)
+    assert calls["error"][1:].tolist() == ["", ""]
+    assert calls["status_code"][0] == status
+    assert chunks["tokens"][chunks["request"] == 0].sum() == tokens
+    assert calls["error"][0] in found.facts["first_errors"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "again"),
+    [(reset_at_once, True), (busy, True), (broken, True), (not_found, False), (reset_in_mid_stream, False)],
+)
+def test_what_may_work_the_second_time_is_tried_again_and_counted(
+    server: Any, seen: Replayed, make_trace: MakeTrace, answer: Any, again: bool
+) -> None:
+    server.answers.extend([answer, answer])
+    found = seen(make_trace(requests=1), retries=3, mode="closed", concurrency=1)
+    assert found.outcome.calls is not None
+    assert found.outcome.calls["attempts"].tolist() == [3 if again else 1]
+    assert found.outcome.requests["status"].tolist() == [DONE if again else FAILED]
+
+
+def test_a_server_says_when_to_come_again(server: Any, seen: Replayed, make_trace: MakeTrace) -> None:
+    came: list[float] = []
+
+    async def later(asked: Any) -> None:
+        came.append(time.monotonic())
+        asked.plain(429, {}, Retry_After="0.4")
+
+    async def now(asked: Any) -> None:
+        came.append(time.monotonic())
+        await server.good(asked)
+
+    server.answers.extend([later, now])
+    found = seen(make_trace(requests=1), retries=1)
+    assert found.outcome.requests["status"].tolist() == [DONE]
+    assert came[1] - came[0] >= 0.4
+
+
+@pytest.mark.parametrize(
+    ("answer", "limits", "error"),
+    [
+        (silent, {"first_byte_timeout_s": 0.2}, "time-out: no answer in 0.2 s"),
+        (stuck, {"timeout_s": 0.4}, "time-out: not done in 0.4 s"),
+    ],
+)
+def test_nobody_waits_for_ever(
+    server: Any, seen: Replayed, make_trace: MakeTrace, answer: Any, limits: dict[str, float], error: str
+) -> None:
+    server.answers.append(answer)
+    found = seen(make_trace(requests=1), **limits)
+    assert found.outcome.calls is not None
+    assert found.outcome.calls["error"].tolist() == [error]
+    assert found.outcome.requests["status"].tolist() == [FAILED]
+
+
+def test_a_server_that_is_gone_ends_the_replay_early(
+    server: Any, seen: Replayed, make_trace: MakeTrace
+) -> None:
+    async def last_words(asked: Any) -> None:
+        server.go_away()
+        await server.good(asked)
+
+    server.answers.append(last_words)
+    # Far longer than this machine may stand still: what is late is sent at once, and would all have failed.
+    found = seen(make_trace(requests=3000, gap_s=0.01), retries=0)
+    assert found.partial is not None
+    assert "took no connection" in found.partial.why
+    status = found.outcome.requests["status"].tolist()
+    assert status[0] == DONE
+    assert status.count(FAILED) >= 16
+    assert status[-1] == UNFINISHED
+    assert not found.interrupted
+
+
+def test_nobody_there_is_a_sentence(make_trace: MakeTrace) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        setup = EndpointSetup(Behind(parse_url(url)), Served("m"))
+        with pytest.raises(UserError, match="endpoint-unreachable"):
+            replay(make_trace(), setup, Offered("open", 0, None), seed=0, tell=lambda ended, made: None)
+
+
+def test_http_where_tls_is_expected_is_a_sentence(server: Any, make_trace: MakeTrace) -> None:
+    setup = EndpointSetup(Behind(parse_url(server.url.replace("http:", "https:"))), Served("m"))
+    with pytest.raises(UserError, match="endpoint-unreachable"):
+        replay(make_trace(), setup, Offered("open", 0, None), seed=0, tell=lambda ended, made: None)
+
+
+def test_a_host_that_is_none_is_a_sentence(make_trace: MakeTrace) -> None:
+    setup = EndpointSetup(Behind(parse_url("http://no-such-host.invalid")), Served("m"))
+    with pytest.raises(UserError, match="endpoint-unknown-host"):
+        replay(make_trace(), setup, Offered("open", 0, None), seed=0, tell=lambda ended, made: None)
+
+
+def test_no_thread_or_connection_is_left(server: Any, seen: Replayed, make_trace: MakeTrace) -> None:
+    before = threading.active_count()
+    server.answers.append(stuck)
+    seen(make_trace(requests=2), timeout_s=0.3)
+    assert threading.active_count() == before
+
+
+def test_a_connection_that_was_lost_before_it_was_used_is_one_that_closed() -> None:
+    async def ask() -> Stream:
+        connection = Connection(lambda lost: None)
+        connection.connection_made(asyncio.Transport())
+        connection.connection_lost(None)
+        stream = Stream(Records(np.zeros(1, np.int64)), 0, asyncio.get_running_loop().create_future())
+        connection.ask(b"GET / HTTP/1.1\r\n\r\n", stream)
+        await stream.over
+        return stream
+
+    assert asyncio.run(ask()).error == GONE
+
+
+def test_what_is_lost_on_the_way_to_the_server_is_not_lateness_of_the_client() -> None:
+    class Slow(Pool):
+        async def take(self) -> Connection:
+            await asyncio.sleep(0.2)
+            raise NoConnectionError("no connection in time", "none")
+
+    records = Records(np.zeros(1, np.int64))
+    pool = Slow(parse_url("http://127.0.0.1:1"), [], None)
+    began_s = time.monotonic()
+    asyncio.run(Attempts(pool, records, 9.0, 9.0, retries=0).serve(0, b"", began_s))
+    assert records.error == ["no connection in time"]
+    assert time.monotonic() - records.sent_s[0] >= 0.2
+
+
+@pytest.mark.parametrize("length", [480, 495])
+def test_a_secret_is_hidden_before_what_it_is_in_is_cut(
+    server: Any, seen: Replayed, make_trace: MakeTrace, length: int
+) -> None:
+    async def echo(asked: Any) -> None:
+        asked.plain(404, ("." * length + asked.fields["x-mine"]).encode())
+
+    server.answers.append(echo)
+    found = seen(make_trace(requests=1), fields=(("X-Mine", "private-as-can-be"),))
+    (said,) = found.facts["first_errors"].values()
+    assert "p" not in said
+    assert len(said) <= 500
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_client_without_time_to_spare_is_told_of(
+    seen: Replayed, make_trace: MakeTrace, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    idle = seen(make_trace(requests=3), workers=workers)
+    assert idle.facts["busiest_client"] > 0
+    monkeypatch.setattr("laminabench.systems.live.endpoint.replaying.TOO_BUSY", 0.0)
+    busy = seen(make_trace(requests=3), workers=workers)
+    assert any("--client-workers" in note for note in busy.notes)

@@ -1,0 +1,187 @@
+"""What --chaos understands, whom it hits and when, and what a replay makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from laminabench.analysis.faults import faults_of, in_all
+from laminabench.errors import UserError
+from laminabench.runs.faults import Fault, Strike
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.simulate import Offered
+from laminabench.systems.live.lamina.faults import FaultSpec, PlannedFault, due, parse, plan
+from laminabench.systems.live.lamina.log import ReplayLog, Resumed
+from laminabench.systems.live.lamina.loop import Clock, Replay
+from laminabench.systems.live.lamina.order import Order
+from laminabench.systems.live.lamina.records import no_timeline, recorded
+from laminabench.traces.table import Trace, TraceMeta
+
+WORKERS = ["model 0", "attention 0", "attention 1"]
+
+
+def a_trace(outputs: list[int], arrival_s: list[float] | None = None) -> Trace:
+    rows = len(outputs)
+    columns = np.array(arrival_s or [0.0] * rows), np.full(rows, 10, np.int32), np.array(outputs, np.int32)
+    return Trace(*columns, TraceMeta("small"))
+
+
+def play(engine: Any, trace: Trace, planned: list[PlannedFault], mode: Any = "saturate") -> Replay:
+    def submit(row: int, made: list[int]) -> int:
+        number: int = engine.submit(10, int(trace.output_tokens[row]), made)
+        return number
+
+    clock = Clock(engine.now, engine.sleep)
+    replay = Replay(
+        engine,
+        trace,
+        Offered(mode),
+        submit,
+        ValueError,
+        Order(None),
+        clock,
+        ReplayLog(trace),
+        planned=planned,
+    )
+    replay.run()
+    return replay
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("attention:1@t=3s", FaultSpec(PlannedFault("attention 1", at_s=3.0))),
+        ("model:0@t=500ms", FaultSpec(PlannedFault("model 0", at_s=0.5))),
+        ("random@t=2.5s", FaultSpec(PlannedFault("random", at_s=2.5))),
+        ("attention:0@tokens=500", FaultSpec(PlannedFault("attention 0", at_tokens=500))),
+        ("attention:1=stop@t=3s", FaultSpec(PlannedFault("attention 1", "stop", at_s=3.0))),
+        ("prefill:0=kill@tokens=0", FaultSpec(PlannedFault("prefill 0", at_tokens=0))),
+        ("random*50", FaultSpec(PlannedFault("random"), 50)),
+        ("random*3=stop", FaultSpec(PlannedFault("random", "stop"), 3)),
+    ],
+)
+def test_specifications(text: str, spec: FaultSpec) -> None:
+    assert parse(text) == spec
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "attention:1",
+        "random",
+        "",
+        "attention@t=3s",
+        "attention:x@t=3s",
+        "attention:-1@t=3s",
+        "engine:0@t=3s",
+        "attention:1=maim@t=3s",
+        "attention:1=@t=3s",
+        "attention:1@t=3",
+        "attention:1@t=-3s",
+        "attention:1@t=nans",
+        "attention:1@tokens=many",
+        "attention:1@3s",
+        "attention:1*5",
+        "random*0",
+        "random*",
+        "random*5@t=3s",
+    ],
+)
+def test_what_is_wrong_is_named(spec: str) -> None:
+    with pytest.raises(UserError, match="chaos-invalid") as error:
+        parse(spec)
+    assert str(error.value).startswith(f"--chaos '{spec}': ")
+
+
+def test_a_plan_is_spread_over_the_tokens_and_the_same_for_a_seed() -> None:
+    specs = [parse("model:0@t=3s"), parse("random*50")]
+    planned = plan(specs, WORKERS, 5000, seed=3)
+    assert planned[0] == PlannedFault("model 0", at_s=3.0, number=0)
+    assert [fault.number for fault in planned] == list(range(51))
+    # One in each fiftieth.
+    assert [fault.at_tokens // 100 for fault in planned[1:] if fault.at_tokens is not None] == list(range(50))
+    assert {fault.worker for fault in planned[1:]} == set(WORKERS)
+    assert plan(specs, WORKERS, 5000, seed=3) == planned
+    assert plan(specs, WORKERS, 5000, seed=4) != planned
+
+
+def test_workers_that_there_are_not() -> None:
+    with pytest.raises(UserError, match="chaos-no-worker"):
+        plan([parse("attention:2@t=1s")], WORKERS, 10, 0)
+
+
+def test_what_is_due_comes_once_and_not_to_the_dead() -> None:
+    log = ReplayLog(a_trace([5]))
+    planned = [PlannedFault("model 0", at_s=1.0, number=0), PlannedFault("model 0", at_tokens=0, number=1)]
+    assert due(planned, log, 0.5) == planned[1:]
+    log.apply(Strike(1, "model 0", "kill", 0.5))
+    assert due(planned, log, 2.0) == []
+    log.apply(Fault(["model 0"], "killed", 0.6, 0.7, 1, 1))
+    assert due(planned, log, 2.0) == planned[:1]
+    log.apply(Strike(0, "model 0", "kill", 2.0))
+    assert due(planned, log, 3.0) == []
+
+
+def test_workers_of_a_resumed_replay_are_alive() -> None:
+    log = ReplayLog(a_trace([5]))
+    log.apply(Strike(0, "model 0", "kill", 0.5))
+    planned = [PlannedFault("model 0", at_s=1.0, number=1)]
+    assert due(planned, log, 2.0) == []
+    log.apply(Resumed(1.5))
+    assert due(planned, log, 2.0) == planned
+
+
+def test_a_replay_strikes_between_steps_and_tells_what_it_cost(made_up_engine: Any) -> None:
+    trace, engine = a_trace([400] * 4), made_up_engine()
+    planned = [
+        PlannedFault("attention 0", at_s=1.0, number=0),
+        PlannedFault("model 0", "stop", at_tokens=1000, number=1),
+    ]
+    replay = play(engine, trace, planned)
+    log = replay.log
+    assert [strike.worker for strike in log.strikes] == ["attention 0", "model 0"]
+    assert log.strikes[0].at_s == pytest.approx(1.0, abs=0.008)
+    found = recorded(engine, replay.clock.began)
+    assert found.violations == []
+    iterations = found.with_times(log.tables.iterations(), log.faults)
+    second = log.faults[1].resumed_s
+    # What a worker knew is gone with it.
+    assert np.isnan(iterations["model_s"][iterations["start_s"] < second]).all()
+    assert iterations["model_s"][iterations["start_s"] >= second] == pytest.approx(0.003)
+    between = iterations["start_s"] >= log.faults[0].resumed_s
+    assert iterations["attention_s"][between] == pytest.approx(0.004)
+    outcome = Outcome(
+        log.tables.requests(), iterations, log.tables.stints(), no_timeline(), found.replica_busy_s(),
+        found.attention_busy_s(), log.tables.end_s, log.tables.end_s, 0, 100,
+    )  # fmt: skip
+    rows = faults_of(outcome, log.faults, log.strikes, 50.0)
+    assert [row.workers for row in rows] == [["attention 0"], ["model 0"]]
+    assert [row.detection_s for row in rows] == pytest.approx([0.2, 1.0])
+    assert [row.recovery_s for row in rows] == pytest.approx([0.3, 0.3])
+    assert [row.tbt_before_ms for row in rows] == pytest.approx([7.0, 7.0])
+    assert [row.tbt_worst_ms for row in rows] == pytest.approx([507.0, 1307.0])
+    # The iteration after the one that was broken off is as ever.
+    assert [row.normal_again_s for row in rows] == pytest.approx([0.314, 0.314])
+    # Four tokens in 7 ms; those of the broken iteration came too late, those of the next in time.
+    assert rows[0].goodput_lost_tokens == pytest.approx(4 / 0.007 * 0.514 - 4)
+    total = in_all(rows, log.strikes, 2)
+    assert (total.faults, total.strikes, total.detection_s) == (2, 2, pytest.approx(1.0))
+    assert total.goodput_lost_tokens == sum(row.goodput_lost_tokens for row in rows)
+
+
+def test_nobody_in_the_system_is_no_reason_to_miss_a_blow(made_up_engine: Any) -> None:
+    engine = made_up_engine()
+    replay = play(engine, a_trace([3, 3], [0.0, 5.0]), [PlannedFault("model 0", at_s=2.0)], mode="open")
+    assert replay.log.strikes[0].at_s == pytest.approx(2.0, abs=1e-6)
+    assert [len(engine.slept), len(engine.faults)] == [2, 1]
+
+
+def test_many_random_kills_change_no_token(made_up_engine: Any) -> None:
+    trace = a_trace([30] * 40)
+    planned = plan([parse("random*50")], ["model 0", "attention 0"], 1200, seed=1)
+    replay = play(made_up_engine(), trace, planned)
+    assert len(replay.log.strikes) >= 45  # of those that fall together a second one waits
+    assert replay.log.tables.finished == 40
+    assert replay.log.tables.tokens == 1200

@@ -1,0 +1,73 @@
+"""Steps as an engine tells of them, overlapping and preempting, become the simulator's tables."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from laminabench.analysis.tbt import tbt, tokens_of
+from laminabench.runs.status import statuses
+from laminabench.sim.outcome import Outcome
+from laminabench.systems.live.lamina.records import no_timeline
+from laminabench.systems.live.tables import Iteration, Tables
+from laminabench.traces.table import Trace, TraceMeta
+
+
+def step(batch: int, iteration: int, size: int, start_s: float, end_s: float, **who: list[int]) -> Iteration:
+    return Iteration(batch, iteration, size, size, start_s, end_s, model_s=0.1, attention_s=0.2, **who)
+
+
+def tables(prompts: list[int], outputs: list[int]) -> Tables:
+    rows = len(prompts)
+    trace = Trace(
+        np.zeros(rows), np.array(prompts, np.int32), np.array(outputs, np.int32), TraceMeta("by hand")
+    )
+    found = Tables(trace)
+    for row in range(rows):
+        found.arrived(row, 0.0)
+    return found
+
+
+def test_overlapping_batches_are_listed_by_their_starts() -> None:
+    found = tables([5, 7], [2, 2])
+    # Told of in the order of their ends: batch 1 was short.
+    found.add(step(1, 0, 1, 1, 2, joined=[1]))
+    found.add(step(0, 0, 1, 0, 3, joined=[0]))
+    found.add(step(1, 1, 1, 2, 4, ended=[1]))
+    found.add(step(0, 1, 1, 3, 5, ended=[0]))
+    rows = found.iterations()
+    assert rows["start_s"].tolist() == [0, 1, 2, 3]
+    assert rows["batch"].tolist() == [0, 1, 1, 0]
+    assert rows["iteration"].tolist() == [0, 0, 1, 1]
+    assert found.requests()["batch"].tolist() == [0, 1]
+    assert found.requests()["finished_s"].tolist() == [5, 4]
+    assert (found.end_s, found.tokens, found.finished) == (5, 4, 2)
+
+
+def test_preempted_requests_have_stints_and_their_gaps_count() -> None:
+    found = tables([10, 10], [3, 3])
+    found.add(step(0, 0, 2, 0, 1, joined=[0, 1]))
+    found.add(step(0, 1, 1, 1, 2, preempted=[1]))
+    assert found.waiting == 1
+    found.add(step(0, 2, 1, 2, 3, ended=[0]))
+    found.add(step(0, 3, 1, 3, 4, joined=[1]))
+    found.add(step(0, 4, 1, 4, 5, ended=[1]))
+    rows, stints = found.requests(), found.stints()
+    assert rows["preemptions"].tolist() == [0, 1]
+    assert rows["admitted_s"].tolist() == [0, 0]
+    assert rows["first_iteration"].tolist() == [0, 0]
+    assert rows["last_iteration"].tolist() == [2, 4]
+    assert {name: column.tolist() for name, column in stints.items()} == {
+        "request": [1, 1], "batch": [0, 0], "first_iteration": [0, 3], "last_iteration": [0, 4],
+    }  # fmt: skip
+    outcome = Outcome(rows, found.iterations(), stints, no_timeline(), np.ones(1), 1.0, 5.0, 5.0, 22, 22)
+    assert statuses(outcome).tolist() == [0, 0]
+    # Gaps of 1 s: two of request 0, one of request 1; and of 3 s, while it made room.
+    gaps = tbt(tokens_of(outcome)).describe(1.0)
+    assert (gaps.mean, gaps.max) == (1.5, 3.0)
+
+
+def test_a_step_in_which_nothing_ran_is_no_iteration() -> None:
+    found = tables([5], [1])
+    found.add(step(1, 0, 0, 0, 0))
+    assert len(found.iterations()["start_s"]) == 0
+    assert found.queue_empty_s is None

@@ -1,0 +1,55 @@
+"""What becomes of a user's choices for live vLLM before anything starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.find_model import model
+from laminabench.errors import UserError
+from laminabench.sim.simulate import Offered
+from laminabench.systems.live.vllm.setup import VllmSetup, check, order
+from laminabench.traces.table import Trace, TraceMeta
+
+ONE_KV_HEAD = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "vocab_size": 256,
+    "torch_dtype": "bfloat16",
+}
+
+
+def setup(folder: Path, workers: int) -> VllmSetup:
+    source = folder / "config.json"
+    source.write_text(json.dumps(ONE_KV_HEAD))
+    return VllmSetup(
+        model=model(str(source)),
+        source=str(source),
+        deployment=parse_deployment(f"{workers}xcpu"),
+        tensor_parallel=workers,
+    )
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_each_worker_gets_room_for_all_the_tokens_though_they_share_a_head(
+    workers: int, tmp_path: Path
+) -> None:
+    lengths = (np.array([10], np.int32), np.array([5], np.int32))
+    trace = Trace(np.array([0.0]), *lengths, TraceMeta("one"))
+    ordered = order(setup(tmp_path, workers), trace, Offered(mode="saturate"), 256, tmp_path)
+    head = 2 * 2 * 32 * 2  # K and V of two layers, 32 numbers of two bytes
+    assert ordered["kv_bytes"] / workers == (256 + 128) * head
+
+
+def test_a_model_that_cannot_be_split_so_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
+    with pytest.raises(UserError, match="deployment-tensor-parallel"):
+        check(setup(tmp_path, 3))
