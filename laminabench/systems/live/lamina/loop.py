@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from laminabench.errors import UserError
 from laminabench.runs.faults import Fault, Strike
@@ -19,22 +18,8 @@ from laminabench.systems.live.lamina.prompts import Prompts
 from laminabench.systems.live.tables import Iteration, Tables
 from laminabench.traces.table import Trace
 
-
-class StepLike(Protocol):
-    """One iteration of one batch, as lamina.serve.Step has it."""
-
-    batch: int
-    iteration: int
-    size: int
-    kv_tokens: int
-    started_s: float
-    ended_s: float
-    joined: Sequence[int]
-    preempted: Sequence[int]
-    ended: Sequence[int]
-    model_s: float
-    attention_s: float
-    host_s: float
+if TYPE_CHECKING:
+    from lamina.serve import Engine, Step
 
 
 class EngineLike(Protocol):
@@ -46,7 +31,7 @@ class EngineLike(Protocol):
     @property
     def peak_kv_tokens(self) -> int: ...
 
-    def step(self) -> StepLike: ...
+    def step(self) -> Step: ...
 
     def result(self, number: int) -> Any: ...
 
@@ -97,7 +82,7 @@ class Replay:
     @classmethod
     def on(
         cls,
-        engine: Any,
+        engine: Engine,
         offered: Offered,
         order: Order,
         log: ReplayLog,
@@ -106,12 +91,13 @@ class Replay:
         **more: Any,
     ) -> Replay:
         """On a lamina.Engine: requests make as many tokens as the trace says, from prompts or made-up KV."""
-        serve: Any = importlib.import_module("lamina.serve")
+        from lamina.serve import RequestError, Sampling
+
         lengths, output = log.trace.prompt_tokens, log.trace.output_tokens
 
         def submit(row: int, made: list[int]) -> int:
             prompt = int(lengths[row]) if prompts is None else prompts.of(row)
-            asked = serve.Sampling(max_tokens=int(output[row]), ignore_eos=True)
+            asked = Sampling(max_tokens=int(output[row]), ignore_eos=True)
             number: int = engine.submit(prompt, asked, made=made) if made else engine.submit(prompt, asked)
             return number
 
@@ -124,7 +110,7 @@ class Replay:
             log.trace,
             offered,
             submit,
-            serve.RequestError,
+            RequestError,
             order,
             Clock(),
             log,
@@ -230,7 +216,7 @@ class Replay:
         times = (fault.noticed_s - began, fault.resumed_s - began)
         return Fault(list(fault.workers), str(fault.why), *times, int(fault.requests), int(fault.kv_tokens))
 
-    def _iteration(self, step: StepLike, results: dict[int, Any]) -> Iteration:
+    def _iteration(self, step: Step, results: dict[int, Any]) -> Iteration:
         rows, began = self._rows, self.clock.began
         token_rows, tokens = self._tokens(step, results)
         return Iteration(
@@ -252,7 +238,7 @@ class Replay:
             tokens,
         )
 
-    def _tokens(self, step: StepLike, results: dict[int, Any]) -> tuple[list[int], list[int]]:
+    def _tokens(self, step: Step, results: dict[int, Any]) -> tuple[list[int], list[int]]:
         """What the batch has made since it was last asked."""
         if self.made_since is None:
             return [], []

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,10 @@ from laminabench.runs.summary import Schedule
 from laminabench.sim.outcome import ATTENTION, Columns, Outcome
 from laminabench.sim.timeline import Lanes, two_iterations
 
+if TYPE_CHECKING:
+    from lamina.pipeline import Records
+    from lamina.serve import Engine
+
 PROCESS = "lamina on this machine"
 
 
@@ -22,7 +25,7 @@ PROCESS = "lamina on this machine"
 class Recorded:
     """A run's records (lamina.pipeline.Records), and what is wrong with them if anything is."""
 
-    records: Any
+    records: Records
     violations: list[str]
     began_s: float
     # Iterations of each batch before this engine's first, of a replay that was resumed.
@@ -105,11 +108,13 @@ class Recorded:
         return replace(outcome, timeline=timeline), lanes, window_s
 
 
-def recorded(engine: Any, began_s: float, before: Mapping[int, int] | None = None) -> Recorded:
+def recorded(engine: Engine, began_s: float, before: Mapping[int, int] | None = None) -> Recorded:
     """Ask the workers, and hold what they say against the schedule; before the engine is closed."""
-    pipeline: Any = importlib.import_module("lamina.pipeline")
+    from lamina.pipeline import check_schedule
+
     records = engine.records()
-    return Recorded(records, list(pipeline.check_schedule(records, engine.schedule)), began_s, before or {})
+    assert records is not None, "the engine has workers"
+    return Recorded(records, list(check_schedule(records, engine.schedule)), began_s, before or {})
 
 
 def _hits(fault: Fault, kind: str) -> bool:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,6 +19,12 @@ from laminabench.errors import UserError
 from laminabench.sim.spec import Admission, Pipelining
 from laminabench.systems.modelled.lamina import check_heads
 from laminabench.traces.table import Trace
+
+if TYPE_CHECKING:
+    import torch
+
+    from lamina.cluster.ray import RayMachine
+    from lamina.serve import Engine
 
 DEPLOYMENT = "1xcpu+1xcpu"
 MODEL = "llama-mini"
@@ -83,7 +88,7 @@ class LiveSetup:
         counts = zip(("model", "attention", "prefill"), (*self.workers, self.prefill_workers), strict=True)
         return [f"{kind} {number}" for kind, count in counts for number in range(count)]
 
-    def facts(self, engine: Any) -> dict[str, Any]:
+    def facts(self, engine: Engine) -> dict[str, Any]:
         """What a reader should know, under the names that modelled replays use."""
         return {
             "model_workers": self.workers[0],
@@ -206,27 +211,33 @@ def free_bytes(setup: LiveSetup) -> float:
     """Memory that nobody uses; of a cluster's nodes each is looked at when workers start there."""
     if setup.ray is not None:
         return float(sys.maxsize)
-    return float(importlib.import_module("lamina.host_memory").free_bytes())
+    from lamina import host_memory
+
+    return float(host_memory.free_bytes())
 
 
 @contextlib.contextmanager
-def _machine(setup: LiveSetup) -> Iterator[Any]:
+def _machine(setup: LiveSetup) -> Iterator[RayMachine | None]:
     """Where workers run; None is the engine's own choice."""
     if setup.ray is None:
         yield None
         return
-    with importlib.import_module("lamina.cluster.ray").RayMachine(setup.ray) as machine:
+    from lamina.cluster.ray import RayMachine
+
+    with RayMachine(setup.ray) as machine:
         yield machine
 
 
 @contextlib.contextmanager
-def opened(setup: LiveSetup, tokens: int, policy: str | Callable[..., int]) -> Iterator[Any]:
+def opened(setup: LiveSetup, tokens: int, policy: str | Callable[..., int]) -> Iterator[Engine]:
     """An engine with its workers running, ended with the block; what it refuses is a UserError."""
-    lamina: Any = importlib.import_module("lamina")
+    from lamina.cluster import Layout
+    from lamina.serve import Engine
+
     model, load_format = _weights(setup)
     with refused(), _machine(setup) as machine:
-        layout = lamina.Layout(**setup.layout())
-        engine = lamina.Engine(
+        layout = Layout(**setup.layout())
+        engine = Engine(
             model,
             layout=layout,
             machine=machine,
@@ -243,37 +254,30 @@ def opened(setup: LiveSetup, tokens: int, policy: str | Callable[..., int]) -> I
             yield engine
 
 
+@runtime_checkable
+class Coded(Protocol):
+    """An error of the engine that is meant to be read; those of channels come from its native module."""
+
+    code: str
+
+
 @contextlib.contextmanager
 def refused() -> Iterator[None]:
     """What the engine says no to, as the sentence of a UserError."""
     try:
         yield
     except Exception as error:
-        if isinstance(error, _known_errors()):
-            raise UserError("engine-refused", f"the engine: {error}") from error
+        if type(error).__module__.partition(".")[0] == "lamina" and isinstance(error, Coded):
+            raise UserError(error.code, f"the engine: {error}") from error
         raise
 
 
-def _known_errors() -> tuple[type[Exception], ...]:
-    """Those of the engine's modules that have been loaded: nobody has raised another's."""
-    errors = (
-        ("lamina.serve", ("EngineError", "RequestError")),
-        ("lamina.convert", ("ConversionError",)),
-        ("lamina.model", ("CheckpointError",)),
-        ("lamina.fhbn", ("ChannelError",)),
-        ("lamina.kv", ("ArenaError",)),
-    )
-    return tuple(
-        getattr(sys.modules[module], name)
-        for module, names in errors
-        if module in sys.modules
-        for name in names
-    )
-
-
-def _dtype(model: ModelShape) -> Any:
+def _dtype(model: ModelShape) -> torch.dtype | None:
     """As torch calls it; None, which leaves it to the model, for what is no dtype of activations."""
-    return getattr(importlib.import_module("torch"), DTYPES[model.dtype]) if model.dtype in DTYPES else None
+    import torch
+
+    dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+    return dtypes.get(model.dtype)
 
 
 def _weights(setup: LiveSetup) -> tuple[Any, str]:

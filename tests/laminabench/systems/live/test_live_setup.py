@@ -89,8 +89,9 @@ def test_what_the_engine_refuses_is_a_users_error_and_a_bug_is_not() -> None:
     from lamina.fhbn import ChannelError
     from lamina.serve import EngineError
 
-    for error in (EngineError, ChannelError):
-        with pytest.raises(UserError, match="engine-refused"), refused():
-            raise error("no more heads")
+    with pytest.raises(UserError, match="engine-no-heads"), refused():
+        raise EngineError("engine-no-heads", "no more heads")
+    with pytest.raises(UserError, match=ChannelError.code), refused():
+        raise ChannelError("it is gone")
     with pytest.raises(ZeroDivisionError), refused():
         raise ZeroDivisionError
