@@ -89,8 +89,8 @@ def test_what_the_engine_refuses_is_a_users_error_and_a_bug_is_not() -> None:
     from lamina.fhbn import ChannelError
     from lamina.serve import EngineError
 
-    for error in (EngineError, ChannelError):
+    for error in (EngineError("layout-invalid", "no more heads"), ChannelError("no more heads")):
         with pytest.raises(UserError, match="engine-refused"), refused():
-            raise error("no more heads")
+            raise error
     with pytest.raises(ZeroDivisionError), refused():
         raise ZeroDivisionError
