@@ -10,6 +10,7 @@ import pytest
 
 from laminabench.errors import UserError
 from laminabench.figures.replay_over_time import draw, panels
+from laminabench.runs.summary import FaultCost, Struck
 from laminabench.sim.outcome import Outcome
 
 
@@ -28,12 +29,10 @@ def outcome(iterations: int) -> Outcome:
 
 
 def test_it_marks_faults_and_interruptions(tmp_path: Path) -> None:
-    fault = {
-        "struck": [{"worker": "model 0", "how": "kill", "at_s": 0.5}],
-        "noticed_s": 0.6,
-        "recovery_s": 0.3,
-    }
-    unstruck = {"struck": [], "noticed_s": 1.2, "recovery_s": 0.1}
+    untold = dict.fromkeys(("detection_s", "normal_again_s", "tbt_worst_ms", "goodput_lost_tokens"))
+    struck = [Struck(worker="model 0", how="kill", at_s=0.5)]
+    fault = FaultCost(workers=[], why="", struck=struck, noticed_s=0.6, recovery_s=0.3, **untold)
+    unstruck = FaultCost(workers=[], why="", struck=[], noticed_s=1.2, recovery_s=0.1, **untold)
     target = tmp_path / "one.svg"
     draw(
         outcome(100),

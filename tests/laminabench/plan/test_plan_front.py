@@ -81,11 +81,11 @@ def test_a_point_is_what_replay_says(candidate: Candidate, mode: Any, draw_trace
     assert spec is not None
     point = measure(question, trace, candidate, spec)
     said = replay(trace, candidate.system, question.setup(candidate), Workload(mode, slo_tbt_ms=40.0)).summary
-    assert point.tokens_per_s == said["throughput_tokens_per_s"]
-    assert (point.tbt_p50_ms, point.tbt_p99_ms) == (said["tbt_ms"]["p50"], said["tbt_ms"]["p99"])
-    assert point.mean_batch == said["mean_batch"]
-    assert point.token_attainment == said["slo"]["token_attainment"]
-    assert point.usd_per_million_tokens == said["cost"]["usd_per_million_tokens"]
+    assert point.tokens_per_s == said.throughput_tokens_per_s
+    assert (point.tbt_p50_ms, point.tbt_p99_ms) == (said.tbt_ms.p50, said.tbt_ms.p99)
+    assert point.mean_batch == said.mean_batch
+    assert point.token_attainment == said.slo.token_attainment
+    assert point.usd_per_million_tokens == said.cost.usd_per_million_tokens
 
 
 def test_without_second_tokens_there_is_nothing_to_plan_for(draw_trace: Any, ask: Any) -> None:
