@@ -276,7 +276,7 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def live(self) -> bool:
         return self.backend == "live"
 
-    def table(self) -> dict[str, Any]:
+    def table(self) -> dict[str, object]:
         """What was chosen, by the flags' names; of a header its value is left out, it may be a key."""
         chosen = {flag.key: getattr(self, name) for name, flag in CHOICES.items() if self.chose(name)}
         if "header" in chosen:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from laminabench.catalog.hardware import Device, device
 from laminabench.errors import UserError
@@ -76,7 +75,7 @@ class Deployment:
             )
         return "; ".join(notes)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return {
             "name": str(self),
             "dop": list(self.dop),

@@ -51,7 +51,7 @@ class FitReport:
     """A fitted set, and one row an operation and device: samples, errors in percent."""
 
     costs: CostSet
-    rows: list[dict[str, Any]]
+    rows: list[dict[str, object]]
 
 
 def fit(profiles: Path, set_name: str) -> FitReport:
@@ -64,7 +64,7 @@ def fit(profiles: Path, set_name: str) -> FitReport:
     return FitReport(costs, error_rows(costs))
 
 
-def error_rows(costs: CostSet) -> list[dict[str, Any]]:
+def error_rows(costs: CostSet) -> list[dict[str, object]]:
     """The fit errors that a set carries, one row an operation and device."""
     tables: tuple[tuple[str, Iterable[tuple[Any, Any]]], ...] = (
         ("gemm", costs.gemm.items()),

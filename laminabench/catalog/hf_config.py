@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from laminabench.catalog.models import FAMILIES, ModelShape
 from laminabench.errors import UserError
@@ -34,7 +33,7 @@ def from_config_json(path: Path) -> ModelShape:
     return _opt(path, config) if family == "opt" else _llama_like(path, config, family)
 
 
-def _llama_like(path: Path, config: dict[str, Any], family: str) -> ModelShape:
+def _llama_like(path: Path, config: dict[str, object], family: str) -> ModelShape:
     heads = _size(path, config, "num_attention_heads")
     hidden = _size(path, config, "hidden_size")
     traits = FAMILIES[family].copy()
@@ -57,7 +56,7 @@ def _llama_like(path: Path, config: dict[str, Any], family: str) -> ModelShape:
     )
 
 
-def _opt(path: Path, config: dict[str, Any]) -> ModelShape:
+def _opt(path: Path, config: dict[str, object]) -> ModelShape:
     heads = _size(path, config, "num_attention_heads")
     hidden = _size(path, config, "hidden_size")
     if config.get("word_embed_proj_dim", hidden) != hidden:
@@ -81,7 +80,7 @@ def _opt(path: Path, config: dict[str, Any]) -> ModelShape:
     )
 
 
-def _size(path: Path, config: dict[str, Any], key: str, absent: int | None = None) -> int:
+def _size(path: Path, config: dict[str, object], key: str, absent: int | None = None) -> int:
     value = config.get(key)
     if value is None and absent is not None:
         return absent
@@ -92,7 +91,7 @@ def _size(path: Path, config: dict[str, Any], key: str, absent: int | None = Non
     return value
 
 
-def _dtype(path: Path, config: dict[str, Any]) -> str:
+def _dtype(path: Path, config: dict[str, object]) -> str:
     if config.get("quantization_config"):
         raise UserError(
             "model-config-unsupported",
@@ -108,5 +107,5 @@ def _dtype(path: Path, config: dict[str, Any]) -> str:
     return _DTYPES[name]
 
 
-def _name(path: Path, config: dict[str, Any]) -> str:
+def _name(path: Path, config: dict[str, object]) -> str:
     return str(config.get("_name_or_path") or path.resolve().parent.name or path.stem)

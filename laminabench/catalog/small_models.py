@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 # Four layers have all there is to see: a first slice, two alike, one before the last attention, the last.
-_SIZES: dict[str, Any] = {
+_SIZES: dict[str, object] = {
     "num_hidden_layers": 4,
     "hidden_size": 512,
     "intermediate_size": 1408,
@@ -23,7 +22,7 @@ _MOE = _GQA | {"num_experts_per_tok": 2}
 _ALTERNATING = {"sliding_window": 256, "layer_types": ["sliding_attention", "full_attention"] * 2}
 _GEMMA = _GQA | {"head_dim": 64}
 
-SMALL_MODELS: Mapping[str, dict[str, Any]] = {
+SMALL_MODELS: Mapping[str, dict[str, object]] = {
     "llama": _GQA | {"model_type": "llama"},
     "opt": _SIZES | {"model_type": "opt", "ffn_dim": 2048, "word_embed_proj_dim": 512},
     "mistral": _GQA | {"model_type": "mistral", "sliding_window": 256},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -35,7 +35,7 @@ def boards(name: str | None, out: Output) -> None:
     out.result(facts, lambda console: _render_one(console, found.title, parameters))
 
 
-def _summary(found: Board, original: Board) -> dict[str, Any]:
+def _summary(found: Board, original: Board) -> dict[str, object]:
     """All numbers, and which of them are not the original's."""
     facts, usual = found.describe(), original.describe()
     varied = {
@@ -44,7 +44,7 @@ def _summary(found: Board, original: Board) -> dict[str, Any]:
     return {**facts, "varied": varied}
 
 
-def _render_all(console: Console, rows: list[dict[str, Any]]) -> None:
+def _render_all(console: Console, rows: list[dict[str, object]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -62,7 +62,7 @@ def _render_all(console: Console, rows: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def _render_one(console: Console, title: str, parameters: list[dict[str, Any]]) -> None:
+def _render_one(console: Console, title: str, parameters: list[dict[str, object]]) -> None:
     from rich.table import Table
 
     console.print(f"[bold]{literal(title)}[/bold]", soft_wrap=True)

@@ -70,7 +70,7 @@ def replay(
     _replay(request, out)
 
 
-def _repeated(run: Path, given: dict[str, Any]) -> ReplayRequest:
+def _repeated(run: Path, given: dict[str, object]) -> ReplayRequest:
     """The request of a Run."""
     from laminabench.runs.read import read_manifest
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -78,7 +77,7 @@ def sweep(
     swept = found.run(directory, jobs=jobs, ray=ray, retry_failed=retry_failed)
     rows, columns = swept.rows, list(found.points[0].varied)
     failed = [row for row in rows if row["error"]]
-    result: dict[str, Any] = {
+    result: dict[str, object] = {
         "sweep_dir": str(directory),
         "parquet": str(directory / TABLE),
         "vary": columns,

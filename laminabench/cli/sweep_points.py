@@ -55,7 +55,7 @@ class TraceKey(NamedTuple):
 class Point:
     """One replay of the grid."""
 
-    varied: dict[str, Any]
+    varied: dict[str, object]
     request: ReplayRequest
     prepared: Prepared
 
@@ -162,7 +162,7 @@ def _count(value: str, varied: Varied) -> int:
     return int(value)
 
 
-def _given(flags: Sequence[str]) -> dict[str, Any]:
+def _given(flags: Sequence[str]) -> dict[str, object]:
     """What the flags choose for all points; a UserError for what says nothing about a sweep."""
     for word in flags:
         name = word.partition("=")[0].removeprefix("--")
@@ -189,7 +189,7 @@ def _point(base: ReplayRequest, values: Sequence[_Value]) -> Point:
         raise error.within(f"point {named(varied)}") from error
 
 
-def _built(varied: dict[str, Any], request: ReplayRequest, counts: Mapping[str, int]) -> Point:
+def _built(varied: dict[str, object], request: ReplayRequest, counts: Mapping[str, int]) -> Point:
     request.require_valid()
     prepared = prepare(request)
     if not counts:

@@ -18,6 +18,7 @@ import msgspec
 from laminabench.cli.output import Output
 from laminabench.cli.replay import result_of
 from laminabench.cli.sweep_points import Point, TraceKey
+from laminabench.cli.sweep_table import Row
 from laminabench.errors import CheckFailedError, Interrupted, Terminated, UserError
 from laminabench.json_safe import json_safe, to_json
 from laminabench.listener import SILENT, Once
@@ -38,7 +39,7 @@ class Swept:
     """All rows, in the grid's order, and where they are."""
 
     directory: Path
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     kept: int  # points that a call before this one has replayed
 
 
@@ -128,7 +129,7 @@ class Sweep:
                 raise UserError("sweep-interrupted", f"{error}; {sentence()}") from error
             raise (Terminated if isinstance(error, Terminated) else Interrupted)(sentence()) from None
 
-    def _manifest(self) -> dict[str, Any]:
+    def _manifest(self) -> dict[str, object]:
         """What the sweep is of; `finished` is null until all of it is there."""
         traces = {trace.meta.sha256: trace for trace in self.traces.values()}
         return {
@@ -149,7 +150,7 @@ class Sweep:
             "finished": None,
         }
 
-    def _costs(self) -> dict[str, Any]:
+    def _costs(self) -> Mapping[str, object]:
         """The cost sets of modelled points; each coefficient's source is in `laminabench costs show`."""
         found = {}
         for point in self.points:
@@ -185,7 +186,7 @@ def _loaded(points: Sequence[Point], out: Output) -> Mapping[TraceKey, Trace]:
     return traces
 
 
-def _identity(point: Point, trace: Trace) -> dict[str, Any]:
+def _identity(point: Point, trace: Trace) -> dict[str, object]:
     """All that its numbers depend on; prices and coefficients are in the repr of what is prepared."""
     meta = trace.meta
     return {
@@ -196,7 +197,7 @@ def _identity(point: Point, trace: Trace) -> dict[str, Any]:
     }
 
 
-def replayed(traces: Mapping[TraceKey, Trace], point: Point) -> dict[str, Any]:
+def replayed(traces: Mapping[TraceKey, Trace], point: Point) -> Row:
     """The documented keys of the point's replay, or why there is none; in whichever process."""
     try:
         trace = cut(traces[point.trace], transforms_of(point.request), SILENT)

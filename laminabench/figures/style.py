@@ -29,13 +29,13 @@ CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
 SYSTEM_COLOURS = {"lamina": BLUE, "lamina-v1": SKY, "vllm": VERMILION, "h2m2": GREEN}
 INK, PAPER, RULE, PUBLISHED = "#1f2328", "#ffffff", "#d0d4d9", "#6e7781"
 # Behind words inside a picture, so that no line of the grid goes through them.
-OVER_GRID: dict[str, Any] = {"facecolor": PAPER, "edgecolor": "none", "pad": 1}
+OVER_GRID: dict[str, object] = {"facecolor": PAPER, "edgecolor": "none", "pad": 1}
 _DARK = {INK: "#e6e8eb", PAPER: "#14171c", RULE: "#3a4048", PUBLISHED: "#9aa4af"}
 
 # At 6 points; a line of mostly capitals would still fit.
 _FOOT_CHARACTERS_PER_INCH = 22.5
 
-_THEME: dict[str, Any] = {
+_THEME: dict[str, object] = {
     "axes.axisbelow": True,
     "axes.edgecolor": INK,
     "axes.facecolor": PAPER,

@@ -101,7 +101,7 @@ def read_cases(path: Path) -> CaseFile:
     return CaseFile(path, path.parent / goldens, tuple(found))
 
 
-def _table(path: Path, value: Any, name: str) -> dict[str, Any]:
+def _table(path: Path, value: Any, name: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise UserError("case-file-invalid", f"{path}: {name} must be a table, as in [{name}]")
     return value
@@ -135,7 +135,7 @@ class _Reader:
     def fail(self, problem: str) -> NoReturn:
         raise UserError("case-invalid", f"{self.path}: case '{self.name}' {problem}")
 
-    def flags(self, keys: Mapping[str, Any], others: tuple[str, ...]) -> dict[str, Any]:
+    def flags(self, keys: Mapping[str, Any], others: tuple[str, ...]) -> dict[str, object]:
         for key, value in keys.items():
             if key not in FLAGS:
                 self.fail(f"has '{key}', which is not known; {nearest(key, [*others, *FLAGS])}")
@@ -158,7 +158,7 @@ class _Reader:
             raise error.within(f"{self.path}: case '{self.name}'") from error
         return msgspec.structs.replace(found, no_out=True)
 
-    def against(self, flags: Mapping[str, Any]) -> dict[str, Any] | None:
+    def against(self, flags: Mapping[str, Any]) -> dict[str, object] | None:
         if "against" not in self.keys:
             return None
         keys = self.keys["against"]

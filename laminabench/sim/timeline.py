@@ -7,7 +7,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 import numpy as np
@@ -124,7 +124,7 @@ def _write(file: IO[bytes] | gzip.GzipFile, outcome: Outcome, lanes: Lanes) -> N
     file.write(b"\n]}\n")
 
 
-def _names(outcome: Outcome, lanes: Lanes) -> Iterator[dict[str, Any]]:
+def _names(outcome: Outcome, lanes: Lanes) -> Iterator[dict[str, object]]:
     yield {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": lanes.process}}
     hosts = [f"host, batch {batch}" for batch in range(lanes.batches)] if _host_rows(outcome).any() else []
     for lane, name in enumerate([*lanes.names, *hosts]):

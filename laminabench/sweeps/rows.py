@@ -19,7 +19,7 @@ _LEFT_OUT = {"facts", "run_dir", "simulation_s", "wall_s", "partial"}
 _TALLIES = {"by_error", "by_status"}
 
 
-def row(varied: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+def row(varied: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, object]:
     """A point's row. A flag that is varied is there once, as it was given; lists are left out."""
     told = {name: value for name, value in result.items() if name not in _LEFT_OUT and name != "error"}
     return {

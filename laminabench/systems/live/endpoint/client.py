@@ -8,7 +8,6 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,7 +111,7 @@ class Client:
     def noted(self, began_s: float) -> Noted:
         return self.attempts.records.noted(began_s)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         attempts = self.attempts
         return {
             "connections_opened": attempts.pool.opened,

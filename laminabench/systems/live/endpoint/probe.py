@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -35,7 +34,7 @@ class Found:
     counts: bool  # it says how long prompts are
     listed: bool  # it says which models it has
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return {
             "left_out": list(self.left_out),
             "limit": self.accepted.limit,

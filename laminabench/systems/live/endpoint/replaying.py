@@ -27,6 +27,9 @@ from laminabench.systems.live.endpoint.setup import CONNECTIONS, EndpointSetup
 from laminabench.systems.live.endpoint.text import TextPrompts, check_lengths, load_tokenizer, words_of
 from laminabench.traces.table import Trace
 
+# Of the server and of the client, as a Run keeps them.
+Facts = dict[str, Any]
+
 # Every vocabulary has more ids than these.
 SAFE_VOCAB = 10_000
 # Of text prompts, how many are encoded again to see whether they are as long as they should be.
@@ -41,7 +44,7 @@ class Seen:
     """What came of it."""
 
     outcome: Outcome
-    facts: dict[str, Any]
+    facts: Facts
     notes: list[str]
     partial: Partial | None
     interrupted: bool
@@ -64,12 +67,10 @@ def replay(trace: Trace, setup: EndpointSetup, offered: Offered, *, seed: int, t
     return Seen(outcome, facts, notes, *_ending(did))
 
 
-def _prepared(
-    trace: Trace, setup: EndpointSetup, seed: int
-) -> tuple[Found, Prompts, dict[str, Any], list[str]]:
+def _prepared(trace: Trace, setup: EndpointSetup, seed: int) -> tuple[Found, Prompts, Facts, list[str]]:
     """The server asked, prompts made to what it said, and some of them sent."""
 
-    async def asked() -> tuple[Found, Prompts, dict[str, Any], list[str]]:
+    async def asked() -> tuple[Found, Prompts, Facts, list[str]]:
         pool = pool_of(setup)
         try:
             probe = Probe(setup, pool)
@@ -90,7 +91,7 @@ def _prepared(
     return until_terminated(asked())
 
 
-def _prompts(trace: Trace, setup: EndpointSetup, seed: int, root: str) -> tuple[Prompts, dict[str, Any]]:
+def _prompts(trace: Trace, setup: EndpointSetup, seed: int, root: str) -> tuple[Prompts, Facts]:
     """Text where there is a tokenizer, token ids otherwise."""
     if setup.tokenizer is not None:
         tokenizer = load_tokenizer(setup.tokenizer)
@@ -165,7 +166,7 @@ def _places(setup: EndpointSetup, offered: Offered, requests: int) -> int:
     return min(wanted, requests)
 
 
-def _together(did: list[Did], setup: EndpointSetup) -> dict[str, Any]:
+def _together(did: list[Did], setup: EndpointSetup) -> Facts:
     """Facts of all clients."""
     told: Counter[str] = Counter()
     errors: dict[str, str] = {}

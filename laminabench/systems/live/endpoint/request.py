@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -36,7 +36,7 @@ class Accepted:
 
     def body(self, setup: EndpointSetup, prompt: Prompt, tokens: int) -> bytes:
         """A request for so many tokens after this prompt."""
-        said: dict[str, Any] = {"model": setup.model.name, "stream": True, self.limit: tokens}
+        said: dict[str, object] = {"model": setup.model.name, "stream": True, self.limit: tokens}
         if setup.api == "chat":
             said["messages"] = [{"role": "user", "content": prompt}]
         else:

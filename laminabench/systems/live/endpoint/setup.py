@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from laminabench.catalog.deployment import Deployment
 from laminabench.systems.live.endpoint.address import Address
@@ -24,7 +24,7 @@ class Served:
 
     name: str
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, object]:
         return {"name": self.name}
 
 
@@ -43,8 +43,8 @@ class Behind:
     def power_w(self) -> float | None:
         return self.hardware.power_w if self.hardware else None
 
-    def describe(self) -> dict[str, Any]:
-        nothing: dict[str, Any] = {
+    def describe(self) -> dict[str, object]:
+        nothing: dict[str, object] = {
             "dop": None,
             "usd_per_hour": None,
             "power_w": None,

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from laminabench.baselines.environment import Environment, runner_folder
 
@@ -69,7 +68,7 @@ class VllmProcess:
             self._process.stdin.write(line + b"\n")
             self._process.stdin.flush()
 
-    def lines(self) -> Iterator[dict[str, Any]]:
+    def lines(self) -> Iterator[dict[str, object]]:
         """What it writes until it ends, with VllmEndedError."""
         for line in self._raw_lines():
             try:

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -257,8 +256,8 @@ def _model(setup: VllmSetup, length: int, folder: Path) -> tuple[Path, str]:
     return place, "dummy"
 
 
-def _config(setup: VllmSetup) -> dict[str, Any]:
+def _config(setup: VllmSetup) -> dict[str, object]:
     source = Path(setup.source)
     path = source / "config.json" if source.is_dir() else source
-    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    config: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
     return config

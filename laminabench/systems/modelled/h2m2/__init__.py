@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from laminabench.catalog.boards import Board, board
 from laminabench.catalog.deployment import Deployment, Workers
@@ -155,10 +155,10 @@ def _weight_bytes(model: ModelShape) -> float:
     return sum(footprint(model, 0, lm_head=True).values())
 
 
-def _coefficients(setup: Setup, on: Board, timing: BoardTiming) -> list[dict[str, Any]]:
+def _coefficients(setup: Setup, on: Board, timing: BoardTiming) -> list[dict[str, object]]:
     """Every number that times are worked out from: of the board, the policy, and the cost set's host."""
     kind, source = _CHOICES[timing.mapping]
-    chosen: dict[str, Any] = {"policy": timing.mapping, "translated": timing.translated}
+    chosen: dict[str, object] = {"policy": timing.mapping, "translated": timing.translated}
     if timing.mapping == "flexgen":
         chosen |= {"weights_share": timing.shares[0], "kv_share": timing.shares[1]}
     return [
