@@ -46,6 +46,11 @@ def price_note(devices: Sequence[Device]) -> str:
 
 def _require_used(systems: Sequence[str], devices: Sequence[Device]) -> None:
     """A UserError where a device or a system was asked for that nothing would come of."""
+    if not any(system(name).runs_on(device) for name in systems for device in devices):
+        raise UserError(
+            "plan-system-without-devices",
+            f"--devices names none that {' or '.join(systems)} runs on; add one",
+        )
     for each in devices:
         if not any(system(name).runs_on(each) for name in systems):
             able = " or ".join(name for name in MODULES if system(name).runs_on(each))
@@ -54,12 +59,6 @@ def _require_used(systems: Sequence[str], devices: Sequence[Device]) -> None:
                 "plan-device-unused",
                 f"--devices: {each.name} is {what}, which only {able} runs on; add {able} to --systems",
             )
-    able_systems = [name for name in systems if any(map(system(name).runs_on, devices))]
-    if not able_systems:
-        raise UserError(
-            "plan-system-without-devices",
-            f"--devices names none that {' or '.join(systems)} runs on; add one",
-        )
 
 
 def papers_budget(model: ModelShape, known: Mapping[str, Device]) -> float:

@@ -213,7 +213,7 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpoiledMachine
         ("many", "model 0 has sent tokens that make no sense: "),
         ("nonsense", "model 0 has sent no sound message: "),
         ("misplaced", "model 0 has sent Ping, which "),
-        ("nobody's", "model 0 has sent tokens that make no sense: they are said to be of batch 1048576"),
+        ("nobody's", "model 0 has sent tokens that make no sense: they are of batch 1048576"),
         ("hang up", "model 0 "),
         ("fail", "model 0 "),
         ("sleep", "model 0 hangs: it has worked at one thing for "),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
 
 import pytest
+from msgspec.structs import replace
 
 from laminabench.catalog.cost_file import load_costs, write_costs
 from laminabench.catalog.costs import CostSet
@@ -147,7 +148,7 @@ def test_a_slower_code_is_found_and_called_that(
 
     def slower(*given: Any) -> Timing:
         timing = real(*given)
-        return replace(timing, mid_slice=timing.mid_slice * 1.03)
+        return dataclasses.replace(timing, mid_slice=timing.mid_slice * 1.03)
 
     monkeypatch.setattr(vllm, "device_timing", slower)
     code, out, _ = shell(*CHECK)

@@ -122,7 +122,7 @@ def test_what_goes_wrong_is_told_of_its_side_and_finished_rounds_stay(
     def broken(engine: Any) -> Any:
         ran.append(1)
         if len(ran) > 60:
-            raise error("it is broken")
+            raise error("it-is-broken", "it is broken")
         return steps(engine)
 
     monkeypatch.setattr(made_up_engine, "step", broken)

@@ -184,8 +184,8 @@ def test_import_takes_its_name_from_the_file(as_json: AsJson) -> None:
     [
         (["traces", "fetch"], "name the traces to fetch, or say --all"),
         (["traces", "fetch", "azure-conf"], "did you mean azure-conv"),
-        (["traces", "info", "azure-conv", "--rate-scale", "0"], "0 is not above zero"),
-        (["traces", "info", "azure-conv", "--rate-scale", "nan"], "nan is not above zero"),
+        (["traces", "info", "azure-conv", "--rate-scale", "0"], "'--rate-scale': 0.0 is not in the range"),
+        (["traces", "info", "azure-conv", "--rate-scale", "nan"], "'--rate-scale': nan is not a number"),
         (["traces", "info", "azure-conv", "--window", "9:3"], "write seconds as A:B"),
         (["traces", "info", "azure-conv", "--burstiness", "2"], "give that too"),
         (
