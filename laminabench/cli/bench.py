@@ -19,8 +19,7 @@ from click.core import ParameterSource
 
 from laminabench.cli.lazy import Lazy, LazyGroup
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.ranges import NumberRange, positive
-from laminabench.cli.traces.options import COUNT
+from laminabench.cli.ranges import COUNT, NumberRange, positive
 from laminabench.errors import UserError
 from laminabench.extras import endpoint_needed, needed
 from laminabench.present.terminal import literal

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.traces.options import COUNT
+from laminabench.cli.ranges import COUNT
 from laminabench.present.terminal import literal
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import click
 
 from laminabench.cli.hardware import price_options
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.ranges import positive
-from laminabench.cli.traces.options import COUNT, TraceOptions, trace_options
+from laminabench.cli.ranges import COUNT, positive
+from laminabench.cli.traces.options import TraceOptions, trace_options
 from laminabench.errors import UserError
 from laminabench.systems.registry import MODULES
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+COUNT = click.IntRange(min=1)
+
 
 def positive(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
     """Callback of an option that takes a finite number above zero."""

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.ranges import CountOr, NumberRange
-from laminabench.cli.traces.options import COUNT
+from laminabench.cli.ranges import COUNT, CountOr, NumberRange
 from laminabench.errors import UserError
 from laminabench.extras import needed
 

@@ -9,8 +9,8 @@ import click
 
 from laminabench.analysis.metrics_table import COLUMNS
 from laminabench.cli.output import Output, reporting
+from laminabench.cli.ranges import COUNT
 from laminabench.cli.sweep_table import best, ordered, render
-from laminabench.cli.traces.options import COUNT
 from laminabench.errors import UserError
 
 

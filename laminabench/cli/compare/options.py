@@ -9,8 +9,7 @@ from typing import Any, TypedDict
 import click
 
 from laminabench.cli.hardware import price_options
-from laminabench.cli.ranges import NumberRange
-from laminabench.cli.traces.options import COUNT
+from laminabench.cli.ranges import COUNT, NumberRange
 from laminabench.errors import UserError
 from laminabench.sim.spec import Admission, Mode
 from laminabench.systems.registry import MODULES

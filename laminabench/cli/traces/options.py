@@ -29,7 +29,6 @@ def window(_: click.Context, parameter: click.Parameter, value: str | None) -> t
         raise click.BadParameter(str(error).partition(": ")[2]) from None
 
 
-COUNT = click.IntRange(min=1)
 # Of requests that are made, not chosen from those that are there.
 REQUESTS = click.IntRange(1, MAX_REQUESTS)
 
