@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from laminabench.bench import engine_compare, engine_contenders
+from laminabench.bench import engine_compare
 
 Facts = Callable[..., dict[str, Any]]
 Shell = Callable[..., tuple[int, str, str]]
@@ -19,7 +19,7 @@ CORES = len(os.sched_getaffinity(0))
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, machine: Any, tiny: Callable[[], Any]) -> None:
     monkeypatch.setattr(engine_compare, "Machine", lambda: contextlib.nullcontext(machine))
-    monkeypatch.setattr(engine_contenders, "mini_config", tiny)
+    monkeypatch.setattr(engine_compare, "mini_config", tiny)
     monkeypatch.setattr(engine_compare, "BOOKKEEPING_REQUESTS", 20)
     monkeypatch.setattr(engine_compare, "BOOKKEEPING_ITERATIONS", 4)
 

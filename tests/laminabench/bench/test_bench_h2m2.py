@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from laminabench.bench import h2m2
+from laminabench.bench import sim
 from laminabench.sim.h2m2_scenario import dynamic_trace
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few lengths, and a few requests instead of an hour of them."""
-    monkeypatch.setattr(h2m2, "LENGTHS", range(512, 2049, 512))
-    monkeypatch.setattr(h2m2, "resolve", lambda name, *, offline: dynamic_trace(1, iterations=8))
+    monkeypatch.setattr(sim, "LENGTHS", range(512, 2049, 512))
+    monkeypatch.setattr(sim, "resolve", lambda name, *, offline: dynamic_trace(1, iterations=8))
 
 
 def test_every_row_is_judged_by_its_own_numbers(facts: Callable[..., dict[str, Any]]) -> None:
     result = facts("h2m2", "--repeats", "2")
     rows = result["rows"]
-    assert [row["target_s"] for row in rows] == [h2m2.DECISION_TARGET_S] * 2 + [h2m2.SCENARIO_TARGET_S, None]
+    assert [row["target_s"] for row in rows] == [sim.DECISION_TARGET_S] * 2 + [sim.SCENARIO_TARGET_S, None]
     for row, judged in zip(rows, ("max", "max", "median", None), strict=True):
         seconds = row["seconds"]
         assert 0 < seconds["min"] <= seconds["median"] <= seconds["max"]

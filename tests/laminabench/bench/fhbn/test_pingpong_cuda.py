@@ -9,7 +9,7 @@ import torch
 
 from laminabench.bench.fhbn import cuda
 from laminabench.bench.fhbn.cuda import linked
-from laminabench.bench.fhbn.options import device_engines_of
+from laminabench.bench.fhbn.options import engines_of
 from laminabench.errors import UserError
 
 
@@ -34,21 +34,21 @@ def test_a_row_has_every_way() -> None:
 
 
 def test_engines_are_those_with_ends_on_a_stream() -> None:
-    assert device_engines_of("auto, softnic, shm").names == ("shm", "softnic")
-    some = device_engines_of("softnic,verbs")
+    assert engines_of("auto, softnic, shm", on_stream=True).names == ("shm", "softnic")
+    some = engines_of("softnic,verbs", on_stream=True)
     assert some.names == ("softnic",)
     assert some.skipped["verbs"].startswith("the host posts")
     with pytest.raises(UserError, match="fhbn-engines-unusable"):
-        device_engines_of("verbs")
+        engines_of("verbs", on_stream=True)
     with pytest.raises(UserError, match="fhbn-engine-unknown"):
-        device_engines_of("tcp")
+        engines_of("tcp", on_stream=True)
 
 
 def test_a_process_opens_channels_with_itself() -> None:
     before = threading.active_count()
-    with linked(30) as pair:
+    with linked(30) as both:
         for network in ("shm", "softnic"):
-            sender, receiver = pair.open(
+            sender, receiver = both(
                 lambda link, network=network: link.sender("a", network=network),
                 lambda link, network=network: link.receiver("a", message_bytes=8, network=network),
             )
@@ -61,8 +61,8 @@ def test_a_process_opens_channels_with_itself() -> None:
 
 
 def test_what_one_side_cannot_open_ends_both() -> None:
-    with linked(30) as pair, pytest.raises(ValueError, match="unknown"):
-        pair.open(
+    with linked(30) as both, pytest.raises(ValueError, match="unknown"):
+        both(
             lambda link: link.sender("a", network="none"),
             lambda link: link.receiver("a", message_bytes=8),
         )
