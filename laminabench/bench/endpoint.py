@@ -61,7 +61,6 @@ TITLES = (
 
 
 def run(loads: Sequence[Load], workers: int, watcher: Watcher = QUIET) -> Report:
-    """One load after the other."""
     rows = []
     for number, load in enumerate(loads):
         watcher.progress(number, len(loads))

@@ -26,8 +26,6 @@ PARTS = ("model", "attention", "sampling")
 
 @dataclass(frozen=True)
 class Options:
-    """Of the engine."""
-
     threads: int  # of the attention worker; 0: one a core
     backend: Literal["python", "aot"]
     overlap: bool

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from laminabench.candidates import deployments
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
-from laminabench.systems.registry import system
+from laminabench.systems.registry import deployments, system
 
 
 @dataclass(frozen=True, slots=True)

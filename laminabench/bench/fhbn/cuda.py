@@ -161,7 +161,6 @@ def _opener(stack: ExitStack, engine: str, size: int) -> Callable[..., tuple[Any
 
 
 def _message(size: int) -> list[Tensor]:
-    """A message of one part, or of none."""
     import torch
 
     return [torch.zeros(size, dtype=torch.uint8, device="cuda")] if size else []

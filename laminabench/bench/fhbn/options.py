@@ -31,7 +31,6 @@ class Engines:
     named: bool = True
 
     def without(self, name: str, reason: str) -> Engines:
-        """The others."""
         names = tuple(other for other in self.names if other != name)
         return replace(self, names=names, skipped={**self.skipped, name: reason})
 

@@ -42,8 +42,6 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 @dataclass(frozen=True)
 class Measured:
-    """The result, and the rounds that it is made of."""
-
     report: Report
     rounds: Sequence[Round]
 

@@ -101,7 +101,6 @@ def row(engine: str, size: int, samples: Samples, copies: Copies) -> Row:
 
 
 def rounds_of(engine: str, size: int, samples: Samples, copies: Copies) -> Iterator[Round]:
-    """Of one engine and size."""
     ways = {"one_way": samples.one_way, "read": samples.read, **copies}
     for number, rtt in enumerate(samples.rtt):
         times = {"rtt_us_min": rtt.min(), "rtt_us_p50": np.median(rtt), "rtt_us_p99": np.percentile(rtt, 99)}
@@ -123,7 +122,6 @@ def us_text(microseconds: float) -> str:
 
 
 def text(rows: Sequence[Row], skipped: Mapping[str, str], limits: Mapping[str, Any]) -> list[Text]:
-    """The rows as a table, what was skipped, and the limits."""
     titles = (
         *("<engine", "size", "round trip,\np50", "p99", "GB/s\none way", "GB/s\nread"),
         *("of\nmemcpy", "of the\nfastest copy", "target", ""),
