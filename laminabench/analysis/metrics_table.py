@@ -75,7 +75,8 @@ METRICS = (
     # The same with rated power.
     Metric("", "tokens/s", "more", name="throughput_at_equal_power",
            title="throughput at the base's power, tokens/s"),
-    Metric("slo.goodput_tokens_per_s", "tokens/s", "more", name="goodput", title="goodput, tokens/s", in_goldens=True),
+    Metric("slo.goodput_tokens_per_s", "tokens/s", "more", name="goodput", title="goodput, tokens/s",
+           in_goldens=True),
     Metric("mean_batch", "requests", "more", name="mean_batch", title="mean batch",
            column=("mean-batch", "batch"), in_goldens=True),
     Metric("mean_batches", "requests", "more"),

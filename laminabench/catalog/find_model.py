@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from laminabench.catalog.entries import pick
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape, load_models
-from laminabench.catalog.names import pick
 
 # Between a model and the type of its numbers: llama3-70b@fp8.
 _IN = "@"

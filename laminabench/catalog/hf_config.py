@@ -1,14 +1,21 @@
-"""Read a model's shape from a Hugging Face config.json."""
+"""Models as Hugging Face's config.json has them: a shape read from one, one of a model of the catalogue."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-from laminabench.catalog.models import FAMILIES, ModelShape
+from laminabench.catalog.entries import packaged
+from laminabench.catalog.models import FAMILIES, UNRELEASED, ModelShape, load_models
 from laminabench.errors import UserError
 
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float8_e4m3fn": "fp8"}
+
+_WRITTEN = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+# What the catalogue does not hold. None of it changes a shape; a window changes what attention reads.
+ASSUMED = ("window", "RoPE base", "norm epsilon", "longest text", "special tokens")
 
 # OPT's table has two more rows than positions: transformers offsets them by the padding token.
 _OPT_OFFSET = 2
@@ -30,53 +37,34 @@ def from_config_json(path: Path) -> ModelShape:
             "model-family-unsupported",
             f"{path}: model_type {family!r} is not supported; supported: {', '.join(FAMILIES)}",
         )
-    return _opt(path, config) if family == "opt" else _llama_like(path, config, family)
-
-
-def _llama_like(path: Path, config: dict[str, object], family: str) -> ModelShape:
+    traits: dict[str, Any] = {**FAMILIES[family]}
     heads = _size(path, config, "num_attention_heads")
     hidden = _size(path, config, "hidden_size")
-    traits = FAMILIES[family].copy()
-    traits["tied_embeddings"] = bool(config.get("tie_word_embeddings", False))
-    if config.get("attention_bias"):  # on the output matrix too, a few kB that are not counted
-        traits["qkv_bias"] = True
+    if family == "opt":
+        if config.get("word_embed_proj_dim", hidden) != hidden:
+            raise UserError(
+                "model-config-unsupported",
+                f"{path}: word_embed_proj_dim differs from hidden_size (OPT-350M); not supported",
+            )
+        positions = _size(path, config, "max_position_embeddings") + _OPT_OFFSET
+        traits |= {"kv_heads": heads, "head_dim": hidden // heads, "positions": positions}
+    else:
+        # Absent and null both mean "as many as heads".
+        traits["kv_heads"] = _size(path, config, "num_key_value_heads", heads)
+        traits["head_dim"] = _size(path, config, "head_dim", hidden // heads)
+        traits["tied_embeddings"] = bool(config.get("tie_word_embeddings", False))
+        if config.get("attention_bias"):  # on the output matrix too, a few kB that are not counted
+            traits["qkv_bias"] = True
     return ModelShape(
-        name=_name(path, config),
+        name=str(config.get("_name_or_path") or path.resolve().parent.name or path.stem),
         layers=_size(path, config, "num_hidden_layers"),
         hidden=hidden,
         heads=heads,
-        # Absent and null both mean "as many as heads".
-        kv_heads=_size(path, config, "num_key_value_heads", heads),
-        head_dim=_size(path, config, "head_dim", hidden // heads),
-        intermediate=_size(path, config, "intermediate_size"),
+        intermediate=_size(path, config, "ffn_dim" if family == "opt" else "intermediate_size"),
         vocab=_size(path, config, "vocab_size"),
         dtype=_dtype(path, config),
         source=str(path),
         **traits,
-    )
-
-
-def _opt(path: Path, config: dict[str, object]) -> ModelShape:
-    heads = _size(path, config, "num_attention_heads")
-    hidden = _size(path, config, "hidden_size")
-    if config.get("word_embed_proj_dim", hidden) != hidden:
-        raise UserError(
-            "model-config-unsupported",
-            f"{path}: word_embed_proj_dim differs from hidden_size (OPT-350M); not supported",
-        )
-    return ModelShape(
-        name=_name(path, config),
-        layers=_size(path, config, "num_hidden_layers"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
-        head_dim=hidden // heads,
-        intermediate=_size(path, config, "ffn_dim"),
-        vocab=_size(path, config, "vocab_size"),
-        positions=_size(path, config, "max_position_embeddings") + _OPT_OFFSET,
-        dtype=_dtype(path, config),
-        source=str(path),
-        **FAMILIES["opt"],
     )
 
 
@@ -107,5 +95,38 @@ def _dtype(path: Path, config: dict[str, object]) -> str:
     return _DTYPES[name]
 
 
-def _name(path: Path, config: dict[str, object]) -> str:
-    return str(config.get("_name_or_path") or path.resolve().parent.name or path.stem)
+def to_hf_config(name: str, longest_text: int | None = None) -> dict[str, Any]:
+    """The config.json of a catalogue model: its sizes, and the family's defaults beyond them.
+
+    `longest_text` is for models with made-up weights: positions that rotate are no weights, so there can be
+    any number of them. No token is special then.
+    """
+    shape, family = load_models()[name], packaged("models.toml")[name]["family"]
+    if family in UNRELEASED:
+        raise UserError(
+            "model-never-released",
+            f"{name} was never released, and transformers has no model like it: only its sizes are known, "
+            "which is enough for a modelled replay",
+        )
+    config: dict[str, Any] = {
+        "model_type": family,
+        "num_hidden_layers": shape.layers,
+        "hidden_size": shape.hidden,
+        "num_attention_heads": shape.heads,
+        "vocab_size": shape.vocab,
+        "tie_word_embeddings": shape.tied_embeddings,
+        "dtype": _WRITTEN.get(shape.dtype, "bfloat16"),
+    }
+    if longest_text is not None:
+        config |= {"max_position_embeddings": longest_text, "bos_token_id": None, "eos_token_id": None}
+    if family == "opt":
+        return config | {
+            "ffn_dim": shape.intermediate,
+            "word_embed_proj_dim": shape.hidden,
+            "max_position_embeddings": shape.positions - _OPT_OFFSET,
+        }
+    return config | {
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "intermediate_size": shape.intermediate,
+    }

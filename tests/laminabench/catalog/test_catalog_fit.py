@@ -17,10 +17,10 @@ from laminabench.catalog.fit_terms import (
     fit_gemm,
     gemm_times,
     mape,
+    minimise,
 )
 from laminabench.catalog.hardware import device
 from laminabench.catalog.held_out import hold_out, layer_errors, layers_in_grid
-from laminabench.catalog.minimise import minimise
 from laminabench.catalog.profiles import VIDUR_OPS, Samples, vidur_gemm, vllm_allreduce, vllm_gemm
 from laminabench.errors import UserError
 
