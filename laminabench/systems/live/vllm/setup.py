@@ -16,7 +16,7 @@ import numpy as np
 from laminabench.atomic import replacing
 from laminabench.baselines.environment import Kind
 from laminabench.catalog.deployment import Deployment
-from laminabench.catalog.hf_config import to_hf_config
+from laminabench.catalog.find_model import to_hf_config
 from laminabench.catalog.models import ModelShape, load_models
 from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered
