@@ -10,7 +10,7 @@ from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices
 from laminabench.errors import UserError
-from laminabench.plan.candidate import Candidate, Limits, candidates
+from laminabench.plan.question import Candidate, Limits, candidates
 from laminabench.plan.request import devices_of
 from laminabench.systems.registry import deployments
 
