@@ -61,7 +61,7 @@ NAMES = tuple(dict.fromkeys((*MODULES, *LIVE)))
 # Choices of every replay.
 _COMMON = frozenset(
     {"system", "deployment", "model", "backend", "price", "power", "price_basis"}
-    | {name for name, choice in CHOICES.items() if choice.flag.group in (WORKLOAD, CUTS, OUTPUT)}
+    | {name for name, choice in CHOICES.items() if choice.group in (WORKLOAD, CUTS, OUTPUT)}
 ) - {"policy", "timeline", "timeline_window"}
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from laminabench.extras import endpoint_needed
 from laminabench.listener import Listener
-from laminabench.request import CHOICES, SERVER, ReplayRequest
+from laminabench.request import FLAGS, SERVER, ReplayRequest
 from laminabench.systems.base import Prepared
 
-TAKES = frozenset(name for name, choice in CHOICES.items() if choice.flag.group == SERVER)
+TAKES = frozenset(FLAGS[SERVER])
 # The server decides who goes first.
 ANYWAY: Mapping[str, object] = {"policy": "fifo"}
 WHY_NOT = "the server has been started already, and nothing is seen of its workers"
@@ -17,7 +16,6 @@ WHY_NOT = "the server has been started already, and nothing is seen of its worke
 
 def prepare(request: ReplayRequest, listener: Listener) -> Prepared:
     """The request settled; a UserError for what is missing or contradicts."""
-    with endpoint_needed():
-        from laminabench.systems.live.endpoint.prepared import prepare as prepared
+    from laminabench.systems.live.endpoint.prepared import prepare as prepared
 
-        return prepared(request, listener)
+    return prepared(request, listener)

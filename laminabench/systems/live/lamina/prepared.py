@@ -17,7 +17,6 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import priced_devices
 from laminabench.catalog.models import ModelShape
 from laminabench.errors import CheckFailedError
-from laminabench.extras import needed
 from laminabench.json_safe import JsonObject
 from laminabench.listener import Listener
 from laminabench.request import ReplayRequest
@@ -73,7 +72,7 @@ class PreparedEngine:
         listener.note(
             f"starting {setup.processes} workers{where}; loading torch and weights takes some seconds"
         )
-        with needed(), listener.rates("replaying", "requests", "tokens/s") as progress:
+        with listener.rates("replaying", "requests", "tokens/s") as progress:
             replayed = self._replay(
                 trace, past, lambda requests, tokens: progress(requests, len(trace), tokens)
             )
