@@ -32,7 +32,9 @@ def comparison(runs: Sequence[Shown]) -> Markup:
             continue
         cells = [_cell(row, each, found) for each, found in zip(runs, values, strict=True)]
         ratios = [_ratio(row, runs[0], each, found) for each, found in zip(runs[1:], values[1:], strict=True)]
-        rows.append((_title(row), *map(joined, zip(cells, ["", *ratios], strict=True))))
+        rows.append(
+            (row.title[0].upper() + row.title[1:], *map(joined, zip(cells, ["", *ratios], strict=True)))
+        )
     header = ["", *(joined((swatch(each), " ", each.name, " ", badge(each))) for each in runs)]
     words = ["Whole run" if all(each.window.fell_back for each in runs) else "Steady window"]
     if len(runs) > 1:
@@ -94,7 +96,8 @@ def _ratio(row: Metric, first: Shown, each: Shown, found: float | None) -> Marku
     written = _times(against)
     estimate = Estimate(against)
     if first.measured or each.measured:
-        estimate = ratio(*(_estimate(row, run) for run in (each, first)))
+        known = (run.recorded.estimates[row.name] if row.name else UNKNOWN for run in (each, first))
+        estimate = ratio(*known)
     interval = estimate.interval
     # Of what was measured, only a difference that is not chance may be called one.
     sure = estimate.exact or (interval is not None and not interval.low <= 1 <= interval.high)
@@ -105,14 +108,6 @@ def _ratio(row: Metric, first: Shown, each: Shown, found: float | None) -> Marku
     spoken = tag("span", f" ({verdict})", class_="spoken") if verdict else ""
     shown = tag("span", written, spoken, class_=f"ratio {verdict}".strip())
     return joined((" ", shown, _interval(interval, _times)))
-
-
-def _estimate(row: Metric, each: Shown) -> Estimate:
-    return each.recorded.estimates[row.name] if row.name else UNKNOWN
-
-
-def _title(row: Metric) -> str:
-    return row.title[0].upper() + row.title[1:]
 
 
 def _written(row: Metric) -> Callable[[float | None], str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from laminabench.analysis.over_time import MOST_SLICES, over_time
 from laminabench.analysis.streams import seen_of
 from laminabench.present.numbers import number4
-from laminabench.report.chart import Chart, PlotlyJson, axis, dotted_line, label, rounded, series
+from laminabench.report.chart import Chart, PlotlyJson, Values, axis, dotted_line, line, rounded, series
 from laminabench.report.shown import Shown
 from laminabench.runs.summary import FaultCost
 from laminabench.sim.outcome import Outcome
@@ -59,9 +59,7 @@ def _tokens(runs: Sequence[Shown]) -> list[Chart]:
         middle_s = (found.edges_s[:-1] + found.edges_s[1:]) / 2
         rates.append(_line(each, middle_s, found.tokens_per_s, "tokens/s"))
         for name, values, width in (("p50", found.tbt_p50_ms, 2), ("p99", found.tbt_p99_ms, 1)):
-            line = _line(each, middle_s, values, "ms", f"{each.name}: {name}")
-            line["line"]["width"] = width
-            gaps.append(line)
+            gaps.append(_line(each, middle_s, values, "ms", f"{each.name}: {name}", width))
     sliced = f"in up to {MOST_SLICES} equal slices of the replay.{_marked(runs)}"
     summaries = [f"{each.name} {number4(each.summary.throughput_tokens_per_s)}" for each in runs]
     marks = _faults(runs)
@@ -88,18 +86,9 @@ def _tokens(runs: Sequence[Shown]) -> list[Chart]:
     ]
 
 
-def _line(each: Shown, x: Any, y: Any, unit: str, name: str | None = None) -> PlotlyJson:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": label(name or each.name),
-        "legendgroup": name or each.name,
-        "x": rounded(x),
-        "y": rounded(y),
-        "line": {"color": each.colour, "dash": each.dash, "width": 2},
-        "hovertemplate": f"%{{y:,.4~g}} {unit} at %{{x:,.1f}} s",
-        "meta": {"run": each.number},
-    }
+def _line(each: Shown, x: Values, y: Values, unit: str, name: str = "", width: float = 2) -> PlotlyJson:
+    hover = f"%{{y:,.4~g}} {unit} at %{{x:,.1f}} s"
+    return line(each, x, y, hover, name, width=width, legendgroup=name or each.name)
 
 
 def _band(each: Shown, found: Sliced) -> PlotlyJson:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -70,7 +68,10 @@ def imports() -> Path:
 @cache
 def entries() -> dict[str, Entry]:
     """Every descriptor, by name."""
-    return {path.stem: _read(path) for path in sorted(paths.descriptors().glob("*.toml"))}
+    return {
+        path.stem: msgspec.toml.decode(path.read_bytes(), type=Entry)
+        for path in sorted(paths.descriptors().glob("*.toml"))
+    }
 
 
 def find(name: str) -> Entry:
@@ -89,12 +90,3 @@ def imported_path(name: str) -> Path | None:
 def imported_names() -> list[str]:
     """What `traces import` has kept. A file still being written has a name that no import has."""
     return sorted(path.stem for path in imports().glob("*.parquet") if imported_path(path.stem))
-
-
-def _read(path: Path) -> Entry:
-    fields: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    published = fields.pop("published", None)
-    return Entry(
-        **{**fields, "file": RemoteFile(**fields["file"])},
-        published=Published(**published) if published else None,
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -172,19 +173,9 @@ def _from_profile(entry: Entry, requests: int | None, seed: int) -> Trace:
 
 def transforms_of(request: ReplayRequest) -> Transforms:
     """How the trace is cut."""
-    return Transforms(
-        window_s=None if request.window is None else seconds(request.window, "--window"),
-        scale_lengths=request.scale_lengths,
-        max_prompt=request.max_prompt,
-        max_output=request.max_output,
-        too_long=request.too_long,
-        sample=request.sample,
-        num_requests=request.num_requests,
-        request_rate=request.request_rate,
-        burstiness=request.burstiness,
-        rate_scale=request.rate_scale,
-        seed=request.seed,
-    )
+    same = {each.name: getattr(request, each.name) for each in fields(Transforms) if each.name != "window_s"}
+    window_s = None if request.window is None else seconds(request.window, "--window")
+    return Transforms(window_s, **same)
 
 
 def whole(name: str, transforms: Transforms, listener: Listener, *, offline: bool) -> Trace:
