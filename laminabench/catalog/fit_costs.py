@@ -53,22 +53,13 @@ VIDUR_MODEL = "llama2-70b"
 VIDUR_RANGE = "m 1-2048; tensor parallelism 1-8 of Llama-2-70B"
 
 
-@dataclass(frozen=True)
-class FitReport:
-    """A fitted set, and one row an operation and device: samples, errors in percent."""
-
-    costs: CostSet
-    rows: list[dict[str, object]]
-
-
-def fit(profiles: Path, set_name: str) -> FitReport:
+def fit(profiles: Path, set_name: str) -> CostSet:
     """Refit `set_name` from the measurement files in `profiles`; the same files give the same numbers."""
     fitters: dict[str, Callable[[Path], CostSet]] = {"vllm-0.14": _vllm, "vidur-2024": _vidur}
     if set_name not in fitters:
         fixed = " (roofline has nothing to fit)" if set_name in COST_SETS else ""
         raise UserError("costs-cannot-fit", f"cannot fit {set_name!r}{fixed}; can fit: {', '.join(fitters)}")
-    costs = fitters[set_name](profiles)
-    return FitReport(costs, error_rows(costs))
+    return fitters[set_name](profiles)
 
 
 def error_rows(costs: CostSet) -> list[dict[str, object]]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import assumed_amounts, kinds_of_prices
 from laminabench.catalog.models import ModelShape
-from laminabench.catalog.network import Network
 from laminabench.compare.equal import made_equal
 from laminabench.compare.sides import Side, SideBySide, modelled_estimates, side_by_side
 from laminabench.compare.spec import (
@@ -26,10 +25,7 @@ from laminabench.json_safe import Json
 from laminabench.replay import replay
 from laminabench.runs.summary import Summary
 from laminabench.spread import spread
-from laminabench.systems.modelled.setup import Setup
 from laminabench.traces.table import Trace
-
-PAIR = ("vllm", "lamina")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,25 +138,6 @@ class Cell:
         }
 
 
-def cells(
-    models: list[ModelShape],
-    traces: list[Trace],
-    cost_sets: list[CostSet],
-    network: Network,
-    *,
-    host_async: tuple[str, ...] = (),
-) -> Iterator[Cell]:
-    """Lamina and vLLM in every combination, on the deployments of v2 Table 5, saturated.
-
-    `host_async` names the systems whose host works behind the devices.
-    """
-    spec = ComparisonSpec(PAIR, network=network, host_async=host_async)
-    for costs in cost_sets:
-        for model in models:
-            for trace in traces:
-                yield cell(spec, model, trace, costs)
-
-
 def cell(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet) -> Cell:
     """Every system of the spec, at equal cost or power if they ask for it."""
     asked = spec.setups(model, costs)
@@ -184,15 +161,11 @@ def cell(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet) 
         {name: setup.deployment.power_w for name, setup in setups.items()},
         {name: setup.deployment.model.count for name, setup in setups.items() if on_boards(setup)},
         {name: held_in(setup) for name, setup in setups.items()},
-        {name: _summary(kept, name, setup, spec) for name, setup in setups.items()},
+        {name: replay(kept, name, setup, spec.workload).summary for name, setup in setups.items()},
         spec.workload.slo_tbt_ms,
         kinds_of_prices(devices),
         assumed_amounts(devices),
     )
-
-
-def _summary(trace: Trace, name: str, setup: Setup, spec: ComparisonSpec) -> Summary:
-    return replay(trace, name, setup, spec.workload).summary
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from laminabench.analysis.estimate import UNKNOWN, Estimate, Interval, ratio
 from laminabench.analysis.metrics_table import (
@@ -36,15 +36,8 @@ class Side:
 
     def describe(self) -> dict[str, Json]:
         """For --json, without the numbers."""
-        return {
-            "label": self.label,
-            "system": self.system,
-            "deployment": self.deployment,
-            "model": self.model,
-            "backend": self.backend,
-            "runs": list(self.runs),
-            "partial": self.partial,
-        }
+        facts = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "estimates"}
+        return {**facts, "runs": list(self.runs)}
 
 
 @dataclass(frozen=True, slots=True)

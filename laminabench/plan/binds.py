@@ -9,16 +9,18 @@ from typing import TypeVar
 from laminabench.catalog.boards import Board, BoardMemory
 from laminabench.catalog.deployment import Workers
 from laminabench.catalog.hardware import Device
+from laminabench.catalog.network import Network
 from laminabench.plan.measure import Point, measure
 from laminabench.plan.question import Candidate, Question
 from laminabench.sim.spec import BoardTiming, Spec, Timing
-from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import system
 
 # A tenth more of what one has, or a tenth more speed.
 BETTER = 1.1
 
-AnyTiming = TypeVar("AnyTiming", Timing, BoardTiming)
+_HOST = ("host_fixed", "host_per_request")
+
+Whole = TypeVar("Whole", Timing, BoardTiming, Device, Board, BoardMemory, Network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,43 +64,32 @@ def _better(question: Question, candidate: Candidate) -> Iterator[tuple[str, Spe
     yield "requests at once", build(replace(setup, max_num_seqs=int(spec.max_requests * BETTER))).spec
     if isinstance(spec.timing, BoardTiming):
         yield from _better_boards(spec, spec.timing)
-        yield "host time", replace(spec, timing=_with_host_better(spec.timing))
+        yield "host time", replace(spec, timing=_less(spec.timing, *_HOST))
         return
     timing, part = spec.timing, setup.deployment.model
 
     def built(change: Callable[[Device], Device]) -> Spec:
-        device = change(part.device)
-        return build(_with_model_workers(setup, Workers(device, part.count))).spec
+        workers = Workers(change(part.device), part.count)
+        return build(replace(setup, deployment=replace(setup.deployment, model=workers))).spec
 
     yield "KV memory", replace(spec, tokens_per_pool=int(spec.tokens_per_pool * BETTER))
     yield (
         "compute of model workers",
         built(lambda it: replace(it, flops={dtype: rate * BETTER for dtype, rate in it.flops.items()})),
     )
-    faster = built(lambda it: replace(it, bandwidth_bytes_per_s=it.bandwidth_bytes_per_s * BETTER)).timing
+    faster = built(lambda it: _more(it, "bandwidth_bytes_per_s")).timing
     assert isinstance(faster, Timing)
     # Of devices that do attention too, the part of the weights alone.
     slices = {name: getattr(faster, name) for name in ("first_slice", "mid_slice", "last_slice", "q_lead")}
     yield "memory bandwidth for weights", replace(spec, timing=replace(timing, **slices))
-    reading = replace(timing, attention_per_token=timing.attention_per_token / BETTER)
-    yield "memory bandwidth for attention", replace(spec, timing=reading)
+    yield "memory bandwidth for attention", replace(spec, timing=_less(timing, "attention_per_token"))
     if part.count > len(spec.replica_names):
-        yield (
-            "links between model workers",
-            built(lambda it: replace(it, interchip_bytes_per_s=it.interchip_bytes_per_s * BETTER)),
-        )
+        yield "links between model workers", built(lambda it: _more(it, "interchip_bytes_per_s"))
     if setup.deployment.attention is not None:
-        was = setup.network
-        wide = replace(was, bandwidth_bytes_per_s=was.bandwidth_bytes_per_s * BETTER)
+        wide, near = _more(setup.network, "bandwidth_bytes_per_s"), _less(setup.network, "rtt_s")
         yield "network bandwidth", build(replace(setup, network=wide)).spec
-        yield "network latency", build(replace(setup, network=replace(was, rtt_s=was.rtt_s / BETTER))).spec
-    yield "host time", replace(spec, timing=_with_host_better(timing))
-
-
-def _with_host_better(timing: AnyTiming) -> AnyTiming:
-    return replace(
-        timing, host_fixed=timing.host_fixed / BETTER, host_per_request=timing.host_per_request / BETTER
-    )
+        yield "network latency", build(replace(setup, network=near)).spec
+    yield "host time", replace(spec, timing=_less(timing, *_HOST))
 
 
 def _better_boards(spec: Spec, timing: BoardTiming) -> Iterator[tuple[str, Spec]]:
@@ -110,21 +101,18 @@ def _better_boards(spec: Spec, timing: BoardTiming) -> Iterator[tuple[str, Spec]
         tokens, _ = changed.kv_room()
         return replace(spec, timing=changed, tokens_per_pool=tokens)
 
-    yield "HBM capacity", built(replace(board, hbm=_larger(board.hbm)))
-    yield "HBM bandwidth", built(replace(board, hbm=_faster(board.hbm)))
-    yield "LPDDR capacity", built(replace(board, lpddr=_larger(board.lpddr)))
-    yield "LPDDR bandwidth", built(replace(board, lpddr=_faster(board.lpddr)))
-    yield "compute of the chips", built(replace(board, clock_hz=board.clock_hz * BETTER))
-    yield "link between the sides", built(replace(board, link_bytes_per_s=board.link_bytes_per_s * BETTER))
+    for title, side in (("HBM", "hbm"), ("LPDDR", "lpddr")):
+        memory = getattr(board, side)
+        yield f"{title} capacity", built(replace(board, **{side: _more(memory, "capacity_bytes")}))
+        yield f"{title} bandwidth", built(replace(board, **{side: _more(memory, "bandwidth_bytes_per_s")}))
+    yield "compute of the chips", built(_more(board, "clock_hz"))
+    yield "link between the sides", built(_more(board, "link_bytes_per_s"))
 
 
-def _larger(memory: BoardMemory) -> BoardMemory:
-    return replace(memory, capacity_bytes=memory.capacity_bytes * BETTER)
+def _more(whole: Whole, *names: str) -> Whole:
+    """With a tenth more of these."""
+    return replace(whole, **{name: getattr(whole, name) * BETTER for name in names})
 
 
-def _faster(memory: BoardMemory) -> BoardMemory:
-    return replace(memory, bandwidth_bytes_per_s=memory.bandwidth_bytes_per_s * BETTER)
-
-
-def _with_model_workers(setup: Setup, workers: Workers) -> Setup:
-    return replace(setup, deployment=replace(setup.deployment, model=workers))
+def _less(whole: Whole, *names: str) -> Whole:
+    return replace(whole, **{name: getattr(whole, name) / BETTER for name in names})

@@ -14,7 +14,7 @@ from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model, modelled
 from laminabench.catalog.hardware import device, load_devices, priced, rated
 from laminabench.catalog.network import parse_network
-from laminabench.compare.cells import Cell, Grid, cell, cells, grid_cells
+from laminabench.compare.cells import Cell, Grid, cell, grid_cells
 from laminabench.compare.equal import made_equal
 from laminabench.compare.spec import ComparisonSpec, Equal, longest_held
 from laminabench.errors import UserError
@@ -127,11 +127,10 @@ def test_prices_of_different_kinds_are_told() -> None:
 def test_a_grid_has_the_cells_of_a_loop_in_its_order() -> None:
     models, traces, sets = [MODEL, model("llama-33b")], [TRACE], [COSTS, load_costs("vllm-0.14")]
     network = parse_network("fhbn")
-    looped = list(cells(models, traces, sets, network))
     told: list[tuple[int, int]] = []
-    grid = Grid(ComparisonSpec(("vllm", "lamina"), network=network), models, traces, sets)
+    grid = Grid(ComparisonSpec(PAIR, network=network), models, traces, sets)
     found = grid_cells(grid, jobs=1, progress=lambda done, total: told.append((done, total)))
-    assert found == looped
+    assert found == [cell(grid.spec, of, trace, costs) for costs in sets for of in models for trace in traces]
     assert [(each.costs, each.model) for each in found] == [
         (costs, name) for costs in ("roofline", "vllm-0.14") for name in ("llama3-70b", "llama-33b")
     ]
