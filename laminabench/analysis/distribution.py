@@ -48,7 +48,6 @@ class Distribution:
         return int(self.values[place])
 
     def at_most(self, limit: int) -> int:
-        """How many values are not above the limit."""
         place = int(np.searchsorted(self.values, limit, side="right"))
         if self.up_to is None or place == 0:
             return place

@@ -29,8 +29,6 @@ _T = (
 
 
 class Interval(NamedTuple):
-    """Where a number lies with CONFIDENCE."""
-
     low: float
     high: float
 

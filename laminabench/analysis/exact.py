@@ -42,5 +42,4 @@ def dot(values: Ticks, weights: NDArray[Any]) -> int:
 
 
 def total(values: NDArray[Any]) -> int:
-    """The sum of whole numbers as a Python int."""
     return int(np.sum(values, dtype=np.int64))

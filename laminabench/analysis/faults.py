@@ -66,7 +66,6 @@ class _Gaps:
 def faults_of(
     outcome: Outcome, faults: Sequence[Fault], strikes: Sequence[Strike], slo_tbt_ms: float
 ) -> list[FaultCost]:
-    """What each fault cost, as they were noticed."""
     gaps, limit = _Gaps(outcome), limit_ticks(slo_tbt_ms)
     causes = _causes(faults, strikes)
     began = [

@@ -36,7 +36,6 @@ class Lengths(Protocol):
 
 
 def produced(outcome: Outcome, window: Window) -> int:
-    """Tokens that came in the window."""
     return sum(total(made[(at > window.start) & (at <= window.end)]) for at, made in arrivals(outcome))
 
 
@@ -138,7 +137,6 @@ def unknown_until_s(outcome: Outcome) -> float:
 
 
 def share_of_run(outcome: Outcome, busy_s: float) -> float | None:
-    """Busy share of a worker over the whole run."""
     return busy_s / outcome.end_s if outcome.end_s > 0 else None
 
 

@@ -31,8 +31,6 @@ class Streams(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """All that a client saw."""
-
     chunks: Chunks
     streams: Streams
 

@@ -43,7 +43,6 @@ def window(outcome: Outcome, mode: Mode) -> Window:
 
 
 def _entered(outcome: Outcome) -> NDArray[np.bool_]:
-    """Which requests came into the system."""
     if outcome.calls is not None:
         sent: NDArray[np.bool_] = np.isfinite(outcome.calls["sent_s"])
         return sent

@@ -126,7 +126,6 @@ def to_toml(costs: CostSet, comment: str = "") -> str:
 
 
 def write_costs(costs: CostSet, path: Path, comment: str = "") -> None:
-    """Write the set to `path`, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(to_toml(costs, comment), encoding="utf-8")
 

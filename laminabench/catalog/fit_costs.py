@@ -277,7 +277,6 @@ def layer_errors(layers: Sequence[Layer], samples: Samples, predicted: Float64) 
 
 
 def _rows(samples: Samples, shapes: Iterable[Shape]) -> list[int]:
-    """Batch sizes at which all of `shapes` were measured."""
     rows = [
         set(samples["m"][(samples["n"] == n) & (samples["k"] == k)].astype(int).tolist())
         for n, k in set(shapes)

@@ -117,7 +117,6 @@ class Device:
 
     @property
     def purchase_price(self) -> HourlyPrice:
-        """The purchase price per hour, by this device's amortisation rule."""
         if self.purchase is None:
             raise UserError(
                 "hardware-no-purchase-price",
@@ -148,7 +147,6 @@ class Device:
         return None if self.purchase is None else self.purchase.usd / bandwidth
 
     def describe(self) -> dict[str, Any]:
-        """Every fact of the device, for `hardware show` and manifests."""
         return {
             "name": self.name,
             "title": self.title,
@@ -170,14 +168,12 @@ class Device:
 
 
 def canonical_dtype(dtype: str) -> str:
-    """The name the catalogue uses for a number format."""
     key = dtype.lower()
     return _SAME_RATE.get(key, key)
 
 
 @cache
 def load_devices() -> Mapping[str, Device]:
-    """The catalogue's devices, by name."""
     return {name: _device(name, row) for name, row in packaged("hardware.toml").items()}
 
 
@@ -196,7 +192,6 @@ def priced(devices: Mapping[str, Device], overrides: Mapping[str, float]) -> dic
 
 
 def rated(devices: Mapping[str, Device], overrides: Mapping[str, float]) -> dict[str, Device]:
-    """The devices with these watts in place of the catalogue's."""
     changed = dict(devices)
     for name, watts in overrides.items():
         found = device(name, devices)

@@ -57,7 +57,6 @@ class Cell:
 
     @property
     def tbt_ms(self) -> dict[str, float | None]:
-        """The medians."""
         return {name: summary.tbt_ms.p50 for name, summary in self.summaries.items()}
 
     @property
@@ -106,7 +105,6 @@ class Cell:
         return found
 
     def sides(self, base: str) -> SideBySide:
-        """With every metric, and ratios to the base."""
         sides = [
             Side(name, name, self.deployments[name], self.model, "modelled", modelled_estimates(summary))
             for name, summary in self.summaries.items()
@@ -114,7 +112,6 @@ class Cell:
         return side_by_side(sides, list(self.summaries).index(base), self.slo_tbt_ms)
 
     def row(self, base: str) -> dict[str, Json]:
-        """For --json."""
         others = [name for name in self.summaries if name != base]
         batch = self.mean_batch
         return {
@@ -170,8 +167,6 @@ def cell(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet) 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Every model on every trace with every cost set."""
-
     spec: ComparisonSpec
     models: list[ModelShape]
     traces: list[Trace]

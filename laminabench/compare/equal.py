@@ -42,7 +42,6 @@ def made_equal(
 
 
 def _fitting(name: str, some: Iterable[Deployment], reference: Setup, spec: ComparisonSpec) -> list[Setup]:
-    """Those deployments that have the memory."""
     found = []
     for deployment in some:
         setup = spec.setup(name, reference.model, reference.costs, deployment)

@@ -65,7 +65,6 @@ class SideBySide:
         return ratio(to, base)
 
     def rows(self) -> list[Row]:
-        """Every metric that any side has."""
         found = []
         for metric in COMPARED.values():
             values = tuple(side.estimates[metric.name] for side in self.sides)
@@ -75,7 +74,6 @@ class SideBySide:
         return found
 
     def describe(self) -> dict[str, Json]:
-        """For --json."""
         sides = [
             {
                 **side.describe(),

@@ -30,7 +30,6 @@ class Answer:
     prices: list[Repriced]
 
     def row(self) -> dict[str, object]:
-        """For --json."""
         return {
             "costs": self.question.costs.name,
             "winner": None if self.winner is None else self.row_of(self.winner),
@@ -61,7 +60,6 @@ def answer(
     jobs: int | None = None,
     told: Callable[[int, int], None] = lambda done, total: None,
 ) -> Answer:
-    """Search, then ask why."""
     found = search(question, candidates, exhaustive=exhaustive, jobs=jobs, told=told)
     limit = question.slo_tbt_p99_ms
     best = winner(found.points, limit)
@@ -118,8 +116,6 @@ def require_winner(found: Answer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Repriced:
-    """The winner at another price of one device."""
-
     device: str
     change: float  # 0.1 is 10 % more
     usd_each_per_hour: float
@@ -127,7 +123,6 @@ class Repriced:
     stays: bool
 
     def row(self) -> dict[str, object]:
-        """For --json."""
         return {
             "device": self.device,
             "change": self.change,
@@ -162,7 +157,6 @@ def repriced(points: Sequence[Point], slo_tbt_p99_ms: float) -> Iterator[Reprice
 
 
 def _at(point: Point, device: str, usd_per_hour: float) -> Point:
-    """The same replay, billed otherwise."""
     old = point.candidate.deployment
     attention = None if old.attention is None else _priced(old.attention, device, usd_per_hour)
     new = Deployment(_priced(old.model, device, usd_per_hour), attention)

@@ -110,7 +110,6 @@ def _better_boards(spec: Spec, timing: BoardTiming) -> Iterator[tuple[str, Spec]
 
 
 def _more(whole: Whole, *names: str) -> Whole:
-    """With a tenth more of these."""
     return replace(whole, **{name: getattr(whole, name) * BETTER for name in names})
 
 

@@ -80,7 +80,6 @@ def _time_chart(runs: Sequence[Shown]) -> Chart:
 
 
 def cost_charts(runs: Sequence[Shown]) -> list[Chart]:
-    """Price and cost; nothing for Runs on devices without a price."""
     wanted = (
         ("price", "usd_per_hour", "Price of the deployment", "$ an hour"),
         ("cost", "usd_per_million_tokens", "Cost of tokens", "$ a million tokens"),

@@ -48,7 +48,6 @@ class Chart:
         return f"height:{self.height_px + _LEGEND_PX * names}px"
 
     def figure(self) -> PlotlyJson:
-        """As the script takes it."""
         return {"id": self.key, "data": self.traces, "layout": self.layout}
 
 

@@ -24,7 +24,6 @@ def cards(runs: Sequence[Shown]) -> Markup:
 
 
 def comparison(runs: Sequence[Shown]) -> Markup:
-    """All numbers, with their ratio to the first Run's."""
     rows = []
     for row in ROWS:
         values = [each.number_at(row.key) for each in runs]

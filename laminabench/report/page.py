@@ -26,8 +26,6 @@ from laminabench.report.timeline import default_window_s, timeline_chart
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a page says, before it is HTML."""
-
     title: str
     runs: list[Shown]
     window_s: tuple[float, float]

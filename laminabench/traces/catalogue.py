@@ -67,7 +67,6 @@ def imports() -> Path:
 
 @cache
 def entries() -> dict[str, Entry]:
-    """Every descriptor, by name."""
     return {
         path.stem: msgspec.toml.decode(path.read_bytes(), type=Entry)
         for path in sorted(paths.descriptors().glob("*.toml"))

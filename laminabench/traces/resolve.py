@@ -106,7 +106,6 @@ def data_file(entry: Entry) -> Path | None:
 
 
 def shared_trouble() -> str | None:
-    """What is wrong with $LAMINABENCH_TRACES, if something is."""
     folder = _shared()
     if folder is None or folder.is_dir():
         return None
@@ -172,7 +171,6 @@ def _from_profile(entry: Entry, requests: int | None, seed: int) -> Trace:
 
 
 def transforms_of(request: ReplayRequest) -> Transforms:
-    """How the trace is cut."""
     same = {each.name: getattr(request, each.name) for each in fields(Transforms) if each.name != "window_s"}
     window_s = None if request.window is None else seconds(request.window, "--window")
     return Transforms(window_s, **same)
@@ -196,7 +194,6 @@ def whole(name: str, transforms: Transforms, listener: Listener, *, offline: boo
 
 
 def cut(trace: Trace, transforms: Transforms, listener: Listener) -> Trace:
-    """Transform what `whole` gave."""
     transformed = transforms.apply(trace)
     for sentence in transformed.meta.notes[len(trace.meta.notes) :]:
         listener.note(sentence)

@@ -73,7 +73,6 @@ class PrefixBlocks(msgspec.Struct, frozen=True):
         return self.ids[self.offsets[row] : self.offsets[row + 1]]
 
     def take(self, rows: Int64) -> PrefixBlocks:
-        """The blocks of these rows, in this order."""
         return self._leading(self.offsets[:-1][rows], self.lengths()[rows])
 
     def limit(self, blocks: Int64) -> PrefixBlocks:

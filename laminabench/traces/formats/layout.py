@@ -34,8 +34,6 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """The columns of one file that hold a trace."""
-
     prompt: str
     output: str
     arrival: str | None = None
