@@ -240,7 +240,7 @@ def layers_in_grid(samples: Samples) -> list[Layer]:
     A fused gate-and-up matrix that is not in the grid counts as two of half the width. Layers with the
     same shapes (LLaMA3-8B and Mistral-7B) count once.
     """
-    measured = _shapes(samples)
+    measured = {(int(n), int(k)) for n, k in zip(samples["n"], samples["k"], strict=True)}
     found: dict[tuple[Shape, ...], Layer] = {}
     for name, shape in released_models().items():
         for tp in shape.tp_degrees(MAX_TP):
@@ -282,7 +282,3 @@ def _rows(samples: Samples, shapes: Iterable[Shape]) -> list[int]:
         for n, k in set(shapes)
     ]
     return sorted(set.intersection(*rows))
-
-
-def _shapes(samples: Samples) -> set[Shape]:
-    return {(int(n), int(k)) for n, k in zip(samples["n"], samples["k"], strict=True)}

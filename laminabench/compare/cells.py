@@ -59,19 +59,6 @@ class Cell:
     def tbt_ms(self) -> dict[str, float | None]:
         return {name: summary.tbt_ms.p50 for name, summary in self.summaries.items()}
 
-    @property
-    def gain(self) -> float:
-        """Lamina's throughput over vLLM's, less one."""
-        return self.gain_of("lamina", "vllm")
-
-    @property
-    def gain_per_dollar(self) -> float:
-        return self.gain_per_dollar_of("lamina", "vllm")
-
-    @property
-    def batch_ratio(self) -> float:
-        return self.mean_batch["lamina"] / self.mean_batch["vllm"]
-
     def gain_of(self, name: str, base: str) -> float:
         """One system's throughput over another's, less one."""
         return self.throughput_tokens_per_s[name] / self.throughput_tokens_per_s[base] - 1

@@ -23,7 +23,8 @@ def made_equal(
     reference = setups[first]
     amount = asked.of(first, reference.deployment)
     held = longest_held(first, reference)
-    devices = asked.devices or _devices_of(setups)
+    known = {part.device.name: part.device for each in setups.values() for part in each.deployment.parts}
+    devices = asked.devices or tuple(known.values())
     found = {first: reference}
     for name in others:
         if asked.allows(setups[name].deployment, amount):
@@ -60,11 +61,6 @@ def _served(name: str, setup: Setup, held: int, spec: ComparisonSpec, trace: Tra
         return 0, 0.0
     rate = replay(kept, name, setup, spec.workload).summary.throughput_tokens_per_s
     return len(kept), rate or 0.0
-
-
-def _devices_of(setups: dict[str, Setup]) -> tuple[Device, ...]:
-    parts = [part for setup in setups.values() for part in setup.deployment.parts]
-    return tuple({part.device.name: part.device for part in parts}.values())
 
 
 def _nothing_near(

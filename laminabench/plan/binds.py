@@ -43,18 +43,14 @@ class Effect:
 
 def effects(question: Question, point: Point) -> list[Effect]:
     """Of every resource that the candidate has, from the one that would help most."""
-    found = [
-        _effect(resource, point, measure(question, question.trace, point.candidate, better))
-        for resource, better in _better(question, point.candidate)
-    ]
+    found = []
+    for resource, spec in _better(question, point.candidate):
+        better = measure(question, question.trace, point.candidate, spec)
+        rate = better.tokens_per_s / point.tokens_per_s - 1
+        found.append(Effect(resource, rate, 1 - better.tbt_p99_ms / point.tbt_p99_ms))
     # Tokens a second are given by the arrivals in an open replay: there it is time that can be gained.
     open_ = question.mode == "open"
     return sorted(found, key=lambda each: -(each.tbt_p99_gain if open_ else each.throughput_gain))
-
-
-def _effect(resource: str, point: Point, better: Point) -> Effect:
-    rate = better.tokens_per_s / point.tokens_per_s - 1
-    return Effect(resource, rate, 1 - better.tbt_p99_ms / point.tbt_p99_ms)
 
 
 def _better(question: Question, candidate: Candidate) -> Iterator[tuple[str, Spec]]:

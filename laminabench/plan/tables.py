@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,17 +80,11 @@ def _weights_s(board: Board, model: ModelShape, batch: Float64) -> Float64:
     bandwidth, cores, width = _bytes_per_s(board), _cores(board), shape_of(model)["element_bytes"]
     load = np.maximum(board.mm_size, batch) if board.weight_load == "behind" else board.mm_size + batch
     total = np.zeros_like(batch)
-    for times, elements in _matrices(model):
+    matrices = [(model.layers, gemm.n * gemm.k) for gemm in model.layer_gemms(1)]
+    for times, elements in [*matrices, (1, model.vocab * model.hidden)]:
         computing = elements / board.mm_size**2 / cores * load / board.clock_hz
         total += times * np.maximum(computing, elements * width / bandwidth)
     return total
-
-
-def _matrices(model: ModelShape) -> Iterator[tuple[int, float]]:
-    """How often there is one, and its elements."""
-    for gemm in model.layer_gemms(1):
-        yield model.layers, gemm.n * gemm.k
-    yield 1, model.vocab * model.hidden
 
 
 def _kv_token_s(board: Board, model: ModelShape) -> float:

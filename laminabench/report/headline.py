@@ -79,7 +79,7 @@ def _card(each: Shown) -> Markup:
 
 def _cell(row: Metric, each: Shown, found: float | None) -> Markup:
     """The number, and of a measured one how far from it the truth may be."""
-    written = _written(row)
+    written = share if row.is_share else number4
     cell = tag("span", exactly(found, written(found)), class_="value")
     if not row.name or not each.measured:
         return cell
@@ -107,10 +107,6 @@ def _ratio(row: Metric, first: Shown, each: Shown, found: float | None) -> Marku
     spoken = tag("span", f" ({verdict})", class_="spoken") if verdict else ""
     shown = tag("span", written, spoken, class_=f"ratio {verdict}".strip())
     return joined((" ", shown, _interval(interval, _times)))
-
-
-def _written(row: Metric) -> Callable[[float | None], str]:
-    return share if row.is_share else number4
 
 
 def _interval(found: Interval | None, written: Callable[[float | None], str]) -> Markup:

@@ -41,10 +41,13 @@ def _service(runs: Sequence[Shown], column: str, key: str, title: str, unit: str
         traces += [_band(each, found), _line(each, found.middle_s, found.mean, unit)]
         peak, mean = float(found.most.max()), float(found.mean.mean())
         words.append(f"{each.name} {number4(mean)} on average over the whole run and {number4(peak)} at most")
+    # From when to when a client takes a request for being served.
+    clients = " Where only a client saw a request it counts from its first chunk to its last."
+    as_seen = clients if any(each.seen_by_client for each in runs) else ""
     note = (
         f"{what}, all batches together. Each point is the mean of one of {SLICES} equal slices of the "
         "replay; the band reaches from the least to the most at any moment of the slice."
-        f"{_as_seen(runs)}{_marked(runs)}"
+        f"{as_seen}{_marked(runs)}"
     )
     layout = {"xaxis": _SECONDS, "yaxis": axis(unit, rangemode="tozero"), **_faults(runs)}
     return Chart(key, title, f"{title}: {series(words)}.", note, traces, layout)
@@ -119,12 +122,6 @@ def _fault(each: Shown, fault: FaultCost) -> PlotlyJson:
         "type": "rect", "yref": "paper", "layer": "below", "fillcolor": each.colour, "opacity": 0.25,
         "line": {"width": 1, "color": each.colour}, **ends,
     }  # fmt: skip
-
-
-def _as_seen(runs: Sequence[Shown]) -> str:
-    """From when to when a client takes a request for being served."""
-    seen = any(each.seen_by_client for each in runs)
-    return " Where only a client saw a request it counts from its first chunk to its last." if seen else ""
 
 
 def _marked(runs: Sequence[Shown]) -> str:

@@ -107,12 +107,13 @@ def test_a_cell_compares_every_system_with_the_base() -> None:
     spec = ComparisonSpec((*PAIR, "lamina-v1"), given=given, workload=Workload(slo_tbt_ms=40.0))
     found = cell(spec, MODEL, TRACE, COSTS)
     rate = found.throughput_tokens_per_s
-    assert found.gain == pytest.approx(rate["lamina"] / rate["vllm"] - 1)
-    assert 1 + found.gain_per_dollar == pytest.approx((1 + found.gain) * 44.24 / 40.64)
+    gain, per_dollar = (of("lamina", "vllm") for of in (found.gain_of, found.gain_per_dollar_of))
+    assert gain == pytest.approx(rate["lamina"] / rate["vllm"] - 1)
+    assert 1 + per_dollar == pytest.approx((1 + gain) * 44.24 / 40.64)
     compared = found.sides("vllm")
     assert [side.label for side in compared.sides] == ["lamina", "vllm", "lamina-v1"]
     assert compared.ratio("throughput", 2).value == pytest.approx(rate["lamina-v1"] / rate["vllm"])
-    assert compared.ratio("throughput_at_equal_cost", 0).value == pytest.approx(1 + found.gain_per_dollar)
+    assert compared.ratio("throughput_at_equal_cost", 0).value == pytest.approx(1 + per_dollar)
     assert compared.slo_tbt_ms == 40.0
     assert found.kinds_of_prices == ""
     assert found.row("vllm")["gain"].keys() == {"lamina", "lamina-v1"}

@@ -44,15 +44,15 @@ def make(ground: Ground) -> Made:
             "tbt_p50_ms": cell.tbt_ms[name],
             "mean_batch": cell.mean_batch[name],
             "usd_per_hour": cell.usd_per_hour[name],
-            "gain_percent": 100 * cell.gain,
-            "gain_per_dollar_percent": 100 * cell.gain_per_dollar,
+            "gain_percent": 100 * cell.gain_of("lamina", "vllm"),
+            "gain_per_dollar_percent": 100 * cell.gain_per_dollar_of("lamina", "vllm"),
             "left_out": cell.dropped,
         }
         for cell in found
         for name in PAIR
     )
-    gains = [100 * cell.gain for cell in found]
-    ratios = [cell.batch_ratio for cell in found]
+    gains = [100 * cell.gain_of("lamina", "vllm") for cell in found]
+    ratios = [cell.mean_batch["lamina"] / cell.mean_batch["vllm"] for cell in found]
     how = f"modelled, {ground.sets}; {ground.source_of(*TRACES)}"
     claims = (
         Claim(
