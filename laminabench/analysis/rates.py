@@ -13,8 +13,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from laminabench.analysis.distribution import Distribution, distribution
-from laminabench.analysis.exact import chunks, dot, total
+from laminabench.analysis.distribution import Distribution, chunks, distribution, dot, total
 from laminabench.analysis.streams import Seen, arrivals, seen_of
 from laminabench.runs.summary import Cost, Energy, TimeShares, Window
 from laminabench.sim.outcome import Outcome

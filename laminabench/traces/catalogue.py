@@ -1,7 +1,8 @@
-"""The traces laminabench knows by name, read from the TOML descriptors under traces/."""
+"""The traces laminabench knows by name, from the TOML descriptors under traces/; their files and sums."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from laminabench import paths
+from laminabench.atomic import replacing
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
 
@@ -89,3 +91,27 @@ def imported_path(name: str) -> Path | None:
 def imported_names() -> list[str]:
     """What `traces import` has kept. A file still being written has a name that no import has."""
     return sorted(path.stem for path in imports().glob("*.parquet") if imported_path(path.stem))
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def record(path: Path, sha256: str) -> None:
+    """Note the sum beside the file, as sha256sum writes it."""
+    with replacing(_beside(path)) as temporary:
+        temporary.write_text(f"{sha256}  {path.name}\n", encoding="utf-8")
+
+
+def recorded(path: Path) -> str | None:
+    """The sum that was noted when the file came, if one was."""
+    try:
+        words = _beside(path).read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return words[0] if words else None
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")

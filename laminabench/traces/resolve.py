@@ -16,8 +16,7 @@ from laminabench.nearest import nearest
 from laminabench.paths import expanded
 from laminabench.request import ReplayRequest, seconds
 from laminabench.traces import catalogue
-from laminabench.traces.catalogue import Entry
-from laminabench.traces.checksum import recorded
+from laminabench.traces.catalogue import Entry, recorded
 from laminabench.traces.formats import load_file
 from laminabench.traces.formats.source import PACKED, SUFFIXES
 from laminabench.traces.table import Trace

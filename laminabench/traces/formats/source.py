@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from laminabench.errors import UserError
-from laminabench.traces.checksum import sha256_of
+from laminabench.traces.catalogue import sha256_of
 from laminabench.traces.formats.wording import Doubtful, label_of
 
 # Longer than any request: what has no line end for this long is no text file.

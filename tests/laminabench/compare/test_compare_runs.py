@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from laminabench.compare.gates import failures, parse_gate
 from laminabench.compare.rounds import compare_runs
-from laminabench.compare.sides import SideBySide
+from laminabench.compare.sides import SideBySide, failures, parse_gate
 from laminabench.errors import UserError
 from laminabench.runs.manifest import Manifest, Partial
 from laminabench.runs.status import FAILED

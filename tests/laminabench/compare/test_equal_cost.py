@@ -14,8 +14,7 @@ from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model, modelled
 from laminabench.catalog.hardware import device, load_devices, priced, rated
 from laminabench.catalog.network import parse_network
-from laminabench.compare.cells import Cell, Grid, cell, grid_cells
-from laminabench.compare.equal import made_equal
+from laminabench.compare.cells import Cell, Grid, cell, grid_cells, made_equal
 from laminabench.compare.spec import ComparisonSpec, Equal, longest_held
 from laminabench.errors import UserError
 from laminabench.replay import Workload

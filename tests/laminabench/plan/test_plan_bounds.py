@@ -15,11 +15,10 @@ from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices
 from laminabench.errors import UserError
-from laminabench.plan.bounds import Bound, below
+from laminabench.plan.bounds import Bound, below, tables_of_boards
 from laminabench.plan.measure import Point
 from laminabench.plan.question import Candidate, Limits, Question, candidates
 from laminabench.plan.stages import bounds, points, stage_of
-from laminabench.plan.tables import tables_of_boards
 from laminabench.sim.h2m2 import plan, uniform
 from laminabench.sim.spec import POLICIES, BoardTiming, Spec
 from laminabench.traces.table import TraceMeta, make_trace

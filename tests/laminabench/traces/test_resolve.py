@@ -9,7 +9,7 @@ import pytest
 
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.traces import catalogue, fetch
-from laminabench.traces.checksum import record, sha256_of
+from laminabench.traces.catalogue import record, sha256_of
 from laminabench.traces.fetch import DownloadError
 from laminabench.traces.formats import FORMATS
 from laminabench.traces.resolve import AUTOMATIC_BYTES, AUTOMATIC_TIMEOUT_S, resolve
