@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from laminabench.candidates import deployments
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, assumed_amounts, kinds_of_prices
 from laminabench.catalog.hardware import Device
@@ -27,7 +26,7 @@ from laminabench.replay import replay
 from laminabench.runs.summary import Summary
 from laminabench.spread import spread
 from laminabench.systems.modelled.setup import Setup
-from laminabench.systems.registry import system
+from laminabench.systems.registry import deployments, system
 from laminabench.traces.table import Trace
 
 
