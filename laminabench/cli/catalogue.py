@@ -200,6 +200,7 @@ def show_costs(name: str, device_name: str, tp: int, dtype: str, out: Output) ->
 def fit(set_name: str, folder: Path | None, target: Path | None, out: Output) -> None:
     """Fit a cost set to published measurements and print its errors, held-out shapes included."""
     from laminabench.catalog.cost_file import write_costs
+    from laminabench.catalog.fit_costs import error_rows
     from laminabench.catalog.fit_costs import fit as fit_set
 
     where = folder or os.environ.get("LAMINABENCH_PROFILES")
@@ -207,11 +208,12 @@ def fit(set_name: str, folder: Path | None, target: Path | None, out: Output) ->
         raise click.UsageError(
             "say --from FOLDER (or set LAMINABENCH_PROFILES): where the measurement files are"
         )
-    report = fit_set(Path(where), set_name)
+    costs = fit_set(Path(where), set_name)
+    rows = error_rows(costs)
     if target is not None:
-        write_costs(report.costs, target, f"Fitted by `laminabench costs fit --set {set_name}`; do not edit.")
+        write_costs(costs, target, f"Fitted by `laminabench costs fit --set {set_name}`; do not edit.")
         out.note(f"wrote {target}")
-    out.result({"set": set_name, "errors": report.rows}, lambda console: _print_errors(console, report.rows))
+    out.result({"set": set_name, "errors": rows}, lambda console: _print_errors(console, rows))
 
 
 def _print_errors(console: Console, rows: list[dict[str, Any]]) -> None:

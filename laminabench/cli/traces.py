@@ -20,7 +20,7 @@ from laminabench.present.terminal import literal, table
 from laminabench.replay.run import load
 from laminabench.request import ReplayRequest
 from laminabench.traces import catalogue
-from laminabench.traces.checksum import sha256_of
+from laminabench.traces.catalogue import sha256_of
 from laminabench.traces.describe import describe
 from laminabench.traces.fetch import fetch as fetch_file
 from laminabench.traces.fit import fit as fitted
