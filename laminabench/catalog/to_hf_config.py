@@ -14,7 +14,7 @@ ASSUMED = ("window", "RoPE base", "norm epsilon", "longest text", "special token
 # As in hf_config: OPT's table has two more rows than positions.
 _OPT_OFFSET = 2
 
-_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 def to_hf_config(name: str, longest_text: int | None = None) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def to_hf_config(name: str, longest_text: int | None = None) -> dict[str, Any]:
         "num_attention_heads": shape.heads,
         "vocab_size": shape.vocab,
         "tie_word_embeddings": shape.tied_embeddings,
-        "dtype": _DTYPES.get(shape.dtype, "bfloat16"),
+        "dtype": DTYPES.get(shape.dtype, "bfloat16"),
     }
     if longest_text is not None:
         config |= {"max_position_embeddings": longest_text, "bos_token_id": None, "eos_token_id": None}
