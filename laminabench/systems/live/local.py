@@ -18,6 +18,7 @@ MODEL = "llama-mini"
 MAX_SEQUENCES = 256
 # Of the memory nobody uses, what KV takes when its size is not said; as the engine's default.
 KV_SHARE = 0.25
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from laminabench.catalog.to_hf_config import DTYPES, to_hf_config
+from laminabench.catalog.find_model import to_hf_config
 from laminabench.errors import UserError
 from laminabench.sim.spec import Admission, Pipelining
 from laminabench.systems.live import local
-from laminabench.systems.live.local import KV_SHARE, MAX_SEQUENCES, LocalSetup
+from laminabench.systems.live.local import DTYPES, KV_SHARE, MAX_SEQUENCES, LocalSetup
 from laminabench.systems.modelled.lamina import check_heads
 from laminabench.traces.table import Trace
 

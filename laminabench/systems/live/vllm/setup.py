@@ -15,10 +15,10 @@ import numpy as np
 
 from laminabench.atomic import replacing
 from laminabench.baselines.environment import Kind
-from laminabench.catalog.to_hf_config import DTYPES, to_hf_config
+from laminabench.catalog.find_model import to_hf_config
 from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered
-from laminabench.systems.live.local import KV_SHARE, MAX_SEQUENCES, LocalSetup
+from laminabench.systems.live.local import DTYPES, KV_SHARE, MAX_SEQUENCES, LocalSetup
 from laminabench.traces.table import Trace
 
 DEPLOYMENT = "2xcpu"
