@@ -105,11 +105,12 @@ def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
     from laminabench.catalog.deployment import parse_deployment
     from laminabench.catalog.find_model import model
     from laminabench.catalog.hardware import load_devices
+    from laminabench.systems.live import local
     from laminabench.systems.live.lamina import served
     from laminabench.systems.live.lamina import setup as live
 
-    source = flags["model_name"] or live.MODEL
-    shape = live.in_dtype(model(source), flags["dtype"])
+    source = flags["model_name"] or local.MODEL
+    shape = local.in_dtype(model(source), flags["dtype"])
     same = {name: flags[name] for name in ("batches", "admission", "kv_tokens", "prefill", "ray")}
     name = flags["served_name"] or shape.name
     if not name.strip() or not name.isprintable():
@@ -121,7 +122,7 @@ def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
             deployment=parse_deployment(flags["deployment"] or live.DEPLOYMENT, load_devices()),
             network=flags["network"],
             oversubscribe=bool(flags["oversubscribe"]),
-            max_sequences=flags["max_num_seqs"] or live.MAX_SEQUENCES,
+            max_sequences=flags["max_num_seqs"] or local.MAX_SEQUENCES,
             **same,
         ),
         name=name,
