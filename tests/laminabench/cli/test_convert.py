@@ -39,8 +39,9 @@ def shorter(config: dict[str, Any], layers: int) -> dict[str, Any]:
 
 def shorten(monkeypatch: pytest.MonkeyPatch, names: Iterable[str], layers: int) -> None:
     short = {name: shorter(SMALL_MODELS[name], layers) for name in names}
-    monkeypatch.setattr("laminabench.catalog.small_models.SMALL_MODELS", short)
+    # This one first: it has taken the whole table when it is imported.
     monkeypatch.setattr("laminabench.conversion.source.SMALL_MODELS", short)
+    monkeypatch.setattr("laminabench.catalog.small_models.SMALL_MODELS", short)
 
 
 @pytest.mark.long
