@@ -13,7 +13,7 @@
 LAMINA_BEGIN_TARGET("avx2,fma,f16c")
 
 #include "attention/simd_avx2.hpp"
-#include "attention/wide_kernels.hpp"
+#include "attention/wide.hpp"
 
 namespace lamina::attention {
 

@@ -13,7 +13,7 @@
 LAMINA_BEGIN_TARGET("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
 
 #include "attention/simd_avx512.hpp"
-#include "attention/wide_kernels.hpp"
+#include "attention/wide.hpp"
 
 namespace lamina::attention {
 

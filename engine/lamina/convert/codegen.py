@@ -86,21 +86,29 @@ class Code:
         return space[name]
 
 
-def slice_source(program: Program) -> Code:
+def bind_lines(program: Program, bodies: Sequence[Sequence[str]], comments: Sequence[str] = ()) -> str:
     """Source of `bind(device, weights...)`, which returns the functions of the slice's pieces.
 
-    What else the program is given once stands between the two.
+    `bodies` has for each piece what stands between taking its arguments apart and returning. What else the
+    program is given once stands between the device and the weights.
     """
-    writer = _Writer(program)
-    weights = [value.name for value in program.weights]
-    lines = [f"def bind({', '.join(['device', *program.bound, *weights])}):"]
-    for value in program.weights:
-        lines.append(f"    # {value.name}: {describe_spec(value.spec)}")
-    for position, piece in enumerate(program.pieces):
-        lines += ["", *(f"    {line}" for line in writer.piece_lines(position, piece))]
+    given = ["device", *program.bound, *(value.name for value in program.weights)]
+    lines = [f"def bind({', '.join(given)}):", *(f"    {comment}" for comment in comments)]
+    for position, body in enumerate(bodies):
+        head, apart = _signature_lines(program, position)
+        inside = [*apart, *body, _return_line(program, position)]
+        lines += ["", f"    {head}", *(f"        {line}" for line in inside)]
     names = ", ".join(piece.name for piece in program.pieces)
     lines += ["", f"    return {names}{',' if len(program.pieces) == 1 else ''}", ""]
-    return Code("\n".join(lines), writer.names, frozenset(writer.operators))
+    return "\n".join(lines)
+
+
+def slice_source(program: Program) -> Code:
+    """The slice as Python functions."""
+    writer = _Writer(program)
+    comments = [f"# {value.name}: {describe_spec(value.spec)}" for value in program.weights]
+    bodies = [writer.body(position, piece) for position, piece in enumerate(program.pieces)]
+    return Code(bind_lines(program, bodies, comments), writer.names, frozenset(writer.operators))
 
 
 def piece_source(piece: Piece, program: Program, inputs: Sequence[Name], gives: Sequence[Name]) -> Code:
@@ -121,7 +129,7 @@ def describe_spec(spec: Spec) -> str:
     return f"{str(spec.dtype).removeprefix('torch.')}[{', '.join(map(str, spec.dims))}]"
 
 
-def signature_lines(program: Program, position: int) -> tuple[str, list[str]]:
+def _signature_lines(program: Program, position: int) -> tuple[str, list[str]]:
     """The `def` line of a piece, and the lines that take its arguments apart."""
     piece = program.pieces[position]
     if position == 0:
@@ -134,7 +142,7 @@ def signature_lines(program: Program, position: int) -> tuple[str, list[str]]:
     return f"def {piece.name}(state):", [f"{name_tuple(kept)} = state"] if kept else []
 
 
-def return_line(program: Program, position: int) -> str:
+def _return_line(program: Program, position: int) -> str:
     """What a piece returns: what is sent, then what the next piece needs; the last one only what it makes."""
     piece = program.pieces[position]
     if piece.name == "logits":
@@ -152,14 +160,14 @@ class _Writer:
         self.names: dict[str, object] = {}
         self.operators: set[str] = set()
 
-    def piece_lines(self, position: int, piece: Piece) -> list[str]:
-        head, body = signature_lines(self._program, position)
+    def body(self, position: int, piece: Piece) -> list[str]:
+        body = []
         doomed = self._last_uses(position, piece)
         for instruction in piece.instructions:
             body.append(self.statement(instruction))
             if dead := doomed.get(instruction.result):
                 body.append(f"del {', '.join(dead)}")
-        return [head, *(f"    {line}" for line in [*body, return_line(self._program, position)])]
+        return body
 
     def _last_uses(self, position: int, piece: Piece) -> dict[Name, list[Name]]:
         """Which values are unused after an instruction: large batches make them expensive to keep."""

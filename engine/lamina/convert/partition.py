@@ -15,7 +15,7 @@ from torch import fx
 from lamina.convert.cut import Network
 from lamina.convert.errors import ConversionError
 from lamina.convert.normalise import ATTENTION
-from lamina.convert.spec import spec_of
+from lamina.convert.spec import reachable, spec_of
 from lamina.convert.trace import Traced
 
 # A tuple of tensors does not cross a cut; its members may.
@@ -111,7 +111,7 @@ class _Cut:
 def _cut(attention: fx.Node, carried: list[fx.Node], candidates: list[fx.Node], uses: _Uses) -> _Cut:
     """The minimum cut around one attention operator, among the candidates it does not need itself."""
     inside = set(candidates)
-    needed = _needed(attention, inside)
+    needed = set(reachable(attention, lambda node: [one for one in node.all_input_nodes if one in inside]))
     network = Network()
     # A value costs its bytes once however many use it: that is the edge between the two ends of its node.
     free = {node: (network.add_node(), network.add_node()) for node in candidates if node not in needed}
@@ -135,17 +135,6 @@ def _cut(attention: fx.Node, carried: list[fx.Node], candidates: list[fx.Node], 
         if (node in taken or node not in inside) and any(user not in taken for user in uses.of(node))
     ]
     return _Cut(cost, taken, crossing)
-
-
-def _needed(attention: fx.Node, candidates: set[fx.Node]) -> set[fx.Node]:
-    needed: set[fx.Node] = set()
-    stack = [attention]
-    while stack:
-        for argument in stack.pop().all_input_nodes:
-            if argument in candidates and argument not in needed:
-                needed.add(argument)
-                stack.append(argument)
-    return needed
 
 
 class _Uses:

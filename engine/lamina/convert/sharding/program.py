@@ -25,6 +25,7 @@ from lamina.convert.program import (
     Program,
     Value,
     own_part,
+    with_names,
 )
 from lamina.convert.sharding.places import (
     WHOLE,
@@ -36,8 +37,7 @@ from lamina.convert.sharding.places import (
     Whole,
     unsplit,
 )
-from lamina.convert.sharding.products import multiply, product_of
-from lamina.convert.sharding.rules import pass_on
+from lamina.convert.sharding.rules import multiply, pass_on, product_of
 from lamina.convert.spec import Spec, make_spec
 
 _aten = torch.ops.aten
@@ -53,7 +53,7 @@ class ShardedProgram:
 
 
 @dataclass
-class _Choices:
+class Choices:
     """What conflicts have taught of a slice: both only ever grow."""
 
     kept_whole: set[Name] = field(default_factory=set)
@@ -77,18 +77,18 @@ class _Choices:
 
 def shard_program(program: Program, degree: int) -> ShardedProgram:
     """Split a slice's program over `degree` ranks."""
-    choices = _Choices()
+    choices = Choices()
     while True:
         try:
-            return _Rewriting(program, degree, choices).run()
+            return Rewriting(program, degree, choices).run()
         except ConflictError as conflict:
             choices.learn(conflict, None if program.attended is None else program.attended.name)
 
 
-class _Rewriting:
+class Rewriting:
     """One attempt: the program from front to back, with what is split decided."""
 
-    def __init__(self, program: Program, degree: int, choices: _Choices) -> None:
+    def __init__(self, program: Program, degree: int, choices: Choices) -> None:
         self.degree = degree
         self._program, self._choices = program, choices
         self._places: dict[Name, Place | tuple[Place, ...]] = {}
@@ -222,11 +222,7 @@ class _Rewriting:
         )
 
     def _renamed(self, value: Any) -> Any:
-        if isinstance(value, Name):
-            return self._now.get(value, value)
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._renamed(item) for item in value)
-        return {key: self._renamed(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return with_names(value, lambda name: self._now.get(name, name))
 
     def _append(self, op: Any, args: tuple[Any, ...], spec: Spec) -> Name:
         """An instruction that the whole program has not."""

@@ -1,15 +1,16 @@
 """How each operator treats split and partial values: where its result is, and its arguments for one rank.
 
-What no rule names is computed whole. A rule that cannot go on raises ConflictError, and the slice is
-tried again with less of it split.
+Products of values with weights are split first of all, and what follows from them. What no rule names is
+computed whole. A rule that cannot go on raises ConflictError, and the slice is tried again with less split.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -29,24 +30,16 @@ from lamina.convert.sharding.places import (
 )
 from lamina.convert.spec import Spec
 
+if TYPE_CHECKING:
+    from lamina.convert.sharding.program import Choices, Rewriting
+
+# A row of an expert's weight must begin at a multiple of as many bytes.
+_GROUPED_ALIGNMENT = 16
+
 Result = tuple[Place | tuple[Place, ...], tuple[Any, ...]]
 
 
-class Flow(Protocol):
-    """What rules ask of the slice that they are applied to."""
-
-    degree: int
-
-    def place(self, name: Name) -> Place: ...
-    def spec(self, name: Name) -> Spec: ...
-    def is_weight(self, name: Name) -> bool: ...
-    def uses(self, name: Name) -> int: ...
-    def settle(self, name: Name) -> None: ...
-    def split_weight(self, name: Name, dim: int, split: Split, *, rows: bool = False) -> None: ...
-    def add_once(self, bias: Name, split: Split) -> None: ...
-
-
-def pass_on(one: Instruction, flow: Flow) -> Result:
+def pass_on(one: Instruction, flow: Rewriting) -> Result:
     """Of any operator but a product of values with weights: its result's place, its arguments for a rank."""
     tensors = list(dict.fromkeys(one.uses()))
     if any(isinstance(flow.place(name), Partial) for name in tensors):
@@ -83,7 +76,7 @@ def is_pointwise(one: Instruction) -> bool:
     return torch.Tag.pointwise in getattr(one.op, "tags", ()) or one.op is torch.ops.aten.to.dtype
 
 
-def _keeps_sum(one: Instruction, flow: Flow) -> bool:
+def _keeps_sum(one: Instruction, flow: Rewriting) -> bool:
     """Whether the operator on summands gives summands of its result, of no more bytes than before."""
     places = [flow.place(arg) if isinstance(arg, Name) else WHOLE for arg in one.args]
     partial = [arg for arg, place in zip(one.args, places, strict=True) if isinstance(place, Partial)]
@@ -103,7 +96,7 @@ def _keeps_sum(one: Instruction, flow: Flow) -> bool:
     return first and len(partial) == 1 and name in {"neg", "div", "index", "sum"}
 
 
-def _pointwise(one: Instruction, flow: Flow) -> Split:
+def _pointwise(one: Instruction, flow: Rewriting) -> Split:
     tensors = list(dict.fromkeys(one.uses()))
     splits = [
         (place, len(flow.spec(name).dims)) for name in tensors if isinstance(place := flow.place(name), Split)
@@ -121,7 +114,7 @@ def _pointwise(one: Instruction, flow: Flow) -> Split:
     return replace(split, dim=split.dim + len(one.spec.dims))
 
 
-def _reshape(one: Instruction, split: Split, given: Spec, flow: Flow) -> Result:
+def _reshape(one: Instruction, split: Split, given: Spec, flow: Rewriting) -> Result:
     assert one.spec is not None
     result = reshaped(split, given, one.spec, flow.degree)
     args = list(one.args)
@@ -134,7 +127,7 @@ def _reshape(one: Instruction, split: Split, given: Spec, flow: Flow) -> Result:
     return result, tuple(args)
 
 
-def _moved(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
+def _moved(one: Instruction, split: Split, given: Spec, _flow: Rewriting) -> Result:
     """Views that put dimensions elsewhere, and what leaves them where they are."""
     ndim, dim = len(given.dims), split.dim
     if one.op_name == "transpose":
@@ -158,7 +151,7 @@ def _moved(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
     return replace(split, dim=dim), one.args
 
 
-def _reduced(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
+def _reduced(one: Instruction, split: Split, given: Spec, _flow: Rewriting) -> Result:
     """What is computed along some dimensions, each row for itself."""
     assert one.spec is not None
     ndim = len(given.dims)
@@ -174,7 +167,7 @@ def _reduced(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result
     return replace(split, dim=split.dim - gone), one.args
 
 
-def _slice(one: Instruction, split: Split, given: Spec, flow: Flow) -> Result:
+def _slice(one: Instruction, split: Split, given: Spec, flow: Rewriting) -> Result:
     args: list[Any] = [*one.args, *(0, None, None, 1)[len(one.args) - 1 :]]
     source, dim, start, end, step = args
     if _dim(dim, len(given.dims)) != split.dim:
@@ -198,7 +191,7 @@ def _taken(split: Split, start: int, end: int) -> Split:
     return replace(split, blocks=inside)
 
 
-def _pieces(one: Instruction, split: Split, given: Spec, flow: Flow) -> Result:
+def _pieces(one: Instruction, split: Split, given: Spec, flow: Rewriting) -> Result:
     """chunk and split: several results."""
     dim = _dim(one.args[2] if len(one.args) > 2 else 0, len(given.dims))
     size, by = given.dims[dim], one.args[1]
@@ -222,21 +215,21 @@ def _pieces(one: Instruction, split: Split, given: Spec, flow: Flow) -> Result:
     return places, tuple(args)
 
 
-def _select(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
+def _select(one: Instruction, split: Split, given: Spec, _flow: Rewriting) -> Result:
     dim = _dim(one.args[1], len(given.dims))
     if dim == split.dim:
         raise unsplit([split])
     return replace(split, dim=split.dim - (dim < split.dim)), one.args
 
 
-def _index(one: Instruction, split: Split, _given: Spec, flow: Flow) -> Result:
+def _index(one: Instruction, split: Split, _given: Spec, flow: Rewriting) -> Result:
     indices = one.args[1]
     if len(indices) != 1 or split.dim == 0 or not isinstance(indices[0], Name):
         raise unsplit([split])
     return replace(split, dim=split.dim - 1 + len(flow.spec(indices[0]).dims)), one.args
 
 
-def _joined(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
+def _joined(one: Instruction, split: Split, given: Spec, _flow: Rewriting) -> Result:
     stacked = one.op_name == "stack"
     dim = _dim(one.args[1] if len(one.args) > 1 else 0, len(given.dims) + stacked)
     if dim == split.dim and not stacked:
@@ -244,7 +237,7 @@ def _joined(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
     return replace(split, dim=split.dim + (stacked and dim <= split.dim)), one.args
 
 
-def _size(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
+def _size(one: Instruction, split: Split, given: Spec, _flow: Rewriting) -> Result:
     if _dim(one.args[1], len(given.dims)) == split.dim:
         raise unsplit([split])
     return WHOLE, one.args
@@ -254,7 +247,7 @@ def _dim(dim: int, ndim: int) -> int:
     return dim + ndim if dim < 0 else dim
 
 
-_RULES: dict[str, Callable[[Instruction, Split, Spec, Flow], Result]] = {
+_RULES: dict[str, Callable[[Instruction, Split, Spec, Rewriting], Result]] = {
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "flatten", "unflatten"), _reshape),
     **dict.fromkeys(("transpose", "t", "permute", "unsqueeze", "squeeze", "expand"), _moved),
     **dict.fromkeys(("contiguous", "clone"), _moved),
@@ -266,3 +259,84 @@ _RULES: dict[str, Callable[[Instruction, Split, Spec, Flow], Result]] = {
     "index": _index,
     "sym_size": _size,
 }
+
+
+@dataclass(frozen=True)
+class Product:
+    """`values` x `weight` + `bias`."""
+
+    values: Name
+    weight: Name
+    bias: Name | None
+    rows: int  # the weight's dimension that is summed over
+    columns: int  # the weight's dimension that is the result's last one
+    grouped: bool = False
+
+
+def product_of(one: Instruction, flow: Rewriting) -> Product | None:
+    """The instruction as a product with a weight, if it is one."""
+    if any(value is not None for value in one.kwargs.values()):
+        return None
+    args = (*one.args, None, None)
+    if one.op_name == "linear":
+        product = Product(args[0], args[1], args[2], 1, 0)
+    elif one.op_name == "addmm":
+        product = Product(args[1], args[2], args[0], 0, 1)
+    elif one.op_name in {"mm", "matmul"}:
+        product = Product(args[0], args[1], None, 0, 1)
+    elif one.op_name in {"bmm", "_grouped_mm"}:
+        product = Product(args[0], args[1], None, 1, 2, one.op_name == "_grouped_mm")
+    else:
+        return None
+    plain = flow.is_weight(product.weight) and len(flow.spec(product.weight).dims) == 1 + max(
+        product.rows, product.columns
+    )
+    if not plain or not isinstance(product.values, Name) or flow.is_weight(product.values):
+        return None
+    if product.bias is not None and not (
+        flow.is_weight(product.bias) and len(flow.spec(product.bias).dims) == 1
+    ):
+        return None
+    return product
+
+
+def multiply(one: Instruction, product: Product, flow: Rewriting, choices: Choices) -> Place:
+    """Where the product's result is; splits its weight if it can be."""
+    for name in one.uses():
+        flow.settle(name)
+    place = flow.place(product.values)
+    others = [flow.place(name) for name in names_in(one.args) if name != product.values]
+    if splits := [other for other in others if isinstance(other, Split)]:
+        raise unsplit(splits)
+    last = len(flow.spec(product.values).dims) - 1
+    if isinstance(place, Split):
+        if place.dim != last:
+            if product.rows == 1 and product.columns == 2:
+                raise unsplit([place])
+            return place
+        if product.grouped and not _aligned(product, place, flow):
+            raise unsplit([place])
+        flow.split_weight(product.weight, product.rows, place, rows=True)
+        if product.bias is not None:
+            flow.add_once(product.bias, place)
+        return PARTIAL
+    assert isinstance(place, Whole)
+    if not choices.may_split(one.result):
+        return WHOLE
+    assert one.spec is not None
+    size = flow.spec(product.weight).dims[product.columns]
+    assert isinstance(size, int)
+    blocks = blocks_between(choices.bounds(one.result), size)
+    split = Split(len(one.spec.dims) - 1, blocks, frozenset({(one.result, Fraction(1))}))
+    uneven = any(block % flow.degree for block in blocks)
+    if uneven or (product.grouped and not _aligned(product, split, flow)):
+        raise unsplit([split])
+    flow.split_weight(product.weight, product.columns, split)
+    if product.bias is not None:
+        flow.split_weight(product.bias, 0, split)
+    return split
+
+
+def _aligned(product: Product, split: Split, flow: Rewriting) -> bool:
+    share = sum(split.blocks) // flow.degree
+    return share * flow.spec(product.weight).dtype.itemsize % _GROUPED_ALIGNMENT == 0
