@@ -1,5 +1,3 @@
-#include "attention/isa.hpp"
-
 #include <algorithm>
 #include <cstdlib>
 #include <stdexcept>

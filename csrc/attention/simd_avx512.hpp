@@ -2,7 +2,7 @@
 
 #include <immintrin.h>
 
-#include "attention/dtype.hpp"
+#include "attention/kernel.hpp"
 
 namespace lamina::attention {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "attention/dtype.hpp"
+#include "attention/kernel.hpp"
 
 namespace lamina::attention {
 namespace {

@@ -124,12 +124,21 @@ private:
   static void merge_unit(void* worker, std::size_t unit, std::size_t thread) noexcept;
   void store(const LayerView& layer, Slot slot, std::size_t from, int first, int last, const std::byte* k,
              const std::byte* v) const;
-  std::size_t row_bytes() const;
-  const std::byte* query(int request) const;
-  Partial* partials(int row) const;
-  float* rows(int row) const;
-  float* scratch(std::size_t thread) const;
-  std::size_t scratch_each() const;
+  static std::size_t size(std::int64_t number) { return static_cast<std::size_t>(number); }
+  std::size_t head_bytes() const { return size(shape_.head_dim) * bytes_of(dtype_); }
+  std::size_t row_bytes() const { return size(shape_.kv_heads) * head_bytes(); }
+  const std::byte* query(int request) const {
+    return job_.q + size(request) * size(shape_.heads) * head_bytes();
+  }
+  Partial* partials(int row) const { return partials_.data() + size(row) * size(shape_.heads); }
+  float* rows(int row) const {
+    return rows_.data() + size(row) * size(shape_.heads) * size(padded(shape_.head_dim));
+  }
+  float* scratch(std::size_t thread) const { return scratch_.data() + thread * scratch_each(); }
+  std::size_t scratch_each() const {
+    constexpr std::size_t kLine = 16;  // floats; threads must not share a cache line
+    return (size(scratch_floats(shape_, job_.heads_a_unit)) + kLine - 1) / kLine * kLine;
+  }
 
   DType dtype_;
   Shape shape_;

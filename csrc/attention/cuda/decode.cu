@@ -1,9 +1,8 @@
-#include "attention/cuda/append.cuh"
-#include "attention/cuda/combine.cuh"
 #include "attention/cuda/decode.h"
 #include "attention/cuda/finish.cuh"
 #include "attention/cuda/plan.cuh"
 #include "attention/cuda/problem.hpp"
+#include "attention/cuda/rows.cuh"
 #include "cuda/runtime.hpp"
 
 using namespace lamina::attention::cuda;

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
+#include "attention/cuda/attend.cuh"
 #include "attention/cuda/decode.h"
-#include "attention/cuda/launch.hpp"
 #include "attention/cuda/workspace.hpp"
 
 namespace lamina::attention::cuda {

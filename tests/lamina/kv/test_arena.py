@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lamina.kv import Arena, ArenaError, ArenaShape, SlabFullError
-from lamina.kv.paging import PAGE_TOKENS, Pager, Pages
+from lamina.kv.arena import PAGE_TOKENS, Pager, Pages
 
 SHAPE = ArenaShape(layers=2, kv_heads=2, head_dim=8, dtype=torch.float32)
 
