@@ -1,27 +1,24 @@
-"""From a model to its slices: tracing, cutting, what the result records, and the slices with weights."""
+"""From a model to its slices: tracing, cutting, and what the result records."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 from transformers import PreTrainedModel
 
-from lamina.convert.bind import BoundSlice, bind_python, tensors_by_name, usable
-from lamina.convert.constants import BoundConstants, Constant, constants_of, tables_in
-from lamina.convert.cudagraph import bind_cudagraph
+from lamina.convert.constants import constants_of, tables_in
 from lamina.convert.errors import ConversionError, named
 from lamina.convert.fused import split_fused
 from lamina.convert.normalise import normalise
 from lamina.convert.partition import partition
-from lamina.convert.program import Name
 from lamina.convert.sharding import Sharded, shard
-from lamina.convert.slices import Slice, SliceClass, slices_of
+from lamina.convert.sliced import SlicedModel
+from lamina.convert.slices import slices_of
 from lamina.convert.source import Source, build_on_meta, open_source
 from lamina.convert.spec import BATCH, known_spec, spec_of
 from lamina.convert.trace import Traced, trace
@@ -32,42 +29,6 @@ from lamina.operators import Attended, AttentionOp
 _one_at_a_time = threading.Lock()
 # Architectures that stay known: of a small one the graph takes a second, of 80 layers ten.
 _MOST_KEPT = 32
-BACKENDS = ("python", "aot", "cudagraph")
-
-
-@dataclass(frozen=True)
-class SlicedModel:
-    """What follows from an architecture alone; conversions of the same architecture share it."""
-
-    slices: tuple[Slice, ...] = field(repr=False)
-    classes: tuple[SliceClass, ...] = field(repr=False)
-    attentions: tuple[AttentionOp, ...]
-    cut_bytes: tuple[int, ...]  # context for one request, around each attention operator
-    constants: Mapping[Name, Constant] = field(repr=False)
-    tables: Mapping[str, Tensor] = field(repr=False)  # those that no checkpoint holds, by the buffer's name
-
-    def bind(
-        self,
-        tensors: Mapping[str, Tensor] | PreTrainedModel,
-        backend: str = "python",
-        device: torch.device | str = "cpu",
-    ) -> list[BoundSlice]:
-        """The slices with weights, ready to run.
-
-        `tensors` has them by their names in the Hugging Face model; either name of a tied pair is enough, and
-        tables that no checkpoint holds are made here. A weight is copied only to be moved, cast or split.
-        """
-        if backend not in BACKENDS:
-            raise ConversionError(
-                "convert-backend-unknown", f"there is no backend {backend!r}; choose {', '.join(BACKENDS)}"
-            )
-        place = usable(device)
-        constants = BoundConstants(self.constants, tensors_by_name(tensors), place)
-        bound: list[BoundSlice] = []
-        for piece in self.slices:
-            weights = [constants[name] for name in piece.weights]
-            bound.append(_bind(backend, self.classes[piece.class_index], piece.index, weights, place))
-        return bound
 
 
 @dataclass(frozen=True)
@@ -95,18 +56,6 @@ class Conversion(SlicedModel):
     @cached_property
     def _sharded(self) -> dict[int, Sharded]:
         return {}
-
-
-def _bind(
-    backend: str, kind: SliceClass, index: int, weights: list[Tensor], device: torch.device
-) -> BoundSlice:
-    if backend == "python":
-        return bind_python(kind, index, weights, device)
-    if backend == "aot":
-        from lamina.convert.aot import bind_aot  # needs the exporter and a compiler, which others do not
-
-        return bind_aot(kind, index, weights, device)
-    return bind_cudagraph(kind, index, weights, device)
 
 
 def convert(model_or_path: object, dtype: torch.dtype | str | None = None, rope: str = "carry") -> Conversion:

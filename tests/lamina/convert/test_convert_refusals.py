@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tiny_models import seeded, tiny
 
 from lamina.convert import ConversionError, convert
 from lamina.convert.attention import Mask, TracedCache, _attend, _mask, tracing
-
-Make = Callable[..., Any]
 
 _SMALL = {"vocab_size": 99, "num_hidden_layers": 2, "num_attention_heads": 4}
 
@@ -53,7 +52,7 @@ _MLA = {
         ("FalconH1", {}, "convert-keeps-other-state"),
     ],
 )
-def test_models_that_do_more_than_attend(family: str, changes: dict[str, Any], code: str, tiny: Make) -> None:
+def test_models_that_do_more_than_attend(family: str, changes: dict[str, Any], code: str) -> None:
     with pytest.raises(ConversionError, match=code) as refused:
         convert(tiny(family, **changes))
     assert "\n" not in str(refused.value)
@@ -101,7 +100,7 @@ def test_models_of_another_kind(config: Callable[[], Any], code: str) -> None:
         convert(config())
 
 
-def test_quantised_configs(tiny: Make, tmp_path: Path) -> None:
+def test_quantised_configs(tmp_path: Path) -> None:
     data = {**tiny("Llama").to_dict(), "quantization_config": {"quant_method": "gptq", "bits": 4}}
     (tmp_path / "config.json").write_text(json.dumps(data))
     with pytest.raises(ConversionError, match="convert-quantised"):
@@ -136,7 +135,7 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
         convert(str(tmp_path / "nowhere"))
 
 
-def test_a_folder_and_a_file_are_the_same(tiny: Make, tmp_path: Path) -> None:
+def test_a_folder_and_a_file_are_the_same(tmp_path: Path) -> None:
     tiny("Llama", dtype="float16").save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 77]}')
     by_folder, by_file = convert(tmp_path), convert(str(tmp_path / "config.json"))
@@ -159,32 +158,32 @@ def test_a_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("LlamaModel", "convert-no-logits"),
     ],
 )
-def test_models_with_another_head(name: str, code: str, tiny: Make) -> None:
+def test_models_with_another_head(name: str, code: str) -> None:
     with pytest.raises(ConversionError, match=code):
         convert(getattr(transformers, name)(tiny("Llama")))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float8_e4m3fn, torch.int8, "float8", "nonsense"])
-def test_types_that_slices_do_not_compute_in(dtype: Any, tiny: Make) -> None:
+def test_types_that_slices_do_not_compute_in(dtype: Any) -> None:
     with pytest.raises(ConversionError, match="convert-dtype"):
         convert(tiny("Llama"), dtype)
 
 
-def test_types_by_their_names(tiny: Make) -> None:
+def test_types_by_their_names() -> None:
     for name in ("bfloat16", "torch.float16", "float32"):
         assert convert(tiny("Llama", num_hidden_layers=1), name).dtype == getattr(
             torch, name[-8:].lstrip(".")
         )
 
 
-def test_outputs_besides_logits_are_not_asked_for(tiny: Make) -> None:
+def test_outputs_besides_logits_are_not_asked_for() -> None:
     plain = convert(tiny("Mixtral", num_local_experts=4))
     asking = tiny("Mixtral", num_local_experts=4, output_router_logits=True, return_dict=False)
     assert [kind.source for kind in convert(asking).classes] == [kind.source for kind in plain.classes]
     assert asking.output_router_logits  # the caller's own is as it was
 
 
-def test_a_model_that_was_changed_after_loading(tiny: Make, seeded: Make) -> None:
+def test_a_model_that_was_changed_after_loading() -> None:
     model = seeded(tiny("Llama"))
     model.model.layers[0].mlp.up_proj = torch.nn.Sequential(model.model.layers[0].mlp.up_proj)
     with pytest.raises(ConversionError, match=r"(?s)layers\.0\.mlp\.up_proj.*convert-changed-parameter"):

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_models import decodes, seeded, tiny
 from torch import Tensor, nn
 
 from lamina.convert import ConversionError, convert
-
-Make = Callable[..., Any]
 
 
 class _Doubling(nn.Linear):
@@ -84,9 +83,7 @@ def _untie(model: Any) -> None:
         (_untie, "convert-ties-differ", "lm_head.weight"),
     ],
 )
-def test_what_was_changed_is_named(
-    change: Callable[[Any], None], code: str, named: str, tiny: Make, seeded: Make
-) -> None:
+def test_what_was_changed_is_named(change: Callable[[Any], None], code: str, named: str) -> None:
     model = seeded(tiny("Llama"))
     change(model)
     with pytest.raises(ConversionError, match=code) as refused:
@@ -95,14 +92,14 @@ def test_what_was_changed_is_named(
     assert "\n" not in str(refused.value)
 
 
-def test_layers_in_another_order(tiny: Make, seeded: Make) -> None:
+def test_layers_in_another_order() -> None:
     model = seeded(tiny("Llama"))
     model.model.layers = nn.ModuleList(reversed(model.model.layers))
     with pytest.raises(ConversionError, match="convert-changed-module"):
         convert(model)
 
 
-def test_a_model_in_use_is_not_a_changed_one(tiny: Make, seeded: Make, decodes: Make) -> None:
+def test_a_model_in_use_is_not_a_changed_one() -> None:
     model = seeded(tiny("Llama"))
     with torch.no_grad():
         model(input_ids=torch.ones(1, 2, dtype=torch.int64), output_hidden_states=True)  # leaves hooks behind
@@ -112,7 +109,7 @@ def test_a_model_in_use_is_not_a_changed_one(tiny: Make, seeded: Make, decodes: 
     decodes(model.eval(), conversion, conversion.bind(model))
 
 
-def test_equal_weights_need_not_be_one(tiny: Make, seeded: Make) -> None:
+def test_equal_weights_need_not_be_one() -> None:
     model = seeded(tiny("Llama", tie_word_embeddings=True))
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
     conversion = convert(model)
@@ -122,7 +119,7 @@ def test_equal_weights_need_not_be_one(tiny: Make, seeded: Make) -> None:
         conversion.bind(tensors)
 
 
-def test_resized_embeddings_are_the_configs(tiny: Make, seeded: Make) -> None:
+def test_resized_embeddings_are_the_configs() -> None:
     model = seeded(tiny("Llama"))
     model.resize_token_embeddings(110)
     assert convert(model).vocab_size == 110

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from types import ModuleType
 from typing import Any
 
+import h2m2_reference
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +25,7 @@ def planned(case: tuple[Any, Any, Any], policy: str, **given: Any) -> dict[str, 
 
 @settings(deadline=None, max_examples=60)
 @given(seed=SEEDS)
-def test_oracle_is_the_best_of_all_mappings(h2m2_reference: ModuleType, seed: int) -> None:
+def test_oracle_is_the_best_of_all_mappings(seed: int) -> None:
     case = h2m2_reference.random_case(seed)
     every = h2m2_reference.times_of_all(*case)
     found = planned(case, "oracle")
@@ -37,7 +37,7 @@ def test_oracle_is_the_best_of_all_mappings(h2m2_reference: ModuleType, seed: in
 
 @settings(deadline=None, max_examples=60)
 @given(seed=SEEDS)
-def test_greedy_takes_the_cheapest_number_sublayer_by_sublayer(h2m2_reference: ModuleType, seed: int) -> None:
+def test_greedy_takes_the_cheapest_number_sublayer_by_sublayer(seed: int) -> None:
     case = h2m2_reference.random_case(seed)
     found = planned(case, "greedy")
     if found is None:
@@ -46,7 +46,7 @@ def test_greedy_takes_the_cheapest_number_sublayer_by_sublayer(h2m2_reference: M
         assert h2m2_reference.is_greedy(*case, found["mapping"][:3])
 
 
-def test_greedy_knows_when_a_group_shares_what_is_read(h2m2_reference: ModuleType) -> None:
+def test_greedy_knows_when_a_group_shares_what_is_read() -> None:
     """32 KV groups of 16 heads: re-read, both sides are as slow as their memory; shared, HBM's units are."""
     shape = h2m2_reference.random_case(0)[1] | {"heads": 512, "kv_heads": 32, "head_dim": 128}
     native = boards.board("h2m2").native()
@@ -60,9 +60,7 @@ def test_greedy_knows_when_a_group_shares_what_is_read(h2m2_reference: ModuleTyp
 
 @settings(deadline=None, max_examples=40)
 @given(seed=SEEDS, name=st.sampled_from(["q-major", "a-major", "f-major"]))
-def test_major_is_the_best_with_as_much_of_its_sublayer_as_can_be(
-    h2m2_reference: ModuleType, seed: int, name: str
-) -> None:
+def test_major_is_the_best_with_as_much_of_its_sublayer_as_can_be(seed: int, name: str) -> None:
     case = h2m2_reference.random_case(seed)
     every = h2m2_reference.times_of_all(*case)
     found = planned(case, name)
@@ -77,7 +75,7 @@ def test_major_is_the_best_with_as_much_of_its_sublayer_as_can_be(
 
 @settings(deadline=None, max_examples=40)
 @given(seed=SEEDS)
-def test_naive_is_the_best_of_all_whole_layers(h2m2_reference: ModuleType, seed: int) -> None:
+def test_naive_is_the_best_of_all_whole_layers(seed: int) -> None:
     board, shape, moment = case = h2m2_reference.random_case(seed)
     layers = shape["layers"]
     all_of = h2m2_reference.bytes_of(shape, h2m2_reference.counts(shape), moment[1])
@@ -105,9 +103,7 @@ def test_naive_is_the_best_of_all_whole_layers(h2m2_reference: ModuleType, seed:
 
 @settings(deadline=None, max_examples=60)
 @given(seed=SEEDS, weights=SHARES, kv=SHARES)
-def test_flexgen_keeps_its_shares_and_gives_up_kv_first(
-    h2m2_reference: ModuleType, seed: int, weights: float, kv: float
-) -> None:
+def test_flexgen_keeps_its_shares_and_gives_up_kv_first(seed: int, weights: float, kv: float) -> None:
     case = h2m2_reference.random_case(seed)
     shape = case[1]
     found = planned(case, "flexgen", weights_share=weights, kv_share=kv)
@@ -133,7 +129,7 @@ def wanted_heads(share: float, heads: int, chosen: int) -> int:
 
 @settings(deadline=None, max_examples=60)
 @given(seed=SEEDS)
-def test_those_that_compute_at_one_memory(h2m2_reference: ModuleType, seed: int) -> None:
+def test_those_that_compute_at_one_memory(seed: int) -> None:
     board, shape, moment = case = h2m2_reference.random_case(seed)
     total = h2m2_reference.bytes_of(shape, h2m2_reference.counts(shape), moment[1])
     hbm, lpddr = board["hbm"], board["lpddr"]
@@ -171,9 +167,7 @@ def test_those_that_compute_at_one_memory(h2m2_reference: ModuleType, seed: int)
     what=st.sampled_from(["capacity_bytes", "bytes_per_ns", "chips"]),
     times=st.integers(2, 4),
 )
-def test_more_of_anything_never_slows_the_oracle(
-    h2m2_reference: ModuleType, seed: int, side: str, what: str, times: int
-) -> None:
+def test_more_of_anything_never_slows_the_oracle(seed: int, side: str, what: str, times: int) -> None:
     board, shape, moment = case = h2m2_reference.random_case(seed)
     before = planned(case, "oracle")
     more = board | {side: board[side] | {what: board[side][what] * times}}
@@ -183,7 +177,7 @@ def test_more_of_anything_never_slows_the_oracle(
         assert after["iteration_ns"] <= before["iteration_ns"] * (1 + 1e-12)
 
 
-def test_translation_changes_the_time_and_not_the_mapping(h2m2_reference: ModuleType) -> None:
+def test_translation_changes_the_time_and_not_the_mapping() -> None:
     case = next(
         case for case in map(h2m2_reference.random_case, range(100)) if planned(case, "oracle") is not None
     )
@@ -196,12 +190,12 @@ def test_translation_changes_the_time_and_not_the_mapping(h2m2_reference: Module
         assert translated["iteration_ns"] > plain["iteration_ns"]
 
 
-def test_an_unknown_policy_is_refused(h2m2_reference: ModuleType) -> None:
+def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown mapping policy: best"):
         planned(h2m2_reference.random_case(0), "best")
 
 
-def test_decisions_are_timed_moment_by_moment(h2m2_reference: ModuleType) -> None:
+def test_decisions_are_timed_moment_by_moment() -> None:
     board, shape, moment = h2m2_reference.random_case(0)
     ample = board | {"lpddr": board["lpddr"] | {"capacity_bytes": 1e15}}
     timed = _sim.h2m2_decide(board=ample, shape=shape, policy="greedy", moments=[moment] * 3, repeats=2)

@@ -8,8 +8,7 @@ nothing is in conflict. Sums over ranks are put off until something needs the su
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -37,7 +36,7 @@ from lamina.convert.sharding.places import (
     Whole,
     unsplit,
 )
-from lamina.convert.sharding.rules import multiply, pass_on, product_of
+from lamina.convert.sharding.rules import Choices, multiply, pass_on, product_of
 from lamina.convert.spec import Spec, make_spec
 
 _aten = torch.ops.aten
@@ -50,29 +49,6 @@ class ShardedProgram:
     program: Program
     weights: tuple[WeightPart, ...]  # in the order of the program's
     collectives: dict[str, list[str]]  # of each piece, in order
-
-
-@dataclass
-class Choices:
-    """What conflicts have taught of a slice: both only ever grow."""
-
-    kept_whole: set[Name] = field(default_factory=set)
-    ends: dict[Name, set[int]] = field(default_factory=dict)
-
-    def may_split(self, product: Name) -> bool:
-        return product not in self.kept_whole
-
-    def bounds(self, product: Name) -> Iterable[int]:
-        return self.ends.get(product, ())
-
-    def learn(self, conflict: ConflictError, attended: Name | None) -> None:
-        assert conflict.bounds
-        for product, bounds in conflict.bounds.items():
-            known = self.ends.setdefault(product, set())
-            new = {int(end) for end in bounds} - known
-            if product == attended or not new or any(end.denominator != 1 for end in bounds):
-                self.kept_whole.add(product)
-            known |= new
 
 
 def shard_program(program: Program, degree: int) -> ShardedProgram:

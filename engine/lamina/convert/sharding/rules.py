@@ -6,11 +6,11 @@ computed whole. A rule that cannot go on raises ConflictError, and the slice is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
@@ -18,6 +18,7 @@ from lamina.convert.program import Instruction, Name, names_in
 from lamina.convert.sharding.places import (
     PARTIAL,
     WHOLE,
+    ConflictError,
     Partial,
     Place,
     Split,
@@ -30,16 +31,50 @@ from lamina.convert.sharding.places import (
 )
 from lamina.convert.spec import Spec
 
-if TYPE_CHECKING:
-    from lamina.convert.sharding.program import Choices, Rewriting
-
 # A row of an expert's weight must begin at a multiple of as many bytes.
 _GROUPED_ALIGNMENT = 16
 
 Result = tuple[Place | tuple[Place, ...], tuple[Any, ...]]
 
 
-def pass_on(one: Instruction, flow: Rewriting) -> Result:
+class Flow(Protocol):
+    """What rules ask of the slice that they are applied to."""
+
+    degree: int
+
+    def place(self, name: Name) -> Place: ...
+    def spec(self, name: Name) -> Spec: ...
+    def is_weight(self, name: Name) -> bool: ...
+    def uses(self, name: Name) -> int: ...
+    def settle(self, name: Name) -> None: ...
+    def split_weight(self, name: Name, dim: int, split: Split, *, rows: bool = False) -> None: ...
+    def add_once(self, bias: Name, split: Split) -> None: ...
+
+
+@dataclass
+class Choices:
+    """What conflicts have taught of a slice: both only ever grow."""
+
+    kept_whole: set[Name] = field(default_factory=set)
+    ends: dict[Name, set[int]] = field(default_factory=dict)
+
+    def may_split(self, product: Name) -> bool:
+        return product not in self.kept_whole
+
+    def bounds(self, product: Name) -> Iterable[int]:
+        return self.ends.get(product, ())
+
+    def learn(self, conflict: ConflictError, attended: Name | None) -> None:
+        assert conflict.bounds
+        for product, bounds in conflict.bounds.items():
+            known = self.ends.setdefault(product, set())
+            new = {int(end) for end in bounds} - known
+            if product == attended or not new or any(end.denominator != 1 for end in bounds):
+                self.kept_whole.add(product)
+            known |= new
+
+
+def pass_on(one: Instruction, flow: Flow) -> Result:
     """Of any operator but a product of values with weights: its result's place, its arguments for a rank."""
     tensors = list(dict.fromkeys(one.uses()))
     if any(isinstance(flow.place(name), Partial) for name in tensors):
@@ -76,7 +111,7 @@ def is_pointwise(one: Instruction) -> bool:
     return torch.Tag.pointwise in getattr(one.op, "tags", ()) or one.op is torch.ops.aten.to.dtype
 
 
-def _keeps_sum(one: Instruction, flow: Rewriting) -> bool:
+def _keeps_sum(one: Instruction, flow: Flow) -> bool:
     """Whether the operator on summands gives summands of its result, of no more bytes than before."""
     places = [flow.place(arg) if isinstance(arg, Name) else WHOLE for arg in one.args]
     partial = [arg for arg, place in zip(one.args, places, strict=True) if isinstance(place, Partial)]
@@ -96,7 +131,7 @@ def _keeps_sum(one: Instruction, flow: Rewriting) -> bool:
     return first and len(partial) == 1 and name in {"neg", "div", "index", "sum"}
 
 
-def _pointwise(one: Instruction, flow: Rewriting) -> Split:
+def _pointwise(one: Instruction, flow: Flow) -> Split:
     tensors = list(dict.fromkeys(one.uses()))
     splits = [
         (place, len(flow.spec(name).dims)) for name in tensors if isinstance(place := flow.place(name), Split)
@@ -114,7 +149,7 @@ def _pointwise(one: Instruction, flow: Rewriting) -> Split:
     return replace(split, dim=split.dim + len(one.spec.dims))
 
 
-def _reshape(one: Instruction, split: Split, given: Spec, flow: Rewriting) -> Result:
+def _reshape(one: Instruction, split: Split, given: Spec, flow: Flow) -> Result:
     assert one.spec is not None
     result = reshaped(split, given, one.spec, flow.degree)
     args = list(one.args)
@@ -127,7 +162,7 @@ def _reshape(one: Instruction, split: Split, given: Spec, flow: Rewriting) -> Re
     return result, tuple(args)
 
 
-def _moved(one: Instruction, split: Split, given: Spec, _flow: Rewriting) -> Result:
+def _moved(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
     """Views that put dimensions elsewhere, and what leaves them where they are."""
     ndim, dim = len(given.dims), split.dim
     if one.op_name == "transpose":
@@ -151,7 +186,7 @@ def _moved(one: Instruction, split: Split, given: Spec, _flow: Rewriting) -> Res
     return replace(split, dim=dim), one.args
 
 
-def _reduced(one: Instruction, split: Split, given: Spec, _flow: Rewriting) -> Result:
+def _reduced(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
     """What is computed along some dimensions, each row for itself."""
     assert one.spec is not None
     ndim = len(given.dims)
@@ -167,7 +202,7 @@ def _reduced(one: Instruction, split: Split, given: Spec, _flow: Rewriting) -> R
     return replace(split, dim=split.dim - gone), one.args
 
 
-def _slice(one: Instruction, split: Split, given: Spec, flow: Rewriting) -> Result:
+def _slice(one: Instruction, split: Split, given: Spec, flow: Flow) -> Result:
     args: list[Any] = [*one.args, *(0, None, None, 1)[len(one.args) - 1 :]]
     source, dim, start, end, step = args
     if _dim(dim, len(given.dims)) != split.dim:
@@ -191,7 +226,7 @@ def _taken(split: Split, start: int, end: int) -> Split:
     return replace(split, blocks=inside)
 
 
-def _pieces(one: Instruction, split: Split, given: Spec, flow: Rewriting) -> Result:
+def _pieces(one: Instruction, split: Split, given: Spec, flow: Flow) -> Result:
     """chunk and split: several results."""
     dim = _dim(one.args[2] if len(one.args) > 2 else 0, len(given.dims))
     size, by = given.dims[dim], one.args[1]
@@ -215,21 +250,21 @@ def _pieces(one: Instruction, split: Split, given: Spec, flow: Rewriting) -> Res
     return places, tuple(args)
 
 
-def _select(one: Instruction, split: Split, given: Spec, _flow: Rewriting) -> Result:
+def _select(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
     dim = _dim(one.args[1], len(given.dims))
     if dim == split.dim:
         raise unsplit([split])
     return replace(split, dim=split.dim - (dim < split.dim)), one.args
 
 
-def _index(one: Instruction, split: Split, _given: Spec, flow: Rewriting) -> Result:
+def _index(one: Instruction, split: Split, _given: Spec, flow: Flow) -> Result:
     indices = one.args[1]
     if len(indices) != 1 or split.dim == 0 or not isinstance(indices[0], Name):
         raise unsplit([split])
     return replace(split, dim=split.dim - 1 + len(flow.spec(indices[0]).dims)), one.args
 
 
-def _joined(one: Instruction, split: Split, given: Spec, _flow: Rewriting) -> Result:
+def _joined(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
     stacked = one.op_name == "stack"
     dim = _dim(one.args[1] if len(one.args) > 1 else 0, len(given.dims) + stacked)
     if dim == split.dim and not stacked:
@@ -237,7 +272,7 @@ def _joined(one: Instruction, split: Split, given: Spec, _flow: Rewriting) -> Re
     return replace(split, dim=split.dim + (stacked and dim <= split.dim)), one.args
 
 
-def _size(one: Instruction, split: Split, given: Spec, _flow: Rewriting) -> Result:
+def _size(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
     if _dim(one.args[1], len(given.dims)) == split.dim:
         raise unsplit([split])
     return WHOLE, one.args
@@ -247,7 +282,7 @@ def _dim(dim: int, ndim: int) -> int:
     return dim + ndim if dim < 0 else dim
 
 
-_RULES: dict[str, Callable[[Instruction, Split, Spec, Rewriting], Result]] = {
+_RULES: dict[str, Callable[[Instruction, Split, Spec, Flow], Result]] = {
     **dict.fromkeys(("view", "_unsafe_view", "reshape", "flatten", "unflatten"), _reshape),
     **dict.fromkeys(("transpose", "t", "permute", "unsqueeze", "squeeze", "expand"), _moved),
     **dict.fromkeys(("contiguous", "clone"), _moved),
@@ -273,7 +308,7 @@ class Product:
     grouped: bool = False
 
 
-def product_of(one: Instruction, flow: Rewriting) -> Product | None:
+def product_of(one: Instruction, flow: Flow) -> Product | None:
     """The instruction as a product with a weight, if it is one."""
     if any(value is not None for value in one.kwargs.values()):
         return None
@@ -300,7 +335,7 @@ def product_of(one: Instruction, flow: Rewriting) -> Product | None:
     return product
 
 
-def multiply(one: Instruction, product: Product, flow: Rewriting, choices: Choices) -> Place:
+def multiply(one: Instruction, product: Product, flow: Flow, choices: Choices) -> Place:
     """Where the product's result is; splits its weight if it can be."""
     for name in one.uses():
         flow.settle(name)
@@ -337,6 +372,6 @@ def multiply(one: Instruction, product: Product, flow: Rewriting, choices: Choic
     return split
 
 
-def _aligned(product: Product, split: Split, flow: Rewriting) -> bool:
+def _aligned(product: Product, split: Split, flow: Flow) -> bool:
     share = sum(split.blocks) // flow.degree
     return share * flow.spec(product.weight).dtype.itemsize % _GROUPED_ALIGNMENT == 0

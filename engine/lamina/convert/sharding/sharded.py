@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import gcd, prod
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,11 +17,9 @@ from lamina.convert.errors import ConversionError
 from lamina.convert.program import COLLECTIVE, RANK, Collective, Name
 from lamina.convert.sharding.places import WeightPart
 from lamina.convert.sharding.program import ShardedProgram, shard_program
+from lamina.convert.sliced import SlicedModel
 from lamina.convert.slices import SliceClass
 from lamina.operators import AttentionOp
-
-if TYPE_CHECKING:
-    from lamina.convert.conversion import SlicedModel
 
 
 @dataclass(frozen=True)
