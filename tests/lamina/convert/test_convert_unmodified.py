@@ -38,57 +38,40 @@ def _untie(model: Any) -> None:
     model.config.tie_word_embeddings = True
 
 
+def _hook(model: Any) -> None:
+    model.model.layers[0].register_forward_hook(lambda _, __, out: out + 1.0)
+
+
+def _hook_before(model: Any) -> None:
+    model.lm_head.register_forward_pre_hook(lambda _, __: None)
+
+
+def _add_buffer(model: Any) -> None:
+    model.model.norm.register_buffer("shift", torch.ones(64))
+
+
 @pytest.mark.parametrize(
-    ("change", "code", "named"),
+    ("change", "named"),
     [
-        (
-            lambda model: model.model.layers[0].register_forward_hook(lambda _, __, out: out + 1.0),
-            "convert-changed-module",
-            "model.layers.0",
-        ),
-        (
-            lambda model: model.lm_head.register_forward_pre_hook(lambda _, __: None),
-            "convert-changed-module",
-            "lm_head",
-        ),
-        (
-            _set("model.layers.1.mlp", "act_fn", nn.Identity()),
-            "convert-changed-module",
-            "model.layers.1.mlp.act_fn",
-        ),
-        (_replace_linear, "convert-changed-module", "_Doubling"),
-        (_patch_forward, "convert-changed-module", "model.layers.0.mlp"),
-        (
-            _set("model.layers.0.self_attn", "scaling", 0.9),
-            "convert-changed-module",
-            "scaling = 0.9, not 0.25",
-        ),
-        (
-            lambda model: setattr(model.config, "rms_norm_eps", 0.5),
-            "convert-changed-module",
-            "variance_epsilon",
-        ),
-        (
-            lambda model: model.model.norm.register_buffer("shift", torch.ones(64)),
-            "convert-changed-module",
-            "(shift)",
-        ),
-        (
-            lambda model: model.model.rotary_emb.inv_freq.mul_(0.5),
-            "convert-changed-buffer",
-            "rotary_emb.inv_freq",
-        ),
-        (_set("model", "layers", nn.ModuleList()), "convert-changed-parameter", "model.layers.0."),
-        (_set("model", "adapter", nn.Identity()), "convert-changed-module", "model.adapter"),
-        (_untie, "convert-ties-differ", "lm_head.weight"),
+        (_hook, "model.layers.0.*changed-module"),
+        (_hook_before, "lm_head.*changed-module"),
+        (_set("model.layers.1.mlp", "act_fn", nn.Identity()), "model.layers.1.mlp.act_fn.*changed-module"),
+        (_replace_linear, "_Doubling.*changed-module"),
+        (_patch_forward, "model.layers.0.mlp.*changed-module"),
+        (_set("model.layers.0.self_attn", "scaling", 0.9), "scaling = 0.9, not 0.25.*changed-module"),
+        (lambda model: setattr(model.config, "rms_norm_eps", 0.5), "variance_epsilon.*changed-module"),
+        (_add_buffer, r"\(shift\).*changed-module"),
+        (lambda model: model.model.rotary_emb.inv_freq.mul_(0.5), "rotary_emb.inv_freq.*changed-buffer"),
+        (_set("model", "layers", nn.ModuleList()), "model.layers.0..*changed-parameter"),
+        (_set("model", "adapter", nn.Identity()), "model.adapter.*changed-module"),
+        (_untie, "lm_head.weight.*ties-differ"),
     ],
 )
-def test_what_was_changed_is_named(change: Callable[[Any], None], code: str, named: str) -> None:
+def test_what_was_changed_is_named(change: Callable[[Any], None], named: str) -> None:
     model = seeded(tiny("Llama"))
     change(model)
-    with pytest.raises(ConversionError, match=code) as refused:
+    with pytest.raises(ConversionError, match=f"(?s){named}") as refused:
         convert(model)
-    assert named in str(refused.value)
     assert "\n" not in str(refused.value)
 
 

@@ -13,30 +13,28 @@ SEEDS = st.integers(0, 2**32 - 1)
 SHARES = st.floats(0, 1)
 
 
-@settings(deadline=None, max_examples=100)
-@given(seed=SEEDS, shares=st.tuples(SHARES, SHARES, SHARES), translated=st.booleans())
-def test_an_iteration_on_two_sides(seed: int, shares: tuple[float, ...], translated: bool) -> None:
+@settings(deadline=None, max_examples=150)
+@given(
+    seed=SEEDS,
+    shares=st.tuples(SHARES, SHARES, SHARES),
+    translated=st.booleans(),
+    whole_layers=st.booleans(),
+)
+def test_an_iteration_on_two_sides(
+    seed: int, shares: tuple[float, ...], translated: bool, whole_layers: bool
+) -> None:
     board, shape, moment = h2m2_reference.random_case(seed)
-    mapping = tuple(round(share * n) for share, n in zip(shares, h2m2_reference.counts(shape), strict=True))
-    found = _sim.h2m2_time_of(
-        board=board, shape=shape, mapping=(*mapping, False), moment=moment, translated=translated
-    )
-    assert found.pop("mapping") == (*mapping, False)
-    assert found == pytest.approx(
-        h2m2_reference.split_plan(board, shape, moment, mapping, translated), rel=1e-9
-    )
-
-
-@settings(deadline=None, max_examples=50)
-@given(seed=SEEDS, shares=st.tuples(SHARES, SHARES, SHARES), translated=st.booleans())
-def test_an_iteration_in_whole_layers(seed: int, shares: tuple[float, ...], translated: bool) -> None:
-    board, shape, moment = h2m2_reference.random_case(seed)
-    mapping = tuple(round(share * shape["layers"]) for share in shares)
-    found = _sim.h2m2_time_of(
-        board=board, shape=shape, mapping=(*mapping, True), moment=moment, translated=translated
-    )
-    expected = h2m2_reference.layers_plan(board, shape, moment, mapping, translated)
-    assert found["iteration_ns"] == pytest.approx(expected, rel=1e-9)
+    most = [shape["layers"]] * 3 if whole_layers else h2m2_reference.counts(shape)
+    mapping = tuple(round(share * n) for share, n in zip(shares, most, strict=True))
+    whole = (*mapping, whole_layers)
+    found = _sim.h2m2_time_of(board=board, shape=shape, mapping=whole, moment=moment, translated=translated)
+    assert found.pop("mapping") == whole
+    if whole_layers:
+        expected = h2m2_reference.layers_plan(board, shape, moment, mapping, translated)
+        assert found["iteration_ns"] == pytest.approx(expected, rel=1e-9)
+    else:
+        expected = h2m2_reference.split_plan(board, shape, moment, mapping, translated)
+        assert found == pytest.approx(expected, rel=1e-9)
 
 
 @settings(max_examples=30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from h2m2_reference import few_pages
 
 from laminabench import _sim
 from laminabench._sim import H2m2Memory
@@ -23,14 +24,6 @@ GPT3 = {
 }
 CHINCHILLA = GPT3 | {"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 64, "intermediate": 32768}
 LLAMA = CHINCHILLA | {"kv_heads": 8, "intermediate": 28672, "ff_matrices": 3}
-
-
-def a_board(hbm_pages: float, lpddr_pages: float, page: int) -> dict[str, Any]:
-    native = board("h2m2").native()
-    native["page_bytes"] = float(page)
-    native["hbm"]["capacity_bytes"] = hbm_pages * page
-    native["lpddr"]["capacity_bytes"] = lpddr_pages * page
-    return native
 
 
 def paper_board() -> dict[str, Any]:
@@ -92,13 +85,13 @@ def test_most_columns_is_what_there_are_mappings_for(shape: dict[str, Any]) -> N
 
 
 def test_a_model_that_does_not_fit_has_no_columns() -> None:
-    assert H2m2Memory.most_columns(a_board(40000, 30000, 2**21), GPT3) == 0
-    assert H2m2Memory.most_columns(a_board(0, 10**6, 2**21), GPT3) == 0  # nowhere for HBM's activations
+    assert H2m2Memory.most_columns(few_pages(40000, 30000, 2**21), GPT3) == 0
+    assert H2m2Memory.most_columns(few_pages(0, 10**6, 2**21), GPT3) == 0  # nowhere for HBM's activations
 
 
 def test_no_more_columns_than_token_slots_can_be_numbered() -> None:
     shape = GPT3 | {"layers": 1, "hidden": 8, "heads": 1, "kv_heads": 1, "head_dim": 1, "intermediate": 8}
-    native = a_board(2100, 4000, 2**21)  # pages for 6000 columns of 2^20 tokens
+    native = few_pages(2100, 4000, 2**21)  # pages for 6000 columns of 2^20 tokens
     assert H2m2Memory.most_columns(native, shape) == (2**31 - 1) // 2**20
     H2m2Memory(native, shape, 2047)
 
@@ -106,11 +99,11 @@ def test_no_more_columns_than_token_slots_can_be_numbered() -> None:
 def test_coarse_kv_heads_can_rule_out_a_number_of_columns_that_the_bytes_allow() -> None:
     # One KV head is on one side, whichever; the weights go to the other.
     shape = GPT3 | {"layers": 1, "hidden": 8, "heads": 1, "kv_heads": 1, "head_dim": 1, "intermediate": 8}
-    reserve = _sim.h2m2_reserve(a_board(100, 100, 64), shape)
+    reserve = _sim.h2m2_reserve(few_pages(100, 100, 64), shape)
     pages = 1 + 3  # 24 bytes of qkv, 136 of fc
     hbm, lpddr = (frames + 1 + pages + 4 for frames in reserve)
-    assert H2m2Memory.most_columns(a_board(hbm, lpddr, 64), shape) == pages + 4
-    assert H2m2Memory.most_columns(a_board(hbm + 4, lpddr - 4, 64), shape) == pages + 8
+    assert H2m2Memory.most_columns(few_pages(hbm, lpddr, 64), shape) == pages + 4
+    assert H2m2Memory.most_columns(few_pages(hbm + 4, lpddr - 4, 64), shape) == pages + 8
 
 
 def test_wrong_mappings_and_models_are_refused() -> None:
@@ -123,6 +116,6 @@ def test_wrong_mappings_and_models_are_refused() -> None:
     with pytest.raises(ValueError, match="heads that divide"):
         H2m2Memory.most_columns(paper_board(), LLAMA | {"kv_heads": 7})
     with pytest.raises(ValueError, match="a page of 64 bytes cannot hold the KV of one token"):
-        H2m2Memory.most_columns(a_board(10**9, 10**9, 64), LLAMA)
+        H2m2Memory.most_columns(few_pages(10**9, 10**9, 64), LLAMA)
     memory.check_integrity()
     assert memory.occupancy()["lpddr"] == 0
