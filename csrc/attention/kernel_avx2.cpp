@@ -1,12 +1,4 @@
-#include "attention/kernel.hpp"
-
 #if defined(__x86_64__)
-
-#include <immintrin.h>
-
-#include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "attention/target_region.hpp"
 

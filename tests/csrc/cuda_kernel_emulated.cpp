@@ -17,7 +17,6 @@
 #include "attention/cuda/rows.cuh"
 #include "attention/cuda/warp_mma.cuh"
 #include "attention/cuda/warp_simt.cuh"
-#include "attention/cuda/workspace.hpp"
 
 namespace {
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import transformers
+from plain_attention import plain_partial
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -100,13 +101,9 @@ class Decoder:
         place = (op.layer, request)
         self.keys.setdefault(place, []).append(k)
         self.values.setdefault(place, []).append(v)
-        group = op.heads // op.kv_heads
-        keys = torch.stack(self.keys[place][-op.window :]).repeat_interleave(group, dim=1)
-        values = torch.stack(self.values[place][-op.window :]).repeat_interleave(group, dim=1)
-        scores = torch.einsum("hd,thd->ht", q, keys) * op.scale
-        if op.softcap:
-            scores = torch.tanh(scores / op.softcap) * op.softcap
-        return torch.einsum("ht,thd->hd", scores.softmax(-1), values)
+        keys, values = torch.stack(self.keys[place]), torch.stack(self.values[place])
+        scoring = {"scale": op.scale, "window": op.window, "softcap": op.softcap}
+        return plain_partial(q, keys, values, **scoring)[0]
 
 
 def decodes(

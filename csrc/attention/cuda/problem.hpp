@@ -4,7 +4,7 @@
 
 #include "attention/cuda/attend.cuh"
 #include "attention/cuda/decode.h"
-#include "attention/cuda/workspace.hpp"
+#include "attention/cuda/partition.hpp"
 
 namespace lamina::attention::cuda {
 

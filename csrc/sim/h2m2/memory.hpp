@@ -7,7 +7,6 @@
 
 #include "sim/h2m2/board.hpp"
 #include "sim/h2m2/layout.hpp"
-#include "sim/h2m2/load.hpp"
 #include "sim/h2m2/pages.hpp"
 #include "sim/h2m2/token_slots.hpp"
 

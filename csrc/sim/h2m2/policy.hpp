@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "sim/h2m2/board.hpp"
-#include "sim/h2m2/load.hpp"
 
 namespace lamina::h2m2 {
 

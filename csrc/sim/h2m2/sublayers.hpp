@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "sim/h2m2/board.hpp"
-#include "sim/h2m2/load.hpp"
 
 namespace lamina::h2m2 {
 

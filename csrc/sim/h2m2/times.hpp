@@ -1,7 +1,6 @@
 #pragma once
 
 #include "sim/h2m2/board.hpp"
-#include "sim/h2m2/load.hpp"
 #include "sim/h2m2/sublayers.hpp"
 
 namespace lamina::h2m2 {

@@ -10,41 +10,42 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from lamina.convert.packed import linear
 from lamina.convert.program import Collective, Instruction, Name, Piece, Program
 from lamina.convert.spec import Spec
 
 _aten = torch.ops.aten
 _nn = torch._C._nn
+_plain = _nn.linear
+_product = torch.ops.mkldnn._linear_pointwise.default
+# What the order is chosen for; any batch can be multiplied.
+_ROWS = 64
 
-# Tensor methods and built-ins that take the same arguments in the same order as the operator.
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """As torch's, with a weight that may have been packed."""
+    if weight.is_mkldnn:
+        product: Tensor = _product(x, weight, bias, "none", [], "")
+        return product
+    return _plain(x, weight, bias)
+
+
+# Tensor methods and built-ins that take the same arguments in the same order as the operator of that name.
 _METHODS: dict[Any, str] = {
-    _aten.transpose.int: "transpose",
-    _aten.permute.default: "permute",
-    _aten.unsqueeze.default: "unsqueeze",
-    _aten.squeeze.dim: "squeeze",
-    _aten.contiguous.default: "contiguous",
-    _aten.select.int: "select",
-    _aten.to.dtype: "to",
-    _aten.rsqrt.default: "rsqrt",
-    _aten.cos.default: "cos",
-    _aten.sin.default: "sin",
-    _aten.tanh.default: "tanh",
-    _aten.sigmoid.default: "sigmoid",
-    _aten.mean.dim: "mean",
-    _aten.sum.dim_IntList: "sum",
-    _aten.chunk.default: "chunk",
-    _aten.view.default: "view",
-    _aten._unsafe_view.default: "view",
-    _aten.reshape.default: "reshape",
-    _aten.expand.default: "expand",
-    Collective.all_reduce: "all_reduce",
-    Collective.all_gather: "all_gather",
-}
+    op: op.__name__.partition(".")[0]
+    for op in (
+        *(_aten.transpose.int, _aten.permute.default, _aten.unsqueeze.default, _aten.squeeze.dim),
+        *(_aten.contiguous.default, _aten.select.int, _aten.to.dtype, _aten.rsqrt.default, _aten.cos.default),
+        *(_aten.sin.default, _aten.tanh.default, _aten.sigmoid.default, _aten.mean.dim),
+        *(_aten.sum.dim_IntList, _aten.chunk.default, _aten.view.default, _aten.reshape.default),
+        *(_aten.expand.default, Collective.all_reduce, Collective.all_gather),
+    )
+} | {_aten._unsafe_view.default: "view"}
 _OF_SIZES = frozenset({"view", "reshape", "expand", "permute"})
 _OPERATORS: dict[Any, str] = {
     _aten.add.Tensor: "+",
@@ -57,15 +58,13 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
     _aten.linear.default: linear,
     _aten.silu.default: _nn.silu,
     _aten.gelu.default: _nn.gelu,
-    _aten.relu.default: torch.relu,
-    _aten.embedding.default: torch.embedding,
-    _aten.layer_norm.default: torch.layer_norm,
-    _aten.cat.default: torch.cat,
-    _aten.addmm.default: torch.addmm,
-    _aten.softmax.int: torch.softmax,
-    _aten.topk.default: torch.topk,
-    _aten.matmul.default: torch.matmul,
-    _aten.bmm.default: torch.bmm,
+} | {
+    op: getattr(torch, op.__name__.partition(".")[0])
+    for op in (
+        *(_aten.relu.default, _aten.embedding.default, _aten.layer_norm.default, _aten.cat.default),
+        *(_aten.addmm.default, _aten.softmax.int, _aten.topk.default, _aten.matmul.default),
+        _aten.bmm.default,
+    )
 }
 # What `x[..., -1:]` is traced with for "to the end".
 _TO_THE_END = 1 << 62
@@ -258,3 +257,35 @@ def _in_full(op: Any) -> str:
 def name_tuple(names: Sequence[str]) -> str:
     """A tuple of names as source, also of one."""
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
+
+
+def packed(program: Program, name: Name, weight: Tensor) -> Tensor:
+    """The weight as the program's products read it fastest; itself where something else uses it too.
+
+    Left as it is, a weight of bfloat16 is brought into that order at every product, which costs as much as
+    the product itself at small batches. What comes out is the same to the last bit.
+    """
+    ready = weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and weight.dim() == 2
+    if not ready or not _supported() or not _only_multiplied(program, name):
+        return weight
+    ordered: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
+    return ordered
+
+
+@cache
+def _supported() -> bool:
+    """Whether torch's own products of bfloat16 use these kernels here."""
+    there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return bool(there and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _only_multiplied(program: Program, name: Name) -> bool:
+    uses = [
+        instruction.op is _aten.linear.default
+        and instruction.args[1] == name
+        and [*instruction.uses()].count(name) == 1
+        for piece in program.pieces
+        for instruction in piece.instructions
+        if name in instruction.uses()
+    ]
+    return bool(uses) and all(uses) and not any(name in piece.gives for piece in program.pieces)

@@ -187,22 +187,6 @@ class Arena:
         """V of a layer by physical slot: [slots, kv_heads, head_dim], a view."""
         return self.storage[layer, :, 1]
 
-    def allocate(self, request: int, n: int) -> NDArray[np.int32]:
-        """Append n tokens to a request, which begins to exist if it is new; its n new slots."""
-        return self.slab.allocate(request, n)
-
-    def extend(self, requests: NDArray[np.int64]) -> None:
-        """Append one token to every request of a batch, none of them twice."""
-        self.slab.extend(requests)
-
-    def fork(self, parent: int, child: int, n: int | None = None) -> None:
-        """Begin `child` with the first n (default: all) tokens of `parent`; nothing is copied but indices."""
-        self.slab.fork(parent, child, n)
-
-    def release(self, requests: NDArray[np.int64]) -> None:
-        """Forget requests; slots that no other request shares become free."""
-        self.slab.release(requests)
-
     def write(self, layer: int, slots: NDArray[np.int32], keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store K and V of many tokens of a layer, [tokens, kv_heads, head_dim], in their slots."""
         rows = torch.from_numpy(self.physical(slots)).to(self.storage.device, torch.int64)

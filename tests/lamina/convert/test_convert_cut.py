@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from tiny_models import converted, tiny
 from torch import fx
 
-from lamina.convert.cut import Network
 from lamina.convert.fused import split_fused
 from lamina.convert.normalise import ATTENTION, normalise
-from lamina.convert.partition import partition
+from lamina.convert.partition import Network, partition
 from lamina.convert.source import build_on_meta, open_source
 from lamina.convert.spec import spec_of
 from lamina.convert.trace import trace

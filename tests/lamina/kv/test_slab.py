@@ -40,18 +40,6 @@ def test_full_slab_says_what_was_asked_and_what_is_left_and_changes_nothing() ->
     assert slab.free == 0
 
 
-@pytest.mark.parametrize("wrong", [ids(1, 9, 2), ids(2, 1, 2)], ids=["unknown", "repeated"])
-def test_a_wrong_batch_changes_nothing(wrong: NDArray[np.int64]) -> None:
-    slab = Slab(10)
-    slab.allocate(1, 2)
-    slab.allocate(2, 2)
-    for call in (slab.extend, slab.release):
-        with pytest.raises((KeyError, ValueError)):
-            call(wrong)
-    assert (slab.length(1), slab.length(2), slab.free) == (2, 2, 6)
-    slab.check_integrity()
-
-
 def test_a_wrong_batch_is_reported_before_a_full_slab() -> None:
     slab = Slab(1)
     slab.allocate(1, 1)
@@ -90,17 +78,6 @@ def test_views_outlive_growth_release_reuse_and_the_slab_itself() -> None:
     gc.collect()
     assert before.tolist() == list(range(10))
     assert grown.tolist() == list(range(1011))
-
-
-def test_empty_requests_batches_and_forks_are_no_special_case() -> None:
-    slab = Slab(4)
-    assert slab.allocate(1, 0).tolist() == slab.indices(1).tolist() == []
-    assert slab.extend(ids()).tolist() == slab.extend(ids(1), 0).tolist() == []
-    slab.fork(1, 2)
-    slab.release(ids())
-    slab.release(ids(1, 2))
-    assert len(slab) == 0
-    assert slab.free == 4
 
 
 def test_unknown_requests_are_key_errors() -> None:

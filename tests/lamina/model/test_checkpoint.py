@@ -36,6 +36,11 @@ def load(folder: Path, dtype: torch.dtype = torch.float32) -> transformers.PreTr
     return load_original(transformers.AutoConfig.from_pretrained(folder), folder, dtype, "safetensors")
 
 
+def refused(folder: Path, code: str) -> None:
+    with pytest.raises(CheckpointError, match=f"(?s){code}"):
+        require_sound(folder)
+
+
 def test_one_file_and_many_load(folder: Path, sharded: Path) -> None:
     for place in (folder, sharded):
         loaded = load(place)
@@ -70,11 +75,9 @@ def test_a_cut_off_file_is_told_by_its_length(folder: Path) -> None:
     whole = shard.read_bytes()
     for size in (0, 7, 100, len(whole) - 1):
         shard.write_bytes(whole[:size])
-        with pytest.raises(CheckpointError, match="checkpoint-cut-off"):
-            require_sound(folder)
+        refused(folder, "checkpoint-cut-off")
     shard.write_bytes(whole + b"!")
-    with pytest.raises(CheckpointError, match="checkpoint-cut-off"):
-        require_sound(folder)
+    refused(folder, "checkpoint-cut-off")
 
 
 def edit_index(folder: Path, **places: str) -> None:
@@ -120,8 +123,7 @@ def test_what_cannot_be_loaded_is_told(
 ) -> None:
     place = request.getfixturevalue(kind)
     damage(place)
-    with pytest.raises(CheckpointError, match=f"(?s){code}"):
-        require_sound(place)
+    refused(place, code)
 
 
 def test_weights_that_are_not_there_are_not_made_up(folder: Path) -> None:
@@ -147,8 +149,7 @@ def test_another_models_weights_are_refused(folder: Path) -> None:
 def test_the_single_file_is_checked_because_it_is_the_one_loaded(sharded: Path, folder: Path) -> None:
     single = sharded / "model.safetensors"
     single.write_bytes((folder / "model.safetensors").read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match="checkpoint-cut-off"):
-        require_sound(sharded)
+    refused(sharded, "checkpoint-cut-off")
     # A folder of that name is nobody's weights.
     single.unlink()
     single.mkdir()
@@ -183,8 +184,7 @@ def test_links_to_shards_are_legal(sharded: Path, tmp_path: Path) -> None:
 )
 def test_an_index_cannot_lead_out_of_its_folder(sharded: Path, place: str) -> None:
     edit_index(sharded, **{"lm_head.weight": place})
-    with pytest.raises(CheckpointError, match="checkpoint-index-damaged"):
-        require_sound(sharded)
+    refused(sharded, "checkpoint-index-damaged")
 
 
 # What damage can look like.
@@ -200,26 +200,22 @@ def test_an_index_cannot_lead_out_of_its_folder(sharded: Path, place: str) -> No
 )
 def test_a_damaged_index_is_told(sharded: Path, text: str) -> None:
     (sharded / "model.safetensors.index.json").write_text(text)
-    with pytest.raises(CheckpointError, match="checkpoint-index-damaged"):
-        require_sound(sharded)
+    refused(sharded, "checkpoint-index-damaged")
 
 
 def test_an_index_that_is_a_folder_or_too_long_is_told(sharded: Path) -> None:
     index = sharded / "model.safetensors.index.json"
     os.truncate(index, MOST_HEADER_BYTES + 1)
-    with pytest.raises(CheckpointError, match="checkpoint-index-damaged"):
-        require_sound(sharded)
+    refused(sharded, "checkpoint-index-damaged")
     index.unlink()
     index.mkdir()
-    with pytest.raises(CheckpointError, match="checkpoint-index-damaged"):
-        require_sound(sharded)
+    refused(sharded, "checkpoint-index-damaged")
 
 
 def test_a_file_that_cannot_be_read_is_told(sharded: Path) -> None:
     index = sharded / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "a" * 300 + ".safetensors"}}))
-    with pytest.raises(CheckpointError, match="checkpoint-unreadable"):
-        require_sound(sharded)
+    refused(sharded, "checkpoint-unreadable")
 
 
 def write(folder: Path, header: str | dict[str, Any], data: int) -> None:
@@ -271,8 +267,7 @@ DAMAGED = {
 @pytest.mark.parametrize("header", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_header_is_told_in_one_sentence(tmp_path: Path, header: str | dict[str, Any]) -> None:
     write(tmp_path, header, 8)
-    with pytest.raises(CheckpointError, match="checkpoint-damaged"):
-        require_sound(tmp_path)
+    refused(tmp_path, "checkpoint-damaged")
 
 
 def test_a_header_longer_than_safetensors_reads_is_not_read(tmp_path: Path) -> None:
@@ -283,6 +278,5 @@ def test_a_header_longer_than_safetensors_reads_is_not_read(tmp_path: Path) -> N
             os.truncate(path, size)
         except OSError:  # not every file system has files of terabytes, be they empty
             continue
-        with pytest.raises(CheckpointError, match="checkpoint-damaged"):
-            require_sound(tmp_path)
+        refused(tmp_path, "checkpoint-damaged")
     path.unlink()
