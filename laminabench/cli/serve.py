@@ -136,11 +136,12 @@ def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
     from laminabench.catalog.deployment import parse_deployment
     from laminabench.catalog.find_model import model
     from laminabench.catalog.hardware import load_devices
+    from laminabench.systems.live import local
     from laminabench.systems.live.lamina import served
     from laminabench.systems.live.lamina import setup as live
 
-    source = flags["model_name"] or live.MODEL
-    shape = live.in_dtype(model(source), flags["dtype"])
+    source = flags["model_name"] or local.MODEL
+    shape = local.in_dtype(model(source), flags["dtype"])
     same = {
         name: flags[name] for name in ("batches", "admission", "kv_tokens", "oversubscribe", "prefill", "ray")
     }
@@ -153,7 +154,7 @@ def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
             source=source,
             deployment=parse_deployment(flags["deployment"] or live.DEPLOYMENT, load_devices()),
             network=flags["network"],
-            max_sequences=flags["max_num_seqs"] or live.MAX_SEQUENCES,
+            max_sequences=flags["max_num_seqs"] or local.MAX_SEQUENCES,
             **same,
         ),
         name=name,

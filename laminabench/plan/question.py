@@ -18,8 +18,6 @@ from laminabench.traces.table import Trace
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a deployment may take at most."""
-
     usd_per_hour: float = float("inf")
     power_w: float = float("inf")  # rated
     devices: int | None = None
