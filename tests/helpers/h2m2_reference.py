@@ -12,11 +12,22 @@ from typing import Any
 
 import numpy as np
 
+from laminabench.catalog.boards import board
+
 Board = dict[str, Any]
 Side = dict[str, Any]
 Shape = dict[str, int]
 Moment = tuple[int, int, int]
 Mapping = tuple[int, int, int]  # qkv heads, attention groups, fc heads on the HBM side
+
+
+def few_pages(hbm_pages: float, lpddr_pages: float, page_bytes: int) -> Board:
+    """The paper's board with other memories."""
+    native = board("h2m2").native()
+    native["page_bytes"] = float(page_bytes)
+    native["hbm"]["capacity_bytes"] = hbm_pages * page_bytes
+    native["lpddr"]["capacity_bytes"] = lpddr_pages * page_bytes
+    return native
 
 
 def bandwidth(board: Board, side: Side) -> float:

@@ -1,16 +1,10 @@
-"""The reference models, and what the tests of the simulator share."""
+"""Calls of the simulator, and its tables in ticks."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pytest
 
 TABLES = (
     *("first_slice", "mid_slice", "last_slice", "q_lead", "q_transfer", "kv_transfer", "out_transfer"),
@@ -18,29 +12,7 @@ TABLES = (
 )
 
 
-def load(file: str) -> ModuleType:
-    """A file beside this one, which pytest's importlib mode leaves out of sys.path."""
-    path = Path(__file__).with_name(file)
-    spec = importlib.util.spec_from_file_location(f"sim_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
-def reference() -> ModuleType:
-    return load("reference.py")
-
-
-@pytest.fixture(scope="session")
-def h2m2_reference() -> ModuleType:
-    return load("h2m2_reference.py")
-
-
-def ticks_of(result: dict[str, Any]) -> dict[str, Any]:
+def in_ticks(result: dict[str, Any]) -> dict[str, Any]:
     """A result with seconds as whole ticks (-1 for NaN) and columns as lists; the reference's as it is."""
 
     def plain(name: str, value: Any) -> Any:
@@ -59,11 +31,6 @@ def ticks_of(result: dict[str, Any]) -> dict[str, Any]:
         zip(ticks["stints"], ([row[i] for row in rows] for i in range(len(ticks["stints"]))), strict=True)
     )
     return ticks
-
-
-@pytest.fixture(scope="session")
-def in_ticks() -> Callable[[dict[str, Any]], dict[str, Any]]:
-    return ticks_of
 
 
 def flat_costs(most: int, **given: Any) -> dict[str, Any]:
@@ -91,10 +58,10 @@ def flat_costs(most: int, **given: Any) -> dict[str, Any]:
     return costs
 
 
-def call(**given: Any) -> dict[str, Any]:
+def arguments(**given: Any) -> dict[str, Any]:
     """Arguments of `_sim.run`: the given ones, and for the others what changes nothing."""
     rows = len(given["prompt"])
-    arguments: dict[str, Any] = {
+    whole: dict[str, Any] = {
         "arrival": np.zeros(rows, np.int64),
         "prefix_offsets": np.zeros(0, np.int64),
         "prefix_ids": np.zeros(0, np.int64),
@@ -116,19 +83,14 @@ def call(**given: Any) -> dict[str, Any]:
         "check": False,
         **given,
     }
-    arguments["arrival"] = np.asarray(arguments["arrival"], np.int64)
-    arguments["prompt"] = np.asarray(arguments["prompt"], np.int32)
-    arguments["output"] = np.asarray(arguments["output"], np.int32)
-    arguments["costs"] = flat_costs(arguments["max_requests"], **arguments.get("costs", {}))
-    return arguments
+    whole["arrival"] = np.asarray(whole["arrival"], np.int64)
+    whole["prompt"] = np.asarray(whole["prompt"], np.int32)
+    whole["output"] = np.asarray(whole["output"], np.int32)
+    whole["costs"] = flat_costs(whole["max_requests"], **whole.get("costs", {}))
+    return whole
 
 
-@pytest.fixture(scope="session")
-def arguments() -> Callable[..., dict[str, Any]]:
-    return call
-
-
-def random_case(seed: int, **fixed: Any) -> dict[str, Any]:
+def random_arguments(seed: int, **fixed: Any) -> dict[str, Any]:
     """A deployment and a workload of some hundred requests, in memory tight enough to make them wait."""
     rng = np.random.default_rng(seed)
     rows = int(rng.integers(100, 400))
@@ -164,9 +126,4 @@ def random_case(seed: int, **fixed: Any) -> dict[str, Any]:
         "costs": costs,
         "check": True,
     }
-    return call(**(given | fixed))
-
-
-@pytest.fixture(scope="session")
-def random_arguments() -> Callable[..., dict[str, Any]]:
-    return random_case
+    return arguments(**(given | fixed))
