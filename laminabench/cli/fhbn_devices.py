@@ -11,9 +11,10 @@ from laminabench.present.terminal import literal
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
-    from lamina.fhbn.nic import Diagnosis
     from lamina.fhbn.nic.devices import Device, Port
+    from lamina.fhbn.nic.diagnosis import Diagnosis
 
 
 @click.command()
@@ -28,7 +29,7 @@ def devices(out: Output) -> None:
     from laminabench.extras import needed
 
     with needed():
-        from lamina.fhbn.nic import diagnosed
+        from lamina.fhbn.nic.diagnosis import diagnosed
         from laminabench.bench.fhbn import options  # noqa: F401 - adds NCCL to the engines
     found = diagnosed()
     out.result(found.described(), lambda console: _render(console, found, every_gid=out.verbose))
@@ -53,18 +54,19 @@ def _render(console: Console, found: Diagnosis, *, every_gid: bool) -> None:
     _render_engines(console, found)
 
 
-def _render_devices(console: Console, devices: tuple[Device, ...]) -> None:
+def _table(titles: str, numbers: str = "") -> Table:
+    """With these columns, of which some are numbers."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for title in ("device", "provider", "firmware"):
-        table.add_column(title)
-    table.add_column("port", justify="right")
-    for title in ("link layer", "state", "speed"):
-        table.add_column(title)
-    for title in ("MTU", "LID", "GIDs"):
-        table.add_column(title, justify="right")
-    table.add_column("interface")
+    for title in titles.split("|"):
+        table.add_column(title, justify="right" if title in numbers.split("|") else "left")
+    return table
+
+
+def _render_devices(console: Console, devices: tuple[Device, ...]) -> None:
+    titles = "device|provider|firmware|port|link layer|state|speed|MTU|LID|GIDs|interface"
+    table = _table(titles, numbers="port|MTU|LID|GIDs")
     for device in devices:
         for port in device.ports:
             table.add_row(
@@ -84,11 +86,7 @@ def _interfaces(port: Port) -> str:
 
 
 def _render_gids(console: Console, device: Device) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for title in ("GIDs of", "index", "address", "kind", "interface"):
-        table.add_column(title)
+    table = _table("GIDs of|index|address|kind|interface")
     for port in device.ports:
         for gid in port.gids:
             name = literal(f"{device.name}:{port.number}")
@@ -98,11 +96,7 @@ def _render_gids(console: Console, device: Device) -> None:
 
 
 def _render_engines(console: Console, found: Diagnosis) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for title in ("engine", "here", "verified", "needs"):
-        table.add_column(title)
+    table = _table("engine|here|verified|needs")
     for ready in found.engines:
         here = "[green]yes[/green]" if ready.usable else "[red]no[/red]"
         table.add_row(ready.engine, here, ready.verified, ready.needs)

@@ -13,9 +13,8 @@ from rich.console import Console
 
 pytest.importorskip("msgpack")
 
-from lamina.fhbn.nic import diagnosed
 from lamina.fhbn.nic.devices import Device, Gid, Listed, Port
-from lamina.fhbn.nic.diagnosis import conclusion
+from lamina.fhbn.nic.diagnosis import conclusion, diagnosed
 from lamina.fhbn.nic.machine import system_below
 from laminabench.cli.fhbn_devices import _render
 from laminabench.cli.main import run
