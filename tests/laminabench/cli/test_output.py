@@ -1,12 +1,31 @@
-"""Progress with a rate: seen by a person at a terminal, and by nobody else."""
+"""Text for pipes is what rich would print; progress is seen by a person at a terminal, and by nobody else."""
 
 from __future__ import annotations
 
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.markup import escape, render
 
 from laminabench.cli.output import Output
+from laminabench.present.terminal import literal, without_markup
+
+
+@given(st.text("ab[]/\\=# @", max_size=30))
+def test_text_that_is_not_ours_is_escaped_as_rich_does(text: str) -> None:
+    assert literal(text) == escape(text)
+    # rich also drops a backslash before a bracket that begins no tag.
+    if "\\[" not in text:
+        assert without_markup(literal(text)) == render(escape(text)).plain
+
+
+@pytest.mark.parametrize(
+    "text", ["[bold]a[/bold] [1]", "[dim]b\\[c][/dim]", "no [bold red]tags[/] here", "[a"]
+)
+def test_markup_is_left_out(text: str) -> None:
+    assert without_markup(text) == render(text).plain
 
 
 @pytest.mark.parametrize("watched", [True, False])

@@ -1,19 +1,23 @@
-"""What moved, which way, and what it is put down to; and how that is written."""
+"""Goldens: what a case file asks for, what moved since and why, and how that is written."""
 
 from __future__ import annotations
 
 import copy
+import itertools
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
 
+import numpy as np
 import pytest
 
+from laminabench.analysis.metrics_table import IN_GOLDENS
 from laminabench.errors import UserError
 from laminabench.present.check import lines, write_junit, write_markdown
-from laminabench.regress.case_file import Case
+from laminabench.regress.case_file import MEASURED_TOLERANCE, Case, CaseFile, read_cases
 from laminabench.regress.causes import causes
 from laminabench.regress.golden import Obtained, Value, goldens_in, read_golden, write_golden
+from laminabench.regress.interval import LEAST_ROUNDS, change_interval
 from laminabench.regress.verdict import Verdict, direction, judge, stale
 
 FACTS: dict[str, Any] = {
@@ -211,3 +215,157 @@ def test_markdown_lets_no_name_break_out(tmp_path: Path) -> None:
     assert "| one | mean_batch | 10 | 9 | -10.00 % | worse |" in text.splitlines()
     assert r"&lt;b>\|'x'" in text
     assert "- `gone`: the golden has no case any more" in text.splitlines()
+
+
+SEEDS = range(200)
+NOISE, TOLERANCE, ROUNDS = 0.01, 0.01, 10
+
+
+def measured_rounds(rng: np.random.Generator, middle: float) -> list[float]:
+    return list(middle * np.exp(rng.normal(0, NOISE, ROUNDS)))
+
+
+def found_to_move(seed: int, change: float) -> bool:
+    rng = np.random.default_rng(seed)
+    found = change_interval(measured_rounds(rng, 100), measured_rounds(rng, 100 * (1 + change)))
+    return found.low > TOLERANCE or found.high < -TOLERANCE
+
+
+@pytest.mark.parametrize("change", [-0.03, 0.03])
+def test_a_change_of_three_per_cent_is_found_in_one_per_cent_of_noise(change: float) -> None:
+    assert sum(found_to_move(seed, change) for seed in SEEDS) >= 0.95 * len(SEEDS)
+
+
+def test_noise_alone_is_no_change() -> None:
+    assert sum(found_to_move(seed, 0) for seed in SEEDS) <= 0.05 * len(SEEDS)
+
+
+@pytest.mark.parametrize("noise", ["normal", "heavy"])
+def test_the_interval_covers_the_truth_as_often_as_it_says(noise: str) -> None:
+    covered = 0
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        draw = rng.standard_cauchy if noise == "heavy" else rng.standard_normal
+        before, after = (list(middle * np.exp(0.01 * draw(6))) for middle in (1.0, 1.1))
+        found = change_interval(before, after)
+        covered += found.low <= 0.1 <= found.high
+    assert 0.92 <= covered / len(SEEDS) < 1
+
+
+def test_one_disturbed_round_moves_little() -> None:
+    before = [99.0, 99.5, 100.0, 100.5, 101.0, 101.5]
+    found = change_interval(before, [*before[:-1], 1.0])
+    assert abs(found.estimate) < 0.01
+    assert found.low < 0 < found.high
+
+
+def test_its_ends_are_those_of_every_order_counted() -> None:
+    """Of 5 and 5 measurements: cut off as many ratios as U can be small, counted out one by one."""
+    first, second = [1.0, 1.13, 1.31, 1.52, 1.71], [2.0, 2.2, 2.44, 2.69, 2.93]
+    below: dict[int, int] = {}
+    for chosen in itertools.combinations(range(10), 5):
+        u = sum(place - rank for rank, place in enumerate(chosen))
+        below[u] = below.get(u, 0) + 1
+    cut = max(u for u in below if 2 * sum(below[each] for each in range(u + 1)) <= 0.05 * 252)
+    ratios = sorted(new / old for new in second for old in first)
+    found = change_interval(first, second)
+    assert (found.low, found.high) == (ratios[cut] - 1, ratios[-1 - cut] - 1)
+    assert found.low <= found.estimate <= found.high
+
+
+def test_the_least_rounds_can_tell_a_change() -> None:
+    before = [1.0, 1.01, 1.02, 1.03]
+    assert len(before) == LEAST_ROUNDS
+    # All orders at the end of the distribution are few enough only from here on.
+    assert change_interval(before, [2 * each for each in before]).low > 0.9
+
+
+def read(tmp_path: Path, text: str) -> CaseFile:
+    path = tmp_path / "cases.toml"
+    path.write_text(text)
+    return read_cases(path)
+
+
+def only_case(tmp_path: Path, text: str) -> Case:
+    (case,) = read(tmp_path, f'[case.one]\ntrace = "t"\n{text}').cases
+    return case
+
+
+def test_what_a_case_leaves_out(tmp_path: Path) -> None:
+    file = read(tmp_path, '[case.one]\ntrace = "t"')
+    (case,) = file.cases
+    assert file.goldens == tmp_path / "golden"
+    assert (case.metrics, case.measured, case.replays) == (IN_GOLDENS, False, 1)
+    assert set(case.tolerance.values()) == {0.0}
+
+
+def test_defaults_are_every_cases(tmp_path: Path) -> None:
+    file = read(
+        tmp_path,
+        'goldens = "kept"\n[defaults]\ntrace = "t"\nbatches = 2\n[case.a]\n[case.b]\nbatches = 3',
+    )
+    assert file.goldens == tmp_path / "kept"
+    assert [case.flags for case in file.cases] == [{"trace": "t", "batches": 2}, {"trace": "t", "batches": 3}]
+    assert [case.name for case in file.only(["b"])] == ["b"]
+    with pytest.raises(UserError, match="case-unknown"):
+        file.only(["bb"])
+
+
+def test_tolerances_of_all_and_of_some(tmp_path: Path) -> None:
+    assert set(only_case(tmp_path, "tolerance = 0.02").tolerance.values()) == {0.02}
+    some = only_case(tmp_path, '[case.one.tolerance]\n"tbt_ms.p99" = 0.05').tolerance
+    assert (some["tbt_ms.p99"], some["mean_batch"]) == (0.05, 0.0)
+
+
+def test_what_is_measured_has_rounds_and_perhaps_another_side(tmp_path: Path) -> None:
+    text = 'backend = "live"\nbatches = 2\nrounds = 6\n[case.one.against]\nbatches = 1'
+    case = only_case(tmp_path, text)
+    assert (case.measured, case.rounds, case.replays) == (True, 6, 12)
+    assert case.against == {"trace": "t", "backend": "live", "batches": 1}
+    assert set(case.tolerance.values()) == {MEASURED_TOLERANCE}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sytem = 'vllm'",
+        "tolerence = 1",
+        "batches = {a = 1}",
+        "rounds = 5",
+        "[case.one.against]\nbatches = 1",
+        "backend = 'live'\nrounds = 3",
+        "backend = 'live'\nagainst = 3",
+        "backend = 'live'\n[case.one.against]\nbackend = 'modelled'",
+        "metrics = 'tbt_ms.p99'",
+        "metrics = []",
+        "tolerance = 3",
+        "tolerance = true",
+        "[case.one.tolerance]\n'tbt_ms.p90' = 0.1",
+    ],
+)
+def test_what_is_wrong_in_a_case(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UserError, match="case-invalid") as error:
+        only_case(tmp_path, text)
+    assert str(error.value).startswith(f"{tmp_path / 'cases.toml'}: case 'one' ")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", "case-file-invalid"),
+        ("[cases.one]", "case-file-invalid"),
+        ("goldens = 3", "case-file-invalid"),
+        ("case = 3", "case-file-invalid"),
+        ("[case]\none = 3", "case-file-invalid"),
+        ("[case.'../one']\ntrace = 't'", "case-file-invalid"),
+        ("[case.one]\nsystem = 'vllm'", "case-invalid"),
+        ("[case.one]\ntrace = 't'\nout = 'x'", "case-invalid"),
+        ("[case.one]\ntrace = 't'\nhost-async = 1", "replay-value"),
+        ("[case.one]\ntrace = 't'\nbatches = [3, 4]", "replay-value"),
+        ("[case.one]\ntrace = 't'\nburstiness = 2", "trace-burstiness"),
+        ("[case", "not valid TOML"),
+    ],
+)
+def test_what_is_wrong_in_the_file(tmp_path: Path, text: str, code: str) -> None:
+    with pytest.raises(UserError, match=code):
+        read(tmp_path, text)
