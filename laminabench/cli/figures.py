@@ -56,13 +56,13 @@ def figures(
     laminabench figures all --out figures
     """
     from laminabench.figures.ground import Ground, kept_results
-    from laminabench.figures.paper import figure, find, write
+    from laminabench.figures.paper import TITLES, find, write
     from laminabench.figures.paper_page import write_page
     from laminabench.spread import spread
 
     chosen = find(names)
     if listing:
-        titles = {name: figure(name).TITLE for name in chosen}
+        titles = {name: TITLES[name] for name in chosen}
         out.result({"figures": titles}, lambda console: _list(console, titles))
         return
     ground = Ground(results or kept_results(), num_requests, offline)
