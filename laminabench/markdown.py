@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 
 def row(cells: Iterable[str]) -> str:
-    """One row of a table."""
     return f"| {' | '.join(map(plain, cells))} |"
 
 

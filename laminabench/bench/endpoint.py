@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import IO, cast
 
 import numpy as np
 
@@ -60,7 +61,6 @@ TITLES = (
 
 
 def run(loads: Sequence[Load], workers: int, watcher: Watcher = QUIET) -> Report:
-    """One load after the other."""
     rows = []
     for number, load in enumerate(loads):
         watcher.progress(number, len(loads))
@@ -92,7 +92,7 @@ def _measured(load: Load, workers: int) -> Row:
         prompts = TokenPrompts(Draws(trace, 0, VOCAB))
         part = Part(setup, Accepted(), prompts, trace, np.arange(len(trace)), "open", 0)
         parts, before_s = shards(part, workers), sum(os.times()[:4])
-        did = [here(parts[0], _nothing)] if workers == 1 else elsewhere(parts, _nothing)
+        did = [here(parts[0], QUIET.progress)] if workers == 1 else elsewhere(parts, QUIET.progress)
         client_s, server_s = sum(os.times()[:4]) - before_s, busy_s()
     return _row(load, trace, did, client_s, server_s)
 
@@ -147,35 +147,25 @@ def _row(load: Load, trace: Trace, did: list[Did], client_s: float, server_s: fl
     return Row(facts, cells, met)
 
 
-def _nothing(ended: int, made: int) -> None:
-    """No progress is shown."""
-
-
 @contextlib.contextmanager
 def mock_server(load: Load) -> Iterator[tuple[str, Callable[[], float]]]:
     """A server of that pace in a process of its own: its URL, and how long it has been busy."""
     pace = [str(load.chunks), str(load.tokens_a_chunk), str(load.gap_s)]
     command = [sys.executable, "-m", "laminabench.bench.endpoint_server", *pace]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    # It ends when its stdin does, whatever becomes of this process.
-    killer = threading.Timer(60, process.kill)
-    killer.start()
-    try:
-        port = process.stdout.readline().strip()
-        killer.cancel()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        # It ends when its stdin does, whatever becomes of this process.
+        killer = threading.Timer(60, process.kill)
+        killer.start()
+        try:
+            port = cast(IO[str], process.stdout).readline().strip()
+        finally:
+            killer.cancel()
         if not port:
             raise UserError(
                 "bench-server-failed",
                 "the mock server did not start; python -m laminabench.bench.endpoint_server says why",
             )
         yield f"http://127.0.0.1:{port}", lambda: _busy_s(process.pid)
-    finally:
-        killer.cancel()
-        process.stdin.close()
-        process.wait()
-        process.stdout.close()
 
 
 def _busy_s(number: int) -> float:

@@ -42,8 +42,6 @@ class Offer:
 
 @dataclass
 class Phase:
-    """A while of decoding."""
-
     tbt_s: list[float]
     alone_s: list[float]  # of iterations in which no new request decoded too and made the batch larger
     seconds: float

@@ -216,9 +216,8 @@ def engine(
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     if compare:
         from laminabench.bench import engine_compare
-        from laminabench.bench.engine_contenders import Load
 
-        load = Load(batch, context, output_tokens)
+        load = engine_compare.Load(batch, context, output_tokens)
         return engine_compare.run(compare, load, rounds=rounds, vllm_python=vllm_python, watcher=watcher)
     from laminabench.bench.engine import Options, run
 
@@ -309,9 +308,9 @@ def fhbn(
 @option("--repeats", COUNT, 5)
 def h2m2(watcher: Watcher, repeats: int) -> Report:  # noqa: ARG001 - it takes seconds
     """Decisions and replays a second of boards with two memories."""
-    from laminabench.bench.h2m2 import run
+    from laminabench.bench.sim import run_boards
 
-    return run(repeats=repeats)
+    return run_boards(repeats=repeats)
 
 
 @measuring("searches", "plan")

@@ -79,6 +79,7 @@ def show(name: str, device_name: str, tp: int, dtype: str, out: Output) -> None:
 def fit(set_name: str, folder: Path | None, target: Path | None, out: Output) -> None:
     """Fit a cost set to published measurements and print its errors, held-out shapes included."""
     from laminabench.catalog.cost_file import write_costs
+    from laminabench.catalog.fit_costs import error_rows
     from laminabench.catalog.fit_costs import fit as fit_set
 
     named = folder or (
@@ -88,11 +89,12 @@ def fit(set_name: str, folder: Path | None, target: Path | None, out: Output) ->
         raise click.UsageError(
             "say --from FOLDER (or set LAMINABENCH_PROFILES): where the measurement files are"
         )
-    report = fit_set(named, set_name)
+    costs = fit_set(named, set_name)
+    rows = error_rows(costs)
     if target is not None:
-        write_costs(report.costs, target, f"Fitted by `laminabench costs fit --set {set_name}`; do not edit.")
+        write_costs(costs, target, f"Fitted by `laminabench costs fit --set {set_name}`; do not edit.")
         out.note(f"wrote {target}")
-    out.result({"set": set_name, "errors": report.rows}, lambda console: _render_errors(console, report.rows))
+    out.result({"set": set_name, "errors": rows}, lambda console: _render_errors(console, rows))
 
 
 def _render_errors(console: Console, rows: list[dict[str, Any]]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, cast
 
 import msgspec
 
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.deployment import Deployment, parse_deployment
+from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, parse_network
 from laminabench.errors import UserError
@@ -68,6 +69,25 @@ def system(name: str) -> System:
     """The modelled system of that name."""
     found: System = importlib.import_module(MODULES[name]).SYSTEM
     return found
+
+
+def deployments(
+    system_name: str,
+    model: ModelShape,
+    devices: Sequence[Device],
+    *,
+    usd_per_hour: tuple[float, float] = (0.0, float("inf")),
+    most_attention: int = 32,
+    replicas: int = 1,
+) -> Iterator[Deployment]:
+    """Those of the system whose price is within these, both ends included; memory may not suffice."""
+    low, high = usd_per_hour
+    found = system(system_name).deployments(model, devices, most_attention=most_attention, replicas=replicas)
+    for each in found:
+        price = each.usd_per_hour
+        # A device without a price cannot be compared by cost.
+        if price is not None and low <= price <= high:
+            yield each
 
 
 def live_system(name: str) -> Live:

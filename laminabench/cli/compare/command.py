@@ -51,7 +51,7 @@ class _Call:
 
     def run(self) -> None:
         """Compare, print, write, judge."""
-        from laminabench.compare.gates import failures, parse_gate
+        from laminabench.compare.sides import failures, parse_gate
         from laminabench.figures.drawn import check_target
         from laminabench.present.sheets import print_sheets, write_markdown
         from laminabench.runs.replace import require_writable

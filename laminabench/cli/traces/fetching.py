@@ -12,7 +12,7 @@ from laminabench.cli.output import Output, reporting
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.present.terminal import literal
 from laminabench.traces import catalogue
-from laminabench.traces.checksum import sha256_of
+from laminabench.traces.catalogue import sha256_of
 from laminabench.traces.fetch import fetch
 
 if TYPE_CHECKING:

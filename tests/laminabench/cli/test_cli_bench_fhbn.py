@@ -14,8 +14,8 @@ import torch
 from rich.console import Console
 
 from laminabench.bench.fhbn import cuda
-from laminabench.bench.fhbn.results import Limits, Row, text
-from laminabench.bench.frame import Report, spread
+from laminabench.bench.fhbn.results import cells, text
+from laminabench.bench.frame import Report, Row, spread
 from laminabench.cli.bench import render
 from laminabench.cli.main import run
 from laminabench.errors import UserError
@@ -59,20 +59,19 @@ def test_a_picture_that_fails_does_not_take_the_result_away(
 
 
 def test_the_table_says_what_nobody_has_verified_and_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    def row(engine: str, size: int, **facts: Any) -> Row:
-        took = dict.fromkeys(("rtt_us_p10", "rtt_us_min", "one_way_us_p50"), 1.0)
-        took |= {"rtt_us_p50": 1e4, "rtt_us_p99": 1e5, "gb_per_s": 99.97, "read_gb_per_s": 12.3}
-        counts = {"verified": True, "share_of_memcpy_by_round": None, "round_trips": 1, "rounds": 1}
-        rest = {"caveat": None, "share_of_memcpy": 1.0, "share_of_limit": 0.001, "target": None, "met": None}
-        return Row(**(took | counts | rest | {"engine": engine, "bytes": size} | facts))
+    def row(engine: str, size: int, *, met: bool | None = None, **facts: Any) -> Row:
+        took = {"rtt_us_p50": 1e4, "rtt_us_p99": 1e5, "gb_per_s": 99.97, "read_gb_per_s": 12.3}
+        shares = {"share_of_memcpy": 1.0, "share_of_limit": 0.001, "target": None}
+        every = took | shares | {"engine": engine, "bytes": size} | facts
+        return Row(every, cells(every), met)
 
-    unverified = {"caveat": "not verified on hardware", "share_of_memcpy": None, "share_of_limit": None}
     rows = [
         row("shm", 16 << 20, target={"share_of_memcpy": 0.9}, met=False),
         row("gloo", 4096),
-        row("nccl", 16 << 20, **unverified),
+        row("nccl", 16 << 20, share_of_memcpy=None, share_of_limit=None),
     ]
-    limits = Limits({str(16 << 20): 0.0123}, {str(16 << 20): 123.4}, None)
+    copied = {"memcpy_gb_per_s": {str(16 << 20): 0.0123}, "channel_copy_gb_per_s": {str(16 << 20): 123.4}}
+    limits = copied | {"cache_line_round_trip_us": None}
     render(Console(width=100), text(rows, {}, limits))
     shm, gloo, nccl, note, copy = capsys.readouterr().out.splitlines()[2:]
     assert shm.endswith("  100%          < 1%  90% of memcpy  missed")
@@ -157,7 +156,7 @@ def test_a_gpu_that_is_not_there_is_told(shell: Shell) -> None:
 def test_what_a_gpu_has_measured_is_a_table(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table only: what fills it here needs no GPU."""
     took = spread([7e-6, 8e-6, 0.01])
-    row = cuda.Row("softnic", 4096, "a test bench", {"channel": took}, {"graph_ahead": took})
+    row = cuda.row("softnic", 4096, {"channel": took}, {"graph_ahead": took})
     asked = []
 
     def run(engines: str, **_: object) -> Report:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from laminabench.catalog.costs import CostSet
-from laminabench.compare.holding import without_longer
+from laminabench.compare.spec import without_longer
 from laminabench.figures.claims import Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made

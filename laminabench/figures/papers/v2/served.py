@@ -13,8 +13,8 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
-from laminabench.compare.cells import PAIR, cells
-from laminabench.compare.holding import longest_held, without_longer
+from laminabench.compare.cells import Grid, grid_cells
+from laminabench.compare.spec import ComparisonSpec, longest_held, without_longer
 from laminabench.figures.claims import Claim, Section
 from laminabench.figures.ground import TRACES, Ground
 from laminabench.figures.paper import Made
@@ -24,6 +24,7 @@ from laminabench.replay import Workload, replay
 from laminabench.systems.modelled.setup import Setup
 from laminabench.traces.table import Trace
 
+PAIR = ("vllm", "lamina")
 EQUAL_COST_MODELS = ("llama-33b", "llama-65b", "llama3-70b")
 # Section 6.1: lowest and highest, and an average.
 GAIN_PERCENT, BATCH_RATIO = (16.1, 90.1), 2.39
@@ -32,8 +33,11 @@ _METRICS = {"tokens_per_s": "tokens/s", "tbt_p50_ms": "TBT p50, ms", "mean_batch
 
 def fig10(ground: Ground) -> Made:
     """Both systems on every trace, with every cost set."""
-    models, traces = map(model, EQUAL_COST_MODELS), map(ground.trace, TRACES)
-    found = list(cells(list(models), list(traces), ground.costs(), parse_network("fhbn")))
+    spec = ComparisonSpec(PAIR, network=parse_network("fhbn"))
+    models, traces = [model(name) for name in EQUAL_COST_MODELS], [ground.trace(name) for name in TRACES]
+    found = grid_cells(Grid(spec, models, traces, ground.costs()), jobs=1)
+    gains = [100 * cell.gain_of("lamina", "vllm") for cell in found]
+    ratios = [cell.mean_batch["lamina"] / cell.mean_batch["vllm"] for cell in found]
     frame = pd.DataFrame(
         {
             "costs": cell.costs,
@@ -44,11 +48,11 @@ def fig10(ground: Ground) -> Made:
             "tbt_p50_ms": cell.tbt_ms[name],
             "mean_batch": cell.mean_batch[name],
             "usd_per_hour": cell.usd_per_hour[name],
-            "gain_percent": 100 * cell.gain,
-            "gain_per_dollar_percent": 100 * cell.gain_per_dollar,
+            "gain_percent": gain,
+            "gain_per_dollar_percent": 100 * cell.gain_per_dollar_of("lamina", "vllm"),
             "left_out": cell.dropped,
         }
-        for cell in found
+        for cell, gain in zip(found, gains, strict=True)
         for name in PAIR
     )
     obtained = f"{ground.sets}; {ground.source_of(*TRACES)}"
@@ -57,17 +61,13 @@ def fig10(ground: Ground) -> Made:
         says(
             "gain in throughput at similar cost, lowest and highest of 12 cells",
             GAIN_PERCENT,
-            [100 * cell.gain for cell in found],
+            gains,
             "%",
             remark="The band over both cost sets. The paper's upper end would need a vLLM that spends about "
             "9 ms a step on its host, which engines of 2024 may have done; here both spend 2 ms and 20 us a "
             "request.",
         ),
-        says(
-            "mean batch over vLLM's, average of the cells",
-            BATCH_RATIO,
-            sum(cell.batch_ratio for cell in found) / len(found),
-        ),
+        says("mean batch over vLLM's, average of the cells", BATCH_RATIO, sum(ratios) / len(ratios)),
     )
     words = f"Modelled: {obtained}; bars end at the two cost sets' mean, lines span them."
     return Made(frame, claims, words, _draw_fig10)
