@@ -50,10 +50,16 @@ def picture_of_points(
 
 
 def bars_of_lengths(
-    axes: Axes, frame: pd.DataFrame, *, inches: float, published: Mapping[str, float], **options: str
+    axes: Axes,
+    frame: pd.DataFrame,
+    *,
+    inches: float,
+    published: Mapping[str, float],
+    column: str = "speed_up",
 ) -> None:
     """Bars where the batch is always the same."""
-    bars(axes, frame, frame["length"].astype(str), inches=inches, published=published, **options)
+    names = frame["length"].astype(str)
+    bars(axes, frame, names, inches=inches, column=column, published=published)
     axes.set(xlabel="length of the requests, tokens", ylabel="speed-up over LPDDR-only")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -215,7 +215,8 @@ def _placed(
     most = shape.kv_heads if sublayer == "attention" else shape.heads
     best, best_s = mapping, float("inf")
     for count in range(most + 1):
-        tried = replace(mapping, **{sublayer: count})
+        heads: dict[str, Any] = {sublayer: count}
+        tried = replace(mapping, **heads)
         found = time_of(board, shape, tried, load)
         if sum(found.hbm_bytes.values()) > board.hbm.capacity_bytes:
             break
