@@ -15,12 +15,11 @@ import numpy as np
 
 from laminabench.bench.frame import QUIET, Report, Row, Watcher, all_met, judged
 from laminabench.errors import UserError
-from laminabench.systems.live.endpoint.address import parse_url
 from laminabench.systems.live.endpoint.client import Part
 from laminabench.systems.live.endpoint.processes import Did, elsewhere, here, shards
-from laminabench.systems.live.endpoint.prompts import Draws, TokenPrompts
+from laminabench.systems.live.endpoint.prompts import Prompts
 from laminabench.systems.live.endpoint.request import Accepted
-from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served
+from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served, parse_url
 from laminabench.traces.table import Trace, TraceMeta
 
 TARGET_REQUESTS_PER_S, TARGET_TOKENS_PER_S, TARGET_LATENESS_MS = 2000.0, 100_000.0, 5.0
@@ -89,8 +88,7 @@ def _measured(load: Load, workers: int) -> Row:
     trace = load.trace()
     with mock_server(load) as (url, busy_s):
         setup = EndpointSetup(Behind(parse_url(url)), Served("mock"), retries=0, workers=workers)
-        prompts = TokenPrompts(Draws(trace, 0, VOCAB))
-        part = Part(setup, Accepted(), prompts, trace, np.arange(len(trace)), "open", 0)
+        part = Part(setup, Accepted(), Prompts(trace, 0, VOCAB), trace, np.arange(len(trace)), "open", 0)
         parts, before_s = shards(part, workers), sum(os.times()[:4])
         did = [here(parts[0], QUIET.progress)] if workers == 1 else elsewhere(parts, QUIET.progress)
         client_s, server_s = sum(os.times()[:4]) - before_s, busy_s()
