@@ -2,84 +2,69 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import Device, device
 from laminabench.catalog.models import ModelShape
-from laminabench.figures.claims import Claim
+from laminabench.figures.claims import Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
-from laminabench.figures.papers.spans import band
-from laminabench.figures.style import CYCLE, PAGE, PUBLISHED, foot, no_legend, powers_of_two, sheet
+from laminabench.figures.papers.spans import band, ends, panels
+from laminabench.figures.style import CYCLE, PAGE, PUBLISHED, powers_of_two, sheet
 from laminabench.systems.modelled.system import NODE_DEVICES
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-TITLE = "Estimated throughput per cost over a homogeneous cluster's, best numbers of devices"
 MODELS = ("llama-7b", "llama-13b", "llama-33b", "llama-65b")
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096)
 # "We conservatively take the minimum" (section 4.1): memory devices are A100 at a 3.27th of the price.
 ALPHA = 3.27
 _AT, _PUBLISHED = 512, (2.1, 2.8)
-_IDEAL, _SHEET, _MEASURED = "roofline, alpha 3.27", "roofline, RTX 3090", "cost sets, RTX 3090"
+_IDEAL, _SHEET, _MEASURED = ESTIMATES = (
+    *("roofline, alpha 3.27", "roofline, RTX 3090", "cost sets, RTX 3090"),
+)
 
 
-def make(ground: Ground) -> Made:
+def fig1(ground: Ground) -> Made:
     """The paper's estimate, and the same with measured efficiencies and the RTX 3090's own data sheet."""
-    import pandas as pd
-
     card, consumer = device("a100-80g"), device("rtx-3090")
     # What is estimated, with which costs, memory device and price ratio.
     ideal, ratio = load_costs("roofline"), _price_ratio(card, consumer)
     settings = [(_IDEAL, ideal, card, ALPHA), (_SHEET, ideal, consumer, ratio)]
     settings += [(_MEASURED, costs, consumer, ratio) for costs in ground.costs()]
-    rows = [
-        (
-            estimate,
-            costs.name,
-            name,
-            context,
-            offloaded(costs, model(name), card, memory, ratio, context)
-            / homogeneous(costs, model(name), card, context),
-        )
-        for estimate, costs, memory, ratio in settings
-        for name in MODELS
-        for context in CONTEXTS
-    ]
+    rows = []
+    for estimate, costs, memory, price_ratio in settings:
+        for shape in map(model, MODELS):
+            for context in CONTEXTS:
+                ours = offloaded(costs, shape, card, memory, price_ratio, context)
+                relative = ours / homogeneous(costs, shape, card, context)
+                rows.append((estimate, costs.name, shape.name, context, relative))
     frame = pd.DataFrame(rows, columns=["estimate", "costs", "model", "context", "relative"])
-    ends = {estimate: _ends(frame, estimate, _AT) for estimate in (_IDEAL, _SHEET, _MEASURED)}
-    longest = _ends(frame, _IDEAL, CONTEXTS[-1])
-    how = (
+    relative = frame.set_index(["estimate", "context"])["relative"].sort_index()
+    words = {estimate: _span(relative[estimate, _AT]) for estimate in ESTIMATES}
+    says = Section(
+        "section 4.1",
         "computed: ideal roofline, memory devices with 3.27 times an A100's memory and bandwidth for "
-        "its price"
+        "its price",
     )
     claims = (
-        Claim(
+        says(
             "throughput per cost over the homogeneous cluster's, 4 models, context 512",
-            "section 4.1, figure 1",
             _PUBLISHED,
-            ends[_IDEAL],
-            how,
+            relative[_IDEAL, _AT],
             "times",
+            where="section 4.1, figure 1",
             remark="The paper does not say which models, batches or numbers of devices it went through. "
             "With the RTX 3090's own bandwidth, 5.29 times as much for the money, it would be "
-            f"{_text(ends[_SHEET])}; with the cost sets' efficiencies and that card "
-            f"{_text(ends[_MEASURED])}.",
+            f"{words[_SHEET]}; with the cost sets' efficiencies and that card {words[_MEASURED]}.",
         ),
-        Claim(
+        says(
             "the margin at longer contexts",
-            "section 4.1",
             "wider",
-            f"{_text(ends[_IDEAL])} at {_AT}, {_text(longest)} at {CONTEXTS[-1]}",
-            how,
+            f"{words[_IDEAL]} at {_AT}, {_span(relative[_IDEAL, CONTEXTS[-1]])} at {CONTEXTS[-1]}",
         ),
     )
     return Made(
@@ -87,6 +72,7 @@ def make(ground: Ground) -> Made:
         claims,
         "Computed from data sheets: ideal rooflines; modelled with "
         f"{ground.sets} (right; bands span the sets). A100 of 80 GB, v1's prices.",
+        _draw,
     )
 
 
@@ -96,45 +82,25 @@ def _price_ratio(card: Device, memory: Device) -> float:
     return card.purchase.usd / memory.purchase.usd
 
 
-def _ends(frame: pd.DataFrame, estimate: str, context: int) -> tuple[float, float]:
-    found = frame[(frame["estimate"] == estimate) & (frame["context"] == context)]["relative"]
-    return float(found.min()), float(found.max())
+def _span(values: pd.Series[float]) -> str:
+    low, high = ends(values)
+    return f"{low:.2f} to {high:.2f}"
 
 
-def _text(ends: tuple[float, float]) -> str:
-    return f"{ends[0]:.2f} to {ends[1]:.2f}"
-
-
-def draw(made: Made) -> Figure:
+def _draw(frame: pd.DataFrame) -> Figure:
     """The paper's ideal, the card's data sheet, measured efficiencies; a line for each model."""
     figure, axes = sheet(1, 3, width=PAGE, height=2.4, sharey=True)
-    for each, estimate in zip(axes, (_IDEAL, _SHEET, _MEASURED), strict=True):
-        _lines(each, made.frame[made.frame["estimate"] == estimate])
+    marks = {"dashes": False, "markers": ["o", "s", "^", "D"], "palette": list(CYCLE[: len(MODELS)])}
+    for each, (estimate,), mine in panels(axes, frame, estimate=ESTIMATES):
+        band(each, mine, "context", "relative", hue="model", style="model", **marks)
+        powers_of_two(each)
         each.vlines(_AT, *_PUBLISHED, color=PUBLISHED, lw=2, ls=":", label="published, 2.1 to 2.8")
         each.axhline(1, color=PUBLISHED, lw=0.6)
         each.set_title(estimate)
         each.set(xlabel="context, tokens", ylabel="throughput per cost, relative")
     axes[0].set_ylim(bottom=0)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper")
-    foot(figure, made.how)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper")
     return figure
-
-
-def _lines(axes: Axes, frame: pd.DataFrame) -> None:
-    band(
-        axes,
-        frame,
-        "context",
-        "relative",
-        hue="model",
-        style="model",
-        dashes=False,
-        markers=["o", "s", "^", "D"],
-        palette=list(CYCLE[: len(MODELS)]),
-    )
-    no_legend(axes)
-    powers_of_two(axes)
 
 
 # Memory devices for each configuration of model workers.

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from laminabench.bench.fhbn.results import SHARE_FROM, read, size_text
 from laminabench.catalog.network import parse_network
-from laminabench.figures.claims import Claim
+from laminabench.figures.claims import Claim, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
-from laminabench.figures.style import BLUE, PAGE, VERMILION, foot, published_line, sheet
+from laminabench.figures.style import BLUE, PAGE, VERMILION, published_line, sheet
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-TITLE = "Network ping-pong"
 KEPT = "fhbn-2-cores"
 # Section 6.3, GPUs of two nodes over 400 Gbit/s RoCE: round trip of small messages, peak bandwidth.
 PUBLISHED = {"FHBN": (33.0, 45.7), "NCCL": (66.6, 35.5)}
-_REDUCTION, _LINE_RATE_SHARE = 50.5, 91.4
 _LOOKS = {"shm": (BLUE, "o"), "gloo": (VERMILION, "s")}
-_NOT_MEASURED = "not measured: no two machines with GPUs and such NICs were at hand"
-_ARITHMETIC = "computed: from the paper's own numbers"
 
 
-def make(ground: Ground) -> Made:
+def fig13(ground: Ground) -> Made:
     """Rows of the kept ping-pong, where there is one, and the paper's values as rows of their own."""
-    import pandas as pd
-
     kept = ground.measured(KEPT)
     rows, how = ([], "no ping-pong was measured here") if kept is None else _measured(kept)
     published = [
@@ -42,8 +35,9 @@ def make(ground: Ground) -> Made:
     return Made(
         frame,
         _claims(),
-        f"Published (grey): GPUs of two nodes over 400 Gbit/s RoCE, round trip of small messages and peak "
+        "Published (grey): GPUs of two nodes over 400 Gbit/s RoCE, round trip of small messages and peak "
         f"bandwidth. Ours: {how}.",
+        _draw,
     )
 
 
@@ -65,42 +59,26 @@ def _measured(kept: Path) -> tuple[list[dict[str, Any]], str]:
 _KEPT = ("engine", "bytes", "gb_per_s")
 
 
-def _claims() -> tuple[Claim, ...]:
+def _claims() -> list[Claim]:
     (fhbn_us, fhbn_rate), (nccl_us, nccl_rate) = PUBLISHED.values()
     line_rate = parse_network("fhbn").line_rate_bytes_per_s / 1e9
     remark = "Taken as it is published by the modelled cluster (--network fhbn, nccl)."
-    return (
-        Claim("round trip with FHBN", "section 6.3", fhbn_us, None, _NOT_MEASURED, "us", remark=remark),
-        Claim("round trip with NCCL", "section 6.3", nccl_us, None, _NOT_MEASURED, "us", remark=remark),
-        Claim(
-            "what FHBN takes off NCCL's round trip",
-            "section 6.3",
-            _REDUCTION,
-            100 * (1 - fhbn_us / nccl_us),
-            _ARITHMETIC,
-            "%",
-        ),
-        Claim(
-            "peak bandwidth with FHBN", "section 6.3", fhbn_rate, None, _NOT_MEASURED, "GB/s", remark=remark
-        ),
-        Claim(
-            "that is of the line rate",
-            "section 6.3",
-            _LINE_RATE_SHARE,
-            100 * fhbn_rate / line_rate,
-            _ARITHMETIC,
-            "%",
-        ),
-        Claim(
-            "peak bandwidth with NCCL", "section 6.3", nccl_rate, None, _NOT_MEASURED, "GB/s", remark=remark
-        ),
-    )
+    entered = Section("section 6.3", "not measured: no two machines with GPUs and such NICs were at hand")
+    computed = Section("section 6.3", "computed: from the paper's own numbers")
+    return [
+        entered("round trip with FHBN", fhbn_us, None, "us", remark=remark),
+        entered("round trip with NCCL", nccl_us, None, "us", remark=remark),
+        computed("what FHBN takes off NCCL's round trip", 50.5, 100 * (1 - fhbn_us / nccl_us), "%"),
+        entered("peak bandwidth with FHBN", fhbn_rate, None, "GB/s", remark=remark),
+        computed("that is of the line rate", 91.4, 100 * fhbn_rate / line_rate, "%"),
+        entered("peak bandwidth with NCCL", nccl_rate, None, "GB/s", remark=remark),
+    ]
 
 
-def draw(made: Made) -> Figure:
+def _draw(frame: pd.DataFrame) -> Figure:
     """Round trips on the left, bandwidth on the right: measured as curves, published dotted."""
     figure, (trips, rates) = sheet(1, 2, width=PAGE, height=2.8)
-    measured = made.frame[made.frame["kind"] == "measured"]
+    measured = frame[frame["kind"] == "measured"]
     for engine, mine in measured.groupby("engine", sort=False):
         colour, mark = _LOOKS[str(engine)]
         looks: dict[str, Any] = {"color": colour, "marker": mark, "markersize": 3}
@@ -126,7 +104,6 @@ def draw(made: Made) -> Figure:
         trips.set_ylim(0, None)
         rates.margins(y=0.2)
     rates.set_ylim(0, None)
-    foot(figure, made.how)
     return figure
 
 

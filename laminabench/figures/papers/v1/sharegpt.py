@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from laminabench.catalog.costs import CostSet
 from laminabench.compare.spec import without_longer
-from laminabench.figures.claims import Claim
+from laminabench.figures.claims import Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
-from laminabench.figures.papers.spans import ends
+from laminabench.figures.papers.spans import set_bars
 from laminabench.figures.papers.v1.testbed import LAMINA, VLLM, longest_request, setup, system_name, usd
-from laminabench.figures.style import CYCLE, INK, PAGE, SYSTEM_COLOURS, foot, sentence, sheet
+from laminabench.figures.style import CYCLE, PAGE, SYSTEM_COLOURS, sentence, sheet
 from laminabench.replay import Workload, replay
 from laminabench.traces.table import Trace
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-TITLE = "Latency and throughput of LLaMA-33B on ShareGPT, by number of memory devices"
 _MODEL, _TRACE = "llama-33b", "sharegpt"
 # The paper's are not in its text.
 _MEMORY_DEVICES = (2, 4, 8, 12)
@@ -32,13 +29,12 @@ _PALETTE = {VLLM: SYSTEM_COLOURS["vllm"]} | {
     f"{count} memory devices": colour
     for count, colour in zip(_MEMORY_DEVICES, (CYCLE[0], *CYCLE[2:]), strict=False)
 }
-_COLUMNS = ["costs", "system", "limit", "batch", "tokens_per_s", "tbt_ms", "usd", "tokens_per_s_per_1000_usd"]
+_PER_USD = "tokens_per_s_per_1000_usd"
+_COLUMNS = ["costs", "system", "limit", "batch", "tokens_per_s", "tbt_ms", "usd", _PER_USD]
 
 
-def make(ground: Ground) -> Made:
+def fig17(ground: Ground) -> Made:
     """Each deployment with ever larger limits on its batch."""
-    import pandas as pd
-
     trace, dropped = _fitting(ground)
     rows = [
         row
@@ -47,27 +43,26 @@ def make(ground: Ground) -> Made:
         for row in _curve(trace, costs, memory)
     ]
     frame = pd.DataFrame(rows, columns=_COLUMNS)
-    best = frame[frame["system"] != VLLM].groupby(["costs", "system"], sort=False)[_COLUMNS[-1]].max()
+    best = frame[frame["system"] != VLLM].groupby(["costs", "system"], sort=False)[_PER_USD].max()
     spread = best.groupby("costs").max() / best.groupby("costs").min() - 1
     how = (
         f"modelled: {ground.sets}; {ground.source_of(_TRACE)}, its first "
         f"{len(trace) + dropped:,} requests without {dropped:,} that do not fit vLLM"
     )
-    claim = Claim(
+    claim = Section("section 6.4", f"{how}; AP is read as the number of memory devices")(
         'cost efficiency of all "APs"',
-        "section 6.4",
         "similar",
         f"best {100 * spread.min():.0f} to {100 * spread.max():.0f} % above worst of "
         f"{_MEMORY_DEVICES[0]} to {_MEMORY_DEVICES[-1]} memory devices",
-        f"{how}; AP is read as the number of memory devices",
         remark="Not so here: the batches that few memory devices have room for are too small to pay for "
         "the computation devices. Which numbers the paper compares is not in its text.",
     )
     return Made(
         frame,
-        (claim,),
+        [claim],
         f"{sentence(how)}; two A100-40G compute, as many more as said hold KV; limits on the batch of 2 to "
         "256; prices as in v1-fig13. Lines are the sets' mean, marks each of them.",
+        _draw,
     )
 
 
@@ -96,13 +91,16 @@ def _curve(trace: Trace, costs: CostSet, memory_devices: int | None) -> list[tup
     return rows
 
 
-def draw(made: Made) -> Figure:
+def _draw(frame: pd.DataFrame) -> Figure:
     """Latency against throughput, and the best for the money."""
     figure, axes = sheet(1, 2, width=PAGE, height=2.9, width_ratios=(1.4, 1))
-    _curves(axes[0], made.frame)
-    _bars(axes[1], made.frame)
+    _curves(axes[0], frame)
+    best = frame.groupby(["costs", "system"], sort=False)[_PER_USD].max().reset_index()
+    set_bars(axes[1], best, "system", _PER_USD, hue="system", palette=_PALETTE)
+    labels = [VLLM, *map(str, _MEMORY_DEVICES)]
+    axes[1].set_xticks(range(len(labels)), labels)
+    axes[1].set(xlabel="memory devices", ylabel="best tokens/s for $1,000")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=5, columnspacing=1.2)
-    foot(figure, made.how)
     return figure
 
 
@@ -117,24 +115,3 @@ def _curves(axes: Axes, frame: pd.DataFrame) -> None:
     axes.set_xticks((20, 50, 100, 200, 500, 1000, 2000))
     axes.xaxis.set_major_formatter("{x:.0f}")
     axes.xaxis.set_minor_formatter("")
-
-
-def _bars(axes: Axes, frame: pd.DataFrame) -> None:
-    import seaborn as sns
-
-    best = frame.groupby(["costs", "system"], sort=False)[_COLUMNS[-1]].max().reset_index()
-    sns.barplot(
-        best,
-        x="system",
-        y=_COLUMNS[-1],
-        hue="system",
-        palette=_PALETTE,
-        saturation=1,
-        errorbar=ends,
-        err_kws={"linewidth": 1, "color": INK},
-        ax=axes,
-    )
-    labels = [VLLM, *(str(count) for count in _MEMORY_DEVICES)]
-    axes.set_xticks(range(len(labels)), labels)
-    axes.set(xlabel="memory devices", ylabel="best tokens/s for $1,000")
-    axes.grid(visible=False, axis="x")
