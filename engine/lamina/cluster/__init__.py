@@ -2,8 +2,7 @@
 
 from lamina.cluster.core import ClusterCore
 from lamina.cluster.layout import Layout
-from lamina.cluster.lost import LostError, Replaced
-from lamina.cluster.machine import Machine, Workplace
+from lamina.cluster.machine import LostError, Machine, Replaced, Workplace
 from lamina.cluster.scaling import Scaled
 
 __all__ = ["ClusterCore", "Layout", "LostError", "Machine", "Replaced", "Scaled", "Workplace"]

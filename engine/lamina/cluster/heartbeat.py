@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Self
 
-from lamina.cluster import framing
+from lamina.cluster import messages
 from lamina.cluster.config import WorkerConfig
-from lamina.cluster.messages import Activity, MessageError, Ping, unexpected
+from lamina.cluster.messages import Activity, MessageError, Order, unexpected
 from lamina.fhbn import ChannelError, connect
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
@@ -71,8 +71,8 @@ class Heartbeat:
     def _answer(self) -> None:
         try:
             while True:
-                framing.receive(self._link.control, Deadline(_FOREVER_S))
-                framing.send(self._link.control, self._activity(), Deadline(_MEETING_S))
+                messages.receive(self._link.control, Deadline(_FOREVER_S))
+                messages.send(self._link.control, self._activity(), Deadline(_MEETING_S))
         except ChannelError:
             return
 
@@ -103,11 +103,9 @@ class HeartbeatMonitor:
         self._before_s: defaultdict[int, float] = defaultdict(float)
 
     def add(self, number: int, control: Control) -> None:
-        """A worker's link."""
         self._controls[number] = control
 
     def remove(self, number: int) -> None:
-        """The worker is gone."""
         self._asked.pop(number, None)
         self._before_s[number] += self._worked_s.pop(number, 0.0)
         if control := self._controls.pop(number, None):
@@ -146,7 +144,7 @@ class HeartbeatMonitor:
     def _fault(self, number: int, control: Control, now: float) -> str | None:
         if number in self._asked:
             if select.select([control], [], [], 0)[0]:
-                activity = framing.receive(control, Deadline(ANSWER_S))
+                activity = messages.receive(control, Deadline(ANSWER_S))
                 if not isinstance(activity, Activity):
                     raise unexpected(activity, control.peer)
                 del self._asked[number]
@@ -154,7 +152,7 @@ class HeartbeatMonitor:
                 return self._slow(activity)
             silent_s = now - self._asked[number]
             return f"it has not answered for {silent_s:.1f} s" if silent_s > self._answer_s else None
-        framing.send(control, Ping(), Deadline(ANSWER_S))
+        messages.send(control, Order("activity"), Deadline(ANSWER_S))
         self._asked[number] = now
         return None
 
@@ -166,6 +164,5 @@ class HeartbeatMonitor:
         return f"it has worked at one thing for {busy_s:.1f} s" if busy_s > limit_s else None
 
     def close(self) -> None:
-        """Hang up."""
         for number in list(self._controls):
             self.remove(number)

@@ -100,17 +100,14 @@ class Layout:
 
     @property
     def prefilling(self) -> range:
-        """The prefill workers."""
         return range(self.attending.stop, self.workers)
 
     @property
     def places(self) -> int:
-        """Replicas, or stages."""
         return self.schedule(1).places
 
     @property
     def ranks(self) -> int:
-        """Model workers of a replica, or of a stage."""
         return self.model_workers // self.places
 
     def schedule(self, slices: int) -> Schedule:

@@ -28,8 +28,6 @@ class WorkRecords(msgspec.Struct, tag=True, frozen=True):
 
 
 class Recorder:
-    """One worker's own record."""
-
     def __init__(self, kept: int = KEPT) -> None:
         self._rows = np.zeros((kept, len(_COLUMNS)), np.int64)
         self._count = 0
@@ -120,7 +118,6 @@ def gather(
     reports: Iterable[Iterable[WorkRecords]],
     since: Iterable[int] = (),
 ) -> Records:
-    """From every worker's messages."""
     rows: list[Ints] = []
     sums: list[Ints] = []
     busy: list[int] = []

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lamina import Engine, Sampling
-from lamina.cluster import Layout, Machine, framing
+from lamina.cluster import Layout, Machine, messages
 from lamina.cluster.messages import Failed
 from lamina.fhbn import Listener, connect, new_secret
 from lamina.fhbn.deadline import Deadline
@@ -209,17 +209,17 @@ def test_a_front_end_that_forgets_its_engine(front: Any, eventually: Eventually)
 
 def test_messages_of_any_size() -> None:
     secret, received = new_secret(), []
-    messages = [Failed("short"), Failed("x" * (3 * framing.PART_BYTES + 5)), Failed("")]
+    sent = [Failed("short"), Failed("x" * (3 * messages.PART_BYTES + 5)), Failed("")]
 
     def other(address: str) -> None:
         with connect(address, name="worker", secret=secret) as link:
-            for message in messages:
-                framing.send(link.control, message, Deadline(60))
+            for message in sent:
+                messages.send(link.control, message, Deadline(60))
 
     with Listener("front end", secret) as listener:
         thread = threading.Thread(target=other, args=(listener.address,))
         thread.start()
         with listener.accept() as link:
-            received += [framing.receive(link.control, Deadline(60)) for _ in range(3)]
+            received += [messages.receive(link.control, Deadline(60)) for _ in range(3)]
         thread.join()
-    assert received == messages
+    assert received == sent

@@ -212,7 +212,7 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpoiledMachine
         ("few", "model 0 has sent tokens that make no sense: 4 of 5 sequences"),
         ("many", "model 0 has sent tokens that make no sense: "),
         ("nonsense", "model 0 has sent no sound message: "),
-        ("misplaced", "model 0 has sent Ping, which "),
+        ("misplaced", "model 0 has sent Order, which "),
         ("nobody's", "model 0 has sent tokens that make no sense: they are of batch 1048576"),
         ("hang up", "model 0 "),
         ("fail", "model 0 "),

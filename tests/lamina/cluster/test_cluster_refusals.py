@@ -150,7 +150,7 @@ def test_what_does_not_fit_in_memory(
 ) -> None:
     """Cut up for ranks, weights are there twice."""
     loaded: list[object] = []
-    monkeypatch.setattr(machine, "load", loaded.append)
+    monkeypatch.setattr(machine, "start", lambda *asked: loaded.append(asked))
     monkeypatch.setattr(host_memory, "free_bytes", lambda: 1_500_000_000)
     layout = Layout(ranks, 2, pipelining="serial", partition="requests", oversubscribe=True)
     error = refused(saved("llama-gqa"), layout, machine, kv_bytes=2_000_000_000)

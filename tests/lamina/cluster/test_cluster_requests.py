@@ -12,7 +12,7 @@ import pytest
 import transformers
 
 from lamina import Engine, Sampling
-from lamina.cluster import ClusterCore, Layout, Machine, framing
+from lamina.cluster import ClusterCore, Layout, Machine, messages
 from lamina.serve.requests import Result
 
 Start = Callable[..., Engine]
@@ -287,7 +287,7 @@ def test_more_than_a_control_message_holds(saved: Saved, machine: Machine, sound
     config = transformers.AutoConfig.from_pretrained(saved("llama-gqa"))
     config.vocab_size = 30_000
     rows = 30
-    assert rows * config.vocab_size * 12 > framing.PART_BYTES
+    assert rows * config.vocab_size * 12 > messages.PART_BYTES
     options: dict[str, Any] = {"load_format": "dummy", "kv_tokens": 1000, "machine": machine}
     with Engine(config, layout=Layout(pipelining="serial", oversubscribe=True), **options) as engine:
         made = engine.generate([[5]] * rows, Sampling(max_tokens=1, logprobs=config.vocab_size))

@@ -331,10 +331,9 @@ def test_prompts_go_to_who_has_the_least_to_do() -> None:
     assert [number for number, _ in workers.sent] == [4, 5, 5, 5, 4]
     assert [message.to for _, message in workers.sent] == [[0, 1]] * 5
     workers.coming = [(2, KvStored(2)), (3, KvStored(2)), (2, KvStored(1)), (2, KvStored(77))]
-    assert prefilling.news(wait=False).computed == [2]
+    assert prefilling.news(wait=False) == {2: None}
     workers.coming = [(4, PrefillFailed(1, "bad luck")), (2, KvStored(1))]
-    news = prefilling.news(wait=False)
-    assert (news.computed, news.failed) == ([], {1: "bad luck"})
+    assert prefilling.news(wait=False) == {1: "bad luck"}
     prefilling.forget([1, 4, 88])
     assert workers.sent[5:] == [(5, Forget(4))]
     prefilling.compute(PrefillRequest(6, np.zeros(9, np.int32), 0, 0))

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +16,10 @@ import transformers
 
 from lamina._native import ShmReceiver, ShmSegment, ShmSender
 from lamina.attention.worker import TensorWorker
-from lamina.cluster.config import WorkerConfig
-from lamina.cluster.front_end import Context, FrontEnd
-from lamina.cluster.heartbeat import Heartbeat
+from lamina.cluster.front_end import Context
 from lamina.cluster.kv_pull import CALLED_OFF, PIECE_SLOTS, KvPull, PieceHeader, piece_bytes
 from lamina.cluster.messages import Compute, Forget, PrefillFailed
-from lamina.cluster.prefill_worker import PrefillJobs, PrefillRole
+from lamina.cluster.prefill_worker import PrefillJob, PrefillRole
 from lamina.convert import Conversion, convert
 from lamina.kv import Arena
 from lamina.model import prefill
@@ -43,18 +41,21 @@ class OverError(Exception):
 class ScriptedFrontEnd:
     """Says what was put into its queue, and then that it has ended."""
 
+    take: Callable[[Compute | Forget], None]
+
     def __init__(self) -> None:
         self.jobs: queue.Queue[Compute | Forget | None] = queue.Queue()
         self.received: list[Any] = []
 
-    def job(self, *, wait: bool) -> Compute | Forget | None:
-        try:
-            message = self.jobs.get(block=wait, timeout=30)
-        except queue.Empty:
-            return None
+    def receive(self) -> None:
+        message = self.jobs.get(timeout=30)
         if message is None:
             raise OverError
-        return message
+        self.take(message)
+
+    def look(self) -> None:
+        while not self.jobs.empty():
+            self.receive()
 
     def send(self, message: Any) -> None:
         self.received.append(message)
@@ -107,25 +108,24 @@ class Attention:
                 torch.testing.assert_close(found, whole[:, self.heads], rtol=1e-4, atol=1e-5)
 
 
+def role_of(served: Served, along: Along, front: ScriptedFrontEnd, heartbeat: Working) -> PrefillRole:
+    model, conversion = served
+    first = conversion.attentions[0]
+    config = SimpleNamespace(partition=Partition(along, 1, WORKERS, first.heads, first.kv_heads))
+    context: Any = (config, front, Recorder(), heartbeat)
+    return PrefillRole(Context(*context), conversion, model)
+
+
 class Cast:
     """A prefill worker in a thread of its own, two attention workers, and the model that they serve."""
 
     def __init__(self, served: Served, along: Along, slots: int) -> None:
         self.model, self.conversion = served
         first = self.conversion.attentions[0]
-        partition = Partition(along, 1, WORKERS, first.heads, first.kv_heads)
         self.front = ScriptedFrontEnd()
         self.heartbeat = Working()
-        self.role = PrefillRole(
-            Context(
-                cast(WorkerConfig, SimpleNamespace(partition=partition)),
-                cast(FrontEnd, self.front),
-                Recorder(),
-                cast(Heartbeat, self.heartbeat),
-            ),
-            self.conversion,
-            self.model,
-        )
+        self.role = role_of(served, along, self.front, self.heartbeat)
+        partition = self.role._partition
         self.attention: list[Attention] = []
         for worker in range(WORKERS):
             heads = partition.of_worker(worker)
@@ -134,7 +134,7 @@ class Cast:
             sender = ShmSender(
                 ShmSegment.attach(segment.descriptor), f"attention {worker}", timeout_s=30, spin_s=0
             )
-            self.role.add(worker, sender)
+            self.role.channels.senders[worker] = sender  # type: ignore[assignment]
             receiver = ShmReceiver(segment, "prefill 0", timeout_s=30, spin_s=0)
             self.attention.append(Attention(self.conversion, heads, receiver))
         self._thread = threading.Thread(target=self._work)
@@ -317,13 +317,24 @@ def test_a_prompt_that_cannot_be_computed_is_told_and_called_off(
     assert [head.name for head in headlines(cast.attention[1])] == [2, 2, 2], "others are computed"
 
 
-def test_what_was_asked_for_before_a_loss_is_not_computed_after_it() -> None:
-    front = ScriptedFrontEnd()
-    jobs = PrefillJobs(cast(FrontEnd, front), 3)
+def test_what_was_asked_for_before_a_loss_is_not_computed_after_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front, computed = ScriptedFrontEnd(), []
+    role = role_of(served, "heads", front, Working())
+
+    def compute(job: PrefillJob) -> None:
+        computed.append(job.name)
+        if job.name == 1:
+            role.regroup()
+            front.forget(2)
+            front.compute(3, [7, 8])
+        else:
+            front.end()
+
+    monkeypatch.setattr(role, "_compute", compute)
     for name in (1, 2):
         front.compute(name, [7, 8])
-    assert jobs.next().name == 1
-    jobs.clear()
-    front.forget(2)
-    front.compute(3, [7, 8])
-    assert jobs.next().name == 3
+    with pytest.raises(OverError):
+        role.work()
+    assert computed == [1, 3]

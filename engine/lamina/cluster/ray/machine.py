@@ -9,7 +9,6 @@ import weakref
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 from lamina.cluster.config import ModelSource, WorkerConfig
@@ -86,15 +85,14 @@ class RayMachine:
         return sys.maxsize
 
     def convert(self, model: ModelSource) -> ModelFacts:
-        """Cut the model at its attention operators; what is to be known of it."""
         self._require_open()
         return ModelFacts.of(self._models.conversion(model))
 
-    def load(self, model: ModelSource) -> None:
-        """Nothing: nodes load what they need when workers start."""
-
     def start(self, model: ModelSource, configs: Sequence[WorkerConfig]) -> list[int]:
-        """Workers; what they are called from now on. One that takes over comes into a bundle that is free."""
+        """Workers; what they are called from now on. One that takes over comes into a bundle that is free.
+
+        Nodes load what they need of the model.
+        """
         self._require_open()
         try:
             return self._start(model, configs)
@@ -163,7 +161,6 @@ class RayMachine:
         return {handle: status for handle, status in result.items() if status is not None}
 
     def where(self, handles: Sequence[int]) -> list[Spot]:
-        """The places of workers."""
         return [self._started[handle].spot for handle in handles]
 
     def errors(self) -> str:
@@ -171,7 +168,6 @@ class RayMachine:
         return "\n".join(self._texts)
 
     def _settle(self, handles: Sequence[int], wait_s: float) -> None:
-        """Note how workers have ended."""
         runs = {self._started[one].run: self._started[one] for one in handles}
         pending = [run for run, started in runs.items() if started.status is None]
         if not pending:
@@ -210,9 +206,7 @@ class RayMachine:
     def __enter__(self) -> RayMachine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
