@@ -134,11 +134,9 @@ class StageChannels(Channels[str]):
         self.message_bytes = (widest + self.attended_bytes) * max(most_rows, CHUNK)
 
     def send(self, *tensors: Tensor) -> None:
-        """To the next place."""
         self.senders["ring"].send(*(tensor.contiguous() for tensor in tensors))
 
     def pass_on(self, passed: Passed) -> None:
-        """A prompt's chunk, to the next stage."""
         assert passed.attended is not None
         self.senders["prompts"].send(*(part.contiguous() for part in (*passed.context, passed.attended)))
 
@@ -180,7 +178,6 @@ class TensorParallelGroup(Channels[int]):
         self._rank, self._ranks, self._heartbeat = rank, ranks, heartbeat
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum over ranks."""
         first, *others = self._all(x)
         total = first.clone() if first is x else first
         for other in others:

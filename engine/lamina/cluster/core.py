@@ -14,12 +14,11 @@ import numpy as np
 import torch
 
 from lamina.cluster.config import Kind, ModelSource, WorkerConfig
-from lamina.cluster.layout import Layout
+from lamina.cluster.layout import Layout, Scaled
 from lamina.cluster.machine import LostError, Machine, Replaced, Workplace
 from lamina.cluster.messages import ArenaState, ChosenTokens, Order, Plan
 from lamina.cluster.models import source_of
 from lamina.cluster.prefill_dispatch import PrefillDispatch
-from lamina.cluster.scaling import Scaled
 from lamina.cluster.trial import ITERATIONS, Trial, made_up, settle
 from lamina.cluster.worker_pool import WorkerPool
 from lamina.cluster.worker_updates import WorkerUpdates
@@ -305,7 +304,7 @@ class ClusterCore:
 
     def worked_s(self) -> dict[str, float]:
         """Seconds that each worker has worked, as of its last heartbeat; it is asked again."""
-        return self._workers.worked_s()
+        return self._workers.monitor.worked_s(self.workers)
 
     def _report(self, number: int, deadline: Deadline) -> Iterator[WorkRecords]:
         more = True

@@ -116,7 +116,6 @@ def load() -> None:
 
 
 def main() -> None:
-    """Answer until the front end has gone."""
     load()
     # Threads do not survive a fork: none may be started before it. Workers have a core each anyway.
     torch.set_num_threads(1)

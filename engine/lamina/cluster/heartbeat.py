@@ -7,7 +7,7 @@ import select
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 from lamina.cluster import messages
@@ -136,10 +136,10 @@ class HeartbeatMonitor:
                 result[number] = why
         return result
 
-    def worked_s(self, workers: int) -> list[float]:
+    def worked_s(self, workers: Sequence[str]) -> dict[str, float]:
         """Seconds that each worker has worked, as of when it was asked last; now it is asked again."""
         self.look()  # a worker that cannot go on is noticed where it is waited for
-        return [self._before_s[number] + self._worked_s[number] for number in range(workers)]
+        return {name: self._before_s[at] + self._worked_s[at] for at, name in enumerate(workers)}
 
     def _fault(self, number: int, control: Control, now: float) -> str | None:
         if number in self._asked:
@@ -149,19 +149,16 @@ class HeartbeatMonitor:
                     raise unexpected(activity, control.peer)
                 del self._asked[number]
                 self._worked_s[number] = activity.worked_s
-                return self._slow(activity)
+                limit_s = self._timeout_s
+                if activity.pieces >= FIRST_PIECES:
+                    limit_s = min(limit_s, max(SLOW_S, SLOWER * activity.usual_s))
+                busy_s = activity.busy_s
+                return f"it has worked at one thing for {busy_s:.1f} s" if busy_s > limit_s else None
             silent_s = now - self._asked[number]
             return f"it has not answered for {silent_s:.1f} s" if silent_s > self._answer_s else None
         messages.send(control, Order("activity"), Deadline(ANSWER_S))
         self._asked[number] = now
         return None
-
-    def _slow(self, activity: Activity) -> str | None:
-        limit_s = self._timeout_s
-        if activity.pieces >= FIRST_PIECES:
-            limit_s = min(limit_s, max(SLOW_S, SLOWER * activity.usual_s))
-        busy_s = activity.busy_s
-        return f"it has worked at one thing for {busy_s:.1f} s" if busy_s > limit_s else None
 
     def close(self) -> None:
         for number in list(self._controls):

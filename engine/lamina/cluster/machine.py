@@ -71,21 +71,18 @@ class Machine:
         self._closed = False
 
     def cores(self, layout: Layout) -> list[int]:
-        """One for each worker; an EngineError if there are too few."""
         return layout.cores()
 
     def free_bytes(self) -> int:
         return host_memory.free_bytes()
 
     def convert(self, model: ModelSource) -> ModelFacts:
-        """Cut the model at its attention operators; what is to be known of it."""
         return self._ask(messages.Convert(model), ModelFacts)
 
     def start(self, model: ModelSource, configs: Sequence[WorkerConfig]) -> list[int]:
         return self._ask(messages.Start(model, list(configs)), messages.Started).pids
 
     def kill(self, pids: Sequence[int]) -> None:
-        """End these workers now, and wait until they are gone."""
         if self._process is not None:
             with contextlib.suppress(EngineError):
                 self._ask(messages.Reap(list(pids), kill=True), messages.Ends)

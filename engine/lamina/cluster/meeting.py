@@ -50,7 +50,8 @@ class Meeting:
     ) -> None:
         self._config, self._front = config, front
         self._listener, self._addresses = listener, addresses
-        self._partition, self._schedule = config.partition, config.schedule
+        # Not the config's: there may be more attention workers than when this one began.
+        self._partition, self._schedule = front.call.partition, config.schedule
         self._came: dict[str, Link] = {}
         self.network = ""  # what moves the messages: that of the first channel
 

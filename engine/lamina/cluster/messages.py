@@ -231,7 +231,6 @@ _DECODER = msgspec.msgpack.Decoder(functools.reduce(operator.or_, _KINDS), dec_h
 
 
 def decode(body: bytes, sender: str) -> AnyMessage:
-    """The message; a MessageError if it is none."""
     try:
         message: AnyMessage = _DECODER.decode(body)
     except (msgspec.MsgspecError, TypeError, RecursionError) as error:
@@ -261,7 +260,6 @@ def send(
 
 
 def receive(control: Control, deadline: Deadline) -> AnyMessage:
-    """Receive a message, whole."""
     part = control.receive(deadline)
     parts = [part[1:]]
     while part[:1] == _MORE:

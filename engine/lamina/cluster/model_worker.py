@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -86,9 +85,7 @@ class ModelRole:
     def regroup(self) -> None:
         """Forget the batches: the front end sends their snapshots."""
         self._front.left_over()
-        # There may be more attention workers than before.
-        self._config = replace(self._config, partition=self._front.call.partition)
-        self._partition = self._config.partition
+        self._partition = self._front.call.partition
         self._attention_channels = AttentionChannels(self._partition, self._rank)
         self._lanes = self._begun()
 
@@ -127,7 +124,6 @@ class ModelRole:
         return self._schedule.place(batch, cycle, slice_) != self._place
 
     def _prompts(self, plan: Plan) -> None:
-        """The KV of those who join, for the layers that are here."""
         assert self._prefill
         joined = plan.delta.joined
         columns = (joined.name, joined.shared, joined.pool)

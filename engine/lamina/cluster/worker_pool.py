@@ -52,13 +52,13 @@ class WorkerPool:
         self._configs, self._listener = list(configs), listener
         self._pids: dict[int, int] = {}
         self._links: dict[int, Link] = {}
-        self._monitor = HeartbeatMonitor(timeout_s)
+        self.monitor = HeartbeatMonitor(timeout_s)
         self._waiting = DefaultSelector()
         self._received: list[deque[messages.FromWorker]] = [deque() for _ in configs]
         self._epoch = 0
         self._replaced: set[int] = set()
         # It has no reference to this object, and does not wait: it may run at any moment.
-        self._hang_up = weakref.finalize(self, _hang_up, self._links, self._monitor, self._waiting, listener)
+        self._hang_up = weakref.finalize(self, _hang_up, self._links, self.monitor, self._waiting, listener)
         try:
             self._gather(range(len(configs)))
         except BaseException:
@@ -109,7 +109,7 @@ class WorkerPool:
             self._machine.kill(pids)
         self._replaced |= set(numbers)
         for number in numbers:
-            self._monitor.remove(number)
+            self.monitor.remove(number)
             self._received[number].clear()
             if link := self._links.pop(number, None):
                 self._forget(link)
@@ -128,7 +128,7 @@ class WorkerPool:
                 self._accept(new, Deadline(COME_S))
             except WorkplaceLostError as error:
                 raise LostError(range(len(self.names)), "machine-lost", str(error)) from error
-        with self._monitor.beginning():
+        with self.monitor.beginning():
             self._meet(Deadline(START_S))
 
     def _meet(self, deadline: Deadline) -> None:
@@ -169,7 +169,7 @@ class WorkerPool:
                 if link.peer not in wanted:  # a worker's that was dismissed before it connected
                     link.close()
                 elif link.peer.endswith(HEARTBEAT):
-                    self._monitor.add(wanted.pop(link.peer), link.control)
+                    self.monitor.add(wanted.pop(link.peer), link.control)
                 else:
                     number = wanted.pop(link.peer)
                     self._links[number] = link
@@ -231,7 +231,7 @@ class WorkerPool:
 
     def _hanging(self, lost: Collection[int] = ()) -> LostError | None:
         """Who does not work, beside those who are lost already."""
-        if not (result := self._monitor.look()):
+        if not (result := self.monitor.look()):
             return None
         number, why = next(iter(result.items()))
         return LostError({*lost, *result}, "worker-hangs", f"{self.names[number]} hangs: {why}")
@@ -289,10 +289,6 @@ class WorkerPool:
     def _ends(self) -> dict[int, int]:
         numbers = {pid: number for number, pid in self._pids.items()}
         return {numbers[pid]: status for pid, status in self._machine.ends(list(numbers)).items()}
-
-    def worked_s(self) -> dict[str, float]:
-        """Seconds that each worker has worked, as of its last heartbeat; it does not wait."""
-        return dict(zip(self.names, self._monitor.worked_s(len(self.names)), strict=True))
 
     def strike(self, number: int, how: str) -> None:
         self._require_open()

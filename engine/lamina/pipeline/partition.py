@@ -20,7 +20,6 @@ class Piece:
     parts: int = 1
 
     def rows(self, count: int) -> slice:
-        """Which of the worker's `count` requests."""
         return slice(count * self.part // self.parts, count * (self.part + 1) // self.parts)
 
 

@@ -36,7 +36,6 @@ class Recorder:
         self._sums: list[tuple[int, int, int]] = []
 
     def note(self, batch: int, iteration: int, cycle: int, slice_: int, start_ns: int, end_ns: int) -> None:
-        """A slice, or the attention after it, has been computed."""
         self._rows[self._count % len(self._rows)] = (batch, iteration, cycle, slice_, start_ns, end_ns)
         self._count += 1
         took = end_ns - start_ns

@@ -29,7 +29,6 @@ Checked = tuple[NDArray[np.int64], Sampling, tuple[int, ...], tuple[int, ...]]
 
 
 def policy_of(policy: str | Policy) -> Policy:
-    """The function that decides who is next."""
     if isinstance(policy, str) and policy not in POLICIES:
         raise EngineError(
             "engine-policy-unknown", f"policy '{policy}': give a function, or {', '.join(POLICIES)}"
@@ -38,7 +37,6 @@ def policy_of(policy: str | Policy) -> Policy:
 
 
 def priority(policy: Policy, sampling: Sampling, prompt_tokens: int) -> int:
-    """The policy's priority of a request."""
     result = policy(sampling, prompt_tokens)
     if not hasattr(result, "__index__") or abs(result) > LARGEST_PRIORITY:
         raise EngineError(

@@ -127,7 +127,6 @@ class Decoder:
         request.preemptions += 1
 
     def made(self, request: Request) -> int:
-        """Tokens that each of its sequences has."""
         return int(self._table.made[request.rows[0]]) if request.rows else len(request.made)
 
     def runs(self, request: Request) -> bool:
@@ -139,7 +138,6 @@ class Decoder:
         self._builders = [DeltaBuilder() for _ in self._builders]
 
     def launch(self, batch: int) -> BatchDelta:
-        """What the batch's workers must know now."""
         builder, self._builders[batch] = self._builders[batch], DeltaBuilder()
         rows = self._table.batches[batch]
         if rows.size:
@@ -192,7 +190,6 @@ class Decoder:
         return self._builders[batch].empty
 
     def size(self, batch: int, step: Step) -> None:
-        """Note what the batch's iteration will be."""
         rows = self._table.batches[batch]
         step.size = len(rows)
         step.kv_tokens = int(self._table.position[rows].sum()) + step.size
@@ -250,7 +247,6 @@ class Decoder:
         self._close(request, list(request.rows))
 
     def doomed(self, request: Request) -> bool:
-        """Whether it has ended and is still in flight."""
         return request.number in self._doomed
 
     def pieces(self, request: Request, delivered: Mapping[int, int]) -> list[Piece]:

@@ -112,7 +112,6 @@ class Engine:
 
     @property
     def peak_kv_tokens(self) -> int:
-        """Most that requests were promised at once."""
         return self._loop.peak_kv_tokens
 
     @property
@@ -350,7 +349,6 @@ class Engine:
         return result.pieces(delivered) if result else []
 
     def _forget(self, request: Request, error: str | None = None) -> None:
-        """From request to result."""
         del self._requests[request.number]
         completions = tuple(done for _, done in sorted(request.ended.items()))
         self._results[request.number] = Result(

@@ -28,7 +28,6 @@ class LogprobTable:
         self._rows: dict[int, tuple[int, list[TokenLogprobs]]] = {}
 
     def open(self, row: int, most: int) -> None:
-        """The sequence of a row asks for so many likeliest of each of its tokens."""
         self._rows[row] = most, []
 
     def record(self, rows: NDArray[np.int64], revealed: Revealed, which: NDArray[np.intp]) -> None:

@@ -77,7 +77,6 @@ class PrefillQueue:
         return found
 
     def leave(self, request: Request) -> None:
-        """It has joined, or goes without having joined."""
         self._ready.pop(request.number, None)
         _, names = self._waiting.pop(request.number, (request, set()))
         for name in names:

@@ -38,7 +38,6 @@ class Result:
     error: str | None = None  # why it failed
 
     def pieces(self, delivered: Mapping[int, int]) -> list[Piece]:
-        """What has not been delivered of each completion."""
         return pieces_of(dict(enumerate(self.completions)), delivered)
 
 
@@ -65,8 +64,6 @@ def pieces_of(ended: Mapping[int, Completion], delivered: Mapping[int, int]) -> 
 
 @dataclass
 class Request:
-    """A request while it waits or runs."""
-
     number: int
     prompt: NDArray[np.int64]  # of a decode-only request: its last token alone matters
     sampling: Sampling

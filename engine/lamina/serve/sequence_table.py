@@ -75,7 +75,6 @@ class SequenceTable:
         return row
 
     def made_before(self, row: int, tokens: Sequence[int]) -> None:
-        """The sequence goes on after these."""
         self.made[row] = len(tokens)
         self.tokens[row, : len(tokens)] = tokens
 
@@ -83,7 +82,6 @@ class SequenceTable:
         self.batches[batch] = np.concatenate([self.batches[batch], np.array(rows, np.int64)])
 
     def leave(self, batch: int, rows: list[int]) -> None:
-        """Out of the batch; the rows stay."""
         here = self.batches[batch]
         self.batches[batch] = here[staying(here, np.array(rows, np.int64))]
 

@@ -13,19 +13,17 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from support import KvTaker, channel
 
-from lamina._native import ShmReceiver, ShmSegment, ShmSender
-from lamina.attention.worker import TensorWorker
+from lamina._native import ShmReceiver
 from lamina.cluster.front_end import Context
-from lamina.cluster.kv_pull import CALLED_OFF, PIECE_SLOTS, KvPull, PieceHeader, piece_bytes
+from lamina.cluster.kv_pull import CALLED_OFF, PIECE_SLOTS, PieceHeader, piece_bytes
 from lamina.cluster.messages import Compute, Forget, PrefillFailed
 from lamina.cluster.prefill_worker import PrefillJob, PrefillRole
 from lamina.convert import Conversion, convert
-from lamina.kv import Arena
 from lamina.model import prefill
 from lamina.pipeline import Recorder
-from lamina.pipeline.arenas import arena_shape, attend_over
-from lamina.pipeline.kv_slots import Arrival
+from lamina.pipeline.arenas import arena_shape
 from lamina.pipeline.partition import Along, Partition
 
 SmallModel = Callable[..., transformers.PreTrainedModel]
@@ -84,23 +82,14 @@ class Working:
         self.now = False
 
 
-class Attention:
+class Attention(KvTaker):
     """One attention worker."""
 
     def __init__(self, conversion: Conversion, heads: range, receiver: ShmReceiver) -> None:
-        first = conversion.attentions[0]
-        self.arena = Arena(arena_shape(conversion, len(heads)), 500)
-        group = first.heads // first.kv_heads
-        store = TensorWorker(conversion.dtype, group * len(heads), len(heads), first.head_dim, threads=1)
-        attend_over(store, self.arena, conversion.attentions)
+        super().__init__(arena_shape(conversion, len(heads)))
         self.heads = slice(heads.start, heads.stop)
-        self.had: list[int] = []
         self.receiver = receiver
-        self.pull = KvPull(store, len(conversion.attentions), self.had.append, lambda: None)
         self.pull.add(receiver)
-
-    def expect(self, name: int, tokens: int, shared: int = 0) -> None:
-        self.pull.expect(Arrival(name, shared, self.arena.allocate(name, tokens - shared)))
 
     def matches(self, name: int, kv: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         for layer, wanted in enumerate(kv):
@@ -130,12 +119,8 @@ class Cast:
         for worker in range(WORKERS):
             heads = partition.of_worker(worker)
             most = piece_bytes(2 * len(heads) * first.head_dim * self.conversion.dtype.itemsize)
-            segment = ShmSegment.create(most, slots, epoch=7, first_seqno=0)
-            sender = ShmSender(
-                ShmSegment.attach(segment.descriptor), f"attention {worker}", timeout_s=30, spin_s=0
-            )
+            sender, receiver = channel(f"attention {worker}", slots, most)
             self.role.channels.senders[worker] = sender  # type: ignore[assignment]
-            receiver = ShmReceiver(segment, "prefill 0", timeout_s=30, spin_s=0)
             self.attention.append(Attention(self.conversion, heads, receiver))
         self._thread = threading.Thread(target=self._work)
         self.error: BaseException | None = None

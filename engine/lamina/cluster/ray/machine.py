@@ -131,7 +131,6 @@ class RayMachine:
         return handle
 
     def kill(self, handles: Sequence[int]) -> None:
-        """End these workers now, and wait until they are gone."""
         if self._closed:
             return
         self._settle(handles, _GOODBYE_S)
@@ -194,7 +193,6 @@ class RayMachine:
             raise EngineError("machine-closed", "the machine was closed: make a new one")
 
     def close(self) -> None:
-        """End all workers, and give back what was reserved."""
         if self._closed:
             return
         handles = list(self._started)
@@ -220,7 +218,6 @@ def _finish(slots: Slots) -> None:
 
 
 def require_version(names: Sequence[str], spots: Sequence[Spot]) -> None:
-    """An EngineError unless all nodes have the front end's package."""
     own = installed_version()
     for name, spot in zip(names, spots, strict=True):
         if spot.version != own:

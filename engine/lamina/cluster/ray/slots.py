@@ -99,7 +99,6 @@ class Slots:
         self.slots[:] = [slot for slot in self.slots if slot not in fresh]
 
     def release(self) -> None:
-        """End all actors, and give everything back."""
         ray = installed()
         for slot in self.slots:
             if slot.actor is not None:
@@ -190,7 +189,6 @@ def answers(names: Sequence[str], asked: Sequence[Any]) -> list[Any]:
 
 
 def outcome(run: Any) -> tuple[int, str]:
-    """How a worker has ended, and why."""
     ray = installed()
     try:
         status, text = ray.get(run)
