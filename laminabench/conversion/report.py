@@ -12,7 +12,7 @@ import transformers
 
 from lamina.convert import Conversion, ConversionError, convert, describe
 from lamina.convert.describe import ConversionOverview, SliceFacts, transfer
-from laminabench.catalog.to_hf_config import ASSUMED
+from laminabench.catalog.find_model import ASSUMED
 from laminabench.conversion.products import ELEMENT_BYTES, PartProducts, products_of
 from laminabench.conversion.source import ModelSource
 from laminabench.errors import UserError
@@ -79,7 +79,6 @@ class FamilyRow(TypedDict):
 
 
 def report(model: ModelSource, dtype: str | None = None, rope: str = "carry") -> ConversionReport:
-    """Convert a model and describe the result."""
     started = time.perf_counter()
     conversion = converted(model, dtype, rope)
     facts = describe(conversion)
@@ -113,7 +112,6 @@ def typical_slice(facts: ConversionReport) -> int:
 
 
 def check_slice(facts: ConversionReport, index: int) -> None:
-    """A UserError if there is no such slice."""
     if index > facts["layers"]:
         raise UserError(
             "convert-slice-unknown",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from support import Reference, Saved, Start, workers_of
+from cluster_support import Reference, Saved, Start, workers_of
 
 from lamina import Engine
 from lamina.cluster import Layout, Machine

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support import Reference, Start, prompts, shared, sound, tokens_of
+from cluster_support import Reference, Start, prompts, shared, sound, tokens_of
 
 from lamina import Sampling
 from lamina.cluster import Layout

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Saved, alive, eventually, shared, workers_of
+from cluster_support import Saved, alive, eventually, shared, workers_of
 
 from lamina import Engine, Sampling
 from lamina.cluster import Layout, Machine, messages

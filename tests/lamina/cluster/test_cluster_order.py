@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import Saved, prompts, shared
+from cluster_support import Saved, prompts, shared
 
 from lamina import Engine, Sampling
 from lamina.cluster import Layout, Machine

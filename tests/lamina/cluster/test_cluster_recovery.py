@@ -7,10 +7,11 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support import (
+from cluster_support import (
     Load,
     Saved,
     ScriptedMachine,
@@ -31,6 +32,7 @@ from lamina.cluster import LostError, Machine, heartbeat
 from lamina.cluster.core import MAX_RECOVERY_ATTEMPTS
 from lamina.serve import EngineError, RequestError
 
+SPOILED = Path(__file__).with_name("spoiled.py")
 LAYOUTS = {
     "rotational": shared(1, 1),
     "heads": shared(2, 2, batches=3),
@@ -173,7 +175,7 @@ def test_a_fork_server_that_is_killed(start: Start, machine: Machine, load: Load
 @pytest.fixture(scope="module")
 def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedMachine]:
     """Its workers do once what a file says."""
-    with ScriptedMachine("spoiled.py", tmp_path_factory.mktemp("order") / "order") as machine:
+    with ScriptedMachine(SPOILED, tmp_path_factory.mktemp("order") / "order") as machine:
         yield machine
 
 

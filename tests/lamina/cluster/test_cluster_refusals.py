@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import transformers
-from support import Saved, shared, workers_of
+from cluster_support import Saved, shared, workers_of
 
 from lamina import Engine, host_memory
 from lamina.cluster import Layout, Machine

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import transformers
-from support import Reference, Saved, Start, prompts, shared, sound, tokens_of
+from cluster_support import Reference, Saved, Start, prompts, shared, sound, tokens_of
 
 from lamina import Engine, Sampling
 from lamina.cluster import ClusterCore, Layout, Machine, messages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support import Load, Saved, Start, play, prompts, shared, sound
+from cluster_support import Load, Saved, Start, play, prompts, shared, sound
 
 from lamina import Engine, Sampling
 from lamina.serve import EngineError

@@ -6,11 +6,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support import (
+from cluster_support import (
     KINDS,
     Load,
     Reference,
@@ -32,6 +33,7 @@ from lamina.cluster.messages import Forget, KvStored, PrefillFailed
 from lamina.cluster.prefill_dispatch import PrefillDispatch, PrefillRequest
 from lamina.serve import EngineError
 
+HELD = Path(__file__).with_name("held.py")
 LONG, WRONG = 60, 13  # as there
 POSITIONS = 2048
 LAYOUTS = {
@@ -90,7 +92,7 @@ def test_those_who_made_room_come_back(layout: str, kv_tokens: int, load: Load, 
 @pytest.fixture(scope="module")
 def held_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedMachine]:
     """Its prefill workers wait in the middle of long prompts while there is a file."""
-    with ScriptedMachine("held.py", tmp_path_factory.mktemp("held") / "file") as machine:
+    with ScriptedMachine(HELD, tmp_path_factory.mktemp("held") / "file") as machine:
         yield machine
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from support import KvTaker, channel
+from cluster_support import KvTaker, channel
 
 from lamina._native import ShmReceiver
 from lamina.cluster.front_end import Context
@@ -229,7 +229,7 @@ def test_of_shared_tokens_nothing_is_sent(start: Callable[..., Cast], shared: in
     cast.pull_until(lambda: all(attention.had == [1] for attention in cast.attention))
     other = text[:shared] + text_of(2 * CHUNK + 5 - shared, 9)
     for attention in cast.attention:
-        attention.arena.fork(1, 2, shared)
+        attention.arena.slab.fork(1, 2, shared)
         attention.expect(2, len(other), shared)
     cast.front.compute(2, other, shared=shared)
     cast.pull_until(lambda: all(attention.had == [1, 2] for attention in cast.attention))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import Reference, Saved, eventually, shared
+from cluster_support import Reference, Saved, eventually, shared
 
 from lamina import Engine, Sampling
 from lamina.cluster import Layout

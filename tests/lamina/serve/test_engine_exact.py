@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import transformers
-from support import prompts
+from cluster_support import prompts
 
 from lamina import Engine, Sampling
 
