@@ -224,7 +224,8 @@ class ClusterCore:
 
     def scaled(self, attention_workers: int) -> Scaled:
         """What it would be with so many; an EngineError if it cannot be."""
-        return Scaled.of(self.layout, self.facts, self.pool_tokens, attention_workers, self._machine)
+        free_bytes, cores = self._machine.free_bytes(), self._machine.cores
+        return Scaled.of(self.layout, self.facts, self.pool_tokens, attention_workers, free_bytes, cores)
 
     def scale(self, to: Scaled) -> None:
         """Deal attention out anew, while nothing is under way. The KV memory is empty then: all batches

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from lamina.fhbn import NETWORKS
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.options import EngineError, require_count
 from lamina.pipeline.partition import Along, Partition
 from lamina.pipeline.schedule import PIPELININGS, Pipelining, Schedule
-
-if TYPE_CHECKING:
-    from lamina.cluster.machine import Workplace
 
 BATCHES = 2
 
@@ -167,9 +165,14 @@ class Scaled:
 
     @staticmethod
     def of(
-        layout: Layout, facts: ModelFacts, pool_tokens: int, attention_workers: int, machine: Workplace
+        layout: Layout,
+        facts: ModelFacts,
+        pool_tokens: int,
+        attention_workers: int,
+        free_bytes: int,
+        cores: Callable[[Layout], list[int]],
     ) -> Scaled:
-        """An EngineError if there cannot be so many."""
+        """An EngineError if there cannot be so many; `cores` says where they would be."""
         require_count("attention_workers", attention_workers)
         then = replace(layout, attention_workers=attention_workers)
         partition = then.dealt(facts.heads, facts.kv_heads)
@@ -183,14 +186,13 @@ class Scaled:
             raise EngineError(
                 "engine-kv-too-small", f"{attention_workers} attention workers have no room: keep more"
             )
-        free_bytes = machine.free_bytes()
         if more * share_bytes > free_bytes:
             raise EngineError(
                 "engine-out-of-memory",
                 f"{more} more attention workers need {more * share_bytes / 1e9:,.1f} GB for KV and "
                 f"{free_bytes / 1e9:,.1f} GB are free: add fewer",
             )
-        return Scaled(then, partition, tokens, machine.cores(then))
+        return Scaled(then, partition, tokens, cores(then))
 
     @property
     def pools(self) -> int:
