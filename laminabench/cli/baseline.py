@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from laminabench.cli.output import Output, reporting
+from laminabench.json_safe import JsonObject
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from laminabench.baselines.environment import Described, Kind
+    from laminabench.baselines.environment import Kind
 
 NAMES = ("vllm",)
 _NAME = click.Choice(NAMES)
@@ -90,7 +91,7 @@ def _state(kind: Kind) -> tuple[dict[str, object], str]:
     return {"name": "vllm", "ready": True, **facts, "why_not": None}, line
 
 
-def _versions(facts: Described) -> str:
+def _versions(facts: JsonObject) -> str:
     return ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
 
 

@@ -17,13 +17,13 @@ from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.endpoint.attempts import Attempts
 from laminabench.systems.live.endpoint.records import Records
-from laminabench.systems.live.endpoint.replaying import Seen, replay
+from laminabench.systems.live.endpoint.replaying import replay
 from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served, parse_url
 from laminabench.systems.live.endpoint.stream import Stream
 from laminabench.systems.live.endpoint.wire import GONE, Connection, NoConnectionError, Pool
 from laminabench.traces.table import Trace
 
-Replayed = Callable[..., Seen]
+Replayed = Callable[..., Any]
 MakeTrace = Callable[..., Trace]
 
 
@@ -125,8 +125,6 @@ def test_what_goes_wrong_is_named_and_the_replay_goes_on(
     server.answers.append(answer)
     found = seen(make_trace(requests=3, output=2), mode="closed", concurrency=1)
     calls, chunks = found.outcome.calls, found.outcome.chunks
-    assert calls is not None
-    assert chunks is not None
     assert found.outcome.requests["status"].tolist() == [FAILED, DONE, DONE]
     assert calls["error"][0].startswith(error)
     assert calls["error"][1:].tolist() == ["", ""]
@@ -144,7 +142,6 @@ def test_what_may_work_the_second_time_is_tried_again_and_counted(
 ) -> None:
     server.answers.extend([answer, answer])
     found = seen(make_trace(requests=1), retries=3, mode="closed", concurrency=1)
-    assert found.outcome.calls is not None
     assert found.outcome.calls["attempts"].tolist() == [3 if again else 1]
     assert found.outcome.requests["status"].tolist() == [DONE if again else FAILED]
 
@@ -178,7 +175,6 @@ def test_nobody_waits_for_ever(
 ) -> None:
     server.answers.append(answer)
     found = seen(make_trace(requests=1), **limits)
-    assert found.outcome.calls is not None
     assert found.outcome.calls["error"].tolist() == [error]
     assert found.outcome.requests["status"].tolist() == [FAILED]
 
@@ -202,25 +198,27 @@ def test_a_server_that_is_gone_ends_the_replay_early(
     assert not found.interrupted
 
 
-def test_nobody_there_is_a_sentence(make_trace: MakeTrace) -> None:
+@pytest.mark.parametrize(
+    ("where", "code"),
+    [
+        ("nobody", "endpoint-unreachable"),
+        ("no TLS", "endpoint-unreachable"),
+        ("no host", "endpoint-unknown-host"),
+    ],
+)
+def test_a_server_that_cannot_be_asked_is_a_sentence(
+    server: Any, make_trace: MakeTrace, where: str, code: str
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        url = {
+            "nobody": f"http://127.0.0.1:{taken.getsockname()[1]}",
+            "no TLS": server.url.replace("http:", "https:"),
+            "no host": "http://no-such-host.invalid",
+        }[where]
         setup = EndpointSetup(Behind(parse_url(url)), Served("m"))
-        with pytest.raises(UserError, match="endpoint-unreachable"):
+        with pytest.raises(UserError, match=code):
             replay(make_trace(), setup, Offered("open", 0, None), seed=0, tell=lambda ended, made: None)
-
-
-def test_http_where_tls_is_expected_is_a_sentence(server: Any, make_trace: MakeTrace) -> None:
-    setup = EndpointSetup(Behind(parse_url(server.url.replace("http:", "https:"))), Served("m"))
-    with pytest.raises(UserError, match="endpoint-unreachable"):
-        replay(make_trace(), setup, Offered("open", 0, None), seed=0, tell=lambda ended, made: None)
-
-
-def test_a_host_that_is_none_is_a_sentence(make_trace: MakeTrace) -> None:
-    setup = EndpointSetup(Behind(parse_url("http://no-such-host.invalid")), Served("m"))
-    with pytest.raises(UserError, match="endpoint-unknown-host"):
-        replay(make_trace(), setup, Offered("open", 0, None), seed=0, tell=lambda ended, made: None)
 
 
 def test_no_thread_or_connection_is_left(server: Any, seen: Replayed, make_trace: MakeTrace) -> None:
