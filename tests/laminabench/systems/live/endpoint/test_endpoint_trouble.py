@@ -27,69 +27,36 @@ Replayed = Callable[..., Any]
 MakeTrace = Callable[..., Trace]
 
 
-async def reset_at_once(asked: Any) -> None:
-    asked.reset()
+def does(*steps: Any) -> Any:
+    """An answer of these steps: what `Asked` can do, by its name, with arguments where it takes any."""
+
+    async def answer(asked: Any) -> None:
+        for step in steps:
+            name, arguments = step if isinstance(step, tuple) else (step, {})
+            done = getattr(asked, name)(**arguments)
+            if done is not None:
+                await done
+
+    return answer
 
 
-async def reset_in_mid_stream(asked: Any) -> None:
-    asked.stream()
-    await asked.token(usage=1)
-    asked.reset()
+def refusal(status: int, **fields: str) -> Any:
+    return does(("plain", {"status": status, "body": {"error": {"message": "no"}}, **fields}))
 
 
-async def cut_short(asked: Any) -> None:
-    asked.stream()
-    await asked.token(usage=1)
-    asked.over()
-
-
-async def garbage_events(asked: Any) -> None:
-    asked.stream()
-    await asked.event("{not json")
-    await asked.end()
-
-
-async def error_in_stream(asked: Any) -> None:
-    asked.stream()
-    await asked.event({"error": {"message": "out of memory"}})
-    await asked.end()
-
-
-async def no_stream(asked: Any) -> None:
-    asked.plain(200, {"choices": [{"text": "all of it"}]})
+BEGUN = ("stream", ("token", {"usage": 1}))
+reset_at_once, reset_in_mid_stream, cut_short = does("reset"), does(*BEGUN, "reset"), does(*BEGUN, "over")
+garbage_events = does("stream", ("event", {"said": "{not json"}), "end")
+error_in_stream = does("stream", ("event", {"said": {"error": {"message": "out of memory"}}}), "end")
+no_stream = does(("plain", {"status": 200, "body": {"choices": [{"text": "all of it"}]}}))
+nothing_in_it = does("stream", ("end", {"usage": 0}))
+no_number = does("stream", ("token", {"usage": 2**70}), "end")
+fewer_than_none = does(*BEGUN, ("end", {"usage": -1}))
+not_found, broken, busy = refusal(404), refusal(500), refusal(429, Retry_After="0")
 
 
 async def no_http(asked: Any) -> None:
     asked.writer.write(b"SSH-2.0-OpenSSH\r\n\r\n")
-
-
-async def nothing_in_it(asked: Any) -> None:
-    asked.stream()
-    await asked.end(usage=0)
-
-
-async def not_found(asked: Any) -> None:
-    asked.plain(404, {"error": {"message": "gone"}})
-
-
-async def broken(asked: Any) -> None:
-    asked.plain(500, {"error": {"message": "oops"}})
-
-
-async def busy(asked: Any) -> None:
-    asked.plain(429, {"error": {"message": "later"}}, Retry_After="0")
-
-
-async def no_number(asked: Any) -> None:
-    asked.stream()
-    await asked.token(usage=2**70)
-    await asked.end()
-
-
-async def fewer_than_none(asked: Any) -> None:
-    asked.stream()
-    await asked.token(usage=1)
-    await asked.end(usage=-1)
 
 
 async def silent(_: Any) -> None:
