@@ -10,10 +10,9 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from laminabench.errors import UserError
-from laminabench.json_safe import JsonObject
 from laminabench.paths import expanded, part_of_tree
 
 Kind = Literal["cpu", "cuda"]
@@ -40,7 +39,7 @@ class Environment:
         # The interpreter is a link out of its environment.
         return self.python.parent.parent
 
-    def describe(self) -> JsonObject:
+    def describe(self) -> dict[str, Any]:
         """For the manifest and for people."""
         return {
             "python": str(self.python),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from laminabench.cli.output import Output, reporting
-from laminabench.json_safe import JsonObject
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,7 +90,7 @@ def _state(kind: Kind) -> tuple[dict[str, object], str]:
     return {"name": "vllm", "ready": True, **facts, "why_not": None}, line
 
 
-def _versions(facts: JsonObject) -> str:
+def _versions(facts: dict[str, Any]) -> str:
     return ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from laminabench import _sim
@@ -268,6 +267,5 @@ def _placed(
 
 
 def _with(mapping: Mapping, sublayer: Sublayer, count: int) -> Mapping:
-    if sublayer == "qkv":
-        return replace(mapping, qkv=count)
-    return replace(mapping, attention=count) if sublayer == "attention" else replace(mapping, fc=count)
+    changed: dict[str, Any] = {sublayer: count}
+    return mapping._replace(**changed)
