@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from lamina.attention.worker import TensorWorker
-from lamina.convert.packed import linear
+from lamina.convert.codegen import linear
 from lamina.serve import Engine, Sampling
 from laminabench.bench.frame import QUIET, Cell, Report, Table, Watcher, in_turns, ms_text, spread
 from laminabench.bench.mini import mini_config, users_load

@@ -70,14 +70,6 @@ class Load:
     prompt: int
     output: int
 
-    @property
-    def tokens(self) -> int:
-        return self.batch * self.output
-
-    @property
-    def kv_tokens(self) -> int:
-        return self.batch * (self.prompt + self.output)
-
 
 @dataclass(frozen=True)
 class Turn:
@@ -130,7 +122,7 @@ def our_engine(name: str, load: Load, machine: Machine) -> Iterator[Contender]:
         dtype=torch.bfloat16,
         load_format="dummy",
         decode_only=True,
-        kv_tokens=load.kv_tokens,
+        kv_tokens=load.batch * (load.prompt + load.output),
     )
     known = 0  # iterations of turns before
 
@@ -317,7 +309,7 @@ def _pairs(names: list[str]) -> list[tuple[str, str]]:
 
 def _row(name: str, turns: Sequence[Turn], load: Load) -> Row:
     parts = {part: spread([turn.parts[part] for turn in turns]) for part in turns[0].parts}
-    speed = spread([load.tokens / turn.seconds for turn in turns])
+    speed = spread([load.batch * load.output / turn.seconds for turn in turns])
     # Of a token of every request, in however many batches.
     round_s = spread([turn.seconds / load.output for turn in turns])
     shown = [round_s, *(parts.get(part) for part in ("model_s", "attention_s", "host_s"))]

@@ -14,10 +14,9 @@ from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, parse_network
 from laminabench.errors import UserError
-from laminabench.extras import endpoint_needed
 from laminabench.listener import SILENT, Listener
 from laminabench.nearest import nearest
-from laminabench.request import CHOICES, CUTS, OUTPUT, SERVER, WORKLOAD, ReplayRequest
+from laminabench.request import CHOICES, CUTS, FLAGS, OUTPUT, SERVER, WORKLOAD, ReplayRequest
 from laminabench.runs.manifest import Backend
 from laminabench.systems.base import Prepared
 from laminabench.systems.modelled.setup import Setup
@@ -35,9 +34,8 @@ class Live:
 
     def prepare(self, request: ReplayRequest, listener: Listener) -> Prepared:
         """The request settled; a UserError if this machine cannot replay it."""
-        with endpoint_needed():
-            package = importlib.import_module(f"laminabench.systems.live.{self.package}.prepared")
-            prepared: Prepared = package.prepare(request, listener)
+        package = importlib.import_module(f"laminabench.systems.live.{self.package}.prepared")
+        prepared: Prepared = package.prepare(request, listener)
         return prepared
 
 
@@ -76,7 +74,7 @@ LIVE = {
     ),
     "openai": Live(
         "endpoint",
-        frozenset(name for name, choice in CHOICES.items() if choice.flag.group == SERVER),
+        frozenset(FLAGS[SERVER]),
         # The server decides who goes first.
         {"policy": "fifo"},
         "the server has been started already, and nothing is seen of its workers",
@@ -87,7 +85,7 @@ NAMES = tuple(dict.fromkeys((*MODULES, *LIVE)))
 # Choices of every replay.
 _COMMON = frozenset(
     {"system", "deployment", "model", "backend", "price", "power", "price_basis"}
-    | {name for name, choice in CHOICES.items() if choice.flag.group in (WORKLOAD, CUTS, OUTPUT)}
+    | {name for group in (WORKLOAD, CUTS, OUTPUT) for name in FLAGS[group]}
 ) - {"policy", "timeline", "timeline_window"}
 
 

@@ -14,7 +14,7 @@ from lamina.http.tokenizer import Tokenizer
 from lamina.serve import TokenLogprobs
 
 
-class Form:
+class _Form:
     """What answers of both kinds have."""
 
     prefix: ClassVar[str]
@@ -28,15 +28,6 @@ class Form:
             "created": int(time.time()),
             "model": model,
         }
-
-    def whole(
-        self, deltas: Mapping[Choice, Delta], usage: answers.Usage
-    ) -> answers.CompletionAnswer | answers.ChatAnswer:
-        raise NotImplementedError
-
-    def chunk(self, choice: Choice, delta: Delta, *, first: bool) -> answers.Chunk:
-        """What is new of one choice; the first chunk of an answer may say more."""
-        raise NotImplementedError
 
     def empty_chunk(self) -> answers.Chunk:
         """A chunk that is about no choice."""
@@ -58,7 +49,7 @@ class Form:
         return self._tokenizer.token(token) if self._tokenizer else f"token_id:{token}"
 
 
-class CompletionForm(Form):
+class CompletionForm(_Form):
     """/v1/completions. Choices have their prompts themselves: they may differ."""
 
     prefix, chunk_name = "cmpl", "text_completion"
@@ -106,7 +97,7 @@ class CompletionForm(Form):
         return top
 
 
-class ChatForm(Form):
+class ChatForm(_Form):
     """/v1/chat/completions."""
 
     prefix, chunk_name = "chatcmpl", "chat.completion.chunk"
@@ -155,3 +146,6 @@ class ChatForm(Form):
         name = self._name(token)
         as_bytes = list(name.encode()) if self._tokenizer else None
         return {"token": name, "logprob": json_safe(logprob), "bytes": as_bytes}
+
+
+Form = CompletionForm | ChatForm

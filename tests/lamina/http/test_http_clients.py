@@ -58,24 +58,19 @@ def test_one_connection_serves_many(patient: Any) -> None:
     connection.close()
 
 
-def test_a_client_that_does_not_read_is_hung_up_on(serve: Any, wire: Any) -> None:
+@pytest.mark.parametrize(("client_s", "most_unsent"), [(0.5, 4096), (30.0, 50)], ids=["in time", "in tokens"])
+def test_a_client_that_does_not_read_is_hung_up_on(
+    serve: Any, wire: Any, monkeypatch: pytest.MonkeyPatch, client_s: float, most_unsent: int
+) -> None:
+    monkeypatch.setattr("lamina.http.answering.MOST_UNSENT", most_unsent)
     body = LONG | {"stream": True, "n": 8, "logprobs": 20, "return_token_ids": True}
-    with serve(engine={"kv_tokens": 8192}, client_s=0.5, send_bytes=4096) as server:
+    with serve(engine={"kv_tokens": 8192}, client_s=client_s, send_bytes=4096) as server:
         with server.asking(body, receive_bytes=4096):
             wire.until(lambda: server.driver.running)
             assert server.settled()
             assert server.service.sending == set()
-        assert server.post(LONG | {"max_tokens": 2})[0] == 200
-
-
-def test_what_is_left_unread_is_bounded(serve: Any, wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lamina.http.answering.MOST_UNSENT", 50)
-    body = LONG | {"stream": True, "n": 8, "logprobs": 20}
-    with serve(engine={"kv_tokens": 8192}, send_bytes=4096) as server:
-        with server.asking(body, receive_bytes=4096):
-            wire.until(lambda: server.driver.running)
-            assert server.settled()
         assert server.service.meter._ends["cancelled"] == 1
+        assert server.post(LONG | {"max_tokens": 2})[0] == 200
 
 
 def test_draining_lets_answers_end_and_takes_no_more(serve: Any, wire: Any) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from laminabench.bench import attention, attention_cuda, sim, slab, traces
 from laminabench.bench.attention_cuda import Shape
-from laminabench.bench.endpoint_server import Pace, pieces
+from laminabench.bench.endpoint_server import pieces
 from laminabench.sim.h2m2_scenario import dynamic_trace
 from laminabench.traces.resolve import resolve as resolved
 
@@ -115,7 +115,7 @@ def test_all_that_was_offered_is_counted(facts: Facts) -> None:
 
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_the_mock_server_says_what_it_has_made(tokens: int) -> None:
-    made = pieces(Pace(3, tokens, 0.01))
+    made = pieces(3, tokens)
     assert made[0].startswith(b"HTTP/1.1 200 OK\r\n")
     assert f'"completion_tokens":{3 * tokens}}}'.encode() in made[2]
     assert made[2].endswith(b"0\r\n\r\n")

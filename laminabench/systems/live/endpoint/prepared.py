@@ -9,7 +9,6 @@ import msgspec
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.hardware import priced_devices
 from laminabench.errors import CheckFailedError, CodedError, UserError
-from laminabench.extras import endpoint_needed
 from laminabench.listener import Listener
 from laminabench.request import ReplayRequest
 from laminabench.systems.base import Past, Prepared, Replayed, Workload, defaulted, settled, summary_of
@@ -29,7 +28,7 @@ class PreparedEndpoint(Prepared):
         """Offer the trace to the server, here and now."""
         del past
         workload = Workload.of(self.request)
-        with endpoint_needed(), listener.rates("replaying", "requests", "tokens/s") as progress:
+        with listener.rates("replaying", "requests", "tokens/s") as progress:
             began = False
 
             def tell(requests: int, tokens: int) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 from laminabench.analysis.checksum import tokens_sha256
 from laminabench.analysis.faults import faults_of, in_all
 from laminabench.errors import CheckFailedError
-from laminabench.extras import needed
 from laminabench.json_safe import JsonObject
 from laminabench.listener import Listener
 from laminabench.request import ReplayRequest
@@ -57,7 +56,7 @@ class PreparedEngine(Prepared):
         listener.note(
             f"starting {setup.processes} workers{where}; loading torch and weights takes some seconds"
         )
-        with needed(), listener.rates("replaying", "requests", "tokens/s") as progress:
+        with listener.rates("replaying", "requests", "tokens/s") as progress:
             replayed = self._replay(
                 trace, past, lambda requests, tokens: progress(requests, len(trace), tokens)
             )
