@@ -97,7 +97,7 @@ def _decision(solver: str, repeats: int, decisions: int) -> Row:
             board=chosen.native(),
             shape=shape_of(model(BOARD_MODEL)),
             policy=solver,
-            moments=[uniform(BATCH, length, chosen).native() for length in LENGTHS],
+            moments=[uniform(BATCH, length, chosen) for length in LENGTHS],
             repeats=decisions,
         )
         for _ in range(repeats)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from laminabench import _sim
 from laminabench.catalog.boards import NS, Board
@@ -15,29 +15,21 @@ from laminabench.nearest import nearest
 from laminabench.sim.spec import POLICIES, shape_of
 
 
-@dataclass(frozen=True, slots=True)
-class IterationLoad:
+class IterationLoad(NamedTuple):
     """What an iteration has to do."""
 
     batch: int
     kv_tokens: int  # that its requests read, each with its new one
     kv_rows: int  # how often these fill a matrix-vector unit's rows, request by request
 
-    def native(self) -> tuple[int, int, int]:
-        return self.batch, self.kv_tokens, self.kv_rows
 
-
-@dataclass(frozen=True, slots=True)
-class Mapping:
+class Mapping(NamedTuple):
     """Heads on the HBM side, of attention whole KV groups; or layers, each on one side altogether."""
 
     qkv: int
     attention: int
     fc: int
     whole_layers: bool = False
-
-    def native(self) -> tuple[int, int, int, bool]:
-        return self.qkv, self.attention, self.fc, self.whole_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +115,8 @@ def time_of(
     found = _sim.h2m2_time_of(
         board=board.native(),
         shape=shape_of(model, lm_head=lm_head),
-        mapping=mapping.native(),
-        moment=load.native(),
+        mapping=mapping,
+        moment=load,
         translated=translated,
     )
     by_sublayer = footprint(model, load.kv_tokens, lm_head=lm_head)
@@ -198,7 +190,7 @@ def _native_plan(
         board=board.native(),
         shape=shape_of(model, lm_head=lm_head),
         policy=policy,
-        moment=load.native(),
+        moment=load,
         translated=translated,
         weights_share=weights,
         kv_share=kv,

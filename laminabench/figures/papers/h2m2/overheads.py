@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import pandas as pd
@@ -216,7 +215,7 @@ def _placed(
     best, best_s = mapping, float("inf")
     for count in range(most + 1):
         heads: dict[str, Any] = {sublayer: count}
-        tried = replace(mapping, **heads)
+        tried = mapping._replace(**heads)
         found = time_of(board, shape, tried, load)
         if sum(found.hbm_bytes.values()) > board.hbm.capacity_bytes:
             break
