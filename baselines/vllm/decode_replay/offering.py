@@ -5,23 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from .protocol import EVERY_S, EventWriter, Order
-from .watch import Step
+
+if TYPE_CHECKING:
+    from .engine import VllmEngine
 
 # Steps in a row that schedule nothing: what waits then waits for ever.
 _IDLE_STEPS = 1000
-
-
-class EngineLike(Protocol):
-    """What of an engine a replay uses."""
-
-    def why_not(self, row: int) -> str | None: ...
-
-    def submit(self, row: int) -> None: ...
-
-    def step(self) -> Step: ...
 
 
 class StuckError(Exception):
@@ -32,7 +24,7 @@ class StuckError(Exception):
 class Offering:
     """A trace on its way through an engine. `run` is the whole of it."""
 
-    engine: EngineLike
+    engine: VllmEngine
     order: Order
     writer: EventWriter
     now: Callable[[], float] = time.monotonic

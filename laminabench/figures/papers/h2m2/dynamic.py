@@ -10,8 +10,16 @@ import numpy as np
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
 from laminabench.figures.papers.h2m2.ground import Way, original
-from laminabench.sim.h2m2 import IterationLoad, load_of, plan, uniform
-from laminabench.sim.h2m2_scenario import BATCH, ITERATIONS, LONGEST, dynamic_trace
+from laminabench.sim.h2m2 import (
+    BATCH,
+    ITERATIONS,
+    LONGEST,
+    IterationLoad,
+    dynamic_trace,
+    load_of,
+    plan,
+    uniform,
+)
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import simulate
 from laminabench.sim.spec import BoardTiming, Float64, Offered, Spec

@@ -35,8 +35,7 @@ from laminabench.figures.style import (
     sentence,
     sheet,
 )
-from laminabench.sim.h2m2 import flexgen_shares
-from laminabench.sim.h2m2_scenario import ITERATIONS, LONGEST
+from laminabench.sim.h2m2 import ITERATIONS, LONGEST, flexgen_shares
 from laminabench.sim.spec import shape_of
 
 if TYPE_CHECKING:

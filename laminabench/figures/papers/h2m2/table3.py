@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from laminabench import _sim
@@ -269,5 +268,5 @@ def _placed(
 
 def _with(mapping: Mapping, sublayer: Sublayer, count: int) -> Mapping:
     if sublayer == "qkv":
-        return replace(mapping, qkv=count)
-    return replace(mapping, attention=count) if sublayer == "attention" else replace(mapping, fc=count)
+        return mapping._replace(qkv=count)
+    return mapping._replace(attention=count) if sublayer == "attention" else mapping._replace(fc=count)
