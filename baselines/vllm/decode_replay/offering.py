@@ -38,7 +38,9 @@ class Offering:
         """Until every request has been served or refused."""
         self._began_s = self.now()
         if self.order.mode == "saturate":
-            self._come_all()
+            # All come at the beginning; the engine gets them a queue at a time, which is the same to it.
+            for row in range(len(self.order)):
+                self.writer.arrived(row, 0.0, self.engine.why_not(row))
         self._offer()
         idle = 0
         while self._inside or self._next < len(self.order):
@@ -54,11 +56,6 @@ class Offering:
 
     def elapsed(self) -> float:
         return self.now() - self._began_s
-
-    def _come_all(self) -> None:
-        """All come at the beginning; the engine gets them a queue at a time, which is the same to it."""
-        for row in range(len(self.order)):
-            self.writer.arrived(row, 0.0, self.engine.why_not(row))
 
     def _offer(self) -> None:
         """Submit every request whose time has come."""
