@@ -49,16 +49,16 @@ _V2 = {
 }
 _V1 = {
     "v1-table1": ("tables", "Memory and its price, of enterprise- and consumer-grade accelerators"),
-    "v1-table3": ("model_part", "Least bandwidth between computation and memory devices"),
+    "v1-table3": ("parts", "Least bandwidth between computation and memory devices"),
     "v1-table4": ("tables", "Models of the evaluation"),
     "v1-fig1": (
         "estimate",
         "Estimated throughput per cost over a homogeneous cluster's, best numbers of devices",
     ),
-    "v1-fig3": ("model_part", "Model FLOPS utilisation of an A100 serving LLaMA-13B, attention excluded"),
-    "v1-fig4": ("attention_part", "Share of LLaMA-13B's time that attention takes on an A100"),
-    "v1-fig5": ("model_part", "Speed-up of LLaMA-7B by tensor parallelism over RTX 4080, attention excluded"),
-    "v1-fig6": ("attention_part", "Bandwidth utilisation of LLaMA-13B's attention"),
+    "v1-fig3": ("parts", "Model FLOPS utilisation of an A100 serving LLaMA-13B, attention excluded"),
+    "v1-fig4": ("parts", "Share of LLaMA-13B's time that attention takes on an A100"),
+    "v1-fig5": ("parts", "Speed-up of LLaMA-7B by tensor parallelism over RTX 4080, attention excluded"),
+    "v1-fig6": ("parts", "Bandwidth utilisation of LLaMA-13B's attention"),
     "v1-fig12": ("served", "Token throughput of LLaMA-13B and LLaMA-33B by batch and context"),
     "v1-fig13": ("served", "Throughput per hardware cost of LLaMA-13B and LLaMA-33B"),
     "v1-fig14": ("network", "Token latency of LLaMA-13B and LLaMA-33B by part"),
@@ -67,7 +67,7 @@ _V1 = {
         "network",
         "Communication-attention overlapping, LLaMA-13B on one computation and three memory devices",
     ),
-    "v1-fig17": ("sharegpt", "Latency and throughput of LLaMA-33B on ShareGPT, by number of memory devices"),
+    "v1-fig17": ("served", "Latency and throughput of LLaMA-33B on ShareGPT, by number of memory devices"),
 }
 _H2M2 = {
     "h2m2-fig6": ("granularity", "Speed-up of mapping whole sublayers and of mapping heads, GPT3-175B"),

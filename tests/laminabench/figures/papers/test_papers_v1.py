@@ -8,7 +8,7 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.figures.papers.v1 import served, tables
 from laminabench.figures.papers.v1.estimate import homogeneous, offloaded
-from laminabench.figures.papers.v1.model_part import (
+from laminabench.figures.papers.v1.parts import (
     BATCHES,
     TABLE3,
     implied_mfu,
