@@ -14,7 +14,7 @@ from laminabench.traces.profile import Profile, Quantiles, Reuse
 from laminabench.traces.table import PrefixBlocks
 
 if TYPE_CHECKING:
-    from laminabench.traces.synth import Draws
+    from laminabench.traces.draws import Draws
     from laminabench.traces.table import Float64, Int32, Int64, Trace
 
 _CLASSES = 10

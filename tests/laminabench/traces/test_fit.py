@@ -21,11 +21,12 @@ from laminabench.traces.describe import (
     prefix_share,
     spearman,
 )
+from laminabench.traces.draws import BLOCK, Draws
 from laminabench.traces.fit import fit, moment_match
 from laminabench.traces.formats import load_file
 from laminabench.traces.profile import Profile, named_profile, parse_profile, profile_sha256, profile_text
 from laminabench.traces.reuse import root_blocks
-from laminabench.traces.synth import BLOCK, Draws, synthesise
+from laminabench.traces.synth import synthesise
 from laminabench.traces.table import MAX_TOKENS, PrefixBlocks, Trace, TraceMeta, make_trace
 
 FILES = {
