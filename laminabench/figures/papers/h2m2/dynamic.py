@@ -40,8 +40,17 @@ from laminabench.figures.style import (
     sentence,
     sheet,
 )
-from laminabench.sim.h2m2 import IterationLoad, flexgen_shares, load_of, plan, uniform
-from laminabench.sim.h2m2_scenario import BATCH, ITERATIONS, LONGEST, dynamic_trace
+from laminabench.sim.h2m2 import (
+    BATCH,
+    ITERATIONS,
+    LONGEST,
+    IterationLoad,
+    dynamic_trace,
+    flexgen_shares,
+    load_of,
+    plan,
+    uniform,
+)
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import simulate
 from laminabench.sim.spec import BoardTiming, Float64, Offered, Spec, shape_of
