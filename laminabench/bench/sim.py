@@ -29,8 +29,7 @@ from laminabench.catalog.boards import board
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
 from laminabench.runs.manifest import host
-from laminabench.sim.h2m2 import uniform
-from laminabench.sim.h2m2_scenario import BATCH, ITERATIONS, LONGEST, dynamic_trace
+from laminabench.sim.h2m2 import BATCH, ITERATIONS, LONGEST, dynamic_trace, uniform
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Mode, Spec, shape_of
 from laminabench.systems.registry import papers_setup, system
