@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET, Struct
+from msgspec.structs import asdict
 
 from laminabench.json_safe import Json, JsonObject, to_json
 from laminabench.present.numbers import gigabytes, milliseconds, number, share
@@ -162,12 +163,8 @@ def _throughput(summary: Summary) -> str:
 
 def _points(found: object) -> str:
     """Mean, percentiles and maximum."""
-    points = to_json(found) if isinstance(found, Struct) else {}
-    return ", ".join(f"{name} {number(_known(value))}" for name, value in points.items())
-
-
-def _known(value: Json) -> float | None:
-    return value if isinstance(value, float | int) else None
+    points = asdict(found) if isinstance(found, Struct) else {}
+    return ", ".join(f"{name} {number(value)}" for name, value in points.items())
 
 
 def _in_time(summary: Summary) -> Line:
