@@ -98,6 +98,7 @@ struct MemoryRows {
 struct Result {
   RequestRows requests;
   IterationRows iterations;
+  std::vector<std::int32_t> prompt_tokens;  // of every iteration, where prompts are computed
   std::vector<Stint> stints;
   std::vector<Ticks> replica_busy;
   Ticks attention_busy = 0;
@@ -144,6 +145,11 @@ using Progress = std::function<void(std::int64_t)>;
 Result simulate(const Workload& workload, const SchedulerLimits& limits, Scheduler::Priority priority,
                 Rotation rotation, int layers, const Costs& costs, Recording recording,
                 const Progress& progress, bool check);
+
+// The same with prompts, computed in chunks beside the requests that decode.
+Result simulate(const Workload& workload, const SchedulerLimits& limits, std::int64_t budget,
+                Scheduler::Priority priority, Rotation rotation, int layers, const Costs& costs,
+                Recording recording, const Progress& progress, bool check);
 
 // The same on a board: one batch, serial.
 Result simulate(const Workload& workload, const SchedulerLimits& limits, Scheduler::Priority priority,

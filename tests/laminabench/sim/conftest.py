@@ -36,6 +36,11 @@ def reference() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def prompt_reference() -> ModuleType:
+    return load("prompt_reference.py")
+
+
+@pytest.fixture(scope="session")
 def h2m2_reference() -> ModuleType:
     return load("h2m2_reference.py")
 
@@ -109,6 +114,7 @@ def call(**given: Any) -> dict[str, Any]:
         "block_tokens": 1,
         "admission": "reserve",
         "max_requests": 64,
+        "prompt_budget": 0,
         "priority": None,
         "record_from": 0,
         "record_to": 0,
@@ -119,7 +125,8 @@ def call(**given: Any) -> dict[str, Any]:
     arguments["arrival"] = np.asarray(arguments["arrival"], np.int64)
     arguments["prompt"] = np.asarray(arguments["prompt"], np.int32)
     arguments["output"] = np.asarray(arguments["output"], np.int32)
-    arguments["costs"] = flat_costs(arguments["max_requests"], **arguments.get("costs", {}))
+    most = max(arguments["max_requests"], arguments["prompt_budget"])
+    arguments["costs"] = flat_costs(most, **arguments.get("costs", {}))
     return arguments
 
 
