@@ -13,13 +13,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from laminabench.analysis.arrivals import all_arrivals
-from laminabench.analysis.attainment import worst_gaps
+from laminabench.analysis.attainment import limit_ticks, worst_gaps
 from laminabench.analysis.distribution import PERMILLE, distribution
 from laminabench.analysis.over_time import slice_of
 from laminabench.analysis.rates import mean_batches
-from laminabench.analysis.slo import limit_ticks
-from laminabench.analysis.streams import seen_of
+from laminabench.analysis.streams import all_arrivals, seen_of
 from laminabench.analysis.tbt import Gaps, gaps_of, tokens_of
 from laminabench.runs.summary import Window
 from laminabench.sim.outcome import Outcome

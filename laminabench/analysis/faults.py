@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from laminabench.analysis.attainment import limit_ticks
 from laminabench.analysis.distribution import distribution
-from laminabench.analysis.slo import limit_ticks
 from laminabench.runs.faults import Fault, Strike
 from laminabench.runs.summary import FaultCost, FaultsInAll, Struck
 from laminabench.sim.outcome import Outcome

@@ -7,12 +7,11 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
 from laminabench.analysis import rates
-from laminabench.analysis.arrivals import arrivals
+from laminabench.analysis.attainment import in_time, limit_ticks, request_attainment, token_attainment
 from laminabench.analysis.calls import with_calls
 from laminabench.analysis.exact import total
 from laminabench.analysis.memory import memory_of
-from laminabench.analysis.slo import in_time, limit_ticks, request_attainment, token_attainment
-from laminabench.analysis.streams import Seen, seen_of
+from laminabench.analysis.streams import Seen, arrivals, seen_of
 from laminabench.analysis.tbt import Tokens, tbt, tokens_of
 from laminabench.analysis.window import whole_run, window
 from laminabench.runs.status import STATUSES, statuses

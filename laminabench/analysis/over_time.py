@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from laminabench.analysis.arrivals import all_arrivals
 from laminabench.analysis.distribution import distribution
+from laminabench.analysis.streams import all_arrivals
 from laminabench.analysis.tbt import gaps_of, tokens_of
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import TICKS_PER_S, Float64, ticks

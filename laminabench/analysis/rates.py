@@ -13,10 +13,9 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from laminabench.analysis.arrivals import arrivals
 from laminabench.analysis.distribution import Distribution, distribution
 from laminabench.analysis.exact import chunks, dot, total
-from laminabench.analysis.streams import Seen, seen_of
+from laminabench.analysis.streams import Seen, arrivals, seen_of
 from laminabench.runs.summary import Cost, Energy, TimeShares, Window
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import TICKS_PER_S, Ticks, ticks

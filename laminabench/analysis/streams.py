@@ -1,15 +1,16 @@
-"""What a client saw, request by request: its chunks with their gaps, and from when to when it streamed."""
+"""When tokens came: at the ends of iterations, or in the chunks that a client saw, request by request."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laminabench.analysis.exact import column_ticks
+from laminabench.analysis.exact import chunks, column_ticks
 from laminabench.sim.outcome import Columns, Outcome
-from laminabench.sim.spec import Ticks
+from laminabench.sim.spec import Ticks, ticks
 
 
 class Chunks(NamedTuple):
@@ -70,3 +71,24 @@ def _by_request(request: NDArray[np.int64]) -> NDArray[np.int64]:
     packed.sort()
     packed &= (1 << bits) - 1
     return packed
+
+
+def arrivals(outcome: Outcome) -> Iterator[tuple[Ticks, NDArray[np.int32]]]:
+    """Times and numbers of tokens, some rows at a time, in the order of the table that they are from."""
+    if outcome.chunks is not None:
+        at_s, tokens = outcome.chunks["at_s"], outcome.chunks["tokens"]
+        for rows in chunks(len(at_s)):
+            yield ticks(at_s[rows]), tokens[rows]
+        return
+    start_s, duration_s = outcome.iterations["start_s"], outcome.iterations["duration_s"]
+    for rows in chunks(len(start_s)):
+        yield ticks(start_s[rows]) + ticks(duration_s[rows]), outcome.iterations["size"][rows]
+
+
+def all_arrivals(outcome: Outcome) -> tuple[Ticks, NDArray[np.int32]]:
+    """All of them at once, for what follows them over time."""
+    found = list(arrivals(outcome))
+    if not found:
+        return np.zeros(0, np.int64), np.zeros(0, np.int32)
+    at, tokens = zip(*found, strict=True)
+    return np.concatenate(at), np.concatenate(tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from laminabench.analysis.arrivals import arrivals
+from laminabench.analysis.streams import arrivals
 from laminabench.runs.summary import Window
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import Mode

@@ -10,7 +10,7 @@ import transformers
 from lamina.fhbn import ChannelError
 from lamina.kv import ArenaError
 from lamina.serve import EngineError, RequestError
-from laminabench.catalog.to_hf_config import to_hf_config
+from laminabench.catalog.find_model import to_hf_config
 from laminabench.errors import UserError
 
 MODEL = "llama-mini"

@@ -6,9 +6,8 @@ from laminabench.bench.frame import QUIET, Report, Watcher, in_turns, ratios, sp
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices
-from laminabench.plan.candidate import Candidate, Limits
-from laminabench.plan.front import front, winner
-from laminabench.plan.question import Question
+from laminabench.plan.measure import front, winner
+from laminabench.plan.question import Candidate, Limits, Question
 from laminabench.plan.request import DEVICES, affordable, devices_of, papers_budget
 from laminabench.plan.search import search
 from laminabench.systems.registry import MODULES

@@ -16,7 +16,7 @@ from pyarrow import csv as pa_csv
 from laminabench.bench.frame import QUIET, Report, Row, Watcher, in_turns, ratios, seconds_of, spread
 from laminabench.traces.catalogue import find
 from laminabench.traces.formats import load_file
-from laminabench.traces.profile_file import read_profile
+from laminabench.traces.profile import read_profile
 from laminabench.traces.store import save
 from laminabench.traces.synth import synthesise
 

@@ -8,9 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from laminabench.catalog.board_parameters import HARDWARE, PARAMETERS, Parameter, Value
-from laminabench.catalog.names import ALL, pick
-from laminabench.catalog.toml_file import Table, from_path, packaged
+from laminabench.catalog.entries import ALL, Table, from_path, packaged, pick
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
 
@@ -19,6 +17,93 @@ NS = 1e-9
 MOST_PAGES = 2**25
 
 Kind = Literal["paper", "fitted", "assumed"]
+MIB = 2**20
+Value = float | bool | str
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter: its name carries its unit, the board's field has bytes and seconds."""
+
+    field: str
+    side: str | None = None  # "hbm" or "lpddr", where it is a memory's field
+    unit: str = ""
+    kind: type[Value] = float  # an int is at least one; a str is one of the words
+    scale: float = 1.0
+    zero: bool = False  # whether a number may be 0
+    # Beyond these a number is a slip, and times or pages could not be counted.
+    least: float = 1e-3
+    most: float = 1e6
+    words: tuple[str, ...] = ()
+
+    def shown(self, value: Value) -> Value:
+        """The field's value in the parameter's unit."""
+        # 32 ns stay 32, not 32.000000000000004.
+        return float(f"{float(value) / self.scale:.12g}") if self.kind is float else value
+
+    def stored(self, value: Value) -> Value:
+        """The other way round."""
+        return float(value) * self.scale if self.kind is float else value
+
+    def wanted(self, value: object) -> str | None:
+        """What a value would have to be; None if it is."""
+        if self.kind is str:
+            return None if value in self.words else " or ".join(f'"{word}"' for word in self.words)
+        if self.kind is bool:
+            return None if isinstance(value, bool) else "true or false"
+        number = value if isinstance(value, int | float) and not isinstance(value, bool) else float("nan")
+        if self.kind is int:
+            right = isinstance(number, int) and 1 <= number <= self.most
+            return None if right else f"a whole number from 1 to {self.most:.0f}"
+        right = self.least <= number <= self.most or (self.zero and 0 <= number <= self.most)
+        return None if right else f"a number from {0 if self.zero else self.least:g} to {self.most:g}"
+
+
+def _memory(side: str) -> dict[str, Parameter]:
+    return {
+        f"{side}_capacity_gb": Parameter("capacity_bytes", side, "GB", scale=1e9),
+        f"{side}_bandwidth_gb_per_s": Parameter("bandwidth_bytes_per_s", side, "GB/s", scale=1e9),
+        f"{side}_latency_ns": Parameter("latency_s", side, "ns", scale=1e-9, zero=True),
+        f"{side}_chips": Parameter("chips", side, "chips", int),
+    }
+
+
+def _own(field: str, unit: str = "", kind: type[Value] = float, **more: Any) -> Parameter:
+    return Parameter(field, None, unit, kind, **more)
+
+
+PARAMETERS: Mapping[str, Parameter] = {
+    **_memory("hbm"),
+    **_memory("lpddr"),
+    "link_gb_per_s": _own("link_bytes_per_s", "GB/s", scale=1e9),
+    "cores": _own("cores", "cores a chip", int),
+    "clock_ghz": _own("clock_hz", "GHz", scale=1e9),
+    "mm_size": _own("mm_size", "rows and columns", int),
+    "mv_rows": _own("mv_rows", "rows", int),
+    "mv_width": _own("mv_width", "elements", int),
+    "vector_width": _own("vector_width", "elements a cycle", int),
+    "spm_mib": _own("spm_bytes", "MiB", scale=MIB),
+    "launch_us": _own("launch_s", "us", scale=1e-6, zero=True),
+    "kernels": _own("kernels", "a layer", int),
+    "page_mib": _own("page_bytes", "MiB", scale=MIB),
+    "tlb_entries": _own("tlb_entries", "a chip", int),
+    "tlb_miss_ns": _own("tlb_miss_s", "ns", scale=1e-9, zero=True),
+    "tlb_misses_at_once": _own("tlb_misses_at_once", "a chip", int),
+    "dram_efficiency": _own("dram_efficiency", "of the peak bandwidth", most=1),
+    "weight_load": _own("weight_load", kind=str, words=("before", "behind")),
+    "reread_kv": _own("reread_kv", kind=bool),
+    "hierarchical_overlap": _own("hierarchical_overlap", "of the shorter part", zero=True, most=1),
+    "flexgen_share": _own("flexgen_share", "of weights and of KV in HBM", zero=True, most=1),
+    "hbm_devices": _own("hbm_devices", "devices", int),
+    "hbm_barrier_us": _own("hbm_barrier_s", "us", scale=1e-6, zero=True),
+    "memory_power_ratio": _own("memory_power_ratio", "of LPDDR's power"),
+}
+
+# What is on a board and chips are made of. The others are software, or what the paper leaves open of these.
+HARDWARE = (
+    *(*_memory("hbm"), *_memory("lpddr"), "link_gb_per_s", "cores", "clock_ghz"),
+    *("mm_size", "mv_rows", "mv_width", "vector_width", "spm_mib", "tlb_entries"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +123,15 @@ class BoardMemory:
     bandwidth_bytes_per_s: float  # peak
     latency_s: float
     chips: int
+
+    def native(self) -> dict[str, Any]:
+        """As the C++ side takes it."""
+        return {
+            "capacity_bytes": self.capacity_bytes,
+            "bytes_per_ns": self.bandwidth_bytes_per_s / 1e9,
+            "latency_ns": self.latency_s / NS,
+            "chips": self.chips,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +172,8 @@ class Board:
     def native(self) -> dict[str, Any]:
         """The board as the C++ side takes it: its field names, bytes and nanoseconds."""
         return {
-            "hbm": _native_memory(self.hbm),
-            "lpddr": _native_memory(self.lpddr),
+            "hbm": self.hbm.native(),
+            "lpddr": self.lpddr.native(),
             "link_bytes_per_ns": self.link_bytes_per_s / 1e9,
             "cycle_ns": 1e9 / self.clock_hz,
             "launch_ns": self.launch_s / NS,
@@ -191,12 +285,3 @@ def _board(name: str, title: str, origins: Mapping[str, Origin]) -> Board:
         fields[parameter.field] = parameter.stored(origins[key].value)
     memories = {side: BoardMemory(**values) for side, values in sides.items()}
     return Board(name=name, title=title, hbm=memories["hbm"], lpddr=memories["lpddr"], **own, origins=origins)
-
-
-def _native_memory(memory: BoardMemory) -> dict[str, Any]:
-    return {
-        "capacity_bytes": memory.capacity_bytes,
-        "bytes_per_ns": memory.bandwidth_bytes_per_s / 1e9,
-        "latency_ns": memory.latency_s / NS,
-        "chips": memory.chips,
-    }

@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec import structs
 
 from laminabench.atomic import replacing
 from laminabench.catalog.cost_terms import (
@@ -18,14 +20,18 @@ from laminabench.catalog.cost_terms import (
     Origin,
 )
 from laminabench.catalog.costs import Borrowed, CostSet
-from laminabench.catalog.names import pick
-from laminabench.catalog.toml_file import Table, from_path, packaged
+from laminabench.catalog.entries import Table, from_path, packaged, pick
 from laminabench.errors import UserError
 
 DEFAULT_COSTS = "vllm-0.14"
 COST_SETS = ("vllm-0.14", "vidur-2024", "roofline")
 
 US = 1e-6
+# Units of the times that are not in microseconds.
+SMALL = {"per_k_s": ("ns", 1e-9), "per_query_head_s": ("ns", 1e-9), "per_input_s": ("ps", 1e-12)}
+
+Cost = GemmCost | AttentionCost | AllReduceCost | ElementwiseCost | HostCost
+AnyCost = TypeVar("AnyCost", GemmCost, AttentionCost, AllReduceCost, ElementwiseCost, HostCost)
 
 
 def load_costs(name: str = DEFAULT_COSTS) -> CostSet:
@@ -56,40 +62,18 @@ def from_table(table: Table, where: str) -> CostSet:
             name=table["name"],
             title=table["title"],
             gemm={
-                (device, dtype): GemmCost(
-                    overhead_s=row["overhead_us"] * US,
-                    per_k_s=row["per_k_ns"] * 1e-9,
-                    flops_efficiency=row["flops_efficiency"],
-                    bandwidth_efficiency=row["bandwidth_efficiency"],
-                    sharpness=row["sharpness"],
-                    origin=_origin(row),
-                    per_input_s=row.get("per_input_ps", 0) * 1e-12,
-                )
+                (device, dtype): _cost(GemmCost, row)
                 for device, rows in table["gemm"].items()
                 for dtype, row in rows.items()
             },
-            attention={
-                device: AttentionCost(
-                    overhead_s=row["overhead_us"] * US,
-                    per_query_head_s=row["per_query_head_ns"] * 1e-9,
-                    bandwidth_efficiency=row["bandwidth_efficiency"],
-                    fill=row["fill"],
-                    origin=_origin(row),
-                )
-                for device, row in table["attention"].items()
-            },
+            attention={device: _cost(AttentionCost, row) for device, row in table["attention"].items()},
             allreduce={
-                (device, int(degree.removeprefix("tp"))): AllReduceCost(
-                    row["latency_us"] * US, row["link_efficiency"], _origin(row)
-                )
+                (device, int(degree.removeprefix("tp"))): _cost(AllReduceCost, row)
                 for device, rows in table["allreduce"].items()
                 for degree, row in rows.items()
             },
-            elementwise={
-                device: ElementwiseCost(row["kernel_us"] * US, row["bandwidth_efficiency"], _origin(row))
-                for device, row in table["elementwise"].items()
-            },
-            host=_host(table["host"]) if "host" in table else assumed_host(),
+            elementwise={device: _cost(ElementwiseCost, row) for device, row in table["elementwise"].items()},
+            host=_cost(HostCost, table["host"]) if "host" in table else assumed_host(),
             borrowed=_borrowing(table["borrow"]) if "borrow" in table else assumed_borrowing(),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -118,7 +102,7 @@ def check_coefficients(table: Table, where: str) -> None:
 
 def assumed_host() -> HostCost:
     """The host cost that no measurement covers."""
-    return _host(packaged("costs", "assumed.toml")["host"])
+    return _cost(HostCost, packaged("costs", "assumed.toml")["host"])
 
 
 def assumed_borrowing() -> dict[str, Borrowed]:
@@ -130,40 +114,14 @@ def to_toml(costs: CostSet, comment: str = "") -> str:
     """The set as TOML text, without the host and borrowing rules (those are assumed.toml's)."""
     lines = [f"# {line}" for line in comment.splitlines()]
     lines += [f"name = {_value(costs.name)}", f"title = {_value(costs.title)}"]
-    for (device, dtype), gemm in sorted(costs.gemm.items()):
-        lines += _section(
-            ("gemm", device, dtype),
-            gemm.origin,
-            overhead_us=gemm.overhead_s / US,
-            per_k_ns=gemm.per_k_s * 1e9,
-            per_input_ps=gemm.per_input_s * 1e12,
-            flops_efficiency=gemm.flops_efficiency,
-            bandwidth_efficiency=gemm.bandwidth_efficiency,
-            sharpness=gemm.sharpness,
-        )
-    for device, attention in sorted(costs.attention.items()):
-        lines += _section(
-            ("attention", device),
-            attention.origin,
-            overhead_us=attention.overhead_s / US,
-            per_query_head_ns=attention.per_query_head_s * 1e9,
-            bandwidth_efficiency=attention.bandwidth_efficiency,
-            fill=attention.fill,
-        )
-    for (device, degree), reduce in sorted(costs.allreduce.items()):
-        lines += _section(
-            ("allreduce", device, f"tp{degree}"),
-            reduce.origin,
-            latency_us=reduce.latency_s / US,
-            link_efficiency=reduce.link_efficiency,
-        )
-    for device, elementwise in sorted(costs.elementwise.items()):
-        lines += _section(
-            ("elementwise", device),
-            elementwise.origin,
-            kernel_us=elementwise.kernel_s / US,
-            bandwidth_efficiency=elementwise.bandwidth_efficiency,
-        )
+    sections: dict[tuple[str, ...], Cost] = {
+        **{("gemm", *on): cost for on, cost in sorted(costs.gemm.items())},
+        **{("attention", device): cost for device, cost in sorted(costs.attention.items())},
+        **{("allreduce", on, f"tp{degree}"): cost for (on, degree), cost in sorted(costs.allreduce.items())},
+        **{("elementwise", device): cost for device, cost in sorted(costs.elementwise.items())},
+    }
+    for path, cost in sections.items():
+        lines += _section(path, cost)
     return "\n".join(lines) + "\n"
 
 
@@ -173,8 +131,22 @@ def write_costs(costs: CostSet, path: Path, comment: str = "") -> None:
         temporary.write_text(to_toml(costs, comment), encoding="utf-8")
 
 
-def _host(row: Table) -> HostCost:
-    return HostCost(row["per_step_us"] * US, row["per_request_us"] * US, _origin(row))
+def _written_as(coefficient: str) -> tuple[str, float]:
+    """The name of a coefficient in files, and its unit there: times are in the least unit that suits them."""
+    if not coefficient.endswith("_s"):
+        return coefficient, 1
+    unit, seconds = SMALL.get(coefficient, ("us", US))
+    return f"{coefficient.removesuffix('s')}{unit}", seconds
+
+
+def _cost(kind: type[AnyCost], row: Table) -> AnyCost:
+    """The cost in a section of a file; what has a default may be left out."""
+    found: dict[str, Any] = {}
+    for field in structs.fields(kind):
+        key, unit = _written_as(field.name)
+        if field.name != "origin" and (field.required or key in row):
+            found[field.name] = row[key] * unit
+    return kind(**found, origin=_origin(row))
 
 
 def _borrowing(rows: Table) -> dict[str, Borrowed]:
@@ -187,9 +159,12 @@ def _origin(row: Table) -> Origin:
     )
 
 
-def _section(path: tuple[str, ...], origin: Origin, **coefficients: float) -> list[str]:
+def _section(path: tuple[str, ...], cost: Cost) -> list[str]:
+    origin, names = cost.origin, [name for name in cost.__struct_fields__ if name != "origin"]
     lines = ["", f"[{'.'.join(path)}]"]
-    lines += [f"{name} = {_value(value)}" for name, value in coefficients.items()]
+    for name in sorted(names, key=lambda name: not name.endswith("_s")):  # times first
+        key, unit = _written_as(name)
+        lines.append(f"{key} = {_value(getattr(cost, name) / unit)}")
     lines += [f"kind = {_value(origin.kind)}", f"source = {_value(origin.source)}"]
     if origin.range:
         lines.append(f"range = {_value(origin.range)}")

@@ -98,9 +98,6 @@ class CostSet(msgspec.Struct, frozen=True):
             return np.zeros(np.shape(size_bytes))
         return self._allreduce(device, tp).seconds(device, tp, size_bytes)
 
-    def host_seconds(self, batch: ArrayLike) -> Float64:
-        return self.host.seconds(batch)
-
     # A step
 
     def model_step(self, model: ModelShape, device: Device, tp: int, batch: ArrayLike) -> StepTime:
@@ -129,10 +126,6 @@ class CostSet(msgspec.Struct, frozen=True):
 
     def model_step_seconds(self, model: ModelShape, device: Device, tp: int, batch: ArrayLike) -> Float64:
         return self.model_step(model, device, tp, batch).total_s
-
-    def model_step_table(self, model: ModelShape, device: Device, tp: int, max_batch: int) -> Float64:
-        """Step time by batch size: entry i is a batch of i, entry 0 is 0."""
-        return self.model_step_seconds(model, device, tp, np.arange(max_batch + 1))
 
     # Provenance
 

@@ -6,8 +6,10 @@ That loss weighs a 5 us kernel like a 5 ms one and shrugs off the odd throttled 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from laminabench.catalog.cost_terms import (
     ACTIVATION_BYTES,
@@ -19,9 +21,12 @@ from laminabench.catalog.cost_terms import (
     Origin,
 )
 from laminabench.catalog.hardware import Device
-from laminabench.catalog.minimise import Vector, minimise
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape
 from laminabench.catalog.profiles import Samples
+
+Vector = NDArray[np.float64]
+Loss = Callable[[Vector], float]
+Cost = TypeVar("Cost")
 
 UNKNOWN = Origin("fitted", "")
 
@@ -46,11 +51,13 @@ def fit_gemm(device: Device, dtype: str, samples: Samples) -> GemmCost:
             per_input_s=_exp(x[5]) * 1e-12 if quantised else 0.0,
         )
 
-    def predict(x: Vector) -> Float64:
-        return gemm_times(cost(x), device, dtype, samples)
-
     start = np.array([np.log(4), np.log(0.3), _logit(0.8), _logit(0.9), np.log(1.5), np.log(5)])
-    return cost(_fit(predict, samples, start if quantised else start[:5]))
+    return _fitted(
+        cost,
+        lambda fitted: gemm_times(fitted, device, dtype, samples),
+        samples,
+        start if quantised else start[:5],
+    )
 
 
 def gemm_times(cost: GemmCost, device: Device, dtype: str, samples: Samples) -> Float64:
@@ -64,11 +71,8 @@ def fit_attention(device: Device, samples: Samples) -> AttentionCost:
         us, ns, bandwidth, fill = x
         return AttentionCost(_exp(us) * 1e-6, _exp(ns) * 1e-9, _share(bandwidth), _exp(fill), UNKNOWN)
 
-    def predict(x: Vector) -> Float64:
-        return attention_times(cost(x), device, samples)
-
     start = np.array([np.log(11), np.log(1.5), _logit(0.85), np.log(3)])
-    return cost(_fit(predict, samples, start))
+    return _fitted(cost, lambda fitted: attention_times(fitted, device, samples), samples, start)
 
 
 def attention_times(cost: AttentionCost, device: Device, samples: Samples) -> Float64:
@@ -81,23 +85,27 @@ def attention_times(cost: AttentionCost, device: Device, samples: Samples) -> Fl
 
 
 def fit_allreduce(device: Device, degree: int, samples: Samples) -> AllReduceCost:
-    def cost(x: Vector) -> AllReduceCost:
-        return AllReduceCost(_exp(x[0]) * 1e-6, _share(x[1]), UNKNOWN)
-
-    def predict(x: Vector) -> Float64:
-        return cost(x).seconds(device, degree, samples["bytes"])
-
-    return cost(_fit(predict, samples, np.array([np.log(10), _logit(0.5)])))
+    start = np.array([np.log(10), _logit(0.5)])
+    return _fitted(
+        _time_and_share(AllReduceCost),
+        lambda fitted: fitted.seconds(device, degree, samples["bytes"]),
+        samples,
+        start,
+    )
 
 
 def fit_elementwise(device: Device, model: ModelShape, samples: Samples) -> ElementwiseCost:
-    def cost(x: Vector) -> ElementwiseCost:
-        return ElementwiseCost(_exp(x[0]) * 1e-6, _share(x[1]), UNKNOWN)
+    start = np.array([np.log(2.5), _logit(0.65)])
+    return _fitted(
+        _time_and_share(ElementwiseCost),
+        lambda fitted: elementwise_times(fitted, device, model, samples),
+        samples,
+        start,
+    )
 
-    def predict(x: Vector) -> Float64:
-        return elementwise_times(cost(x), device, model, samples)
 
-    return cost(_fit(predict, samples, np.array([np.log(2.5), _logit(0.65)])))
+def _time_and_share(kind: Callable[[float, float, Origin], Cost]) -> Callable[[Vector], Cost]:
+    return lambda x: kind(_exp(x[0]) * 1e-6, _share(x[1]), UNKNOWN)
 
 
 def elementwise_times(cost: ElementwiseCost, device: Device, model: ModelShape, samples: Samples) -> Float64:
@@ -107,13 +115,15 @@ def elementwise_times(cost: ElementwiseCost, device: Device, model: ModelShape, 
     return cost.seconds(device, kernels, 2 * elements * samples["m"])
 
 
-def _fit(predict: Callable[[Vector], Float64], samples: Samples, start: Vector) -> Vector:
+def _fitted(
+    cost: Callable[[Vector], Cost], seconds: Callable[[Cost], Float64], samples: Samples, start: Vector
+) -> Cost:
     measured = np.log(samples.seconds)
 
     def loss(x: Vector) -> float:
-        return float(np.mean(np.abs(np.log(predict(x)) - measured)))
+        return float(np.mean(np.abs(np.log(seconds(cost(x))) - measured)))
 
-    return minimise(loss, start)
+    return cost(minimise(loss, start))
 
 
 def _exp(value: float) -> float:
@@ -128,3 +138,46 @@ def _share(value: float) -> float:
 
 def _logit(share: float) -> float:
     return float(np.log(share / (1 - share)))
+
+
+# Nelder-Mead: fits of five coefficients need no scipy.
+
+
+def minimise(loss: Loss, start: Vector, *, rounds: int = 6, steps: int = 400, size: float = 0.4) -> Vector:
+    """The best point found from `start`; each round restarts around it, against simplexes that collapsed."""
+    best = np.asarray(start, np.float64)
+    for turn in range(rounds):
+        best = _nelder_mead(loss, best, steps, size * 0.5**turn)
+    return best
+
+
+def _nelder_mead(loss: Loss, start: Vector, steps: int, size: float) -> Vector:
+    points = np.vstack([start, start + size * np.eye(len(start))])
+    values = np.array([loss(point) for point in points])
+    for _ in range(steps):
+        order = np.argsort(values, kind="stable")
+        points, values = points[order], values[order]
+        if values[-1] - values[0] < 1e-9:
+            break
+        centre, worst = points[:-1].mean(axis=0), points[-1]
+        reflected = centre + (centre - worst)
+        value = loss(reflected)
+        if value < values[0]:
+            stretched = centre + 2 * (centre - worst)
+            further = loss(stretched)
+            points[-1], values[-1] = (stretched, further) if further < value else (reflected, value)
+            continue
+        if value < values[-2]:
+            points[-1], values[-1] = reflected, value
+            continue
+        # Contract towards the better of the reflected and the worst point.
+        anchor, bound = (reflected, value) if value < values[-1] else (worst, float(values[-1]))
+        contracted = centre + 0.5 * (anchor - centre)
+        value = loss(contracted)
+        if value < bound:
+            points[-1], values[-1] = contracted, value
+        else:
+            points[1:] = points[0] + 0.5 * (points[1:] - points[0])
+            values[1:] = [loss(point) for point in points[1:]]
+    found: Vector = points[int(np.argmin(values))]
+    return found

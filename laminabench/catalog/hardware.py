@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from laminabench.catalog.names import pick
-from laminabench.catalog.toml_file import Table, packaged
+from laminabench.catalog.entries import Table, packaged, pick
 from laminabench.errors import UserError
 
 GB = 1e9  # everywhere in this project: data sheets and the papers count in powers of ten

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, NamedTuple, TypedDict
 
-from laminabench.catalog.toml_file import packaged
+from laminabench.catalog.entries import packaged
 from laminabench.errors import UserError
 
 DTYPE_BYTES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp32": 4}

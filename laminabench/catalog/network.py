@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
-from laminabench.catalog.names import pick
-from laminabench.catalog.toml_file import packaged
+from laminabench.catalog.entries import packaged, pick
 from laminabench.errors import UserError
 
 # Nobody decodes over a slower one, and a layer's transfers have to fit the simulator's clock.
@@ -34,13 +32,6 @@ class Network:
         """The same engine over NICs of this rate: never faster than it was seen, slower in proportion."""
         share = min(1.0, nic_bytes_per_s / self.line_rate_bytes_per_s)
         return replace(self, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * share)
-
-    def transfer_seconds(self, sent_bytes: float, received_bytes: float = 0.0) -> float:
-        """There and back: one round trip, and the bytes both ways one after the other."""
-        return self.rtt_s + (sent_bytes + received_bytes) / self.bandwidth_bytes_per_s
-
-    def describe(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @cache

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from laminabench.catalog.deployment import assumed_amounts
-from laminabench.plan.front import meets
+from laminabench.plan.measure import meets
 from laminabench.present.numbers import number, share
 from laminabench.present.replay import PARTS, SOURCES
 

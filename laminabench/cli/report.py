@@ -52,9 +52,8 @@ def report(
     \b
     laminabench report runs/lamina runs/vllm -o report.html
     """
-    from laminabench.report.bundle import plotly_script
+    from laminabench.report.page import plotly_script, write_page
     from laminabench.report.page import report as made
-    from laminabench.report.page import write_page
     from laminabench.report.shown import shown
     from laminabench.runs.read import read_run
     from laminabench.runs.replace import require_writable

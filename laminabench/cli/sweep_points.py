@@ -18,7 +18,7 @@ from laminabench.errors import UserError
 from laminabench.nearest import nearest
 from laminabench.request import BY_KEY, NOT_OF_MANY, Choice, ReplayRequest
 from laminabench.systems.registry import prepare
-from laminabench.traces.load import transforms_of
+from laminabench.traces.resolve import transforms_of
 
 if TYPE_CHECKING:
     from laminabench.sweeps.values import Varied

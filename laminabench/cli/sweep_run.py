@@ -29,7 +29,7 @@ from laminabench.spread import cores, spread
 from laminabench.sweeps.kept import SweepStore, key_of, opened
 from laminabench.sweeps.rows import TABLE, row, write
 from laminabench.sweeps.values import Varied
-from laminabench.traces.load import cut, transforms_of, whole
+from laminabench.traces.resolve import cut, transforms_of, whole
 from laminabench.traces.table import Trace
 from laminabench.version import __version__, describe, git_commit
 

@@ -11,9 +11,16 @@ from laminabench.catalog.deployment import assumed_amounts, kinds_of_prices
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network
 from laminabench.compare.equal import made_equal
-from laminabench.compare.holding import longest_held, without_longer
 from laminabench.compare.sides import Side, SideBySide, modelled_estimates, side_by_side
-from laminabench.compare.spec import ComparisonSpec, Equal, held_in, on_boards, price_of
+from laminabench.compare.spec import (
+    ComparisonSpec,
+    Equal,
+    held_in,
+    longest_held,
+    on_boards,
+    price_of,
+    without_longer,
+)
 from laminabench.errors import UserError
 from laminabench.json_safe import Json
 from laminabench.replay import replay

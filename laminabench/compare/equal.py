@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from laminabench.candidates import deployments
 from laminabench.catalog.deployment import Deployment
 from laminabench.catalog.hardware import Device
-from laminabench.compare.holding import longest_held, without_longer
-from laminabench.compare.spec import ComparisonSpec, Equal
+from laminabench.compare.spec import ComparisonSpec, Equal, longest_held, without_longer
 from laminabench.errors import UserError
 from laminabench.replay import replay
 from laminabench.systems.modelled.setup import Setup

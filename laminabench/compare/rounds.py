@@ -7,8 +7,7 @@ from pathlib import Path
 
 from laminabench.analysis.estimate import of_rounds
 from laminabench.analysis.metrics_table import SUMMARISED
-from laminabench.compare.comparability import comparability_warnings
-from laminabench.compare.recorded import Recorded, recorded
+from laminabench.compare.recorded import Recorded, comparability_warnings, recorded
 from laminabench.compare.sides import Side, SideBySide, side_by_side
 from laminabench.errors import UserError
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, parse_deployment
 from laminabench.catalog.hardware import Device
@@ -16,6 +18,7 @@ from laminabench.replay import Workload
 from laminabench.sim.spec import Admission
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import system
+from laminabench.traces.table import Trace
 
 Amount = Literal["cost", "power"]
 # The H2M2 paper's chips have arithmetic for nothing else.
@@ -120,3 +123,16 @@ def power_of(name: str, deployment: Deployment) -> float:
             f"{deployment} of {name} has no rated power to compare by; --power DEVICE=WATTS gives one",
         )
     return watts
+
+
+def longest_held(name: str, setup: Setup) -> int:
+    """Tokens of the longest request that fits, a block to spare; a UserError if not even the model does."""
+    spec = system(name).build(setup).spec
+    return spec.tokens_per_pool // spec.block_tokens * spec.block_tokens - spec.block_tokens
+
+
+def without_longer(trace: Trace, longest: int) -> Trace:
+    """The requests that have at most so many tokens in the end."""
+    lengths = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
+    fitting = np.flatnonzero(lengths <= longest)
+    return trace if len(fitting) == len(trace) else trace.take(fitting)

@@ -12,7 +12,7 @@ import transformers
 
 from lamina.convert import Conversion, ConversionError, convert, describe
 from lamina.convert.describe import ConversionOverview, SliceFacts, transfer
-from laminabench.catalog.to_hf_config import ASSUMED
+from laminabench.catalog.find_model import ASSUMED
 from laminabench.conversion.products import ELEMENT_BYTES, PartProducts, products_of
 from laminabench.conversion.source import ModelSource
 from laminabench.errors import UserError

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from laminabench.catalog.entries import pick
+from laminabench.catalog.find_model import to_hf_config
 from laminabench.catalog.models import load_models
-from laminabench.catalog.names import pick
 from laminabench.catalog.small_models import SMALL_MODELS
-from laminabench.catalog.to_hf_config import to_hf_config
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from typing import TypeVar
 from laminabench.catalog.boards import Board, BoardMemory
 from laminabench.catalog.deployment import Workers
 from laminabench.catalog.hardware import Device
-from laminabench.plan.candidate import Candidate
 from laminabench.plan.measure import Point, measure
-from laminabench.plan.question import Question
+from laminabench.plan.question import Candidate, Question
 from laminabench.sim.spec import BoardTiming, Spec, Timing
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import system

@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from laminabench.analysis.window import FEWEST_MOMENTS
-from laminabench.plan.board_bounds import tables_of_boards
 from laminabench.plan.demand import LEFT_OUT, Demand
-from laminabench.plan.tables import Tables, tables_of_costs
+from laminabench.plan.tables import Tables, tables_of_boards, tables_of_costs
 from laminabench.sim.spec import BoardTiming, Float64, Spec
 
 # Tables are rounded to ticks, layer by layer: far less than this.

@@ -1,17 +1,17 @@
-"""What a candidate comes to: its cluster, and the few numbers of a replay that a plan compares."""
+"""What candidates come to, and which are worth a look: the Pareto front of cost and TBT, and the winner."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 from laminabench.analysis import rates
-from laminabench.analysis.slo import limit_ticks, token_attainment
+from laminabench.analysis.attainment import limit_ticks, token_attainment
 from laminabench.analysis.tbt import tbt, tokens_of
 from laminabench.analysis.window import window
 from laminabench.catalog.deployment import Deployment
 from laminabench.errors import UserError
-from laminabench.plan.candidate import Candidate
-from laminabench.plan.question import Question
+from laminabench.plan.question import Candidate, Question
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import TICKS_PER_S, Spec
 from laminabench.systems.registry import system
@@ -85,3 +85,34 @@ def measure(question: Question, trace: Trace, candidate: Candidate, spec: Spec) 
         waited_s,
         question.mode == "saturate" or waited_s <= question.slo_queueing_p99_s,
     )
+
+
+def meets(point: Point, slo_tbt_p99_ms: float) -> bool:
+    """Fast enough, and it serves the trace: in an open replay it keeps up with what comes."""
+    return point.keeps_up and point.tbt_p99_ms <= slo_tbt_p99_ms
+
+
+def order(point: Point) -> tuple[float, float, float, str]:
+    """The cheapest tokens first; ties to the faster, then to the smaller bill, then by name."""
+    return point.usd_per_million_tokens, point.tbt_p99_ms, point.candidate.usd_per_hour, str(point.candidate)
+
+
+def winner(points: Iterable[Point], slo_tbt_p99_ms: float) -> Point | None:
+    """The cheapest tokens of those that meet the limit."""
+    return min((each for each in points if meets(each, slo_tbt_p99_ms)), key=order, default=None)
+
+
+def front(points: Sequence[Point], slo_tbt_p99_ms: float) -> list[Point]:
+    """Of those that meet the limit, where no other is as cheap and as fast, from the fastest on."""
+    found: list[Point] = []
+    kept = sorted((each for each in points if meets(each, slo_tbt_p99_ms)), key=order)
+    for each in kept:
+        if not found or each.tbt_p99_ms < found[-1].tbt_p99_ms:
+            found.append(each)
+    return found[::-1]
+
+
+def nearest(points: Iterable[Point]) -> Point | None:
+    """The fastest of those that serve the trace, whatever the limit."""
+    serving = (each for each in points if each.keeps_up)
+    return min(serving, key=lambda each: (each.tbt_p99_ms, *order(each)), default=None)

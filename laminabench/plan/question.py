@@ -1,17 +1,90 @@
-"""What a plan is asked: which requests, how fast, within which budget, from which devices."""
+"""What a plan is asked: which requests, how fast, from which devices; and the candidates it chooses from."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from laminabench.candidates import deployments
 from laminabench.catalog.costs import CostSet
+from laminabench.catalog.deployment import Deployment
+from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, parse_network
-from laminabench.plan.candidate import Candidate
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import system
 from laminabench.traces.table import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a deployment may take at most."""
+
+    usd_per_hour: float = float("inf")
+    power_w: float = float("inf")  # rated
+    devices: int | None = None
+
+    def allows(self, deployment: Deployment) -> bool:
+        """What nobody knows the watts of is within no limit of them."""
+        watts = float("inf") if deployment.power_w is None else deployment.power_w
+        few = self.devices is None or sum(part.count for part in deployment.parts) <= self.devices
+        return few and watts <= self.power_w
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A system on counted devices, and for the laminas how many batches take turns."""
+
+    system: str
+    deployment: Deployment
+    batches: int = 1
+    most_requests: int | None = None  # at once, on each board; the system's own limit, if None
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Only deployments that have a price are candidates."""
+        price = self.deployment.usd_per_hour
+        assert price is not None
+        return price
+
+    def borrowed(self, costs: CostSet) -> tuple[str, ...]:
+        """Those of its devices that nobody measured: they have another one's efficiencies, or are boards."""
+        devices = {part.device.name: part.device for part in self.deployment.parts}
+        return tuple(name for name, device in devices.items() if device.board or _borrows(device, costs))
+
+    def __str__(self) -> str:
+        turns = f", {self.batches} batches" if self.batches > 1 else ""
+        limit = f", {self.most_requests} requests on each" if self.most_requests else ""
+        return f"{self.system} {self.deployment}{turns}{limit}"
+
+
+def candidates(
+    systems: Sequence[str], model: ModelShape, devices: Sequence[Device], limits: Limits = NO_LIMITS
+) -> Iterator[Candidate]:
+    """All of them, whether or not the model fits, with as many batches as the system may have.
+
+    Three batches rotate over two replicas, each of which holds all weights.
+    """
+    for name in systems:
+        own = system(name)
+        for batches in range(1, own.MOST_BATCHES + 1):
+            found = deployments(
+                name, model, devices, usd_per_hour=(0.0, limits.usd_per_hour), replicas=max(1, batches - 1)
+            )
+            for each in found:
+                if limits.allows(each):
+                    for most in own.limits(each.model.device):
+                        yield Candidate(name, each, batches, most)
+
+
+def _borrows(device: Device, costs: CostSet) -> bool:
+    borrowed = costs.borrowed.get(device.name)
+    return borrowed is not None and costs.measured_as(device) == borrowed.device
+
 
 PlanMode = Literal["saturate", "open"]
 # In an open replay: how long 99 of 100 requests may wait to be let in.

@@ -11,9 +11,8 @@ from laminabench.catalog.hardware import Device, device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
 from laminabench.errors import UserError
-from laminabench.plan.candidate import Candidate, Limits, candidates
 from laminabench.plan.measure import cluster
-from laminabench.plan.question import PlanMode, Question
+from laminabench.plan.question import Candidate, Limits, PlanMode, Question, candidates
 from laminabench.systems.registry import MODULES, system
 from laminabench.traces.table import Trace
 

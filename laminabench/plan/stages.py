@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from laminabench.plan.bounds import Bound, bound, bound_of_arrivals, falls_behind, room_of
-from laminabench.plan.candidate import Candidate
 from laminabench.plan.demand import Demand, demand_of
 from laminabench.plan.measure import Point, cluster, measure
-from laminabench.plan.question import Question
+from laminabench.plan.question import Candidate, Question
 from laminabench.sim.spec import Spec
 from laminabench.spread import cores, spread
 from laminabench.systems.registry import MODULES, system

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import msgspec.structs
 
 from laminabench.analysis.metrics_table import IN_GOLDENS
-from laminabench.catalog.toml_file import from_path
+from laminabench.catalog.entries import from_path
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
 from laminabench.regress.interval import LEAST_ROUNDS

@@ -19,7 +19,7 @@ from laminabench.systems.base import Prepared, Replayed, Workload
 from laminabench.systems.modelled.prepared import replay_on
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import prepare, system
-from laminabench.traces.load import cut, transforms_of, whole
+from laminabench.traces.resolve import cut, transforms_of, whole
 from laminabench.traces.table import Trace
 
 

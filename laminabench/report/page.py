@@ -10,19 +10,17 @@ from importlib import resources
 from pathlib import Path
 
 from laminabench.atomic import replacing
+from laminabench.errors import UserError
 from laminabench.report.breakdown import cost_charts, time_charts
-from laminabench.report.bundle import plotly_script
-from laminabench.report.caveats import caveats
 from laminabench.report.chart import Chart, series
-from laminabench.report.faults import fault_tables
 from laminabench.report.headline import cards, comparison, swatch
 from laminabench.report.latency import attainment_chart, cdf_chart
 from laminabench.report.markup import Markup, joined, script_data, tag
 from laminabench.report.memory import memory_charts, memory_table
 from laminabench.report.over_time import charts as charts_over_time
 from laminabench.report.provenance import provenance
-from laminabench.report.seen import seen_tables
-from laminabench.report.shown import Shown
+from laminabench.report.seen import fault_tables, seen_tables
+from laminabench.report.shown import Shown, caveats
 from laminabench.report.timeline import default_window_s, timeline_chart
 
 
@@ -139,3 +137,17 @@ def _packaged(name: str) -> str:
 
 def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def plotly_script() -> str:
+    """The whole of plotly.js; nothing is loaded from anywhere else."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "report-needs-plotly",
+            "a report needs plotly, which is not installed: pip install 'laminabench[report]'",
+        ) from error
+    script: str = get_plotlyjs()
+    assert "</script" not in script.lower(), "it would end the element that it is in"
+    return script

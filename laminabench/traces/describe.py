@@ -1,10 +1,16 @@
-"""What a trace looks like: lengths, rate, burstiness, and how much of its prompts repeats."""
+"""What a trace looks like, and how far one is from another: the numbers a fitted profile is held to."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 import numpy as np
 
 from laminabench.traces.table import Int64, Trace
+
+if TYPE_CHECKING:
+    from laminabench.traces.table import Float64, Trace
 
 PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 
@@ -73,3 +79,100 @@ def prefix_share(trace: Trace) -> float | None:
     """Share of all prompt tokens that repeats an earlier prefix; None where the trace does not say."""
     reused = reused_tokens(trace)
     return None if reused is None else float(reused.sum() / trace.prompt_tokens.sum(dtype=np.int64))
+
+
+class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A synthetic trace held against the real one; None where the traces lack the column."""
+
+    ks_prompt: float
+    ks_output: float
+    mean_error_prompt: float
+    mean_error_output: float
+    spearman_real: float
+    spearman_synthetic: float
+    # Variance of the per-minute counts around the real counts, over what Poisson noise would give: about 1.
+    minute_dispersion: float | None = None
+    # Standard deviation of the gaps between arrivals over their mean: 1 is a Poisson process, more is bursty.
+    gap_cv_real: float | None = None
+    gap_cv_synthetic: float | None = None
+    prefix_share_real: float | None = None
+    prefix_share_synthetic: float | None = None
+    ks_prefix: float | None = None
+    distinct_blocks_real: int | None = None
+    distinct_blocks_synthetic: int | None = None
+
+
+def compare(real: Trace, synthetic: Trace) -> Comparison:
+    """Every number that both traces have the columns for."""
+    lengths: dict[str, Any] = {
+        "ks_prompt": ks_distance(real.prompt_tokens, synthetic.prompt_tokens),
+        "ks_output": ks_distance(real.output_tokens, synthetic.output_tokens),
+        "mean_error_prompt": mean_error(real.prompt_tokens, synthetic.prompt_tokens),
+        "mean_error_output": mean_error(real.output_tokens, synthetic.output_tokens),
+        "spearman_real": spearman(real.prompt_tokens, real.output_tokens),
+        "spearman_synthetic": spearman(synthetic.prompt_tokens, synthetic.output_tokens),
+    }
+    arrivals: dict[str, Any] = {}
+    if real.meta.has_arrivals and synthetic.meta.has_arrivals:
+        arrivals = {
+            "minute_dispersion": minute_dispersion(real.arrival_s, synthetic.arrival_s),
+            "gap_cv_real": interarrival_cv(real),
+            "gap_cv_synthetic": interarrival_cv(synthetic),
+        }
+    return Comparison(**lengths, **arrivals, **_compare_prefixes(real, synthetic))
+
+
+def _compare_prefixes(real: Trace, synthetic: Trace) -> dict[str, Any]:
+    reused_real, reused_synthetic = reused_tokens(real), reused_tokens(synthetic)
+    if reused_real is None or reused_synthetic is None:
+        return {}
+    assert real.prefix_blocks is not None
+    assert synthetic.prefix_blocks is not None
+    return {
+        "prefix_share_real": prefix_share(real),
+        "prefix_share_synthetic": prefix_share(synthetic),
+        "ks_prefix": ks_distance(
+            reused_real / real.prompt_tokens, reused_synthetic / synthetic.prompt_tokens
+        ),
+        "distinct_blocks_real": len(np.unique(real.prefix_blocks.ids)),
+        "distinct_blocks_synthetic": len(np.unique(synthetic.prefix_blocks.ids)),
+    }
+
+
+def ks_distance(first: np.ndarray, second: np.ndarray) -> float:
+    """The largest difference between two empirical distribution functions (Kolmogorov-Smirnov)."""
+    first, second = np.sort(first), np.sort(second)
+    points = np.concatenate([first, second])
+    below_first = np.searchsorted(first, points, side="right") / len(first)
+    below_second = np.searchsorted(second, points, side="right") / len(second)
+    return float(np.abs(below_first - below_second).max())
+
+
+def mean_error(real: np.ndarray, synthetic: np.ndarray) -> float:
+    """How much the second mean is above the first, as a share of the first."""
+    return float(synthetic.mean() / real.mean() - 1)
+
+
+def spearman(first: np.ndarray, second: np.ndarray) -> float:
+    """Rank correlation, ties sharing their mean rank; 0 where one column never changes."""
+    ranks_first, ranks_second = mean_ranks(first), mean_ranks(second)
+    ranks_first -= ranks_first.mean()
+    ranks_second -= ranks_second.mean()
+    scale = float(np.sqrt((ranks_first**2).sum() * (ranks_second**2).sum()))
+    return float((ranks_first * ranks_second).sum()) / scale if scale else 0.0
+
+
+def mean_ranks(values: np.ndarray) -> Float64:
+    """The rank of every value, from 0; equal values share the mean of theirs."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    middles: Float64 = (ends - counts + ends - 1) / 2
+    return middles[inverse]
+
+
+def minute_dispersion(real_s: Float64, synthetic_s: Float64) -> float:
+    """Squared difference of the per-minute counts over the real counts: about 1 for Poisson noise."""
+    minutes = int(max(real_s[-1], synthetic_s[-1]) // 60) + 1
+    real = np.bincount((real_s // 60).astype(np.int64), minlength=minutes)
+    synthetic = np.bincount((synthetic_s // 60).astype(np.int64), minlength=minutes)
+    return float(((synthetic - real) ** 2).sum() / real.sum())

@@ -8,10 +8,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from laminabench.errors import UserError
-from laminabench.traces.compare import compare
+from laminabench.traces.describe import compare
 from laminabench.traces.draws import Draws
-from laminabench.traces.profile import Arrivals, FittedTo, Profile, Quantiles
-from laminabench.traces.profile_file import parse_profile, profile_text
+from laminabench.traces.profile import Arrivals, FittedTo, Profile, Quantiles, parse_profile, profile_text
 from laminabench.traces.reuse import fit_reuse
 from laminabench.traces.synth import synthesise
 from laminabench.traces.table import MAX_TOKENS

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from laminabench.errors import CheckFailedError, UserError
+from laminabench.listener import Listener
 from laminabench.nearest import nearest
 from laminabench.paths import expanded
+from laminabench.request import ReplayRequest, seconds
 from laminabench.traces import catalogue
 from laminabench.traces.catalogue import Entry
 from laminabench.traces.checksum import recorded
 from laminabench.traces.formats import load_file
 from laminabench.traces.formats.source import PACKED, SUFFIXES
 from laminabench.traces.table import Trace
+from laminabench.traces.transform import Transforms
 
 if TYPE_CHECKING:
     from laminabench.traces.fetch import Progress
@@ -158,10 +161,52 @@ def _load_entry(entry: Entry, path: Path) -> Trace:
 
 
 def _from_profile(entry: Entry, requests: int | None, seed: int) -> Trace:
-    from laminabench.traces.profile_file import named_profile
+    from laminabench.traces.profile import named_profile
     from laminabench.traces.synth import synthesise
 
     profile = named_profile(entry.name)
     wanted = min(requests, profile.requests) if requests and profile.requests > MOST_IN_FULL else None
     trace = synthesise(profile, wanted, seed)
     return replace(trace, meta=replace(trace.meta, license=entry.license, citation=entry.citation))
+
+
+def transforms_of(request: ReplayRequest) -> Transforms:
+    """How the trace is cut."""
+    return Transforms(
+        window_s=None if request.window is None else seconds(request.window, "--window"),
+        scale_lengths=request.scale_lengths,
+        max_prompt=request.max_prompt,
+        max_output=request.max_output,
+        too_long=request.too_long,
+        sample=request.sample,
+        num_requests=request.num_requests,
+        request_rate=request.request_rate,
+        burstiness=request.burstiness,
+        rate_scale=request.rate_scale,
+        seed=request.seed,
+    )
+
+
+def whole(name: str, transforms: Transforms, listener: Listener, *, offline: bool) -> Trace:
+    """As much of it as the transforms can need."""
+    with listener.progress(f"downloading {name}") as progress:
+        trace = resolve(
+            name,
+            offline=offline,
+            requests=transforms.prefix_needed(),
+            seed=transforms.seed,
+            notice=listener.note,
+            progress=progress,
+        )
+    # The notice has said that a trace is generated; what its profile rests on is for -v and --json.
+    for sentence in trace.meta.notes:
+        (listener.note if trace.meta.source == "file" else listener.detail)(sentence)
+    return trace
+
+
+def cut(trace: Trace, transforms: Transforms, listener: Listener) -> Trace:
+    """Transform what `whole` gave."""
+    transformed = transforms.apply(trace)
+    for sentence in transformed.meta.notes[len(trace.meta.notes) :]:
+        listener.note(sentence)
+    return transformed

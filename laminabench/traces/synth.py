@@ -8,7 +8,7 @@ import numpy as np
 
 from laminabench.errors import UserError
 from laminabench.traces.draws import BLOCK, Draws
-from laminabench.traces.profile_file import profile_sha256
+from laminabench.traces.profile import profile_sha256
 from laminabench.traces.reuse import synthesise_reuse
 from laminabench.traces.table import Trace, TraceMeta, make_trace
 

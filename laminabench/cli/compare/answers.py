@@ -9,9 +9,9 @@ from typing import Protocol
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.deployment import Deployment, parse_deployment
+from laminabench.catalog.entries import pick
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, device, priced_devices
-from laminabench.catalog.names import pick
 from laminabench.catalog.network import parse_network
 from laminabench.cli.compare.options import CompareFlags
 from laminabench.cli.output import Output

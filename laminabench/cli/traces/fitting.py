@@ -14,7 +14,7 @@ from laminabench.cli.traces.options import REQUESTS, target_option
 from laminabench.errors import UserError
 from laminabench.present.terminal import literal
 from laminabench.traces.fit import fit, moment_match
-from laminabench.traces.profile_file import write_profile
+from laminabench.traces.profile import write_profile
 from laminabench.traces.resolve import real_trace
 
 if TYPE_CHECKING:

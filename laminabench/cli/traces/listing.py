@@ -9,7 +9,7 @@ import click
 from laminabench.cli.output import Output, reporting
 from laminabench.present.terminal import literal
 from laminabench.traces import catalogue
-from laminabench.traces.profile_file import named_profile
+from laminabench.traces.profile import named_profile
 from laminabench.traces.resolve import data_file, shared_trouble
 
 if TYPE_CHECKING:

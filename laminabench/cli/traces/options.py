@@ -14,7 +14,7 @@ from laminabench.cli.flags import given_in, with_flags
 from laminabench.cli.output import Output
 from laminabench.errors import UserError
 from laminabench.request import CHOICES, CUTS, ReplayRequest, seconds
-from laminabench.traces.load import transforms_of
+from laminabench.traces.resolve import transforms_of
 from laminabench.traces.table import MAX_REQUESTS, Trace
 from laminabench.traces.transform import Transforms
 
@@ -62,7 +62,7 @@ class TraceOptions:
 
     def load(self, name: str, out: Output) -> Trace:
         """Resolve, transform, and tell on stderr what was done."""
-        from laminabench.traces.load import cut, whole
+        from laminabench.traces.resolve import cut, whole
 
         return cut(
             whole(name, self.transforms, out, offline=bool(self.request.offline)), self.transforms, out

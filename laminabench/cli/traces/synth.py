@@ -10,7 +10,7 @@ from laminabench.cli.output import Output, reporting
 from laminabench.cli.traces.options import REQUESTS, TRACE_FILE, target_option
 from laminabench.cli.traces.writing import write_trace
 from laminabench.paths import expanded
-from laminabench.traces.profile_file import named_profile, read_profile
+from laminabench.traces.profile import named_profile, read_profile
 from laminabench.traces.store import check_suffix
 from laminabench.traces.synth import synthesise
 

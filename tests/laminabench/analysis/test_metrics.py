@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from laminabench.analysis import rates
+from laminabench.analysis.attainment import request_attainment
 from laminabench.analysis.distribution import distribution
 from laminabench.analysis.metrics import summarise
-from laminabench.analysis.slo import request_attainment
 from laminabench.analysis.tbt import tbt, tokens_of
 from laminabench.analysis.window import Window, whole_run, window
 from laminabench.json_safe import to_json

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from laminabench.catalog.board_parameters import PARAMETERS
-from laminabench.catalog.boards import NAMES, Board, board, load_boards
+from laminabench.catalog.boards import NAMES, PARAMETERS, Board, board, load_boards
 from laminabench.errors import UserError
 
 # The paper's table 4.

@@ -9,7 +9,7 @@ import pytest
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.cost_terms import AllReduceCost, AttentionCost, GemmCost, Origin
 from laminabench.catalog.find_model import model
-from laminabench.catalog.fit_costs import error_rows, fit
+from laminabench.catalog.fit_costs import error_rows, fit, hold_out, layer_errors, layers_in_grid
 from laminabench.catalog.fit_terms import (
     attention_times,
     fit_allreduce,
@@ -17,10 +17,9 @@ from laminabench.catalog.fit_terms import (
     fit_gemm,
     gemm_times,
     mape,
+    minimise,
 )
 from laminabench.catalog.hardware import device
-from laminabench.catalog.held_out import hold_out, layer_errors, layers_in_grid
-from laminabench.catalog.minimise import minimise
 from laminabench.catalog.profiles import VIDUR_OPS, Samples, vidur_gemm, vllm_allreduce, vllm_gemm
 from laminabench.errors import UserError
 

@@ -7,11 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from laminabench.catalog.find_model import model, modelled
+from laminabench.catalog.find_model import from_config_json, model, modelled, to_hf_config
 from laminabench.catalog.hardware import device
-from laminabench.catalog.hf_config import from_config_json
 from laminabench.catalog.models import load_models
-from laminabench.catalog.to_hf_config import to_hf_config
 from laminabench.errors import UserError
 
 # Published with the checkpoints (model card or safetensors index); entered by hand.

@@ -121,7 +121,7 @@ def test_json_has_everything(as_json: AsJson, tiny: Path) -> None:
 def test_the_catalogue_says_what_it_does_not_know(
     shell: Shell, as_json: AsJson, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from laminabench.catalog.to_hf_config import to_hf_config
+    from laminabench.catalog.find_model import to_hf_config
 
     monkeypatch.setattr(
         "laminabench.conversion.source.to_hf_config", lambda name: shorter(to_hf_config(name), 2)
@@ -141,8 +141,8 @@ def test_catalogue_configs_build_models_of_the_published_size(name: str) -> None
     import torch
     import transformers
 
+    from laminabench.catalog.find_model import to_hf_config
     from laminabench.catalog.models import load_models
-    from laminabench.catalog.to_hf_config import to_hf_config
 
     config = transformers.AutoConfig.for_model(**to_hf_config(name))
     with torch.device("meta"):

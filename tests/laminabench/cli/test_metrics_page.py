@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from laminabench.analysis.metrics import summarise
-from laminabench.analysis.metrics_table import COMPARED, METRICS, documented
+from laminabench.analysis.metrics_table import COMPARED, METRICS, better
 from laminabench.json_safe import to_json
 from laminabench.runs.summary import Summary
 from laminabench.sim.outcome import Outcome
@@ -22,6 +23,17 @@ DOCS = Path(__file__).parents[3] / "docs"
 APART = ("facts", "trace")
 # Of pools of workers, which differ between systems too.
 POOLS = {"model", "attention", "devices", "replicas"}
+
+
+# Of the tables of metrics.md: unit and better way, by key.
+ROWS = {
+    key: (unit, sense)
+    for key, unit, sense in re.findall(
+        r"^\| `([\w.]+)` \| (\S*) \| (more|less|) \| \S",
+        (DOCS / "metrics.md").read_text("utf-8"),
+        re.MULTILINE,
+    )
+}
 
 
 def keys(found: Any) -> Iterator[str]:
@@ -72,16 +84,20 @@ def test_every_metric_of_a_gate_is_on_its_page() -> None:
 
 
 def test_the_tables_are_those_of_the_code() -> None:
-    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
-    assert page.count("<!-- metrics: ") == len({metric.section for metric in METRICS} - {None})
-    # `python -m laminabench.analysis.metrics_table` writes them.
-    assert documented(page) == page
+    listed = {metric.key: metric for metric in METRICS if metric.key}
+    for key, (unit, sense) in ROWS.items():
+        if key in listed:
+            assert (listed[key].unit, listed[key].better or "") == (unit, sense), key
+        assert better(key) == (sense or None), key
+    # One that has no row of its own is within one that has.
+    alone = {key for key in listed if not any(f"{key}.".startswith(f"{row}.") for row in ROWS)}
+    assert alone == set()
 
 
-def test_every_metric_is_a_number_of_a_summary() -> None:
+@pytest.mark.parametrize("key", [*ROWS, *(metric.key for metric in METRICS if metric.key)])
+def test_every_metric_is_a_number_of_a_summary(key: str) -> None:
     """A key that is misspelt would read as one that is not known."""
-    for metric in METRICS:
-        kind: Any = Summary
-        for name in metric.key.replace("p99.9", "p99_9").split(".") if metric.key else ():
-            kinds = [each for each in typing.get_args(kind) or (kind,) if hasattr(each, "__struct_fields__")]
-            kind = typing.get_type_hints(kinds[0])[name]
+    kind: Any = Summary
+    for name in key.replace("p99.9", "p99_9").split("."):
+        kinds = [each for each in typing.get_args(kind) or (kind,) if hasattr(each, "__struct_fields__")]
+        kind = typing.get_type_hints(kinds[0])[name]

@@ -13,8 +13,7 @@ import pytest
 from laminabench.bench import plan as bench_plan
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
-from laminabench.plan.candidate import candidates
-from laminabench.plan.question import Question
+from laminabench.plan.question import Question, candidates
 from laminabench.traces.table import TraceMeta, make_trace
 
 Shell = Callable[..., tuple[int, str, str]]

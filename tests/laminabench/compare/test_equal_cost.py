@@ -14,8 +14,7 @@ from laminabench.catalog.hardware import device, load_devices, priced
 from laminabench.catalog.network import parse_network
 from laminabench.compare.cells import Grid, cell, cells, grid_cells
 from laminabench.compare.equal import made_equal
-from laminabench.compare.holding import longest_held
-from laminabench.compare.spec import ComparisonSpec, Equal
+from laminabench.compare.spec import ComparisonSpec, Equal, longest_held
 from laminabench.errors import UserError
 from laminabench.replay import Workload
 from laminabench.runs.summary import Requests

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from laminabench.catalog.boards import NAMES, board
 from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
-from laminabench.plan.board_bounds import tables_of_boards
+from laminabench.plan.tables import tables_of_boards
 from laminabench.sim.h2m2 import plan, uniform
 from laminabench.sim.spec import POLICIES, BoardTiming, Spec
 

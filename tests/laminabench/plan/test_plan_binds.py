@@ -10,9 +10,8 @@ import pytest
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.network import parse_network
 from laminabench.plan.binds import effects
-from laminabench.plan.candidate import Candidate
 from laminabench.plan.measure import Point, cluster, measure
-from laminabench.plan.question import Question
+from laminabench.plan.question import Candidate, Question
 
 LAMINA = Candidate("lamina", parse_deployment("2xh100+4xh20"), 2)
 

@@ -12,10 +12,8 @@ from laminabench.catalog.hardware import load_devices, priced
 from laminabench.errors import UserError
 from laminabench.plan.binds import effects
 from laminabench.plan.bounds import Bound
-from laminabench.plan.candidate import Candidate, Limits, candidates
-from laminabench.plan.front import winner
-from laminabench.plan.measure import cluster, measure
-from laminabench.plan.question import Question
+from laminabench.plan.measure import cluster, measure, winner
+from laminabench.plan.question import Candidate, Limits, Question, candidates
 from laminabench.plan.request import affordable
 from laminabench.plan.search import search
 from laminabench.plan.stages import bounds, points, stage_of

@@ -10,9 +10,8 @@ import pytest
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.hardware import load_devices
 from laminabench.plan.bounds import Bound, below
-from laminabench.plan.candidate import Candidate, Limits, candidates
 from laminabench.plan.measure import Point
-from laminabench.plan.question import Question
+from laminabench.plan.question import Candidate, Limits, Question, candidates
 from laminabench.plan.stages import bounds, points, stage_of
 from laminabench.traces.table import TraceMeta, make_trace
 

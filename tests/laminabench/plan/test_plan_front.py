@@ -10,11 +10,10 @@ import pytest
 
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.errors import UserError
-from laminabench.plan.candidate import Candidate
+from laminabench.plan.answer import repriced
 from laminabench.plan.demand import FractionalKnapsack, demand_of
-from laminabench.plan.front import front, nearest, winner
-from laminabench.plan.measure import Point, cluster, measure
-from laminabench.plan.prices import repriced
+from laminabench.plan.measure import Point, cluster, front, measure, nearest, winner
+from laminabench.plan.question import Candidate
 from laminabench.replay import Workload, replay
 
 

@@ -9,13 +9,11 @@ import pytest
 
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.hardware import load_devices
+from laminabench.plan.answer import repriced
 from laminabench.plan.bounds import Bound
-from laminabench.plan.candidate import Candidate, Limits, candidates
-from laminabench.plan.front import front, meets, nearest, winner
-from laminabench.plan.halving import FEWEST_REQUESTS, SHARES, part_of, undominated_on_samples
-from laminabench.plan.measure import Point
-from laminabench.plan.prices import repriced
-from laminabench.plan.search import Search, search
+from laminabench.plan.measure import Point, front, meets, nearest, winner
+from laminabench.plan.question import Candidate, Limits, candidates
+from laminabench.plan.search import FEWEST_REQUESTS, SHARES, Search, part_of, search, undominated_on_samples
 from laminabench.plan.stages import stage_of
 
 SYSTEMS = ("vllm", "lamina", "lamina-v1")

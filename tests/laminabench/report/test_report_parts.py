@@ -16,13 +16,12 @@ from msgspec import structs
 
 from laminabench.report import page as page_module
 from laminabench.report.breakdown import PARTS, time_charts
-from laminabench.report.caveats import caveats
 from laminabench.report.headline import comparison
 from laminabench.report.latency import attainment_chart, cdf_chart
 from laminabench.report.markup import script_data, tag, text
+from laminabench.report.over_time import in_service
 from laminabench.report.page import page, report
-from laminabench.report.service import in_service
-from laminabench.report.shown import DASHES, shown
+from laminabench.report.shown import DASHES, caveats, shown
 from laminabench.report.timeline import MOST_ITERATIONS, timeline_chart
 from laminabench.runs.read import Run
 from laminabench.runs.summary import Energy, Requests, Resumed, TimeShares, Window

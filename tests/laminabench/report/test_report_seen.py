@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 
 from laminabench.analysis.metrics import summarise
-from laminabench.report.caveats import caveats
-from laminabench.report.over_time import charts
+from laminabench.report.over_time import charts, in_service
 from laminabench.report.page import page, report
 from laminabench.report.seen import seen_tables
-from laminabench.report.service import in_service
-from laminabench.report.shown import shown
+from laminabench.report.shown import caveats, shown
 from laminabench.runs.manifest import Manifest, Partial
 from laminabench.runs.read import Run, read_run
 from laminabench.runs.status import FAILED

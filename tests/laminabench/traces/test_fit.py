@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laminabench.errors import UserError
-from laminabench.traces.compare import compare, ks_distance, mean_error, minute_dispersion, spearman
+from laminabench.traces.describe import compare, ks_distance, mean_error, minute_dispersion, spearman
 from laminabench.traces.fit import fit, moment_match
 from laminabench.traces.formats import load_file
-from laminabench.traces.profile_file import named_profile, parse_profile, profile_text
+from laminabench.traces.profile import named_profile, parse_profile, profile_text
 from laminabench.traces.reuse import root_blocks
 from laminabench.traces.synth import synthesise
 from laminabench.traces.table import MAX_TOKENS, PrefixBlocks, Trace, TraceMeta, make_trace

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from laminabench import paths
 from laminabench.errors import UserError
-from laminabench.traces.profile import Quantiles
-from laminabench.traces.profile_file import (
+from laminabench.traces.profile import (
+    Quantiles,
     named_profile,
     parse_profile,
     profile_sha256,

@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from laminabench.errors import UserError
-from laminabench.traces.compare import compare, ks_distance
-from laminabench.traces.describe import prefix_share
+from laminabench.traces.describe import compare, ks_distance, prefix_share
 from laminabench.traces.draws import BLOCK, Draws
 from laminabench.traces.formats import load_file
-from laminabench.traces.profile import Profile
-from laminabench.traces.profile_file import named_profile, profile_sha256
+from laminabench.traces.profile import Profile, named_profile, profile_sha256
 from laminabench.traces.synth import synthesise
 from laminabench.traces.table import PrefixBlocks, Trace
 

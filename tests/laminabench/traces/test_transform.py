@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from laminabench.errors import UserError
 from laminabench.traces.describe import prefix_share
-from laminabench.traces.profile_file import named_profile
+from laminabench.traces.profile import named_profile
 from laminabench.traces.synth import synthesise
 from laminabench.traces.table import MAX_TOKENS, PrefixBlocks, Trace, TraceMeta, make_trace
 from laminabench.traces.transform import Transforms

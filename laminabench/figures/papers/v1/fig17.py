@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from laminabench.catalog.costs import CostSet
-from laminabench.compare.holding import without_longer
+from laminabench.compare.spec import without_longer
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made

@@ -8,7 +8,7 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
-from laminabench.compare.holding import longest_held, without_longer
+from laminabench.compare.spec import longest_held, without_longer
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from laminabench.catalog.deployment import Deployment
+from laminabench.catalog.find_model import to_hf_config
 from laminabench.catalog.models import ModelShape, load_models
-from laminabench.catalog.to_hf_config import to_hf_config
 from laminabench.errors import UserError
 from laminabench.sim.spec import Admission, Pipelining
 from laminabench.systems.modelled.lamina import check_heads

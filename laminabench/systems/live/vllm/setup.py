@@ -16,8 +16,8 @@ import numpy as np
 from laminabench.atomic import replacing
 from laminabench.baselines.environment import Kind
 from laminabench.catalog.deployment import Deployment
+from laminabench.catalog.find_model import to_hf_config
 from laminabench.catalog.models import ModelShape, load_models
-from laminabench.catalog.to_hf_config import to_hf_config
 from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.lamina.setup import DTYPES, KV_SHARE

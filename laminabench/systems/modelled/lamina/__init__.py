@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 
@@ -202,7 +202,7 @@ def facts(setup: Setup, spec: Spec, tp: int, replicas: int) -> dict[str, object]
         "overlap": overlaps(setup),
         "stream_chunks": setup.stream_chunks or 1,
         "host_async": setup.host_async,
-        "network": setup.network.describe(),
+        "network": asdict(setup.network),
         "kv_capacity_tokens": spec.tokens_per_pool * spec.pools,
         "weight_bytes_per_worker": setup.model.weight_bytes_per_worker(tp) / setup.pipeline_parallel,
         "admission": spec.admission,
@@ -227,7 +227,7 @@ def coefficients(setup: Setup, tp: int) -> list[dict[str, object]]:
             for row in attention_rows
             if row["term"] == "attention"
         ),
-        {"term": "network", **setup.network.describe()},
+        {"term": "network", **asdict(setup.network)},
         *assumptions(setup),
         {
             "term": "paging",

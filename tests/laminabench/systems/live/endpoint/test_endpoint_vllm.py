@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from laminabench.catalog.to_hf_config import to_hf_config
+from laminabench.catalog.find_model import to_hf_config
 from laminabench.runs.status import DONE
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.endpoint.address import parse_url

@@ -1,15 +1,21 @@
-"""Read the TOML data of the catalogue, from the package or from a path of the user's."""
+"""The catalogue's TOML files, from the package or from a path of the user's, and their entries by name."""
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from laminabench.errors import UserError
+from laminabench.nearest import nearest
 
 Table = dict[str, Any]
+Entry = TypeVar("Entry")
+
+# Catalogues are short: a wrong name that is near nothing gets all of them.
+ALL = 10_000
 
 
 def packaged(*parts: str) -> Table:
@@ -25,3 +31,13 @@ def from_path(path: Path) -> Table:
         raise UserError("catalogue-file-unreadable", f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError("catalogue-file-not-toml", f"{path}: not valid TOML: {error}") from error
+
+
+def pick(kind: str, name: str, entries: Mapping[str, Entry], *, hint: str = "") -> Entry:
+    """`entries[name]`, whatever the case; else a UserError that suggests what was meant."""
+    key = name.strip().lower()
+    if key in entries:
+        return entries[key]
+    meant = nearest(key, sorted(entries), ALL)
+    end = "" if meant.endswith("?") or hint.startswith("(") else "."
+    raise UserError("catalogue-unknown-name", f"no {kind} named {name!r}; {meant}{hint and f'{end} {hint}'}")
