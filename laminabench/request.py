@@ -73,6 +73,10 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     slo_tbt_ms: Annotated[
         Annotated[float, Meta(gt=0, le=1e9)], Flag(WORKLOAD, "Time between tokens that counts as good.")
     ] = 100.0
+    slo_ttft_ms: Annotated[
+        Annotated[float, Meta(gt=0, le=1e9)] | None,
+        Flag(WORKLOAD, "With --prefill: time to the first token that counts as good."),
+    ] = None
     policy: Annotated[
         str | None, Flag(WORKLOAD, "Who goes first: fifo (default), sjf, deadline, module:Class.")
     ] = None
@@ -132,7 +136,12 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Flag(SYSTEM, "KV for the final length at once (reserve, default), or as it grows, with preemption."),
     ] = None
     prefix_sharing: Annotated[
-        bool | None, Flag(SYSTEM, "Store prompt prefixes that the trace marks as equal once.")
+        bool | None,
+        Flag(
+            SYSTEM,
+            "Store prompt prefixes that the trace marks as equal once; --prefill: unless asked not to.",
+            opposite=True,
+        ),
     ] = None
     kv_tokens: Annotated[
         Count | None, Flag(SYSTEM, "KV memory, of all workers together; else what fits.")
@@ -147,6 +156,18 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     gpu_memory_utilization: Annotated[
         Annotated[float, Meta(ge=0.1, le=1)] | None,
         Flag(SYSTEM, "Share of a device's memory in use; 0.9.", metavar="X"),
+    ] = None
+    prefill: Annotated[
+        UpTo64 | Literal["off", "colocated", "model"] | None,
+        Flag(
+            SYSTEM,
+            "Prompts: there already (off, default), or computed beside decoding (colocated). Live: made up "
+            "(off), computed by the model workers (model), or by N others.",
+        ),
+    ] = None
+    max_batched_tokens: Annotated[
+        Annotated[int, Meta(ge=1, le=1 << 17)] | None,
+        Flag(SYSTEM, "--prefill: tokens that a batch computes in an iteration; 2048."),
     ] = None
     mapping: Annotated[str | None, Flag(SYSTEM, "h2m2: who says what is on which side; greedy.")] = None
     board: Annotated[
@@ -166,10 +187,6 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = None
 
     oversubscribe: Annotated[bool | None, Flag(LIVE, "More workers than cores may share them.")] = None
-    prefill: Annotated[
-        UpTo64 | Literal["off", "model"] | None,
-        Flag(LIVE, "Prompts made up (off, default), computed by the model workers (model), or by N others."),
-    ] = None
     dtype: Annotated[
         Literal["bf16", "fp16", "fp32"] | None, Flag(LIVE, "Of weights and KV; else the model's.")
     ] = None

@@ -197,7 +197,6 @@ Facts dict_of(Result&& result) {
   iterations["attention_s"] = seconds_of(std::move(i.attention), i.rows);
   iterations["network_s"] = seconds_of(std::move(i.network), i.rows);
   iterations["host_s"] = seconds_of(std::move(i.host), i.rows);
-  if (!result.prompt_tokens.empty()) iterations["prompt_tokens"] = array_of(std::move(result.prompt_tokens));
 
   nb::dict stints;
   stints["request"] = array_of(column_of<std::int64_t>(result.stints, &Stint::request));
@@ -220,6 +219,11 @@ Facts dict_of(Result&& result) {
   all["stints"] = stints;
   all["timeline"] = timeline;
   if (result.memory) all["memory"] = dict_of(std::move(*result.memory));
+  if (result.prompt_tokens) {
+    nb::dict prompts;
+    prompts["prompt_tokens"] = array_of(std::move(*result.prompt_tokens));
+    all["prompts"] = prompts;
+  }
   all["replica_busy_s"] = seconds_of(std::move(result.replica_busy));
   all["attention_busy_s"] = static_cast<double>(result.attention_busy) / kTicksPerSecond;
   all["end_s"] = static_cast<double>(result.end) / kTicksPerSecond;

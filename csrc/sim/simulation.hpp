@@ -56,6 +56,7 @@ public:
     r.last_iteration.assign(rows, kNever);
     r.batch.assign(rows, -1);
     r.preemptions.assign(rows, 0);
+    if constexpr (kPrompts) result_.prompt_tokens.emplace();
   }
 
   Result run(Recording recording, const Progress& progress, bool check) {
@@ -229,7 +230,7 @@ private:
     rows.host[i] = pending.host;
     if constexpr (kPrompts) {
       const PromptScheduler::Step& step = scheduler_.step(batch);
-      result_.prompt_tokens.push_back(static_cast<std::int32_t>(step.rows - step.decoding));
+      result_.prompt_tokens->push_back(static_cast<std::int32_t>(step.rows - step.decoding));
     }
   }
 

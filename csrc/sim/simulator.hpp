@@ -98,7 +98,6 @@ struct MemoryRows {
 struct Result {
   RequestRows requests;
   IterationRows iterations;
-  std::vector<std::int32_t> prompt_tokens;  // of every iteration, where prompts are computed
   std::vector<Stint> stints;
   std::vector<Ticks> replica_busy;
   Ticks attention_busy = 0;
@@ -107,7 +106,8 @@ struct Result {
   std::int64_t peak_kv_tokens = 0;
   std::int64_t kv_capacity_tokens = 0;
   std::vector<Stretch> timeline;
-  std::optional<MemoryRows> memory;  // of a board whose policy maps
+  std::optional<MemoryRows> memory;                        // of a board whose policy maps
+  std::optional<std::vector<std::int32_t>> prompt_tokens;  // of every iteration, where prompts are computed
 };
 
 struct Recording {

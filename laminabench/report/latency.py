@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import UNSET
 
 from laminabench.analysis.attainment import cdf, curve
+from laminabench.analysis.rates import since_arrival
 from laminabench.present.numbers import number4, share
 from laminabench.report.chart import Chart, PlotlyJson, axis, dotted_line, label, rounded, series
 from laminabench.report.shown import Shown
 from laminabench.runs.summary import Attainment
-from laminabench.sim.spec import Float64
+from laminabench.sim.spec import TICKS_PER_S, Float64
 
 POINTS, LIMITS = 500, 300
 # What lies further out is there, and comes into sight by zooming out (a double click).
@@ -38,6 +40,35 @@ def cdf_chart(runs: Sequence[Shown]) -> Chart:
             "xaxis": axis("ms", range=_sight(runs, limit)),
             "yaxis": axis("share of tokens", **_SHARE),
             **dotted_line(limit, f"{limit:g} ms"),
+        },
+    )
+
+
+def first_token_chart(runs: Sequence[Shown]) -> Chart | None:
+    """How long requests waited for their first token; None where no Run has prompts."""
+    traces, words = [], []
+    for each in runs:
+        if each.run.outcome.prompts is None:
+            continue
+        waits = since_arrival(each.run.outcome, "first_token_s", each.window)
+        at = waits.support(POINTS)
+        seconds, shares = at / TICKS_PER_S, waits.shares_at_most(at)
+        traces.append(_step(each, each.name, seconds, shares, "of first tokens within %{x:,.4~g} s"))
+        p50, p99 = (number4(each.number_at(f"ttft_ms.{point}")) for point in ("p50", "p99"))
+        words.append(f"{each.name} p50 {p50} ms, p99 {p99} ms")
+    if not traces:
+        return None
+    limit = runs[0].slo.ttft_ms
+    return Chart(
+        "ttft",
+        "Time to the first token (TTFT)",
+        f"Distribution of the time to the first token: {series(words)}.",
+        "From arrival, waiting included, of every request whose first token came in the steady window.",
+        traces,
+        {
+            "xaxis": axis("s"),
+            "yaxis": axis("share of requests", **_SHARE),
+            **({} if limit is UNSET else dotted_line(limit / 1000, f"{limit:g} ms")),
         },
     )
 

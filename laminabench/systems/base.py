@@ -32,10 +32,17 @@ class Workload:
     concurrency: int | None = None
     policy: str = "fifo"
     slo_tbt_ms: float = 100.0
+    slo_ttft_ms: float | None = None
 
     @classmethod
     def of(cls, request: ReplayRequest) -> Workload:
-        return cls(request.mode, request.concurrency, request.policy or "fifo", request.slo_tbt_ms)
+        return cls(
+            request.mode,
+            request.concurrency,
+            request.policy or "fifo",
+            request.slo_tbt_ms,
+            request.slo_ttft_ms,
+        )
 
     def offered(self, trace: Trace) -> Offered:
         """How a system gets the trace; a UserError where choices contradict each other."""
@@ -148,6 +155,7 @@ def summary_of(
         trace,
         mode=workload.mode,
         slo_tbt_ms=workload.slo_tbt_ms,
+        slo_ttft_ms=workload.slo_ttft_ms,
         usd_per_hour=deployment.usd_per_hour,
         power_w=deployment.power_w,
         shared_devices=shared_devices,

@@ -61,7 +61,7 @@ NAMES = tuple(dict.fromkeys((*MODULES, *LIVE)))
 _COMMON = frozenset(
     {"system", "deployment", "model", "backend", "price", "power", "price_basis"}
     | {name for name, choice in CHOICES.items() if choice.flag.group in (WORKLOAD, CUTS, OUTPUT)}
-) - {"policy", "timeline", "timeline_window"}
+) - {"policy", "slo_ttft_ms", "timeline", "timeline_window"}
 
 
 def system(name: str) -> System:

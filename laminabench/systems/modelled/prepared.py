@@ -19,7 +19,7 @@ from laminabench.catalog.network import parse_network
 from laminabench.errors import UserError
 from laminabench.json_safe import JsonObject
 from laminabench.listener import Listener
-from laminabench.request import ReplayRequest
+from laminabench.request import CHOICES, ReplayRequest
 from laminabench.runs.manifest import Backend
 from laminabench.sim.simulate import simulate
 from laminabench.sim.timeline import bubbles, lanes_of, two_iterations, write_timeline
@@ -29,6 +29,8 @@ from laminabench.systems.modelled.system import System
 from laminabench.traces.table import Trace
 
 MODEL = "llama3-70b"
+# vLLM's default.
+MAX_BATCHED_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class PreparedModel:
     def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
         """In virtual time; what was interrupted is begun anew."""
         del past
-        if self.setup.prefix_sharing and trace.prefix_blocks is None:
+        if self.request.prefix_sharing and trace.prefix_blocks is None:
             listener.note(f"{trace.meta.name} does not say which prompts share a prefix: nothing is shared")
         with listener.progress("replaying", unit="requests") as progress:
             return replay_on(
@@ -116,6 +118,7 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
         raise UserError(
             "replay-flag-unused", "--batches auto goes with --backend live; give a modelled replay a number"
         )
+    budget = prompt_budget(request)
     name = request.model or MODEL
     shape = modelled(name)
     deployment = request.deployment or found.default_deployment(shape)
@@ -139,8 +142,9 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
             pipeline_parallel=request.pipeline_parallel or 1,
             stream_along=request.stream_along,
             host_async=bool(request.host_async),
-            admission=request.admission or "reserve",
-            prefix_sharing=bool(request.prefix_sharing),
+            admission=request.admission or ("grow" if budget else "reserve"),
+            prefix_sharing=budget > 0 if request.prefix_sharing is None else request.prefix_sharing,
+            prompt_budget=budget,
             max_num_seqs=request.max_num_seqs,
             block_tokens=request.block_size,
             memory_utilization=request.gpu_memory_utilization or MEMORY_SHARE,
@@ -152,3 +156,21 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
     for each in filter(None, (note, setup.deployment.price_note)):
         listener.note(each)
     return PreparedModel(request, setup, found)
+
+
+def prompt_budget(request: ReplayRequest) -> int:
+    """Most tokens that a batch computes in an iteration; 0 where prompts are there already."""
+    if request.prefill == "colocated":
+        return request.max_batched_tokens or MAX_BATCHED_TOKENS
+    if request.prefill not in (None, "off"):
+        raise UserError(
+            "replay-prefill",
+            f"--prefill {request.prefill} goes with --backend live; a modelled replay takes off or colocated",
+        )
+    for name in ("max_batched_tokens", "slo_ttft_ms"):
+        if getattr(request, name) is not None:
+            raise UserError(
+                "replay-flag-unused",
+                f"{CHOICES[name].spelled} is for replays that compute prompts; add --prefill colocated",
+            )
+    return 0

@@ -353,9 +353,7 @@ class PromptCluster(reference.Cluster):  # type: ignore[misc, name-defined]
 
     def results(self) -> dict[str, Any]:
         results: dict[str, Any] = super().results()
-        if self.iterations:
-            results["iterations"]["prompt_tokens"] = [row["prompt_tokens"] for row in self.iterations]
-        return results
+        return results | {"prompts": {"prompt_tokens": [row["prompt_tokens"] for row in self.iterations]}}
 
 
 def run(**given: Any) -> dict[str, Any]:

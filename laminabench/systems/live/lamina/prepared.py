@@ -16,7 +16,7 @@ from laminabench.catalog.deployment import Deployment, parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import priced_devices
 from laminabench.catalog.models import ModelShape
-from laminabench.errors import CheckFailedError
+from laminabench.errors import CheckFailedError, UserError
 from laminabench.extras import needed
 from laminabench.json_safe import JsonObject
 from laminabench.listener import Listener
@@ -159,6 +159,13 @@ def prepare(request: ReplayRequest) -> PreparedEngine:
     request = msgspec.structs.replace(
         request, model=source, deployment=deployment, network=network, max_num_seqs=most
     )
+    prefill = request.prefill or "off"
+    if prefill == "colocated":
+        raise UserError(
+            "replay-prefill",
+            "--prefill colocated is for modelled replays; the engine's model workers compute prompts with "
+            "--prefill model, N others with --prefill N",
+        )
     setup = LiveSetup(
         model=engine_setup.in_dtype(model(source), request.dtype),
         source=source,
@@ -177,7 +184,7 @@ def prepare(request: ReplayRequest) -> PreparedEngine:
         max_sequences=most,
         kv_tokens=request.kv_tokens,
         oversubscribe=bool(request.oversubscribe),
-        prefill=request.prefill or "off",
+        prefill=prefill,
         ray=request.ray,
     )
     faults = [parse(spec) for spec in request.chaos]
