@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from laminabench.bench.frame import (
     QUIET,
@@ -29,6 +30,7 @@ from laminabench.catalog.find_model import model
 from laminabench.runs.manifest import host
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Mode, Spec
+from laminabench.systems.modelled.prepared import MAX_BATCHED_TOKENS
 from laminabench.systems.registry import papers_setup, system
 from laminabench.traces.resolve import resolve
 from laminabench.traces.table import Trace
@@ -38,6 +40,7 @@ FIGURE_10_TARGET_S = 1.0
 COLD_TARGET_S = 1.0
 WEEK_TARGET_S = 90.0
 WEEK_TARGET_BYTES = 6e9
+PROMPTS_TARGET_RATIO = 3.0
 FIGURE_10_MODELS = ("llama-33b", "llama-65b", "llama3-70b")
 FIGURE_10_TRACES = ("azure-conv", "azure-code", "kimi-conv", "kimi-ta")
 
@@ -53,6 +56,7 @@ def run(*, week: bool, repeats: int = 5, watcher: Watcher = QUIET) -> Report:
     rows = [
         _hour(conv, "saturate", repeats),
         _hour(conv, "open", repeats),
+        _prompts(conv, repeats),
         _figure_10(repeats),
         *_command(conv, repeats, watcher),
     ]
@@ -61,9 +65,9 @@ def run(*, week: bool, repeats: int = 5, watcher: Watcher = QUIET) -> Report:
     return times_report("sim", rows, f"{_cpu()}; the trace azure-conv is its {conv.meta.source}")
 
 
-def spec_of(system_name: str, model_name: str) -> Spec:
+def spec_of(system_name: str, model_name: str, **choices: Any) -> Spec:
     """The default deployment of a system for a model."""
-    setup = papers_setup(system_name, model(model_name), load_costs(DEFAULT_COSTS))
+    setup = replace(papers_setup(system_name, model(model_name), load_costs(DEFAULT_COSTS)), **choices)
     return system(system_name).build(setup).spec
 
 
@@ -85,6 +89,25 @@ def _hour(trace: Trace, mode: Mode, repeats: int) -> Row:
     seconds = simulation_seconds(trace, spec_of("lamina", "llama3-70b"), Offered(mode), repeats)
     what = f"azure-conv on lamina/llama3-70b, {mode}: simulation"
     return timed(what, seconds, HOUR_TARGET_S, requests=len(trace), tokens=int(trace.output_tokens.sum()))
+
+
+def _prompts(trace: Trace, repeats: int) -> Row:
+    """With prompts computed beside decoding, and without, in turns."""
+    prompts = {"prompt_budget": MAX_BATCHED_TOKENS, "admission": "grow"}
+    specs = {"with": spec_of("vllm", "llama3-70b", **prompts), "without": spec_of("vllm", "llama3-70b")}
+    actions = {
+        name: lambda spec=spec: seconds_of(lambda: simulate(trace, spec, Offered()))
+        for name, spec in specs.items()
+    }
+    in_turns(actions, 1)
+    took = in_turns(actions, repeats)
+    return relative(
+        "azure-conv on vllm/llama3-70b: simulation with prompts / without",
+        ratios(took["with"], took["without"]),
+        PROMPTS_TARGET_RATIO,
+        with_seconds=spread(took["with"]),
+        cpu=_cpu(),
+    )
 
 
 def _figure_10(repeats: int) -> Row:
