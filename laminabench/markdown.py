@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+
+
+def table(titles: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Line by line; aligned right under a title that begins with `>`."""
+    yield row(title.removeprefix(">") for title in titles)
+    yield row("--:" if title.startswith(">") else "---" for title in titles)
+    yield from map(row, rows)
 
 
 def row(cells: Iterable[str]) -> str:
-    """One row of a table."""
     return f"| {' | '.join(map(plain, cells))} |"
 
 

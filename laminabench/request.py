@@ -1,8 +1,8 @@
 """A replay as it is asked for: every choice in one typed value, with a text form that a Run keeps.
 
 The command line, a --config file, a sweep's point, a case of `check` and a Run's manifest are all this. A
-choice that is None was not made: the system settles it. A flag of `laminabench replay` is declared here and
-nowhere else; the command line, its help and the keys of files are made of the fields.
+choice that is None was not made: the system settles it. A flag of `laminabench replay` is a field here and a
+row of FLAGS; the command line, its help and the keys of files are made of these.
 """
 
 from __future__ import annotations
@@ -24,14 +24,12 @@ from msgspec import Meta
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
 
-# The headings of `laminabench replay --help`, in their order.
 WORKLOAD = "Workload"
 SYSTEM = "System and hardware"
 LIVE = "Live replays"
 SERVER = "A server (--system openai)"
 CUTS = "Cuts of the trace"
 OUTPUT = "Output"
-GROUPS = (WORKLOAD, SYSTEM, LIVE, SERVER, CUTS, OUTPUT)
 
 # What stands in place of a secret.
 HIDDEN = "***"
@@ -41,7 +39,6 @@ HIDDEN = "***"
 class Flag:
     """How a field is given on the command line; its name there is the field's, with dashes."""
 
-    group: str
     help: str
     metavar: str | None = None
     also: str = ""  # another spelling
@@ -62,232 +59,82 @@ def _key(name: str) -> str:
 class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_key):
     """Every choice of a replay. Which of them a system takes, its package says."""
 
-    trace: Annotated[str | None, Flag(WORKLOAD, "Catalogue name, imported name or file.")] = None
-    mode: Annotated[
-        Literal["saturate", "open", "closed"],
-        Flag(WORKLOAD, "Queue never empty, the trace's own arrivals, or fixed concurrency."),
-    ] = "saturate"
-    concurrency: Annotated[
-        Count | None, Flag(WORKLOAD, "With --mode closed: requests in the system at once.")
-    ] = None
-    slo_tbt_ms: Annotated[
-        Annotated[float, Meta(gt=0, le=1e9)], Flag(WORKLOAD, "Time between tokens that counts as good.")
-    ] = 100.0
-    slo_ttft_ms: Annotated[
-        Annotated[float, Meta(gt=0, le=1e9)] | None,
-        Flag(WORKLOAD, "With --prefill: time to the first token that counts as good."),
-    ] = None
-    policy: Annotated[
-        str | None, Flag(WORKLOAD, "Who goes first: fifo (default), sjf, deadline, module:Class.")
-    ] = None
+    trace: str | None = None
+    mode: Literal["saturate", "open", "closed"] = "saturate"
+    concurrency: Count | None = None
+    slo_tbt_ms: Annotated[float, Meta(gt=0, le=1e9)] = 100.0
+    slo_ttft_ms: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    policy: str | None = None
 
-    system: Annotated[str, Flag(SYSTEM, "What to replay against.")] = "lamina"
-    deployment: Annotated[
-        str | None,
-        Flag(SYSTEM, "4xh100, or model+attention workers: 2xh100+4xh20; v2 Table 5's or 1xcpu+1xcpu."),
-    ] = None
-    model: Annotated[
-        str | None, Flag(SYSTEM, "Name, config.json or folder; llama3-70b, or live llama-mini.")
-    ] = None
-    backend: Annotated[
-        Literal["modelled", "live"] | None,
-        Flag(SYSTEM, "Hardware one need not have (modelled, default), or the engine on this machine."),
-    ] = None
-    costs: Annotated[str | None, Flag(SYSTEM, "Cost set, or a TOML file; vllm-0.14.")] = None
-    network: Annotated[
-        str | None,
-        Flag(
-            SYSTEM,
-            "fhbn, nccl, shm, ..., or 40us,42GB/s; the paper's. Live: auto, shm, gloo, verbs, mlx5.",
-        ),
-    ] = None
-    batches: Annotated[
-        UpTo64 | Literal["auto"] | None,
-        Flag(SYSTEM, "lamina: how many take turns, 1 is serial; 2. Live: or auto."),
-    ] = None
-    pipelining: Annotated[
-        Literal["serial", "rotational", "fixed"] | None, Flag(SYSTEM, "lamina: how they take turns.")
-    ] = None
-    pipeline_parallel: Annotated[
-        UpTo64 | None, Flag(SYSTEM, "lamina: stages the model workers' layers are split in; 1.")
-    ] = None
-    partition: Annotated[
-        Literal["heads", "requests"] | None, Flag(SYSTEM, "lamina: what attention workers share out.")
-    ] = None
-    overlap: Annotated[
-        bool | None,
-        Flag(SYSTEM, "lamina: send q before k and v exist; live not unless asked for.", opposite=True),
-    ] = None
-    stream_chunks: Annotated[UpTo64 | None, Flag(SYSTEM, "Mini-batches of a transfer: v1 4, lamina 1.")] = (
-        None
-    )
-    stream_along: Annotated[
-        Literal["requests", "heads"] | None, Flag(SYSTEM, "What a mini-batch is a part of.")
-    ] = None
-    kv_overcommit: Annotated[
-        Annotated[float, Meta(ge=1, le=100)] | None,
-        Flag(SYSTEM, "lamina: KV beyond device memory, paged to the host; 1."),
-    ] = None
-    host_async: Annotated[
-        bool | None, Flag(SYSTEM, "The host prepares an iteration while the one before it runs.")
-    ] = None
-    admission: Annotated[
-        Literal["reserve", "grow"] | None,
-        Flag(SYSTEM, "KV for the final length at once (reserve, default), or as it grows, with preemption."),
-    ] = None
-    prefix_sharing: Annotated[
-        bool | None,
-        Flag(
-            SYSTEM,
-            "Store prompt prefixes that the trace marks as equal once; --prefill: unless asked not to.",
-            opposite=True,
-        ),
-    ] = None
-    kv_tokens: Annotated[
-        Count | None, Flag(SYSTEM, "KV memory, of all workers together; else what fits.")
-    ] = None
-    max_num_seqs: Annotated[
-        Annotated[int, Meta(ge=1, le=1 << 20)] | None, Flag(SYSTEM, "Most running at once; live 256.")
-    ] = None
-    block_size: Annotated[
-        Annotated[int, Meta(ge=1, le=4096)] | None,
-        Flag(SYSTEM, "KV tokens in a block: vllm 16, lamina 1."),
-    ] = None
-    gpu_memory_utilization: Annotated[
-        Annotated[float, Meta(ge=0.1, le=1)] | None,
-        Flag(SYSTEM, "Share of a device's memory in use; 0.9.", metavar="X"),
-    ] = None
-    prefill: Annotated[
-        UpTo64 | Literal["off", "colocated", "model"] | None,
-        Flag(
-            SYSTEM,
-            "Prompts: there already (off, default), or computed beside decoding (colocated). Live: made up "
-            "(off), computed by the model workers (model), or by N others.",
-        ),
-    ] = None
-    max_batched_tokens: Annotated[
-        Annotated[int, Meta(ge=1, le=1 << 17)] | None,
-        Flag(SYSTEM, "--prefill: tokens that a batch computes in an iteration; 2048."),
-    ] = None
-    mapping: Annotated[str | None, Flag(SYSTEM, "h2m2: who says what is on which side; greedy.")] = None
-    board: Annotated[
-        str | None, Flag(SYSTEM, "h2m2: another board than the device's.", metavar="NAME|FILE")
-    ] = None
-    price: Annotated[
-        tuple[str, ...],
-        Flag(SYSTEM, "Price per hour instead of the catalogue's, repeatable.", metavar="DEVICE=USD"),
-    ] = ()
-    power: Annotated[
-        tuple[str, ...],
-        Flag(SYSTEM, "Rated power instead of the catalogue's, repeatable.", metavar="DEVICE=WATTS"),
-    ] = ()
-    price_basis: Annotated[
-        Literal["rent", "purchase"] | None,
-        Flag(SYSTEM, "Rents, or purchases over four years with power; rent where there is one by default."),
-    ] = None
+    system: str = "lamina"
+    deployment: str | None = None
+    model: str | None = None
+    backend: Literal["modelled", "live"] | None = None
+    costs: str | None = None
+    network: str | None = None
+    batches: UpTo64 | Literal["auto"] | None = None
+    pipelining: Literal["serial", "rotational", "fixed"] | None = None
+    pipeline_parallel: UpTo64 | None = None
+    partition: Literal["heads", "requests"] | None = None
+    overlap: bool | None = None
+    stream_chunks: UpTo64 | None = None
+    stream_along: Literal["requests", "heads"] | None = None
+    kv_overcommit: Annotated[float, Meta(ge=1, le=100)] | None = None
+    host_async: bool | None = None
+    admission: Literal["reserve", "grow"] | None = None
+    prefix_sharing: bool | None = None
+    kv_tokens: Count | None = None
+    max_num_seqs: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
+    block_size: Annotated[int, Meta(ge=1, le=4096)] | None = None
+    gpu_memory_utilization: Annotated[float, Meta(ge=0.1, le=1)] | None = None
+    prefill: UpTo64 | Literal["off", "colocated", "model"] | None = None
+    max_batched_tokens: Annotated[int, Meta(ge=1, le=1 << 17)] | None = None
+    mapping: str | None = None
+    board: str | None = None
+    price: tuple[str, ...] = ()
+    power: tuple[str, ...] = ()
+    price_basis: Literal["rent", "purchase"] | None = None
 
-    oversubscribe: Annotated[bool | None, Flag(LIVE, "More workers than cores may share them.")] = None
-    dtype: Annotated[
-        Literal["bf16", "fp16", "fp32"] | None, Flag(LIVE, "Of weights and KV; else the model's.")
-    ] = None
-    chaos: Annotated[
-        tuple[str, ...],
-        Flag(
-            LIVE,
-            "Repeatable: kill a worker, as attention:1@t=3s, random@tokens=500, random*50.",
-            metavar="WHO[=HOW]@WHEN",
-        ),
-    ] = ()
-    ray: Annotated[
-        str | None,
-        Flag(LIVE, "Workers as actors of this Ray cluster, auto or host:port.", metavar="ADDRESS"),
-    ] = None
-    tensor_parallel: Annotated[
-        UpTo64 | None,
-        Flag(
-            LIVE, "vllm: workers that share the model; a CPU's cores are one's threads, GPUs a worker each."
-        ),
-    ] = None
-    max_model_len: Annotated[Count | None, Flag(LIVE, "vllm: longest request; else the trace's longest.")] = (
-        None
-    )
-    enforce_eager: Annotated[
-        bool | None, Flag(LIVE, "vllm: compile nothing; starts sooner, runs slower.")
-    ] = None
-    runner_timeout: Annotated[
-        Seconds | None,
-        Flag(LIVE, "vllm: it hangs if nothing is heard from it for so long; 300.", metavar="SECONDS"),
-    ] = None
+    oversubscribe: bool | None = None
+    dtype: Literal["bf16", "fp16", "fp32"] | None = None
+    chaos: tuple[str, ...] = ()
+    ray: str | None = None
+    tensor_parallel: UpTo64 | None = None
+    max_model_len: Count | None = None
+    enforce_eager: bool | None = None
+    runner_timeout: Seconds | None = None
 
-    url: Annotated[str | None, Flag(SERVER, "The server, as http://127.0.0.1:8000.", metavar="URL")] = None
-    api: Annotated[Literal["completions", "chat"] | None, Flag(SERVER, "Which of its two; completions.")] = (
-        None
-    )
-    header: Annotated[
-        tuple[str, ...], Flag(SERVER, "Repeatable: a field of every request's head.", metavar="'K: V'")
-    ] = ()
-    api_key_file: Annotated[
-        str | None,
-        Flag(SERVER, "The key; else LAMINABENCH_API_KEY or OPENAI_API_KEY.", kind="file"),
-    ] = None
-    tokenizer: Annotated[
-        str | None, Flag(SERVER, "Send text; the model's tokenizer.json or folder.", metavar="PATH")
-    ] = None
-    vocab: Annotated[Count | None, Flag(SERVER, "Token ids are below this; 10000 if it is not known.")] = None
-    timeout: Annotated[Seconds | None, Flag(SERVER, "Seconds for a request in all; 600.")] = None
-    first_byte_timeout: Annotated[Seconds | None, Flag(SERVER, "Seconds until an answer begins; 120.")] = None
-    retries: Annotated[
-        Annotated[int, Meta(ge=0, le=100)] | None,
-        Flag(SERVER, "More attempts, where there is sense in it; 3."),
-    ] = None
-    warm_up: Annotated[
-        Annotated[int, Meta(ge=0, le=10_000)] | None, Flag(SERVER, "Requests before the clock starts; 2.")
-    ] = None
-    connections: Annotated[Count | None, Flag(SERVER, "--mode saturate: in flight at once; 256.")] = None
-    client_workers: Annotated[UpTo64 | None, Flag(SERVER, "Client processes; 1.")] = None
+    url: str | None = None
+    api: Literal["completions", "chat"] | None = None
+    header: tuple[str, ...] = ()
+    api_key_file: str | None = None
+    tokenizer: str | None = None
+    vocab: Count | None = None
+    timeout: Seconds | None = None
+    first_byte_timeout: Seconds | None = None
+    retries: Annotated[int, Meta(ge=0, le=100)] | None = None
+    warm_up: Annotated[int, Meta(ge=0, le=10_000)] | None = None
+    connections: Count | None = None
+    client_workers: UpTo64 | None = None
 
-    offline: Annotated[bool | None, Flag(CUTS, "Never download; use what is here, else the profile.")] = None
-    window: Annotated[
-        str | None, Flag(CUTS, "Only requests arriving in these seconds.", metavar="A:B", kind="seconds")
-    ] = None
-    scale_lengths: Annotated[Positive, Flag(CUTS, "Multiply prompt and output lengths.", metavar="X")] = 1.0
-    max_prompt: Annotated[Count | None, Flag(CUTS, "Longest prompt let through, in tokens.")] = None
-    max_output: Annotated[Count | None, Flag(CUTS, "Longest output let through, in tokens.")] = None
-    too_long: Annotated[Literal["truncate", "drop"], Flag(CUTS, "What happens to longer requests.")] = (
-        "truncate"
-    )
-    sample: Annotated[Count | None, Flag(CUTS, "This many requests at random, whole sessions together.")] = (
-        None
-    )
-    num_requests: Annotated[Count | None, Flag(CUTS, "Only the first N requests.", also="num-prompts")] = None
-    request_rate: Annotated[
-        Positive | None, Flag(CUTS, "Replace the arrival times: this many a second.", metavar="X")
-    ] = None
-    burstiness: Annotated[
-        Positive,
-        Flag(
-            CUTS, "With --request-rate: gamma shape of the gaps; 1 is Poisson, less is burstier.", metavar="X"
-        ),
-    ] = 1.0
-    rate_scale: Annotated[Positive, Flag(CUTS, "Scale the load: 2 means twice the rate.", metavar="X")] = 1.0
-    seed: Annotated[Annotated[int, Meta(ge=0)], Flag(CUTS, "For everything drawn at random.")] = 0
+    offline: bool | None = None
+    window: str | None = None
+    scale_lengths: Positive = 1.0
+    max_prompt: Count | None = None
+    max_output: Count | None = None
+    too_long: Literal["truncate", "drop"] = "truncate"
+    sample: Count | None = None
+    num_requests: Count | None = None
+    request_rate: Positive | None = None
+    burstiness: Positive = 1.0
+    rate_scale: Positive = 1.0
+    seed: Annotated[int, Meta(ge=0)] = 0
 
-    directory: Annotated[
-        str | None, Flag(OUTPUT, "Where the Run goes; runs/NAME-AND-TIME by default.", kind="folder")
-    ] = None
-    no_out: Annotated[bool | None, Flag(OUTPUT, "Print only, keep no Run.")] = None
-    plot: Annotated[
-        str | None, Flag(OUTPUT, "Draw TBT and tokens/s over time: .png, .svg or .pdf.", kind="file")
-    ] = None
-    timeline: Annotated[
-        str | None, Flag(OUTPUT, "Perfetto trace of one window: .json or .json.gz.", kind="file")
-    ] = None
-    timeline_window: Annotated[
-        str | None,
-        Flag(
-            OUTPUT, "Which seconds; two iterations from the middle by default.", metavar="A:B", kind="seconds"
-        ),
-    ] = None
+    directory: str | None = None
+    no_out: bool | None = None
+    plot: str | None = None
+    timeline: str | None = None
+    timeline_window: str | None = None
 
     @property
     def live(self) -> bool:
@@ -341,6 +188,117 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return f"ReplayRequest({', '.join(f'{key}={value!r}' for key, value in self.table().items())})"
 
 
+# The flag of each choice, under the headings of `laminabench replay --help`, in their order.
+FLAGS: Mapping[str, Mapping[str, Flag]] = {
+    WORKLOAD: {
+        "trace": Flag("Catalogue name, imported name or file."),
+        "mode": Flag("Queue never empty, the trace's own arrivals, or fixed concurrency."),
+        "concurrency": Flag("With --mode closed: requests in the system at once."),
+        "slo_tbt_ms": Flag("Time between tokens that counts as good."),
+        "slo_ttft_ms": Flag("With --prefill: time to the first token that counts as good."),
+        "policy": Flag("Who goes first: fifo (default), sjf, deadline, module:Class."),
+    },
+    SYSTEM: {
+        "system": Flag("What to replay against."),
+        "deployment": Flag("4xh100, or model+attention workers: 2xh100+4xh20; v2 Table 5's or 1xcpu+1xcpu."),
+        "model": Flag("Name, config.json or folder; llama3-70b, or live llama-mini."),
+        "backend": Flag("Hardware one need not have (modelled, default), or the engine on this machine."),
+        "costs": Flag("Cost set, or a TOML file; vllm-0.14."),
+        "network": Flag(
+            "fhbn, nccl, shm, ..., or 40us,42GB/s; the paper's. Live: auto, shm, gloo, verbs, mlx5."
+        ),
+        "batches": Flag("lamina: how many take turns, 1 is serial; 2. Live: or auto."),
+        "pipelining": Flag("lamina: how they take turns."),
+        "pipeline_parallel": Flag("lamina: stages the model workers' layers are split in; 1."),
+        "partition": Flag("lamina: what attention workers share out."),
+        "overlap": Flag("lamina: send q before k and v exist; live not unless asked for.", opposite=True),
+        "stream_chunks": Flag("Mini-batches of a transfer: v1 4, lamina 1."),
+        "stream_along": Flag("What a mini-batch is a part of."),
+        "kv_overcommit": Flag("lamina: KV beyond device memory, paged to the host; 1."),
+        "host_async": Flag("The host prepares an iteration while the one before it runs."),
+        "admission": Flag(
+            "KV for the final length at once (reserve, default), or as it grows, with preemption."
+        ),
+        "prefix_sharing": Flag(
+            "Store prompt prefixes that the trace marks as equal once; --prefill: unless asked not to.",
+            opposite=True,
+        ),
+        "kv_tokens": Flag("KV memory, of all workers together; else what fits."),
+        "max_num_seqs": Flag("Most running at once; live 256."),
+        "block_size": Flag("KV tokens in a block: vllm 16, lamina 1."),
+        "gpu_memory_utilization": Flag("Share of a device's memory in use; 0.9.", metavar="X"),
+        "prefill": Flag(
+            "Prompts: there already (off, default), or computed beside decoding (colocated). Live: made up "
+            "(off), computed by the model workers (model), or by N others."
+        ),
+        "max_batched_tokens": Flag("--prefill: tokens that a batch computes in an iteration; 2048."),
+        "mapping": Flag("h2m2: who says what is on which side; greedy."),
+        "board": Flag("h2m2: another board than the device's.", metavar="NAME|FILE"),
+        "price": Flag("Price per hour instead of the catalogue's, repeatable.", metavar="DEVICE=USD"),
+        "power": Flag("Rated power instead of the catalogue's, repeatable.", metavar="DEVICE=WATTS"),
+        "price_basis": Flag(
+            "Rents, or purchases over four years with power; rent where there is one by default."
+        ),
+    },
+    LIVE: {
+        "oversubscribe": Flag("More workers than cores may share them."),
+        "dtype": Flag("Of weights and KV; else the model's."),
+        "chaos": Flag(
+            "Repeatable: kill a worker, as attention:1@t=3s, random@tokens=500, random*50.",
+            metavar="WHO[=HOW]@WHEN",
+        ),
+        "ray": Flag("Workers as actors of this Ray cluster, auto or host:port.", metavar="ADDRESS"),
+        "tensor_parallel": Flag(
+            "vllm: workers that share the model; a CPU's cores are one's threads, GPUs a worker each."
+        ),
+        "max_model_len": Flag("vllm: longest request; else the trace's longest."),
+        "enforce_eager": Flag("vllm: compile nothing; starts sooner, runs slower."),
+        "runner_timeout": Flag(
+            "vllm: it hangs if nothing is heard from it for so long; 300.", metavar="SECONDS"
+        ),
+    },
+    SERVER: {
+        "url": Flag("The server, as http://127.0.0.1:8000.", metavar="URL"),
+        "api": Flag("Which of its two; completions."),
+        "header": Flag("Repeatable: a field of every request's head.", metavar="'K: V'"),
+        "api_key_file": Flag("The key; else LAMINABENCH_API_KEY or OPENAI_API_KEY.", kind="file"),
+        "tokenizer": Flag("Send text; the model's tokenizer.json or folder.", metavar="PATH"),
+        "vocab": Flag("Token ids are below this; 10000 if it is not known."),
+        "timeout": Flag("Seconds for a request in all; 600."),
+        "first_byte_timeout": Flag("Seconds until an answer begins; 120."),
+        "retries": Flag("More attempts, where there is sense in it; 3."),
+        "warm_up": Flag("Requests before the clock starts; 2."),
+        "connections": Flag("--mode saturate: in flight at once; 256."),
+        "client_workers": Flag("Client processes; 1."),
+    },
+    CUTS: {
+        "offline": Flag("Never download; use what is here, else the profile."),
+        "window": Flag("Only requests arriving in these seconds.", metavar="A:B", kind="seconds"),
+        "scale_lengths": Flag("Multiply prompt and output lengths.", metavar="X"),
+        "max_prompt": Flag("Longest prompt let through, in tokens."),
+        "max_output": Flag("Longest output let through, in tokens."),
+        "too_long": Flag("What happens to longer requests."),
+        "sample": Flag("This many requests at random, whole sessions together."),
+        "num_requests": Flag("Only the first N requests.", also="num-prompts"),
+        "request_rate": Flag("Replace the arrival times: this many a second.", metavar="X"),
+        "burstiness": Flag(
+            "With --request-rate: gamma shape of the gaps; 1 is Poisson, less is burstier.", metavar="X"
+        ),
+        "rate_scale": Flag("Scale the load: 2 means twice the rate.", metavar="X"),
+        "seed": Flag("For everything drawn at random."),
+    },
+    OUTPUT: {
+        "directory": Flag("Where the Run goes; runs/NAME-AND-TIME by default.", kind="folder"),
+        "no_out": Flag("Print only, keep no Run."),
+        "plot": Flag("Draw TBT and tokens/s over time: .png, .svg or .pdf.", kind="file"),
+        "timeline": Flag("Perfetto trace of one window: .json or .json.gz.", kind="file"),
+        "timeline_window": Flag(
+            "Which seconds; two iterations from the middle by default.", metavar="A:B", kind="seconds"
+        ),
+    },
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A field: its key in files, its type, what it is by default, and its flag."""
@@ -350,6 +308,7 @@ class Choice:
     type: Any
     default: Any
     flag: Flag
+    group: str
 
     @property
     def spelled(self) -> str:
@@ -364,19 +323,13 @@ class Choice:
         return isinstance(self.default, tuple)
 
 
-def _choice(field: msgspec.structs.FieldInfo) -> Choice:
-    # Limits of a type and the flag stand in one row, as nested annotations do.
-    *limits, flag = field.type.__metadata__
-    kind = Annotated[field.type.__origin__, *limits] if limits else field.type.__origin__
-    return Choice(field.name, field.encode_name, kind, field.default, flag)
-
-
+_FIELDS = {field.name: field for field in msgspec.structs.fields(ReplayRequest)}
 CHOICES: Mapping[str, Choice] = {
-    field.name: _choice(field) for field in msgspec.structs.fields(ReplayRequest)
+    name: Choice(name, _FIELDS[name].encode_name, _FIELDS[name].type, _FIELDS[name].default, flag, group)
+    for group, flags in FLAGS.items()
+    for name, flag in flags.items()
 }
 BY_KEY: Mapping[str, Choice] = {choice.key: choice for choice in CHOICES.values()}
-# What says where results go, and not what is replayed.
-OUTPUTS = tuple(name for name, choice in CHOICES.items() if choice.flag.group == OUTPUT)
 # What a command that replays many times decides itself, and why.
 _ONE_RUN = "it is about one replay's Run"
 NOT_OF_MANY = {
@@ -386,7 +339,7 @@ NOT_OF_MANY = {
     "timeline": "it draws one replay",
     "timeline-window": "it draws one replay",
 }
-_UNKEPT = dict.fromkeys(OUTPUTS)
+_UNKEPT = dict.fromkeys(FLAGS[OUTPUT])  # where results go, and not what is replayed
 # What may name a file.
 FILES = ("trace", "model", "costs", "board", "api_key_file", "tokenizer")
 

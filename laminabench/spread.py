@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -14,11 +16,15 @@ from multiprocessing import forkserver, resource_tracker
 from typing import Any, TypeVar
 
 from laminabench.errors import UserError
+from laminabench.version import __version__
 
 Common = TypeVar("Common")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Submit = Callable[[Callable[[Any, Any], Any], Any], "Future[Any]"]
+
+_REACH_S = 3.0
+_START = "start one with `ray start --head` and give its host:port"
 
 # What a worker process has in common for all its items: sent once, not with each of them.
 _common: Any = None
@@ -52,12 +58,6 @@ def spread(
         index_of = {submit(work, item): index for index, item in enumerate(items)}
         for done in as_completed(index_of):
             yield index_of[done], done.result()
-
-
-def _on_ray(address: str, common: Any) -> contextlib.AbstractContextManager[Submit]:
-    from laminabench.ray_tasks import tasks
-
-    return tasks(address, common)
 
 
 @contextlib.contextmanager
@@ -119,3 +119,85 @@ def _end_with_parent() -> None:
 
 def _work(work: Callable[[Any, Item], Result], item: Item) -> Result:
     return work(_common, item)
+
+
+@contextlib.contextmanager
+def _on_ray(address: str, common: Any) -> Iterator[Submit]:
+    """As tasks of a cluster that somebody has started, one on a core: joined, and left with the last of them.
+
+    What was not done when the block is left ends with it. The engine's workers are actors of such a cluster
+    too (`lamina.cluster`), with torch, which is not for here.
+    """
+    ray = _joined_ray(address)
+    try:
+        shared = ray.put(common)
+        # Over the nodes, where Ray by itself would fill one before it looks for another.
+        run = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(_work_on_node)
+
+        def submit(work: Callable[[Any, Any], Any], item: Any) -> Future[Any]:
+            future: Future[Any] = run.remote(__version__, shared, work, item).future()
+            return future
+
+        yield submit
+    except ray.exceptions.RayTaskError as error:
+        # What the work has raised, without the traceback that Ray makes a part of what it says.
+        raise error.cause from error
+    except ray.exceptions.RayError as error:
+        why = str(error).strip().split("\n", 1)[0]
+        raise UserError(
+            "ray-worker-lost", f"the Ray cluster at {address} lost work that it was given: {why}"
+        ) from error
+    finally:
+        ray.shutdown()
+
+
+def _work_on_node(version: str, common: Any, work: Callable[[Any, Any], Any], item: Any) -> Any:
+    """On a node."""
+    if version != __version__:
+        node = socket.gethostname()
+        raise UserError(
+            "ray-version-differs",
+            f"node {node} has laminabench {__version__}, and here it is {version}: install the same on both",
+        )
+    return work(common, item)
+
+
+def _joined_ray(address: str) -> Any:
+    """Ray, connected; a UserError where it is not installed, or nobody answers."""
+    try:
+        import ray
+    except ImportError as error:
+        raise UserError(
+            "ray-not-installed",
+            "Ray is not installed, or not whole: pip install 'laminabench[engine]' here and on every node",
+        ) from error
+    _require_address(address)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, RuntimeError, ValueError, AssertionError) as error:
+        why = str(error).strip().split("\n", 1)[0]
+        raise UserError(
+            "ray-cannot-join", f"cannot join the Ray cluster at '{address}': {why}; {_START}"
+        ) from error
+    return ray
+
+
+def _require_address(address: str) -> None:
+    """Ray would start a cluster of its own, or try for minutes to reach one that is not there."""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", address)
+    if address == "auto":  # Ray knows where it has started one
+        return
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise UserError(
+            "ray-bad-address",
+            f"'{address}' is no address of a Ray cluster: give host:port of its head, or auto",
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+    except OSError as error:
+        why = error.strerror or "no answer in time"
+        raise UserError(
+            "ray-no-cluster", f"there is no Ray cluster at {address} ({why}): {_START}"
+        ) from error

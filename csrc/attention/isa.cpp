@@ -1,8 +1,8 @@
-#include "attention/isa.hpp"
-
 #include <algorithm>
 #include <cstdlib>
 #include <stdexcept>
+
+#include "attention/kernel.hpp"
 
 namespace lamina::attention {
 
@@ -58,6 +58,21 @@ std::string name_of(Isa isa) {
       return "avx512_bf16";
     default:
       return "baseline";
+  }
+}
+
+Kernels kernels_for(Isa isa, DType dtype) {
+  switch (isa) {
+#if defined(__x86_64__)
+    case Isa::kAvx2:
+      return avx2_kernels(dtype);
+    case Isa::kAvx512:
+      return avx512_kernels(dtype);
+    case Isa::kAvx512Bf16:
+      return avx512_bf16_kernels(dtype);
+#endif
+    default:
+      return baseline_kernels(dtype);
   }
 }
 

@@ -1,12 +1,48 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
 
-#include "attention/dtype.hpp"
-#include "attention/isa.hpp"
 #include "core/index_buffer.hpp"
 
 namespace lamina::attention {
+
+// How a number of Q, K and V is stored. Arithmetic on it is always float's.
+enum class DType { kFloat32, kBFloat16, kFloat16 };
+
+struct BFloat16 {
+  std::uint16_t bits;
+};
+
+struct Float16 {
+  std::uint16_t bits;
+};
+
+inline std::size_t bytes_of(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
+
+inline DType dtype_named(std::string_view name) {
+  if (name == "float32") return DType::kFloat32;
+  if (name == "bfloat16") return DType::kBFloat16;
+  if (name == "float16") return DType::kFloat16;
+  throw std::invalid_argument("dtype is '" + std::string(name) +
+                              "' but must be float32, bfloat16 or float16");
+}
+
+// Instruction sets that there are kernels for, each one containing those before it.
+enum class Isa { kBaseline, kAvx2, kAvx512, kAvx512Bf16 };
+
+// What this processor has, from the least to the best.
+std::vector<Isa> available_isas();
+
+// The instruction set to use: `name`, or if that is empty $LAMINA_ISA, or the best one of this processor.
+// Throws std::invalid_argument for a name that means nothing or that this processor lacks.
+Isa choose_isa(std::string_view name);
+
+std::string name_of(Isa isa);
 
 inline constexpr int kMaxHeadDim = 256;
 

@@ -1,19 +1,11 @@
-#include "attention/kernel.hpp"
-
 #if defined(__x86_64__)
-
-#include <immintrin.h>
-
-#include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "attention/target_region.hpp"
 
 LAMINA_BEGIN_TARGET("avx2,fma,f16c")
 
 #include "attention/simd_avx2.hpp"
-#include "attention/wide_kernels.hpp"
+#include "attention/wide.hpp"
 
 namespace lamina::attention {
 

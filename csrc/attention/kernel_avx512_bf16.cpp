@@ -1,21 +1,10 @@
-#include "attention/kernel.hpp"
-
 #if defined(__x86_64__)
-
-#include <immintrin.h>
-
-#include <algorithm>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <limits>
 
 #include "attention/target_region.hpp"
 
 LAMINA_BEGIN_TARGET("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
 
 #include "attention/kernel_template.hpp"
-#include "attention/merge_template.hpp"
 #include "attention/pairs.hpp"
 #include "attention/simd_avx512.hpp"
 #include "attention/wide.hpp"

@@ -1,6 +1,6 @@
 #include "attention/kernel.hpp"
 #include "attention/simd_baseline.hpp"
-#include "attention/wide_kernels.hpp"
+#include "attention/wide.hpp"
 
 namespace lamina::attention {
 

@@ -6,14 +6,145 @@
 // processor.
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <limits>
 
-#include "attention/ahead.hpp"
 #include "attention/kernel.hpp"
-#include "attention/kernel_math.hpp"
 
 namespace lamina::attention {
 namespace {
+
+// e^x = power * (1 + tail), power a power of two: kept apart so that e^x - 1 need not cancel.
+template <typename S>
+struct Exponential {
+  typename S::Vec power;
+  typename S::Vec tail;
+};
+
+// For x from -87 to 88. The polynomial is Cephes' expf; the result is within 1 unit in the last place or so.
+template <typename S>
+Exponential<S> split_exp(typename S::Vec x) {
+  using Vec = typename S::Vec;
+  const Vec n = S::round(S::mul(x, S::set1(1.44269504f)));
+  const Vec r = S::fma(n, S::set1(2.12194440e-4f), S::fma(n, S::set1(-0.693359375f), x));
+  Vec p = S::set1(1.9875691500e-4f);
+  p = S::fma(p, r, S::set1(1.3981999507e-3f));
+  p = S::fma(p, r, S::set1(8.3334519073e-3f));
+  p = S::fma(p, r, S::set1(4.1665795894e-2f));
+  p = S::fma(p, r, S::set1(1.6666665459e-1f));
+  p = S::fma(p, r, S::set1(5.0000001201e-1f));
+  return {S::power_of_two(n), S::fma(S::mul(r, r), p, r)};
+}
+
+// e^x for x <= 0, and 0 where that is no normal number: a share of 1e-38 of the largest weight.
+template <typename S>
+typename S::Vec exp_negative(typename S::Vec x) {
+  constexpr float kLeast = -87.0f;
+  const auto e = split_exp<S>(S::max(S::set1(kLeast), x));
+  return S::keep_from(x, kLeast, S::fma(e.power, e.tail, e.power));
+}
+
+// tanh x = (e^2x - 1) / (e^2x + 1); above 20 it is 1 to the last bit of a float.
+template <typename S>
+typename S::Vec tanh(typename S::Vec x) {
+  using Vec = typename S::Vec;
+  const Vec twice = S::add(x, x);
+  const auto e = split_exp<S>(S::max(S::set1(-40.0f), S::min(S::set1(40.0f), twice)));
+  const Vec less_one = S::fma(e.power, e.tail, S::sub(e.power, S::set1(1.0f)));
+  return S::div(less_one, S::add(less_one, S::set1(2.0f)));
+}
+
+// Fetches rows that will be needed soon from memory into the cache, in the order in which they lie there, a
+// few cache lines between any two steps of the arithmetic: all at once they would hold up the loads that the
+// arithmetic waits for.
+class Ahead {
+public:
+  static constexpr int kBytes = 256;  // what one fetch is about
+
+  Ahead(const RangeTask& task, std::size_t number_bytes) {
+    const std::size_t row = static_cast<std::size_t>(task.shape.head_dim) * number_bytes;
+    const int heads = task.last - task.first;
+    const bool side_by_side = task.source->head_stride == row;
+    pieces_ = side_by_side ? 1 : heads;
+    piece_bytes_ = side_by_side ? static_cast<std::size_t>(heads) * row : row;
+    piece_stride_ = task.source->head_stride;
+    first_ = static_cast<std::size_t>(task.first) * task.source->head_stride;
+  }
+
+  // From now on, these tokens' rows.
+  void aim(const std::byte* base, const std::size_t* offsets, int tokens) {
+    base_ = base + first_;
+    offset_ = offsets_ = offsets;
+    stop_ = offsets + tokens;
+    pieces_left_ = pieces_;
+    line_ = tokens > 0 ? base_ + *offset_ : nullptr;
+    end_ = line_ + piece_bytes_;
+  }
+
+  // Always inlined: in the compiler's eyes a function that only fetches ahead has no effect, and its calls
+  // go; and a call of another function would empty the vector registers.
+  [[gnu::always_inline]] inline void fetch(int times) {
+    for (; times > 0 && line_ != nullptr; --times) {
+      __builtin_prefetch(line_);
+      __builtin_prefetch(line_ + 64);
+      __builtin_prefetch(line_ + 128);
+      __builtin_prefetch(line_ + 192);
+      line_ += kBytes;
+      if (line_ < end_) continue;
+      if (++offset_ == stop_) {
+        if (--pieces_left_ == 0) {
+          line_ = nullptr;
+          return;
+        }
+        base_ += piece_stride_;
+        offset_ = offsets_;
+      }
+      line_ = base_ + *offset_;
+      end_ = line_ + piece_bytes_;
+    }
+  }
+
+private:
+  const std::byte* line_ = nullptr;  // null: nothing left
+  const std::byte* end_ = nullptr;
+  const std::byte* base_ = nullptr;
+  const std::size_t* offset_ = nullptr;
+  const std::size_t* offsets_ = nullptr;
+  const std::size_t* stop_ = nullptr;
+  int pieces_left_ = 0;
+  int pieces_;
+  std::size_t piece_bytes_;
+  std::size_t piece_stride_;
+  std::size_t first_;
+};
+
+// Some tokens of one KV head, and what to fetch meanwhile.
+struct Step {
+  const std::byte* rows;
+  const std::size_t* offsets;  // of the tokens' rows; a multiple of kStep, the last token repeated
+  int at;                      // of the block's tokens, the first
+  int tokens;
+  int dim;
+  int fetches;  // for each kStep tokens
+  Ahead& ahead;
+};
+
+// What becomes of the sums that are there already.
+struct Before {
+  bool fresh;          // there are none
+  const float* decay;  // for each query head, by how much they shrink; null: not at all
+};
+
+// In every lane what kJoin makes of the K neighbours that it is among.
+template <typename S, int K, auto kJoin>
+typename S::Vec join_each(typename S::Vec x) {
+  if constexpr (K > 1) x = kJoin(x, S::template swap<2>(x));
+  if constexpr (K > 2) x = kJoin(x, S::template swap<4>(x));
+  if constexpr (K > 4) x = kJoin(x, S::template swap<8>(x));
+  if constexpr (K > 8) x = kJoin(x, S::template swap<16>(x));
+  return x;
+}
 
 // Tokens are worked on in multiples of this many.
 inline constexpr int kStep = 4;
@@ -166,7 +297,7 @@ private:
       S::store(scores + i, score);
       max = S::max(max, score);
     }
-    max = S::template max_each<kEach>(max);
+    max = join_each<S, kEach, S::max>(max);
     if (source_.softcap != 0) silence_rest<N>(scores, end);  // capped, they would be heard again
     Vec sum = S::zero();
     for (int i = 0; i < end; i += S::kWidth) {
@@ -177,7 +308,7 @@ private:
     alignas(64) float sums[S::kWidth];
     alignas(64) float shrink[S::kWidth];
     S::store(lanes, max);
-    S::store(sums, S::template sum_each<kEach>(sum));
+    S::store(sums, join_each<S, kEach, S::add>(sum));
     S::store(shrink, exp_negative<S>(S::sub(before, max)));
     for (int n = 0; n < N; ++n) {
       decay[n] = shrink[n * kEach];
@@ -221,6 +352,68 @@ private:
   int following_ = 0;  // of the next block, as far as they are needed
   int at_ = 0;         // the step's first token
   std::size_t offsets_[2 * kBlock];
+};
+
+// Reads memory into registers, in four chains so that no addition waits for another.
+template <typename S>
+void read(const std::byte* at, std::size_t size) {
+  using Vec = typename S::Vec;
+  constexpr std::size_t kVec = S::kWidth * sizeof(float);
+  Vec sums[4] = {S::zero(), S::zero(), S::zero(), S::zero()};
+  std::size_t i = 0;
+  for (; i + 4 * kVec <= size; i += 4 * kVec) {
+    for (std::size_t c = 0; c < 4; ++c)
+      sums[c] = S::add(sums[c], S::load(reinterpret_cast<const float*>(at + i + c * kVec)));
+  }
+  for (; i + kVec <= size; i += kVec)
+    sums[0] = S::add(sums[0], S::load(reinterpret_cast<const float*>(at + i)));
+  // The compiler must believe that somebody looks at the sum.
+  const Vec sum = S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3]));
+  asm volatile("" : : "r"(&sum) : "memory");
+}
+
+// Joins the partials of a request's ranges, always in the order of its tokens.
+template <typename S, typename E>
+class MergeKernel {
+  using Vec = typename S::Vec;
+
+public:
+  static void merge(const MergeTask& task) {
+    for (int head = task.first; head < task.last; ++head) one_head(task, head);
+  }
+
+private:
+  static void one_head(const MergeTask& task, int head) {
+    const int dim = task.shape.head_dim;
+    const std::size_t heads = static_cast<std::size_t>(task.shape.heads);
+    const Partial* partial = task.partials + head;
+    float max = -std::numeric_limits<float>::infinity();
+    for (int r = 0; r < task.ranges; ++r) max = std::max(max, partial[r * heads].max);
+    float sum = 0;
+    alignas(64) float row[kMaxHeadDim] = {};
+    for (int r = 0; r < task.ranges; ++r) {
+      const float weight = std::exp(partial[r * heads].max - max);
+      sum += weight * partial[r * heads].sum;
+      const float* from = task.rows + (r * heads + head) * padded(dim);
+      for (int d = 0; d < dim; d += S::kWidth) {
+        S::store(row + d, S::fma(S::set1(weight), S::load(from + d), S::load(row + d)));
+      }
+    }
+    const float normal = task.ranges > 0 ? 1.0f / sum : 0.0f;
+    for (int d = 0; d < dim; d += S::kWidth) S::store(row + d, S::mul(S::set1(normal), S::load(row + d)));
+    const std::size_t at = static_cast<std::size_t>(head) * dim;
+    if (task.out != nullptr) narrow_row(row, dim, reinterpret_cast<E*>(task.out) + at);
+    if (task.out_f32 != nullptr) std::copy_n(row, dim, task.out_f32 + at);
+    if (task.lse != nullptr) task.lse[head] = max + std::log(sum);
+  }
+
+  static void narrow_row(const float* from, int dim, E* to) {
+    int d = 0;
+    for (; d + S::kWidth <= dim; d += S::kWidth) S::narrow(to + d, S::load(from + d));
+    if constexpr (S::kWidth > 8) {
+      if (d < dim) S::narrow_half(to + d, S::load(from + d));
+    }
+  }
 };
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstring>
 
-#include "attention/ahead.hpp"
 #include "attention/kernel.hpp"
 #include "attention/kernel_template.hpp"
 #include "attention/simd_avx512.hpp"

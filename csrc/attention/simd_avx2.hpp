@@ -2,7 +2,7 @@
 
 #include <immintrin.h>
 
-#include "attention/dtype.hpp"
+#include "attention/kernel.hpp"
 
 namespace lamina::attention {
 namespace {
@@ -77,20 +77,12 @@ struct Avx2Simd {
     }
     store(out, _mm256_hadd_ps(_mm256_hadd_ps(halves[0], halves[1]), _mm256_hadd_ps(halves[2], halves[3])));
   }
-  // In every lane the largest, or the sum, of the K neighbours it is among.
+  // Of each K lanes, the halves change places.
   template <int K>
-  static Vec max_each(Vec x) {
-    if constexpr (K > 1) x = max(x, _mm256_permute_ps(x, 0xb1));
-    if constexpr (K > 2) x = max(x, _mm256_permute_ps(x, 0x4e));
-    if constexpr (K > 4) x = max(x, _mm256_permute2f128_ps(x, x, 0x01));
-    return x;
-  }
-  template <int K>
-  static Vec sum_each(Vec x) {
-    if constexpr (K > 1) x = add(x, _mm256_permute_ps(x, 0xb1));
-    if constexpr (K > 2) x = add(x, _mm256_permute_ps(x, 0x4e));
-    if constexpr (K > 4) x = add(x, _mm256_permute2f128_ps(x, x, 0x01));
-    return x;
+  static Vec swap(Vec x) {
+    if constexpr (K == 8) return _mm256_permute2f128_ps(x, x, 0x01);
+    if constexpr (K == 4) return _mm256_permute_ps(x, 0x4e);
+    if constexpr (K == 2) return _mm256_permute_ps(x, 0xb1);
   }
 };
 

@@ -2,7 +2,7 @@
 
 #include <immintrin.h>
 
-#include "attention/dtype.hpp"
+#include "attention/kernel.hpp"
 
 namespace lamina::attention {
 namespace {
@@ -93,25 +93,6 @@ struct Avx512Simd {
   static Vec sum_across(Vec x) {
     return add(x, swap<K>(x));
   }
-  // In every lane the largest, or the sum, of the K neighbours it is among.
-  template <int K>
-  static Vec max_each(Vec x) {
-    if constexpr (K > 1) x = max(x, swap<2>(x));
-    if constexpr (K > 2) x = max(x, swap<4>(x));
-    if constexpr (K > 4) x = max(x, swap<8>(x));
-    if constexpr (K > 8) x = max(x, swap<16>(x));
-    return x;
-  }
-  template <int K>
-  static Vec sum_each(Vec x) {
-    if constexpr (K > 1) x = add(x, swap<2>(x));
-    if constexpr (K > 2) x = add(x, swap<4>(x));
-    if constexpr (K > 4) x = add(x, swap<8>(x));
-    if constexpr (K > 8) x = add(x, swap<16>(x));
-    return x;
-  }
-
-private:
   // Of each K lanes, the halves change places.
   template <int K>
   static Vec swap(Vec x) {
@@ -120,6 +101,8 @@ private:
     if constexpr (K == 4) return _mm512_permute_ps(x, 0x4e);
     if constexpr (K == 2) return _mm512_permute_ps(x, 0xb1);
   }
+
+private:
   // Of each K lanes, the first half is of a: the sum of its halves; and the second half likewise of b.
   template <int K>
   static Vec add_halves(Vec a, Vec b) {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "attention/dtype.hpp"
+#include "attention/kernel.hpp"
 
 namespace lamina::attention {
 namespace {
@@ -80,18 +80,11 @@ struct BaselineSimd {
   static void store_sums(float* out, int, const Vec (&a)[kWidth]) {
     for (int i = 0; i < kWidth; ++i) out[i] = (a[i][0] + a[i][1]) + (a[i][2] + a[i][3]);
   }
-  // In every lane the largest, or the sum, of the K neighbours it is among.
+  // Of each K lanes, the halves change places.
   template <int K>
-  static Vec max_each(Vec x) {
-    if constexpr (K > 1) x = max(x, Vec{x[1], x[0], x[3], x[2]});
-    if constexpr (K > 2) x = max(x, Vec{x[2], x[3], x[0], x[1]});
-    return x;
-  }
-  template <int K>
-  static Vec sum_each(Vec x) {
-    if constexpr (K > 1) x = x + Vec{x[1], x[0], x[3], x[2]};
-    if constexpr (K > 2) x = x + Vec{x[2], x[3], x[0], x[1]};
-    return x;
+  static Vec swap(Vec x) {
+    if constexpr (K == 4) return Vec{x[2], x[3], x[0], x[1]};
+    if constexpr (K == 2) return Vec{x[1], x[0], x[3], x[2]};
   }
 
 private:

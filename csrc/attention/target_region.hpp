@@ -1,7 +1,18 @@
 #pragma once
 
+// Standard headers come before: their functions are shared with other files and must run everywhere.
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#include "attention/kernel.hpp"
+
 // Between these two, the compiler may use the named instructions, whatever the rest of the file is compiled
-// for. Standard headers come before: their functions are shared with other files and must run everywhere.
+// for.
 #define LAMINA_PRAGMA(text) _Pragma(#text)
 #if defined(__clang__)
 #define LAMINA_BEGIN_TARGET(names) \

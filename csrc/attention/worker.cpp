@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -151,11 +152,11 @@ void Worker::require_idle(const char* call) const {
 }
 
 const LayerView& Worker::known(int layer) const {
-  if (layer < 0 || static_cast<std::size_t>(layer) >= layers_.size()) {
+  if (layer < 0 || size(layer) >= layers_.size()) {
     throw std::out_of_range("layer is " + std::to_string(layer) + " but there are " +
                             std::to_string(layers_.size()));
   }
-  return layers_[static_cast<std::size_t>(layer)];
+  return layers_[size(layer)];
 }
 
 const LayerView& Worker::planned(int layer) const {
@@ -172,43 +173,36 @@ void Worker::start(const LayerView& layer, const std::byte* q, Tokens which) {
   const std::size_t number = bytes_of(dtype_);
   job_ = {};
   job_.layer = &layer;
-  job_.source = {layer.k,
-                 layer.v,
-                 static_cast<std::size_t>(layer.slot_stride) * number,
-                 static_cast<std::size_t>(layer.head_stride) * number,
-                 layer.scale,
-                 layer.softcap};
+  job_.source = {
+      layer.k,     layer.v,      size(layer.slot_stride) * number, size(layer.head_stride) * number,
+      layer.scale, layer.softcap};
   job_.ranges = &plan_.ranges(layer.window, which);
   job_.q = q;
-  const auto rows =
-      static_cast<std::size_t>(job_.ranges->first_row.back()) * static_cast<std::size_t>(shape_.heads);
+  const auto rows = size(job_.ranges->first_row.back()) * size(shape_.heads);
   partials_.room_for(rows);
-  rows_.room_for(rows * static_cast<std::size_t>(padded(shape_.head_dim)));
+  rows_.room_for(rows * size(padded(shape_.head_dim)));
 
   std::size_t tokens = 0;
-  for (const Range& range : job_.ranges->list) tokens += static_cast<std::size_t>(range.tokens);
+  for (const Range& range : job_.ranges->list) tokens += size(range.tokens);
   const std::size_t ranges = job_.ranges->list.size();
   split_heads(ranges);
-  pool_.start(ranges * static_cast<std::size_t>(job_.parts), &attend_unit, this,
-              tokens * 2 * row_bytes() > kAloneBytes);
+  pool_.start(ranges * size(job_.parts), &attend_unit, this, tokens * 2 * row_bytes() > kAloneBytes);
 }
 
 void Worker::merge() {
-  const auto rows =
-      static_cast<std::size_t>(job_.ranges->first_row.back()) * static_cast<std::size_t>(shape_.heads);
+  const auto rows = size(job_.ranges->first_row.back()) * size(shape_.heads);
   split_heads(plan_.requests());
-  pool_.start(plan_.requests() * static_cast<std::size_t>(job_.parts), &merge_unit, this,
-              rows * static_cast<std::size_t>(shape_.head_dim) * sizeof(float) > kAloneBytes);
+  pool_.start(plan_.requests() * size(job_.parts), &merge_unit, this,
+              rows * size(shape_.head_dim) * sizeof(float) > kAloneBytes);
   pool_.finish();
 }
 
 // KV heads go to a unit until it reads enough of each row, but not so many that threads go without work. No
 // result depends on it.
 void Worker::split_heads(std::size_t groups) {
-  const std::size_t head_bytes = static_cast<std::size_t>(shape_.head_dim) * bytes_of(dtype_);
-  const auto kv_heads = static_cast<std::size_t>(shape_.kv_heads);
-  std::size_t heads = std::clamp(kUnitRowBytes / head_bytes, std::size_t{1}, kv_heads);
-  const std::size_t enough = 4 * static_cast<std::size_t>(pool_.threads());
+  const auto kv_heads = size(shape_.kv_heads);
+  std::size_t heads = std::clamp(kUnitRowBytes / head_bytes(), std::size_t{1}, kv_heads);
+  const std::size_t enough = 4 * size(pool_.threads());
   while (heads > 1 && groups * ((kv_heads + heads - 1) / heads) < enough) heads = (heads + 1) / 2;
   job_.heads_a_unit = static_cast<int>(heads);
   job_.parts = static_cast<int>((kv_heads + heads - 1) / heads);
@@ -218,8 +212,8 @@ void Worker::split_heads(std::size_t groups) {
 void Worker::attend_unit(void* worker, std::size_t unit, std::size_t thread) noexcept {
   const Worker& self = *static_cast<Worker*>(worker);
   const Job& job = self.job_;
-  const Range& range = job.ranges->list[unit / static_cast<std::size_t>(job.parts)];
-  const int first = static_cast<int>(unit % static_cast<std::size_t>(job.parts)) * job.heads_a_unit;
+  const Range& range = job.ranges->list[unit / size(job.parts)];
+  const int first = static_cast<int>(unit % size(job.parts)) * job.heads_a_unit;
   const int last = std::min(first + job.heads_a_unit, self.shape_.kv_heads);
   self.kernels_.attend({&job.source, self.shape_, first, last, self.query(range.request), range.slots,
                         range.tokens, self.partials(range.row), self.rows(range.row), self.scratch(thread)});
@@ -228,26 +222,25 @@ void Worker::attend_unit(void* worker, std::size_t unit, std::size_t thread) noe
 void Worker::merge_unit(void* worker, std::size_t unit, std::size_t thread) noexcept {
   const Worker& self = *static_cast<Worker*>(worker);
   const Job& job = self.job_;
-  const int request = static_cast<int>(unit / static_cast<std::size_t>(job.parts));
-  const int first = static_cast<int>(unit % static_cast<std::size_t>(job.parts)) * job.heads_a_unit;
+  const int request = static_cast<int>(unit / size(job.parts));
+  const int first = static_cast<int>(unit % size(job.parts)) * job.heads_a_unit;
   const int last = std::min(first + job.heads_a_unit, self.shape_.kv_heads);
   const int row = job.ranges->first_row[request];
   int ranges = job.ranges->first_row[request + 1] - 1 - row;
   if (job.out != nullptr) {
     // The new token is a range of its own, read from where it has just arrived.
-    const std::size_t head_bytes = self.row_bytes() / static_cast<std::size_t>(self.shape_.kv_heads);
-    const Source source{job.k, job.v, self.row_bytes(), head_bytes, job.source.scale, job.source.softcap};
+    const Source source{
+        job.k, job.v, self.row_bytes(), self.head_bytes(), job.source.scale, job.source.softcap};
     const Slot here = request;
     self.kernels_.attend({&source, self.shape_, first, last, self.query(request), &here, 1,
                           self.partials(row + ranges), self.rows(row + ranges), self.scratch(thread)});
     ++ranges;
-    const Slab::View& list = self.plan_.list(static_cast<std::size_t>(request));
-    self.store(*job.layer, list.slots[list.size - 1], static_cast<std::size_t>(request), first, last, job.k,
-               job.v);
+    const Slab::View& list = self.plan_.list(size(request));
+    self.store(*job.layer, list.slots[list.size - 1], size(request), first, last, job.k, job.v);
   }
   const int group = self.shape_.group();
-  const std::size_t at = static_cast<std::size_t>(request) * static_cast<std::size_t>(self.shape_.heads);
-  const std::size_t numbers = at * static_cast<std::size_t>(self.shape_.head_dim);
+  const std::size_t at = size(request) * size(self.shape_.heads);
+  const std::size_t numbers = at * size(self.shape_.head_dim);
   self.kernels_.merge({self.shape_, first * group, last * group, self.partials(row), self.rows(row), ranges,
                        job.out == nullptr ? nullptr : job.out + numbers * bytes_of(self.dtype_),
                        job.out_f32 == nullptr ? nullptr : job.out_f32 + numbers,
@@ -258,42 +251,31 @@ void Worker::merge_unit(void* worker, std::size_t unit, std::size_t thread) noex
 void Worker::store(const LayerView& layer, Slot slot, std::size_t from, int first, int last,
                    const std::byte* k, const std::byte* v) const {
   const std::size_t number = bytes_of(dtype_);
-  const std::size_t head_bytes = static_cast<std::size_t>(shape_.head_dim) * number;
   for (int head = first; head < last; ++head) {
-    const std::size_t source = from * row_bytes() + static_cast<std::size_t>(head) * head_bytes;
+    const std::size_t source = from * row_bytes() + size(head) * head_bytes();
     const std::size_t target =
-        (static_cast<std::size_t>(slot) * static_cast<std::size_t>(layer.slot_stride) +
-         static_cast<std::size_t>(head) * static_cast<std::size_t>(layer.head_stride)) *
-        number;
-    std::memcpy(layer.k + target, k + source, head_bytes);
-    std::memcpy(layer.v + target, v + source, head_bytes);
+        (size(slot) * size(layer.slot_stride) + size(head) * size(layer.head_stride)) * number;
+    std::memcpy(layer.k + target, k + source, head_bytes());
+    std::memcpy(layer.v + target, v + source, head_bytes());
   }
 }
 
-std::size_t Worker::row_bytes() const {
-  return static_cast<std::size_t>(shape_.kv_heads) * static_cast<std::size_t>(shape_.head_dim) *
-         bytes_of(dtype_);
-}
-
-const std::byte* Worker::query(int request) const {
-  return job_.q + static_cast<std::size_t>(request) * static_cast<std::size_t>(shape_.heads) *
-                      static_cast<std::size_t>(shape_.head_dim) * bytes_of(dtype_);
-}
-
-Partial* Worker::partials(int row) const {
-  return partials_.data() + static_cast<std::size_t>(row) * static_cast<std::size_t>(shape_.heads);
-}
-
-float* Worker::scratch(std::size_t thread) const { return scratch_.data() + thread * scratch_each(); }
-
-std::size_t Worker::scratch_each() const {
-  constexpr std::size_t kLine = 16;  // floats; threads must not share a cache line
-  return (static_cast<std::size_t>(scratch_floats(shape_, job_.heads_a_unit)) + kLine - 1) / kLine * kLine;
-}
-
-float* Worker::rows(int row) const {
-  return rows_.data() + static_cast<std::size_t>(row) * static_cast<std::size_t>(shape_.heads) *
-                            static_cast<std::size_t>(padded(shape_.head_dim));
+void combine(const Attended& a, const Attended& b, const Attended& to, std::size_t rows,
+             std::size_t head_dim) {
+  for (std::size_t row = 0; row < rows; ++row) {
+    const float most = std::max(a.lse[row], b.lse[row]);
+    const bool nothing = most == -std::numeric_limits<float>::infinity();
+    // Relative to the larger one, so that neither overflows and the larger one never underflows.
+    const float weight_a = nothing ? 0.0f : std::exp(a.lse[row] - most);
+    const float weight_b = nothing ? 0.0f : std::exp(b.lse[row] - most);
+    const float sum = weight_a + weight_b;
+    const float share_a = nothing ? 0.0f : weight_a / sum;
+    const float share_b = nothing ? 0.0f : weight_b / sum;
+    for (std::size_t i = row * head_dim; i < (row + 1) * head_dim; ++i) {
+      to.out[i] = a.out[i] * share_a + b.out[i] * share_b;
+    }
+    to.lse[row] = most + (nothing ? 0.0f : std::log(sum));
+  }
 }
 
 }  // namespace lamina::attention

@@ -2,14 +2,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string_view>
 #include <vector>
 
 #include "attention/kernel.hpp"
 #include "attention/plan.hpp"
-#include "attention/scratch.hpp"
 #include "attention/thread_pool.hpp"
 
 namespace lamina::attention {
@@ -17,6 +19,41 @@ namespace lamina::attention {
 // A call that makes no sense now: finish() before begin(), or two begins.
 struct WrongOrder : std::logic_error {
   using std::logic_error::logic_error;
+};
+
+// Attention over some tokens: outputs, normalised, and the logarithms of their softmaxes' denominators.
+struct Attended {
+  float* out;  // [rows][head_dim]
+  float* lse;  // [rows], -infinity where there was no token
+};
+
+// Attention over the union of two disjoint sets of tokens. `to` may be one of the inputs.
+void combine(const Attended& a, const Attended& b, const Attended& to, std::size_t rows,
+             std::size_t head_dim);
+
+// Numbers that are written before they are read, on whole cache lines. Grows, and then forgets.
+template <typename T>
+class Scratch {
+public:
+  T* room_for(std::size_t count) {
+    if (count > capacity_) {
+      data_.reset();
+      data_.reset(static_cast<T*>(::operator new(count * sizeof(T), kLine)));
+      capacity_ = count;
+    }
+    return data_.get();
+  }
+
+  T* data() const noexcept { return data_.get(); }
+
+private:
+  static constexpr std::align_val_t kLine{64};
+  struct Delete {
+    void operator()(T* p) const noexcept { ::operator delete(p, kLine); }
+  };
+
+  std::unique_ptr<T, Delete> data_;
+  std::size_t capacity_ = 0;
 };
 
 // One layer of the KV arena. Strides in numbers, not bytes; a head's numbers are consecutive.
@@ -87,12 +124,21 @@ private:
   static void merge_unit(void* worker, std::size_t unit, std::size_t thread) noexcept;
   void store(const LayerView& layer, Slot slot, std::size_t from, int first, int last, const std::byte* k,
              const std::byte* v) const;
-  std::size_t row_bytes() const;
-  const std::byte* query(int request) const;
-  Partial* partials(int row) const;
-  float* rows(int row) const;
-  float* scratch(std::size_t thread) const;
-  std::size_t scratch_each() const;
+  static std::size_t size(std::int64_t number) { return static_cast<std::size_t>(number); }
+  std::size_t head_bytes() const { return size(shape_.head_dim) * bytes_of(dtype_); }
+  std::size_t row_bytes() const { return size(shape_.kv_heads) * head_bytes(); }
+  const std::byte* query(int request) const {
+    return job_.q + size(request) * size(shape_.heads) * head_bytes();
+  }
+  Partial* partials(int row) const { return partials_.data() + size(row) * size(shape_.heads); }
+  float* rows(int row) const {
+    return rows_.data() + size(row) * size(shape_.heads) * size(padded(shape_.head_dim));
+  }
+  float* scratch(std::size_t thread) const { return scratch_.data() + thread * scratch_each(); }
+  std::size_t scratch_each() const {
+    constexpr std::size_t kLine = 16;  // floats; threads must not share a cache line
+    return (size(scratch_floats(shape_, job_.heads_a_unit)) + kLine - 1) / kLine * kLine;
+  }
 
   DType dtype_;
   Shape shape_;

@@ -7,7 +7,6 @@
 #include <span>
 #include <string>
 
-#include "attention/combine.hpp"
 #include "attention/worker.hpp"
 #include "python/bindings.hpp"
 

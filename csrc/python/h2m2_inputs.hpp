@@ -7,7 +7,6 @@
 #include <string>
 
 #include "sim/h2m2/board.hpp"
-#include "sim/h2m2/load.hpp"
 
 namespace lamina {
 

@@ -11,8 +11,8 @@
 #include "python/arrays.hpp"
 #include "python/bindings.hpp"
 #include "python/h2m2_inputs.hpp"
+#include "sim/h2m2/layout.hpp"
 #include "sim/h2m2/memory.hpp"
-#include "sim/h2m2/paged_room.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -12,7 +12,6 @@
 #include "core/scheduler.hpp"
 #include "sim/costs.hpp"
 #include "sim/h2m2/board.hpp"
-#include "sim/h2m2/load.hpp"
 #include "sim/h2m2/policy.hpp"
 #include "sim/pipeline.hpp"
 

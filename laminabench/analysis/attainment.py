@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laminabench.analysis.distribution import Distribution, distribution
-from laminabench.analysis.exact import chunks
+from laminabench.analysis.distribution import Distribution, chunks, distribution
 from laminabench.analysis.rates import per_second, produced
 from laminabench.analysis.tbt import Tokens, tbt, tokens_of
 from laminabench.analysis.window import whole_run

@@ -90,7 +90,6 @@ def _drawn(slices: int, seed: int) -> Float64:
 
 
 def _sums(at: Ticks, edges: Ticks, values: NDArray[np.generic]) -> Float64:
-    """The values of what came at these times, summed by slice."""
     return np.bincount(slice_of(at, edges), weights=values, minlength=len(edges) - 1).astype(np.float64)
 
 

@@ -8,8 +8,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from laminabench.analysis.distribution import Distribution, distribution
-from laminabench.analysis.exact import total
+from laminabench.analysis.distribution import Distribution, distribution, total
 from laminabench.analysis.rates import Lengths, mean_at_once
 from laminabench.analysis.streams import Chunks, Seen, Streams
 from laminabench.runs.status import DONE, FAILED, statuses

@@ -29,8 +29,6 @@ _T = (
 
 
 class Interval(NamedTuple):
-    """Where a number lies with CONFIDENCE."""
-
     low: float
     high: float
 
@@ -53,7 +51,7 @@ class Estimate:
         """None of an exact number, and of one whose spread is not known."""
         if self.value is None or self.error is None or self.exact:
             return None
-        reach = math.exp(_t(self.freedom) * self.error)
+        reach = math.exp(_T[min(int(self.freedom), len(_T)) - 1] * self.error)
         return Interval(self.value / reach, self.value * reach)
 
 
@@ -98,7 +96,3 @@ def ratio(to: Estimate, base: Estimate) -> Estimate:
 def _measured(value: float, error: float, freedom: float) -> Estimate:
     """Samples that are all the same, as where every token was in time, do not tell how sure they are."""
     return Estimate(value, error, freedom) if error else Estimate(value, None)
-
-
-def _t(freedom: float) -> float:
-    return _T[min(int(freedom), len(_T)) - 1]

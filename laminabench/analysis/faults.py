@@ -12,7 +12,6 @@ left to be made, less what was.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +28,8 @@ BEFORE = 100
 # A gap of so many times the median is normal again.
 BACK = 1.5
 _PER_MS = 1000.0
+
+_Dip = dict[str, float | None]  # what a fault did to the time between tokens, as FaultCost has it
 
 
 class _Gaps:
@@ -62,19 +63,9 @@ class _Gaps:
         return int(self.size[rows].sum() - late.sum())
 
 
-class _Dip(NamedTuple):
-    """What a fault did to the time between tokens; None where there is no telling."""
-
-    normal_again_s: float | None
-    tbt_before_ms: float | None
-    tbt_worst_ms: float | None
-    goodput_lost_tokens: float | None
-
-
 def faults_of(
     outcome: Outcome, faults: Sequence[Fault], strikes: Sequence[Strike], slo_tbt_ms: float
 ) -> list[FaultCost]:
-    """What each fault cost, as they were noticed."""
     gaps, limit = _Gaps(outcome), limit_ticks(slo_tbt_ms)
     causes = _causes(faults, strikes)
     began = [
@@ -95,10 +86,7 @@ def faults_of(
                 noticed_s=fault.noticed_s,
                 detection_s=detection_s,
                 recovery_s=fault.resumed_s - fault.noticed_s,
-                normal_again_s=dip.normal_again_s,
-                tbt_before_ms=dip.tbt_before_ms,
-                tbt_worst_ms=dip.tbt_worst_ms,
-                goodput_lost_tokens=dip.goodput_lost_tokens,
+                **dip,
                 requests=fault.requests,
                 kv_tokens=fault.kv_tokens,
             )
@@ -136,14 +124,17 @@ def _causes(faults: Sequence[Fault], strikes: Sequence[Strike]) -> list[list[Str
 
 
 def _cost(gaps: _Gaps, fault: Fault, began: int, over: int, until: int, limit: int) -> tuple[_Dip, int]:
-    """The dip and what it cost, and when it was over; `over` is when the fault before it was."""
+    """The dip and what it cost, None where there is no telling; and when it was over.
+
+    `over` is when the fault before it was.
+    """
     noticed, resumed = int(ticks(fault.noticed_s)), int(ticks(fault.resumed_s))
     before = np.flatnonzero((gaps.end <= began) & (gaps.start >= over))[-BEFORE:]
     median = gaps.median(before)
     spans = (gaps.stayed > 0) & (gaps.last < resumed) & (gaps.end > began)
     worst = int(gaps.gap[spans].max()) if spans.any() else None
     if median is None:
-        return _Dip(None, None, _ms(worst), None), max(over, resumed)
+        return _dip(None, None, worst, None), max(over, resumed)
     normal = np.flatnonzero((gaps.start >= resumed) & (gaps.stayed > 0) & (gaps.gap <= BACK * median))
     end, normal_again_s = max(until, resumed), None
     if len(normal) and int(gaps.end[normal[0]]) <= end:
@@ -155,8 +146,10 @@ def _cost(gaps: _Gaps, fault: Fault, began: int, over: int, until: int, limit: i
     # Not more than was left to be made, whatever a burst before it promised.
     would = min(rate * (end - began), float(gaps.size[gaps.end > began].sum()))
     lost = max(0.0, would - gaps.good(during, limit))
-    return _Dip(normal_again_s, _ms(median), _ms(worst), lost), end
+    return _dip(normal_again_s, median, worst, lost), end
 
 
-def _ms(time: int | None) -> float | None:
-    return None if time is None else time * _PER_MS / TICKS_PER_S
+def _dip(again_s: float | None, before: int | None, worst: int | None, lost: float | None) -> _Dip:
+    before_ms, worst_ms = (None if gap is None else gap * _PER_MS / TICKS_PER_S for gap in (before, worst))
+    told = {"tbt_before_ms": before_ms, "tbt_worst_ms": worst_ms}
+    return {"normal_again_s": again_s, **told, "goodput_lost_tokens": lost}

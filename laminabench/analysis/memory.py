@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from laminabench.analysis.exact import dot, total
+from laminabench.analysis.distribution import dot, total
 from laminabench.analysis.over_time import MOST_SLICES, slice_of
 from laminabench.runs.summary import Amounts, HbmBytes, MeanAndMax, Memory, Window
 from laminabench.sim.outcome import Columns, Outcome

@@ -15,7 +15,7 @@ from laminabench.analysis.attainment import (
     token_attainment,
 )
 from laminabench.analysis.calls import with_calls
-from laminabench.analysis.exact import total
+from laminabench.analysis.distribution import total
 from laminabench.analysis.memory import memory_of
 from laminabench.analysis.streams import Seen, arrivals, seen_of
 from laminabench.analysis.tbt import Tokens, tbt, tokens_of

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
 from laminabench.analysis.estimate import Estimate, Interval
@@ -144,6 +143,7 @@ AT_EQUAL_COST, AT_EQUAL_POWER = (COMPARED[f"throughput_at_equal_{what}"] for wha
 SUMMARISED = tuple(metric for metric in COMPARED.values() if metric.key)
 BOARDS = tuple(metric for metric in METRICS if metric.key.startswith("memory.") and metric.title)
 COLUMNS = {metric.column[0]: metric for metric in METRICS if metric.column}
+_SENSES = {metric.key: metric.better for metric in METRICS if metric.key and metric.better}
 IN_GOLDENS = tuple(metric.key for metric in METRICS if metric.in_goldens)
 
 
@@ -151,12 +151,7 @@ def better(key: str) -> Sense | None:
     """Which way is better of whatever is at a dotted key, by the nearest entry around it that says so."""
     key = key.removeprefix("whole_run.")
     while key:
-        if known := _senses().get(key):
+        if known := _SENSES.get(key):
             return known
         key = key.rpartition(".")[0]
     return None
-
-
-@cache
-def _senses() -> dict[str, Sense]:
-    return {metric.key: metric.better for metric in METRICS if metric.key and metric.better}

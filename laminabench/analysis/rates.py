@@ -13,8 +13,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from laminabench.analysis.distribution import Distribution, distribution
-from laminabench.analysis.exact import chunks, dot, total
+from laminabench.analysis.distribution import Distribution, chunks, distribution, dot, total
 from laminabench.analysis.streams import Seen, arrivals, seen_of
 from laminabench.runs.summary import Cost, Energy, TimeShares, Window
 from laminabench.sim.outcome import Outcome
@@ -36,7 +35,6 @@ class Lengths(Protocol):
 
 
 def produced(outcome: Outcome, window: Window) -> int:
-    """Tokens that came in the window."""
     return sum(total(made[(at > window.start) & (at <= window.end)]) for at, made in arrivals(outcome))
 
 
@@ -138,7 +136,6 @@ def unknown_until_s(outcome: Outcome) -> float:
 
 
 def share_of_run(outcome: Outcome, busy_s: float) -> float | None:
-    """Busy share of a worker over the whole run."""
     return busy_s / outcome.end_s if outcome.end_s > 0 else None
 
 

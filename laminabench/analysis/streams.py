@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laminabench.analysis.exact import chunks, column_ticks
+from laminabench.analysis.distribution import chunks, column_ticks
 from laminabench.sim.outcome import Columns, Outcome
 from laminabench.sim.spec import Ticks, ticks
 
@@ -31,8 +31,6 @@ class Streams(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """All that a client saw."""
-
     chunks: Chunks
     streams: Streams
 

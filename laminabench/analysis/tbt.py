@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from laminabench.analysis.distribution import Distribution, distribution
-from laminabench.analysis.exact import column_ticks
+from laminabench.analysis.distribution import Distribution, column_ticks, distribution
 from laminabench.analysis.streams import Chunks, Seen, seen_of
 from laminabench.runs.summary import Window
 from laminabench.sim.outcome import Columns, Outcome

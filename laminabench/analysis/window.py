@@ -39,17 +39,13 @@ def window(outcome: Outcome, mode: Mode) -> Window:
             if mode == "closed"
             else Window(start_s=first_s, end_s=last_s, kind="arrivals")
         )
-    return found if _moments_in(outcome, found) >= FEWEST_MOMENTS else whole_run(outcome)
+    moments = sum(np.count_nonzero((at > found.start) & (at <= found.end)) for at, _ in arrivals(outcome))
+    return found if moments >= FEWEST_MOMENTS else whole_run(outcome)
 
 
 def _entered(outcome: Outcome) -> NDArray[np.bool_]:
-    """Which requests came into the system."""
     if outcome.calls is not None:
         sent: NDArray[np.bool_] = np.isfinite(outcome.calls["sent_s"])
         return sent
     ran: NDArray[np.bool_] = outcome.requests["first_iteration"] >= 0
     return ran
-
-
-def _moments_in(outcome: Outcome, found: Window) -> int:
-    return sum(int(np.count_nonzero((at > found.start) & (at <= found.end))) for at, _ in arrivals(outcome))

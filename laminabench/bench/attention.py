@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -43,50 +43,12 @@ class Case:
     kv_heads: int
     dtype: torch.dtype
 
-    @property
-    def judged(self) -> bool:
-        return self.dtype is torch.bfloat16
-
 
 CASES = [
     Case(name, heads, kv_heads, dtype)
     for dtype in (torch.bfloat16, torch.float16, torch.float32)
     for name, heads, kv_heads in (("GQA 8", 64, 8), ("MHA", 32, 32))
 ]
-
-
-@dataclass
-class Samples:
-    """One order of slots: what each round measured, in bytes of keys and values a second."""
-
-    attention: list[float] = field(default_factory=list)
-    bandwidth: list[float] = field(default_factory=list)
-    sdpa: list[float] = field(default_factory=list)
-
-    def row(self, case: Case, order: str, tokens: int, kv_bytes: int) -> Row:
-        judged = case.judged and order in JUDGED_ORDERS
-        share, dtype = ratios(self.attention, self.bandwidth), str(case.dtype).removeprefix("torch.")
-        ours, memory, sdpa = spread(self.attention), spread(self.bandwidth), spread(self.sdpa)
-        facts = {
-            "case": case.name,
-            "heads": case.heads,
-            "kv_heads": case.kv_heads,
-            "head_dim": HEAD_DIM,
-            "dtype": dtype,
-            "order": order,
-            "batch": BATCH,
-            "tokens_each": tokens,
-            "kv_bytes": kv_bytes,
-            "attention_bytes_per_s": ours,
-            "bandwidth_bytes_per_s": memory,
-            "sdpa_bytes_per_s": sdpa,
-            "share": share,
-            "rounds": len(self.attention),
-            "judged": judged,
-        }
-        speeds = [f"{speed.median / 1e9:.1f}" for speed in (ours, memory, sdpa)]
-        cells = (case.name, dtype, order, *speeds[:2], *share.cells("{:.0%}".format), speeds[2])
-        return Row(facts, cells, share.median >= TARGET_SHARE if judged else None)
 
 
 def run(seconds: float = 30.0, kv_bytes: int = 256 << 20, watcher: Watcher = QUIET) -> Report:
@@ -137,30 +99,47 @@ class Setting:
         self.worker = TensorWorker(case.dtype, case.heads, case.kv_heads, HEAD_DIM)
         self.layer = self.worker.add_layer(self.arena[:, 0], self.arena[:, 1], scale=HEAD_DIM**-0.5)
 
-    def measure(self, seconds: float) -> Iterator[Row]:
-        samples = {order: Samples() for order in ORDERS}
-        torchs = self.torchs_attention()
+    def measure(self, seconds: float) -> list[Row]:
+        """A row for each order of slots, of bytes of keys and values a second."""
+        torchs, read = self.torchs_attention(), self.worker.native.read_bandwidth
+        speeds: dict[str, list[tuple[float, ...]]] = {order: [] for order in ORDERS}
         torchs()
         for _ in rounds_for(seconds, FEWEST_ROUNDS):
             sdpa = self.kv_bytes / seconds_of(torchs)
-            self.read()  # not counted: torch's threads spin for some milliseconds after their work
-            for order, of_order in samples.items():
-                self.plan(order)
-                of_order.bandwidth.append(self.read())
-                of_order.attention.append(self.kv_bytes / seconds_of(self.attention))
-                of_order.sdpa.append(sdpa)
-        for order, of_order in samples.items():
-            yield of_order.row(self.case, order, self.tokens, self.kv_bytes)
+            # Not counted: torch's threads spin for some milliseconds after their work.
+            read(self.arena.data_ptr(), self.kv_bytes)
+            for order, of_order in speeds.items():
+                self.worker.plan_lists(np.arange(BATCH + 1) * self.tokens, slots_in(order, self.slots))
+                memory = read(self.arena.data_ptr(), self.kv_bytes)
+                took_s = seconds_of(lambda: self.worker.run(self.layer, self.q, self.k, self.v))
+                of_order.append((self.kv_bytes / took_s, memory, sdpa))
+        return [self._row(order, of_order) for order, of_order in speeds.items()]
 
-    def read(self) -> float:
-        return self.worker.native.read_bandwidth(self.arena.data_ptr(), self.kv_bytes)
-
-    def attention(self) -> Tensor:
-        return self.worker.run(self.layer, self.q, self.k, self.v)
-
-    def plan(self, order: str) -> None:
-        slots = slots_in(order, self.slots)
-        self.worker.plan_lists(np.arange(BATCH + 1) * self.tokens, slots)
+    def _row(self, order: str, rounds: Sequence[tuple[float, ...]]) -> Row:
+        case, by_kind = self.case, list(zip(*rounds, strict=True))
+        judged = case.dtype is torch.bfloat16 and order in JUDGED_ORDERS
+        share, dtype = ratios(*by_kind[:2]), str(case.dtype).removeprefix("torch.")
+        ours, memory, sdpa = map(spread, by_kind)
+        facts = {
+            "case": case.name,
+            "heads": case.heads,
+            "kv_heads": case.kv_heads,
+            "head_dim": HEAD_DIM,
+            "dtype": dtype,
+            "order": order,
+            "batch": BATCH,
+            "tokens_each": self.tokens,
+            "kv_bytes": self.kv_bytes,
+            "attention_bytes_per_s": ours,
+            "bandwidth_bytes_per_s": memory,
+            "sdpa_bytes_per_s": sdpa,
+            "share": share,
+            "rounds": len(rounds),
+            "judged": judged,
+        }
+        speeds = [f"{speed.median / 1e9:.1f}" for speed in (ours, memory, sdpa)]
+        cells = (case.name, dtype, order, *speeds[:2], *share.cells("{:.0%}".format), speeds[2])
+        return Row(facts, cells, share.median >= TARGET_SHARE if judged else None)
 
     def torchs_attention(self) -> Callable[[], Tensor]:
         gathered = self.arena.view(BATCH, self.tokens, 2, self.case.kv_heads, HEAD_DIM)

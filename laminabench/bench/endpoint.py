@@ -9,17 +9,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import IO, cast
 
 import numpy as np
 
 from laminabench.bench.frame import QUIET, Report, Row, Watcher, all_met, judged
 from laminabench.errors import UserError
-from laminabench.systems.live.endpoint.address import parse_url
 from laminabench.systems.live.endpoint.client import Part
 from laminabench.systems.live.endpoint.processes import Did, elsewhere, here, shards
-from laminabench.systems.live.endpoint.prompts import Draws, TokenPrompts
+from laminabench.systems.live.endpoint.prompts import Prompts
 from laminabench.systems.live.endpoint.request import Accepted
-from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served
+from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served, parse_url
 from laminabench.traces.table import Trace, TraceMeta
 
 TARGET_REQUESTS_PER_S, TARGET_TOKENS_PER_S, TARGET_LATENESS_MS = 2000.0, 100_000.0, 5.0
@@ -60,7 +60,6 @@ TITLES = (
 
 
 def run(loads: Sequence[Load], workers: int, watcher: Watcher = QUIET) -> Report:
-    """One load after the other."""
     rows = []
     for number, load in enumerate(loads):
         watcher.progress(number, len(loads))
@@ -89,10 +88,9 @@ def _measured(load: Load, workers: int) -> Row:
     trace = load.trace()
     with mock_server(load) as (url, busy_s):
         setup = EndpointSetup(Behind(parse_url(url)), Served("mock"), retries=0, workers=workers)
-        prompts = TokenPrompts(Draws(trace, 0, VOCAB))
-        part = Part(setup, Accepted(), prompts, trace, np.arange(len(trace)), "open", 0)
+        part = Part(setup, Accepted(), Prompts(trace, 0, VOCAB), trace, np.arange(len(trace)), "open", 0)
         parts, before_s = shards(part, workers), sum(os.times()[:4])
-        did = [here(parts[0], _nothing)] if workers == 1 else elsewhere(parts, _nothing)
+        did = [here(parts[0], QUIET.progress)] if workers == 1 else elsewhere(parts, QUIET.progress)
         client_s, server_s = sum(os.times()[:4]) - before_s, busy_s()
     return _row(load, trace, did, client_s, server_s)
 
@@ -147,35 +145,25 @@ def _row(load: Load, trace: Trace, did: list[Did], client_s: float, server_s: fl
     return Row(facts, cells, met)
 
 
-def _nothing(ended: int, made: int) -> None:
-    """No progress is shown."""
-
-
 @contextlib.contextmanager
 def mock_server(load: Load) -> Iterator[tuple[str, Callable[[], float]]]:
     """A server of that pace in a process of its own: its URL, and how long it has been busy."""
     pace = [str(load.chunks), str(load.tokens_a_chunk), str(load.gap_s)]
     command = [sys.executable, "-m", "laminabench.bench.endpoint_server", *pace]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    # It ends when its stdin does, whatever becomes of this process.
-    killer = threading.Timer(60, process.kill)
-    killer.start()
-    try:
-        port = process.stdout.readline().strip()
-        killer.cancel()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        # It ends when its stdin does, whatever becomes of this process.
+        killer = threading.Timer(60, process.kill)
+        killer.start()
+        try:
+            port = cast(IO[str], process.stdout).readline().strip()
+        finally:
+            killer.cancel()
         if not port:
             raise UserError(
                 "bench-server-failed",
                 "the mock server did not start; python -m laminabench.bench.endpoint_server says why",
             )
         yield f"http://127.0.0.1:{port}", lambda: _busy_s(process.pid)
-    finally:
-        killer.cancel()
-        process.stdin.close()
-        process.wait()
-        process.stdout.close()
 
 
 def _busy_s(number: int) -> float:

@@ -7,7 +7,6 @@ import contextlib
 import os
 import sys
 from collections import deque
-from dataclasses import dataclass
 from typing import cast
 
 import msgspec
@@ -20,21 +19,12 @@ _HEAD = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How a stream comes: so many chunks, of so many tokens each, one every `gap_s`."""
-
-    chunks: int
-    tokens_a_chunk: int
-    gap_s: float
-
-
-def pieces(pace: Pace) -> list[bytes]:
+def pieces(chunks: int, tokens_a_chunk: int) -> list[bytes]:
     """What is written for each chunk; the last one ends the answer too."""
     made = []
-    for number in range(1, pace.chunks + 1):
-        tokens = number * pace.tokens_a_chunk
-        choice = {"index": 0, "text": " word" * pace.tokens_a_chunk, "logprobs": None, "finish_reason": None}
+    for number in range(1, chunks + 1):
+        tokens = number * tokens_a_chunk
+        choice = {"index": 0, "text": " word" * tokens_a_chunk, "logprobs": None, "finish_reason": None}
         usage = {"prompt_tokens": 16, "total_tokens": 16 + tokens, "completion_tokens": tokens}
         head = {"id": "cmpl-0123456789abcdef", "object": "text_completion", "created": 1700000000}
         event = msgspec.json.encode({**head, "model": "mock", "choices": [choice], "usage": usage})
@@ -51,9 +41,9 @@ def _chunked(data: bytes) -> bytes:
 class Turns:
     """Streams under way, in as many groups as there are ticks between two chunks of one."""
 
-    def __init__(self, pace: Pace) -> None:
-        self._pieces = pieces(pace)
-        self._groups: deque[list[Mock]] = deque([] for _ in range(max(1, round(pace.gap_s / TICK_S))))
+    def __init__(self, chunks: list[bytes], gap_s: float) -> None:
+        self._pieces = chunks
+        self._groups: deque[list[Mock]] = deque([] for _ in range(max(1, round(gap_s / TICK_S))))
         self.missed_s = 0.0  # how late the latest tick was
 
     def add(self, stream: Mock) -> None:
@@ -124,9 +114,8 @@ class Mock(asyncio.Protocol):
             self._transport.write(piece[written:])
 
 
-async def serve(pace: Pace) -> None:
+async def serve(turns: Turns) -> None:
     """On a free port, which is printed, until stdin ends."""
-    turns = Turns(pace)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Mock(turns), "127.0.0.1", 0, backlog=4096)
     print(server.sockets[0].getsockname()[1], flush=True)
@@ -137,6 +126,7 @@ async def serve(pace: Pace) -> None:
 
 
 if __name__ == "__main__":
-    chunks, tokens, gap = sys.argv[1:]
+    number, tokens, gap = sys.argv[1:]
+    made = pieces(int(number), int(tokens))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(Pace(int(chunks), int(tokens), float(gap))))
+        runner.run(serve(Turns(made, float(gap))))

@@ -5,46 +5,30 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
 from lamina.attention.worker import TensorWorker
-from lamina.convert.packed import linear
-from lamina.serve import Engine, Sampling, Step
-from laminabench.bench.frame import QUIET, Cell, Report, Spread, Table, Watcher, ms_text, spread
+from lamina.convert.codegen import linear
+from lamina.serve import Engine, Sampling
+from laminabench.bench.frame import QUIET, Cell, Report, Table, Watcher, in_turns, ms_text, spread
 from laminabench.bench.mini import mini_config, users_load
 
 TARGET_RATIO = 1.25
 TARGET_HOST_S = 1e-3
 TARGET_HOST_S_PER_REQUEST = 5e-6
 STEPS_PER_ROUND = 3
+PARTS = ("model", "attention", "sampling")
 
 
 @dataclass(frozen=True)
 class Options:
-    """Of the engine."""
-
     threads: int  # of the attention worker; 0: one a core
     backend: Literal["python", "aot"]
     overlap: bool
-
-
-@dataclass
-class Rounds:
-    """What the alternating run measured, one number a round."""
-
-    iteration_s: list[float] = field(default_factory=list)
-    host_s: list[float] = field(default_factory=list)
-    model_s: list[float] = field(default_factory=list)
-    attention_s: list[float] = field(default_factory=list)
-    sampling_s: list[float] = field(default_factory=list)
-    gemm_s: list[float] = field(default_factory=list)
-    kv_read_s: list[float] = field(default_factory=list)
-    bandwidth: list[float] = field(default_factory=list)
-    ratio: list[float] = field(default_factory=list)
 
 
 def run(*, batch: int, context: int, rounds: int, options: Options, watcher: Watcher = QUIET) -> Report:
@@ -56,16 +40,9 @@ def run(*, batch: int, context: int, rounds: int, options: Options, watcher: Wat
     with users_load(f"batch {batch:,}, context {context:,}, {rounds:,} rounds"):
         engine = _engine(batch, context, rounds, options)
         gemms = Gemms(engine, batch)
-        measured = Rounds()
         engine.step()  # admits all requests, and touches all memory once
         gemms.seconds()
-        for round_ in range(rounds):
-            watcher.progress(round_, rounds)
-            bandwidth = _read_bandwidth(engine)
-            gemm_s = gemms.seconds()
-            steps = [_timed_step(engine) for _ in range(STEPS_PER_ROUND)]
-            _record(measured, engine, steps, gemm_s, bandwidth)
-        watcher.progress(rounds, rounds)
+        measured = in_turns({"round": lambda: _round(engine, gemms)}, rounds, watcher.progress)["round"]
     return _report(measured, engine, batch, context, gemms, options)
 
 
@@ -114,48 +91,48 @@ class Gemms:
         return time.perf_counter() - started
 
 
-def _read_bandwidth(engine: Engine) -> float:
-    """How fast the attention worker's threads can read the KV arena when they do nothing else."""
-    storage = engine.core.arena.storage
-    nbytes = storage.numel() * storage.element_size()
-    return _worker(engine).native.read_bandwidth(storage.data_ptr(), nbytes)
-
-
 def _worker(engine: Engine) -> TensorWorker:
     worker = engine.core.attention
     assert isinstance(worker, TensorWorker)
     return worker
 
 
-def _timed_step(engine: Engine) -> tuple[float, Step]:
-    started = time.perf_counter()
-    step = engine.step()
-    return time.perf_counter() - started, step
-
-
-def _record(
-    rounds: Rounds, engine: Engine, steps: Sequence[tuple[float, Step]], gemm_s: float, bandwidth: float
-) -> None:
-    iteration_s = statistics.median(took for took, _ in steps)
-    kv_read_s = steps[len(steps) // 2][1].kv_tokens * engine.core.arena.shape.token_bytes / bandwidth
-    rounds.iteration_s.append(iteration_s)
-    for name in ("host_s", "model_s", "attention_s", "sampling_s"):
-        getattr(rounds, name).append(statistics.median(getattr(step, name) for _, step in steps))
-    rounds.gemm_s.append(gemm_s)
-    rounds.kv_read_s.append(kv_read_s)
-    rounds.bandwidth.append(bandwidth)
-    rounds.ratio.append(iteration_s / (gemm_s + kv_read_s))
+def _round(engine: Engine, gemms: Gemms) -> dict[str, float]:
+    """What takes turns, by name: seconds, and bytes that the attention worker's threads can read a second."""
+    storage, steps, took = engine.core.arena.storage, [], []
+    nbytes = storage.numel() * storage.element_size()
+    bandwidth = _worker(engine).native.read_bandwidth(storage.data_ptr(), nbytes)
+    gemm_s = gemms.seconds()
+    for _ in range(STEPS_PER_ROUND):
+        started = time.perf_counter()
+        steps.append(engine.step())
+        took.append(time.perf_counter() - started)
+    iteration_s = statistics.median(took)
+    kv_read_s = steps[len(steps) // 2].kv_tokens * engine.core.arena.shape.token_bytes / bandwidth
+    return {
+        **{
+            part: statistics.median(getattr(step, f"{part}_s") for step in steps) for part in (*PARTS, "host")
+        },
+        "iteration": iteration_s,
+        "gemms": gemm_s,
+        "kv_read": kv_read_s,
+        "bandwidth": bandwidth,
+        "ratio": iteration_s / (gemm_s + kv_read_s),
+    }
 
 
 def _report(
-    rounds: Rounds, engine: Engine, batch: int, context: int, gemms: Gemms, options: Options
+    rounds: Sequence[Mapping[str, float]],
+    engine: Engine,
+    batch: int,
+    context: int,
+    gemms: Gemms,
+    options: Options,
 ) -> Report:
     host_target = TARGET_HOST_S + batch * TARGET_HOST_S_PER_REQUEST
-    ratio, host = spread(rounds.ratio), spread(rounds.host_s)
-    parts = {"model": spread(rounds.model_s), "attention": spread(rounds.attention_s)}
-    parts["sampling"] = spread(rounds.sampling_s)
-    iteration, gemms_s, kv_read = spread(rounds.iteration_s), spread(rounds.gemm_s), spread(rounds.kv_read_s)
-    bandwidth, layers = spread(rounds.bandwidth), len(engine.core.conversion.attentions)
+    took = {name: spread([each[name] for each in rounds]) for name in rounds[0]}
+    ratio, host, bandwidth = took["ratio"], took["host"], took["bandwidth"]
+    layers = len(engine.core.conversion.attentions)
     kv_bytes = batch * context * engine.core.arena.shape.token_bytes
     threads = {"model": torch.get_num_threads(), "attention": _worker(engine).native.threads}
     ratio_met, host_met = ratio.median <= TARGET_RATIO, host.median <= host_target
@@ -169,11 +146,11 @@ def _report(
         "threads": threads,
         "options": options,
         "gomp_spincount": os.environ.get("GOMP_SPINCOUNT"),
-        "rounds": len(rounds.ratio),
-        "iteration_s": iteration,
-        "of_which": {f"{name}_s": took for name, took in (parts | {"host": host}).items()},
-        "gemms_alone_s": gemms_s,
-        "kv_read_s": kv_read,
+        "rounds": len(rounds),
+        "iteration_s": took["iteration"],
+        "of_which": {f"{name}_s": took[name] for name in (*PARTS, "host")},
+        "gemms_alone_s": took["gemms"],
+        "kv_read_s": took["kv_read"],
         "read_bandwidth_bytes_per_s": bandwidth,
         "ratio": ratio,
         "target_ratio": TARGET_RATIO,
@@ -184,20 +161,17 @@ def _report(
     }
     setting = (
         f"{layers} layers, {gemms.parameters / 1e6:,.0f} M parameters in matrix products, batch {batch}, "
-        f"context {context:,}, {len(rounds.ratio)} rounds; threads: {threads['model']} for the model, "
+        f"context {context:,}, {len(rounds)} rounds; threads: {threads['model']} for the model, "
         f"{threads['attention']} for attention; slices by {options.backend}, "
         f"{'with' if options.overlap else 'no'} overlap"
     )
-    cells = [
-        _cells("iteration", iteration),
-        *(_cells(f"  {name}", took) for name, took in parts.items()),
+    reading = f"{kv_bytes / 1e9:.2f} GB of KV at {bandwidth.median / 1e9:.1f} GB/s"
+    cells: list[tuple[Cell, ...]] = [
+        ("iteration", *took["iteration"].cells(ms_text), "", ""),
+        *((f"  {part}", *took[part].cells(ms_text), "", "") for part in PARTS),
         ("  host", *host.cells(ms_text), ms_text(host_target), host_met),
-        _cells("the same GEMMs alone", gemms_s),
-        _cells(f"{kv_bytes / 1e9:.2f} GB of KV at {bandwidth.median / 1e9:.1f} GB/s", kv_read),
+        ("the same GEMMs alone", *took["gemms"].cells(ms_text), "", ""),
+        (reading, *took["kv_read"].cells(ms_text), "", ""),
         ("iteration / (GEMMs + KV)", *ratio.cells("{:.2f}".format), f"{TARGET_RATIO:.2f}", ratio_met),
     ]
     return Report(facts, [setting, Table(("<what", "median", "min to max", "target", ""), cells)])
-
-
-def _cells(what: str, took: Spread) -> tuple[Cell, ...]:
-    return (what, *took.cells(ms_text), "", "")

@@ -1,22 +1,24 @@
-"""Layouts of the engine, and vLLM, decoding the same load in turns."""
+"""Layouts of the engine, one process of it, and vLLM, decoding the same load in turns."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
-from collections.abc import Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from lamina.cluster import Machine
-from laminabench.bench.engine_contenders import (
-    LAYOUTS,
-    Contender,
-    Load,
-    OurContender,
-    Turn,
-    VllmContender,
-    bookkeeping,
-)
+import numpy as np
+import torch
+import transformers
+
+from lamina.cluster import Layout, Machine
+from lamina.pipeline import Records, Schedule, check_schedule
+from lamina.serve import Engine, Sampling, Step
+from laminabench.baselines.environment import environment_of, find
 from laminabench.bench.frame import (
     QUIET,
     Report,
@@ -31,9 +33,21 @@ from laminabench.bench.frame import (
     ratios,
     spread,
 )
-from laminabench.bench.mini import MODEL, users_load
+from laminabench.bench.mini import MODEL, mini_config, users_load
+from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
+from laminabench.sim.simulate import Offered
+from laminabench.systems.live.vllm.process import VllmEndedError
+from laminabench.systems.live.vllm.runner import Received, launch
+from laminabench.systems.live.vllm.setup import CPU_BLOCK, VllmSetup
+from laminabench.traces.table import Trace, TraceMeta
 
+LAYOUTS: dict[str, Layout | None] = {
+    "serial": Layout(pipelining="serial"),
+    "rotational": Layout(pipelining="rotational", batches=2),
+    "one-process": None,
+}
 CONTENDERS = (*LAYOUTS, "vllm")
 # A ratio's target is for the first's throughput over the second's.
 TARGETS = {("rotational", "serial"): 1.25, ("rotational", "vllm"): 1.2}
@@ -43,6 +57,29 @@ TARGET_BOUNDARY_S = 1e-3
 TARGET_BOOKKEEPING_S = 0.5e-3
 BOOKKEEPING_REQUESTS = 1000
 BOOKKEEPING_ITERATIONS = 40
+# Of the requests whose bookkeeping is measured; as long as an answer of the Azure trace on average.
+PROMPT, OUTPUT = 200, 200
+VLLM_THREADS = 2
+
+
+@dataclass(frozen=True)
+class Load:
+    """What all contenders decode: requests that begin together, with prompts and outputs of equal lengths."""
+
+    batch: int
+    prompt: int
+    output: int
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The load decoded once, and parts of an iteration by name, as far as they are known."""
+
+    seconds: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+Contender = Callable[[], Turn]
 
 
 def run(
@@ -61,25 +98,163 @@ def run(
     what = f"--compare {names}, batch {load.batch:,}, context {load.prompt:,}"
     with users_load(what), contextlib.ExitStack() as stack:
         machine = stack.enter_context(Machine())
-        contenders = []
-        for name in chosen:
-            contenders.append(_contender(name, load, machine, vllm_python))
-            stack.callback(contenders[-1].close)
+        contenders = {
+            name: stack.enter_context(
+                vllm(load, vllm_python) if name == "vllm" else our_engine(name, load, machine)
+            )
+            for name in chosen
+        }
         books = bookkeeping(BOOKKEEPING_REQUESTS, BOOKKEEPING_ITERATIONS)
-        for contender in contenders:
-            contender.round()  # not counted: touches all memory, and vLLM starts
+        in_turns(contenders, 1)  # not counted: touches all memory, and vLLM starts
         kept: list[float] = []
-        turns = in_turns(
-            {contender.name: contender.round for contender in contenders},
-            rounds,
-            watcher.progress,
-            after=lambda: kept.append(books()),
-        )
+        turns = in_turns(contenders, rounds, watcher.progress, after=lambda: kept.append(books()))
     return _report(turns, spread(kept), load, rounds)
 
 
-def _contender(name: str, load: Load, machine: Machine, vllm_python: Path | None) -> Contender:
-    return VllmContender(load, vllm_python) if name == "vllm" else OurContender(name, load, machine)
+@contextlib.contextmanager
+def our_engine(name: str, load: Load, machine: Machine) -> Iterator[Contender]:
+    """Slices on one core and attention on another, or all in one process on both."""
+    engine = Engine(
+        mini_config(),
+        layout=LAYOUTS[name],
+        machine=machine,
+        max_sequences=load.batch,
+        dtype=torch.bfloat16,
+        load_format="dummy",
+        decode_only=True,
+        kv_tokens=load.batch * (load.prompt + load.output),
+    )
+    known = 0  # iterations of turns before
+
+    def turn() -> Turn:
+        nonlocal known
+        sampling = Sampling(max_tokens=load.output, ignore_eos=True)
+        numbers = [engine.submit(load.prompt, sampling) for _ in range(load.batch)]
+        steps: list[Step] = []
+        started = time.monotonic()
+        while not engine.idle:
+            steps.append(engine.step())
+        seconds = steps[-1].ended_s - started
+        for number in numbers:
+            engine.result(number)
+        host = {"host_s": statistics.median(step.host_s for step in steps)}
+        records = engine.records()
+        if records is None:
+            host["model_s"] = statistics.median(step.model_s for step in steps)
+            host["attention_s"] = statistics.median(step.attention_s for step in steps)
+            return Turn(seconds, host)
+        if problems := check_schedule(records, engine.schedule):
+            raise RuntimeError(f"the workers of {name} left their schedule: {problems[0]}")
+        of = records.of_iterations
+        fresh = of.iteration >= known
+        known += load.output
+        parts = {"model_s": float(np.median(of.model_s[fresh]))}
+        parts["attention_s"] = float(np.median(of.attention_s[fresh]))
+        parts["boundary_s"] = boundary_s(records, engine.schedule)
+        return Turn(seconds, parts | host)
+
+    with contextlib.closing(engine):
+        yield turn
+
+
+def boundary_s(records: Records, schedule: Schedule) -> float:
+    """From a batch's last slice to its next first one where nothing else is between them: what it takes to
+    tell the front end of the tokens, decide what comes next, and tell the workers. The median.
+    """
+    model = records.where((np.array(records.replica_of)[records.worker] >= 0) & (records.batch == 0))
+    last, first = model.slice == schedule.slices - 1, model.slice == 0
+    ends, starts = model.end_ns[last], model.start_ns[first]
+    began, ended = model.iteration[first], model.iteration[last]
+    both = np.intersect1d(ended + 1, began)
+    gaps = starts[np.isin(began, both)] - ends[np.isin(ended + 1, both)]
+    return float(np.median(gaps)) / 1e9
+
+
+@contextlib.contextmanager
+def vllm(load: Load, python: Path | None) -> Iterator[Contender]:
+    """vLLM's CPU build, prefill stripped out, which replays a saturated trace of equal requests.
+
+    Turns are timed by its own clock around its own steps.
+    """
+    environment = environment_of(python, "cpu", f"--vllm is {python}") if python else find("cpu")
+    # One token more of each: that of the first step, which admits the requests, is not in the time.
+    output = load.output + 1
+    prompts, outputs = (np.full(load.batch, tokens, np.int32) for tokens in (load.prompt, output))
+    trace = Trace(np.zeros(load.batch), prompts, outputs, TraceMeta("equal requests"))
+    setup = VllmSetup(
+        model(MODEL),
+        MODEL,
+        parse_deployment(f"{min(VLLM_THREADS, len(os.sched_getaffinity(0)))}xcpu"),
+        max_num_seqs=load.batch,
+        max_model_len=load.prompt + output,
+    )
+    kv_tokens = load.batch * -(-(load.prompt + output) // CPU_BLOCK) * CPU_BLOCK
+    received = Received(trace)
+
+    def turn() -> Turn:
+        nonlocal received
+        if received.ready is not None:
+            process.again()
+        ready, received = received.ready, Received(trace)
+        received.ready = ready
+        try:
+            for line in lines:
+                received.take(line)
+                if received.done is not None:
+                    break
+        except VllmEndedError as error:
+            raise UserError("bench-vllm-failed", f"vLLM cannot take part: {error}") from error
+        steps = received.tables.iterations()
+        if steps["size"].tolist() != [load.batch] * output:
+            why = received.why_refused or "not all requests decoded in every step"
+            raise UserError("bench-vllm-failed", f"vLLM cannot take part: {why}")
+        return Turn(float(steps["duration_s"][1:].sum()))
+
+    with (
+        tempfile.TemporaryDirectory(prefix="laminabench-vllm-", ignore_cleanup_errors=True) as folder,
+        launch(trace, setup, Offered(), environment, kv_tokens, Path(folder)) as process,
+    ):
+        lines = process.lines()
+        yield turn
+
+
+def bookkeeping(requests: int, iterations: int) -> Callable[[], float]:
+    """What scheduler, slots and bookkeeping take in an iteration of so many requests: the host's time of an
+    engine whose model is next to nothing.
+
+    Requests make OUTPUT tokens and began at different times, so that in each iteration some come and some go,
+    as many as in a steady state.
+    """
+    config = transformers.LlamaConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        vocab_size=128,
+        max_position_embeddings=4096,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    engine = Engine(
+        config,
+        max_sequences=requests,
+        kv_tokens=requests * (PROMPT + OUTPUT),
+        load_format="dummy",
+        decode_only=True,
+    )
+
+    def measure() -> float:
+        tokens = [1 + OUTPUT * number // requests for number in range(requests)] + [OUTPUT] * requests
+        numbers = [engine.submit(PROMPT, Sampling(max_tokens=count, ignore_eos=True)) for count in tokens]
+        steps = [engine.step() for _ in range(iterations + 1)]
+        full = [step.host_s for step in steps[1:] if step.size == requests]
+        for number in numbers:
+            engine.cancel(number)
+            engine.result(number)
+        return statistics.median(full)
+
+    return measure
 
 
 def _report(turns: Mapping[str, list[Turn]], books: Spread, load: Load, rounds: int) -> Report:
@@ -134,7 +309,7 @@ def _pairs(names: list[str]) -> list[tuple[str, str]]:
 
 def _row(name: str, turns: Sequence[Turn], load: Load) -> Row:
     parts = {part: spread([turn.parts[part] for turn in turns]) for part in turns[0].parts}
-    speed = spread([load.tokens / turn.seconds for turn in turns])
+    speed = spread([load.batch * load.output / turn.seconds for turn in turns])
     # Of a token of every request, in however many batches.
     round_s = spread([turn.seconds / load.output for turn in turns])
     shown = [round_s, *(parts.get(part) for part in ("model_s", "attention_s", "host_s"))]

@@ -18,7 +18,6 @@ LONGEST_TEXT = 65536
 
 
 def mini_config() -> transformers.PreTrainedConfig:
-    """As transformers builds it."""
     return transformers.AutoConfig.for_model(**to_hf_config(MODEL, LONGEST_TEXT))
 
 

@@ -7,7 +7,7 @@ from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices
 from laminabench.plan.measure import front, winner
-from laminabench.plan.question import Candidate, Limits, Question
+from laminabench.plan.question import Limits, Question
 from laminabench.plan.request import DEVICES, affordable, devices_of, papers_budget
 from laminabench.plan.search import search
 from laminabench.systems.registry import MODULES
@@ -17,17 +17,15 @@ TARGET_PER_S = 200.0
 TRACE, MODEL, SLO_TBT_P99_MS = "azure-conv", "llama3-70b", 100.0
 
 
-def question() -> tuple[Question, list[Candidate]]:
-    """What `laminabench plan --trace azure-conv --slo-tbt-p99-ms 100` asks."""
+def run(repeats: int = 3, jobs: int | None = None, watcher: Watcher = QUIET) -> Report:
+    """Candidates a second of the search, with spread, and by how much it beats the grid in each turn.
+
+    Asked is what `laminabench plan --trace azure-conv --slo-tbt-p99-ms 100` asks.
+    """
     shape, devices = model(MODEL), load_devices()
     asked = Question(resolve(TRACE, offline=True), shape, load_costs(DEFAULT_COSTS), SLO_TBT_P99_MS)
-    chosen = devices_of(DEVICES, devices)
-    return asked, affordable(asked, list(MODULES), chosen, Limits(papers_budget(shape, devices)))
-
-
-def run(repeats: int = 3, jobs: int | None = None, watcher: Watcher = QUIET) -> Report:
-    """Candidates a second of the search, with spread, and by how much it beats the grid in each turn."""
-    asked, candidates = question()
+    limits = Limits(papers_budget(shape, devices))
+    candidates = affordable(asked, list(MODULES), devices_of(DEVICES, devices), limits)
     turns = in_turns(
         {
             "search": lambda: search(asked, candidates, jobs=jobs),

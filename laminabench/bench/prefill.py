@@ -42,8 +42,6 @@ class Offer:
 
 @dataclass
 class Phase:
-    """A while of decoding."""
-
     tbt_s: list[float]
     alone_s: list[float]  # of iterations in which no new request decoded too and made the batch larger
     seconds: float
@@ -81,12 +79,9 @@ class Decoding:
         )
         sampling = Sampling(max_tokens=longest, ignore_eos=True)
         for _ in range(offer.batch):
-            self.engine.submit(self._prompt(offer.context), sampling)
+            self.engine.submit([1] * offer.context, sampling)
         while self.engine.step().size < offer.batch:
             pass
-
-    def _prompt(self, tokens: int) -> list[int]:
-        return [1] * tokens
 
     def phase(self, *, prompts: bool) -> Phase:
         """Decode for the offer's time, with prompts that come meanwhile or without."""
@@ -96,8 +91,7 @@ class Decoding:
         phase, began, under_way = Phase([], [], 0.0, 0), last, set[int]()
         while last - began < offer.seconds:
             while prompts and len(under_way) < AHEAD:
-                sampling = Sampling(max_tokens=1)
-                under_way.add(engine.submit(self._prompt(offer.prompt_tokens), sampling))
+                under_way.add(engine.submit([1] * offer.prompt_tokens, Sampling(max_tokens=1)))
             step = engine.step()
             if step.size < offer.batch:
                 raise RuntimeError("the decoding requests have made all their tokens before the end")

@@ -1,8 +1,9 @@
-"""How fast the virtual cluster is: one hour of traffic, Figure 10's 24 runs, the whole command, a week."""
+"""How fast replays are: of the virtual cluster (`run`) and of boards with two memories (`run_boards`)."""
 
 from __future__ import annotations
 
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,16 +26,25 @@ from laminabench.bench.frame import (
     timed,
     times_report,
 )
+from laminabench.catalog.boards import board
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
 from laminabench.runs.manifest import host
+from laminabench.sim.h2m2 import uniform
+from laminabench.sim.h2m2_scenario import BATCH, ITERATIONS, LONGEST, dynamic_trace
 from laminabench.sim.simulate import Offered, simulate
-from laminabench.sim.spec import Mode, Spec
+from laminabench.sim.spec import Mode, Spec, shape_of
 from laminabench.systems.modelled.prepared import MAX_BATCHED_TOKENS
 from laminabench.systems.registry import papers_setup, system
 from laminabench.traces.resolve import resolve
 from laminabench.traces.table import Trace
 
+DECISION_TARGET_S = 20e-6
+SCENARIO_TARGET_S = 0.050
+BOARD_MODEL, BOARD = "gpt3-175b", "h2m2"
+# What is compared: the paper's solver, and the best that any could do.
+SOLVERS = ("greedy", "oracle")
+LENGTHS = range(16, LONGEST + 1, 16)
 HOUR_TARGET_S = 0.015
 FIGURE_10_TARGET_S = 1.0
 COLD_TARGET_S = 1.0
@@ -51,7 +61,7 @@ REPLAY = (sys.executable, "-m", "laminabench", "replay", "--offline", "--json", 
 
 
 def run(*, week: bool, repeats: int = 5, watcher: Watcher = QUIET) -> Report:
-    """Simulations alone, then whole commands."""
+    """Of the cluster: an hour of traffic, Figure 10's 24 runs, the whole command, a week."""
     conv = resolve("azure-conv", offline=True)
     rows = [
         _hour(conv, "saturate", repeats),
@@ -65,10 +75,46 @@ def run(*, week: bool, repeats: int = 5, watcher: Watcher = QUIET) -> Report:
     return times_report("sim", rows, f"{_cpu()}; the trace azure-conv is its {conv.meta.source}")
 
 
+def run_boards(*, repeats: int = 5, decisions: int = 200) -> Report:
+    """Of boards: decisions of both solvers, the paper's dynamic scenario, an hour of traffic."""
+    board_spec = spec_of("h2m2", BOARD_MODEL)
+    trace = resolve("azure-conv", offline=True)
+    what = f"the dynamic scenario: {ITERATIONS} iterations of {BATCH} requests, memory managed"
+    managed = spec_of("h2m2", BOARD_MODEL, max_num_seqs=BATCH)
+    seconds = simulation_seconds(dynamic_trace(0), managed, Offered(), repeats)
+    hour = simulation_seconds(trace, board_spec, Offered(), repeats)
+    rows = [
+        *(_decision(solver, repeats, decisions) for solver in SOLVERS),
+        timed(what, seconds, SCENARIO_TARGET_S),
+        timed(f"azure-conv on 1x{BOARD}/{BOARD_MODEL}: simulation", hour, None, requests=len(trace)),
+    ]
+    return times_report("h2m2", rows)
+
+
+def _decision(solver: str, repeats: int, decisions: int) -> Row:
+    """Over lengths, each by the median of its repeats; judged by the length that takes longest."""
+    from laminabench import _sim
+
+    chosen = board(BOARD)
+    measured = [
+        _sim.h2m2_decide(
+            board=chosen.native(),
+            shape=shape_of(model(BOARD_MODEL)),
+            policy=solver,
+            moments=[uniform(BATCH, length, chosen).native() for length in LENGTHS],
+            repeats=decisions,
+        )
+        for _ in range(repeats)
+    ]
+    seconds = [statistics.median(of_length) for of_length in zip(*measured, strict=True)]
+    what = f"a decision of {solver}, {BOARD_MODEL}, batch {BATCH}, {len(LENGTHS)} lengths"
+    return replace(timed(what, seconds, DECISION_TARGET_S), met=max(seconds) <= DECISION_TARGET_S)
+
+
 def spec_of(system_name: str, model_name: str, **choices: Any) -> Spec:
-    """The default deployment of a system for a model."""
-    setup = replace(papers_setup(system_name, model(model_name), load_costs(DEFAULT_COSTS)), **choices)
-    return system(system_name).build(setup).spec
+    """A system's default deployment for a model, as its paper has it but for these choices."""
+    setup = papers_setup(system_name, model(model_name), load_costs(DEFAULT_COSTS))
+    return system(system_name).build(replace(setup, **choices)).spec
 
 
 def simulation_seconds(trace: Trace, spec: Spec, offered: Offered, repeats: int) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,28 +40,21 @@ def run(seconds: float = 3.0) -> Report:
     return Report(facts, [judged((*titles, f"<target {TARGET_PER_S / 1e6:g}"), rows)])
 
 
-# Repeats one round of a kind of call for ever; yields the seconds that the named operations took.
-Rounds = Iterator[dict[str, float]]
-
-
 @dataclass(frozen=True)
 class Kind:
-    """Calls measured together, because one undoes the other."""
+    """Calls measured together, because one undoes the other; a round gives the seconds of each, by name."""
 
     requests: int
     tokens_per_request: int
     tokens_per_round: int
-    rounds: Rounds
+    round: Callable[[], dict[str, float]]
 
 
 def sample(kind: Kind, seconds: float) -> list[Row]:
     """Rounds for about `seconds`, the first not counted: it pages the memory in."""
-    names = list(next(kind.rounds))
-    rates: dict[str, list[float]] = {name: [] for name in names}
-    for _ in rounds_for(seconds, FEWEST_SAMPLES):
-        for name, took_s in next(kind.rounds).items():
-            rates[name].append(kind.tokens_per_round / took_s)
-    return [_row(name, kind, measured) for name, measured in rates.items()]
+    kind.round()
+    rounds = [kind.round() for _ in rounds_for(seconds, FEWEST_SAMPLES)]
+    return [_row(name, kind, [kind.tokens_per_round / took[name] for took in rounds]) for name in rounds[0]]
 
 
 def _row(operation: str, kind: Kind, rates: list[float]) -> Row:
@@ -84,59 +77,53 @@ def _row(operation: str, kind: Kind, rates: list[float]) -> Row:
 def measure_prompts(n: int) -> Kind:
     """Allocate prompts of n tokens one by one, then release them as one batch in another order."""
     requests = max(1, TOKENS_PER_SAMPLE // max(n, 16))
-    leaving = shuffled(requests)
+    slab, leaving = Slab(requests * n), shuffled(requests)
 
-    def rounds() -> Rounds:
-        slab = Slab(requests * n)
+    def allocate() -> None:
+        for request in range(requests):
+            slab.allocate(request, n)
 
-        def allocate() -> None:
-            for request in range(requests):
-                slab.allocate(request, n)
+    def round_() -> dict[str, float]:
+        return {"allocate": seconds_of(allocate), "release": seconds_of(lambda: slab.release(leaving))}
 
-        while True:
-            yield {"allocate": seconds_of(allocate), "release": seconds_of(lambda: slab.release(leaving))}
-
-    return Kind(requests, n, requests * n, rounds())
+    return Kind(requests, n, requests * n, round_)
 
 
 def measure_extend(batch: int) -> Kind:
     """Decode steps of a batch whose requests lie in memory in another order than in the batch."""
     steps = max(1, TOKENS_PER_SAMPLE // batch)
-    decoding = shuffled(batch)
+    slab, decoding = Slab(batch * (steps + 128)), shuffled(batch)
 
-    def rounds() -> Rounds:
-        slab = Slab(batch * (steps + 128))
+    def extend() -> None:
+        for _ in range(steps):
+            slab.extend(decoding)
 
-        def extend() -> None:
-            for _ in range(steps):
-                slab.extend(decoding)
+    def round_() -> dict[str, float]:
+        for request in range(batch):
+            slab.allocate(request, 128)
+        took = seconds_of(extend)
+        slab.release(decoding)
+        return {"extend": took}
 
-        while True:
-            for request in range(batch):
-                slab.allocate(request, 128)
-            yield {"extend": seconds_of(extend)}
-            slab.release(decoding)
-
-    return Kind(batch, 1, steps * batch, rounds())
+    return Kind(batch, 1, steps * batch, round_)
 
 
 def measure_fork(n: int) -> Kind:
     """Forks of one prompt of n tokens, as parallel sampling makes them."""
     children = TOKENS_PER_SAMPLE // n
+    slab = Slab(n)
+    slab.allocate(-1, n)
 
-    def rounds() -> Rounds:
-        slab = Slab(n)
-        slab.allocate(-1, n)
+    def fork() -> None:
+        for child in range(children):
+            slab.fork(-1, child)
 
-        def fork() -> None:
-            for child in range(children):
-                slab.fork(-1, child)
+    def round_() -> dict[str, float]:
+        took = seconds_of(fork)
+        slab.release(shuffled(children))
+        return {"fork": took}
 
-        while True:
-            yield {"fork": seconds_of(fork)}
-            slab.release(shuffled(children))
-
-    return Kind(children, n, children * n, rounds())
+    return Kind(children, n, children * n, round_)
 
 
 def shuffled(count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

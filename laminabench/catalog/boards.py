@@ -108,8 +108,6 @@ HARDWARE = (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a parameter's value is from."""
-
     value: Value  # in the unit of the parameter's name
     kind: Kind
     source: str
@@ -125,7 +123,6 @@ class BoardMemory:
     chips: int
 
     def native(self) -> dict[str, Any]:
-        """As the C++ side takes it."""
         return {
             "capacity_bytes": self.capacity_bytes,
             "bytes_per_ns": self.bandwidth_bytes_per_s / 1e9,
@@ -220,7 +217,6 @@ _NATIVE_AS_IT_IS = (
 
 @cache
 def load_boards() -> Mapping[str, Board]:
-    """The catalogue's boards, by name."""
     rows = packaged("boards.toml")
     return {name: _board(name, row["title"], _origins(row, rows)) for name, row in rows.items()}
 

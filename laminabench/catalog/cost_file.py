@@ -135,7 +135,6 @@ def to_toml(costs: CostSet, comment: str = "") -> str:
 
 
 def write_costs(costs: CostSet, path: Path, comment: str = "") -> None:
-    """Write the set to `path`, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(to_toml(costs, comment), encoding="utf-8")
 
@@ -155,17 +154,13 @@ def _cost(kind: type[AnyCost], row: Table) -> AnyCost:
         key, unit = _written_as(field.name)
         if field.name != "origin" and (field.required or key in row):
             found[field.name] = row[key] * unit
-    return kind(**found, origin=_origin(row))
+    about = (row["kind"], row["source"], row.get("range", ""))
+    origin = Origin(*about, row.get("errors_percent", {}), row.get("samples", 0))
+    return kind(**found, origin=origin)
 
 
 def _borrowing(rows: Table) -> dict[str, Borrowed]:
     return {name: Borrowed(row["from"], row["reason"]) for name, row in rows.items()}
-
-
-def _origin(row: Table) -> Origin:
-    return Origin(
-        row["kind"], row["source"], row.get("range", ""), row.get("errors_percent", {}), row.get("samples", 0)
-    )
 
 
 def _section(path: tuple[str, ...], cost: Cost) -> list[str]:

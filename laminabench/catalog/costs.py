@@ -197,7 +197,6 @@ class CostSet(msgspec.Struct, frozen=True):
         }
 
     def describe(self) -> dict[str, Any]:
-        """What the set covers, for `costs list`."""
         return {
             "name": self.name,
             "title": self.title,

@@ -19,7 +19,6 @@ ALL = 10_000
 
 
 def packaged(*parts: str) -> Table:
-    """The parsed TOML file at data/<parts> inside this package."""
     return tomllib.loads(resources.files(__package__).joinpath("data", *parts).read_text(encoding="utf-8"))
 
 

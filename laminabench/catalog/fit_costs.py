@@ -58,22 +58,13 @@ VIDUR_MODEL = "llama2-70b"
 VIDUR_RANGE = "m 1-2048; tensor parallelism 1-8 of Llama-2-70B"
 
 
-@dataclass(frozen=True)
-class FitReport:
-    """A fitted set, and one row an operation and device: samples, errors in percent."""
-
-    costs: CostSet
-    rows: list[dict[str, object]]
-
-
-def fit(profiles: Path, set_name: str) -> FitReport:
+def fit(profiles: Path, set_name: str) -> CostSet:
     """Refit `set_name` from the measurement files in `profiles`; the same files give the same numbers."""
     fitters: dict[str, Callable[[Path], CostSet]] = {"vllm-0.14": _vllm, "vidur-2024": _vidur}
     if set_name not in fitters:
         fixed = " (roofline has nothing to fit)" if set_name in COST_SETS else ""
         raise UserError("costs-cannot-fit", f"cannot fit {set_name!r}{fixed}; can fit: {', '.join(fitters)}")
-    costs = fitters[set_name](profiles)
-    return FitReport(costs, error_rows(costs))
+    return fitters[set_name](profiles)
 
 
 def error_rows(costs: CostSet) -> list[dict[str, object]]:
@@ -287,7 +278,7 @@ def layers_in_grid(samples: Samples) -> list[Layer]:
     A fused gate-and-up matrix that is not in the grid counts as two of half the width. Layers with the
     same shapes (LLaMA3-8B and Mistral-7B) count once.
     """
-    measured = _shapes(samples)
+    measured = {(int(n), int(k)) for n, k in zip(samples["n"], samples["k"], strict=True)}
     found: dict[tuple[Shape, ...], Layer] = {}
     for name, shape in released_models().items():
         for tp in shape.tp_degrees(MAX_TP):
@@ -324,13 +315,8 @@ def layer_errors(layers: Sequence[Layer], samples: Samples, predicted: Float64) 
 
 
 def _rows(samples: Samples, shapes: Iterable[Shape]) -> list[int]:
-    """Batch sizes at which all of `shapes` were measured."""
     rows = [
         set(samples["m"][(samples["n"] == n) & (samples["k"] == k)].astype(int).tolist())
         for n, k in set(shapes)
     ]
     return sorted(set.intersection(*rows))
-
-
-def _shapes(samples: Samples) -> set[Shape]:
-    return {(int(n), int(k)) for n, k in zip(samples["n"], samples["k"], strict=True)}

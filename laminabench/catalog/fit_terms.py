@@ -33,7 +33,6 @@ UNKNOWN = Origin("fitted", "")
 
 
 def mape(predicted: Float64, measured: Float64) -> float:
-    """Mean absolute error in percent."""
     return float(100 * np.mean(np.abs(predicted / measured - 1)))
 
 

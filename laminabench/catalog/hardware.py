@@ -117,7 +117,6 @@ class Device:
 
     @property
     def purchase_price(self) -> HourlyPrice:
-        """The purchase price per hour, by this device's amortisation rule."""
         if self.purchase is None:
             raise UserError(
                 "hardware-no-purchase-price",
@@ -148,7 +147,6 @@ class Device:
         return None if self.purchase is None else self.purchase.usd / bandwidth
 
     def describe(self) -> dict[str, Any]:
-        """Every fact of the device, for `hardware show` and manifests."""
         return {
             "name": self.name,
             "title": self.title,
@@ -170,14 +168,12 @@ class Device:
 
 
 def canonical_dtype(dtype: str) -> str:
-    """The name the catalogue uses for a number format."""
     key = dtype.lower()
     return _SAME_RATE.get(key, key)
 
 
 @cache
 def load_devices() -> Mapping[str, Device]:
-    """The catalogue's devices, by name."""
     return {name: _device(name, row) for name, row in packaged("hardware.toml").items()}
 
 
@@ -188,20 +184,17 @@ def device(name: str, devices: Mapping[str, Device] | None = None) -> Device:
 
 def priced(devices: Mapping[str, Device], overrides: Mapping[str, float]) -> dict[str, Device]:
     """The devices with these prices per hour in place of the catalogue's."""
-    changed = dict(devices)
-    for name, usd in overrides.items():
-        found = device(name, devices)
-        changed[found.name] = replace(found, override_usd_per_hour=usd)
-    return changed
+    return _with(devices, {name: {"override_usd_per_hour": usd} for name, usd in overrides.items()})
 
 
 def rated(devices: Mapping[str, Device], overrides: Mapping[str, float]) -> dict[str, Device]:
-    """The devices with these watts in place of the catalogue's."""
-    changed = dict(devices)
-    for name, watts in overrides.items():
-        found = device(name, devices)
-        changed[found.name] = replace(found, power_w=watts, power_basis="override")
-    return changed
+    given = {name: {"power_w": watts, "power_basis": "override"} for name, watts in overrides.items()}
+    return _with(devices, given)
+
+
+def _with(devices: Mapping[str, Device], given: Mapping[str, Mapping[str, Any]]) -> dict[str, Device]:
+    changed = {device(name, devices).name: fields for name, fields in given.items()}
+    return {name: replace(found, **changed.get(name, {})) for name, found in devices.items()}
 
 
 def bought(devices: Mapping[str, Device], rule: Amortisation) -> dict[str, Device]:

@@ -200,7 +200,6 @@ class ModelShape:
         return even and (self.kv_heads % tp == 0 or tp % self.kv_heads == 0)
 
     def describe(self) -> dict[str, Any]:
-        """Every fact of the model, for `models show` and manifests."""
         facts = asdict(self)
         if not self.relative_positions:
             del facts["relative_positions"]  # one family's: goldens of all the others do without
@@ -250,7 +249,6 @@ UNRELEASED: Mapping[str, Traits] = {
 
 @cache
 def load_models() -> Mapping[str, ModelShape]:
-    """The catalogue's models, by name."""
     models: dict[str, ModelShape] = {}
     families = {**FAMILIES, **UNRELEASED}
     for name, row in packaged("models.toml").items():

@@ -36,7 +36,6 @@ class Network:
 
 @cache
 def load_networks() -> Mapping[str, Network]:
-    """The catalogue's network engines, by name."""
     return {
         name: Network(
             name=name,

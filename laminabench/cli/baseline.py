@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from laminabench.cli.options import FOLDER, option
 from laminabench.cli.output import Output, reporting
+from laminabench.present.terminal import print_facts
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from laminabench.baselines.environment import Described, Kind
 
-NAMES = ("vllm",)
-_NAME = click.Choice(NAMES)
+_NAME = click.Choice(["vllm"])
 
 
 @click.group()
@@ -27,12 +28,8 @@ def baseline() -> None:
 @click.argument("name", type=_NAME)
 @click.option("--cpu", "kind", flag_value="cpu", help="For this machine's cores.")
 @click.option("--cuda", "kind", flag_value="cuda", help="For its GPUs; the default where nvidia-smi is.")
-@click.option(
-    "--into", type=click.Path(file_okay=False, path_type=Path), help="A folder; else with the user's data."
-)
-@click.option(
-    "--python", metavar="PATH", help="The interpreter of the environment; else a 3.11 if there is one."
-)
+@option("--into", FOLDER, "A folder; else with the user's data.")
+@option("--python", None, "The interpreter of the environment; else a 3.11 if there is one.", metavar="PATH")
 @reporting
 def setup(name: str, kind: Kind | None, into: Path | None, python: str | None, out: Output) -> None:
     """Install a system, with pinned versions that are checked. Run again, it does nothing."""
@@ -69,10 +66,8 @@ def list_baselines(out: Output) -> None:
 @reporting
 def show(name: str, out: Output) -> None:
     """All that is known of a system's environments: versions, where, and what is not as pinned."""
-    from laminabench.cli.facts import render_facts
-
     facts = {"name": name, "environments": [_state(kind)[0] for kind in ("cpu", "cuda")]}
-    out.result(facts, lambda console: render_facts(console, facts))
+    out.result(facts, lambda console: print_facts(console, facts))
 
 
 def _state(kind: Kind) -> tuple[dict[str, object], str]:

@@ -17,20 +17,24 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import click
 from click.core import ParameterSource
 
-from laminabench.cli.lazy import Lazy, LazyGroup
+from laminabench.cli.lazy import LazyGroup
+from laminabench.cli.options import COUNT, FILE, PATH, POSITIVE, Decorator, NumberRange, option
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.ranges import COUNT, NumberRange, positive
 from laminabench.errors import UserError
-from laminabench.extras import endpoint_needed, needed
-from laminabench.present.terminal import literal
+from laminabench.present.terminal import literal, table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from laminabench.bench.frame import Report, Text, Watcher
 
-COMMANDS: list[Lazy] = []
+_EXAMPLES: list[str] = []
 _VERDICTS = {None: "[dim]not judged[/dim]", True: "[green]met[/green]", False: "[red]missed[/red]"}
+
+
+@click.group(cls=LazyGroup, examples=_EXAMPLES)
+def bench() -> None:
+    """Measure laminabench itself on this machine."""
 
 
 def measuring(unit: str, example: str) -> Callable[[Callable[..., Report]], click.Command]:
@@ -46,24 +50,21 @@ def measuring(unit: str, example: str) -> Callable[[Callable[..., Report]], clic
         def run(out: Output, **options: Any) -> None:
             from laminabench.bench.frame import Watcher
 
-            with needed(), endpoint_needed(), out.progress(unit, unit=unit) as progress:
+            with out.progress(unit, unit=unit) as progress:
                 report = measure(watcher=Watcher(progress, out.note, out.detail), **options)
             # Printed first: a file that cannot be written does not take it away.
             out.result(report.json(), lambda console: render(console, report.text))
             for sentence in report.write():
                 out.note(sentence)
 
-        name, summary = measure.__name__, (measure.__doc__ or "").partition("\n")[0]
-        COMMANDS.append(Lazy(name, f"{__name__}:{name}", summary, example=f"laminabench bench {example}"))
-        return click.command(name)(run)
+        _EXAMPLES.append(f"laminabench bench {example}")
+        return bench.command(measure.__name__)(run)
 
     return command_of
 
 
 def render(console: Console, text: Sequence[Text]) -> None:
     """A report's sentences, its judged sentences and its tables."""
-    from rich import table
-
     from laminabench.bench.frame import Table
 
     def shown(cell: str | bool | None) -> str:
@@ -74,45 +75,27 @@ def render(console: Console, text: Sequence[Text]) -> None:
             cells = [part] if isinstance(part, str) else part
             console.print(": ".join(map(shown, cells)), soft_wrap=True)
             continue
-        drawn = table.Table(box=None, pad_edge=False)
-        for title in part.titles:
-            left = title.startswith("<")
-            drawn.add_column(literal(title.removeprefix("<")), justify="left" if left else "right")
-        for row in part.rows:
-            drawn.add_row(*map(shown, row))
-        console.print(drawn)
+        titles = (title.removeprefix("<") if title.startswith("<") else f">{title}" for title in part.titles)
+        console.print(table(list(titles), (map(shown, row) for row in part.rows)))
 
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-def option(name: str, kind: click.ParamType[Any], default: object, text: str | None = None) -> Decorator:
-    return click.option(name, type=kind, default=default, show_default=True, help=text)
-
-
-def amount_option(name: str, default: str, text: str, metavar: str = "X") -> Decorator:
-    """A number above zero."""
-    return click.option(
-        name, metavar=metavar, callback=positive, default=default, show_default=True, help=text
-    )
-
-
-def seconds_option(default: str, least: str = "") -> Decorator:
+def seconds_option(default: float, least: str = "") -> Decorator:
     """How long to measure; `least` says what it takes in any case."""
-    return amount_option("--seconds", default, f"About how long to measure{least}.")
+    return option("--seconds", POSITIVE, f"About how long to measure{least}.", default)
 
 
 def device_option(on_a_gpu: str) -> Decorator:
     text = f"cuda measures {on_a_gpu}, over sizes of its own; not verified on hardware."
-    return option("--device", click.Choice(["cpu", "cuda"]), "cpu", text)
+    return option("--device", click.Choice(["cpu", "cuda"]), text, "cpu")
 
 
 @measuring("cases", "attention")
-@seconds_option("30")
-@amount_option(
+@seconds_option(30)
+@option(
     "--kv-mb",
-    "256",
+    POSITIVE,
     "Keys and values of one call, in MiB: more than any cache holds, or the caches are measured.",
+    256,
 )
 @device_option("the GPU kernel")
 def attention(watcher: Watcher, seconds: float, kv_mb: float, device: str) -> Report:
@@ -127,20 +110,13 @@ def attention(watcher: Watcher, seconds: float, kv_mb: float, device: str) -> Re
 
 
 @measuring("loads", "endpoint")
-@option("--request-rate", NumberRange(1, 1e6), 2000.0, "Requests offered a second.")
-@option("--output-tokens", COUNT, 50, "Of each request.")
-@option("--prompt-tokens", COUNT, 256, "Of each request.")
-@click.option(
-    "--tokens-a-chunk",
-    type=COUNT,
-    multiple=True,
-    default=(1, 5),
-    show_default=True,
-    help="Repeatable: a load for each.",
-)
-@option("--gap-ms", NumberRange(1, 1e4), 10.0, "Between chunks of a stream.")
-@option("--seconds", NumberRange(1, 3600), 5.0, "That requests are offered.")
-@option("--client-workers", click.IntRange(1, 64), 1, "Client processes.")
+@option("--request-rate", NumberRange(1, 1e6), "Requests offered a second.", 2000.0)
+@option("--output-tokens", COUNT, "Of each request.", 50)
+@option("--prompt-tokens", COUNT, "Of each request.", 256)
+@option("--tokens-a-chunk", COUNT, "Repeatable: a load for each.", (1, 5), multiple=True)
+@option("--gap-ms", NumberRange(1, 1e4), "Between chunks of a stream.", 10.0)
+@option("--seconds", NumberRange(1, 3600), "That requests are offered.", 5.0)
+@option("--client-workers", click.IntRange(1, 64), "Client processes.", 1)
 def endpoint(
     watcher: Watcher,
     request_rate: float,
@@ -166,33 +142,25 @@ def endpoint(
 
 
 @measuring("rounds", "engine")
-@option("--batch", COUNT, 64, "Requests that decode together.")
-@option("--context", COUNT, 1024, "Tokens of each, on average.")
-@option("--rounds", COUNT, 7, "Rounds of the alternating run.")
-@click.option(
-    "--threads", type=click.IntRange(min=0), default=0, help="Of the attention worker; 0: one a core."
-)
+@option("--batch", COUNT, "Requests that decode together.", 64)
+@option("--context", COUNT, "Tokens of each, on average.", 1024)
+@option("--rounds", COUNT, "Rounds of the alternating run.", 7)
+@option("--threads", click.IntRange(min=0), "Of the attention worker; 0: one a core.", 0)
 @option(
     "--backend",
     click.Choice(["python", "aot"]),
-    "python",
     "How slices run; aot compiles for about a minute the first time.",
+    "python",
 )
-@click.option(
+@option(
     "--compare",
+    None,
+    "Let serial, rotational, one-process and vllm decode in turns instead, as serial,rotational.",
     metavar="NAMES",
-    help="Let serial, rotational, one-process and vllm decode in turns instead, as serial,rotational.",
 )
-@option("--output-tokens", COUNT, 64, "With --compare: of each request.")
-@click.option(
-    "--vllm",
-    "vllm_python",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="With --compare: another Python than that of `baseline setup vllm`.",
-)
-@click.option(
-    "--overlap/--no-overlap", default=False, show_default=True, help="Start attention before k and v."
-)
+@option("--output-tokens", COUNT, "With --compare: of each request.", 64)
+@option("--vllm vllm_python", FILE, "With --compare: another Python than that of `baseline setup vllm`.")
+@option("--overlap/--no-overlap", None, "Start attention before k and v.", False)
 def engine(
     watcher: Watcher,
     batch: int,
@@ -216,9 +184,8 @@ def engine(
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     if compare:
         from laminabench.bench import engine_compare
-        from laminabench.bench.engine_contenders import Load
 
-        load = Load(batch, context, output_tokens)
+        load = engine_compare.Load(batch, context, output_tokens)
         return engine_compare.run(compare, load, rounds=rounds, vllm_python=vllm_python, watcher=watcher)
     from laminabench.bench.engine import Options, run
 
@@ -227,26 +194,26 @@ def engine(
 
 
 @measuring("sizes", "fhbn --plot fig13.svg")
-@click.option(
+@option(
     "--engines",
-    metavar="LIST",
-    default="shm,verbs,gloo,nccl",
-    show_default=True,
-    help="Some of auto, shm, verbs, mlx5, softnic, gloo, nccl; those that cannot be used here are skipped. "
+    None,
+    "Some of auto, shm, verbs, mlx5, softnic, gloo, nccl; those that cannot be used here are skipped. "
     "softnic is a test bench; mlx5 and nccl are not verified on hardware. With --device cuda: shm (unless "
     "asked for others), mlx5, softnic.",
-)
-@click.option(
-    "--sizes",
+    "shm,verbs,gloo,nccl",
     metavar="LIST",
-    default="64:16M",
-    show_default=True,
-    help="Of messages: FIRST:LAST in steps of four, or a list such as 64,4K,1M.",
+)
+@option(
+    "--sizes",
+    None,
+    "Of messages: FIRST:LAST in steps of four, or a list such as 64,4K,1M.",
+    "64:16M",
+    metavar="LIST",
 )
 @device_option("operations on a GPU's stream")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw it into this .svg, .png or .pdf.")
-@click.option("--out", "directory", type=click.Path(path_type=Path), help="Write what was measured here.")
-@seconds_option("20", "; each size takes at least three rounds")
+@option("--plot", PATH, "Draw it into this .svg, .png or .pdf.")
+@option("--out directory", PATH, "Write what was measured here.")
+@seconds_option(20, "; each size takes at least three rounds")
 def fhbn(
     watcher: Watcher,
     engines: str,
@@ -264,10 +231,9 @@ def fhbn(
     """
     context = click.get_current_context()
     given = {
-        option.opts[0]
-        for option in context.command.params
-        if option.name in context.params
-        and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+        parameter.opts[0]
+        for parameter in context.command.params
+        if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
     }
     named = "--engines" in given
     if device == "cuda":
@@ -306,17 +272,17 @@ def fhbn(
 
 
 @measuring("measurements", "h2m2")
-@option("--repeats", COUNT, 5)
+@option("--repeats", COUNT, None, 5)
 def h2m2(watcher: Watcher, repeats: int) -> Report:  # noqa: ARG001 - it takes seconds
     """Decisions and replays a second of boards with two memories."""
-    from laminabench.bench.h2m2 import run
+    from laminabench.bench.sim import run_boards
 
-    return run(repeats=repeats)
+    return run_boards(repeats=repeats)
 
 
 @measuring("searches", "plan")
-@option("--repeats", COUNT, 3)
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes at once; as many as cores by default.")
+@option("--repeats", COUNT, None, 3)
+@option("--jobs", COUNT, "Processes at once; as many as cores by default.")
 def plan(watcher: Watcher, repeats: int, jobs: int | None) -> Report:
     """Candidates per second of the search for a plan, against the grid."""
     from laminabench.bench.plan import run
@@ -325,18 +291,18 @@ def plan(watcher: Watcher, repeats: int, jobs: int | None) -> Report:
 
 
 @measuring("rounds", "prefill")
-@click.option(
+@option(
     "--source",
-    type=click.Choice(["traffic", "computed"]),
-    help="What the prefill worker sends: KV of made-up content, or prompts that it computes. By default "
+    click.Choice(["traffic", "computed"]),
+    "What the prefill worker sends: KV of made-up content, or prompts that it computes. By default "
     "computed with 3 cores, traffic with fewer.",
 )
-@amount_option("--prompt-tokens-per-s", "2000", "With traffic: how fast it comes.", "N")
-@option("--batch", COUNT, 8, "Requests that decode.")
-@option("--context", COUNT, 1024, "Tokens of each, at first.")
-@option("--prompt-tokens", COUNT, 1024, "Of each prompt.")
-@option("--rounds", COUNT, 5, "Rounds of the alternating run.")
-@seconds_option("6", " in each of a round's four parts")
+@option("--prompt-tokens-per-s", POSITIVE, "With traffic: how fast it comes.", 2000)
+@option("--batch", COUNT, "Requests that decode.", 8)
+@option("--context", COUNT, "Tokens of each, at first.", 1024)
+@option("--prompt-tokens", COUNT, "Of each prompt.", 1024)
+@option("--rounds", COUNT, "Rounds of the alternating run.", 5)
+@seconds_option(6, " in each of a round's four parts")
 def prefill(
     watcher: Watcher,
     source: Literal["traffic", "computed"] | None,
@@ -361,7 +327,7 @@ def prefill(
 
 @measuring("rounds", "sim --week")
 @click.option("--week", is_flag=True, help="Also the 27-million-request week (over a minute).")
-@option("--repeats", COUNT, 5)
+@option("--repeats", COUNT, None, 5)
 def sim(watcher: Watcher, week: bool, repeats: int) -> Report:
     """Replays per second of the virtual cluster, and the whole command."""
     from laminabench.bench.sim import run
@@ -370,7 +336,7 @@ def sim(watcher: Watcher, week: bool, repeats: int) -> Report:
 
 
 @measuring("calls", "slab --json")
-@seconds_option("3")
+@seconds_option(3)
 def slab(watcher: Watcher, seconds: float) -> Report:  # noqa: ARG001 - it takes seconds
     """Token allocations per second of the KV slab allocator."""
     from laminabench.bench.slab import run
@@ -379,9 +345,9 @@ def slab(watcher: Watcher, seconds: float) -> Report:  # noqa: ARG001 - it takes
 
 
 @measuring("files", "traces")
-@option("--csv-rows", COUNT, 1_000_000)
-@option("--parquet-rows", COUNT, 27_000_000)
-@option("--repeats", COUNT, 5)
+@option("--csv-rows", COUNT, None, 1_000_000)
+@option("--parquet-rows", COUNT, None, 27_000_000)
+@option("--repeats", COUNT, None, 5)
 def traces(watcher: Watcher, csv_rows: int, parquet_rows: int, repeats: int) -> Report:
     """Loading a large CSV and a huge parquet trace.
 
@@ -390,8 +356,3 @@ def traces(watcher: Watcher, csv_rows: int, parquet_rows: int, repeats: int) -> 
     from laminabench.bench.traces import run
 
     return run(csv_rows, parquet_rows, repeats, watcher)
-
-
-@click.group(cls=LazyGroup, table=tuple(COMMANDS))
-def bench() -> None:
-    """Measure laminabench itself on this machine."""

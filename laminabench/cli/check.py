@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from laminabench.cli.options import COUNT, FILE, option
 from laminabench.cli.output import Output, reporting
 from laminabench.errors import CheckFailedError
 
@@ -17,19 +18,14 @@ if TYPE_CHECKING:
     from laminabench.regress.case_file import Case
     from laminabench.regress.golden import Obtained
 
-CASES = Path("ci/regression.toml")
-_FILE = click.Path(dir_okay=False, path_type=Path)
-
 
 @click.command()
-@click.option(
-    "--cases", type=_FILE, default=CASES, show_default=True, help="Which replays, and what of them."
-)
+@option("--cases", FILE, "Which replays, and what of them.", "ci/regression.toml")
 @click.option("--only", multiple=True, metavar="NAME", help="Repeatable: this case, and no other.")
 @click.option("--update", is_flag=True, help="Keep what moved or is new; remove goldens without a case.")
-@click.option("--junit", type=_FILE, help="Write the verdicts as JUnit XML.")
-@click.option("--markdown", type=_FILE, help="Write what moved as a table for a pull request.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes for what is modelled; one a core.")
+@option("--junit", FILE, "Write the verdicts as JUnit XML.")
+@option("--markdown", FILE, "Write what moved as a table for a pull request.")
+@option("--jobs", COUNT, "Processes for what is modelled; one a core.")
 @reporting
 def check(
     cases: Path,
@@ -47,8 +43,7 @@ def check(
     laminabench check --junit check.xml --markdown check.md
     laminabench check --update
     """
-    from laminabench.cli.check_table import render
-    from laminabench.present.check import headline, write_junit, write_markdown
+    from laminabench.present.check import headline, render, write_junit, write_markdown
     from laminabench.regress.case_file import read_cases
     from laminabench.regress.gate import goldens_of, keep, verdicts_on
     from laminabench.runs.replace import require_writable

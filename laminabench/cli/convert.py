@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from laminabench.cli.options import PATH, option
 from laminabench.cli.output import Output, reporting
 from laminabench.conversion.source import model_source
 from laminabench.errors import CheckFailedError
-from laminabench.extras import needed
-from laminabench.present.terminal import literal
+from laminabench.present.terminal import literal, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,21 +38,22 @@ _PARTS = {
 @click.command()
 @click.argument("model", required=False)
 @click.option("--families", is_flag=True, help="Convert a small model of every supported family instead.")
-@click.option("--graph", type=click.Path(path_type=Path), help="Draw a slice into this .svg, .png or .pdf.")
-@click.option(
-    "--slice",
-    "index",
-    type=click.IntRange(min=0),
-    help="The slice for --graph, --source and -v; else a typical one for --graph.",
+@option("--graph", PATH, "Draw a slice into this .svg, .png or .pdf.")
+@option(
+    "--slice index",
+    click.IntRange(min=0),
+    "The slice for --graph, --source and -v; else a typical one for --graph.",
 )
-@click.option(
-    "--rope", type=click.Choice(["carry", "recompute"]), default="carry", show_default=True,
-    help="Carry rotary tables from slice to slice, or compute them in each.",
-)  # fmt: skip
-@click.option(
+@option(
+    "--rope",
+    click.Choice(["carry", "recompute"]),
+    "Carry rotary tables from slice to slice, or compute them in each.",
+    "carry",
+)
+@option(
     "--dtype",
-    type=click.Choice(["bfloat16", "float16", "float32"]),
-    help="Of weights and activations; else the config's.",
+    click.Choice(["bfloat16", "float16", "float32"]),
+    "Of weights and activations; else the config's.",
 )
 @click.option("--source", is_flag=True, help="Print the Python that the slices were made into.")
 @reporting
@@ -93,8 +94,7 @@ def convert(
     layers = chosen.layers()
     if layers is not None and layers >= _LONG:
         out.note(f"running {layers} layers of {chosen.name} symbolically: about a tenth of a second each")
-    with needed():  # torch takes seconds to import
-        from laminabench.conversion.report import check_slice, report, typical_slice
+    from laminabench.conversion.report import check_slice, report, typical_slice  # torch takes seconds
 
     facts = report(chosen, dtype, rope)
     if index is not None:
@@ -125,9 +125,7 @@ def convert(
 
 def _convert_families(out: Output, dtype: str | None, rope: str) -> None:
     from laminabench.catalog.small_models import SMALL_MODELS
-
-    with needed():
-        from laminabench.conversion.report import report, summary
+    from laminabench.conversion.report import report, summary
 
     rows: list[FamilyRow] = []
     with out.progress("converting", unit="families") as progress:
@@ -157,30 +155,30 @@ def _model(console: Console, facts: ConversionReport) -> None:
 
 def _attentions(console: Console, facts: ConversionReport) -> None:
     groups = _grouped(facts["attentions"], lambda op: tuple(op.values())[1:], lambda op: int(op["layer"]))
-    table = _table("attention of layers", ">heads", ">KV heads", ">head dim", ">scale", ">window", ">softcap")
+    titles = ("attention of layers", ">heads", ">KV heads", ">head dim", ">scale", ">window", ">softcap")
+    drawn = _table(titles)
     for (heads, kv_heads, head_dim, scale, window, softcap), layers in groups:
-        table.add_row(
+        drawn.add_row(
             _ranges(layers), f"{heads}", f"{kv_heads}", f"{head_dim}", f"{scale:.4g}",
             f"{window:,}" if window else "all", f"{softcap:g}" if softcap else "none",
         )  # fmt: skip
-    _titled(console, "Attention operators", table)
+    _titled(console, "Attention operators", drawn)
 
 
 def _classes(console: Console, facts: ConversionReport) -> None:
-    table = _table(
-        "class", "slices", "part", ">operators", ">weights MB", "matrix products, in order", wide=5
-    )
+    titles = ("class", "slices", "part", ">operators", ">weights MB", "matrix products, in order")
+    drawn = _table(titles, wide=5)
     for kind in facts["classes"]:
         work = facts["slices"][kind["slices"][0]]["products"]
         for place, part in enumerate(work):
-            table.add_row(
+            drawn.add_row(
                 *((f"{kind['index']}", _ranges(kind["slices"])) if place == 0 else ("", "")),
                 _PARTS[part["part"]],
                 f"{part['operators']}" if part["operators"] else "-",
                 f"{part['weight_bytes'] / 1e6:,.1f}" if part["weight_bytes"] else "-",
                 literal(", ".join(_product(one) for one in part["products"]) or "-"),
             )
-    _titled(console, "What a slice runs", table)
+    _titled(console, "What a slice runs", drawn)
     console.print(_overlap(facts))
 
 
@@ -206,10 +204,10 @@ def _saved(console: Console, facts: ConversionReport) -> None:
         ),
         lambda piece: piece["index"],
     )
-    table = _table("after slices", ">bytes", "values on the cut", wide=2)
+    drawn = _table(("after slices", ">bytes", "values on the cut"), wide=2)
     for (total, values), slices in groups:
-        table.add_row(_ranges(slices), f"{total:,}", literal(_values(values) or "nothing"))
-    _titled(console, "Context saved around attention, for one request", table)
+        drawn.add_row(_ranges(slices), f"{total:,}", literal(_values(values) or "nothing"))
+    _titled(console, "Context saved around attention, for one request", drawn)
 
 
 def _values(values: Iterable[tuple[str, str, int]]) -> str:
@@ -224,13 +222,13 @@ def _values(values: Iterable[tuple[str, str, int]]) -> str:
 
 def _transfer(console: Console, facts: ConversionReport) -> None:
     groups = _grouped(facts["transfer"], lambda row: tuple(row.values())[1:], lambda row: row["layer"])
-    table = _table("layers", ">q", ">k", ">v", ">output", ">sum", ">(2 + 2/G) e d", "")
+    drawn = _table(("layers", ">q", ">k", ">v", ">output", ">sum", ">(2 + 2/G) e d", ""))
     for (*counted, formula, expected, agrees), layers in groups:
-        table.add_row(
+        drawn.add_row(
             _ranges(layers), *(f"{count:,}" for count in counted), f"{formula} = {expected:,.0f}",
             "[green]agrees[/green]" if agrees else "[red]differs[/red]",
         )  # fmt: skip
-    _titled(console, "Bytes between model and attention workers, for one token and layer", table)
+    _titled(console, "Bytes between model and attention workers, for one token and layer", drawn)
     console.print(
         "counted on the slices; G: query heads to a KV head, e: bytes of an element, d: heads x head dim; "
         "B: requests of a batch",
@@ -248,11 +246,8 @@ def _instructions(console: Console, facts: ConversionReport, index: int | None) 
                 weights = [weight["name"] for weight in one["weights"]]
                 words = f"    {one['result']} = {one['op']}({', '.join([*one['inputs'], *weights])})"
                 console.print(f"{words} {one['type'] or ''}".rstrip(), markup=False, soft_wrap=True)
-            console.print(
-                f"    gives {', '.join(value['name'] for value in part['gives'])}",
-                markup=False,
-                soft_wrap=True,
-            )
+            gives = ", ".join(value["name"] for value in part["gives"])
+            console.print(f"    gives {gives}", markup=False, soft_wrap=True)
 
 
 def _source(console: Console, facts: ConversionReport, index: int | None) -> None:
@@ -266,9 +261,10 @@ def _source(console: Console, facts: ConversionReport, index: int | None) -> Non
 def _families(console: Console, rows: Iterable[FamilyRow]) -> None:
     """A line each."""
     titles = ("family", ">slices", ">classes", ">context\nbytes", ">GEMMs\nbefore q", ">with\nk, v")
-    table = _table(*titles, ">during\nattention", ">bytes moved\nper token, layer", "(2 + 2/G) e d")
+    more = (">during\nattention", ">bytes moved\nper token, layer", "(2 + 2/G) e d")
+    drawn = _table((*titles, *more))
     for row in rows:
-        table.add_row(
+        drawn.add_row(
             f"[bold]{row['family']}[/bold]",
             f"{row['slices']}",
             f"{row['classes']}",
@@ -277,7 +273,7 @@ def _families(console: Console, rows: Iterable[FamilyRow]) -> None:
             f"{row['transfer_bytes']:,}",
             "[green]agrees[/green]" if row["transfer_agrees"] else "[red]differs[/red]",
         )
-    console.print(table)
+    console.print(drawn)
     console.print(
         "Small models, made up: 4 layers of width 512. `laminabench convert llama` says more of one.",
         style="dim",
@@ -293,21 +289,17 @@ def _product(one: Product) -> str:
     return f"{one['name']} {'x'.join(map(str, one['shape']))}".rstrip()
 
 
-def _table(*titles: str, wide: int | None = None) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for place, title in enumerate(titles):
-        right = title.startswith(">")
-        table.add_column(
-            literal(title.removeprefix(">")), justify="right" if right else "left", no_wrap=place != wide
-        )
-    return table
+def _table(titles: Sequence[str], wide: int | None = None) -> Table:
+    """None of its columns wraps, but for one."""
+    drawn = table(titles, padding=(0, 2, 0, 0))
+    for place, column in enumerate(drawn.columns):
+        column.no_wrap = place != wide
+    return drawn
 
 
-def _titled(console: Console, title: str, table: Table) -> None:
+def _titled(console: Console, title: str, drawn: Table) -> None:
     console.print(f"\n[bold]{title}[/bold]")
-    console.print(table)
+    console.print(drawn)
 
 
 def _grouped(

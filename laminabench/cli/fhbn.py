@@ -2,20 +2,102 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from laminabench.cli.lazy import Lazy, LazyGroup
+from laminabench.cli.lazy import LazyGroup
+from laminabench.cli.output import Output, reporting
+from laminabench.present.terminal import literal, table
 
-COMMANDS = (
-    Lazy(
-        "devices",
-        "laminabench.cli.fhbn_devices:devices",
-        "RDMA devices, what is missing, and which engines can run here.",
-        example="laminabench fhbn devices --json",
-    ),
-)
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from lamina.fhbn.nic import Diagnosis
+    from lamina.fhbn.nic.devices import Device, Port
 
 
-@click.group(cls=LazyGroup, table=COMMANDS)
+@click.group(cls=LazyGroup, examples=["laminabench fhbn devices --json"])
 def fhbn() -> None:
     """Look at what channels between workers can use on this machine."""
+
+
+@fhbn.command()
+@reporting
+def devices(out: Output) -> None:
+    """RDMA devices and their ports, what is missing, and which network engines can run here.
+
+    Devices are those that libibverbs opens, by pyverbs; -v also shows every GID of every port. An engine that
+    can run here needs a peer that has it too. LAMINA_RDMA_DEVICE names the device, and its port as in
+    mlx5_0:1, that channels take instead of the first whose port is up.
+    """
+    from lamina.fhbn.nic import diagnosed
+    from laminabench.bench.fhbn import options  # noqa: F401 - adds NCCL to the engines
+
+    found = diagnosed()
+    out.result(found.described(), lambda console: render(console, found, every_gid=out.verbose))
+
+
+def render(console: Console, found: Diagnosis, *, every_gid: bool) -> None:
+    """Devices, with their GIDs if they are asked for; what is missing; engines."""
+    if found.devices:
+        console.print(_devices_table(found.devices))
+        console.print()
+    elif found.system.kernel_devices:
+        names = ", ".join(found.system.kernel_devices)
+        console.print(f"RDMA devices of which no more can be told: {literal(names)}", soft_wrap=True)
+    else:
+        console.print("no RDMA device")
+    if every_gid:
+        for device in found.devices:
+            console.print(_gids_table(device))
+            console.print()
+    for finding in found.findings:
+        console.print(f"- {literal(finding.sentence)}", soft_wrap=True)
+    if found.findings:
+        console.print()
+    _print_engines(console, found)
+
+
+def _devices_table(devices: tuple[Device, ...]) -> Table:
+    words = ("device", "provider", "firmware", ">port", "link layer", "state", "speed")
+    drawn = table((*words, ">MTU", ">LID", ">GIDs", "interface"))
+    for device in devices:
+        for port in device.ports:
+            drawn.add_row(
+                *map(literal, (device.name, device.provider, device.firmware)),
+                *(str(port.number), port.link_layer, port.state, port.speed),
+                *(f"{number:,}" for number in (port.mtu, port.lid, len(port.gids))),
+                literal(_interfaces(port)),
+            )
+    return drawn
+
+
+def _interfaces(port: Port) -> str:
+    return ", ".join(sorted({gid.interface for gid in port.gids if gid.interface})) or "-"
+
+
+def _gids_table(device: Device) -> Table:
+    rows = (
+        (literal(f"{device.name}:{port.number}"), str(gid.index), gid.address, gid.kind,
+         literal(gid.interface or "-"))
+        for port in device.ports for gid in port.gids
+    )  # fmt: skip
+    return table(("GIDs of", "index", "address", "kind", "interface"), rows)
+
+
+def _print_engines(console: Console, found: Diagnosis) -> None:
+    drawn = table(("engine", "here", "verified", "needs"))
+    for ready in found.engines:
+        here = "[green]yes[/green]" if ready.usable else "[red]no[/red]"
+        drawn.add_row(ready.engine, here, ready.verified, ready.needs)
+    console.print(drawn)
+    said = {finding.sentence for finding in found.findings}
+    own: dict[str, list[str]] = {}
+    for ready in found.engines:
+        for why in ready.because:
+            if why not in said:
+                own.setdefault(why, []).append(ready.engine)
+    for why, engines in own.items():
+        console.print(f"no {', '.join(engines)}: {literal(why)}", soft_wrap=True)

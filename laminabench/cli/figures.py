@@ -8,35 +8,27 @@ from typing import TYPE_CHECKING
 
 import click
 
+from laminabench.cli.options import COUNT, FOLDER, option
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.ranges import COUNT
-from laminabench.present.terminal import literal
+from laminabench.present.terminal import literal, table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from laminabench.figures.claims import Claim
     from laminabench.figures.paper import Written
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME...|all]")
-@click.option(
-    "--out",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("figures"),
-    show_default=True,
-    help="Where NAME.csv, .svg, .png and PAPER.md go.",
-)
+@option("--out folder", FOLDER, "Where NAME.csv, .svg, .png and PAPER.md go.", "figures")
 @click.option("--list", "listing", is_flag=True, help="Print the names and titles only.")
 @click.option(
     "--results",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Kept measurements; results/ here or in the checkout by default.",
 )
-@click.option("--num-requests", type=COUNT, help="The beginning of each trace only: a draft.")
-@click.option("--jobs", type=COUNT, help="Figures made at once; as many as there are cores by default.")
+@option("--num-requests", COUNT, "The beginning of each trace only: a draft.")
+@option("--jobs", COUNT, "Figures made at once; as many as there are cores by default.")
 @click.option("--offline", is_flag=True, help="Never download; use what is here, else the profile.")
 @reporting
 def figures(
@@ -63,7 +55,8 @@ def figures(
     chosen = find(names)
     if listing:
         titles = {name: figure(name).TITLE for name in chosen}
-        out.result({"figures": titles}, lambda console: _list(console, titles))
+        lines = "\n".join(f"{name:18}{literal(title)}" for name, title in titles.items())
+        out.result({"figures": titles}, lambda console: console.print(lines, soft_wrap=True))
         return
     ground = Ground(results or kept_results(), num_requests, offline)
     for name in ground.fetch():
@@ -84,7 +77,10 @@ def figures(
                 "name": each.name,
                 "title": each.title,
                 "how": each.how,
-                "claims": [_claim(claim) for claim in each.claims],
+                "claims": [
+                    {**asdict(claim), "deviation": claim.deviation, "holds": claim.holds}
+                    for claim in each.claims
+                ],
             }
             for each in whole
         ],
@@ -92,26 +88,15 @@ def figures(
     out.result(result, lambda console: _render(console, whole, folder))
 
 
-def _claim(claim: Claim) -> dict[str, object]:
-    return {**asdict(claim), "deviation": claim.deviation, "holds": claim.holds}
-
-
-def _list(console: Console, titles: dict[str, str]) -> None:
-    for name, title in titles.items():
-        console.print(f"{name:18}{literal(title)}")
-
-
 def _render(console: Console, written: list[Written], folder: Path) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for column in ("figure", "claim", "published", "ours", "deviation"):
-        table.add_column(column, overflow="fold")
+    drawn = table(("figure", "claim", "published", "ours", "deviation"))
+    for column in drawn.columns:
+        column.overflow = "fold"
     for each in written:
         for place, claim in enumerate(each.claims):
             what, _, published, ours, deviation, _, _ = claim.row()
-            table.add_row(*map(literal, (each.name if place == 0 else "", what, published, ours, deviation)))
-    console.print(table)
+            drawn.add_row(*map(literal, (each.name if place == 0 else "", what, published, ours, deviation)))
+    console.print(drawn)
     console.print(
         f"[dim]{len(written)} figures in {literal(folder)}, and PAPER.md with where each number is from[/dim]"
     )

@@ -9,17 +9,18 @@ from typing import Any, Literal, get_args, get_origin
 import click
 import msgspec
 
-from laminabench.cli.ranges import CountOr, NumberRange
+from laminabench.cli.options import CountOr, Decorator, NumberRange
 from laminabench.errors import UserError
-from laminabench.request import CHOICES, GROUPS, Choice, ReplayRequest, seconds
+from laminabench.request import CHOICES, CUTS, FLAGS, OUTPUT, Choice, ReplayRequest, seconds
 from laminabench.sim.spec import POLICIES
 from laminabench.systems.registry import NAMES
 
+_CUTS = tuple(FLAGS[CUTS])
 # Words that a choice may be, where its type does not say them.
 _WORDS: Mapping[str, Iterable[str]] = {"system": NAMES, "mapping": POLICIES}
 
 
-def option(choice: Choice) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _option(choice: Choice) -> Decorator:
     """The flag of a choice. What is not given is None, or (): what it is then, the request says."""
     flag = choice.flag
     default = f"  [default: {choice.default}]" if choice.default not in (None, ()) else ""
@@ -42,8 +43,23 @@ def option(choice: Choice) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 def with_flags(command: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
     """Give a command the flags of these choices, each passed on by its name."""
     for name in reversed(list(names)):
-        command = option(CHOICES[name])(command)
+        command = _option(CHOICES[name])(command)
     return command
+
+
+price_options = functools.partial(with_flags, names=("price", "power", "price_basis"))
+
+
+def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the cuts of a trace, passed on as `workload`: a request of nothing else."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        workload = ReplayRequest(**given_in({name: kwargs.pop(name) for name in _CUTS}))
+        workload.require_gaps()
+        return command(*args, workload=workload, **kwargs)
+
+    return with_flags(wrapped, _CUTS)
 
 
 def given_in(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,12 +83,12 @@ class GroupedCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Each group in turn, what is no choice last."""
-        rows: dict[str, list[tuple[str, str]]] = {group: [] for group in (*GROUPS, "")}
+        rows: dict[str, list[tuple[str, str]]] = {group: [] for group in FLAGS}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
                 choice = CHOICES.get(parameter.name or "")
-                rows[choice.flag.group if choice else GROUPS[-1]].append(record)
+                rows[choice.group if choice else OUTPUT].append(record)
         for group, some in rows.items():
             if some:
                 with formatter.section(group):
@@ -106,12 +122,16 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
     return get_args(kind) or (kind,)
 
 
-def _seconds(_: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    if value is not None:
-        try:
-            seconds(value, parameter.opts[0])
-        except UserError as error:
-            raise click.BadParameter(str(error).partition(": ")[2]) from None
+def window(_: click.Context, parameter: click.Parameter, value: str | None) -> tuple[float, float] | None:
+    """Callback of an option that takes a stretch of seconds, "A:B"; either end may be left out."""
+    try:
+        return None if value is None else seconds(value, parameter.opts[0])
+    except UserError as error:
+        raise click.BadParameter(str(error).partition(": ")[2]) from None
+
+
+def _seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    window(context, parameter, value)
     return value
 
 

@@ -3,64 +3,56 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 
-@dataclass(frozen=True, slots=True)
-class Lazy:
-    """One line of help and where the command lives ("module:object")."""
-
-    name: str
-    where: str
-    summary: str
-    section: str = "Commands"
-    example: str = ""
-
-
 class LazyGroup(click.Group):
-    """Shows its commands in sections, with an example each, from a table instead of from imports."""
+    """Shows its commands in sections, with examples, from tables instead of from imports.
 
-    def __init__(self, *args: Any, table: tuple[Lazy, ...], **kwargs: Any) -> None:
+    `sections` has for each command what it does, under their titles. A command that was not added is the
+    object of its name in the module `places` has for it, or else in that of its name.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        sections: Mapping[str, Mapping[str, str]] | None = None,
+        examples: Sequence[str] = (),
+        places: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.table = {entry.name: entry for entry in table}
+        self.sections, self.examples, self.places = sections or {}, examples, places or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        return list(self.table)
+        return [name for names in self.sections.values() for name in names] or list(self.commands)
 
-    def get_command(
-        self,
-        ctx: click.Context,  # noqa: ARG002
-        cmd_name: str,
-    ) -> click.Command | None:
-        entry = self.table.get(cmd_name)
-        if entry is None:
-            return None
-        module, _, attribute = entry.where.partition(":")
-        command = getattr(importlib.import_module(module), attribute)
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.commands or cmd_name not in self.list_commands(ctx):
+            return super().get_command(ctx, cmd_name)
+        module = importlib.import_module(f"laminabench.cli.{self.places.get(cmd_name, cmd_name)}")
+        command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self.table and not args[0].startswith("-"):
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and not args[0].startswith("-"):
             from laminabench.nearest import nearest
 
-            raise click.UsageError(f"no command is called '{args[0]}'; {nearest(args[0], self.table)}", ctx)
+            raise click.UsageError(f"no command is called '{args[0]}'; {nearest(args[0], names)}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        sections: dict[str, list[Lazy]] = {}
-        for entry in self.table.values():
-            sections.setdefault(entry.section, []).append(entry)
-        for title, entries in sections.items():
+        own = {name: (command.help or "").partition("\n")[0] for name, command in self.commands.items()}
+        for title, commands in (self.sections or {"Commands": own}).items():
             with formatter.section(title):
-                formatter.write_dl([(entry.name, entry.summary) for entry in entries])
-        examples = [entry.example for entry in self.table.values() if entry.example]
-        if examples:
-            with formatter.section("Examples"):
-                for example in examples:
-                    formatter.write_text(example)
+                formatter.write_dl(list(commands.items()))
+        with formatter.section("Examples"):
+            for example in self.examples:
+                formatter.write_text(example)

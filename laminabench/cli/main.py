@@ -8,134 +8,60 @@ import sys
 import click
 
 from laminabench.cli import ending
-from laminabench.cli.lazy import Lazy, LazyGroup
+from laminabench.cli.lazy import LazyGroup
 from laminabench.cli.output import Output
 from laminabench.errors import Interrupted, Terminated
 
 # Set by the shell's completion script, which `laminabench completion` prints.
 COMPLETION = "_LAMINABENCH_COMPLETE"
 
-COMMANDS = (
-    Lazy(
-        "replay",
-        "laminabench.cli.replay:replay",
-        "Replay a trace against a system: throughput, TBT, cost.",
-        section="Replaying",
-        example="laminabench replay --trace azure-conv --system lamina",
-    ),
-    Lazy(
-        "sweep",
-        "laminabench.cli.sweep:sweep",
-        "Replay over a grid of any flags' values; one table of all.",
-        section="Replaying",
-        example="laminabench sweep --trace azure-code --vary attention-workers=2..8 --vary batches=1,2",
-    ),
-    Lazy(
-        "compare",
-        "laminabench.cli.compare.command:compare",
-        "Runs side by side; systems at equal cost; gates.",
-        section="Replaying",
-        example="laminabench compare --equal-cost --model llama3-70b",
-    ),
-    Lazy(
-        "plan",
-        "laminabench.cli.plan:plan",
-        "The deployment that serves a trace cheapest within a limit.",
-        section="Replaying",
-        example="laminabench plan --trace azure-conv --slo-tbt-p99-ms 100",
-    ),
-    Lazy(
-        "figures",
-        "laminabench.cli.figures:figures",
-        "The papers' figures and tables, theirs beside ours.",
-        section="Replaying",
-        example="laminabench figures fig10",
-    ),
-    Lazy(
-        "report",
-        "laminabench.cli.report:report",
-        "Runs side by side as one HTML page.",
-        section="Replaying",
-        example="laminabench report runs/lamina runs/vllm -o report.html",
-    ),
-    Lazy(
-        "traces",
-        "laminabench.cli.traces:traces",
-        "List, fetch, inspect, fit and generate request traces.",
-        section="Workloads",
-        example="laminabench traces info azure-conv",
-    ),
-    Lazy(
-        "hardware",
-        "laminabench.cli.hardware:hardware",
-        "Devices, their data sheets and prices.",
-        section="The modelled cluster",
-        example="laminabench hardware list --price h100=2.5",
-    ),
-    Lazy(
-        "models",
-        "laminabench.cli.models:models",
-        "Models, or any config.json: bytes, shapes, ways to split.",
-        section="The modelled cluster",
-        example="laminabench models show llama3-70b",
-    ),
-    Lazy(
-        "costs",
-        "laminabench.cli.costs:costs",
-        "Cost coefficients with source and error.",
-        section="The modelled cluster",
-        example="laminabench costs show vllm-0.14 --device h20",
-    ),
-    Lazy(
-        "convert",
-        "laminabench.cli.convert:convert",
-        "Cut a model at its attention operators; draw the slices.",
-        section="The engine",
-        example="laminabench convert llama3-70b",
-    ),
-    Lazy(
-        "serve",
-        "laminabench.cli.serve:serve",
-        "Serve a model over OpenAI's HTTP API.",
-        section="The engine",
-        example="laminabench serve --model llama-mini --port 8000",
-    ),
-    Lazy(
-        "fhbn",
-        "laminabench.cli.fhbn:fhbn",
-        "RDMA devices, and which network engines can run here.",
-        section="The engine",
-        example="laminabench fhbn devices",
-    ),
-    Lazy(
-        "baseline",
-        "laminabench.cli.baseline:baseline",
-        "Install real systems to compare with: vLLM.",
-        section="Measuring",
-        example="laminabench baseline setup vllm",
-    ),
-    Lazy(
-        "check",
-        "laminabench.cli.check:check",
-        "Hold replays against goldens: a gate for CI.",
-        section="Measuring",
-        example="laminabench check --junit check.xml",
-    ),
-    Lazy(
-        "bench",
-        "laminabench.cli.bench:bench",
-        "Measure laminabench itself on this machine.",
-        section="Measuring",
-        example="laminabench bench slab",
-    ),
-    Lazy(
-        "completion",
-        "laminabench.cli.completion:completion",
-        "Print the shell completion script for bash, zsh or fish.",
-        section="Shell",
-        example='eval "$(laminabench completion bash)"',
-    ),
+SECTIONS = {
+    "Replaying": {
+        "replay": "Replay a trace against a system: throughput, TBT, cost.",
+        "sweep": "Replay over a grid of any flags' values; one table of all.",
+        "compare": "Runs side by side; systems at equal cost; gates.",
+        "plan": "The deployment that serves a trace cheapest within a limit.",
+        "figures": "The papers' figures and tables, theirs beside ours.",
+        "report": "Runs side by side as one HTML page.",
+    },
+    "Workloads": {"traces": "List, fetch, inspect, fit and generate request traces."},
+    "The modelled cluster": {
+        "hardware": "Devices, their data sheets and prices.",
+        "models": "Models, or any config.json: bytes, shapes, ways to split.",
+        "costs": "Cost coefficients with source and error.",
+    },
+    "The engine": {
+        "convert": "Cut a model at its attention operators; draw the slices.",
+        "serve": "Serve a model over OpenAI's HTTP API.",
+        "fhbn": "RDMA devices, and which network engines can run here.",
+    },
+    "Measuring": {
+        "baseline": "Install real systems to compare with: vLLM.",
+        "check": "Hold replays against goldens: a gate for CI.",
+        "bench": "Measure laminabench itself on this machine.",
+    },
+    "Shell": {"completion": "Print the shell completion script for bash, zsh or fish."},
+}
+EXAMPLES = (
+    "laminabench replay --trace azure-conv --system lamina",
+    "laminabench sweep --trace azure-code --vary attention-workers=2..8 --vary batches=1,2",
+    "laminabench compare --equal-cost --model llama3-70b",
+    "laminabench plan --trace azure-conv --slo-tbt-p99-ms 100",
+    "laminabench figures fig10",
+    "laminabench report runs/lamina runs/vllm -o report.html",
+    "laminabench traces info azure-conv",
+    "laminabench hardware list --price h100=2.5",
+    "laminabench models show llama3-70b",
+    "laminabench costs show vllm-0.14 --device h20",
+    "laminabench convert llama3-70b",
+    "laminabench serve --model llama-mini --port 8000",
+    "laminabench fhbn devices",
+    "laminabench baseline setup vllm",
+    "laminabench check --junit check.xml",
+    "laminabench bench slab",
+    'eval "$(laminabench completion bash)"',
 )
+_PLACES = dict.fromkeys(("hardware", "models", "costs"), "catalogue")
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -146,7 +72,13 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
         ctx.exit()
 
 
-@click.group(cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    sections=SECTIONS,
+    examples=EXAMPLES,
+    places=_PLACES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option(
     "--version",
     is_flag=True,

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from laminabench.cli.hardware import price_options
+from laminabench.cli.flags import changed, price_options, trace_options
+from laminabench.cli.options import COUNT, FILE, POSITIVE, option
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.ranges import COUNT, positive
-from laminabench.cli.traces.options import TraceOptions, trace_options
 from laminabench.errors import UserError
+from laminabench.replay.run import load
+from laminabench.request import ReplayRequest
 from laminabench.systems.registry import MODULES
 
 if TYPE_CHECKING:
@@ -21,55 +22,38 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--trace", "trace_name", required=True, help="Catalogue name, imported name or file.")
-@click.option("--model", "model_name", default="llama3-70b", show_default=True, help="Name or config.json.")
-@click.option(
+@option("--trace trace_name", None, "Catalogue name, imported name or file.", required=True)
+@option("--model model_name", None, "Name or config.json.", "llama3-70b")
+@option(
     "--slo-tbt-p99-ms",
+    POSITIVE,
+    "The 99th percentile of time between tokens that is good enough.",
     required=True,
-    metavar="X",
-    callback=positive,
-    help="The 99th percentile of time between tokens that is good enough.",
 )
-@click.option(
-    "--budget", metavar="USD", callback=positive, help="Most an hour; twice v2 Table 5's by default."
-)
-@click.option(
-    "--power-budget", metavar="WATTS", callback=positive, help="Most rated watts; no limit by default."
-)
-@click.option("--devices", help="Comma-separated names; a100 is all of its kind. h100,h20,a100-80g.")
-@click.option("--systems", default=",".join(MODULES), show_default=True, help="Comma-separated.")
-@click.option("--most-devices", type=COUNT, help="Largest deployment, model and attention workers together.")
-@click.option(
-    "--costs", "cost_names", multiple=True, help="Repeatable: a winner for each set; vllm-0.14 by default."
-)
-@click.option(
+@option("--budget", POSITIVE, "Most an hour; twice v2 Table 5's by default.", metavar="USD")
+@option("--power-budget", POSITIVE, "Most rated watts; no limit by default.", metavar="WATTS")
+@option("--devices", None, "Comma-separated names; a100 is all of its kind. h100,h20,a100-80g.")
+@option("--systems", None, "Comma-separated.", ",".join(MODULES))
+@option("--most-devices", COUNT, "Largest deployment, model and attention workers together.")
+@option("--costs cost_names", None, "Repeatable: a winner for each set; vllm-0.14 by default.", multiple=True)
+@option(
     "--mode",
-    type=click.Choice(["saturate", "open"]),
-    default="saturate",
-    show_default=True,
-    help="Queue never empty, or the trace's own arrivals.",
+    click.Choice(["saturate", "open"]),
+    "Queue never empty, or the trace's own arrivals.",
+    "saturate",
 )
-@click.option(
-    "--slo-queueing-p99-s",
-    metavar="X",
-    callback=positive,
-    help="With --mode open: how long 99 of 100 requests may wait; 1 s.",
-)
-@click.option("--network", "network_name", help="As for replay; each system's own by default.")
+@option("--slo-queueing-p99-s", POSITIVE, "With --mode open: how long 99 of 100 requests may wait; 1 s.")
+@option("--network network_name", None, "As for replay; each system's own by default.")
 @click.option("--host-async", is_flag=True, help="Every host prepares an iteration while the last one runs.")
 @price_options
 @click.option("--exhaustive", is_flag=True, help="Replay every candidate instead of searching.")
-@click.option("--jobs", type=COUNT, help="Processes at once; as many as cores by default.")
-@click.option("--top", type=COUNT, help="Also list the N cheapest that meet the limit.")
-@click.option(
-    "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw cost against TBT: .png, .svg or .pdf.",
-)
+@option("--jobs", COUNT, "Processes at once; as many as cores by default.")
+@option("--top", COUNT, "Also list the N cheapest that meet the limit.")
+@option("--plot", FILE, "Draw cost against TBT: .png, .svg or .pdf.")
 @trace_options
 @reporting
 def plan(
-    out: Output, workload: TraceOptions, trace_name: str, top: int | None, plot: Path | None, **flags: Any
+    out: Output, workload: ReplayRequest, trace_name: str, top: int | None, plot: Path | None, **flags: Any
 ) -> None:
     """Find the deployment that serves a trace cheapest within a limit of TBT, all modelled.
 
@@ -84,7 +68,7 @@ def plan(
     from laminabench.plan.answer import require_possible, require_winner
 
     request = asked(out, plot, **flags)
-    trace = workload.load(trace_name, out)
+    trace = load(changed(workload, {"trace": trace_name}), out)
     answers = [_answer(request, question, out) for question in request.questions(trace)]
     for answer in answers:
         require_possible(answer)
@@ -107,8 +91,8 @@ def asked(
     model_name: str,
     systems: str,
     devices: str | None,
-    prices: tuple[str, ...],
-    powers: tuple[str, ...],
+    price: tuple[str, ...],
+    power: tuple[str, ...],
     price_basis: str | None,
     slo_queueing_p99_s: float | None,
     budget: float | None,
@@ -134,7 +118,7 @@ def asked(
             )
     if plot:
         check_target(plot)
-    known, model = priced_devices(prices, price_basis, powers), modelled(model_name)
+    known, model = priced_devices(price, price_basis, power), modelled(model_name)
     chosen = devices_of(DEVICES if devices is None else devices, known)
     if note := price_note(chosen):
         out.note(note)

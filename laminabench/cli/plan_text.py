@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-from rich.table import Table
-
 from laminabench.catalog.deployment import assumed_amounts
 from laminabench.plan.measure import meets
 from laminabench.present.numbers import number, share
 from laminabench.present.replay import PARTS, SOURCES
+from laminabench.present.terminal import literal, table
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from laminabench.plan.answer import Answer
     from laminabench.plan.measure import Point
@@ -38,8 +37,8 @@ def render(console: Console, request: PlanRequest, trace: Trace, answers: Sequen
     """One part a cost set, and whether they agree."""
     power = f" and {request.power_budget:,g} W" if request.power_budget else ""
     console.print(
-        f"[bold]{escape(trace.meta.name)}[/bold], {SOURCES[trace.meta.source]}, {len(trace):,} requests,",
-        f"with {escape(request.model.name)} ({request.mode}, [bold]modelled[/bold]):",
+        f"[bold]{literal(trace.meta.name)}[/bold], {SOURCES[trace.meta.source]}, {len(trace):,} requests,",
+        f"with {literal(request.model.name)} ({request.mode}, [bold]modelled[/bold]):",
         f"TBT p99 of at most {request.slo_tbt_p99_ms:g} ms, at most ${request.budget:.2f} an hour{power}",
         soft_wrap=True,
     )
@@ -52,7 +51,7 @@ def render(console: Console, request: PlanRequest, trace: Trace, answers: Sequen
 
 
 def _answer(console: Console, answer: Answer, top: int) -> None:
-    title = f"[bold]costs {escape(answer.question.costs.name)}[/bold]"
+    title = f"[bold]costs {literal(answer.question.costs.name)}[/bold]"
     if answer.winner is None:
         nearest = answer.nearest
         failure = "nothing serves the trace" if nearest is None else "nothing meets the limit; nearest is"
@@ -84,18 +83,14 @@ def _cheapest(answer: Answer, top: int) -> list[Point]:
 
 
 def _points(points: Sequence[Point], answer: Answer) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("system")
-    table.add_column("deployment")
-    numbers = ("batches", "$/h", "tokens/s", "mean batch", "TBT p50 ms", "p99 ms", "in limit", "$/M tokens")
-    for title in numbers:
-        table.add_column(title, justify="right")
+    numbers = (">batches", ">$/h", ">tokens/s", ">mean batch", ">TBT p50 ms", ">p99 ms", ">in limit")
+    drawn = table(("system", "deployment", *numbers, ">$/M tokens"))
     for point in points:
         candidate = point.candidate
         # How many requests a board may run at once.
         limit = f", {candidate.most_requests} on each" if candidate.most_requests else ""
         assumed = ASSUMED * bool(candidate.borrowed(answer.question.costs))
-        table.add_row(
+        drawn.add_row(
             candidate.system,
             f"{candidate.deployment}{assumed}{limit}",
             str(candidate.batches),
@@ -108,7 +103,7 @@ def _points(points: Sequence[Point], answer: Answer) -> Table:
             f"{point.usd_per_million_tokens:.3f}",
             style="bold" if point == answer.winner else None,
         )
-    return table
+    return drawn
 
 
 def _why(console: Console, answer: Answer, winner: Point) -> None:
@@ -143,7 +138,7 @@ def _prices(console: Console, answer: Answer) -> None:
     console.print("\n[bold]prices[/bold], one changed by 10 % at a time")
     by_device: dict[str, list[str]] = {}
     for price in answer.prices:
-        candidate = escape(str(price.winner.candidate))
+        candidate = literal(str(price.winner.candidate))
         winner = "same winner" if price.stays else f"[bold]{candidate}[/bold] wins"
         by_device.setdefault(price.device, []).append(
             f"at ${price.usd_each_per_hour:.2f} {winner}, ${price.winner.usd_per_million_tokens:.3f}/M"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -10,31 +11,23 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from laminabench.cli.flags import GroupedCommand, changed, given_in, with_flags
+from laminabench.cli.options import PATH, option
 from laminabench.cli.output import Output, reporting
 from laminabench.errors import Interrupted, UserError
 from laminabench.request import CHOICES, ReplayRequest, of_file, of_manifest
 
 if TYPE_CHECKING:
-    from laminabench.json_safe import JsonObject
-    from laminabench.present.replay import ReplayResult
+    from laminabench.json_safe import Json, JsonObject
     from laminabench.replay import Result
     from laminabench.replay.journal import ReplayJournal
 
-_RUN = click.Path(path_type=Path)
-
-
-def _flags(command: Any) -> Any:
-    return with_flags(command, CHOICES)
-
 
 @click.command(cls=GroupedCommand)
-@_flags
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Flags from a TOML file.")
+@functools.partial(with_flags, names=CHOICES)
+@option("--config", PATH, "Flags from a TOML file.", metavar="FILE")
 @click.option("--print-config", is_flag=True, help="Print this call as such a file, and do nothing.")
-@click.option("--again", type=_RUN, metavar="RUN", help="Repeat a Run; flags change it.")
-@click.option(
-    "--resume", type=_RUN, metavar="RUN", help="Go on with an interrupted live replay, from its journal."
-)
+@option("--again", PATH, "Repeat a Run; flags change it.", metavar="RUN")
+@option("--resume", PATH, "Go on with an interrupted live replay, from its journal.", metavar="RUN")
 @reporting
 def replay(
     out: Output,
@@ -79,22 +72,30 @@ def _repeated(run: Path, given: dict[str, object]) -> ReplayRequest:
 
 def _replay(request: ReplayRequest, out: Output, journal: ReplayJournal | None = None) -> None:
     """Replay, keep, print; what is wrong with the numbers is raised after them."""
-    from laminabench.present.replay import render
+    from laminabench.figures.drawn import check_target
+    from laminabench.present.replay import describe, render
     from laminabench.replay import run
+    from laminabench.sim.timeline import check_suffix
 
     began = time.perf_counter()
-    _check_targets(request)
+    # What could not be drawn is refused before time is spent on it.
+    if request.timeline:
+        check_suffix(Path(request.timeline))
+    if request.plot:
+        check_target(Path(request.plot))
     found = run(request, listener=out, resumed=journal)
-    result, undrawn = result_of(found), None
+    drawn: dict[str, Json] = {}
+    undrawn = None
     try:
         if request.timeline:
-            result.timeline = _timeline(found, request, out)
+            drawn["timeline"] = _timeline(found, request.timeline, request.timeline_window, out)
         if request.plot:
-            result.plot = _plot(found, request.plot, out)
+            _plot(found, request.plot, out)
+            drawn["plot"] = request.plot
     except UserError as error:  # raised after what the replay has come to
         undrawn = error
-    result.wall_s = time.perf_counter() - began
-    out.result(result.describe(), lambda console: render(console, result))
+    wall_s = time.perf_counter() - began
+    out.result(describe(found, wall_s, **drawn), lambda console: render(console, found, wall_s))
     if undrawn:
         raise undrawn
     if found.replayed.interrupted:
@@ -104,50 +105,16 @@ def _replay(request: ReplayRequest, out: Output, journal: ReplayJournal | None =
     found.require_sound()
 
 
-def result_of(found: Result) -> ReplayResult:
-    """What is printed of it."""
-    from laminabench.present.replay import ReplayResult
-
-    prepared, replayed = found.prepared, found.replayed
-    return ReplayResult(
-        prepared.backend,
-        prepared.request.system,
-        str(prepared.deployment),
-        prepared.model.name,
-        prepared.request.mode,
-        found.trace.meta,
-        len(found.trace),
-        replayed.summary,
-        replayed.facts,
-        replayed.costs_set,
-        replayed.simulation_s,
-        replayed.partial,
-        None if found.directory is None else str(found.directory),
-    )
-
-
-def _check_targets(request: ReplayRequest) -> None:
-    """Refuse what could not be drawn before spending time on it."""
-    from laminabench.figures.drawn import check_target
-    from laminabench.sim.timeline import check_suffix
-
-    if request.timeline:
-        check_suffix(Path(request.timeline))
-    if request.plot:
-        check_target(Path(request.plot))
-
-
-def _timeline(found: Result, request: ReplayRequest, out: Output) -> JsonObject:
+def _timeline(found: Result, path: str, window: str | None, out: Output) -> JsonObject:
     """Draw one window, and say where."""
-    assert request.timeline
-    drawn = found.draw_timeline(Path(request.timeline), request.timeline_window)
+    drawn = found.draw_timeline(Path(path), window)
     first, last = cast("list[float]", drawn["window_s"])
-    out.note(f"drew {first:.3f} to {last:.3f} s into {request.timeline}: open it in ui.perfetto.dev")
+    out.note(f"drew {first:.3f} to {last:.3f} s into {path}: open it in ui.perfetto.dev")
     return drawn
 
 
-def _plot(found: Result, path: str, out: Output) -> str:
-    """Draw the replay over time; where."""
+def _plot(found: Result, path: str, out: Output) -> None:
+    """Draw the replay over time."""
     from laminabench.figures.replay_over_time import draw
     from laminabench.present.replay import on_boards
 
@@ -165,4 +132,3 @@ def _plot(found: Result, path: str, out: Output) -> str:
         **replayed.marks,
     )
     out.note(f"drew {path}")
-    return path

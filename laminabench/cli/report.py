@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from laminabench.cli.flags import window
+from laminabench.cli.options import PATH, NumberRange, option, target_option
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.ranges import NumberRange
-from laminabench.cli.traces.options import target_option, window
 from laminabench.errors import UserError
 from laminabench.json_safe import Json, to_json
 from laminabench.present.terminal import literal
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("directories", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("directories", metavar="RUN...", nargs=-1, required=True, type=PATH)
 @target_option("The page, such as report.html.")
 @click.option("--title", help="Of the page; the names of the Runs by default.")
-@click.option(
+@option(
     "--slo-tbt-ms",
-    type=NumberRange(min=0, min_open=True, max=1e9),
-    help="Limit for the time between tokens; that of the first Run by default.",
+    NumberRange(min=0, min_open=True, max=1e9),
+    "Limit for the time between tokens; that of the first Run by default.",
 )
-@click.option(
-    "--window",
-    "window_s",
+@option(
+    "--window window_s",
+    None,
+    "Which seconds the timeline shows; some iterations from the middle by default.",
     metavar="A:B",
     callback=window,
-    help="Which seconds the timeline shows; some iterations from the middle by default.",
 )
 @reporting
 def report(

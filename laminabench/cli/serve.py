@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,101 +10,70 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from laminabench.cli.flags import with_flags
+from laminabench.cli.options import COUNT, PATH, CountOr, NumberRange, option
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.ranges import COUNT, CountOr, NumberRange
 from laminabench.errors import UserError
-from laminabench.extras import needed
 
 if TYPE_CHECKING:
     from laminabench.systems.live.lamina.served import ServeSetup
 
 
 @click.command()
-@click.option("--model", "model_name", help="Name, config.json or folder; llama-mini by default.")
-@click.option("--deployment", help="Model+attention workers; 1xcpu+1xcpu by default.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Any other than loopback needs a key.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 is any that is free."
-)
-@click.option(
+@option("--model model_name", None, "Name, config.json or folder; llama-mini by default.")
+@option("--deployment", None, "Model+attention workers; 1xcpu+1xcpu by default.")
+@option("--host", None, "Any other than loopback needs a key.", "127.0.0.1")
+@option("--port", click.IntRange(0, 65535), "0 is any that is free.", 8000)
+@option(
     "--api-key-file",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
-    help="The key that clients must send; or LAMINABENCH_API_KEY.",
+    click.Path(dir_okay=False, exists=True, path_type=Path),
+    "The key that clients must send; or LAMINABENCH_API_KEY.",
 )
-@click.option(
+@option(
     "--tokenizer",
-    type=click.Path(path_type=Path),
-    help="Folder or tokenizer.json; by default the model folder's. Without one: token ids only.",
+    PATH,
+    "Folder or tokenizer.json; by default the model folder's. Without one: token ids only.",
 )
-@click.option("--served-name", help="What clients call the model; its name by default.")
-@click.option("--max-model-len", type=COUNT, help="Most tokens of a prompt and its answer; else what fits.")
-@click.option("--max-num-seqs", type=click.IntRange(1, 1 << 16), help="Most running at once; 256.")
-@click.option(
+@option("--served-name", None, "What clients call the model; its name by default.")
+@option("--max-model-len", COUNT, "Most tokens of a prompt and its answer; else what fits.")
+@option("--max-num-seqs", click.IntRange(1, 1 << 16), "Most running at once; 256.")
+@option(
     "--max-waiting",
-    type=click.IntRange(1, 1 << 20),
-    default=1024,
-    show_default=True,
-    help="Most requests waiting; more are refused with 429, to come back later.",
+    click.IntRange(1, 1 << 20),
+    "Most requests waiting; more are refused with 429, to come back later.",
+    1024,
 )
-@click.option(
-    "--max-body",
-    metavar="BYTES",
-    type=click.IntRange(1024, 1 << 30),
-    default=8_000_000,
-    show_default=True,
-    help="Largest body of a request.",
-)
-@click.option(
-    "--max-connections",
-    type=click.IntRange(1, 1 << 20),
-    default=4096,
-    show_default=True,
-    help="Most connections at once.",
-)
-@click.option(
+@option("--max-body", click.IntRange(1024, 1 << 30), "Largest body of a request.", 8_000_000, metavar="BYTES")
+@option("--max-connections", click.IntRange(1, 1 << 20), "Most connections at once.", 4096)
+@option(
     "--client-timeout",
+    NumberRange(0.1, 86_400),
+    "For a request to come whole, and for a client to read on.",
+    30.0,
     metavar="SECONDS",
-    type=NumberRange(0.1, 86_400),
-    default=30.0,
-    show_default=True,
-    help="For a request to come whole, and for a client to read on.",
 )
-@click.option(
+@option(
     "--drain-timeout",
+    NumberRange(0, 86_400),
+    "What running requests have to end in after SIGTERM or Ctrl-C.",
+    30.0,
     metavar="SECONDS",
-    type=NumberRange(0, 86_400),
-    default=30.0,
-    show_default=True,
-    help="What running requests have to end in after SIGTERM or Ctrl-C.",
 )
-@click.option("--batches", type=CountOr("auto"), help="How many take turns, 1 is serial; 2, or auto.")
-@click.option("--kv-tokens", type=COUNT, help="KV memory, of all workers together; else what fits.")
-@click.option(
+@option(
     "--admission",
-    type=click.Choice(["reserve", "grow"]),
-    default="reserve",
-    show_default=True,
-    help="KV for the longest answer at once, or as it grows, with preemption.",
+    click.Choice(["reserve", "grow"]),
+    "KV for the longest answer at once, or as it grows, with preemption.",
+    "reserve",
 )
-@click.option(
+@option(
     "--prefill",
-    type=CountOr("model"),
-    default="model",
-    show_default=True,
-    help="Prompts computed by the model workers (model), or by N others.",
+    CountOr("model"),
+    "Prompts computed by the model workers (model), or by N others.",
+    "model",
 )
-@click.option(
-    "--dtype", type=click.Choice(["bf16", "fp16", "fp32"]), help="Of weights and KV; else the model's."
-)
-@click.option(
-    "--network",
-    type=click.Choice(["auto", "shm", "gloo"]),
-    default="auto",
-    show_default=True,
-    help="What links workers.",
-)
-@click.option("--oversubscribe", is_flag=True, help="More workers than cores may share them.")
-@click.option("--ray", metavar="ADDRESS", help="Workers as actors of this Ray cluster, auto or host:port.")
+@option("--network", click.Choice(["auto", "shm", "gloo"]), "What links workers.", "auto")
+@option("--batches", CountOr("auto"), "How many take turns, 1 is serial; 2, or auto.")
+@functools.partial(with_flags, names=("kv_tokens", "dtype", "oversubscribe", "ray"))
 @reporting
 def serve(out: Output, **flags: Any) -> None:
     """Serve a model over OpenAI's HTTP API, until SIGTERM or Ctrl-C.
@@ -127,8 +97,7 @@ def serve(out: Output, **flags: Any) -> None:
     def starting() -> None:
         out.note(f"starting {setup.live.processes} workers; loading torch and weights takes some seconds")
 
-    with needed():
-        served.serve(setup, starting=starting, ready=ready)
+    served.serve(setup, starting=starting, ready=ready)
 
 
 def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
@@ -136,14 +105,13 @@ def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
     from laminabench.catalog.deployment import parse_deployment
     from laminabench.catalog.find_model import model
     from laminabench.catalog.hardware import load_devices
+    from laminabench.systems.live import local
     from laminabench.systems.live.lamina import served
     from laminabench.systems.live.lamina import setup as live
 
-    source = flags["model_name"] or live.MODEL
-    shape = live.in_dtype(model(source), flags["dtype"])
-    same = {
-        name: flags[name] for name in ("batches", "admission", "kv_tokens", "oversubscribe", "prefill", "ray")
-    }
+    source = flags["model_name"] or local.MODEL
+    shape = local.in_dtype(model(source), flags["dtype"])
+    same = {name: flags[name] for name in ("batches", "admission", "kv_tokens", "prefill", "ray")}
     name = flags["served_name"] or shape.name
     if not name.strip() or not name.isprintable():
         raise UserError("serve-name", "--served-name is what clients write: give it visible characters")
@@ -153,7 +121,8 @@ def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
             source=source,
             deployment=parse_deployment(flags["deployment"] or live.DEPLOYMENT, load_devices()),
             network=flags["network"],
-            max_sequences=flags["max_num_seqs"] or live.MAX_SEQUENCES,
+            oversubscribe=bool(flags["oversubscribe"]),
+            max_sequences=flags["max_num_seqs"] or local.MAX_SEQUENCES,
             **same,
         ),
         name=name,

@@ -3,41 +3,47 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from laminabench.analysis.metrics_table import COLUMNS
+from laminabench.cli.options import COUNT, FILE, FOLDER, option
 from laminabench.cli.output import Output, reporting
-from laminabench.cli.ranges import COUNT
-from laminabench.cli.sweep_table import best, ordered, render
 from laminabench.errors import UserError
+from laminabench.present.numbers import number, share
+from laminabench.present.terminal import literal, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+# More are a page, and in the table that was written.
+MOST_ERRORS = 8
+Row = dict[str, Any]
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.option(
-    "--vary",
-    "varied",
+@option(
+    "--vary varied",
+    None,
+    "Repeatable: a flag of replay, model-workers or attention-workers; 1,2,3 or 2..8 or 2..16:2.",
     multiple=True,
     required=True,
     metavar="FLAG=VALUES",
-    help="Repeatable: a flag of replay, model-workers or attention-workers; 1,2,3 or 2..8 or 2..16:2.",
 )
-@click.option("--jobs", type=COUNT, help="Replays at once; as many as there are cores by default.")
-@click.option("--ray", metavar="ADDRESS", help="Replay on this Ray cluster, auto or host:port.")
-@click.option(
-    "--out",
-    "directory",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where points and table go; under sweeps/ by default, the same for the same sweep.",
+@option("--jobs", COUNT, "Replays at once; as many as there are cores by default.")
+@option("--ray", None, "Replay on this Ray cluster, auto or host:port.", metavar="ADDRESS")
+@option(
+    "--out directory",
+    FOLDER,
+    "Where points and table go; under sweeps/ by default, the same for the same sweep.",
 )
 @click.option("--retry-failed", is_flag=True, help="Try points that failed once more.")
-@click.option("--sort", type=click.Choice(list(COLUMNS)), help="Best first; as the grid by default.")
-@click.option(
-    "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw throughput, TBT and cost over the first flag with numbers: .png, .svg or .pdf.",
-)
+@option("--sort", click.Choice(list(COLUMNS)), "Best first; as the grid by default.")
+@option("--plot", FILE, "Draw throughput, TBT and cost over the first flag with numbers: .png, .svg or .pdf.")
 @reporting
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="--trace T [FLAGS OF REPLAY]")
 def sweep(
@@ -74,18 +80,18 @@ def sweep(
     axes = [parse_vary(text) for text in varied]
     found = Sweep(flags, axes, points(flags, axes), out)
     directory = directory or found.default_directory()
-    swept = found.run(directory, jobs=jobs, ray=ray, retry_failed=retry_failed)
-    rows, columns = swept.rows, list(found.points[0].varied)
+    rows, kept = found.run(directory, jobs=jobs, ray=ray, retry_failed=retry_failed)
+    columns = list(found.points[0].varied)
     failed = [row for row in rows if row["error"]]
     result: dict[str, object] = {
         "sweep_dir": str(directory),
         "parquet": str(directory / TABLE),
         "vary": columns,
         "points": len(rows),
-        "kept": swept.kept,
+        "kept": kept,
         "failed": len(failed),
-        "best": best(rows),
-        "rows": ordered(rows, sort),
+        "best": _best(rows),
+        "rows": _ordered(rows, sort),
         "plot": None,
     }
     if plot and len(failed) < len(rows):
@@ -95,6 +101,83 @@ def sweep(
         result["plot"] = str(plot)
         out.note(f"drew {plot}")
     result["wall_s"] = time.perf_counter() - started
-    out.result(result, lambda console: render(console, result))
+    out.result(result, lambda console: _render(console, result))
     if len(failed) == len(rows):
         raise UserError("sweep-all-failed", f"no point could be replayed; the first: {failed[0]['error']}")
+
+
+def _ordered(rows: Sequence[Row], metric: str | None) -> list[Row]:
+    """The best by a metric first, those without it last; as the grid, if there is no metric."""
+    if metric is None:
+        return list(rows)
+    key, more = COLUMNS[metric].key, COLUMNS[metric].better == "more"
+    known = [row for row in rows if row.get(key) is not None]
+    return [
+        *sorted(known, key=lambda row: float(row[key]), reverse=more),
+        *(row for row in rows if row.get(key) is None),
+    ]
+
+
+def _best(rows: Sequence[Row]) -> dict[str, float]:
+    """The best value of each metric that any point has."""
+    found = {}
+    for name, metric in COLUMNS.items():
+        values = [row[metric.key] for row in rows if row.get(metric.key) is not None]
+        if values:
+            found[name] = max(values) if metric.better == "more" else min(values)
+    return found
+
+
+def _render(console: Console, result: dict[str, Any]) -> None:
+    """The table, then what failed, then where all of it is."""
+    rows, columns = result["rows"], list(result["vary"])
+    console.print(_headline(result), soft_wrap=True)
+    console.print(_table(rows, columns, result["best"]))
+    failed = _by_error(rows, columns)
+    for error, points in list(failed.items())[:MOST_ERRORS]:
+        others = f" and {len(points) - 1:,} more" if len(points) > 1 else ""
+        console.print(f"{literal(points[0])}{others}: {literal(error)}", soft_wrap=True)
+    if len(failed) > MOST_ERRORS:
+        console.print(f"and {len(failed) - MOST_ERRORS:,} other reasons")
+    console.print(
+        f"[dim]* the best of its column; all columns in {literal(result['parquet'])}[/dim]", soft_wrap=True
+    )
+
+
+def _headline(result: dict[str, Any]) -> str:
+    how = " and ".join(sorted({row["backend"] for row in result["rows"]}))
+    kept = f", {result['kept']:,} kept from before" if result["kept"] else ""
+    failed = f", {result['failed']:,} failed" if result["failed"] else ""
+    points = "1 point" if result["points"] == 1 else f"{result['points']:,} points"
+    return f"{points}, [bold]{how}[/bold]{kept}{failed}"
+
+
+def _by_error(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, list[str]]:
+    """The points that failed, by why: many do for the same reason."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row["error"]:
+            point = ", ".join(f"{name}={_plain(row[name])}" for name in columns)
+            found.setdefault(row["error"], []).append(point)
+    return found
+
+
+def _table(rows: Sequence[Row], columns: Sequence[str], top: dict[str, float]) -> Any:
+    numeric = {name for name in columns if all(isinstance(row[name], int | float) for row in rows)}
+    titles = [f">{name}" if name in numeric else name for name in columns]
+    titles += [f">{metric.column[1]}" for metric in COLUMNS.values() if metric.column]
+    drawn = table(titles)
+    for row in rows:
+        cells = [literal(_plain(row[name])) for name in columns]
+        for name, metric in COLUMNS.items():
+            value = row.get(metric.key)
+            text = share(value) if metric.is_share else number(value)
+            cells.append(f"[bold]{text}[/bold]*" if value is not None and value == top[name] else f"{text} ")
+        drawn.add_row(*cells)
+    return drawn
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)

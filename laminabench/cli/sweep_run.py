@@ -9,19 +9,17 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from laminabench.cli.output import Output
-from laminabench.cli.replay import result_of
 from laminabench.cli.sweep_points import Point, TraceKey
-from laminabench.cli.sweep_table import Row
 from laminabench.errors import CheckFailedError, Interrupted, Terminated, UserError
 from laminabench.json_safe import json_safe, to_json
 from laminabench.listener import SILENT, Once
+from laminabench.present.replay import describe as describe_replay
 from laminabench.replay import run
 from laminabench.replay.run import head
 from laminabench.runs.manifest import host
@@ -33,14 +31,7 @@ from laminabench.traces.resolve import cut, transforms_of, whole
 from laminabench.traces.table import Trace
 from laminabench.version import __version__, describe, git_commit
 
-
-@dataclass(frozen=True, slots=True)
-class Swept:
-    """All rows, in the grid's order, and where they are."""
-
-    directory: Path
-    rows: list[Row]
-    kept: int  # points that a call before this one has replayed
+Row = dict[str, Any]
 
 
 class Sweep:
@@ -65,8 +56,10 @@ class Sweep:
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(names))
         return Path("sweeps") / f"{plain}-{self.identity['points'][:8]}"
 
-    def run(self, directory: Path, *, jobs: int | None, ray: str | None, retry_failed: bool) -> Swept:
-        """Replay what is not there yet; write the table when all is."""
+    def run(
+        self, directory: Path, *, jobs: int | None, ray: str | None, retry_failed: bool
+    ) -> tuple[list[Row], int]:
+        """Replay what is not there yet; the table's rows, and how many were kept from before."""
         if ray and any(point.prepared.backend == "live" for point in self.points):
             raise UserError(
                 "sweep-ray-live",
@@ -86,7 +79,7 @@ class Sweep:
             failed = sum(each["error"] is not None for each in rows)
             ended = {"finished": len(rows), "failed": failed, "wall_s": time.perf_counter() - began}
             kept.describe({**self._manifest(), **ended, "table": TABLE})
-        return Swept(directory, rows, before)
+        return rows, before
 
     def _replay(self, kept: SweepStore, jobs: int | None, ray: str | None) -> None:
         missing = [index for index, key in enumerate(self.keys) if key not in kept.found]
@@ -205,6 +198,4 @@ def replayed(traces: Mapping[TraceKey, Trace], point: Point) -> Row:
         found.require_whole()
     except (UserError, CheckFailedError) as error:
         return {**head(point.prepared), "error": str(error)}
-    described = result_of(found).describe()
-    found_keys: dict[str, Any] = json_safe(described)
-    return found_keys
+    return cast("Row", json_safe(describe_replay(found, found.wall_s)))

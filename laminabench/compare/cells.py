@@ -1,16 +1,15 @@
-"""Systems on the same requests, cell by cell: models by traces by cost sets, the layout of v2 Figure 10."""
+"""Systems on the same requests, cell by cell as in v2 Figure 10, at about equal cost or power if asked."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.deployment import assumed_amounts, kinds_of_prices
+from laminabench.catalog.deployment import Deployment, assumed_amounts, kinds_of_prices
+from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
-from laminabench.catalog.network import Network
-from laminabench.compare.equal import made_equal
 from laminabench.compare.sides import Side, SideBySide, modelled_estimates, side_by_side
 from laminabench.compare.spec import (
     ComparisonSpec,
@@ -27,9 +26,8 @@ from laminabench.replay import replay
 from laminabench.runs.summary import Summary
 from laminabench.spread import spread
 from laminabench.systems.modelled.setup import Setup
+from laminabench.systems.registry import deployments, system
 from laminabench.traces.table import Trace
-
-PAIR = ("vllm", "lamina")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +59,7 @@ class Cell:
 
     @property
     def tbt_ms(self) -> dict[str, float | None]:
-        """The medians."""
         return {name: summary.tbt_ms.p50 for name, summary in self.summaries.items()}
-
-    @property
-    def gain(self) -> float:
-        """Lamina's throughput over vLLM's, less one."""
-        return self.gain_of("lamina", "vllm")
-
-    @property
-    def gain_per_dollar(self) -> float:
-        return self.gain_per_dollar_of("lamina", "vllm")
-
-    @property
-    def batch_ratio(self) -> float:
-        return self.mean_batch["lamina"] / self.mean_batch["vllm"]
 
     def gain_of(self, name: str, base: str) -> float:
         """One system's throughput over another's, less one."""
@@ -110,7 +94,6 @@ class Cell:
         return found
 
     def sides(self, base: str) -> SideBySide:
-        """With every metric, and ratios to the base."""
         sides = [
             Side(name, name, self.deployments[name], self.model, "modelled", modelled_estimates(summary))
             for name, summary in self.summaries.items()
@@ -118,7 +101,6 @@ class Cell:
         return side_by_side(sides, list(self.summaries).index(base), self.slo_tbt_ms)
 
     def row(self, base: str) -> dict[str, Json]:
-        """For --json."""
         others = [name for name in self.summaries if name != base]
         batch = self.mean_batch
         return {
@@ -140,25 +122,6 @@ class Cell:
             "assumed": list(self.assumed),
             "compared": self.sides(base).describe(),
         }
-
-
-def cells(
-    models: list[ModelShape],
-    traces: list[Trace],
-    cost_sets: list[CostSet],
-    network: Network,
-    *,
-    host_async: tuple[str, ...] = (),
-) -> Iterator[Cell]:
-    """Lamina and vLLM in every combination, on the deployments of v2 Table 5, saturated.
-
-    `host_async` names the systems whose host works behind the devices.
-    """
-    spec = ComparisonSpec(PAIR, network=network, host_async=host_async)
-    for costs in cost_sets:
-        for model in models:
-            for trace in traces:
-                yield cell(spec, model, trace, costs)
 
 
 def cell(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet) -> Cell:
@@ -184,21 +147,15 @@ def cell(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet) 
         {name: setup.deployment.power_w for name, setup in setups.items()},
         {name: setup.deployment.model.count for name, setup in setups.items() if on_boards(setup)},
         {name: held_in(setup) for name, setup in setups.items()},
-        {name: _summary(kept, name, setup, spec) for name, setup in setups.items()},
+        {name: replay(kept, name, setup, spec.workload).summary for name, setup in setups.items()},
         spec.workload.slo_tbt_ms,
         kinds_of_prices(devices),
         assumed_amounts(devices),
     )
 
 
-def _summary(trace: Trace, name: str, setup: Setup, spec: ComparisonSpec) -> Summary:
-    return replay(trace, name, setup, spec.workload).summary
-
-
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Every model on every trace with every cost set."""
-
     spec: ComparisonSpec
     models: list[ModelShape]
     traces: list[Trace]
@@ -222,3 +179,69 @@ def grid_cells(
 def _work(grid: Grid, place: tuple[int, int, int]) -> Cell:
     costs, model, trace = place
     return cell(grid.spec, grid.models[model], grid.traces[trace], grid.cost_sets[costs])
+
+
+def made_equal(
+    setups: dict[str, Setup], spec: ComparisonSpec, asked: Equal, trace: Trace
+) -> dict[str, Setup]:
+    """The setups with every deployment within the tolerance of the first one's price, or power."""
+    first, *others = setups
+    reference = setups[first]
+    amount = asked.of(first, reference.deployment)
+    held = longest_held(first, reference)
+    known = {part.device.name: part.device for each in setups.values() for part in each.deployment.parts}
+    devices = asked.devices or tuple(known.values())
+    found = {first: reference}
+    for name in others:
+        if asked.allows(setups[name].deployment, amount):
+            found[name] = setups[name]
+            continue
+        possible = list(deployments(name, reference.model, devices))
+        near = _fitting(name, [each for each in possible if asked.allows(each, amount)], reference, spec)
+        if not near:
+            fitting = _fitting(name, possible, reference, spec)
+            raise UserError(
+                "compare-no-equal-deployment", _nothing_near(name, fitting, amount, asked, devices)
+            )
+        served = [_served(name, setup, held, spec, trace) for setup in near]
+        found[name] = near[served.index(max(served))]
+    return found
+
+
+def _fitting(name: str, some: Iterable[Deployment], reference: Setup, spec: ComparisonSpec) -> list[Setup]:
+    found = []
+    for deployment in some:
+        setup = spec.setup(name, reference.model, reference.costs, deployment)
+        try:
+            longest_held(name, setup)
+        except UserError:  # no memory for it, or no way to split the model so
+            continue
+        found.append(setup)
+    return found
+
+
+def _served(name: str, setup: Setup, held: int, spec: ComparisonSpec, trace: Trace) -> tuple[int, float]:
+    """How well it serves what the reference can hold: how many of the requests, and how fast."""
+    kept = without_longer(trace, min(held, longest_held(name, setup)))
+    if not len(kept):
+        return 0, 0.0
+    rate = replay(kept, name, setup, spec.workload).summary.throughput_tokens_per_s
+    return len(kept), rate or 0.0
+
+
+def _nothing_near(
+    name: str, fitting: list[Setup], amount: float, asked: Equal, devices: tuple[Device, ...]
+) -> str:
+    # If there is none of a kind that it runs on, that is what to read.
+    right = [device for device in devices if system(name).runs_on(device)]
+    kinds = ", ".join(device.name for device in right or devices)
+    what = f"no deployment of {name} on {kinds} is within {asked.tolerance:.0%} of {asked.said(amount)}"
+    known = {setup.deployment: own for setup in fitting if (own := asked.known(setup.deployment)) is not None}
+    if not known:
+        has = "price" if asked.amount == "cost" else "rated power"
+        return f"{what}: none has the memory and a {has}; name other kinds with --devices"
+    closest = min(known, key=lambda deployment: abs(known[deployment] - amount))
+    return (
+        f"{what}; the nearest is {closest} for {asked.said(known[closest]).removesuffix(' an hour')}: "
+        "raise --tolerance, or name other kinds with --devices"
+    )

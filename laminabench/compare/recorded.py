@@ -62,7 +62,6 @@ class Recorded:
 
 
 def recorded(path: Path, slo_tbt_ms: float | None) -> Recorded:
-    """The Run in this directory, as `of_run` has it."""
     return of_run(read_run(path), slo_tbt_ms)
 
 
@@ -204,5 +203,4 @@ def _of_intervals(groups: list[list[Recorded]]) -> Iterator[str]:
 
 
 def _listed(values: Iterable[str]) -> str:
-    """In brackets, where they are names."""
     return "" if any(value.startswith("{") for value in values) else f" ({', '.join(values)})"

@@ -50,7 +50,6 @@ class Equal:
         return deployment.usd_per_hour if self.amount == "cost" else deployment.power_w
 
     def said(self, amount: float) -> str:
-        """With its unit."""
         return f"${amount:.2f} an hour" if self.amount == "cost" else f"{amount:,.0f} W"
 
 
@@ -73,7 +72,6 @@ class ComparisonSpec:
         return {name: self.setup(name, model, costs, self._deployment(name, model)) for name in self.systems}
 
     def setup(self, name: str, model: ModelShape, costs: CostSet, deployment: Deployment) -> Setup:
-        """One system on this deployment."""
         return Setup(
             model,
             deployment,

@@ -18,8 +18,6 @@ _MORE = re.compile(r" and \d+ more like it")
 
 
 class Product(TypedDict):
-    """A matrix product, and the weight that it reads."""
-
     result: str
     name: str
     weight: str | None
@@ -28,8 +26,6 @@ class Product(TypedDict):
 
 
 class PartProducts(TypedDict):
-    """What a part of a slice computes."""
-
     part: str
     operators: int
     products: list[Product]

@@ -79,7 +79,6 @@ class FamilyRow(TypedDict):
 
 
 def report(model: ModelSource, dtype: str | None = None, rope: str = "carry") -> ConversionReport:
-    """Convert a model and describe the result."""
     started = time.perf_counter()
     conversion = converted(model, dtype, rope)
     facts = describe(conversion)
@@ -113,7 +112,6 @@ def typical_slice(facts: ConversionReport) -> int:
 
 
 def check_slice(facts: ConversionReport, index: int) -> None:
-    """A UserError if there is no such slice."""
     if index > facts["layers"]:
         raise UserError(
             "convert-slice-unknown",

@@ -118,7 +118,6 @@ def demand_of(trace: Trace, block_tokens: int, waiting_s: float = 0.0) -> Demand
 
 
 def _largest(values: Float64) -> float:
-    """The sum of the largest hundredth of the values, rounded up."""
     first = len(values) - int(np.ceil(LEFT_OUT * len(values)))
     return float(np.partition(values, first)[first:].sum())
 

@@ -36,7 +36,6 @@ class Point:
         return usd_per_million_tokens(self.candidate.deployment, self.tokens_per_s)
 
     def row(self) -> dict[str, object]:
-        """For --json."""
         numbers = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "candidate"}
         return {
             "system": self.candidate.system,
@@ -50,7 +49,6 @@ class Point:
 
 
 def usd_per_million_tokens(deployment: Deployment, tokens_per_s: float) -> float:
-    """What a million tokens cost at this rate."""
     cost = rates.cost(tokens_per_s, deployment.usd_per_hour).usd_per_million_tokens
     return float("inf") if cost is None else cost
 

@@ -6,21 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from laminabench.candidates import deployments
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, parse_network
 from laminabench.systems.modelled.setup import Setup
-from laminabench.systems.registry import system
+from laminabench.systems.registry import deployments, system
 from laminabench.traces.table import Trace
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a deployment may take at most."""
-
     usd_per_hour: float = float("inf")
     power_w: float = float("inf")  # rated
     devices: int | None = None

@@ -69,8 +69,6 @@ def papers_budget(model: ModelShape, known: Mapping[str, Device]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """Every choice of a plan."""
-
     model: ModelShape
     systems: tuple[str, ...]
     devices: tuple[Device, ...]
@@ -91,7 +89,6 @@ class PlanRequest:
         return Limits(self.budget, self.power_budget or float("inf"), self.most_devices)
 
     def questions(self, trace: Trace) -> list[Question]:
-        """One for each cost set."""
         if self.mode == "open" and not trace.meta.has_arrivals:
             raise UserError(
                 "trace-no-arrivals",
@@ -115,7 +112,6 @@ class PlanRequest:
         return affordable(question, self.systems, self.devices, self.limits)
 
     def describe(self, trace: Trace) -> dict[str, object]:
-        """For --json."""
         meta = trace.meta
         return {
             "backend": "modelled",

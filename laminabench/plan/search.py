@@ -37,8 +37,6 @@ class Found:
 
 @dataclass
 class Search:
-    """One search under way."""
-
     stage: Stage
     candidates: Sequence[Candidate]
     jobs: int | None
@@ -60,14 +58,12 @@ class Search:
         return Counter({str(why): count for why, count in out.items()})
 
     def cost_at_least(self, i: int) -> float:
-        """$/M tokens."""
         return usd_per_million_tokens(self.candidates[i].deployment, self.bounds[i].tokens_per_s)
 
     def could_meet(self, i: int) -> bool:
         return self.bounds[i].tbt_p99_s * 1000 <= self.slo_ms
 
     def replay(self, some: Sequence[int]) -> None:
-        """In full."""
         found = stages.points(self.stage, [self.candidates[i] for i in some], self.jobs, self._tell)
         self.exact.update(zip(some, found, strict=True))
 
@@ -145,7 +141,6 @@ def _find_front(run: Search) -> Counter[str]:
 
 
 def _halved(run: Search, rivals: Sequence[int]) -> set[int]:
-    """Those of them that samples rule out."""
     known = [point.candidate for point in front(list(run.exact.values()), run.slo_ms)]
     kept = undominated_on_samples(run.stage, [run.candidates[i] for i in rivals], known, run.jobs)
     return {i for i, keep in zip(rivals, kept, strict=True) if not keep}

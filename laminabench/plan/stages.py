@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeVar
 
 from laminabench.plan.bounds import Bound, bound, bound_of_arrivals, falls_behind, room_of
@@ -57,16 +58,12 @@ def stage_of(question: Question) -> Stage:
 
 def bounds(stage: Stage, some: Sequence[Candidate], jobs: int | None, told: Told) -> list[Bound | Why]:
     """How good each could be, or why it cannot be at all."""
-    return _everywhere(_bounds, stage, some, jobs, BUILD_S, told)
+    return _everywhere(_bound, stage, some, jobs, BUILD_S, told)
 
 
 def points(stage: Stage, some: Sequence[Candidate], jobs: int | None, told: Told) -> list[Point]:
     """Each replayed; all of them fit."""
-    return _everywhere(_points, stage, some, jobs, BUILD_S + len(stage.trace) * REQUEST_S, told)
-
-
-def _bounds(stage: Stage, some: Sequence[Candidate]) -> list[Bound | Why]:
-    return [_bound(stage, each) for each in some]
+    return _everywhere(_point, stage, some, jobs, BUILD_S + len(stage.trace) * REQUEST_S, told)
 
 
 def _bound(stage: Stage, candidate: Candidate) -> Bound | Why:
@@ -84,17 +81,20 @@ def _bound(stage: Stage, candidate: Candidate) -> Bound | Why:
     return bound_of_arrivals(spec, demand, room)
 
 
-def _points(stage: Stage, some: Sequence[Candidate]) -> list[Point]:
-    found = []
-    for each in some:
-        spec = stage.cluster(each)
-        assert spec is not None
-        found.append(measure(stage.question, stage.trace, each, spec))
-    return found
+def _point(stage: Stage, candidate: Candidate) -> Point:
+    spec = stage.cluster(candidate)
+    assert spec is not None
+    return measure(stage.question, stage.trace, candidate, spec)
+
+
+def _all_of(
+    work: Callable[[Stage, Candidate], Judged], stage: Stage, some: Sequence[Candidate]
+) -> list[Judged]:
+    return [work(stage, each) for each in some]
 
 
 def _everywhere(
-    work: Callable[[Stage, Sequence[Candidate]], list[Judged]],
+    work: Callable[[Stage, Candidate], Judged],
     stage: Stage,
     some: Sequence[Candidate],
     jobs: int | None,
@@ -108,7 +108,7 @@ def _everywhere(
     # Neighbours are much alike and take as long: dealt out, every chunk has some of each.
     chunks = [chunk for start in range(wanted) if (chunk := some[start::wanted])]
     found: dict[int, Judged] = {}
-    for index, judged in spread(work, chunks, stage, jobs=jobs):
+    for index, judged in spread(partial(_all_of, work), chunks, stage, jobs=jobs):
         found.update(zip(range(index, len(some), wanted), judged, strict=True))
         told(len(judged))
     return [found[index] for index in range(len(some))]

@@ -4,14 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree as Xml
 
+from laminabench import markdown
 from laminabench.atomic import replacing
-from laminabench.markdown import plain, row
+from laminabench.present.terminal import literal, table
 from laminabench.regress.verdict import Change, Verdict
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 SUITE = "laminabench.check"
-COLUMNS = ("case", "metric", "golden", "now", "change", "")
+COLUMNS = ("case", "metric", ">golden", ">now", ">change", "")
+_COLOURS = {"better": "green", "worse": "red"}
+
+
+def render(console: Console, verdicts: Sequence[Verdict], changed: Sequence[str], *, verbose: bool) -> None:
+    """A table of what moved, or with `verbose` of all metrics; then the likely causes, and the outcome."""
+    shown = [
+        (verdict, change) for verdict in verdicts for change in verdict.changes if verbose or change.moved
+    ]
+    if shown:
+        drawn = table(COLUMNS)
+        for verdict, change in shown:
+            *row, way = map(literal, cells(verdict, change))
+            colour = _COLOURS.get(way, "dim")
+            drawn.add_row(*row, f"[{colour}]{way}[/{colour}]")
+        console.print(drawn)
+    sentences = [
+        *(f"{verdict.case}: likely cause: {said}" for verdict in verdicts for said in verdict.causes),
+        *(f"{verdict.case}: {verdict.note}" for verdict in verdicts if verdict.note),
+        f"{counted(verdicts)}: {headline(verdicts)}",
+    ]
+    if changed:
+        sentences.append(f"goldens changed: {', '.join(changed)}")
+    for sentence in sentences:
+        # In a log, a sentence that is looked for is on one line.
+        console.print(literal(sentence), soft_wrap=True)
 
 
 def cells(verdict: Verdict, change: Change) -> tuple[str, str, str, str, str, str]:
@@ -74,11 +104,10 @@ def _paragraphs(verdicts: Sequence[Verdict]) -> list[str]:
     out = ["### laminabench check", "", f"{counted(verdicts)}: {headline(verdicts)}."]
     rows = [cells(verdict, change) for verdict in verdicts for change in verdict.moved]
     if rows:
-        out += ["", row(COLUMNS), row(("---", "---", "--:", "--:", "--:", "---"))]
-        out += map(row, rows)
+        out += ["", *markdown.table(COLUMNS, rows)]
     told = [(verdict.case, said) for verdict in verdicts for said in (*verdict.causes, verdict.note) if said]
     if told:
-        out += ["", *(f"- `{case}`: {plain(said)}" for case, said in told)]
+        out += ["", *(f"- `{case}`: {markdown.plain(said)}" for case, said in told)]
     return out
 
 

@@ -48,11 +48,12 @@ def sheets_of_grid(cells: list[Cell], base: str, *, as_published: bool) -> list[
 
 def _lines(cells: list[Cell], names: list[str]) -> Sheet:
     """Of each cell the numbers that Figure 10 draws, systems beside each other, the base first."""
-    columns = ("costs", "model", "trace", "tokens/s", "mean batch", "ratio", "TBT p50 ms", "left out")
+    numbers = (">tokens/s", ">mean batch", ">ratio", ">TBT p50 ms", ">left out")
     deployed = dict.fromkeys(_deployed(cell, names) for cell in cells)
     title = f"{' / '.join(names)}, modelled"
     notes = (*deployed, *behind(cells, names[0]))
-    return Sheet(title, columns, [_line(cell, names) for cell in cells], words=3, notes=notes)
+    rows = [_line(cell, names) for cell in cells]
+    return Sheet(title, ("costs", "model", "trace", *numbers), rows, notes=notes)
 
 
 def behind(cells: Sequence[Cell], base: str) -> Iterator[str]:
@@ -117,9 +118,8 @@ def _gains(cells: list[Cell], base: str, name: str, as_published: bool) -> Sheet
         said.append(PUBLISHED)
     return Sheet(
         f"gain in throughput, {name} over {base} (in brackets: at exactly equal cost)",
-        ("model", "costs", *traces),
+        ("model", "costs", *(f">{trace}" for trace in traces)),
         [(*row, *(found[(*row, trace)] for trace in traces)) for row in rows],
-        words=2,
         notes=tuple(said),
     )
 
@@ -139,10 +139,10 @@ def _summary(cells: list[Cell], costs: str, name: str, base: str) -> str:
 
 
 def _by_metric(compared: SideBySide, title: str, notes: Sequence[str]) -> Sheet:
-    columns = ["", _head(compared.sides[compared.base])]
+    columns = ["", f">{_head(compared.sides[compared.base])}"]
     others = [place for place in range(len(compared.sides)) if place != compared.base]
     for place in others:
-        columns += [_head(compared.sides[place]), "over base"]
+        columns += [f">{_head(compared.sides[place])}", ">over base"]
     rows = []
     for row in compared.rows():
         cells = [row.metric.title, _value(row.metric, row.values[compared.base])]

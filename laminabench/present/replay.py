@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET, Struct
 
 from laminabench.json_safe import Json, JsonObject, to_json
 from laminabench.present.numbers import gigabytes, milliseconds, number, share
-from laminabench.present.terminal import literal
-from laminabench.runs.manifest import Backend, Partial
+from laminabench.present.terminal import literal, table
+from laminabench.replay.run import Result, head
 from laminabench.runs.summary import (
     Attempts,
     Cost,
@@ -26,8 +25,7 @@ from laminabench.runs.summary import (
     TokensPerChunk,
     number_at,
 )
-from laminabench.sim.spec import Mode
-from laminabench.traces.table import TraceMeta
+from laminabench.systems.base import Replayed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,80 +45,48 @@ MOST_ERRORS, MOST_FAULTS = 4, 12
 Line = tuple[str, str]
 
 
-@dataclass(slots=True)
-class ReplayResult:
-    """What was replayed, what it came to, and what was written."""
-
-    backend: Backend
-    system: str
-    deployment: str
-    model: str
-    mode: Mode
-    trace: TraceMeta
-    requests: int
-    summary: Summary
-    facts: JsonObject  # of the deployment, as it was built
-    costs_set: str | None = None  # of a modelled replay
-    simulation_s: float | None = None
-    partial: Partial | None = None
-    run_dir: str | None = None
-    timeline: JsonObject | None = None
-    plot: str | None = None
-    wall_s: float = 0.0
-
-    def describe(self) -> dict[str, Json]:
-        """The documented keys of `--json`."""
-        modelled: dict[str, Json] = {"costs_set": self.costs_set, "simulation_s": self.simulation_s}
-        drawn: dict[str, Json] = {"timeline": self.timeline, "plot": self.plot}
-        return {
-            "backend": self.backend,
-            "system": self.system,
-            "deployment": self.deployment,
-            "model": self.model,
-            "mode": self.mode,
-            "trace": {
-                "name": self.trace.name,
-                "source": self.trace.source,
-                "sha256": self.trace.sha256,
-                "requests": self.requests,
-            },
-            **to_json(self.summary),
-            "facts": self.facts,
-            **(modelled if self.backend == "modelled" else {}),
-            "partial": None if self.partial is None else to_json(self.partial),
-            "run_dir": self.run_dir,
-            **{name: value for name, value in drawn.items() if value is not None},
-            "wall_s": self.wall_s,
-        }
+def describe(found: Result, wall_s: float, **drawn: Json) -> dict[str, Json]:
+    """The documented keys of `--json`."""
+    replayed, meta = found.replayed, found.trace.meta
+    modelled = {"costs_set": replayed.costs_set, "simulation_s": replayed.simulation_s}
+    trace = {name: getattr(meta, name) for name in ("name", "source", "sha256")}
+    return {
+        **head(found.prepared),
+        "trace": {**trace, "requests": len(found.trace)},
+        **to_json(replayed.summary),
+        "facts": replayed.facts,
+        **(modelled if found.prepared.backend == "modelled" else {}),
+        "partial": None if replayed.partial is None else to_json(replayed.partial),
+        "run_dir": None if found.directory is None else str(found.directory),
+        **drawn,
+        "wall_s": wall_s,
+    }
 
 
-def render(console: Console, result: ReplayResult) -> None:
+def render(console: Console, found: Result, wall_s: float) -> None:
     """A dozen lines on one screen."""
-    summary = result.summary
-    if result.partial:
-        console.print(f"[bold red]{literal(result.partial.sentence)}[/bold red]", soft_wrap=True)
-    boards = (literal(said) for said in on_boards(result.deployment, result.facts))
-    how = (
-        "[bold]live, measured[/bold]"
-        if result.backend == "live"
-        else f"[bold]modelled[/bold], costs {literal(result.costs_set or '')}"
-    )
+    prepared, replayed, meta = found.prepared, found.replayed, found.trace.meta
+    summary, live = replayed.summary, prepared.backend == "live"
+    if replayed.partial:
+        console.print(f"[bold red]{literal(replayed.partial.sentence)}[/bold red]", soft_wrap=True)
+    boards = (literal(said) for said in on_boards(str(prepared.deployment), replayed.facts))
+    costs = f"[bold]modelled[/bold], costs {literal(replayed.costs_set or '')}"
+    how = "[bold]live, measured[/bold]" if live else costs
     console.print(
-        f"[bold]{literal(result.trace.name)}[/bold], {SOURCES[result.trace.source]}, "
-        f"{result.requests:,} requests",
-        f"on [bold]{result.system}[/bold] {result.deployment} with {literal(result.model)}",
-        f"({', '.join((result.mode, *boards, how))})",
+        f"[bold]{literal(meta.name)}[/bold], {SOURCES[meta.source]}, {len(found.trace):,} requests",
+        f"on [bold]{prepared.request.system}[/bold] {prepared.deployment}",
+        f"with {literal(prepared.model.name)} ({', '.join((prepared.request.mode, *boards, how))})",
         soft_wrap=True,
     )
-    for label, line in _lines(result) if summary.attempts is UNSET else _seen_lines(summary):
+    for label, line in _lines(replayed) if summary.attempts is UNSET else _seen_lines(summary):
         console.print(f"{label:15}{line}", soft_wrap=True)
     if summary.faults:
         console.print(_fault_table(summary.faults))
-    kept = f"; kept in {literal(result.run_dir)}" if result.run_dir else ""
-    if result.backend == "live":
-        times = f"replayed in {summary.duration_s:,.1f} s, {result.wall_s:,.1f} s in all"
+    kept = f"; kept in {literal(found.directory)}" if found.directory else ""
+    if live:
+        times = f"replayed in {summary.duration_s:,.1f} s, {wall_s:,.1f} s in all"
     else:
-        times = f"simulated in {(result.simulation_s or 0) * 1000:.1f} ms, {result.wall_s:.2f} s in all"
+        times = f"simulated in {(replayed.simulation_s or 0) * 1000:.1f} ms, {wall_s:.2f} s in all"
     console.print(f"[dim]{times}{kept}[/dim]", soft_wrap=True)
 
 
@@ -132,11 +98,11 @@ def on_boards(deployment: str, facts: JsonObject) -> Iterator[str]:
             yield f"board {facts['board']}"
 
 
-def _lines(result: ReplayResult) -> Iterator[Line]:
+def _lines(replayed: Replayed) -> Iterator[Line]:
     """Of a replay whose scheduler can be asked."""
-    summary, kv = result.summary, result.summary.kv
+    summary, kv = replayed.summary, replayed.summary.kv
     yield "throughput", _throughput(summary)
-    count = result.facts.get("batches", 1)
+    count = replayed.facts.get("batches", 1)
     batches = f" in {count} batches" if isinstance(count, int) and count > 1 else ""
     filled = f"KV cache up to {share(kv.peak_share)} of {kv.capacity_tokens or 0:,} tokens"
     yield "mean batch", f"[bold]{number(summary.mean_batch)}[/bold] requests{batches}; {filled}"
@@ -307,18 +273,15 @@ def _in_all(total: FaultsInAll) -> str:
 
 def _fault_table(faults: Sequence[FaultCost]) -> Table:
     """A row for each of the first faults."""
-    from rich.table import Table
 
     def with_unit(value: float | None, unit: str) -> str:
         return "-" if value is None else f"{number(value)} {unit}"
 
-    table = Table(box=None, pad_edge=False)
-    table.add_column("fault")
-    for title in ("at s", "noticed", "recovered", "normal", "TBT before", "worst", "goodput lost"):
-        table.add_column(title, justify="right")
+    times = (">at s", ">noticed", ">recovered", ">normal", ">TBT before", ">worst", ">goodput lost")
+    drawn = table(("fault", *times))
     for fault in faults[:MOST_FAULTS]:
         how = ", ".join(dict.fromkeys(struck.how for struck in fault.struck))
-        table.add_row(
+        drawn.add_row(
             literal(", ".join(fault.workers) or "connections") + (f" ({how})" if how else ""),
             f"{fault.began_s:,.2f}",
             milliseconds(fault.detection_s),
@@ -329,8 +292,8 @@ def _fault_table(faults: Sequence[FaultCost]) -> Table:
             with_unit(fault.goodput_lost_tokens, "tokens"),
         )
     if len(faults) > MOST_FAULTS:
-        table.add_row(f"and {len(faults) - MOST_FAULTS} more")
-    return table
+        drawn.add_row(f"and {len(faults) - MOST_FAULTS} more")
+    return drawn
 
 
 def _chunk(found: TokensPerChunk) -> str:

@@ -6,38 +6,30 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from laminabench import markdown
 from laminabench.atomic import replacing
-from laminabench.markdown import plain, row
-from laminabench.present.terminal import literal
+from laminabench.present.terminal import literal, table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 class Sheet(NamedTuple):
-    """A table whose first columns are words and the rest numbers, and what is to be said under it."""
+    """A table, with `>` before the titles of numbers, and what is to be said under it."""
 
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
-    words: int = 1  # columns that are words
     notes: tuple[str, ...] = ()
 
 
 def print_sheets(console: Console, sheets: Sequence[Sheet], failed: Sequence[str]) -> None:
     """Each as a table with its notes; then every gate that failed, a line each."""
-    from rich.table import Table
-
     for place, sheet in enumerate(sheets):
         if place:
             console.print()
         console.print(f"[bold]{literal(sheet.title)}[/bold]", soft_wrap=True)
-        table = Table(box=None, pad_edge=False)
-        for at, title in enumerate(sheet.columns):
-            table.add_column(literal(title), justify="left" if at < sheet.words else "right")
-        for cells in sheet.rows:
-            table.add_row(*map(literal, cells))
-        console.print(table)
+        console.print(table(sheet.columns, (map(literal, cells) for cells in sheet.rows)))
         for note in sheet.notes:
             console.print(f"[dim]{literal(note)}[/dim]", soft_wrap=True)
     for line in failed:
@@ -54,15 +46,13 @@ def _lines(sheets: Sequence[Sheet], notes: Sequence[str], failed: Sequence[str])
     for place, sheet in enumerate(sheets):
         if place:
             yield ""
-        yield f"### {plain(sheet.title)}"
+        yield f"### {markdown.plain(sheet.title)}"
         yield ""
-        yield row(sheet.columns)
-        yield row(["---" if at < sheet.words else "--:" for at in range(len(sheet.columns))])
-        yield from map(row, sheet.rows)
+        yield from markdown.table(sheet.columns, sheet.rows)
         if sheet.notes:
             yield ""
-            yield from (f"- {plain(note)}" for note in sheet.notes)
-    said = [*map(plain, notes), *(f"**failed** {plain(line)}" for line in failed)]
+            yield from (f"- {markdown.plain(note)}" for note in sheet.notes)
+    said = [*map(markdown.plain, notes), *(f"**failed** {markdown.plain(line)}" for line in failed)]
     if said:
         yield ""
         yield from (f"- {line}" for line in said)

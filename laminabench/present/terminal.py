@@ -1,8 +1,14 @@
-"""Text for a terminal, by rich's markup and without importing rich, which takes longer than a replay."""
+"""Text and tables for a terminal. rich is imported late: that takes longer than a replay."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 # What rich takes for markup, after any backslashes.
 _TAG = re.compile(r"(\\*)(\[[a-z#/@][^[]*?\])")
@@ -22,3 +28,46 @@ def without_markup(text: str) -> str:
         return "\\" * (len(slashes) // 2) + (tag if len(slashes) % 2 else "")
 
     return _TAG.sub(shown, text)
+
+
+def table(titles: Sequence[str], rows: Iterable[Iterable[str]] = (), **how: Any) -> Table:
+    """Columns without lines, aligned right under a title that begins with `>`. Cells are markup."""
+    from rich.table import Table
+
+    drawn = Table(box=None, pad_edge=False, **how)
+    for title in titles:
+        right = title.startswith(">")
+        drawn.add_column(literal(title.removeprefix(">")), justify="right" if right else "left")
+    for row in rows:
+        drawn.add_row(*row)
+    return drawn
+
+
+def print_facts(console: Console, facts: dict[str, Any], indent: int = 0) -> None:
+    """A nested dictionary as indented lines, one line a value: what --json has, for people."""
+    width = max((len(key) for key in facts), default=0) + 2
+    for key, value in facts.items():
+        label = f"{'  ' * indent}{key.replace('_', ' '):{width}}"
+        if isinstance(value, dict):
+            console.print(label.rstrip())
+            print_facts(console, value, indent + 1)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            console.print(label.rstrip())
+            for row in value:
+                print_facts(console, row, indent + 1)
+                console.print()
+        else:
+            console.print(f"{label}{said(value)}", soft_wrap=True, markup=False)
+
+
+def said(value: object) -> str:
+    """A value in words and digits."""
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list):
+        return ", ".join(map(said, value))
+    return str(value)

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from laminabench.errors import Interrupted, Terminated, UserError
-from laminabench.extras import needed
 from laminabench.listener import Listener
 from laminabench.request import CHOICES, ReplayRequest, absolute, of_text
 from laminabench.runs.format import MANIFEST, sha256_of
@@ -87,8 +86,7 @@ class ReplayJournal:
                     "replay-already-whole", f"{file.with_suffix('')} is whole: there is nothing to resume"
                 )
             raise UserError("journal-missing", f"there is no {file}: nothing was interrupted there")
-        with needed():
-            journal, (header, *events) = Journal.reopen(file)
+        journal, (header, *events) = Journal.reopen(file)
         try:
             return cls._understood(journal, header, events)
         except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from laminabench.present.numbers import number4, share
-from laminabench.report.chart import Chart, PlotlyJson, axis, label, rounded, series
+from laminabench.report.chart import Chart, PlotlyJson, axis, bar, label, series
 from laminabench.report.shown import Shown
 
 # Other colours than those of systems (after Tol), three to one against white and against dark.
@@ -21,16 +21,12 @@ _SHOWN = 0.0005
 # Beside the longest bar, for its number.
 _ROOM = 1.35
 _ROW_PX, _REST_PX = 64, 100
+_NAMES = {"type": "category", "automargin": True, "autorange": "reversed"}
 
 
 def time_charts(runs: Sequence[Shown]) -> list[Chart]:
     """The parts of a token's time, one bar a Run; nothing for Runs that made no token."""
-    known = any(
-        share is not None
-        for each in runs
-        for part in PARTS
-        for share in [getattr(each.summary.time_shares, part)]
-    )
+    known = any(_spoken(each) for each in runs)
     return [_time_chart(runs)] if known else []
 
 
@@ -40,23 +36,20 @@ def _time_chart(runs: Sequence[Shown]) -> Chart:
         shares = [getattr(each.summary.time_shares, part) for each in runs]
         traces.append(key_of(part, colour))
         traces += [
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": part,
-                "legendgroup": part,
-                "showlegend": False,
-                "y": [wrapped(each.name)],
-                "x": rounded([found]),
-                "marker": {"color": colour},
-                "text": [share(found) if found >= 0.06 else ""],
-                "textposition": "inside",
-                "insidetextanchor": "middle",
-                "textangle": 0,
-                "textfont": {"color": "#ffffff", "size": 12},
-                "hovertemplate": f"{part} %{{x:.1%}}",
-                "meta": {"run": each.number},
-            }
+            bar(
+                each,
+                part,
+                [wrapped(each.name)],
+                [found],
+                legendgroup=part,
+                marker={"color": colour},
+                text=[share(found) if found >= 0.06 else ""],
+                textposition="inside",
+                insidetextanchor="middle",
+                textangle=0,
+                textfont={"color": "#ffffff", "size": 12},
+                hovertemplate=f"{part} %{{x:.1%}}",
+            )
             for each, found in zip(runs, shares, strict=True)
             if found is not None
         ]
@@ -80,14 +73,13 @@ def _time_chart(runs: Sequence[Shown]) -> Chart:
             "barmode": "stack",
             "uniformtext": {"minsize": 11, "mode": "hide"},
             "xaxis": axis("share of a token's time", tickformat=".0%"),
-            "yaxis": {"type": "category", "automargin": True, "autorange": "reversed"},
+            "yaxis": _NAMES,
         },
         height_px=_ROW_PX * len(runs) + _REST_PX,
     )
 
 
 def cost_charts(runs: Sequence[Shown]) -> list[Chart]:
-    """Price and cost; nothing for Runs on devices without a price."""
     wanted = (
         ("price", "usd_per_hour", "Price of the deployment", "$ an hour"),
         ("cost", "usd_per_million_tokens", "Cost of tokens", "$ a million tokens"),
@@ -114,32 +106,21 @@ def wrapped(name: str) -> str:
 
 
 def _bars(key: str, title: str, unit: str, known: Sequence[tuple[Shown, float]], of: int) -> Chart:
+    filled = {"fillmode": "overlay", "fgcolor": "#ffffff", "fgopacity": 0.5, "size": 7}
     traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": label(each.name),
-            "showlegend": False,
-            "y": [wrapped(each.name)],
-            "x": rounded([value]),
-            "marker": {
-                "color": each.colour,
-                "pattern": {
-                    "shape": each.pattern,
-                    "fillmode": "overlay",
-                    "fgcolor": "#ffffff",
-                    "fgopacity": 0.5,
-                    "size": 7,
-                },
-            },
-            "text": [f"${number4(value)}"],
-            "textposition": "outside",
-            "cliponaxis": False,
-            "textangle": 0,
-            "textfont": {"size": 13},
-            "hovertemplate": f"${value:,.4f} {unit[2:]}",
-            "meta": {"run": each.number},
-        }
+        bar(
+            each,
+            label(each.name),
+            [wrapped(each.name)],
+            [value],
+            marker={"color": each.colour, "pattern": {"shape": each.pattern, **filled}},
+            text=[f"${number4(value)}"],
+            textposition="outside",
+            cliponaxis=False,
+            textangle=0,
+            textfont={"size": 13},
+            hovertemplate=f"${value:,.4f} {unit[2:]}",
+        )
         for each, value in known
     ]
     words = [f"{each.name} ${number4(value)}" for each, value in known]
@@ -152,7 +133,7 @@ def _bars(key: str, title: str, unit: str, known: Sequence[tuple[Shown, float]],
         traces,
         {
             "xaxis": axis(unit, range=[0, _ROOM * max(value for _, value in known) or 1], tickprefix="$"),
-            "yaxis": {"type": "category", "automargin": True, "autorange": "reversed"},
+            "yaxis": _NAMES,
         },
         height_px=_ROW_PX * len(known) + _REST_PX,
     )

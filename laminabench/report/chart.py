@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.report.markup import Markup, tag
+from laminabench.report.shown import Shown
 from laminabench.traces.formats.wording import printable
 
 # What plotly takes: traces, layouts and parts of them, as its own reference defines.
 PlotlyJson = dict[str, Any]
+Values = Iterable[float] | NDArray[Any]
 # More digits than a screen has pixels are only bytes.
 _DIGITS = 6
 # Characters that a legend has room for on a telephone.
@@ -46,12 +48,42 @@ class Chart:
         return f"height:{self.height_px + _LEGEND_PX * names}px"
 
     def figure(self) -> PlotlyJson:
-        """As the script takes it."""
         return {"id": self.key, "data": self.traces, "layout": self.layout}
 
 
 def axis(title: str, **more: Any) -> PlotlyJson:
     return {"title": {"text": title}, "automargin": True, "zeroline": False, **more}
+
+
+def line(
+    each: Shown,
+    x: Values,
+    y: Values,
+    hover: str,
+    name: str = "",
+    *,
+    width: float = 2,
+    shape: str = "linear",
+    **more: Any,
+) -> PlotlyJson:
+    """A Run's line; `hover` is what pointing at it shows."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": label(name or each.name),
+        "x": rounded(x),
+        "y": rounded(y),
+        "line": {"color": each.colour, "dash": each.dash, "width": width, "shape": shape},
+        "hovertemplate": hover,
+        "meta": {"run": each.number},
+        **more,
+    }
+
+
+def bar(each: Shown, name: str, y: Sequence[str], x: Values, **more: Any) -> PlotlyJson:
+    """Horizontal ones of a Run; the legend has their names from elsewhere."""
+    kind = {"type": "bar", "orientation": "h", "name": name, "showlegend": False}
+    return {**kind, "y": y, "x": rounded(x), "meta": {"run": each.number}, **more}
 
 
 def label(name: str) -> str:
@@ -60,7 +92,7 @@ def label(name: str) -> str:
     return escaped.replace(", ", ",<br>") if len(name) > _LINE else escaped
 
 
-def rounded(values: Iterable[float] | NDArray[Any]) -> list[float | None]:
+def rounded(values: Values) -> list[float | None]:
     """Numbers short enough for a page; null where nothing is known."""
     return [float(f"{value:.{_DIGITS}g}") if np.isfinite(value) else None for value in map(float, values)]
 

@@ -24,7 +24,6 @@ def cards(runs: Sequence[Shown]) -> Markup:
 
 
 def comparison(runs: Sequence[Shown]) -> Markup:
-    """All numbers, with their ratio to the first Run's."""
     rows = []
     for row in ROWS:
         values = [each.number_at(row.key) for each in runs]
@@ -32,7 +31,9 @@ def comparison(runs: Sequence[Shown]) -> Markup:
             continue
         cells = [_cell(row, each, found) for each, found in zip(runs, values, strict=True)]
         ratios = [_ratio(row, runs[0], each, found) for each, found in zip(runs[1:], values[1:], strict=True)]
-        rows.append((_title(row), *map(joined, zip(cells, ["", *ratios], strict=True))))
+        rows.append(
+            (row.title[0].upper() + row.title[1:], *map(joined, zip(cells, ["", *ratios], strict=True)))
+        )
     header = ["", *(joined((swatch(each), " ", each.name, " ", badge(each))) for each in runs)]
     words = ["Whole run" if all(each.window.fell_back for each in runs) else "Steady window"]
     if len(runs) > 1:
@@ -78,7 +79,7 @@ def _card(each: Shown) -> Markup:
 
 def _cell(row: Metric, each: Shown, found: float | None) -> Markup:
     """The number, and of a measured one how far from it the truth may be."""
-    written = _written(row)
+    written = share if row.is_share else number4
     cell = tag("span", exactly(found, written(found)), class_="value")
     if not row.name or not each.measured:
         return cell
@@ -94,7 +95,8 @@ def _ratio(row: Metric, first: Shown, each: Shown, found: float | None) -> Marku
     written = _times(against)
     estimate = Estimate(against)
     if first.measured or each.measured:
-        estimate = ratio(*(_estimate(row, run) for run in (each, first)))
+        known = (run.recorded.estimates[row.name] if row.name else UNKNOWN for run in (each, first))
+        estimate = ratio(*known)
     interval = estimate.interval
     # Of what was measured, only a difference that is not chance may be called one.
     sure = estimate.exact or (interval is not None and not interval.low <= 1 <= interval.high)
@@ -105,18 +107,6 @@ def _ratio(row: Metric, first: Shown, each: Shown, found: float | None) -> Marku
     spoken = tag("span", f" ({verdict})", class_="spoken") if verdict else ""
     shown = tag("span", written, spoken, class_=f"ratio {verdict}".strip())
     return joined((" ", shown, _interval(interval, _times)))
-
-
-def _estimate(row: Metric, each: Shown) -> Estimate:
-    return each.recorded.estimates[row.name] if row.name else UNKNOWN
-
-
-def _title(row: Metric) -> str:
-    return row.title[0].upper() + row.title[1:]
-
-
-def _written(row: Metric) -> Callable[[float | None], str]:
-    return share if row.is_share else number4
 
 
 def _interval(found: Interval | None, written: Callable[[float | None], str]) -> Markup:

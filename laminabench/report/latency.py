@@ -10,14 +10,16 @@ from msgspec import UNSET
 from laminabench.analysis.attainment import cdf, curve
 from laminabench.analysis.rates import since_arrival
 from laminabench.present.numbers import number4, share
-from laminabench.report.chart import Chart, PlotlyJson, axis, dotted_line, label, rounded, series
+from laminabench.report.chart import Chart, axis, dotted_line, line, series
 from laminabench.report.shown import Shown
-from laminabench.runs.summary import Attainment
 from laminabench.sim.spec import TICKS_PER_S, Float64
 
 POINTS, LIMITS = 500, 300
 # What lies further out is there, and comes into sight by zooming out (a double click).
 _IN_SIGHT = 1.15
+_OF_TOKENS = "%{y:.2%} of tokens within %{x:,.4~g} ms"
+_OF_REQUESTS = "%{y:.2%} of requests throughout within %{x:,.4~g} ms"
+_OF_FIRST = "%{y:.2%} of first tokens within %{x:,.4~g} s"
 _SHARE = {"tickformat": ".0%", "range": [0, 1.02]}
 
 
@@ -26,7 +28,7 @@ def cdf_chart(runs: Sequence[Shown]) -> Chart:
     limit, traces = runs[0].slo.tbt_ms, []
     for each in runs:
         ms, shares = cdf(each.run.outcome, each.window, POINTS)
-        traces.append(_step(each, each.name, ms, shares, "of tokens within %{x:,.4~g} ms"))
+        traces.append(line(each, ms, shares, _OF_TOKENS, width=2.5, shape="hv"))
     gaps = [(each.name, each.summary.tbt_ms) for each in runs]
     words = [f"{name} p50 {number4(ms.p50)} ms, p99 {number4(ms.p99)} ms" for name, ms in gaps]
     return Chart(
@@ -53,7 +55,7 @@ def first_token_chart(runs: Sequence[Shown]) -> Chart | None:
         waits = since_arrival(each.run.outcome, "first_token_s", each.window)
         at = waits.support(POINTS)
         seconds, shares = at / TICKS_PER_S, waits.shares_at_most(at)
-        traces.append(_step(each, each.name, seconds, shares, "of first tokens within %{x:,.4~g} s"))
+        traces.append(line(each, seconds, shares, _OF_FIRST, width=2.5, shape="hv"))
         p50, p99 = (number4(each.number_at(f"ttft_ms.{point}")) for point in ("p50", "p99"))
         words.append(f"{each.name} p50 {p50} ms, p99 {p99} ms")
     if not traces:
@@ -79,15 +81,16 @@ def attainment_chart(runs: Sequence[Shown]) -> Chart:
     limits = _limits_ms(runs, limit)
     for each in runs:
         found = curve(each.run.outcome, each.window, limits)
-        of = "of requests throughout within %{x:,.4~g} ms"
-        traces.append(_step(each, f"{each.name}: requests", limits, found.request_attainment, of))
-        tokens = _step(
-            each, f"{each.name}: tokens", limits, found.token_attainment, "of tokens within %{x:,.4~g} ms"
-        )
-        tokens["line"]["width"] = 1
-        traces.append(tokens)
-    attained = [(each.name, *map(share, _both(each.slo))) for each in runs]
-    words = [f"{name} {tokens} of tokens, {requests} of requests" for name, tokens, requests in attained]
+        requests, tokens = found.request_attainment, found.token_attainment
+        traces += [
+            line(each, limits, requests, _OF_REQUESTS, f"{each.name}: requests", width=2.5, shape="hv"),
+            line(each, limits, tokens, _OF_TOKENS, f"{each.name}: tokens", width=1, shape="hv"),
+        ]
+    words = [
+        f"{each.name} {share(each.slo.token_attainment)} of tokens, "
+        f"{share(each.slo.request_attainment)} of requests"
+        for each in runs
+    ]
     return Chart(
         "attainment",
         "Attainment for every limit",
@@ -101,23 +104,6 @@ def attainment_chart(runs: Sequence[Shown]) -> Chart:
             **dotted_line(limit, f"{limit:g} ms"),
         },
     )
-
-
-def _both(slo: Attainment) -> tuple[float | None, float | None]:
-    return slo.token_attainment, slo.request_attainment
-
-
-def _step(each: Shown, name: str, x: Float64, y: Float64, unit: str) -> PlotlyJson:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": label(name),
-        "x": rounded(x),
-        "y": rounded(y),
-        "line": {"color": each.colour, "dash": each.dash, "width": 2.5, "shape": "hv"},
-        "hovertemplate": f"%{{y:.2%}} {unit}",
-        "meta": {"run": each.number},
-    }
 
 
 def _limits_ms(runs: Sequence[Shown], limit: float) -> Float64:

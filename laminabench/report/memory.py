@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from laminabench.analysis.memory import NAMES, MemoryOverTime, memory_over_time
 from laminabench.analysis.metrics_table import BOARDS, Metric
 from laminabench.present.numbers import number4, share
-from laminabench.report.chart import Chart, axis, dotted_line, label, rounded, series
+from laminabench.report.chart import Chart, axis, dotted_line, line, rounded, series
 from laminabench.report.markup import Markup, table
 from laminabench.report.shown import Shown
 
@@ -35,11 +35,9 @@ def memory_table(runs: Sequence[Shown]) -> list[Markup]:
 def _written(metric: Metric, value: float | None) -> str:
     if metric.is_share:
         return share(value)
-    return f"{number4(value / 1e9)} GB" if metric.unit == "bytes" and value is not None else _count(value)
-
-
-def _count(value: float | None) -> str:
-    return number4(None if value is None else int(value))
+    if value is None:
+        return number4(None)
+    return f"{number4(value / 1e9)} GB" if metric.unit == "bytes" else number4(int(value))
 
 
 def memory_charts(runs: Sequence[Shown]) -> list[Chart]:
@@ -91,18 +89,7 @@ def _moved(found: Sequence[tuple[Shown, MemoryOverTime]]) -> Chart:
         middle_s = (over_time.edges_s[:-1] + over_time.edges_s[1:]) / 2
         rates = over_time.moved_bytes_per_s / 1e9
         words.append(f"{each.name} {number4(float(rates.mean()))} GB/s on average over the whole run")
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": label(each.name),
-                "x": rounded(middle_s),
-                "y": rounded(rates),
-                "line": {"color": each.colour, "dash": each.dash, "width": 2, "shape": "hvh"},
-                "hovertemplate": "%{y:,.4~g} GB/s at %{x:,.1f} s",
-                "meta": {"run": each.number},
-            }
-        )
+        traces.append(line(each, middle_s, rates, "%{y:,.4~g} GB/s at %{x:,.1f} s", shape="hvh"))
     return Chart(
         "moved",
         "Moved between the memories over time",

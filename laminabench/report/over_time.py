@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from laminabench.analysis.over_time import MOST_SLICES, over_time
 from laminabench.analysis.streams import seen_of
 from laminabench.present.numbers import number4
-from laminabench.report.chart import Chart, PlotlyJson, axis, dotted_line, label, rounded, series
+from laminabench.report.chart import Chart, PlotlyJson, Values, axis, dotted_line, line, rounded, series
 from laminabench.report.shown import Shown
 from laminabench.runs.summary import FaultCost
 from laminabench.sim.outcome import Outcome
@@ -41,10 +41,13 @@ def _service(runs: Sequence[Shown], column: str, key: str, title: str, unit: str
         traces += [_band(each, found), _line(each, found.middle_s, found.mean, unit)]
         peak, mean = float(found.most.max()), float(found.mean.mean())
         words.append(f"{each.name} {number4(mean)} on average over the whole run and {number4(peak)} at most")
+    # From when to when a client takes a request for being served.
+    clients = " Where only a client saw a request it counts from its first chunk to its last."
+    as_seen = clients if any(each.seen_by_client for each in runs) else ""
     note = (
         f"{what}, all batches together. Each point is the mean of one of {SLICES} equal slices of the "
         "replay; the band reaches from the least to the most at any moment of the slice."
-        f"{_as_seen(runs)}{_marked(runs)}"
+        f"{as_seen}{_marked(runs)}"
     )
     layout = {"xaxis": _SECONDS, "yaxis": axis(unit, rangemode="tozero"), **_faults(runs)}
     return Chart(key, title, f"{title}: {series(words)}.", note, traces, layout)
@@ -59,9 +62,7 @@ def _tokens(runs: Sequence[Shown]) -> list[Chart]:
         middle_s = (found.edges_s[:-1] + found.edges_s[1:]) / 2
         rates.append(_line(each, middle_s, found.tokens_per_s, "tokens/s"))
         for name, values, width in (("p50", found.tbt_p50_ms, 2), ("p99", found.tbt_p99_ms, 1)):
-            line = _line(each, middle_s, values, "ms", f"{each.name}: {name}")
-            line["line"]["width"] = width
-            gaps.append(line)
+            gaps.append(_line(each, middle_s, values, "ms", f"{each.name}: {name}", width))
     sliced = f"in up to {MOST_SLICES} equal slices of the replay.{_marked(runs)}"
     summaries = [f"{each.name} {number4(each.summary.throughput_tokens_per_s)}" for each in runs]
     marks = _faults(runs)
@@ -88,18 +89,9 @@ def _tokens(runs: Sequence[Shown]) -> list[Chart]:
     ]
 
 
-def _line(each: Shown, x: Any, y: Any, unit: str, name: str | None = None) -> PlotlyJson:
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": label(name or each.name),
-        "legendgroup": name or each.name,
-        "x": rounded(x),
-        "y": rounded(y),
-        "line": {"color": each.colour, "dash": each.dash, "width": 2},
-        "hovertemplate": f"%{{y:,.4~g}} {unit} at %{{x:,.1f}} s",
-        "meta": {"run": each.number},
-    }
+def _line(each: Shown, x: Values, y: Values, unit: str, name: str = "", width: float = 2) -> PlotlyJson:
+    hover = f"%{{y:,.4~g}} {unit} at %{{x:,.1f}} s"
+    return line(each, x, y, hover, name, width=width, legendgroup=name or each.name)
 
 
 def _band(each: Shown, found: Sliced) -> PlotlyJson:
@@ -130,12 +122,6 @@ def _fault(each: Shown, fault: FaultCost) -> PlotlyJson:
         "type": "rect", "yref": "paper", "layer": "below", "fillcolor": each.colour, "opacity": 0.25,
         "line": {"width": 1, "color": each.colour}, **ends,
     }  # fmt: skip
-
-
-def _as_seen(runs: Sequence[Shown]) -> str:
-    """From when to when a client takes a request for being served."""
-    seen = any(each.seen_by_client for each in runs)
-    return " Where only a client saw a request it counts from its first chunk to its last." if seen else ""
 
 
 def _marked(runs: Sequence[Shown]) -> str:

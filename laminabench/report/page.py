@@ -26,8 +26,6 @@ from laminabench.report.timeline import default_window_s, timeline_chart
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a page says, before it is HTML."""
-
     title: str
     runs: list[Shown]
     window_s: tuple[float, float]
@@ -51,7 +49,8 @@ def write_page(found: Report, target: Path) -> int:
 def page(found: Report) -> str:
     """The HTML. Only the two scripts whose checksums it states may run, and nothing may be loaded."""
     scripts = (plotly_script(), _packaged("report.js"))
-    allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     policy = (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
@@ -135,10 +134,6 @@ def _footer() -> Markup:
 
 def _packaged(name: str) -> str:
     return (resources.files("laminabench.report") / name).read_text(encoding="utf-8")
-
-
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def plotly_script() -> str:

@@ -15,7 +15,6 @@ _ABOUT = {"term", "device", "set", "kind", "source"}
 
 
 def provenance(each: Shown) -> Markup:
-    """One Run's."""
     manifest, document = each.manifest, to_json(each.manifest)
     sections = (
         *((title, table(title, ("", ""), _facts(facts))) for title, facts in (
@@ -34,7 +33,6 @@ def provenance(each: Shown) -> Markup:
 
 
 def _origin(each: Shown) -> Markup:
-    """The few facts that identify a Run."""
     manifest = each.manifest
     ours, trace = manifest.laminabench, manifest.trace
     facts = {

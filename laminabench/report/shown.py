@@ -38,8 +38,6 @@ def _of_board(manifest: Manifest, fact: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One of the Runs of a page."""
-
     run: Run
     recorded: Recorded  # what it comes to at the page's limit, and how sure that is
     number: int
@@ -91,7 +89,6 @@ class Shown:
 
     @property
     def window(self) -> Window:
-        """What the headline is over."""
         return self.summary.window
 
 
@@ -153,7 +150,6 @@ def caveats(runs: Sequence[Shown]) -> list[str]:
 
 
 def _about(each: Shown) -> Iterator[str]:
-    """What is to be known of one Run."""
     if each.partial:
         yield each.partial
     limit = each.slo.tbt_ms

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.report.breakdown import PARTS, key_of, wrapped
-from laminabench.report.chart import Chart, PlotlyJson, axis, rounded
+from laminabench.report.chart import Chart, PlotlyJson, axis, bar
 from laminabench.report.shown import Shown
 from laminabench.sim.outcome import Columns
 from laminabench.sim.spec import Float64
@@ -99,33 +99,27 @@ def _lane(each: Shown, lane: str, rows: Columns) -> Iterator[PlotlyJson]:
         there = length_s > 0
         if not there.any():
             continue
-        yield {
-            "type": "bar",
-            "orientation": "h",
-            "name": part,
-            "legendgroup": part,
-            "showlegend": False,
-            "y": [lane] * int(there.sum()),
-            "base": [round(float(at), 7) for at in start_s[there]],
-            "x": rounded(length_s[there]),
-            "marker": _marker(part),
-            "hovertemplate": "%{customdata}",
-            "customdata": [words for words, some in zip(told, there, strict=True) if some],
-            "meta": {"run": each.number},
-        }
-    yield {
-        "type": "bar",
-        "orientation": "h",
-        "name": "iteration",
-        "showlegend": False,
-        "y": [lane] * len(told),
-        "base": [round(float(at), 7) for at in rows["start_s"]],
-        "x": rounded(rows["duration_s"]),
+        yield bar(
+            each,
+            part,
+            [lane] * int(there.sum()),
+            length_s[there],
+            legendgroup=part,
+            base=[round(float(at), 7) for at in start_s[there]],
+            marker=_marker(part),
+            hovertemplate="%{customdata}",
+            customdata=[words for words, some in zip(told, there, strict=True) if some],
+        )
+    yield bar(
+        each,
+        "iteration",
+        [lane] * len(told),
+        rows["duration_s"],
+        base=[round(float(at), 7) for at in rows["start_s"]],
         # The line's colour is the paper's, which the page's script knows.
-        "marker": {"color": "rgba(0,0,0,0)", "line": {"width": 2}},
-        "hoverinfo": "skip",
-        "meta": {"run": each.number},
-    }
+        marker={"color": "rgba(0,0,0,0)", "line": {"width": 2}},
+        hoverinfo="skip",
+    )
 
 
 def _pieces(rows: Columns) -> Iterator[tuple[str, Float64, Float64]]:

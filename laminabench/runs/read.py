@@ -18,9 +18,7 @@ from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, sha256_of
 from laminabench.runs.manifest import Manifest
 from laminabench.runs.schema import FLAG, STATUS, TABLES, TEXT, Column, schema
 from laminabench.runs.status import STATUSES
-from laminabench.sim.outcome import Columns, Outcome
-
-TIMELINE = ("batch", "worker", "iteration", "slice", "start_s", "end_s")
+from laminabench.sim.outcome import Columns, Outcome, no_timeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +54,11 @@ def read_run(directory: Path) -> Run:
     )
     requests = tables["requests"]
     prompt, output = requests.pop("prompt_tokens"), requests.pop("output_tokens")
-    timeline: Columns = {name: np.zeros(0) for name in TIMELINE}
     outcome = Outcome(
         requests,
         tables["iterations"],
         tables["stints"],
-        timeline,
+        no_timeline(),
         # null is what cannot be known, as of a server that is only seen from outside.
         replica_busy_s=np.asarray(totals.replica_busy_s, np.float64),
         attention_busy_s=math.nan if totals.attention_busy_s is None else totals.attention_busy_s,

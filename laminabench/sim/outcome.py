@@ -50,3 +50,9 @@ class Outcome:
 
     def __post_init__(self) -> None:
         assert (self.chunks is None) == (self.calls is None)
+
+
+def no_timeline() -> Columns:
+    """Of a replay whose work was not recorded."""
+    integers = {name: np.zeros(0, np.int64) for name in ("batch", "worker", "iteration", "cycle", "slice")}
+    return {**integers, "start_s": np.zeros(0), "end_s": np.zeros(0)}

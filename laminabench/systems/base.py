@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+import msgspec
 
 from laminabench.analysis.metrics import summarise
 from laminabench.catalog.costs import CostSet
@@ -21,7 +23,11 @@ from laminabench.sim.spec import Mode
 from laminabench.systems.policy import priority_of
 from laminabench.traces.table import Trace
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Window = tuple[float, float]
+Made = TypeVar("Made", bound="DataclassInstance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +71,16 @@ class Workload:
         )
 
 
-class Described(Protocol):
-    """A deployment or a model, as a Run's manifest has it."""
+class Named(Protocol):
+    """A model, as a Run's manifest has it."""
+
+    @property
+    def name(self) -> str: ...
 
     def describe(self) -> dict[str, Any]: ...
 
 
-class Hardware(Described, Protocol):
+class Hardware(Protocol):
     """A deployment: what it costs and draws, as far as that is known; its text is its name."""
 
     @property
@@ -80,12 +89,7 @@ class Hardware(Described, Protocol):
     @property
     def power_w(self) -> float | None: ...
 
-
-class Named(Described, Protocol):
-    """A model."""
-
-    @property
-    def name(self) -> str: ...
+    def describe(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,33 +113,6 @@ class Replayed:
     draw: Callable[[Path, Window | None], JsonObject] | None = None
 
 
-class Prepared(Protocol):
-    """A request whose choices are settled: everything that can be refused before the trace is loaded is."""
-
-    @property
-    def backend(self) -> Backend: ...
-
-    @property
-    def costs(self) -> CostSet | None:
-        """What modelled times are computed from."""
-
-    @property
-    def resumable(self) -> bool:
-        """Whether it can be gone on with from a journal when it was interrupted."""
-
-    @property
-    def request(self) -> ReplayRequest:
-        """With the choices that the system made."""
-
-    @property
-    def deployment(self) -> Hardware: ...
-
-    @property
-    def model(self) -> Named: ...
-
-    def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed: ...
-
-
 class Past(Protocol):
     """What a journal has of a replay that was interrupted, and where it is gone on with."""
 
@@ -144,6 +121,50 @@ class Past(Protocol):
 
     def open(self) -> Any:
         """The journal to write to, from the moment that there is something to go on with; or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request whose choices are settled: everything that can be refused before the trace is loaded is."""
+
+    request: ReplayRequest  # with the choices that the system made
+    setup: Any
+    backend: ClassVar[Backend] = "live"
+    # Whether it can be gone on with from a journal when it was interrupted.
+    resumable: ClassVar[bool] = False
+
+    @property
+    def costs(self) -> CostSet | None:
+        """What modelled times are computed from."""
+        return None
+
+    @property
+    def deployment(self) -> Hardware:
+        found: Hardware = self.setup.deployment
+        return found
+
+    @property
+    def model(self) -> Named:
+        found: Named = self.setup.model
+        return found
+
+    def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
+        raise NotImplementedError
+
+
+def defaulted(request: ReplayRequest, **defaults: Any) -> ReplayRequest:
+    """The request with these choices where it has made none."""
+    missing = {name: value for name, value in defaults.items() if getattr(request, name) in (None, "")}
+    return msgspec.structs.replace(request, **missing)
+
+
+def settled(kind: type[Made], request: ReplayRequest, called: Mapping[str, str], **found: Any) -> Made:
+    """A setup with a request's choices: `called` says which of its fields have other names there.
+
+    What was not chosen is as the setup has it, and what is `found` stands for a name that was.
+    """
+    choices = {each.name: getattr(request, called.get(each.name, each.name), None) for each in fields(kind)}
+    return kind(**{name: value for name, value in choices.items() if value is not None} | found)
 
 
 def summary_of(

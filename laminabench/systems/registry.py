@@ -3,64 +3,89 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
-from typing import Protocol, cast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.deployment import Deployment, parse_deployment
+from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, parse_network
 from laminabench.errors import UserError
 from laminabench.listener import SILENT, Listener
 from laminabench.nearest import nearest
-from laminabench.request import CHOICES, CUTS, OUTPUT, WORKLOAD, ReplayRequest
+from laminabench.request import CHOICES, CUTS, FLAGS, OUTPUT, SERVER, WORKLOAD, ReplayRequest
 from laminabench.runs.manifest import Backend
 from laminabench.systems.base import Prepared
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.modelled.system import System
 
 
-class Takes(Protocol):
-    """What every system says of itself."""
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A live system: the package that prepares a request for it, and as a modelled `System` what it takes."""
 
-    @property
-    def TAKES(self) -> frozenset[str]:  # noqa: N802 - a constant
-        """Choices that mean something to it, beside those of every replay."""
-
-    @property
-    def ANYWAY(self) -> Mapping[str, object]:  # noqa: N802 - a constant
-        """Other choices that say what it does anyway, and so may be made."""
-
-    @property
-    def WHY_NOT(self) -> str:  # noqa: N802 - a constant
-        """Why it takes no others; empty where there is nothing to add."""
-
-
-class Live(Takes, Protocol):
-    """What a live system's package offers."""
+    package: str
+    TAKES: frozenset[str]
+    ANYWAY: Mapping[str, object]
+    WHY_NOT: str
 
     def prepare(self, request: ReplayRequest, listener: Listener) -> Prepared:
         """The request settled; a UserError if this machine cannot replay it."""
+        package = importlib.import_module(f"laminabench.systems.live.{self.package}.prepared")
+        prepared: Prepared = package.prepare(request, listener)
+        return prepared
 
 
 _MODELLED = "laminabench.systems.modelled"
-_LIVE = "laminabench.systems.live"
-# By name; a new system is one package and one line here.
+# By name; a new system is one package and one entry here.
 MODULES = {
     "lamina": f"{_MODELLED}.lamina",
     "lamina-v1": f"{_MODELLED}.lamina_v1",
     "vllm": f"{_MODELLED}.vllm",
     "h2m2": f"{_MODELLED}.h2m2",
 }
-LIVE = {"lamina": f"{_LIVE}.lamina", "vllm": f"{_LIVE}.vllm", "openai": f"{_LIVE}.endpoint"}
+LIVE = {
+    "lamina": Live(
+        "lamina",
+        frozenset(
+            {
+                *("batches", "pipelining", "pipeline_parallel", "partition", "overlap", "stream_chunks"),
+                *("stream_along", "admission", "kv_tokens", "max_num_seqs", "network", "policy", "prefill"),
+                *("oversubscribe", "ray", "dtype", "chaos", "timeline", "timeline_window"),
+            }
+        ),
+        {"kv_overcommit": 1.0},
+        "times are the clock's, and every worker has its memory to itself, see --kv-tokens",
+    ),
+    "vllm": Live(
+        "vllm",
+        frozenset(
+            {
+                *("tensor_parallel", "max_num_seqs", "max_model_len", "block_size", "kv_tokens", "dtype"),
+                *("gpu_memory_utilization", "enforce_eager", "runner_timeout"),
+            }
+        ),
+        # vLLM serves who came first; its KV grows, and it preempts where memory runs out.
+        {"policy": "fifo", "admission": "grow"},
+        "it has one batch, and its own order, network and recovery; see --tensor-parallel, --max-num-seqs",
+    ),
+    "openai": Live(
+        "endpoint",
+        frozenset(FLAGS[SERVER]),
+        # The server decides who goes first.
+        {"policy": "fifo"},
+        "the server has been started already, and nothing is seen of its workers",
+    ),
+}
 NAMES = tuple(dict.fromkeys((*MODULES, *LIVE)))
 
 # Choices of every replay.
 _COMMON = frozenset(
     {"system", "deployment", "model", "backend", "price", "power", "price_basis"}
-    | {name for name, choice in CHOICES.items() if choice.flag.group in (WORKLOAD, CUTS, OUTPUT)}
+    | {name for group in (WORKLOAD, CUTS, OUTPUT) for name in FLAGS[group]}
 ) - {"policy", "slo_ttft_ms", "timeline", "timeline_window"}
 
 
@@ -70,22 +95,36 @@ def system(name: str) -> System:
     return found
 
 
-def live_system(name: str) -> Live:
-    """The live system of that name."""
-    return cast("Live", importlib.import_module(LIVE[name]))
+def deployments(
+    system_name: str,
+    model: ModelShape,
+    devices: Sequence[Device],
+    *,
+    usd_per_hour: tuple[float, float] = (0.0, float("inf")),
+    most_attention: int = 32,
+    replicas: int = 1,
+) -> Iterator[Deployment]:
+    """Those of the system whose price is within these, both ends included; memory may not suffice."""
+    low, high = usd_per_hour
+    found = system(system_name).deployments(model, devices, most_attention=most_attention, replicas=replicas)
+    for each in found:
+        price = each.usd_per_hour
+        # A device without a price cannot be compared by cost.
+        if price is not None and low <= price <= high:
+            yield each
 
 
 def prepare(request: ReplayRequest, listener: Listener = SILENT) -> Prepared:
     """The request with all its choices settled; a UserError for what its system does not have."""
     backend = backend_of(request)
-    found = live_system(request.system) if backend == "live" else system(request.system)
+    found = LIVE[request.system] if backend == "live" else system(request.system)
     _require_taken(request, found, backend)
     request = msgspec.structs.replace(request, backend=backend)
-    if backend == "live":
-        return live_system(request.system).prepare(request, listener)
+    if isinstance(found, Live):
+        return found.prepare(request, listener)
     from laminabench.systems.modelled.prepared import prepare as prepare_modelled
 
-    return prepare_modelled(request, system(request.system), listener)
+    return prepare_modelled(request, found, listener)
 
 
 def backend_of(request: ReplayRequest) -> Backend:
@@ -105,7 +144,7 @@ def backend_of(request: ReplayRequest) -> Backend:
     return "live"
 
 
-def _require_taken(request: ReplayRequest, found: Takes, backend: Backend) -> None:
+def _require_taken(request: ReplayRequest, found: System | Live, backend: Backend) -> None:
     """A UserError for a choice that nothing would come of: ignoring it would answer another question."""
     for name, choice in CHOICES.items():
         value = getattr(request, name)
@@ -125,7 +164,7 @@ def _require_taken(request: ReplayRequest, found: Takes, backend: Backend) -> No
 def _takers(name: str) -> Iterator[str]:
     """Systems that take a choice."""
     yield from (each for each in MODULES if name in system(each).TAKES)
-    yield from (f"live {each}" for each in LIVE if name in live_system(each).TAKES)
+    yield from (f"live {each}" for each in LIVE if name in LIVE[each].TAKES)
 
 
 def papers_setup(name: str, model: ModelShape, costs: CostSet, network: Network | None = None) -> Setup:

@@ -30,7 +30,6 @@ def _dtype_of(type_: pa.DataType) -> np.dtype[Any]:
 
 
 def mask_of(column: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
-    """A column of truth values, which Arrow keeps as bits."""
     return numpy_of(column.cast(pa.uint8())).view(np.bool_)
 
 

@@ -1,16 +1,16 @@
-"""The traces laminabench knows by name, read from the TOML descriptors under traces/."""
+"""The traces laminabench knows by name, from the TOML descriptors under traces/; their files and sums."""
 
 from __future__ import annotations
 
+import hashlib
 import re
-import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from laminabench import paths
+from laminabench.atomic import replacing
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
 
@@ -69,8 +69,10 @@ def imports() -> Path:
 
 @cache
 def entries() -> dict[str, Entry]:
-    """Every descriptor, by name."""
-    return {path.stem: _read(path) for path in sorted(paths.descriptors().glob("*.toml"))}
+    return {
+        path.stem: msgspec.toml.decode(path.read_bytes(), type=Entry)
+        for path in sorted(paths.descriptors().glob("*.toml"))
+    }
 
 
 def find(name: str) -> Entry:
@@ -91,10 +93,25 @@ def imported_names() -> list[str]:
     return sorted(path.stem for path in imports().glob("*.parquet") if imported_path(path.stem))
 
 
-def _read(path: Path) -> Entry:
-    fields: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    published = fields.pop("published", None)
-    return Entry(
-        **{**fields, "file": RemoteFile(**fields["file"])},
-        published=Published(**published) if published else None,
-    )
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def record(path: Path, sha256: str) -> None:
+    """Note the sum beside the file, as sha256sum writes it."""
+    with replacing(_beside(path)) as temporary:
+        temporary.write_text(f"{sha256}  {path.name}\n", encoding="utf-8")
+
+
+def recorded(path: Path) -> str | None:
+    """The sum that was noted when the file came, if one was."""
+    try:
+        words = _beside(path).read_text(encoding="utf-8").split()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return words[0] if words else None
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")

@@ -16,7 +16,6 @@ PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 
 
 def describe(trace: Trace) -> dict[str, object]:
-    """The documented keys of `traces info --json`."""
     duration_s = trace.duration_s
     return {
         "name": trace.meta.name,

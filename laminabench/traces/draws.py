@@ -32,11 +32,9 @@ class Draws:
         self._bits = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(stream,)))
 
     def integers(self, size: int) -> UInt64:
-        """Uniform 64-bit integers."""
         return np.asarray(self._bits.random_raw(size), np.uint64)
 
     def uniform(self, size: int) -> Float64:
-        """Uniform numbers in [0, 1)."""
         numbers: Float64 = (self.integers(size) >> np.uint64(11)).astype(np.float64)
         numbers *= 2.0**-53
         return numbers

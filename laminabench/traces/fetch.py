@@ -18,8 +18,7 @@ from typing import IO
 
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.paths import expanded
-from laminabench.traces.catalogue import Entry, RemoteFile, downloads
-from laminabench.traces.checksum import record, sha256_of
+from laminabench.traces.catalogue import Entry, RemoteFile, downloads, record, sha256_of
 
 CHUNK = 1 << 18
 ATTEMPTS = 5

@@ -79,7 +79,6 @@ def _as_filed(profile: Profile) -> Profile:
 
 
 def token_table(tokens: np.ndarray) -> Quantiles:
-    """The distribution of whole numbers of tokens."""
     ranks = _ranks(_BODY, len(tokens))
     values = np.quantile(tokens, ranks).round()
     return Quantiles(tuple(ranks.tolist()), tuple(values.tolist()))

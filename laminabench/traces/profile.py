@@ -58,8 +58,6 @@ class Quantiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FittedTo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the numbers come from."""
-
     source: str
     sha256: str
     rows: int
@@ -123,7 +121,6 @@ _MAX_GAP = 1e7
 
 
 def read_profile(path: Path) -> Profile:
-    """The profile in this file."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -132,12 +129,10 @@ def read_profile(path: Path) -> Profile:
 
 
 def named_profile(name: str) -> Profile:
-    """The committed profile of a trace of the catalogue."""
     return read_profile(catalogue.find(name).profile_path)
 
 
 def write_profile(profile: Profile, path: Path) -> None:
-    """Write the file whole or not at all."""
     data = profile_text(profile).encode()
     if len(data) >= MAX_BYTES:
         raise UserError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,7 @@ from laminabench.nearest import nearest
 from laminabench.paths import expanded
 from laminabench.request import ReplayRequest, seconds
 from laminabench.traces import catalogue
-from laminabench.traces.catalogue import Entry
-from laminabench.traces.checksum import recorded
+from laminabench.traces.catalogue import Entry, recorded
 from laminabench.traces.formats import load_file
 from laminabench.traces.formats.source import PACKED, SUFFIXES
 from laminabench.traces.table import Trace
@@ -105,7 +105,6 @@ def data_file(entry: Entry) -> Path | None:
 
 
 def shared_trouble() -> str | None:
-    """What is wrong with $LAMINABENCH_TRACES, if something is."""
     folder = _shared()
     if folder is None or folder.is_dir():
         return None
@@ -171,20 +170,9 @@ def _from_profile(entry: Entry, requests: int | None, seed: int) -> Trace:
 
 
 def transforms_of(request: ReplayRequest) -> Transforms:
-    """How the trace is cut."""
-    return Transforms(
-        window_s=None if request.window is None else seconds(request.window, "--window"),
-        scale_lengths=request.scale_lengths,
-        max_prompt=request.max_prompt,
-        max_output=request.max_output,
-        too_long=request.too_long,
-        sample=request.sample,
-        num_requests=request.num_requests,
-        request_rate=request.request_rate,
-        burstiness=request.burstiness,
-        rate_scale=request.rate_scale,
-        seed=request.seed,
-    )
+    same = {each.name: getattr(request, each.name) for each in fields(Transforms) if each.name != "window_s"}
+    window_s = None if request.window is None else seconds(request.window, "--window")
+    return Transforms(window_s, **same)
 
 
 def whole(name: str, transforms: Transforms, listener: Listener, *, offline: bool) -> Trace:
@@ -205,7 +193,6 @@ def whole(name: str, transforms: Transforms, listener: Listener, *, offline: boo
 
 
 def cut(trace: Trace, transforms: Transforms, listener: Listener) -> Trace:
-    """Transform what `whole` gave."""
     transformed = transforms.apply(trace)
     for sentence in transformed.meta.notes[len(trace.meta.notes) :]:
         listener.note(sentence)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -73,20 +73,17 @@ class PrefixBlocks(msgspec.Struct, frozen=True):
         return self.ids[self.offsets[row] : self.offsets[row + 1]]
 
     def take(self, rows: Int64) -> PrefixBlocks:
-        """The blocks of these rows, in this order."""
-        lengths = self.lengths()[rows]
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        # Position inside the result, shifted to where each row starts in the source.
-        where = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][rows] - offsets[:-1], lengths)
-        return PrefixBlocks(offsets, self.ids[where])
+        return self._leading(self.offsets[:-1][rows], self.lengths()[rows])
 
     def limit(self, blocks: Int64) -> PrefixBlocks:
         """At most blocks[i] leading blocks of row i."""
-        lengths = np.minimum(self.lengths(), blocks)
+        return self._leading(self.offsets[:-1], np.minimum(self.lengths(), blocks))
+
+    def _leading(self, starts: Int64, lengths: Int64) -> PrefixBlocks:
         offsets = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        where = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1] - offsets[:-1], lengths)
+        # Position inside the result, shifted to where each row starts in the source.
+        where = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
         return PrefixBlocks(offsets, self.ids[where])
 
     def lengths(self) -> Int64:
@@ -143,6 +140,11 @@ def _freeze(table: Trace | PrefixBlocks, *names: str) -> None:
             force_setattr(table, name, view)
 
 
+def taken(rows: Int64, columns: tuple[Any, ...]) -> tuple[Any, ...]:
+    """These rows of arrays and blocks; where there is no such column there is none."""
+    return tuple(None if column is None else column.take(rows) for column in columns)
+
+
 def make_trace(
     arrival_s: Float64,
     prompt_tokens: Int32,
@@ -158,14 +160,13 @@ def make_trace(
     upstream; there is nothing to decode). What it did is written into the notes.
     """
     notes: list[str] = []
+    columns = (arrival_s, prompt_tokens, output_tokens, prefix_blocks, session)
     keep = output_tokens > 0
     if not keep.all():
         dropped = int(len(keep) - keep.sum())
         notes.append(f"{dropped:,} of {len(keep):,} requests have no output tokens and were left out")
-        rows = np.flatnonzero(keep)
-        arrival_s, prompt_tokens, output_tokens = arrival_s[rows], prompt_tokens[rows], output_tokens[rows]
-        prefix_blocks = prefix_blocks.take(rows) if prefix_blocks is not None else None
-        session = session[rows] if session is not None else None
+        columns = taken(np.flatnonzero(keep), columns)
+    arrival_s = columns[0]
     if len(arrival_s) == 0:
         raise UserError(
             "trace-empty", f"{meta.origin or meta.name}: no requests in it; a trace needs at least one row"
@@ -173,10 +174,8 @@ def make_trace(
     backwards = int(np.count_nonzero(arrival_s[1:] < arrival_s[:-1]))
     if backwards:
         notes.append(f"timestamps run backwards {backwards:,} times; the requests were sorted by arrival")
-        rows = np.argsort(arrival_s, kind="stable")
-        arrival_s, prompt_tokens, output_tokens = arrival_s[rows], prompt_tokens[rows], output_tokens[rows]
-        prefix_blocks = prefix_blocks.take(rows) if prefix_blocks is not None else None
-        session = session[rows] if session is not None else None
+        columns = taken(np.argsort(arrival_s, kind="stable"), columns)
+    arrival_s, prompt_tokens, output_tokens, prefix_blocks, session = columns
     if arrival_s[0] != 0:
         arrival_s = arrival_s - arrival_s[0]
     if arrival_s[-1] > MAX_SPAN_S:

@@ -90,13 +90,8 @@ def test_an_archive_makes_the_folders_that_nobody_has_added() -> None:
     made.text("job/deep/command", "true\n")
     made.text("job/settings", "A='1'\n")
     made.end()
-    assert list(entries(out.getvalue())) == [
-        "job",
-        "job/deep",
-        "job/deep/command",
-        "job/settings",
-        "TRAILER!!!",
-    ]
+    names = ["job", "job/deep", "job/deep/command", "job/settings", "TRAILER!!!"]
+    assert list(entries(out.getvalue())) == names
 
 
 def test_what_builds_the_image_tidies_up_when_it_is_interrupted() -> None:
@@ -148,12 +143,7 @@ def test_orders_to_qemu_are_obeyed_or_refused_aloud() -> None:
         # It waits for somebody to connect, and its machine has nothing in it.
         arguments = [
             QEMU,
-            "-machine",
-            "none",
-            "-nodefaults",
-            "-display",
-            "none",
-            "-qmp",
+            *["-machine", "none", "-nodefaults", "-display", "none", "-qmp"],
             f"unix:{path},server=on",
         ]
         with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as qemu:

@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "attention/combine.hpp"
 #include "attention/worker.hpp"
 #include "expect.hpp"
 

@@ -11,14 +11,12 @@
 #include <type_traits>
 #include <vector>
 
-#include "attention/cuda/append.cuh"
 #include "attention/cuda/attend.cuh"
-#include "attention/cuda/combine.cuh"
 #include "attention/cuda/finish.cuh"
 #include "attention/cuda/plan.cuh"
+#include "attention/cuda/rows.cuh"
 #include "attention/cuda/warp_mma.cuh"
 #include "attention/cuda/warp_simt.cuh"
-#include "attention/cuda/workspace.hpp"
 
 namespace {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "expect.hpp"
+#include "sim/h2m2/layout.hpp"
 #include "sim/h2m2/memory.hpp"
-#include "sim/h2m2/paged_room.hpp"
 #include "sim/h2m2/policy.hpp"
 
 namespace lamina::h2m2 {

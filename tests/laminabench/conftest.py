@@ -87,10 +87,12 @@ class MadeUpEngine:
         return SimpleNamespace(network="none")
 
     def submit(self, prompt: int | list[int], asked: Any, made: Sequence[int] = ()) -> int:
-        output = getattr(asked, "max_tokens", asked)
+        from lamina.serve import RequestError
+
+        output: int = asked.max_tokens
         length = prompt if isinstance(prompt, int) else len(prompt)
         if length + output > self.capacity:
-            raise ValueError(f"{length + output} tokens never fit")
+            raise RequestError("request-exceeds-kv", f"{length + output} tokens never fit")
         number = len(self._left)
         self._prompts[number] = sum(
             i * token for i, token in enumerate([length] if isinstance(prompt, int) else prompt)

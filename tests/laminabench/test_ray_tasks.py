@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import laminabench.ray_tasks
+import laminabench.spread
 from laminabench.errors import UserError
 from laminabench.spread import spread
 
@@ -43,7 +43,7 @@ def test_errors_are_those_of_the_work(ray_cluster: Any) -> None:
 
 
 def test_another_version_on_a_node(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(laminabench.ray_tasks, "__version__", "0.0.1")
+    monkeypatch.setattr(laminabench.spread, "__version__", "0.0.1")
     with pytest.raises(UserError, match="ray-version-differs"):
         list(spread(operator.mul, [3], 10, ray=ray_cluster.address))
 

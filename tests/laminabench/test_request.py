@@ -15,7 +15,6 @@ from laminabench.errors import UserError
 from laminabench.request import (
     BY_KEY,
     CHOICES,
-    GROUPS,
     HIDDEN,
     Choice,
     ReplayRequest,
@@ -164,7 +163,6 @@ def test_a_run_keeps_the_files_and_not_where_it_is(tmp_path: Path, monkeypatch: 
 
 
 def test_every_choice_has_a_heading_and_a_help() -> None:
-    assert {choice.flag.group for choice in CHOICES.values()} == set(GROUPS)
     assert all(choice.flag.help.endswith(".") for choice in CHOICES.values())
     assert set(BY_KEY) == {field.encode_name for field in msgspec.structs.fields(ReplayRequest)}
 

@@ -2,7 +2,6 @@
 
 #include "attention/cuda/attend.cuh"
 #include "attention/cuda/finish.cuh"
-#include "attention/cuda/launch.hpp"
 #include "attention/cuda/warp_mma.cuh"
 
 namespace lamina::attention::cuda {

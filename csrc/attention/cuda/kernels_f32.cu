@@ -1,6 +1,5 @@
 #include "attention/cuda/attend.cuh"
 #include "attention/cuda/finish.cuh"
-#include "attention/cuda/launch.hpp"
 #include "attention/cuda/warp_simt.cuh"
 
 namespace lamina::attention::cuda {

@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
+#include "attention/cuda/attend.cuh"
 #include "attention/cuda/decode.h"
-#include "attention/cuda/launch.hpp"
-#include "attention/cuda/workspace.hpp"
+#include "attention/cuda/partition.hpp"
 
 namespace lamina::attention::cuda {
 

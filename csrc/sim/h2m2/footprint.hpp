@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "sim/h2m2/board.hpp"
-#include "sim/h2m2/load.hpp"
 
 namespace lamina::h2m2 {
 

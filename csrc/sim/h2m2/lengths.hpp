@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "sim/h2m2/load.hpp"
+#include "sim/h2m2/board.hpp"
 
 namespace lamina::h2m2 {
 

@@ -4,8 +4,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "sim/h2m2/paged_room.hpp"
-
 namespace lamina::h2m2 {
 
 namespace {
@@ -29,26 +27,6 @@ Memory::Memory(const Board& board, const Shape& shape, std::int64_t kv_columns)
       slots_(kv_columns, slots_of_column(board, shape), board.mv_rows),
       pages_(layout_.pages(), frames_of(board.hbm, board), frames_of(board.lpddr, board)),
       placed_(static_cast<std::size_t>(kv_columns)) {}
-
-std::int64_t Memory::slots_of_column(const Board& board, const Shape& shape) {
-  return Layout::slots_of_column(board, shape);
-}
-
-std::int64_t Memory::most_columns(const Board& board, const Shape& shape) {
-  return h2m2::most_columns(board, shape);
-}
-
-void Memory::join(Request request, std::int64_t tokens) { slots_.join(request, tokens); }
-
-void Memory::grow() { slots_.grow(); }
-
-void Memory::leave(Request request) { slots_.leave(request); }
-
-std::int64_t Memory::compact() { return slots_.compact(); }
-
-std::int64_t Memory::tokens() const { return slots_.tokens(); }
-
-std::int64_t Memory::rows() const { return slots_.rows(); }
 
 Room Memory::room() const {
   Room room = room_of_column_;

@@ -7,7 +7,6 @@
 
 #include "sim/h2m2/board.hpp"
 #include "sim/h2m2/layout.hpp"
-#include "sim/h2m2/load.hpp"
 #include "sim/h2m2/pages.hpp"
 #include "sim/h2m2/token_slots.hpp"
 
@@ -48,19 +47,23 @@ public:
 
   // Token slots of one column, and the most columns of which there is a feasible mapping however they are
   // split.
-  static std::int64_t slots_of_column(const Board& board, const Shape& shape);
-  static std::int64_t most_columns(const Board& board, const Shape& shape);
+  static std::int64_t slots_of_column(const Board& board, const Shape& shape) {
+    return Layout::slots_of_column(board, shape);
+  }
+  static std::int64_t most_columns(const Board& board, const Shape& shape) {
+    return h2m2::most_columns(board, shape);
+  }
 
   // The footprint tracker: requests come with tokens, have one more each, and go.
-  void join(Request request, std::int64_t tokens);
-  void grow();  // every request that is here, by one token
-  void leave(Request request);
+  void join(Request request, std::int64_t tokens) { slots_.join(request, tokens); }
+  void grow() { slots_.grow(); }  // every request that is here, by one token
+  void leave(Request request) { slots_.leave(request); }
   // Copies KV within each side where that empties columns; how many tokens.
-  std::int64_t compact();
+  std::int64_t compact() { return slots_.compact(); }
 
-  std::int64_t tokens() const;
-  std::int64_t rows() const;  // sum over requests of ceil(tokens / mv_rows)
-  Room room() const;          // what a mapping has to fit, in whole pages; KV in whole columns
+  std::int64_t tokens() const { return slots_.tokens(); }
+  std::int64_t rows() const { return slots_.rows(); }  // sum over requests of ceil(tokens / mv_rows)
+  Room room() const;  // what a mapping has to fit, in whole pages; KV in whole columns
 
   // Allocates what is new straight where the mapping says, frees what nobody needs, and moves the rest.
   // Throws NoRoom, changing nothing, unless all that leaves at least one frame free. What fits room() always

@@ -1,28 +1,36 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "sim/h2m2/board.hpp"
-#include "sim/h2m2/load.hpp"
-#include "sim/h2m2/plan.hpp"
 
 namespace lamina::h2m2 {
 
 // How a board, or what it is compared with, runs an iteration: where everything is, and how long it takes.
 class Policy {
 public:
-  virtual ~Policy() = default;
+  using Plans = std::function<std::optional<Plan>(const Moment&, const Room&)>;
+
+  Policy(double capacity_bytes, bool maps, Plans plans)
+      : capacity_bytes_(capacity_bytes), maps_(maps), plans_(std::move(plans)) {}
 
   // Nothing, if there is no way to fit the footprint.
-  virtual std::optional<Plan> plan(const Moment& moment, const Room& room) const = 0;
+  std::optional<Plan> plan(const Moment& moment, const Room& room) const { return plans_(moment, room); }
 
   // Bytes there are for weights and KV, all memories together.
-  virtual double capacity_bytes() const = 0;
+  double capacity_bytes() const { return capacity_bytes_; }
 
   // Whether heads or layers are mapped to two sides, so that memory is paged and data moves with the mapping.
-  virtual bool maps() const = 0;
+  bool maps() const { return maps_; }
+
+private:
+  double capacity_bytes_;
+  bool maps_;
+  Plans plans_;
 };
 
 // FlexGen's static choice: the share of weights and of KV that is on the HBM side.

@@ -127,10 +127,12 @@ std::optional<Mapping> fastest(const Times& times, const Moment& moment, const R
                                const Ranges& asked) {
   const Shape& shape = times.shape();
   const double layers = shape.layers;
-  const auto qkv = table(shape.heads, [&](int n) { return layers * times.qkv_ns(n, moment); });
-  const auto attention = table(shape.kv_heads, [&](int n) { return layers * times.attention_ns(n, moment); });
+  const auto qkv = table(shape.heads, [&](int n) { return layers * times.ns(Sublayer::kQkv, n, moment); });
+  const auto attention =
+      table(shape.kv_heads, [&](int n) { return layers * times.ns(Sublayer::kAttention, n, moment); });
   const LeastOf fc(table(shape.heads, [&](int n) {
-    return layers * times.fc_ns(n, moment) + (shape.vocab > 0 ? times.lm_head_ns(n, moment) : 0);
+    return layers * times.ns(Sublayer::kFc, n, moment) +
+           (shape.vocab > 0 ? times.ns(Sublayer::kLmHead, n, moment) : 0);
   }));
   // More in HBM than is best for a sublayer is of use only where LPDDR has no room for the rest.
   const bool roomy = total_bytes(shape, room.unit) <= room.lpddr_bytes;

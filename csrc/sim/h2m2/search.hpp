@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "sim/h2m2/load.hpp"
+#include "sim/h2m2/board.hpp"
 #include "sim/h2m2/times.hpp"
 
 namespace lamina::h2m2 {

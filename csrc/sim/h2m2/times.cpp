@@ -1,6 +1,7 @@
 #include "sim/h2m2/times.hpp"
 
 #include <algorithm>
+#include <array>
 #include <stdexcept>
 
 #include "sim/h2m2/footprint.hpp"
@@ -9,13 +10,27 @@ namespace lamina::h2m2 {
 
 namespace {
 
-// Both sides at once; a barrier waits for the slower one.
-double together(const SideTime& hbm, const SideTime& lpddr) { return std::max(hbm.busy_ns, lpddr.busy_ns); }
+// One sublayer of a model: how often an iteration runs it, and where a plan has its time.
+struct Part {
+  Sublayer sublayer;
+  int heads;    // KV groups of attention
+  double runs;  // of an iteration
+  double Plan::* ns;
+  int Mapping::* in_hbm;
+};
 
-void add_busy(Plan& plan, const SideTime& hbm, const SideTime& lpddr, double times) {
-  plan.hbm_busy_ns += times * hbm.busy_ns;
-  plan.lpddr_busy_ns += times * lpddr.busy_ns;
-  plan.lpddr_dram_ns += times * lpddr.dram_ns;
+std::array<Part, 4> parts_of(const Shape& shape) {
+  const double layers = shape.layers;
+  return {{{Sublayer::kQkv, shape.heads, layers, &Plan::qkv_ns, &Mapping::qkv},
+           {Sublayer::kAttention, shape.kv_heads, layers, &Plan::attention_ns, &Mapping::attention},
+           {Sublayer::kFc, shape.heads, layers, &Plan::fc_ns, &Mapping::fc},
+           {Sublayer::kLmHead, shape.heads, shape.vocab > 0 ? 1.0 : 0.0, &Plan::lm_head_ns, &Mapping::fc}}};
+}
+
+void add_busy(Plan& plan, const SideTime& hbm, double hbm_runs, const SideTime& lpddr, double lpddr_runs) {
+  plan.hbm_busy_ns += hbm_runs * hbm.busy_ns;
+  plan.lpddr_busy_ns += lpddr_runs * lpddr.busy_ns;
+  plan.lpddr_dram_ns += lpddr_runs * lpddr.dram_ns;
 }
 
 double launches(const Board& board) { return board.kernels * board.launch_ns; }
@@ -40,73 +55,36 @@ Plan Times::of(const Mapping& mapping, const Moment& moment, bool translated) co
   const double at_hbm = hbm_bytes(mapping, shape_, unit);
   const bool hbm_misses = translated && at_hbm > hbm_.chips().reach_bytes();
   const bool lpddr_misses = translated && total_bytes(shape_, unit) - at_hbm > lpddr_.chips().reach_bytes();
-  Plan plan = mapping.whole_layers ? in_turn(mapping, moment, hbm_misses, lpddr_misses)
-                                   : split(mapping, moment, hbm_misses, lpddr_misses);
+  Plan plan;
+  for (const Part& part : parts_of(shape_)) {
+    if (part.runs == 0) continue;
+    const int here = mapping.*part.in_hbm;
+    const int hbm_heads = mapping.whole_layers ? part.heads : here;
+    const int lpddr_heads = mapping.whole_layers ? part.heads : part.heads - here;
+    const SideTime hbm = hbm_.time(part.sublayer, hbm_heads, moment, hbm_misses);
+    const SideTime lpddr = lpddr_.time(part.sublayer, lpddr_heads, moment, lpddr_misses);
+    if (mapping.whole_layers) {
+      // Each layer's sublayer on one side altogether, and only that side at work. The LM head is split over
+      // the sides as fc's layers are, so that its bytes go with theirs.
+      const double runs =
+          part.sublayer == Sublayer::kLmHead ? here / static_cast<double>(shape_.layers) : here;
+      add_busy(plan, hbm, runs, lpddr, part.runs - runs);
+      plan.*part.ns = (runs * hbm.busy_ns + (part.runs - runs) * lpddr.busy_ns) / part.runs;
+    } else {
+      add_busy(plan, hbm, part.runs, lpddr, part.runs);
+      plan.*part.ns = std::max(hbm.busy_ns, lpddr.busy_ns);
+    }
+  }
   plan.mapping = mapping;
   plan.launch_ns = launches(board_);
   add_exchange(plan, moment);
   return plan;
 }
 
-double Times::qkv_ns(int heads, const Moment& moment) const {
-  return together(hbm_.qkv(heads, moment), lpddr_.qkv(shape_.heads - heads, moment));
-}
-
-double Times::attention_ns(int groups, const Moment& moment) const {
-  return together(hbm_.attention(groups, moment), lpddr_.attention(shape_.kv_heads - groups, moment));
-}
-
-double Times::fc_ns(int heads, const Moment& moment) const {
-  return together(hbm_.fc(heads, moment), lpddr_.fc(shape_.heads - heads, moment));
-}
-
-double Times::lm_head_ns(int heads, const Moment& moment) const {
-  return together(hbm_.lm_head(heads, moment), lpddr_.lm_head(shape_.heads - heads, moment));
-}
-
-Plan Times::split(const Mapping& mapping, const Moment& moment, bool hbm_misses, bool lpddr_misses) const {
-  Plan plan;
-  const auto add = [&](const SideTime& hbm, const SideTime& lpddr, double times) {
-    add_busy(plan, hbm, lpddr, times);
-    return together(hbm, lpddr);
-  };
-  const int heads = shape_.heads;
-  plan.qkv_ns = add(hbm_.qkv(mapping.qkv, moment, hbm_misses),
-                    lpddr_.qkv(heads - mapping.qkv, moment, lpddr_misses), shape_.layers);
-  plan.attention_ns =
-      add(hbm_.attention(mapping.attention, moment, hbm_misses),
-          lpddr_.attention(shape_.kv_heads - mapping.attention, moment, lpddr_misses), shape_.layers);
-  plan.fc_ns = add(hbm_.fc(mapping.fc, moment, hbm_misses),
-                   lpddr_.fc(heads - mapping.fc, moment, lpddr_misses), shape_.layers);
-  if (shape_.vocab > 0) {
-    plan.lm_head_ns = add(hbm_.lm_head(mapping.fc, moment, hbm_misses),
-                          lpddr_.lm_head(heads - mapping.fc, moment, lpddr_misses), 1);
-  }
-  return plan;
-}
-
-// Each layer's sublayer on one side altogether, and only that side at work. The LM head is split over the
-// sides as fc's layers are, so that its bytes go with theirs.
-Plan Times::in_turn(const Mapping& mapping, const Moment& moment, bool hbm_misses, bool lpddr_misses) const {
-  Plan plan;
-  const auto add = [&](const SideTime& hbm, const SideTime& lpddr, double layers, double of) {
-    plan.hbm_busy_ns += layers * hbm.busy_ns;
-    plan.lpddr_busy_ns += (of - layers) * lpddr.busy_ns;
-    plan.lpddr_dram_ns += (of - layers) * lpddr.dram_ns;
-    return (layers * hbm.busy_ns + (of - layers) * lpddr.busy_ns) / of;
-  };
-  const double layers = shape_.layers;
-  plan.qkv_ns = add(hbm_.qkv(shape_.heads, moment, hbm_misses),
-                    lpddr_.qkv(shape_.heads, moment, lpddr_misses), mapping.qkv, layers);
-  plan.attention_ns = add(hbm_.attention(shape_.kv_heads, moment, hbm_misses),
-                          lpddr_.attention(shape_.kv_heads, moment, lpddr_misses), mapping.attention, layers);
-  plan.fc_ns = add(hbm_.fc(shape_.heads, moment, hbm_misses), lpddr_.fc(shape_.heads, moment, lpddr_misses),
-                   mapping.fc, layers);
-  if (shape_.vocab > 0) {
-    plan.lm_head_ns = add(hbm_.lm_head(shape_.heads, moment, hbm_misses),
-                          lpddr_.lm_head(shape_.heads, moment, lpddr_misses), mapping.fc / layers, 1);
-  }
-  return plan;
+double Times::ns(Sublayer sublayer, int heads, const Moment& moment) const {
+  const int all = sublayer == Sublayer::kAttention ? shape_.kv_heads : shape_.heads;
+  return std::max(hbm_.time(sublayer, heads, moment).busy_ns,
+                  lpddr_.time(sublayer, all - heads, moment).busy_ns);
 }
 
 // What passes between the sides in a layer if every activation does: query, key and value, what attention
@@ -125,15 +103,13 @@ void Times::add_exchange(Plan& plan, const Moment& moment) const {
 Plan alone(const Board& board, const Sublayers& side, bool at_hbm, const Moment& moment) {
   const Shape& shape = side.shape();
   Plan plan;
-  const auto add = [&](const SideTime& time, double times) {
-    const SideTime nothing;
-    add_busy(plan, at_hbm ? time : nothing, at_hbm ? nothing : time, times);
-    return time.busy_ns;
-  };
-  plan.qkv_ns = add(side.qkv(shape.heads, moment), shape.layers);
-  plan.attention_ns = add(side.attention(shape.kv_heads, moment), shape.layers);
-  plan.fc_ns = add(side.fc(shape.heads, moment), shape.layers);
-  if (shape.vocab > 0) plan.lm_head_ns = add(side.lm_head(shape.heads, moment), 1) + board.launch_ns;
+  for (const Part& part : parts_of(shape)) {
+    if (part.runs == 0) continue;
+    const SideTime time = side.time(part.sublayer, part.heads, moment);
+    add_busy(plan, time, at_hbm ? part.runs : 0, time, at_hbm ? 0 : part.runs);
+    plan.*part.ns = time.busy_ns;
+  }
+  if (shape.vocab > 0) plan.lm_head_ns += board.launch_ns;
   plan.launch_ns = launches(board);
   if (at_hbm) plan.mapping = {shape.heads, shape.kv_heads, shape.heads};
   return plan;

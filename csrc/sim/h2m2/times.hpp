@@ -1,8 +1,6 @@
 #pragma once
 
 #include "sim/h2m2/board.hpp"
-#include "sim/h2m2/load.hpp"
-#include "sim/h2m2/plan.hpp"
 #include "sim/h2m2/sublayers.hpp"
 
 namespace lamina::h2m2 {
@@ -15,11 +13,9 @@ public:
   // Throws std::invalid_argument if the mapping has more than there is. `translated` adds TLB misses.
   Plan of(const Mapping& mapping, const Moment& moment, bool translated) const;
 
-  // A layer's sublayer, by heads (KV groups) on the HBM side: when the slower side is done.
-  double qkv_ns(int heads, const Moment& moment) const;
-  double attention_ns(int groups, const Moment& moment) const;
-  double fc_ns(int heads, const Moment& moment) const;
-  double lm_head_ns(int heads, const Moment& moment) const;  // without its exchange and launch
+  // A layer's sublayer, by heads (KV groups) on the HBM side: when the slower side is done. The LM head
+  // without its exchange and launch.
+  double ns(Sublayer sublayer, int heads, const Moment& moment) const;
 
   const Board& board() const { return board_; }
   const Shape& shape() const { return shape_; }
@@ -27,8 +23,6 @@ public:
   const Sublayers& lpddr() const { return lpddr_; }
 
 private:
-  Plan split(const Mapping& mapping, const Moment& moment, bool hbm_misses, bool lpddr_misses) const;
-  Plan in_turn(const Mapping& mapping, const Moment& moment, bool hbm_misses, bool lpddr_misses) const;
   void add_exchange(Plan& plan, const Moment& moment) const;
 
   Board board_;

@@ -27,36 +27,19 @@ class Lists(Protocol):
     def indices(self, request: int) -> NDArray[np.int32]: ...
 
 
-class _Attention(ctypes.Structure):
-    _fields_ = (
-        ("dtype", ctypes.c_int32),
-        ("heads", ctypes.c_int32),
-        ("kv_heads", ctypes.c_int32),
-        ("head_dim", ctypes.c_int32),
-        ("scale", ctypes.c_float),
-        ("soft_cap", ctypes.c_float),
-    )
+def _structure(name: str, **fields: type) -> type[ctypes.Structure]:
+    """As decode.h has it."""
+    return type(name, (ctypes.Structure,), {"_fields_": tuple(fields.items())})
 
 
-class _Arena(ctypes.Structure):
-    _fields_ = (
-        ("k", ctypes.c_void_p),
-        ("v", ctypes.c_void_p),
-        ("slot_stride", ctypes.c_int64),
-        ("head_stride", ctypes.c_int64),
-    )
-
-
-class _Lists(ctypes.Structure):
-    _fields_ = (("offsets", ctypes.c_void_p), ("slots", ctypes.c_void_p), ("batch", ctypes.c_int32))
-
-
-class _Partial(ctypes.Structure):
-    _fields_ = (("out", ctypes.c_void_p), ("lse", ctypes.c_void_p))
-
-
-class _Workspace(ctypes.Structure):
-    _fields_ = (("memory", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
+_POINTER, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
+_Attention = _structure(
+    "_Attention", dtype=_INT, heads=_INT, kv_heads=_INT, head_dim=_INT, scale=_FLOAT, soft_cap=_FLOAT
+)
+_Arena = _structure("_Arena", k=_POINTER, v=_POINTER, slot_stride=_LONG, head_stride=_LONG)
+_Lists = _structure("_Lists", offsets=_POINTER, slots=_POINTER, batch=_INT)
+_Partial = _structure("_Partial", out=_POINTER, lse=_POINTER)
+_Workspace = _structure("_Workspace", memory=_POINTER, bytes=ctypes.c_size_t)
 
 
 def require_device() -> None:
@@ -75,8 +58,8 @@ def _tensor(numbers: NDArray[np.int32] | NDArray[np.int64] | Tensor) -> Tensor:
 
 @dataclass
 class _Layer:
-    attention: _Attention
-    arena: _Arena
+    attention: ctypes.Structure
+    arena: ctypes.Structure
     window: int
     kept: tuple[Tensor, Tensor]  # the kernels know only addresses
 
@@ -233,13 +216,13 @@ class CudaAttentionWorker(Heads):
         with torch.cuda.device(self.device):
             cuda_library.call(name, *arguments, torch.cuda.current_stream().cuda_stream)
 
-    def _lists(self) -> _Lists:
+    def _lists(self) -> ctypes.Structure:
         return _Lists(self._offsets.data_ptr(), self._slots.data_ptr(), self.requests)
 
-    def _workspace(self, memory: Tensor) -> _Workspace:
+    def _workspace(self, memory: Tensor) -> ctypes.Structure:
         return _Workspace(memory.data_ptr(), memory.numel())
 
-    def _partial(self, out: Tensor, lse: Tensor) -> _Partial:
+    def _partial(self, out: Tensor, lse: Tensor) -> ctypes.Structure:
         return _Partial(out.data_ptr(), lse.data_ptr())
 
     def _empty(self, shape: tuple[int, ...] | torch.Size, dtype: torch.dtype) -> Tensor:

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.export import Dim, export
 
 from lamina.convert.bind import BoundSlice
-from lamina.convert.codegen import Code, describe_spec, name_tuple, piece_source, return_line, signature_lines
+from lamina.convert.codegen import Code, bind_lines, describe_spec, name_tuple, piece_source
 from lamina.convert.errors import ConversionError, in_short
 from lamina.convert.program import Name
 from lamina.convert.slices import SliceClass
@@ -78,19 +78,15 @@ def _calls(kind: SliceClass, compiled: dict[int, _Compiled]) -> Code:
     """The slice's functions with each piece's body replaced by one call of its compiled code."""
     program = kind.program
     weights = {value.name for value in program.weights}
-    lines = [f"def bind({', '.join(['device', *(value.name for value in program.weights)])}):"]
-    for position, piece in enumerate(program.pieces):
-        head, body = signature_lines(program, position)
-        if (code := compiled.get(position)) is not None:
-            # Compiled code is made for dense tensors; what another piece made may be a view.
-            takes = [str(name) if name in weights else f"{name}.contiguous()" for name in code.takes]
-            body.append(f"{name_tuple(code.gives)} = run_{piece.name}([{', '.join(takes)}])")
-        lines += ["", f"    {head}", *(f"        {line}" for line in [*body, return_line(program, position)])]
-    lines += ["", f"    return {name_tuple([piece.name for piece in program.pieces])}", ""]
-    names: dict[str, object] = {
-        f"run_{program.pieces[position].name}": code.run for position, code in compiled.items()
-    }
-    return Code("\n".join(lines), names)
+    bodies: list[list[str]] = [[] for _ in program.pieces]
+    names: dict[str, object] = {}
+    for position, code in compiled.items():
+        name = f"run_{program.pieces[position].name}"
+        # Compiled code is made for dense tensors; what another piece made may be a view.
+        takes = [str(taken) if taken in weights else f"{taken}.contiguous()" for taken in code.takes]
+        bodies[position].append(f"{name_tuple(code.gives)} = {name}([{', '.join(takes)}])")
+        names[name] = code.run
+    return Code(bind_lines(program, bodies), names)
 
 
 def _compile(kind: SliceClass, position: int, weights: dict[Name, Tensor], device: torch.device) -> _Compiled:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from lamina.convert.codegen import packed
 from lamina.convert.errors import ConversionError, in_short
-from lamina.convert.packed import packed
 from lamina.convert.slices import SliceClass
 
 Context = tuple[Tensor, ...]

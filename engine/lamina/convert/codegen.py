@@ -10,41 +10,42 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from lamina.convert.packed import linear
 from lamina.convert.program import Collective, Instruction, Name, Piece, Program
 from lamina.convert.spec import Spec
 
 _aten = torch.ops.aten
 _nn = torch._C._nn
+_plain = _nn.linear
+_product = torch.ops.mkldnn._linear_pointwise.default
+# What the order is chosen for; any batch can be multiplied.
+_ROWS = 64
 
-# Tensor methods and built-ins that take the same arguments in the same order as the operator.
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """As torch's, with a weight that may have been packed."""
+    if weight.is_mkldnn:
+        product: Tensor = _product(x, weight, bias, "none", [], "")
+        return product
+    return _plain(x, weight, bias)
+
+
+# Tensor methods and built-ins that take the same arguments in the same order as the operator of that name.
 _METHODS: dict[Any, str] = {
-    _aten.transpose.int: "transpose",
-    _aten.permute.default: "permute",
-    _aten.unsqueeze.default: "unsqueeze",
-    _aten.squeeze.dim: "squeeze",
-    _aten.contiguous.default: "contiguous",
-    _aten.select.int: "select",
-    _aten.to.dtype: "to",
-    _aten.rsqrt.default: "rsqrt",
-    _aten.cos.default: "cos",
-    _aten.sin.default: "sin",
-    _aten.tanh.default: "tanh",
-    _aten.sigmoid.default: "sigmoid",
-    _aten.mean.dim: "mean",
-    _aten.sum.dim_IntList: "sum",
-    _aten.chunk.default: "chunk",
-    _aten.view.default: "view",
-    _aten._unsafe_view.default: "view",
-    _aten.reshape.default: "reshape",
-    _aten.expand.default: "expand",
-    Collective.all_reduce: "all_reduce",
-    Collective.all_gather: "all_gather",
-}
+    op: op.__name__.partition(".")[0]
+    for op in (
+        *(_aten.transpose.int, _aten.permute.default, _aten.unsqueeze.default, _aten.squeeze.dim),
+        *(_aten.contiguous.default, _aten.select.int, _aten.to.dtype, _aten.rsqrt.default, _aten.cos.default),
+        *(_aten.sin.default, _aten.tanh.default, _aten.sigmoid.default, _aten.mean.dim),
+        *(_aten.sum.dim_IntList, _aten.chunk.default, _aten.view.default, _aten.reshape.default),
+        *(_aten.expand.default, Collective.all_reduce, Collective.all_gather),
+    )
+} | {_aten._unsafe_view.default: "view"}
 _OF_SIZES = frozenset({"view", "reshape", "expand", "permute"})
 _OPERATORS: dict[Any, str] = {
     _aten.add.Tensor: "+",
@@ -57,15 +58,13 @@ _BUILTINS: dict[Any, Callable[..., Any]] = {
     _aten.linear.default: linear,
     _aten.silu.default: _nn.silu,
     _aten.gelu.default: _nn.gelu,
-    _aten.relu.default: torch.relu,
-    _aten.embedding.default: torch.embedding,
-    _aten.layer_norm.default: torch.layer_norm,
-    _aten.cat.default: torch.cat,
-    _aten.addmm.default: torch.addmm,
-    _aten.softmax.int: torch.softmax,
-    _aten.topk.default: torch.topk,
-    _aten.matmul.default: torch.matmul,
-    _aten.bmm.default: torch.bmm,
+} | {
+    op: getattr(torch, op.__name__.partition(".")[0])
+    for op in (
+        *(_aten.relu.default, _aten.embedding.default, _aten.layer_norm.default, _aten.cat.default),
+        *(_aten.addmm.default, _aten.softmax.int, _aten.topk.default, _aten.matmul.default),
+        _aten.bmm.default,
+    )
 }
 # What `x[..., -1:]` is traced with for "to the end".
 _TO_THE_END = 1 << 62
@@ -86,21 +85,29 @@ class Code:
         return space[name]
 
 
-def slice_source(program: Program) -> Code:
+def bind_lines(program: Program, bodies: Sequence[Sequence[str]], comments: Sequence[str] = ()) -> str:
     """Source of `bind(device, weights...)`, which returns the functions of the slice's pieces.
 
-    What else the program is given once stands between the two.
+    `bodies` has for each piece what stands between taking its arguments apart and returning. What else the
+    program is given once stands between the device and the weights.
     """
-    writer = _Writer(program)
-    weights = [value.name for value in program.weights]
-    lines = [f"def bind({', '.join(['device', *program.bound, *weights])}):"]
-    for value in program.weights:
-        lines.append(f"    # {value.name}: {describe_spec(value.spec)}")
-    for position, piece in enumerate(program.pieces):
-        lines += ["", *(f"    {line}" for line in writer.piece_lines(position, piece))]
+    given = ["device", *program.bound, *(value.name for value in program.weights)]
+    lines = [f"def bind({', '.join(given)}):", *(f"    {comment}" for comment in comments)]
+    for position, body in enumerate(bodies):
+        head, apart = _signature_lines(program, position)
+        inside = [*apart, *body, _return_line(program, position)]
+        lines += ["", f"    {head}", *(f"        {line}" for line in inside)]
     names = ", ".join(piece.name for piece in program.pieces)
     lines += ["", f"    return {names}{',' if len(program.pieces) == 1 else ''}", ""]
-    return Code("\n".join(lines), writer.names, frozenset(writer.operators))
+    return "\n".join(lines)
+
+
+def slice_source(program: Program) -> Code:
+    """The slice as Python functions."""
+    writer = _Writer(program)
+    comments = [f"# {value.name}: {describe_spec(value.spec)}" for value in program.weights]
+    bodies = [writer.body(position, piece) for position, piece in enumerate(program.pieces)]
+    return Code(bind_lines(program, bodies, comments), writer.names, frozenset(writer.operators))
 
 
 def piece_source(piece: Piece, program: Program, inputs: Sequence[Name], gives: Sequence[Name]) -> Code:
@@ -121,7 +128,7 @@ def describe_spec(spec: Spec) -> str:
     return f"{str(spec.dtype).removeprefix('torch.')}[{', '.join(map(str, spec.dims))}]"
 
 
-def signature_lines(program: Program, position: int) -> tuple[str, list[str]]:
+def _signature_lines(program: Program, position: int) -> tuple[str, list[str]]:
     """The `def` line of a piece, and the lines that take its arguments apart."""
     piece = program.pieces[position]
     if position == 0:
@@ -134,7 +141,7 @@ def signature_lines(program: Program, position: int) -> tuple[str, list[str]]:
     return f"def {piece.name}(state):", [f"{name_tuple(kept)} = state"] if kept else []
 
 
-def return_line(program: Program, position: int) -> str:
+def _return_line(program: Program, position: int) -> str:
     """What a piece returns: what is sent, then what the next piece needs; the last one only what it makes."""
     piece = program.pieces[position]
     if piece.name == "logits":
@@ -152,14 +159,14 @@ class _Writer:
         self.names: dict[str, object] = {}
         self.operators: set[str] = set()
 
-    def piece_lines(self, position: int, piece: Piece) -> list[str]:
-        head, body = signature_lines(self._program, position)
+    def body(self, position: int, piece: Piece) -> list[str]:
+        body = []
         doomed = self._last_uses(position, piece)
         for instruction in piece.instructions:
             body.append(self.statement(instruction))
             if dead := doomed.get(instruction.result):
                 body.append(f"del {', '.join(dead)}")
-        return [head, *(f"    {line}" for line in [*body, return_line(self._program, position)])]
+        return body
 
     def _last_uses(self, position: int, piece: Piece) -> dict[Name, list[Name]]:
         """Which values are unused after an instruction: large batches make them expensive to keep."""
@@ -250,3 +257,35 @@ def _in_full(op: Any) -> str:
 def name_tuple(names: Sequence[str]) -> str:
     """A tuple of names as source, also of one."""
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
+
+
+def packed(program: Program, name: Name, weight: Tensor) -> Tensor:
+    """The weight as the program's products read it fastest; itself where something else uses it too.
+
+    Left as it is, a weight of bfloat16 is brought into that order at every product, which costs as much as
+    the product itself at small batches. What comes out is the same to the last bit.
+    """
+    ready = weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and weight.dim() == 2
+    if not ready or not _supported() or not _only_multiplied(program, name):
+        return weight
+    ordered: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
+    return ordered
+
+
+@cache
+def _supported() -> bool:
+    """Whether torch's own products of bfloat16 use these kernels here."""
+    there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return bool(there and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _only_multiplied(program: Program, name: Name) -> bool:
+    uses = [
+        instruction.op is _aten.linear.default
+        and instruction.args[1] == name
+        and [*instruction.uses()].count(name) == 1
+        for piece in program.pieces
+        for instruction in piece.instructions
+        if name in instruction.uses()
+    ]
+    return bool(uses) and all(uses) and not any(name in piece.gives for piece in program.pieces)

@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from transformers import PreTrainedModel
 
 from lamina.convert.errors import ConversionError
-from lamina.convert.program import Name, names_in
+from lamina.convert.program import Name, names_in, with_names
 from lamina.convert.trace import Traced
 from lamina.convert.unmodified import same_values
 
@@ -70,7 +70,7 @@ def constants_of(traced: Traced, constant: set[fx.Node], model: PreTrainedModel)
         elif node in traced.literals:
             result[name] = Literal(node.name, traced.literals[node])
         else:
-            arguments: Any = fx.map_arg((node.args, node.kwargs), _name)
+            arguments: Any = fx.map_arg((node.args, node.kwargs), lambda used: Name(used.name))
             result[name] = Computed(node.target, *arguments)
     return result
 
@@ -96,10 +96,6 @@ def tables_in(constants: Mapping[Name, Constant], traced: Traced) -> dict[str, T
         for name, constant in constants.items()
         if name in buffers and isinstance(constant, Literal)
     }
-
-
-def _name(node: fx.Node) -> Name:
-    return Name(node.name)
 
 
 def _aliases(model: PreTrainedModel) -> dict[str, tuple[str, ...]]:
@@ -158,17 +154,11 @@ class BoundConstants:
             return constant.tensor.to(self._device)
         if isinstance(constant, Parameter):
             return self._find(constant)
-        args, kwargs = self._filled((constant.args, constant.kwargs))
+        args, kwargs = with_names((constant.args, constant.kwargs), self.__getitem__, self._placed)
         with torch.no_grad():
             return constant.op(*args, **kwargs)  # a tensor, or a tuple of which another constant takes one
 
-    def _filled(self, value: Any) -> Any:
-        if isinstance(value, Name):
-            return self[value]
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._filled(item) for item in value)
-        if isinstance(value, dict):
-            return {key: self._filled(item) for key, item in value.items()}
+    def _placed(self, value: Any) -> Any:
         return self._device if isinstance(value, torch.device) else value
 
     def _find(self, wanted: Parameter) -> Tensor:

@@ -20,7 +20,7 @@ from lamina.convert.sharding import Sharded, shard
 from lamina.convert.sliced import SlicedModel
 from lamina.convert.slices import slices_of
 from lamina.convert.source import Source, build_on_meta, open_source
-from lamina.convert.spec import BATCH, spec_of
+from lamina.convert.spec import BATCH, known_spec, spec_of
 from lamina.convert.trace import Traced, trace
 from lamina.convert.unmodified import check_tables
 from lamina.operators import Attended, AttentionOp
@@ -146,12 +146,7 @@ def _check_logits(node: fx.Node, source: Source) -> None:
 
 
 def _attention(node: fx.Node) -> AttentionOp:
-    query, key, _, layer, scale, window, softcap = node.args
-    assert isinstance(query, fx.Node)
-    assert isinstance(key, fx.Node)
-    of_query, of_key = spec_of(query), spec_of(key)
-    assert of_query is not None
-    assert of_key is not None
-    _, heads, _, head_dim = of_query.row_shape
-    numbers: Any = (scale, window, softcap)
-    return AttentionOp(int(str(layer)), heads, of_key.row_shape[1], head_dim, *numbers)
+    query, key, _, layer, *numbers = node.args
+    _, heads, _, head_dim = known_spec(query).row_shape
+    scoring: Any = numbers  # scale, window, softcap
+    return AttentionOp(int(str(layer)), heads, known_spec(key).row_shape[1], head_dim, *scoring)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -97,9 +97,17 @@ class _Graphed:
 
     def pieces(self) -> Mapping[str, Callable[..., Any]]:
         """The functions of a bound slice."""
-        if len(self._program.pieces) == 1:
-            return {"logits": self._logits}
-        return {"query": self._query, "keyvalue": self._keyvalue, "rest": self._rest}
+        return {piece.name: partial(self._call, at) for at, piece in enumerate(self._program.pieces)}
+
+    def _call(self, position: int, *given: Any) -> Any:
+        """One piece, as the eager slice's: the first begins a batch, the others are given the state."""
+        ticket = given[0] if position else self._begin(*given)
+        assert ticket.run == self._run, "another batch has begun this slice before the last one left it"
+        ticket.captured.graphs[position].replay()
+        outputs = tuple(output[: ticket.batch].clone() for output in ticket.captured.outputs[position])
+        if position + 1 < len(self._program.pieces):
+            return (*outputs, ticket)
+        return outputs[0] if self._program.pieces[position].name == "logits" else outputs
 
     def _begin(self, context: Sequence[Tensor], attended: Tensor | None) -> _Ticket:
         given = [*context, *(() if attended is None else (attended,))]
@@ -112,27 +120,6 @@ class _Graphed:
         fill(captured.inputs, given)
         return _Ticket(captured, batch, self._run)
 
-    def _replay(self, ticket: _Ticket, position: int) -> tuple[Tensor, ...]:
-        assert ticket.run == self._run, "another batch has begun this slice before the last one left it"
-        ticket.captured.graphs[position].replay()
-        return tuple(output[: ticket.batch].clone() for output in ticket.captured.outputs[position])
-
-    def _query(self, context: Sequence[Tensor], attended: Tensor | None) -> tuple[Tensor, _Ticket]:
-        ticket = self._begin(context, attended)
-        (query,) = self._replay(ticket, 0)
-        return query, ticket
-
-    def _keyvalue(self, ticket: _Ticket) -> tuple[Tensor, Tensor, _Ticket]:
-        key, value = self._replay(ticket, 1)
-        return key, value, ticket
-
-    def _rest(self, ticket: _Ticket) -> tuple[Tensor, ...]:
-        return self._replay(ticket, 2)
-
-    def _logits(self, context: Sequence[Tensor], attended: Tensor | None) -> Tensor:
-        (logits,) = self._replay(self._begin(context, attended), 0)
-        return logits
-
     def _capture(self, size: int) -> _Captured:
         inputs = buffers_for(self._program, size, self._device)
         attended = inputs.pop() if self._program.attended is not None else None
@@ -141,12 +128,14 @@ class _Graphed:
         side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(side), torch.no_grad():
             for _ in range(_WARM_UPS):
-                _run_all(self._eager, context, attended)
+                state: Any = None
+                for piece in self._program.pieces:
+                    _, state = _run_piece(self._eager, piece.name, context, attended, state)
         torch.cuda.current_stream(self._device).wait_stream(side)
         graphs: list[torch.cuda.CUDAGraph] = []
         outputs: list[tuple[Tensor, ...]] = []
         states: list[Any] = []
-        state: Any = None
+        state = None
         for piece in self._program.pieces:
             graph = torch.cuda.CUDAGraph()
             with torch.no_grad(), torch.cuda.graph(graph, pool=_pool(self._device)):
@@ -169,21 +158,11 @@ def _run_piece(
     eager: BoundSlice, name: str, context: tuple[Tensor, ...], attended: Tensor | None, state: Any
 ) -> tuple[tuple[Tensor, ...], Any]:
     """One piece of the eager slice: what it sends, and the state after it."""
-    if name == "query":
-        query, state = eager.query(context, attended)
-        return (query,), state
-    if name == "keyvalue":
-        key, value, state = eager.keyvalue(state)
-        return (key, value), state
-    if name == "rest":
-        return eager.rest(state), None
-    return (eager.logits(context, attended),), None
-
-
-def _run_all(eager: BoundSlice, context: tuple[Tensor, ...], attended: Tensor | None) -> None:
-    state: Any = None
-    for name in eager.pieces:
-        _, state = _run_piece(eager, name, context, attended, state)
+    given = (context, attended) if name in {"query", "logits"} else (state,)
+    result = getattr(eager, name)(*given)
+    if name == "logits":
+        return (result,), None
+    return (result, None) if name == "rest" else (result[:-1], result[-1])
 
 
 def bind_cudagraph(

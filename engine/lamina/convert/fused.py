@@ -6,7 +6,9 @@ elements that Q needs, or only elements that it does not, it becomes a projectio
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor, fx
 
 from lamina.convert.normalise import ATTENTION, op_name
 from lamina.convert.partition import levels_of
-from lamina.convert.spec import BATCH, make_spec, spec_of
+from lamina.convert.spec import BATCH, known_spec, make_spec, reachable, spec_of
 
 _aten = torch.ops.aten
 
@@ -68,23 +70,18 @@ def split_fused(graph: fx.Graph) -> None:
     levels = levels_of(graph)
     for attention in [node for node in graph.nodes if node.target is ATTENTION]:
         query = attention.args[0]
-        assert isinstance(query, fx.Node)
-        needed = _ancestors(query, levels)
+        needed = [query, *reachable(query, partial(_own_arguments, levels, levels[query]))]
         for node in needed:
             projection = _projection(node)
             if projection is not None:
                 _split(graph, projection, set(needed))
 
 
-def _ancestors(node: fx.Node, levels: dict[fx.Node, int]) -> list[fx.Node]:
-    """What `node` needs from its own slice."""
-    level, ancestors, stack = levels[node], {node: None}, [node]
-    while stack:
-        for argument in stack.pop().all_input_nodes:
-            if levels.get(argument) == level and argument.op == "call_function" and argument not in ancestors:
-                ancestors[argument] = None
-                stack.append(argument)
-    return list(ancestors)
+def _own_arguments(levels: dict[fx.Node, int], level: int, node: fx.Node) -> Iterator[fx.Node]:
+    """What the node needs directly of its own slice."""
+    for argument in node.all_input_nodes:
+        if levels.get(argument) == level and argument.op == "call_function":
+            yield argument
 
 
 def _projection(node: fx.Node) -> _Projection | None:
@@ -103,9 +100,7 @@ def _projection(node: fx.Node) -> _Projection | None:
 
 
 def _split(graph: fx.Graph, projection: _Projection, needed: set[fx.Node]) -> None:
-    spec = spec_of(projection.node)
-    assert spec is not None
-    row = spec.row_shape
+    row = known_spec(projection.node).row_shape
     elements = torch.arange(row[-1]).view(row)
     roots = _roots(projection.node, elements, needed)
     if roots is None or len(roots) < 2 or all(_purposes(root, needed) == {True} for root, _ in roots):
@@ -119,14 +114,7 @@ def _split(graph: fx.Graph, projection: _Projection, needed: set[fx.Node]) -> No
 
 
 def _moved(node: fx.Node) -> list[fx.Node]:
-    views: dict[fx.Node, None] = {}
-    stack = [node]
-    while stack:
-        for user in stack.pop().users:
-            if op_name(user) in _MOVES and user not in views:
-                views[user] = None
-                stack.append(user)
-    return sorted(views)
+    return sorted(reachable(node, lambda one: [user for user in one.users if op_name(user) in _MOVES]))
 
 
 def _roots(node: fx.Node, value: Any, needed: set[fx.Node]) -> list[tuple[fx.Node, Tensor]] | None:
@@ -166,9 +154,7 @@ def _purposes(node: fx.Node, needed: set[fx.Node]) -> set[bool]:
 
 def _part(graph: fx.Graph, projection: _Projection, root: fx.Node, rows: Rows) -> fx.Node:
     """The projection on `rows` alone, in the shape that `root` has."""
-    whole, root_spec = spec_of(projection.node), spec_of(root)
-    assert whole is not None
-    assert root_spec is not None
+    whole, root_spec = known_spec(projection.node), known_spec(root)
     with graph.inserting_before(projection.node):
         weight = _taken(graph, projection.weight, projection.rows_dim, rows)
         bias = None if projection.bias is None else _taken(graph, projection.bias, 0, rows)
@@ -183,8 +169,7 @@ def _part(graph: fx.Graph, projection: _Projection, root: fx.Node, rows: Rows) -
 
 def _taken(graph: fx.Graph, weight: fx.Node, dim: int, rows: Rows) -> fx.Node:
     node = graph.call_function(take_rows, (weight, dim, rows))  # type: ignore[arg-type]  # fx keeps any object
-    spec = spec_of(weight)
-    assert spec is not None
+    spec = known_spec(weight)
     dims = (*spec.dims[:dim], len(rows), *spec.dims[dim + 1 :])
     node.meta["spec"] = make_spec(dims, spec.dtype)
     return node

@@ -1,4 +1,5 @@
-"""Bring a traced graph into one plain form: nothing that checks, nothing that does nothing, nothing twice."""
+"""Bring a traced graph into one plain form: nothing that checks, does nothing, is there twice or writes in
+place."""
 
 from __future__ import annotations
 
@@ -6,12 +7,11 @@ import re
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from lamina.convert.attention import CACHED
 from lamina.convert.errors import ConversionError
-from lamina.convert.inplace import make_pure
-from lamina.convert.spec import BATCH, annotate, spec_of
+from lamina.convert.spec import BATCH, annotate, known_spec, spec_of
 from lamina.convert.trace import Traced
 
 _aten = torch.ops.aten
@@ -29,6 +29,14 @@ _REDUCTIONS = frozenset(
 )
 # How torch.export names a size that only the values decide.
 _UNKNOWN_SIZE = re.compile(r"\bu\d+\b")
+# Composite operators that never return their input. Any other composite operator may, whatever its schema
+# declares: dropout in evaluation is its input, einsum may be a transpose.
+_FRESH = frozenset(
+    {
+        *("linear", "matmul", "softmax", "log_softmax", "layer_norm", "rms_norm", "silu", "relu6", "selu"),
+        *("one_hot", "where", "zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "square"),
+    }
+)
 _RESHAPES = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default)
 
 
@@ -44,7 +52,7 @@ def normalise(traced: Traced) -> fx.Node:
             continue
         _refuse(node)
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
-            make_pure(node)
+            _make_pure(node)
     batch = _batch_size(traced)
     seen: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):
@@ -134,11 +142,7 @@ def _sizes(dims: tuple[int | str, ...], written: Any) -> list[Any]:
 
 
 def _expanded(node: fx.Node, batch: fx.Node) -> list[Any]:
-    source, spec = node.args[0], spec_of(node)
-    assert isinstance(source, fx.Node)
-    given = spec_of(source)
-    assert spec is not None
-    assert given is not None
+    spec, given = known_spec(node), known_spec(node.args[0])
     old = (None,) * (len(spec.dims) - len(given.dims)) + given.dims
     written = list(node.args[1])  # type: ignore[arg-type]
     result: list[Any] = []
@@ -153,10 +157,7 @@ def _expanded(node: fx.Node, batch: fx.Node) -> list[Any]:
 
 
 def _count_in_floats(node: fx.Node) -> None:
-    source = node.args[0]
-    assert isinstance(source, fx.Node)
-    spec = spec_of(source)
-    assert spec is not None
+    source, spec = node.args[0], known_spec(node.args[0])
     if spec.dtype.is_floating_point:
         return
     with node.graph.inserting_before(node):
@@ -224,7 +225,7 @@ def _refuse_mixing(graph: fx.Graph) -> None:
         target = node.target
         if not isinstance(target, torch._ops.OpOverload):
             continue
-        name = target._schema.name.partition("::")[2]
+        name = op_name(node)
         if name in _REDUCTIONS and _over_batch(node, target):
             raise ConversionError(
                 "convert-mixes-requests",
@@ -248,3 +249,76 @@ def _over_batch(node: fx.Node, target: torch._ops.OpOverload) -> bool:
         chosen = node.args[place] if place < len(node.args) else node.kwargs.get("dim", default)
     dims = [chosen] if isinstance(chosen, int) else list(chosen or range(len(spec.dims)))
     return any(isinstance(spec.dims[dim], str) for dim in dims)
+
+
+def _make_pure(node: fx.Node) -> None:
+    """Let later readers of the changed tensor read the pure operator's result instead."""
+    target, name = node.target, op_name(node)
+    assert isinstance(target, torch._ops.OpOverload)
+    changed = node.args[0] if node.args else None
+    pure = _pure(target, name)
+    if pure is None or not isinstance(changed, fx.Node) or not _owns_its_memory(changed):
+        raise ConversionError("convert-writes-in-place", f"it writes into a tensor in place ({name})")
+    later = [user for user in changed.users if user is not node and node < user]
+    if any(_may_alias(user) for user in changed.users if user is not node and user not in later):
+        raise ConversionError(
+            "convert-writes-under-view", f"it writes into a tensor of which it keeps a view ({name})"
+        )
+    if not _keeps_its_type(node, pure, changed):
+        raise ConversionError(
+            "convert-writes-other-type", f"it writes numbers of another type or shape in place ({name})"
+        )
+    for user in later:
+        user.replace_input_with(changed, node)
+    node.target = pure
+
+
+def _pure(target: torch._ops.OpOverload, name: str) -> torch._ops.OpOverload | None:
+    """The operator that gives what `target` writes into its first argument, if that is all it writes."""
+    written = [
+        place
+        for place, argument in enumerate(target._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    if written != [0] or not name.endswith("_"):
+        return None
+    pure = getattr(getattr(_aten, name.removesuffix("_"), None), target._overloadname, None)
+    if pure is None or target.namespace != "aten":
+        return None
+    assert isinstance(pure, torch._ops.OpOverload)
+    assert not pure._schema.is_mutable
+    return pure
+
+
+def _owns_its_memory(node: fx.Node) -> bool:
+    source = node.args[0] if getattr(node.target, "__name__", "") == "getitem" else node
+    return isinstance(source, fx.Node) and source.op == "call_function" and not _may_alias(source)
+
+
+def _may_alias(node: fx.Node) -> bool:
+    """Whether the node's result may share memory with what it is given."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return True
+    if any(result.alias_info is not None for result in target._schema.returns):
+        return True
+    schema = target._schema
+    full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+    of_others = torch._C._dispatch_has_kernel_for_dispatch_key(full, "CompositeImplicitAutograd")
+    return of_others and op_name(node) not in _FRESH
+
+
+def _keeps_its_type(node: fx.Node, pure: torch._ops.OpOverload, changed: fx.Node) -> bool:
+    """Whether the pure operator gives what fits where the other writes: no wider type, nothing broadcast."""
+    wanted = _example(changed)
+    try:
+        arguments: Any = fx.map_arg((node.args, node.kwargs), _example)
+        result = pure(*arguments[0], **arguments[1])
+    except (RuntimeError, TypeError, NotImplementedError):
+        return False
+    return isinstance(result, Tensor) and (result.dtype, result.shape) == (wanted.dtype, wanted.shape)
+
+
+def _example(node: fx.Node) -> Any:
+    spec = spec_of(node)
+    return 1 if spec is None else torch.empty(spec.row_shape, dtype=spec.dtype, device="meta")

@@ -63,6 +63,17 @@ def names_in(value: Any) -> Iterator[Name]:
         yield from names_in(list(value.values()))
 
 
+def with_names(value: Any, fill: Callable[[Name], Any], other: Callable[[Any], Any] = lambda it: it) -> Any:
+    """The same lists, tuples and dicts with something else for every Name, and for what is neither."""
+    if isinstance(value, Name):
+        return fill(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(with_names(item, fill, other) for item in value)
+    if isinstance(value, dict):
+        return {key: with_names(item, fill, other) for key, item in value.items()}
+    return other(value)
+
+
 @dataclass(frozen=True)
 class Piece:
     """A part of a slice between two messages: what it runs and what it must give."""

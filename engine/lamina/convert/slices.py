@@ -18,7 +18,7 @@ from lamina.convert.codegen import Code, describe_spec, slice_source
 from lamina.convert.normalise import op_name
 from lamina.convert.partition import Partition
 from lamina.convert.program import Instruction, Name, Piece, Program, Value
-from lamina.convert.spec import BATCH, Spec, make_spec, spec_of
+from lamina.convert.spec import BATCH, Spec, known_spec, make_spec, spec_of
 from lamina.convert.trace import Traced
 
 _aten = torch.ops.aten
@@ -138,12 +138,12 @@ class _Builder:
             pieces.append(self._piece("logits", following, send=False))
         # Named by their place, so that two slices that use them alike have the same program.
         given = list(self._inputs)
-        context = tuple(Value(self._names[node], _spec(node)) for node in given)
+        context = tuple(Value(self._names[node], known_spec(node)) for node in given)
         attended = None
         if self._attended is not None:
-            attended = Value(ATTENDED, _row_spec(_spec(self._attended), 1))
+            attended = Value(ATTENDED, _row_spec(known_spec(self._attended), 1))
             self._specs[ATTENDED] = attended.spec
-        weights = tuple(Value(name, _spec(node)) for node, name in self._weights.items())
+        weights = tuple(Value(name, known_spec(node)) for node, name in self._weights.items())
         for value_ in (*context, *weights):
             self._specs[value_.name] = value_.spec
         program = Program(context, attended, weights, tuple(pieces), self._specs)
@@ -152,7 +152,7 @@ class _Builder:
 
     def _carried(self, node: fx.Node) -> Carried:
         free = node in {self._traced.tokens, self._traced.positions}
-        spec = _spec(node)
+        spec = known_spec(node)
         return Carried(node.name, "input" if free else op_name(node), spec, 0 if free else spec.bytes)
 
     def _piece(self, name: str, wanted: list[Any], *, send: bool) -> Piece:
@@ -229,7 +229,7 @@ class _Builder:
         if node in self._names:
             return self._names[node]
         if node is self._attended:
-            spec, name = _spec(node), self._fresh("unsqueeze")
+            spec, name = known_spec(node), self._fresh("unsqueeze")
             self._append(name, _aten.unsqueeze.default, (ATTENDED, 1), {}, spec)
         elif node in self._parts.constant:
             label = self._fresh(_weight_label(node, self._traced))
@@ -243,18 +243,12 @@ class _Builder:
 
     def _sent(self, node: fx.Node) -> Name:
         """q, k or v as it is sent: [B, heads, head_dim], contiguous."""
-        whole = _spec(node)
+        whole = known_spec(node)
         spec = _row_spec(whole, 2)
         flat, sent = self._fresh("squeeze"), self._fresh("contiguous")
         self._append(flat, _aten.squeeze.dim, (self._name(node), 2), {}, spec)
         self._append(sent, _aten.contiguous.default, (flat,), {}, spec)
         return sent
-
-
-def _spec(node: fx.Node) -> Spec:
-    spec = spec_of(node)
-    assert spec is not None
-    return spec
 
 
 def _row_spec(spec: Spec, dim: int) -> Spec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -40,6 +41,14 @@ def spec_of(node: fx.Node) -> Spec | None:
     return spec
 
 
+def known_spec(node: object) -> Spec:
+    """The spec of what is known to be a node that holds one tensor."""
+    assert isinstance(node, fx.Node)
+    spec = spec_of(node)
+    assert spec is not None
+    return spec
+
+
 def annotate(node: fx.Node) -> None:
     """Replace what torch.export noted about a node's value by our own plain description."""
     value = node.meta.pop("val", None)
@@ -72,3 +81,15 @@ def _formula(expression: sympy.Expr) -> int | str:
 @lru_cache(maxsize=1024)
 def _at_one(formula: str) -> int:
     return int(sympy.sympify(formula).subs({BATCH: 1}))
+
+
+def reachable(start: fx.Node, step: Callable[[fx.Node], Iterable[fx.Node]]) -> list[fx.Node]:
+    """What repeated steps lead to from a node, in the order in which it is found."""
+    found: dict[fx.Node, None] = {}
+    stack = [start]
+    while stack:
+        for node in step(stack.pop()):
+            if node not in found:
+                found[node] = None
+                stack.append(node)
+    return list(found)

@@ -1,18 +1,23 @@
-"""One request on its way: its prompts in the engine, what is new of them, and its answer."""
+"""One request on its way: its prompts in the engine, and its answer on the way to a client.
+
+A client may read slowly, or leave.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+from typing import Any
 
 from pydantic_core import to_json
+from starlette.responses import Response
 
 from lamina.http import answers
+from lamina.http.api import GenerationRequest
 from lamina.http.choice import Choice, Delta
 from lamina.http.driver import Driver, Ticket, Update
 from lamina.http.errors import ApiError, ClosedError, FullError
-from lamina.http.fields import GenerationRequest
 from lamina.http.forms import Form
 from lamina.http.tokenizer import Tokenizer
 from lamina.serve import Sampling
@@ -20,6 +25,11 @@ from lamina.serve import Sampling
 # Tokens that wait for a client that does not read, before its request is called off.
 MOST_UNSENT = 4096
 RETRY_AFTER_S = 1
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+DONE = b"data: [DONE]\n\n"
+EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
 class Answering:
@@ -40,14 +50,11 @@ class Answering:
             Ticket(prompt, sampling, notify=self._receive, arrived_s=arrived_s) for prompt in prompts
         ]
         n = sampling.n
-        self.choices = [
-            Choice(place * n + sample, request, prompt, tokenizer)
-            for place, prompt in enumerate(prompts)
-            for sample in range(n)
-        ]
         self._of_ticket = {
-            ticket: self.choices[place * n : (place + 1) * n] for place, ticket in enumerate(self.tickets)
+            ticket: [Choice(place * n + sample, request, ticket.prompt, tokenizer) for sample in range(n)]
+            for place, ticket in enumerate(self.tickets)
         }
+        self.choices = [choice for choices in self._of_ticket.values() for choice in choices]
         self._open = set(self.tickets)  # those that are not done
         self._unsent = 0
         self._updates: list[Update] = []
@@ -56,7 +63,6 @@ class Answering:
         self._begun = False  # a chunk has been sent
 
     def submit(self) -> None:
-        """Queue the prompts; an ApiError if the driver does not take them."""
         try:
             self._driver.submit(self.tickets)
         except FullError as error:
@@ -94,7 +100,6 @@ class Answering:
 
     @property
     def done(self) -> bool:
-        """Nothing more will come."""
         return not self._open
 
     def _receive(self, update: Update) -> None:
@@ -169,5 +174,80 @@ class Answering:
 
 
 def event(body: answers.Chunk | answers.ErrorAnswer) -> bytes:
-    """One server-sent event."""
     return b"data: " + to_json(body) + b"\n\n"
+
+
+class Answer(Response):
+    """Sends an answer when it is whole; if the client leaves, its request is called off."""
+
+    def __init__(self, answering: Answering, sending: set[Answer]) -> None:
+        super().__init__()
+        self.answering = answering
+        self._sending = sending  # all that are under way
+        self.blocked_since: float | None = None  # a send that has not ended
+        self._abort: Callable[[], None] = lambda: None
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        self._abort = scope.get("state", {}).get("abort", self._abort)
+        watcher = asyncio.create_task(self._watch(receive))
+        self._sending.add(self)
+        try:
+            await self.answer(send)
+        finally:
+            self._sending.discard(self)
+            watcher.cancel()
+            self.answering.cancel()
+
+    async def answer(self, send: Send) -> None:
+        try:
+            whole = await self.answering.whole()
+            if self.answering.gone:
+                return
+            status, body = 200, to_json(whole)
+        except ApiError as error:
+            status, body = error.status, error.body()
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await self.send(send, {"type": "http.response.start", "status": status, "headers": headers})
+        await self.send(send, {"type": "http.response.body", "body": body})
+
+    async def send(self, send: Send, message: Message) -> None:
+        """Send one message; it takes as long as the client does."""
+        self.blocked_since = time.monotonic()
+        await send(message)
+        self.blocked_since = None
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.answering.cancel()
+
+    def look(self, most_s: float) -> None:
+        """Hang up on a client that does not read."""
+        since = self.blocked_since
+        if self.answering.overrun or (since is not None and time.monotonic() - since > most_s):
+            self.answering.cancel()
+            self._abort()
+
+
+class Stream(Answer):
+    """Sends tokens as they come, as server-sent events."""
+
+    async def answer(self, send: Send) -> None:
+        """Until the last token, or an error, which is then the last event."""
+        answering = self.answering
+        await self.send(send, {"type": "http.response.start", "status": 200, "headers": EVENTS})
+        while not answering.done:
+            try:
+                deltas = await answering.deltas()
+            except ApiError as error:
+                await self._send_body(send, event(error.answer()) + DONE, more=False)
+                return
+            if answering.gone:
+                break
+            if body := b"".join(answering.events(deltas)):
+                await self._send_body(send, body, more=True)
+        if not answering.gone:
+            await self._send_body(send, DONE, more=False)
+
+    async def _send_body(self, send: Send, body: bytes, *, more: bool) -> None:
+        await self.send(send, {"type": "http.response.body", "body": body, "more_body": more})

@@ -14,8 +14,6 @@ class _Answer(TypedDict):
 
 
 class ErrorDetail(_Answer):
-    """What went wrong."""
-
     message: str
     type: str
     param: str | None
@@ -46,48 +44,46 @@ class ModelList(_Answer):
 
 
 class Usage(_Answer):
-    """Tokens in and out."""
-
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
 
 
 class CompletionLogprobs(_Answer):
-    """By token."""
-
     tokens: list[str]
     token_logprobs: list[float]
     top_logprobs: list[dict[str, float]]
     text_offset: list[int]
 
 
-class CompletionChoice(_Answer):
-    """One completion."""
-
+class Choice(_Answer):
     index: int
-    text: str
-    logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"] | None
     stop_reason: int | str | None
     token_ids: NotRequired[list[int] | None]
+
+
+class CompletionChoice(Choice):
+    text: str
+    logprobs: CompletionLogprobs | None
     prompt_token_ids: NotRequired[list[int] | None]
 
 
-class CompletionAnswer(_Answer):
-    """POST /v1/completions; a stream's chunks have the same form, and usage only where it was requested."""
-
+class Head(_Answer):
     id: str
-    object: Literal["text_completion"]
     created: int
     model: str
+
+
+class CompletionAnswer(Head):
+    """POST /v1/completions; a stream's chunks have the same form, and usage only where it was requested."""
+
+    object: Literal["text_completion"]
     choices: list[CompletionChoice]
     usage: Usage
 
 
 class TopLogprob(_Answer):
-    """A likely token."""
-
     token: str
     logprob: float
     bytes: list[int] | None
@@ -100,43 +96,25 @@ class TokenLogprob(TopLogprob):
 
 
 class ChatLogprobs(_Answer):
-    """By token."""
-
     content: list[TokenLogprob] | None
     refusal: None
 
 
 class ChatMessage(_Answer):
-    """The answer's text."""
-
     role: Literal["assistant"]
     content: str
     refusal: None
 
 
-class ChatRest(_Answer):
-    """What a choice has beside its text."""
-
-    index: int
+class ChatChoice(Choice):
     logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length"] | None
-    stop_reason: int | str | None
-    token_ids: NotRequired[list[int] | None]
-
-
-class ChatChoice(ChatRest):
-    """One answer."""
-
     message: ChatMessage
 
 
-class ChatAnswer(_Answer):
+class ChatAnswer(Head):
     """POST /v1/chat/completions."""
 
-    id: str
     object: Literal["chat.completion"]
-    created: int
-    model: str
     choices: list[ChatChoice]
     usage: Usage
     prompt_token_ids: NotRequired[list[int] | None]
@@ -149,19 +127,15 @@ class ChatDelta(_Answer):
     content: str
 
 
-class ChatChunkChoice(ChatRest):
-    """What is new of one answer."""
-
+class ChatChunkChoice(Choice):
+    logprobs: ChatLogprobs | None
     delta: ChatDelta
 
 
-class Chunk(_Answer):
+class Chunk(Head):
     """One server-sent event of a stream."""
 
-    id: str
     object: str
-    created: int
-    model: str
     prompt_token_ids: NotRequired[list[int]]
     choices: list[CompletionChoice] | list[ChatChunkChoice]
     usage: NotRequired[Usage | None]

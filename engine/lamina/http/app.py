@@ -16,9 +16,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
 from lamina.http import answers
-from lamina.http.api import ChatRequest, CompletionRequest
+from lamina.http.api import ChatRequest, CompletionRequest, GenerationRequest
 from lamina.http.errors import ApiError
-from lamina.http.fields import GenerationRequest
 from lamina.http.guard import Guard
 from lamina.http.service import Service
 
@@ -41,7 +40,6 @@ def errors(*statuses: int) -> Responses:
 
 # Of any endpoint: the key, and requests that are not understood.
 COMMON = errors(400, 401, 405)
-POSTED = errors(400, 401, 404, 405, 408, 413, 415, 429, 500, 503)
 
 
 def make_app(service: Service) -> FastAPI:
@@ -62,32 +60,27 @@ def make_app(service: Service) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.add_exception_handler(ApiError, _api_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(RequestValidationError, _not_valid)
-    app.add_exception_handler(Exception, _bug)
+    for kind in (ApiError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, _told)
     app.add_middleware(Guard, service=service)
-    _models(app, service)
-    _completions(app, service)
-    _operation(app, service)
+    _add_endpoints(app, service)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
     return app
 
 
-def _models(app: FastAPI, service: Service) -> None:
-    def model() -> answers.Model:
-        return {
-            "id": service.model,
-            "object": "model",
-            "created": CREATED,
-            "owned_by": "lamina",
-            "max_model_len": service.context,
-        }
+def _add_endpoints(app: FastAPI, service: Service) -> None:
+    model: answers.Model = {
+        "id": service.model,
+        "object": "model",
+        "created": CREATED,
+        "owned_by": "lamina",
+        "max_model_len": service.context,
+    }
 
     @app.get("/v1/models", response_model=answers.ModelList, responses=COMMON)
     async def models() -> JSONResponse:
         """The model that is served."""
-        return JSONResponse({"object": "list", "data": [model()]})
+        return JSONResponse({"object": "list", "data": [model]})
 
     @app.get("/v1/models/{name:path}", response_model=answers.Model, responses={**COMMON, **errors(404)})
     async def one(name: str) -> JSONResponse:
@@ -96,32 +89,18 @@ def _models(app: FastAPI, service: Service) -> None:
             raise ApiError(
                 404, f"no model is called '{name}': this server has {service.model}", param="model"
             )
-        return JSONResponse(model())
+        return JSONResponse(model)
 
-
-def _completions(app: FastAPI, service: Service) -> None:
-    @app.post(
-        "/v1/completions",
-        response_model=answers.CompletionAnswer,
-        responses=POSTED,
-        openapi_extra=_body_of(CompletionRequest),
-    )
+    @app.post("/v1/completions", response_model=answers.CompletionAnswer, **_posted(CompletionRequest))
     async def completions(request: Request) -> Response:
         """Continue a text, or token ids."""
         return await service.complete(await _body(request, CompletionRequest))
 
-    @app.post(
-        "/v1/chat/completions",
-        response_model=answers.ChatAnswer,
-        responses=POSTED,
-        openapi_extra=_body_of(ChatRequest),
-    )
+    @app.post("/v1/chat/completions", response_model=answers.ChatAnswer, **_posted(ChatRequest))
     async def chat(request: Request) -> Response:
         """Say what comes next in a conversation."""
         return await service.chat(await _body(request, ChatRequest))
 
-
-def _operation(app: FastAPI, service: Service) -> None:
     @app.get("/health", response_model=answers.Health, responses=errors(400, 405, 503))
     async def health() -> JSONResponse:
         """Whether requests are taken."""
@@ -129,11 +108,9 @@ def _operation(app: FastAPI, service: Service) -> None:
             raise ApiError(503, why, code="closed")
         return JSONResponse({"status": "ok"})
 
-    @app.get(
-        "/metrics",
-        response_class=Response,
-        responses={200: {"content": {PROMETHEUS: {"schema": {"type": "string"}}}}, **COMMON},
-    )
+    shown = {200: {"content": {PROMETHEUS: {"schema": {"type": "string"}}}}, **COMMON}
+
+    @app.get("/metrics", response_class=Response, responses=shown)
     async def metrics() -> Response:
         """Counters, gauges and histograms for Prometheus."""
         return Response(service.meter.text(service.driver), headers={"content-type": PROMETHEUS})
@@ -176,37 +153,35 @@ def _sentence(error: ValidationError) -> ApiError:
     return ApiError(400, f"{'.'.join(named)}: {message}", param=where[0], code=first["type"])
 
 
-async def _api_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    if error.status == 413:
-        raise error  # the guard hangs up on a client that is still sending
-    return JSONResponse(error.answer(), error.status, error.headers)
+async def _told(request: Request, error: Exception) -> Response:
+    """What of an error a client is told."""
+    match error:
+        case ApiError():
+            told = error
+        case HTTPException():  # the framework's: unknown paths and methods
+            reasons = {
+                404: f"there is nothing at {request.url.path}",
+                405: f"{request.method} does not go with {request.url.path}",
+            }
+            why = reasons.get(error.status_code, str(error.detail))
+            told = ApiError(error.status_code, why, headers=error.headers)
+        case RequestValidationError():
+            told = ApiError(400, str(error))
+        case _:
+            told = ApiError(500, f"this is a bug of the server: {type(error).__name__}", code="bug")
+    if told.status == 413:
+        raise told  # the guard hangs up on a client that is still sending
+    return JSONResponse(told.answer(), told.status, told.headers)
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
-    """Those of the framework: unknown paths and methods."""
-    assert isinstance(error, HTTPException)
-    reasons = {
-        404: f"there is nothing at {request.url.path}",
-        405: f"{request.method} does not go with {request.url.path}",
-    }
-    answer = ApiError(error.status_code, reasons.get(error.status_code, str(error.detail))).answer()
-    return JSONResponse(answer, error.status_code, error.headers)
-
-
-async def _not_valid(_: Request, error: Exception) -> Response:
-    return JSONResponse(ApiError(400, str(error)).answer(), 400)
-
-
-async def _bug(_: Request, error: Exception) -> Response:
-    bug = ApiError(500, f"this is a bug of the server: {type(error).__name__}", code="bug")
-    return JSONResponse(bug.answer(), 500)
-
-
-def _body_of(model: type[BaseModel]) -> dict[str, Any]:
-    """The part of an endpoint's description about its request body."""
+def _posted(model: type[BaseModel]) -> dict[str, Any]:
+    """The part of an endpoint's description about its request body, and its errors."""
     schema = {"$ref": REFERENCE.format(model=model.__name__)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return {
+        "responses": errors(400, 401, 404, 405, 408, 413, 415, 429, 500, 503),
+        "openapi_extra": {"requestBody": body},
+    }
 
 
 def _described(app: FastAPI) -> dict[str, Any]:

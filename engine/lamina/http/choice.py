@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from functools import partial
+from typing import Literal
 
-from lamina.http.fields import GenerationRequest
+from lamina.http.api import GenerationRequest
 from lamina.http.tokenizer import Tokenizer
 from lamina.serve import Piece, TokenLogprobs
 
@@ -23,8 +24,6 @@ LONGEST_WINDOW = 48
 
 @dataclass(slots=True)
 class Delta:
-    """What is new of a choice."""
-
     text: str = ""
     tokens: Sequence[int] = ()
     logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -34,8 +33,6 @@ class Delta:
 
 
 class Choice:
-    """The sequence so far."""
-
     def __init__(
         self, index: int, request: GenerationRequest, prompt: Sequence[int], tokenizer: Tokenizer | None
     ) -> None:
@@ -49,7 +46,8 @@ class Choice:
         self._include = bool(request.include_stop_str_in_output)
         self._detokenizer: Detokenizer | None = None
         if tokenizer:
-            self._detokenizer = Detokenizer(tokenizer, skip_special=request.skip_special_tokens is not False)
+            skip_special = request.skip_special_tokens is not False
+            self._detokenizer = Detokenizer(partial(tokenizer.decode, skip_special=skip_special))
         self._stops = StopStrings(request.stop_strings, include=self._include)
 
     def feed(self, piece: Piece) -> Delta:
@@ -87,14 +85,7 @@ class Choice:
 
 
 def json_safe(logprob: float) -> float:
-    """As JSON can have it."""
     return max(logprob, LEAST_LOGPROB)
-
-
-class Decodes(Protocol):
-    """What of a tokenizer is needed."""
-
-    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str: ...
 
 
 class Detokenizer:
@@ -104,8 +95,8 @@ class Detokenizer:
     may be spread over several tokens: it is sent once it is whole.
     """
 
-    def __init__(self, tokenizer: Decodes, *, skip_special: bool = True) -> None:
-        self._tokenizer, self._skip = tokenizer, skip_special
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._text = decode
         self._window: list[int] = []  # the tokens whose text is not settled, after some whose text is
         self._settled = 0
         self._given = 0  # characters of the window's text
@@ -133,11 +124,7 @@ class Detokenizer:
         return new
 
     def flush(self) -> str:
-        """What is left when no token comes any more."""
         return self._text(self._window)[self._given :]
-
-    def _text(self, tokens: Sequence[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special=self._skip)
 
 
 class StopStrings:
@@ -164,7 +151,6 @@ class StopStrings:
         return text[: len(text) - keep]
 
     def flush(self) -> str:
-        """What was held back and was no stop string."""
         held, self._held = self._held, ""
         return held
 

@@ -82,7 +82,6 @@ class Driver:
     # For other threads.
 
     def start(self) -> None:
-        """Begin to serve."""
         self._thread.start()
 
     @property
@@ -92,12 +91,10 @@ class Driver:
 
     @property
     def running(self) -> int:
-        """Requests that are in a batch."""
         return len(self._batch_of)
 
     @property
     def ended(self) -> bool:
-        """Whether the thread is over."""
         return not self._thread.is_alive()
 
     def submit(self, tickets: Sequence[Ticket]) -> None:
@@ -134,7 +131,6 @@ class Driver:
             self._wake.notify()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Wait for the thread to be over."""
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
@@ -144,7 +140,10 @@ class Driver:
         try:
             while not self.closed:
                 self._turn()
-            self._end_all(self.closed)
+            live = list(self._live.values())
+            for ticket in live:
+                self._call_off(ticket)
+            self._fail_all(self.closed, live)
             while not self.engine.idle:
                 self.engine.step()
         except Exception as error:
@@ -250,13 +249,6 @@ class Driver:
     def _begun(self, requests: int) -> None:
         with self._wake:
             self._waiting -= requests
-
-    def _end_all(self, why: str) -> None:
-        """End all requests."""
-        live = list(self._live.values())
-        for ticket in live:
-            self._call_off(ticket)
-        self._fail_all(why, live)
 
     def _fail_all(self, why: str, live: Sequence[Ticket] = ()) -> None:
         with self._wake:

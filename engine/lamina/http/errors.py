@@ -19,8 +19,6 @@ OTHERS = "invalid_request_error"
 
 
 class ApiError(Exception):
-    """A request that is answered with an error."""
-
     def __init__(
         self,
         status: int,

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from lamina.http import answers
+from lamina.http.api import GenerationRequest
 from lamina.http.choice import Choice, Delta, json_safe
-from lamina.http.fields import GenerationRequest
 from lamina.http.tokenizer import Tokenizer
 from lamina.serve import TokenLogprobs
 
 
-class Form:
+class _Form:
     """What answers of both kinds have."""
 
     prefix: ClassVar[str]
@@ -23,63 +23,52 @@ class Form:
     def __init__(self, request: GenerationRequest, model: str, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = None if request.return_tokens_as_token_ids else tokenizer
         self._ids = bool(request.return_token_ids)
-        self._id = f"{self.prefix}-{request.request_id or uuid.uuid4().hex}"
-        self._created, self._model = int(time.time()), model
-
-    def whole(
-        self, deltas: Mapping[Choice, Delta], usage: answers.Usage
-    ) -> answers.CompletionAnswer | answers.ChatAnswer:
-        """An answer at once."""
-        raise NotImplementedError
-
-    def chunk(self, choice: Choice, delta: Delta, *, first: bool) -> answers.Chunk:
-        """What is new of one choice; the first chunk of an answer may say more."""
-        raise NotImplementedError
+        self._head: answers.Head = {
+            "id": f"{self.prefix}-{request.request_id or uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": model,
+        }
 
     def empty_chunk(self) -> answers.Chunk:
         """A chunk that is about no choice."""
-        return {
-            "id": self._id,
-            "object": self.chunk_name,
-            "created": self._created,
-            "model": self._model,
-            "choices": [],
+        # mypy: what is spread might have more keys.
+        return {**self._head, "object": self.chunk_name, "choices": []}  # type: ignore[typeddict-item]
+
+    def _rest(self, choice: Choice, delta: Delta) -> answers.Choice:
+        """What choices of both kinds have."""
+        body: answers.Choice = {
+            "index": choice.index,
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
         }
+        if self._ids:
+            body["token_ids"] = list(delta.tokens)
+        return body
 
     def _name(self, token: int) -> str:
         return self._tokenizer.token(token) if self._tokenizer else f"token_id:{token}"
 
 
-class CompletionForm(Form):
+class CompletionForm(_Form):
     """/v1/completions. Choices have their prompts themselves: they may differ."""
 
     prefix, chunk_name = "cmpl", "text_completion"
 
     def whole(self, deltas: Mapping[Choice, Delta], usage: answers.Usage) -> answers.CompletionAnswer:
-        return {
-            "id": self._id,
-            "object": "text_completion",
-            "created": self._created,
-            "model": self._model,
-            "choices": [self._choice(choice, delta) for choice, delta in deltas.items()],
-            "usage": usage,
-        }
+        choices = [self._choice(choice, delta) for choice, delta in deltas.items()]
+        return {**self._head, "object": "text_completion", "choices": choices, "usage": usage}
 
     def chunk(self, choice: Choice, delta: Delta, *, first: bool) -> answers.Chunk:  # noqa: ARG002
         return {**self.empty_chunk(), "choices": [self._choice(choice, delta)]}
 
     def _choice(self, choice: Choice, delta: Delta) -> answers.CompletionChoice:
         body: answers.CompletionChoice = {
-            "index": choice.index,
+            **self._rest(choice, delta),  # type: ignore[typeddict-item]
             "text": delta.text,
             "logprobs": self._logprobs(choice, delta),
-            "finish_reason": choice.finish_reason,
-            "stop_reason": choice.stop_reason,
         }
-        if self._ids:
-            body["token_ids"] = list(delta.tokens)
-            if not choice.begun:
-                body["prompt_token_ids"] = list(choice.prompt)
+        if self._ids and not choice.begun:
+            body["prompt_token_ids"] = list(choice.prompt)
         return body
 
     def _logprobs(self, choice: Choice, delta: Delta) -> answers.CompletionLogprobs | None:
@@ -108,7 +97,7 @@ class CompletionForm(Form):
         return top
 
 
-class ChatForm(Form):
+class ChatForm(_Form):
     """/v1/chat/completions."""
 
     prefix, chunk_name = "chatcmpl", "chat.completion.chunk"
@@ -117,12 +106,11 @@ class ChatForm(Form):
         choices: list[answers.ChatChoice] = []
         for choice, delta in deltas.items():
             message: answers.ChatMessage = {"role": "assistant", "content": delta.text, "refusal": None}
-            choices.append({"message": message, **self._rest(choice, delta)})
+            logprobs = self._logprobs(delta)
+            choices.append({**self._rest(choice, delta), "message": message, "logprobs": logprobs})
         body: answers.ChatAnswer = {
-            "id": self._id,
+            **self._head,  # type: ignore[typeddict-item]
             "object": "chat.completion",
-            "created": self._created,
-            "model": self._model,
             "choices": choices,
             "usage": usage,
         }
@@ -135,21 +123,11 @@ class ChatForm(Form):
         if not choice.begun:
             # With the first text and not before it: as many chunks as tokens.
             text["role"] = "assistant"
-        new: answers.ChatChunkChoice = {"delta": text, **self._rest(choice, delta)}
+        logprobs = self._logprobs(delta)
+        new: answers.ChatChunkChoice = {**self._rest(choice, delta), "delta": text, "logprobs": logprobs}
         body: answers.Chunk = {**self.empty_chunk(), "choices": [new]}
         if first and self._ids:
             body["prompt_token_ids"] = list(choice.prompt)
-        return body
-
-    def _rest(self, choice: Choice, delta: Delta) -> answers.ChatRest:
-        body: answers.ChatRest = {
-            "index": choice.index,
-            "logprobs": self._logprobs(delta),
-            "finish_reason": choice.finish_reason,
-            "stop_reason": choice.stop_reason,
-        }
-        if self._ids:
-            body["token_ids"] = list(delta.tokens)
         return body
 
     def _logprobs(self, delta: Delta) -> answers.ChatLogprobs | None:
@@ -168,3 +146,6 @@ class ChatForm(Form):
         name = self._name(token)
         as_bytes = list(name.encode()) if self._tokenizer else None
         return {"token": name, "logprob": json_safe(logprob), "bytes": as_bytes}
+
+
+Form = CompletionForm | ChatForm

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -98,10 +99,10 @@ class Meter:
         """All of it, in Prometheus' format."""
         driver.ask(self.ask)
         registry = CollectorRegistry()
-        registry.register(_Collector(self, driver))
+        registry.register(_Collector(lambda: self._metrics(driver)))
         return generate_latest(registry)
 
-    def metrics(self, driver: Driver) -> Iterator[Metric]:
+    def _metrics(self, driver: Driver) -> Iterator[Metric]:
         """What there is, by the name that it has in Prometheus."""
         engine = self._engine
         gap = "Seconds between two tokens of a request, as the engine made them."
@@ -127,34 +128,22 @@ class Meter:
         )
         for name, what, count in counters:
             yield CounterMetricFamily(name, what, value=count)
-        yield from self._labelled()
-
-    def _labelled(self) -> Iterator[Metric]:
-        ends = CounterMetricFamily("lamina_requests", "Requests by how they ended.", labels=["end"])
-        for end in ("length", "stop", "cancelled", "failed"):
-            ends.add_metric([end], self._ends[end])
-        yield ends
-        answers = CounterMetricFamily(
-            "lamina_http_answers", "HTTP answers by path and status.", labels=["path", "status"]
-        )
-        for (path, status), count in sorted(self.answers.items()):
-            answers.add_metric([path, str(status)], count)
-        yield answers
-        worked = CounterMetricFamily(
-            "lamina_worker_busy_seconds",
-            "Seconds that a worker computed, and did not wait; asked every second while anybody is served.",
-            labels=["worker"],
-        )
-        for worker, seconds in self._worked_s.items():
-            worked.add_metric([worker], seconds)
-        yield worked
+        ends = {(end,): self._ends[end] for end in ("length", "stop", "cancelled", "failed")}
+        yield _labelled("lamina_requests", "Requests by how they ended.", ["end"], ends)
+        answers = {(path, str(status)): count for (path, status), count in sorted(self.answers.items())}
+        what = "HTTP answers by path and status."
+        yield _labelled("lamina_http_answers", what, ["path", "status"], answers)
+        what = "Seconds that a worker computed, and did not wait; asked every second while anybody is served."
+        worked = {(worker,): seconds for worker, seconds in self._worked_s.items()}
+        yield _labelled("lamina_worker_busy_seconds", what, ["worker"], worked)
 
 
-class _Collector:
-    """The meter as a registry takes it."""
+def _labelled(name: str, what: str, labels: list[str], counts: Mapping[Any, float]) -> Metric:
+    family = CounterMetricFamily(name, what, labels=labels)
+    for values, count in counts.items():
+        family.add_metric(values, count)
+    return family
 
-    def __init__(self, meter: Meter, driver: Driver) -> None:
-        self._meter, self._driver = meter, driver
 
-    def collect(self) -> Iterator[Metric]:
-        return self._meter.metrics(self._driver)
+class _Collector(NamedTuple):
+    collect: Callable[[], Iterator[Metric]]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import uvicorn
 
 from lamina.http.app import make_app
-from lamina.http.protocol import protocol
+from lamina.http.guard import protocol
 from lamina.http.service import Service
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from lamina.http.answering import Answering
+from lamina.http.answering import Answer, Answering, Stream
 from lamina.http.api import ChatRequest, CompletionRequest
 from lamina.http.driver import Driver, Update
 from lamina.http.errors import ApiError
 from lamina.http.forms import ChatForm, CompletionForm, Form
 from lamina.http.metrics import Meter
-from lamina.http.stream import Answer, Stream
 from lamina.http.tokenizer import Tokenizer
 from lamina.serve import Engine, RequestError, Sampling
 
@@ -25,8 +24,6 @@ LONGEST_CONTEXT = 131_072
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the server takes."""
-
     body_bytes: int = 8_000_000
     most_waiting: int = 1024
     most_connections: int = 4096
@@ -38,8 +35,6 @@ class Limits:
 
 @dataclass
 class Service:
-    """An engine that is served."""
-
     engine: Engine
     model: str
     tokenizer: Tokenizer | None = None
@@ -92,11 +87,9 @@ class Service:
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is under way."""
         return self.answered > 0
 
     async def complete(self, request: CompletionRequest) -> Answer:
-        """Answer a completion."""
         form = CompletionForm(request, self.model, self.tokenizer)
         special = request.add_special_tokens is not False
         prompts = [
@@ -106,7 +99,6 @@ class Service:
         return await self._answer(request, prompts, form)
 
     async def chat(self, request: ChatRequest) -> Answer:
-        """Answer a conversation."""
         tokenizer = self._require_tokenizer("messages")
         messages = [message.plain() for message in request.messages]
         long = sum(len(message["content"]) for message in messages) > LONG_TEXT
@@ -146,53 +138,35 @@ class Service:
 
     def _require_sense(self, request: CompletionRequest | ChatRequest, prompts: int) -> None:
         if request.model is not None and request.model != self.model:
-            raise ApiError(
-                404,
-                f"no model is called '{request.model}': this server has {self.model}",
-                param="model",
-                code="model_not_found",
-            )
-        if request.stop_strings and self.tokenizer is None:
+            why = f"no model is called '{request.model}': this server has {self.model}"
+            raise ApiError(404, why, param="model", code="model_not_found")
+        if request.stop_strings:
             self._require_tokenizer("stop")
         if request.stream_options and not request.stream:
             raise ApiError(400, "stream_options go with stream: true", param="stream_options")
         if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
             raise ApiError(400, "top_logprobs go with logprobs: true", param="top_logprobs")
-        if prompts > self.limits.most_waiting:
-            raise ApiError(
-                400,
-                f"{prompts:,} prompts are more than the {self.limits.most_waiting:,} requests that may wait",
-                param="prompt",
-            )
+        if prompts > (most := self.limits.most_waiting):
+            why = f"{prompts:,} prompts are more than the {most:,} requests that may wait"
+            raise ApiError(400, why, param="prompt")
         stops = request.stop_strings or request.stop_token_ids
         if request.min_tokens and (stops or not request.ignore_eos):
-            raise ApiError(
-                400,
-                "min_tokens is served only with ignore_eos and without stops: leave it out",
-                param="min_tokens",
-            )
+            why = "min_tokens is served only with ignore_eos and without stops: leave it out"
+            raise ApiError(400, why, param="min_tokens")
 
     def _sampling(self, request: CompletionRequest | ChatRequest, prompts: list[list[int]]) -> Sampling:
-        longest = max(map(len, prompts))
-        most = request.most_tokens(self.context - longest)
-        if longest + most > self.context:
-            raise ApiError(
-                400,
-                f"a prompt of {longest:,} tokens and {most:,} to make are more than the "
-                f"{self.context:,} that fit",
-                param="max_tokens" if longest < self.context else "prompt",
-                code="context_length_exceeded",
-            )
+        longest, fit = max(map(len, prompts)), self.context
+        most = request.most_tokens(fit - longest)
+        if longest + most > fit:
+            why = f"a prompt of {longest:,} tokens and {most:,} to make are more than the {fit:,} that fit"
+            param = "max_tokens" if longest < fit else "prompt"
+            raise ApiError(400, why, param=param, code="context_length_exceeded")
         if request.min_tokens and request.min_tokens > most:
             raise ApiError(400, f"min_tokens is above the {most:,} that may be made", param="min_tokens")
         logprobs = request.most_logprobs()
         if logprobs is not None and most > MOST_LOGPROB_TOKENS:
-            raise ApiError(
-                400,
-                f"logprobs are given for at most {MOST_LOGPROB_TOKENS:,} tokens of an answer: ask for "
-                "fewer tokens",
-                param="logprobs",
-            )
+            why = f"logprobs are given for at most {MOST_LOGPROB_TOKENS:,} tokens of an answer: ask for fewer"
+            raise ApiError(400, why, param="logprobs")
         try:
             return Sampling(
                 max_tokens=most,

@@ -62,7 +62,6 @@ class Tokenizer:
         return text
 
     def token(self, token: int) -> str:
-        """One token's own text."""
         return self.decode([token], skip_special=False)
 
     def chat(self, messages: list[dict[str, str]]) -> list[int]:

@@ -39,7 +39,7 @@ class KvSlots:
     def apply(self, batch: int, delta: BatchDelta) -> list[Arrival]:
         """Some go, some come; those that come have their slots but no KV yet."""
         for parent, child, tokens in delta.forks.tolist():
-            self.arena.fork(parent, child, None if tokens == ALL else tokens)
+            self.arena.slab.fork(parent, child, None if tokens == ALL else tokens)
         here = self._names[batch]
         if len(delta.renamed):
             here = here.copy()
@@ -47,7 +47,7 @@ class KvSlots:
         if delta.left.size:
             here = here[staying(here, delta.left)]
         if delta.released.size:
-            self.arena.release(delta.released)
+            self.arena.slab.release(delta.released)
         self._drop(delta.dropped[:, 0].tolist())
         if len(delta.joined):
             here = np.concatenate([here, delta.joined.name])
@@ -69,7 +69,7 @@ class KvSlots:
     def _drop(self, names: list[int]) -> None:
         if names:
             self._expected -= set(names)
-            self.arena.release(np.array(names, np.int64))
+            self.arena.slab.release(np.array(names, np.int64))
 
     def _arrivals(self, joined: Joined) -> Iterator[Arrival]:
         columns = (joined.name, joined.position, joined.parent, joined.shared)
@@ -81,17 +81,17 @@ class KvSlots:
 
     def _arrival(self, name: int, tokens: int, parent: int, shared: int) -> Arrival:
         if parent != NO_PARENT:
-            self.arena.fork(parent, name, shared)
-        return Arrival(name, shared, self.arena.allocate(name, tokens - shared))
+            self.arena.slab.fork(parent, name, shared)
+        return Arrival(name, shared, self.arena.slab.allocate(name, tokens - shared))
 
     def forget(self, batch: int) -> None:
         """All sequences of the batch go."""
-        self.arena.release(self._names[batch])
+        self.arena.slab.release(self._names[batch])
         self._names[batch] = np.empty(0, np.int64)
 
     def extend(self, batch: int, only: Ints | None = None) -> Ints:
         """Room for the tokens that the batch's next iteration adds, or for those of some: others have it from
         when the iteration was begun the first time. Whose the batch's tokens are.
         """
-        self.arena.extend(self._names[batch] if only is None else only)
+        self.arena.slab.extend(self._names[batch] if only is None else only)
         return self._names[batch]

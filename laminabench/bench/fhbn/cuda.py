@@ -11,19 +11,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from lamina import fhbn
-from laminabench.bench.fhbn.options import device_engines_of
-from laminabench.bench.fhbn.results import CAVEATS, notes, size_text, us_text
-from laminabench.bench.frame import QUIET, Report, Spread, Table, Text, Watcher, seconds_of, spread
+from laminabench.bench.fhbn.options import engines_of
+from laminabench.bench.fhbn.results import CAVEATS, notes, size_text, starred, us_text
+from laminabench.bench.frame import QUIET, Report, Spread, Table, Watcher, seconds_of, spread
 from laminabench.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from lamina.fhbn.device import DeviceReceiver, DeviceSender
 
 SLOTS = 4
 TRIPS = 20  # there and back, launched ahead at once: few enough for the GPU's queue of launches
@@ -31,26 +28,6 @@ TIMEOUT_S = 20.0
 HEAD_START_S = 0.0005  # from launching until what was launched surely waits
 SPIN_S = 0.01  # the host looks, and does not sleep
 WARM_UP = 3
-
-Ends = TypeVar("Ends", bound=tuple[Any, Any])
-
-
-@dataclass(frozen=True)
-class Row:
-    """One engine and size: the seconds of each way to do it."""
-
-    engine: str
-    bytes: int
-    caveat: str | None
-    one_way_s: Mapping[str, Spread]
-    round_trip_s: Mapping[str, Spread]
-
-    def cells(self) -> Iterator[tuple[str, ...]]:
-        """A line for each way."""
-        engine = self.engine + ("*" if self.caveat else "")
-        for what, ways in (("one way", self.one_way_s), ("round trip", self.round_trip_s)):
-            for way, took in ways.items():
-                yield engine, size_text(self.bytes), what, way, *took.cells(lambda s: us_text(s * 1e6))
 
 
 def run(
@@ -71,35 +48,43 @@ def run(
     copied to the GPU, worked on, copied back). What is ahead of its message hides the launches.
     """
     torch = _torch_with_cuda()
-    asked = device_engines_of(engines)
+    asked = engines_of(engines, on_stream=True)
     rows = []
     turns = [(engine, size) for engine in asked.names for size in sizes]
     for done, (engine, size) in enumerate(turns):
         watcher.progress(done, len(turns))
-        ways = _one_way(engine, size, rounds), _trips(engine, size, rounds)
-        rows.append(Row(engine, size, CAVEATS.get(engine), *ways))
+        rows.append(row(engine, size, _one_way(engine, size, rounds), _trips(engine, size, rounds)))
     return report(torch.cuda.get_device_name(), rows, asked.skipped)
 
 
-def report(device: str, rows: Sequence[Row], skipped: Mapping[str, str]) -> Report:
-    """The rows as they are printed."""
+def row(engine: str, size: int, one_way: Mapping[str, Spread], trips: Mapping[str, Spread]) -> dict[str, Any]:
+    """One engine and size: the seconds of each way to do it."""
+    caveat = CAVEATS.get(engine)
+    return {"engine": engine, "bytes": size, "caveat": caveat, "one_way_s": one_way, "round_trip_s": trips}
+
+
+def report(device: str, rows: Sequence[Mapping[str, Any]], skipped: Mapping[str, str]) -> Report:
+    """The rows as they are printed, with a line for each way."""
     path = "pinned host memory, one GPU, one process"
+    engines = list(dict.fromkeys(row["engine"] for row in rows))
     facts = {
         "benchmark": "fhbn-cuda",
         "device": device,
-        "engines": list(dict.fromkeys(row.engine for row in rows)),
+        "engines": engines,
         "skipped": skipped,
         "path": path,
         "verified": False,
         "rows": rows,
     }
-    titles = ("<engine", "<size", "<what", "<way", "median", "min to max")
-    text: list[Text] = [
-        f"{device}; {path}; not verified on hardware",
-        Table(titles, [cells for row in rows for cells in row.cells()]),
-        *notes({row.engine: row.caveat for row in rows}, skipped),
+    lines = [
+        (starred(row["engine"]), size_text(row["bytes"]), what, way, *took.cells(lambda s: us_text(s * 1e6)))
+        for row in rows
+        for what, ways in (("one way", row["one_way_s"]), ("round trip", row["round_trip_s"]))
+        for way, took in ways.items()
     ]
-    return Report(facts, text)
+    table = Table(("<engine", "<size", "<what", "<way", "median", "min to max"), lines)
+    head = f"{device}; {path}; not verified on hardware"
+    return Report(facts, [head, table, *notes(engines, skipped)])
 
 
 def _torch_with_cuda() -> Any:
@@ -117,37 +102,15 @@ def _torch_with_cuda() -> Any:
     return torch
 
 
-class _Closable(Protocol):
-    def close(self) -> None: ...
-
-
-First = TypeVar("First", bound=_Closable)
-Second = TypeVar("Second")
-
-
-class Pair:
-    """Two links, each to the other."""
-
-    def __init__(self, ours: fhbn.Link, theirs: fhbn.Link, pool: ThreadPoolExecutor) -> None:
-        self._ours, self._theirs, self._pool = ours, theirs, pool
-
-    def open(
-        self, first: Callable[[fhbn.Link], First], second: Callable[[fhbn.Link], Second]
-    ) -> tuple[First, Second]:
-        """What two calls make that need each other, such as a channel's sender and its receiver."""
-        other = self._pool.submit(second, self._theirs)
-        with contextlib.ExitStack() as failing:
-            failing.callback(self._ours.close)  # else the other one may wait for it
-            made = first(self._ours)
-            failing.callback(made.close)
-            pair = made, other.result()
-            failing.pop_all()
-            return pair
+Both = Callable[[Callable[[fhbn.Link], Any], Callable[[fhbn.Link], Any]], tuple[Any, Any]]
 
 
 @contextlib.contextmanager
-def linked(timeout_s: float) -> Iterator[Pair]:
-    """Two links of this process with itself."""
+def linked(timeout_s: float) -> Iterator[Both]:
+    """Two links of this process with itself.
+
+    Given is what opens at both what needs the other, such as a channel's sender and its receiver.
+    """
     secret = fhbn.new_secret()
     with ThreadPoolExecutor(1) as pool, fhbn.Listener("one end", secret) as listener:
         other = pool.submit(listener.accept, timeout_s)
@@ -155,54 +118,49 @@ def linked(timeout_s: float) -> Iterator[Pair]:
             fhbn.connect(listener.address, name="the other end", secret=secret, timeout_s=timeout_s) as ours,
             other.result() as theirs,
         ):
-            yield Pair(ours, theirs, pool)
+
+            def both(
+                first: Callable[[fhbn.Link], Any], second: Callable[[fhbn.Link], Any]
+            ) -> tuple[Any, Any]:
+                coming = pool.submit(second, theirs)
+                with ExitStack() as failing:
+                    failing.callback(ours.close)  # else the other one may wait for it
+                    made = first(ours)
+                    failing.callback(made.close)
+                    pair = made, coming.result()
+                    failing.pop_all()
+                    return pair
+
+            yield both
 
 
-class _Channels:
-    """Channels between two ends in this process, for messages of one size; closed with `stack`."""
+def _opener(stack: ExitStack, engine: str, size: int) -> Callable[..., tuple[Any, Any]]:
+    """Opens channels for messages of one size from this process to itself; closed with `stack`."""
+    both = stack.enter_context(linked(TIMEOUT_S))
 
-    def __init__(self, stack: ExitStack, engine: str, size: int) -> None:
-        self._stack = stack
-        self._pair = stack.enter_context(linked(TIMEOUT_S))
-        self._engine = engine
-        self._wanted: dict[str, Any] = {"message_bytes": max(size, 1), "slots": SLOTS, "timeout_s": TIMEOUT_S}
+    def opened(
+        name: str, *, from_gpu: bool = True, to_gpu: bool = True, network: str = engine
+    ) -> tuple[Any, Any]:
+        how: dict[str, Any] = {"network": network, "timeout_s": TIMEOUT_S}
+        wanted = how | {"message_bytes": max(size, 1), "slots": SLOTS}
 
-    def within_the_gpu(self, name: str) -> tuple[DeviceSender, DeviceReceiver]:
-        """From one stream to another."""
-        return self._closed(
-            self._pair.open(
-                lambda link: link.device_sender(name, network=self._engine, timeout_s=TIMEOUT_S),
-                lambda link: link.device_receiver(name, network=self._engine, **self._wanted),
-            )
-        )
+        def sender(link: fhbn.Link) -> Any:
+            return link.device_sender(name, **how) if from_gpu else link.sender(name, spin_s=SPIN_S, **how)
 
-    def to_the_gpu(self, name: str, engine: str | None = None) -> tuple[fhbn.Sender, DeviceReceiver]:
-        """From this thread to a stream."""
-        network = engine or self._engine
-        return self._closed(
-            self._pair.open(
-                lambda link: link.sender(name, network=network, timeout_s=TIMEOUT_S, spin_s=SPIN_S),
-                lambda link: link.device_receiver(name, network=network, **self._wanted),
-            )
-        )
+        def receiver(link: fhbn.Link) -> Any:
+            if to_gpu:
+                return link.device_receiver(name, **wanted)
+            return link.receiver(name, spin_s=SPIN_S, **wanted)
 
-    def from_the_gpu(self, name: str) -> tuple[DeviceSender, fhbn.Receiver]:
-        """From a stream to this thread."""
-        return self._closed(
-            self._pair.open(
-                lambda link: link.device_sender(name, network=self._engine, timeout_s=TIMEOUT_S),
-                lambda link: link.receiver(name, network=self._engine, spin_s=SPIN_S, **self._wanted),
-            )
-        )
-
-    def _closed(self, ends: Ends) -> Ends:
+        ends = both(sender, receiver)
         for end in ends:
-            self._stack.callback(end.close)
+            stack.callback(end.close)
         return ends
+
+    return opened
 
 
 def _message(size: int) -> list[Tensor]:
-    """A message of one part, or of none."""
     import torch
 
     return [torch.zeros(size, dtype=torch.uint8, device="cuda")] if size else []
@@ -217,10 +175,10 @@ def _one_way(engine: str, size: int, rounds: int) -> dict[str, Spread]:
     first, second = gpu.Stream(), gpu.Stream()
     here, far = _message(size), _message(size)
     with ExitStack() as stack:
-        channels = _Channels(stack, engine, size)
-        serve, take = channels.within_the_gpu("there")
-        answer, end = channels.within_the_gpu("back")
-        opener, begin = channels.to_the_gpu("gate", "shm")
+        opened = _opener(stack, engine, size)
+        serve, take = opened("there")
+        answer, end = opened("back")
+        opener, begin = opened("gate", from_gpu=False, network="shm")
 
         def seconds() -> float:
             events = [gpu.Event(enable_timing=True) for _ in range(2)]
@@ -260,9 +218,9 @@ def _trips(engine: str, size: int, rounds: int) -> dict[str, Spread]:
     held = _message(size)
     payload = [torch.zeros(size, dtype=torch.uint8)] if size else []
     with ExitStack() as stack:
-        channels = _Channels(stack, engine, size)
-        sender, take = channels.to_the_gpu("there")
-        answer, receiver = channels.from_the_gpu("back")
+        opened = _opener(stack, engine, size)
+        sender, take = opened("there", from_gpu=False)
+        answer, receiver = opened("back", to_gpu=False)
 
         def work() -> None:
             take.recv_into(*held)

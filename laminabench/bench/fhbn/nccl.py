@@ -20,7 +20,6 @@ VERIFIED = "not on hardware"
 
 
 def missing(here: Place, there: Place) -> str | None:
-    """It needs a CUDA build of torch, and a GPU for each process."""
     if importlib.util.find_spec("torch") is None:
         return "torch is not installed"
     import torch

@@ -46,7 +46,6 @@ class _NcclEnd(GroupEnd):
 
     @property
     def next_seqno(self) -> int:
-        """Of the next message."""
         return self._next
 
     def _done(self, work: Any, deadline: Deadline) -> None:
@@ -57,7 +56,6 @@ class _NcclEnd(GroupEnd):
             raise ChannelTimeoutError(f"{self.peer} did not take part in a transfer in time") from error
 
     def close(self) -> None:
-        """Take part no more."""
         group, self._group = self._group, None
         if group is not None:
             with contextlib.suppress(RuntimeError):
@@ -124,7 +122,6 @@ class NcclReceiver(_NcclEnd):
 
     @property
     def consumed(self) -> int:
-        """The first message that was not released."""
         return self._consumed
 
     def recv(self, timeout_s: float | None = None) -> NcclMessage:
@@ -158,7 +155,6 @@ class NcclReceiver(_NcclEnd):
         raise ChannelError(f"whether {self.peer} has sent something, NCCL does not tell: call recv()")
 
     def give_back(self, seqno: int) -> None:
-        """A message was released; slots are used again in order."""
         self._given_back[seqno % self._slots] = True
         while self._given_back[slot := self._consumed % self._slots]:
             self._given_back[slot] = False

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from lamina.fhbn import engines
-from lamina.fhbn.engines import engine, usable
+from lamina.fhbn.engines import usable
 from lamina.fhbn.errors import HandshakeError
 from lamina.fhbn.place import Place
 from laminabench.errors import UserError
@@ -31,59 +31,36 @@ class Engines:
     named: bool = True
 
     def without(self, name: str, reason: str) -> Engines:
-        """The others."""
         names = tuple(other for other in self.names if other != name)
         return replace(self, names=names, skipped={**self.skipped, name: reason})
 
 
-def engines_of(text: str, *, named: bool = True) -> Engines:
-    """Of a list such as "shm,gloo"; those that cannot be used here are skipped, unless none is left."""
-    here = Place.here()
-    asked = _words(text)
-    auto = None
-    if "auto" in asked:
-        try:
-            auto = usable("auto", here, here)[0]
-        except HandshakeError as error:
-            raise UserError("fhbn-engines-unusable", f"--engines '{text}': {error}") from error
-        asked = [auto if word == "auto" else word for word in asked]
-    reasons = {name: engine(name).missing(here, here) for name in asked}
-    names = tuple(name for name, reason in reasons.items() if reason is None)
-    skipped = {name: reason for name, reason in reasons.items() if reason is not None}
-    if not names:
-        raise _none_left(text, skipped)
-    return Engines(names, skipped, auto, named)
+def engines_of(text: str, *, named: bool = True, on_stream: bool = False) -> Engines:
+    """Of a list such as "shm,gloo"; those that cannot be used here are skipped, unless none is left.
 
-
-def device_engines_of(text: str) -> Engines:
-    """Of a list such as "shm,softnic": those whose ends can be operations on a GPU's stream here."""
+    `on_stream`: used are those whose ends can be operations on a GPU's stream.
+    """
     here = Place.here()
     names: dict[str, None] = {}
-    skipped = {}
-    for word in _words(text):
+    skipped: dict[str, str] = {}
+    auto = None
+    for word in (word.strip() for word in text.split(",")):
+        if word not in engines.names():
+            known = ", ".join(engines.names())
+            raise UserError(
+                "fhbn-engine-unknown", f"--engines '{text}': there is no '{word}', give some of {known}"
+            )
         try:
-            names[usable(word, here, here, on_stream=True)[0]] = None
+            name = usable(word, here, here, on_stream=on_stream)[0]
         except HandshakeError as error:
             skipped[word] = str(error).removeprefix(f"{word} cannot be used because ")
+            continue
+        names[name] = None
+        auto = name if word == "auto" else auto
     if not names:
-        raise _none_left(text, skipped)
-    return Engines(tuple(names), skipped, None)
-
-
-def _none_left(text: str, skipped: dict[str, str]) -> UserError:
-    why = "; ".join(f"{name} cannot be used because {reason}" for name, reason in skipped.items())
-    return UserError("fhbn-engines-unusable", f"--engines '{text}': {why}")
-
-
-def _words(text: str) -> list[str]:
-    asked = [word.strip() for word in text.split(",")]
-    for word in asked:
-        if word not in engines.names():
-            raise UserError(
-                "fhbn-engine-unknown",
-                f"--engines '{text}': there is no '{word}', give some of {', '.join(engines.names())}",
-            )
-    return asked
+        why = "; ".join(f"{name} cannot be used because {reason}" for name, reason in skipped.items())
+        raise UserError("fhbn-engines-unusable", f"--engines '{text}': {why}")
+    return Engines(tuple(names), skipped, auto, named)
 
 
 def sizes_of(text: str) -> list[int]:

@@ -164,7 +164,6 @@ def _last_words(child: subprocess.Popen[bytes]) -> str:
 
 
 def main() -> int:
-    """The other process's life."""
     # The first one's end is noticed by all that is waited for here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

@@ -16,29 +16,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lamina import _native, fhbn
+from laminabench.bench.fhbn import results
 from laminabench.bench.fhbn.options import Engines
 from laminabench.bench.fhbn.peer import Echo, NotOpenedError, echoing
-from laminabench.bench.fhbn.results import (
-    SMALLEST,
-    TARGET_RTT_US,
-    TARGET_SHARE,
-    Limits,
-    Round,
-    Row,
-    Samples,
-    Seconds,
-    median,
-    rounds_of,
-    row,
-    text,
-)
-from laminabench.bench.frame import QUIET, Report, Watcher, all_judged, rounds_for
+from laminabench.bench.fhbn.results import COPIES, SMALLEST, Round, Samples, Seconds, median
+from laminabench.bench.frame import QUIET, Report, Row, Watcher, all_judged, rounds_for
 from laminabench.errors import UserError
 from laminabench.gc_paused import gc_paused
 
@@ -54,8 +42,6 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 @dataclass(frozen=True)
 class Measured:
-    """The result, and the rounds that it is made of."""
-
     report: Report
     rounds: Sequence[Round]
 
@@ -71,7 +57,8 @@ def run(engines: Engines, sizes: Sequence[int], seconds: float = 20.0, watcher: 
     line_s = _native.cache_line_round_trip_s(cores[0], cores[1], _CACHE_LINES) if cores else None
     rows: list[Row] = []
     rounds: list[Round] = []
-    limits = Limits({}, {}, None if line_s is None else line_s * 1e6)
+    limits: dict[str, Any] = {f"{name}_gb_per_s": {} for name in COPIES}
+    limits["cache_line_round_trip_us"] = None if line_s is None else line_s * 1e6
     with ExitStack() as stack:
         echo, engines = _opened(stack, engines, max(*sizes, SMALLEST), cores[1] if cores else None)
         stack.enter_context(pinned(cores[0] if cores else None))
@@ -82,13 +69,13 @@ def run(engines: Engines, sizes: Sequence[int], seconds: float = 20.0, watcher: 
         for done, size in enumerate(sizes):
             watcher.progress(done, len(sizes))
             samples, copies = Setting(echo, size).measure(seconds / len(sizes))
-            limits.memcpy_gb_per_s[str(size)] = size / median(copies["memcpy"]) / 1e9
-            limits.channel_copy_gb_per_s[str(size)] = size / median(copies["channel_copy"]) / 1e9
+            for name, took in copies.items():
+                limits[f"{name}_gb_per_s"][str(size)] = size / median(took) / 1e9
             for name, taken in samples.items():
-                rows.append(row(name, size, taken, copies))
-                rounds += rounds_of(name, size, taken, copies)
+                rows.append(results.row(name, size, taken, copies))
+                rounds += results.rounds_of(name, size, taken, copies)
         watcher.progress(len(sizes), len(sizes))
-    rows.sort(key=lambda entry: (engines.names.index(entry.engine), entry.bytes))
+    rows.sort(key=lambda row: engines.names.index(str(row.facts["engine"])))  # sizes are in order already
     facts = {
         "benchmark": "fhbn",
         "engines": list(engines.names),
@@ -97,12 +84,12 @@ def run(engines: Engines, sizes: Sequence[int], seconds: float = 20.0, watcher: 
         "sizes": list(sizes),
         "seconds": seconds,
         "cores": None if cores is None else list(cores),
-        "targets": {"rtt_us_p50": TARGET_RTT_US, "share_of_memcpy": TARGET_SHARE},
+        "targets": {"rtt_us_p50": results.TARGET_RTT_US, "share_of_memcpy": results.TARGET_SHARE},
         "limits": limits,
         "rows": rows,
-        "met": all_judged([entry.met for entry in rows]),
+        "met": all_judged([row.met for row in rows]),
     }
-    return Measured(Report(facts, text(rows, engines.skipped, limits)), rounds)
+    return Measured(Report(facts, results.text(rows, engines.skipped, limits)), rounds)
 
 
 def two_cores() -> tuple[int, int] | None:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laminabench.bench.frame import Spread, Table, Text, spread
+from laminabench.bench.frame import Row, Table, Text, ratios
 from laminabench.errors import UserError
 from laminabench.json_safe import json_safe, to_json
 from laminabench.runs.format import MANIFEST, manifest_in, sha256_of
@@ -40,8 +40,10 @@ KIND = "fhbn-pingpong"
 TABLE = "pingpong"
 
 Seconds = NDArray[np.float64]
-# "memcpy" and "channel_copy": one entry a round.
-Copies = Mapping[str, Sequence[Seconds]]
+COPIES = ("memcpy", "channel_copy")
+WAYS = ("one_way", "read", *COPIES)
+Copies = Mapping[str, Sequence[Seconds]]  # of each of COPIES, one entry a round
+Round = Mapping[str, object]  # a row of the table that --out writes
 
 
 @dataclass
@@ -53,109 +55,58 @@ class Samples:
     read: list[Seconds] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Row:
-    """One engine and size. Shares are of what a copy moves in the same time; NCCL, on GPUs, has none.
-
-    `share_of_memcpy` is what the target speaks of, `share_of_limit` is of the faster of the two copies.
-    """
-
-    engine: str
-    bytes: int
-    verified: bool
-    caveat: str | None
-    rtt_us_p10: float
-    rtt_us_p50: float
-    rtt_us_p99: float
-    rtt_us_min: float
-    one_way_us_p50: float
-    gb_per_s: float
-    read_gb_per_s: float
-    share_of_memcpy: float | None
-    share_of_limit: float | None
-    share_of_memcpy_by_round: Spread | None
-    round_trips: int
-    rounds: int
-    target: Mapping[str, float] | None
-    met: bool | None
-
-
-@dataclass(frozen=True)
-class Round:
-    """A row of the table that --out writes."""
-
-    engine: str
-    bytes: int
-    round: int
-    round_trips: int
-    rtt_us_min: float
-    rtt_us_p50: float
-    rtt_us_p99: float
-    one_way_us_p50: float
-    read_us_p50: float
-    memcpy_us_p50: float
-    channel_copy_us_p50: float
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What no channel can beat: copies, by the size as text, and a cache line's way between the cores."""
-
-    memcpy_gb_per_s: dict[str, float]
-    channel_copy_gb_per_s: dict[str, float]
-    cache_line_round_trip_us: float | None
-
-
 def median(rounds: Sequence[Seconds]) -> float:
     """Of all samples in all rounds."""
     return float(np.median(np.concatenate(rounds)))
 
 
 def row(engine: str, size: int, samples: Samples, copies: Copies) -> Row:
-    """Of one engine and size, with its target if it has one."""
-    rtt, one_way_s, memcpy_s = np.concatenate(samples.rtt), median(samples.one_way), median(copies["memcpy"])
-    rtt_us_p10, rtt_us_p50, rtt_us_p99 = (float(value) * 1e6 for value in np.percentile(rtt, (10, 50, 99)))
-    by_round = [
-        float(np.median(limit) / np.median(ours))
-        for limit, ours in zip(copies["memcpy"], samples.one_way, strict=True)
-    ]
-    on_gpus = engine == "nccl"
+    """Of one engine and size, with its target if it has one; NCCL, on GPUs, has no shares of a copy.
+
+    `share_of_memcpy` is what the target speaks of, `share_of_limit` is of the faster of the two copies.
+    """
+    rtt, one_way_s = np.concatenate(samples.rtt), median(samples.one_way)
+    p10, p50, p99 = (float(value) * 1e6 for value in np.percentile(rtt, (10, 50, 99)))
+    copy_s = {name: median(rounds) for name, rounds in copies.items()}
+    shares: dict[str, Any] = {
+        "share_of_memcpy": copy_s["memcpy"] / one_way_s,
+        "share_of_limit": min(copy_s.values()) / one_way_s,
+        "share_of_memcpy_by_round": ratios(
+            *([float(np.median(one)) for one in rounds] for rounds in (copies["memcpy"], samples.one_way))
+        ),
+    }
     target, met = None, None
     if engine == "shm" and size == SMALLEST:
-        target, met = {"rtt_us_p50": TARGET_RTT_US}, rtt_us_p50 <= TARGET_RTT_US
+        target, met = {"rtt_us_p50": TARGET_RTT_US}, p50 <= TARGET_RTT_US
     if engine == "shm" and size == LARGEST_JUDGED:
-        target, met = {"share_of_memcpy": TARGET_SHARE}, memcpy_s / one_way_s >= TARGET_SHARE
-    return Row(
-        engine,
-        size,
-        verified=engine not in CAVEATS,
-        caveat=CAVEATS.get(engine),
-        rtt_us_p10=rtt_us_p10,
-        rtt_us_p50=rtt_us_p50,
-        rtt_us_p99=rtt_us_p99,
-        rtt_us_min=float(rtt.min()) * 1e6,
-        one_way_us_p50=one_way_s * 1e6,
-        gb_per_s=size / one_way_s / 1e9,
-        read_gb_per_s=size / median(samples.read) / 1e9,
-        share_of_memcpy=None if on_gpus else memcpy_s / one_way_s,
-        share_of_limit=None if on_gpus else min(median(rounds) for rounds in copies.values()) / one_way_s,
-        share_of_memcpy_by_round=None if on_gpus else spread(by_round),
-        round_trips=len(rtt),
-        rounds=len(samples.rtt),
-        target=target,
-        met=met,
-    )
+        target, met = {"share_of_memcpy": TARGET_SHARE}, shares["share_of_memcpy"] >= TARGET_SHARE
+    facts = {
+        "engine": engine,
+        "bytes": size,
+        "verified": engine not in CAVEATS,
+        "caveat": CAVEATS.get(engine),
+        "rtt_us_p10": p10,
+        "rtt_us_p50": p50,
+        "rtt_us_p99": p99,
+        "rtt_us_min": float(rtt.min()) * 1e6,
+        "one_way_us_p50": one_way_s * 1e6,
+        "gb_per_s": size / one_way_s / 1e9,
+        "read_gb_per_s": size / median(samples.read) / 1e9,
+        **(dict.fromkeys(shares) if engine == "nccl" else shares),
+        "round_trips": len(rtt),
+        "rounds": len(samples.rtt),
+        "target": target,
+    }
+    return Row(facts, cells(facts), met)
 
 
 def rounds_of(engine: str, size: int, samples: Samples, copies: Copies) -> Iterator[Round]:
-    """Of one engine and size."""
+    ways = {"one_way": samples.one_way, "read": samples.read, **copies}
     for number, rtt in enumerate(samples.rtt):
-        medians = (samples.one_way, samples.read, copies["memcpy"], copies["channel_copy"])
-        yield Round(
-            *(engine, size, number, len(rtt), float(rtt.min()) * 1e6),
-            *(float(value) * 1e6 for value in np.percentile(rtt, (50, 99))),
-            *(float(np.median(rounds[number])) * 1e6 for rounds in medians),
-        )
+        times = {"rtt_us_min": rtt.min(), "rtt_us_p50": np.median(rtt), "rtt_us_p99": np.percentile(rtt, 99)}
+        times |= {f"{name}_us_p50": np.median(rounds[number]) for name, rounds in ways.items()}
+        counts = {"engine": engine, "bytes": size, "round": number, "round_trips": len(rtt)}
+        yield counts | {name: float(seconds) * 1e6 for name, seconds in times.items()}
 
 
 def size_text(size: int) -> str:
@@ -170,52 +121,52 @@ def us_text(microseconds: float) -> str:
     return f"{microseconds:,.2f} us" if microseconds < 100 else f"{microseconds:,.0f} us"
 
 
-def text(rows: Sequence[Row], skipped: Mapping[str, str], limits: Limits) -> list[Text]:
-    """The rows as a table, what was skipped, and the limits."""
+def text(rows: Sequence[Row], skipped: Mapping[str, str], limits: Mapping[str, Any]) -> list[Text]:
     titles = (
         *("<engine", "size", "round trip,\np50", "p99", "GB/s\none way", "GB/s\nread"),
         *("of\nmemcpy", "of the\nfastest copy", "target", ""),
     )
-    largest = max(row.bytes for row in rows)
-    memcpy, copy = (
-        _three_digits(by_size[str(largest)])
-        for by_size in (limits.memcpy_gb_per_s, limits.channel_copy_gb_per_s)
-    )
-    line = limits.cache_line_round_trip_us
+    facts: list[Mapping[str, Any]] = [row.facts for row in rows]
+    largest = max(each["bytes"] for each in facts)
+    memcpy, copy = (_three_digits(limits[f"{name}_gb_per_s"][str(largest)]) for name in COPIES)
+    line = limits["cache_line_round_trip_us"]
     between = [] if line is None else [f"a cache line there and back between the two cores: {line:.2f} us"]
     return [
-        Table(titles, [_cells(row) for row in rows]),
-        *notes({row.engine: row.caveat for row in rows}, skipped),
+        Table(titles, [(*row.cells, row.met if row.facts["target"] else "") for row in rows]),
+        *notes([each["engine"] for each in facts], skipped),
         f"a copy of {size_text(largest)}: memcpy {memcpy} GB/s, as a channel copies {copy} GB/s",
         *between,
     ]
 
 
-def notes(caveats: Mapping[str, str | None], skipped: Mapping[str, str]) -> list[str]:
+def notes(engines: Iterable[str], skipped: Mapping[str, str]) -> list[str]:
     """What stands below a table of engines."""
-    starred = [f"* {engine}: {caveat}" for engine, caveat in caveats.items() if caveat]
+    starred = [f"* {engine}: {CAVEATS[engine]}" for engine in dict.fromkeys(engines) if engine in CAVEATS]
     return starred + [f"{engine} skipped: {reason}" for engine, reason in skipped.items()]
 
 
-def _cells(row: Row) -> tuple[str | bool | None, ...]:
-    large = row.bytes >= SHARE_FROM
-    target = ""
-    if row.target is not None:
-        by_time = row.target.get("rtt_us_p50")
-        target = (
-            f"{row.target['share_of_memcpy']:.0%} of memcpy" if by_time is None else f"p50 {by_time:g} us"
-        )
+def starred(engine: str) -> str:
+    """Its name where a note is below."""
+    return engine + ("*" if engine in CAVEATS else "")
+
+
+def cells(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of the table, without the verdict; shares of small messages are left out."""
+    large, target = facts["bytes"] >= SHARE_FROM, ""
+    match facts["target"]:
+        case {"rtt_us_p50": us}:
+            target = f"p50 {us:g} us"
+        case {"share_of_memcpy": share}:
+            target = f"{share:.0%} of memcpy"
     return (
-        row.engine + ("*" if row.caveat else ""),
-        size_text(row.bytes),
-        us_text(row.rtt_us_p50),
-        us_text(row.rtt_us_p99),
-        _three_digits(row.gb_per_s),
-        _three_digits(row.read_gb_per_s) if large else "-",
-        _share(row.share_of_memcpy if large else None),
-        _share(row.share_of_limit if large else None),
+        starred(facts["engine"]),
+        size_text(facts["bytes"]),
+        us_text(facts["rtt_us_p50"]),
+        us_text(facts["rtt_us_p99"]),
+        _three_digits(facts["gb_per_s"]),
+        _three_digits(facts["read_gb_per_s"]) if large else "-",
+        *(_share(facts[name] if large else None) for name in ("share_of_memcpy", "share_of_limit")),
         target,
-        row.met if row.target else "",
     )
 
 
@@ -237,13 +188,12 @@ def write(
     import pyarrow.parquet
 
     check_replaceable(directory)
-    types = {"str": pa.string(), "int": pa.int64(), "float": pa.float64()}
-    columns = {name: types[str(kind)] for name, kind in Round.__annotations__.items()}
+    columns = {"engine": pa.string(), "bytes": pa.int64(), "round": pa.int32(), "round_trips": pa.int64()}
+    times = ("rtt_us_min", "rtt_us_p50", "rtt_us_p99", *(f"{way}_us_p50" for way in WAYS))
     with replacing_directory(directory) as temporary:
         path = temporary / f"{TABLE}.parquet"
-        table = pa.Table.from_pylist(
-            [asdict(one) for one in rounds], pa.schema(columns | {"round": pa.int32()})
-        )
+        schema = pa.schema(columns | dict.fromkeys(times, pa.float64()))
+        table = pa.Table.from_pylist(list(rounds), schema)
         pyarrow.parquet.write_table(table, path, compression="zstd")
         manifest = {
             "format": FORMAT,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.deployment import Deployment, parse_deployment
@@ -13,9 +13,8 @@ from laminabench.catalog.entries import pick
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, device, priced_devices
 from laminabench.catalog.network import parse_network
-from laminabench.cli.compare.options import CompareFlags
+from laminabench.cli.flags import changed, given_in
 from laminabench.cli.output import Output
-from laminabench.cli.traces.options import TraceOptions
 from laminabench.compare.cells import Cell, Grid, grid_cells
 from laminabench.compare.rounds import compare_runs
 from laminabench.compare.sides import SideBySide
@@ -25,99 +24,32 @@ from laminabench.json_safe import Json
 from laminabench.present.compare import sheet_of_cell, sheet_of_runs, sheets_of_grid
 from laminabench.present.sheets import Sheet
 from laminabench.replay import Workload
+from laminabench.replay.run import load
+from laminabench.request import ReplayRequest
 from laminabench.systems.registry import MODULES, system
 
 # v2 Figure 10.
 MODELS = ("llama-33b", "llama-65b", "llama3-70b")
 TRACES = ("azure-conv", "azure-code", "kimi-conv", "kimi-ta")
 COSTS = ("vllm-0.14", "vidur-2024")
-SLO_TBT_MS = 100.0
+# Flags that are a replay's too, and mean the same.
+SHARED = ("mode", "concurrency", "slo_tbt_ms", "admission", "price", "power", "price_basis")
 # Which prices differ by less is at equal cost for all that anybody says of them.
 ABOUT_EQUAL = 0.01
 
 
-class Answer(Protocol):
+@dataclass(frozen=True, slots=True)
+class Answer:
     """What the command prints, writes, draws and judges."""
 
-    def comparisons(self) -> Iterator[tuple[str, SideBySide]]:
-        """Each with where it is from, for the end of a sentence."""
-
-    def describe(self) -> dict[str, Json]:
-        """For --json."""
-
-    @property
-    def notes(self) -> list[str]:
-        """What a reader of the numbers has to know."""
-
-    def sheets(self) -> list[Sheet]:
-        """As tables."""
-
-    def draw(self, target: Path) -> None:
-        """As a picture."""
+    comparisons: list[tuple[str, SideBySide]]  # each with where it is from, for the end of a sentence
+    described: dict[str, Json]  # for --json
+    notes: list[str]  # what a reader of the numbers has to know
+    sheets: list[Sheet]
+    draw: Callable[[Path], None]
 
 
-@dataclass(frozen=True, slots=True)
-class OfRuns:
-    """Runs that are there."""
-
-    compared: SideBySide
-    notes: list[str]
-
-    def comparisons(self) -> Iterator[tuple[str, SideBySide]]:
-        yield "", self.compared
-
-    def describe(self) -> dict[str, Json]:
-        return {**self.compared.describe(), "notes": self.notes}
-
-    def sheets(self) -> list[Sheet]:
-        return [sheet_of_runs(self.compared)]
-
-    def draw(self, target: Path) -> None:
-        from laminabench.figures.compared import draw_sides
-
-        draw_sides(self.compared, target)
-
-
-@dataclass(frozen=True, slots=True)
-class OfSystems:
-    """Systems that were replayed."""
-
-    cells: list[Cell]
-    base: str
-    spec: ComparisonSpec
-    notes: list[str]
-
-    def comparisons(self) -> Iterator[tuple[str, SideBySide]]:
-        for cell in self.cells:
-            yield f" ({cell.model} on {cell.trace}, {cell.costs})", cell.sides(self.base)
-
-    def describe(self) -> dict[str, Json]:
-        equal = self.spec.equal
-        tolerance = None if equal is None else {"tolerance": equal.tolerance}
-        return {
-            "backend": "modelled",
-            "base": self.base,
-            "systems": list(self.spec.systems),
-            "equal_cost": tolerance if equal and equal.amount == "cost" else None,
-            "equal_power": tolerance if equal and equal.amount == "power" else None,
-            "host_async": list(self.spec.host_async),
-            "max_num_seqs": dict(self.spec.max_num_seqs),
-            "cells": [cell.row(self.base) for cell in self.cells],
-            "notes": self.notes,
-        }
-
-    def sheets(self) -> list[Sheet]:
-        if len(self.cells) == 1:
-            return [sheet_of_cell(self.cells[0], self.base)]
-        return sheets_of_grid(self.cells, self.base, as_published=not self.spec.given)
-
-    def draw(self, target: Path) -> None:
-        from laminabench.figures.compared import draw_cells
-
-        draw_cells(self.cells, target)
-
-
-def of_runs(flags: CompareFlags, out: Output) -> OfRuns:
+def of_runs(flags: Mapping[str, Any], out: Output) -> Answer:
     """The Runs of the command line."""
     runs: tuple[Path, ...] = flags["runs"]
     if len(runs) < 2:
@@ -135,10 +67,27 @@ def of_runs(flags: CompareFlags, out: Output) -> OfRuns:
             "compare-too-few",
             "these Runs are rounds of one thing, with nothing to compare; --no-group keeps them apart",
         )
-    return OfRuns(compared, doubts)
+    return answer_of_runs(compared, doubts)
 
 
-def of_systems(flags: CompareFlags, options: TraceOptions, out: Output) -> OfSystems:
+def answer_of_runs(compared: SideBySide, notes: list[str]) -> Answer:
+    """One comparison, of Runs."""
+
+    def draw(target: Path) -> None:
+        from laminabench.figures.compared import draw_sides
+
+        draw_sides(compared, target)
+
+    described = {**compared.describe(), "notes": notes}
+    return Answer([("", compared)], described, notes, [sheet_of_runs(compared)], draw)
+
+
+def shared(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """What the flags choose for every replay, by a request's names."""
+    return given_in({name: flags[name] for name in SHARED})
+
+
+def of_systems(flags: Mapping[str, Any], workload: ReplayRequest, out: Output) -> Answer:
     """The systems of the command line, replayed on everything that it names."""
     systems = tuple(pick("system", name, dict.fromkeys(MODULES)) or name for name in _names(flags["systems"]))
     if len(systems) < 2:
@@ -149,14 +98,42 @@ def of_systems(flags: CompareFlags, options: TraceOptions, out: Output) -> OfSys
     base = _base(flags["base"], systems)
     models = [modelled(name) for name in flags["models"] or MODELS]
     cost_sets = [load_costs(name) for name in flags["costs"] or COSTS]
-    traces = [options.load(name, out) for name in flags["traces"] or TRACES]
+    traces = [load(changed(workload, {"trace": name}), out) for name in flags["traces"] or TRACES]
     _require_names_apart("--model", [each.name for each in models])
     _require_names_apart("--costs", [each.name for each in cost_sets])
     _require_names_apart("--trace", [each.meta.name for each in traces])
     grid = Grid(spec, models, traces, cost_sets)
     with out.progress("replaying", unit="cells") as progress:
         cells = grid_cells(grid, jobs=flags["jobs"], progress=progress)
-    return OfSystems(cells, base, spec, list(_notes(cells, spec)))
+    return _answer_of_systems(cells, base, spec)
+
+
+def _answer_of_systems(cells: list[Cell], base: str, spec: ComparisonSpec) -> Answer:
+    notes, equal = list(_notes(cells, spec)), spec.equal
+    tolerance = None if equal is None else {"tolerance": equal.tolerance}
+    described: dict[str, Json] = {
+        "backend": "modelled",
+        "base": base,
+        "systems": list(spec.systems),
+        "equal_cost": tolerance if equal and equal.amount == "cost" else None,
+        "equal_power": tolerance if equal and equal.amount == "power" else None,
+        "host_async": list(spec.host_async),
+        "max_num_seqs": dict(spec.max_num_seqs),
+        "cells": [cell.row(base) for cell in cells],
+        "notes": notes,
+    }
+    if len(cells) == 1:
+        sheets = [sheet_of_cell(cells[0], base)]
+    else:
+        sheets = sheets_of_grid(cells, base, as_published=not spec.given)
+
+    def draw(target: Path) -> None:
+        from laminabench.figures.compared import draw_cells
+
+        draw_cells(cells, target)
+
+    comparisons = [(f" ({cell.model} on {cell.trace}, {cell.costs})", cell.sides(base)) for cell in cells]
+    return Answer(comparisons, described, notes, sheets, draw)
 
 
 def _require_names_apart(flag: str, names: list[str]) -> None:
@@ -169,12 +146,15 @@ def _require_names_apart(flag: str, names: list[str]) -> None:
         )
 
 
-def _terms(flags: CompareFlags, systems: tuple[str, ...]) -> ComparisonSpec:
-    basis = flags["price_basis"]
+def _terms(flags: Mapping[str, Any], systems: tuple[str, ...]) -> ComparisonSpec:
+    asked = ReplayRequest(**shared(flags))
     # Prices of two kinds cannot be compared: where one's devices are not for rent, all are bought.
-    basis = basis or next((own for name in systems if (own := system(name).PRICE_BASIS)), None)
-    catalogue = priced_devices(flags["prices"], basis, flags["powers"])
+    bases = (asked.price_basis, *(system(name).PRICE_BASIS for name in systems))
+    catalogue = priced_devices(asked.price, next(filter(None, bases), None), asked.power)
     kinds = tuple(device(name, catalogue) for name in _names(flags["devices"] or ""))
+    equal = None
+    if flags["equal_cost"] or flags["equal_power"]:
+        equal = Equal(flags["tolerance"], kinds, "cost" if flags["equal_cost"] else "power")
     async_ = {"neither": (), "both": systems}
     if flags["host_async"] not in (*async_, *systems):
         raise UserError(
@@ -188,16 +168,10 @@ def _terms(flags: CompareFlags, systems: tuple[str, ...]) -> ComparisonSpec:
         network=parse_network(flags["network"]) if flags["network"] else None,
         host_async=async_.get(flags["host_async"], (flags["host_async"],)),
         max_num_seqs=_limits(flags["limits"], systems),
-        admission=flags["admission"],
-        workload=Workload(flags["mode"], flags["concurrency"], slo_tbt_ms=flags["slo_tbt_ms"] or SLO_TBT_MS),
-        equal=_equal(flags, kinds),
+        admission=asked.admission or "reserve",
+        workload=Workload.of(asked),
+        equal=equal,
     )
-
-
-def _equal(flags: CompareFlags, kinds: tuple[Device, ...]) -> Equal | None:
-    if not flags["equal_cost"] and not flags["equal_power"]:
-        return None
-    return Equal(flags["tolerance"], kinds, "cost" if flags["equal_cost"] else "power")
 
 
 def _given(

@@ -11,11 +11,9 @@ from typing import Any
 
 import click
 
-from laminabench.cli.compare.answers import OfRuns
-from laminabench.cli.compare.options import CompareFlags
-from laminabench.cli.flags import changed, given_in, parsed
+from laminabench.cli.compare.answers import Answer, answer_of_runs, shared
+from laminabench.cli.flags import changed, parsed
 from laminabench.cli.output import Output
-from laminabench.cli.traces.options import TraceOptions
 from laminabench.compare.rounds import compare_runs
 from laminabench.errors import CheckFailedError, Interrupted, UserError
 from laminabench.listener import Once
@@ -24,13 +22,6 @@ from laminabench.replay.run import free_directory
 from laminabench.request import CHOICES, CUTS, NOT_OF_MANY
 from laminabench.runs.replace import require_writable
 from laminabench.systems.registry import prepare
-
-# Flags of the comparison that every side has too, by its names for them.
-COMMON = {
-    **{name: name for name in ("mode", "concurrency", "slo_tbt_ms", "admission", "price_basis")},
-    "prices": "price",
-    "powers": "power",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +32,14 @@ class _Side:
     request: ReplayRequest
 
 
-def of_live(flags: CompareFlags, given: set[str], options: TraceOptions, out: Output) -> OfRuns:
+def of_live(flags: Mapping[str, Any], workload: ReplayRequest, out: Output) -> Answer:
     """The sides of the command line, replayed in turns; their Runs are kept, and compared."""
     for flag, values in (("--trace", flags["traces"]), ("--model", flags["models"])):
         if len(values) > 1 or not (values or flag == "--model"):
             raise UserError(
                 "compare-live-one-workload", f"--live takes one {flag}, and {len(values)} are given"
             )
-    sides = [_side(said, flags, given, options) for said in flags["live"]]
+    sides = [_side(said, flags, workload) for said in flags["live"]]
     _require_apart(sides)
     base = _place(flags["base"], len(sides))
     directory: Path = flags["directory"] or free_directory(f"compare-{Path(flags['traces'][0]).name}")
@@ -76,10 +67,10 @@ def of_live(flags: CompareFlags, given: set[str], options: TraceOptions, out: Ou
     compared, doubts = compare_runs(
         [path for side in paths for path in side], base=paths[base][0], slo_tbt_ms=flags["slo_tbt_ms"]
     )
-    return OfRuns(compared, [f"Runs are kept in {directory}", *doubts])
+    return answer_of_runs(compared, [f"Runs are kept in {directory}", *doubts])
 
 
-def _side(said: str, flags: Mapping[str, Any], given: set[str], options: TraceOptions) -> _Side:
+def _side(said: str, flags: Mapping[str, Any], workload: ReplayRequest) -> _Side:
     """One --live, read by replay's own parser; the comparison's flags hold for it too."""
     try:
         own = parsed(shlex.split(said))
@@ -91,7 +82,7 @@ def _side(said: str, flags: Mapping[str, Any], given: set[str], options: TraceOp
         raise UserError("compare-live-syntax", f"--live {said!r}: {error}") from error
     for name in own:
         choice = CHOICES[name]
-        if choice.key in NOT_OF_MANY or name == "trace" or choice.flag.group == CUTS:
+        if choice.key in NOT_OF_MANY or name == "trace" or choice.group == CUTS:
             why = NOT_OF_MANY.get(choice.key, "all sides have the comparison's")
             raise UserError(
                 "compare-live-flag", f"--live {said!r}: {choice.spelled} does not belong to one side: {why}"
@@ -100,13 +91,13 @@ def _side(said: str, flags: Mapping[str, Any], given: set[str], options: TraceOp
         raise UserError(
             "compare-live-modelled", f"--live {said!r}: what is modelled takes no turns; leave --backend out"
         )
-    shared = given_in({name: flags[flag] for flag, name in COMMON.items() if flag in given})
+    common = shared(flags)
     if "mode" in own:
-        shared.pop("concurrency", None)  # it is of the comparison's mode
+        common.pop("concurrency", None)  # it is of the comparison's mode
     if flags["models"]:
-        shared["model"] = flags["models"][0]
-    shared |= {"trace": flags["traces"][0], "backend": "live"}
-    return _Side(said, changed(options.request, {**shared, **own}))
+        common["model"] = flags["models"][0]
+    common |= {"trace": flags["traces"][0], "backend": "live"}
+    return _Side(said, changed(workload, {**common, **own}))
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from laminabench.sim.outcome import Columns
+from laminabench.sim.outcome import Columns, Outcome, no_timeline
 from laminabench.traces.table import Trace
 
 _INTEGERS = {
@@ -145,6 +145,20 @@ class Tables:
         self._in_parts.add(row)
         last = self.iterations_of[stint.batch] - 1
         self._stints.append((row, stint.batch, stint.first_iteration, last))
+
+    def outcome(self, **known: Any) -> Outcome:
+        """All of it, with what else is known: of workers and memory these tables say nothing."""
+        known.setdefault("requests", self.requests())
+        known.setdefault("iterations", self.iterations())
+        unknown: dict[str, Any] = {
+            "replica_busy_s": np.array([np.nan]),
+            "attention_busy_s": float("nan"),
+            "end_s": self.end_s,
+            "queue_empty_s": self.end_s if self.queue_empty_s is None else self.queue_empty_s,
+            "peak_kv_tokens": 0,
+            "kv_capacity_tokens": 0,
+        }
+        return Outcome(stints=self.stints(), timeline=no_timeline(), **(unknown | known))
 
     def requests(self) -> Columns:
         return self._requests

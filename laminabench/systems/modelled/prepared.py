@@ -6,15 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import msgspec
+from typing import ClassVar
 
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.deployment import Deployment, parse_deployment
+from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import priced_devices
-from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
 from laminabench.errors import UserError
 from laminabench.json_safe import JsonObject
@@ -23,8 +21,17 @@ from laminabench.request import CHOICES, ReplayRequest
 from laminabench.runs.manifest import Backend
 from laminabench.sim.simulate import simulate
 from laminabench.sim.timeline import bubbles, lanes_of, two_iterations, write_timeline
-from laminabench.systems.base import Past, Replayed, Window, Workload, summary_of
-from laminabench.systems.modelled.setup import MEMORY_SHARE, Setup
+from laminabench.systems.base import (
+    Past,
+    Prepared,
+    Replayed,
+    Window,
+    Workload,
+    defaulted,
+    settled,
+    summary_of,
+)
+from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.modelled.system import System
 from laminabench.traces.table import Trace
 
@@ -34,32 +41,16 @@ MAX_BATCHED_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedModel:
+class PreparedModel(Prepared):
     """Ready to be simulated."""
 
-    request: ReplayRequest
     setup: Setup
     system: System = field(repr=False)
-
-    @property
-    def backend(self) -> Backend:
-        return "modelled"
+    backend: ClassVar[Backend] = "modelled"
 
     @property
     def costs(self) -> CostSet:
         return self.setup.costs
-
-    @property
-    def resumable(self) -> bool:
-        return False
-
-    @property
-    def deployment(self) -> Deployment:
-        return self.setup.deployment
-
-    @property
-    def model(self) -> ModelShape:
-        return self.setup.model
 
     def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
         """In virtual time; what was interrupted is begun anew."""
@@ -119,38 +110,38 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
             "replay-flag-unused", "--batches auto goes with --backend live; give a modelled replay a number"
         )
     budget = prompt_budget(request)
-    name = request.model or MODEL
-    shape = modelled(name)
-    deployment = request.deployment or found.default_deployment(shape)
-    network, costs = request.network or found.NETWORK, request.costs or DEFAULT_COSTS
-    request = msgspec.structs.replace(
-        request, model=name, deployment=deployment, network=network, costs=costs
+    shape = modelled(request.model or MODEL)
+    request = defaulted(
+        request,
+        model=MODEL,
+        deployment=found.default_deployment(shape),
+        network=found.NETWORK,
+        costs=DEFAULT_COSTS,
     )
+    assert request.deployment
+    assert request.network
+    assert request.costs
     basis = request.price_basis or found.PRICE_BASIS
+    called = {
+        "overcommit": "kv_overcommit",
+        "block_tokens": "block_size",
+        "memory_utilization": "gpu_memory_utilization",
+        "kv_capacity": "kv_tokens",
+    }
     setup, note = found.settled(
-        Setup(
+        settled(
+            Setup,
+            request,
+            called,
             model=shape,
-            deployment=parse_deployment(deployment, priced_devices(request.price, basis, request.power)),
-            costs=load_costs(costs),
-            network=parse_network(network),
-            batches=None if request.batches == "auto" else request.batches,
-            pipelining=request.pipelining,
-            overlap=request.overlap is not False,
-            partition=request.partition,
-            stream_chunks=request.stream_chunks,
-            overcommit=request.kv_overcommit or 1.0,
-            pipeline_parallel=request.pipeline_parallel or 1,
-            stream_along=request.stream_along,
-            host_async=bool(request.host_async),
+            deployment=parse_deployment(
+                request.deployment, priced_devices(request.price, basis, request.power)
+            ),
+            costs=load_costs(request.costs),
+            network=parse_network(request.network),
             admission=request.admission or ("grow" if budget else "reserve"),
             prefix_sharing=budget > 0 if request.prefix_sharing is None else request.prefix_sharing,
             prompt_budget=budget,
-            max_num_seqs=request.max_num_seqs,
-            block_tokens=request.block_size,
-            memory_utilization=request.gpu_memory_utilization or MEMORY_SHARE,
-            kv_capacity=request.kv_tokens,
-            mapping=request.mapping,
-            board=request.board,
         )
     )
     for each in filter(None, (note, setup.deployment.price_note)):

@@ -12,9 +12,16 @@ import pyarrow.csv
 
 from laminabench.errors import UserError
 from laminabench.traces.formats.arrivals import Clock
-from laminabench.traces.formats.diagnose import Record, requests_from
 from laminabench.traces.formats.layout import Columns, choose
-from laminabench.traces.formats.reading import Reading, Requests, all_tokens, no_nulls, session_ids
+from laminabench.traces.formats.reading import (
+    Reading,
+    Record,
+    Requests,
+    all_tokens,
+    no_nulls,
+    requests_from,
+    session_ids,
+)
 from laminabench.traces.formats.source import Source
 from laminabench.traces.formats.wording import BadValueError, Doubtful, Written, unreadable
 

@@ -13,14 +13,15 @@ import pyarrow.json
 
 from laminabench.traces.arrow import numpy_of
 from laminabench.traces.formats.arrivals import PER_SECOND, Clock, exact_seconds
-from laminabench.traces.formats.diagnose import Record, requests_from
 from laminabench.traces.formats.layout import Columns, choose
 from laminabench.traces.formats.reading import (
     Reading,
+    Record,
     Requests,
     all_tokens,
     block_lists,
     no_nulls,
+    requests_from,
     session_ids,
 )
 from laminabench.traces.formats.source import Source

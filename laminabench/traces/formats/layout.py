@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -34,8 +34,6 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """The columns of one file that hold a trace."""
-
     prompt: str
     output: str
     arrival: str | None = None
@@ -108,37 +106,28 @@ _GENERIC = Layout(
 )
 _BLOCKS = ("prefix_blocks", "hash_ids", "blocks")
 
+
+def _fixed(container: Container, about: str, arrival: str, prompt: str, output: str, **more: Any) -> Layout:
+    """A format that is known by its columns."""
+    signature = (arrival, prompt, output)
+    return Layout(container, about, (arrival,), (prompt,), (output,), signature=signature, **more)
+
+
+_AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_BURSTGPT = ("Timestamp", "Request tokens", "Response tokens")
+_VIDUR = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
+
 FORMATS: Mapping[str, Layout] = {
-    "azure": Layout(
-        "delimited",
-        "Azure LLM inference traces, 2023 and 2024",
-        arrival=("TIMESTAMP",),
-        prompt=("ContextTokens",),
-        output=("GeneratedTokens",),
-        signature=("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
-        times="dates",
-    ),
-    "mooncake": Layout(
+    "azure": _fixed("delimited", "Azure LLM inference traces, 2023 and 2024", *_AZURE, times="dates"),
+    "mooncake": _fixed(
         "jsonlines",
         "Mooncake (Kimi) traces with prefix blocks",
-        arrival=("timestamp",),
-        prompt=("input_length",),
-        output=("output_length",),
+        *("timestamp", "input_length", "output_length"),
         blocks=("hash_ids",),
-        signature=("timestamp", "input_length", "output_length"),
         times="numbers",
         time_unit="ms",
     ),
-    "burstgpt": Layout(
-        "delimited",
-        "BurstGPT",
-        arrival=("Timestamp",),
-        prompt=("Request tokens",),
-        output=("Response tokens",),
-        session=("Session ID",),
-        signature=("Timestamp", "Request tokens", "Response tokens"),
-        times="numbers",
-    ),
+    "burstgpt": _fixed("delimited", "BurstGPT", *_BURSTGPT, session=("Session ID",), times="numbers"),
     "sharegpt": Layout("conversations", "ShareGPT conversations as JSON, counted with a tokenizer"),
     "sharegpt-lengths": Layout(
         "delimited",
@@ -147,15 +136,7 @@ FORMATS: Mapping[str, Layout] = {
         output=("num_decode_tokens",),
         signature=("num_prefill_tokens", "num_decode_tokens", "num_total_tokens", "pd_ratio"),
     ),
-    "vidur": Layout(
-        "delimited",
-        "Vidur's processed traces",
-        arrival=("arrived_at",),
-        prompt=("num_prefill_tokens",),
-        output=("num_decode_tokens",),
-        signature=("arrived_at", "num_prefill_tokens", "num_decode_tokens"),
-        times="numbers",
-    ),
+    "vidur": _fixed("delimited", "Vidur's processed traces", *_VIDUR, times="numbers"),
     "csv": _GENERIC,
     "jsonl": replace(_GENERIC, container="jsonlines", about="any JSON lines", blocks=_BLOCKS),
     "parquet": replace(

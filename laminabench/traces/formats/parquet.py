@@ -24,7 +24,7 @@ from laminabench.traces.formats.reading import (
     session_ids,
 )
 from laminabench.traces.formats.wording import BadValueError, Doubtful, name_of, shown
-from laminabench.traces.table import MAX_TOKENS, Float64, Int32, Int64, PrefixBlocks, TraceMeta
+from laminabench.traces.table import MAX_TOKENS, Float64, Int32, Int64, PrefixBlocks, TraceMeta, taken
 
 METADATA_KEY = b"laminabench"
 _BATCH = 1 << 20
@@ -61,11 +61,8 @@ def _read(file: pa.parquet.ParquetFile, reading: Reading) -> Requests:
         bad.add(f"{label}: row {row + 1}", table.problem_of(row, columns), int(len(good) - good.sum()))
     notes = bad.notes(int(good.sum()))
     if not good.all():
-        rows = np.flatnonzero(good)
-        prompt, output = prompt[rows], output[rows]
-        arrival = arrival.take(rows) if arrival is not None else None
-        session = session[rows] if session is not None else None
-        blocks = blocks.take(rows) if blocks is not None else None
+        columns_read = (prompt, output, arrival, session, blocks)
+        prompt, output, arrival, session, blocks = taken(np.flatnonzero(good), columns_read)
     arrival_s = arrival.seconds() if arrival is not None else None
     return Requests(arrival_s, prompt, output, session, blocks, notes, _own_meta(schema, label))
 

@@ -1,9 +1,12 @@
-"""What every reader gets and gives: a file with the user's wishes in, checked columns out."""
+"""What every reader gets and gives, and the careful path: row by row, to name what is wrong and where."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -11,9 +14,10 @@ import pyarrow as pa
 
 from laminabench.errors import UserError
 from laminabench.traces.arrow import mask_of, numpy_of
-from laminabench.traces.formats.layout import Layout
+from laminabench.traces.formats.arrivals import NUMBER, Clock
+from laminabench.traces.formats.layout import Columns, Layout
 from laminabench.traces.formats.source import Source
-from laminabench.traces.formats.wording import HINT, Doubtful
+from laminabench.traces.formats.wording import HINT, BadValueError, Doubtful, Written, name_of, shown
 from laminabench.traces.table import MAX_TOKENS, Float64, Int32, Int64, PrefixBlocks, TraceMeta
 
 
@@ -126,3 +130,147 @@ def block_lists(column: pa.ChunkedArray) -> PrefixBlocks:
     if lengths:
         np.cumsum(np.concatenate(lengths), out=offsets[1:])
     return PrefixBlocks(offsets, np.concatenate(ids) if ids else np.empty(0, np.int64))
+
+
+class Record(NamedTuple):
+    """One row of a file: its cells, or the problem that left it without."""
+
+    line: int
+    cells: Mapping[str, object]
+    problem: str = ""
+
+
+_NO_BLOCKS: list[int] = []
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """The good rows, by column: a million row objects would keep the garbage collector busy."""
+
+    arrival: list[str] = field(default_factory=list)
+    prompt: list[int] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
+    session: list[str | None] = field(default_factory=list)
+    blocks: list[list[int]] = field(default_factory=list)
+
+
+def requests_from(records: Iterable[Record], columns: Columns, reading: Reading) -> Requests:
+    """The good rows of the records; the first bad one stops, unless the user said to skip it."""
+    label = reading.source.label
+    bad = BadRows(label, reading.skip_bad)
+    rows = _gather(records, columns, reading, bad)
+    notes = bad.notes(len(rows.prompt))
+    arrival_s = None
+    if columns.arrival is not None:
+        texts = pa.chunked_array([pa.array(rows.arrival, pa.string())])
+        try:
+            arrival_s = Clock(rows.arrival[0], reading.time_unit).seconds(texts)
+        except (Doubtful, pa.ArrowException) as error:  # nothing known gets here; Arrow's releases differ
+            raise UserError(
+                "trace-mixed-times",
+                f"{label}: {name_of(columns.arrival)} holds times that cannot be compared",
+            ) from error
+    sessions = None
+    if columns.session is not None:
+        sessions = session_ids(pa.chunked_array([pa.array(rows.session, pa.string())]))
+    return Requests(
+        arrival_s,
+        np.array(rows.prompt, np.int32),
+        np.array(rows.output, np.int32),
+        sessions,
+        PrefixBlocks.from_lists(rows.blocks) if columns.blocks is not None else None,
+        notes,
+    )
+
+
+def _gather(records: Iterable[Record], columns: Columns, reading: Reading, bad: BadRows) -> _Gathered:
+    rows = _Gathered()
+    clock: Clock | None = None
+    for record in records:
+        where = f"{reading.source.label}:{record.line}"
+        if record.problem:
+            bad.add(where, record.problem)
+            continue
+        cell = _Cells(record.cells)
+        try:
+            prompt = cell.tokens(columns.prompt, least=1)
+            output = cell.tokens(columns.output, least=0)
+            arrival = ""
+            if columns.arrival is not None:
+                arrival, clock = cell.arrival(columns.arrival, clock, reading)
+            session = cell.session(columns.session) if columns.session is not None else None
+            blocks = cell.blocks(columns.blocks) if columns.blocks is not None else _NO_BLOCKS
+        except BadValueError as error:
+            bad.add(where, str(error))
+            continue
+        rows.arrival.append(arrival)
+        rows.prompt.append(prompt)
+        rows.output.append(output)
+        rows.session.append(session)
+        rows.blocks.append(blocks)
+    return rows
+
+
+class _Cells:
+    """The cells of one row, each turned into what it must be, or into the reason why it cannot."""
+
+    def __init__(self, cells: Mapping[str, object]) -> None:
+        self._cells = cells
+
+    def _get(self, column: str) -> object:
+        if column not in self._cells:
+            raise BadValueError(f"has no {shown(column)}")
+        return self._cells[column]
+
+    def tokens(self, column: str, least: int) -> int:
+        value = self._get(column)
+        text = value.strip(" \t") if isinstance(value, Written) else ""
+        if text.isascii() and text.isdecimal() and len(text) < 8 and text.strip("0"):
+            return int(text)  # as nearly all are: MAX_TOKENS has eight digits
+        number = float(text) if NUMBER.fullmatch(text) else math.nan
+        if not number.is_integer() and not math.isinf(number):
+            raise _bad(column, value, "not a whole number")
+        if number < least:
+            raise _bad(column, value, "below 1; every request has a prompt" if least else "below 0")
+        if number > MAX_TOKENS:
+            raise _bad(column, value, f"more than {MAX_TOKENS:,} tokens; a wrong column or unit?")
+        return int(number)
+
+    def arrival(self, column: str, clock: Clock | None, reading: Reading) -> tuple[str, Clock]:
+        value = self._get(column)
+        if not isinstance(value, str):
+            raise _bad(column, value, "not a time")
+        try:
+            clock = clock or Clock(value, reading.time_unit, reading.layout.times)
+            if not clock.dates and not isinstance(value, Written):
+                raise BadValueError("a string, not a number")
+            return clock.normal(value), clock
+        except BadValueError as error:
+            raise _bad(column, value, str(error)) from error
+
+    def session(self, column: str) -> str | None:
+        value = self._cells.get(column)
+        if value is not None and not isinstance(value, str):
+            raise _bad(column, value, "not a number or a name")
+        return value
+
+    def blocks(self, column: str) -> list[int]:
+        value = self._get(column)
+        if not isinstance(value, list):
+            raise _bad(column, value, "not a list of block ids")
+        return [self._block(column, block) for block in value]
+
+    @staticmethod
+    def _block(column: str, block: object) -> int:
+        digits = block if isinstance(block, Written) else ""
+        if not digits.removeprefix("-").isdecimal():
+            raise BadValueError(f"{name_of(column)} holds {shown(block)}, not a whole number")
+        if digits.startswith("-") and digits.strip("-0"):
+            raise BadValueError(f"{name_of(column)} holds {shown(block)}, below 0")
+        if len(digits) > 19 or int(digits) >= 1 << 63:
+            raise BadValueError(f"{name_of(column)} holds {shown(block)}, beyond 64 bits")
+        return int(digits)
+
+
+def _bad(column: str, value: object, problem: str) -> BadValueError:
+    return BadValueError(f"{name_of(column)} is {shown(value)}, {problem}")

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from laminabench.errors import UserError
-from laminabench.traces.checksum import sha256_of
+from laminabench.traces.catalogue import sha256_of
 from laminabench.traces.formats.wording import Doubtful, label_of
 
 # Longer than any request: what has no line end for this long is no text file.
@@ -47,6 +47,10 @@ def plain_name(path: Path) -> str:
     return name
 
 
+def _unreadable(label: str, reason: str | None) -> UserError:
+    return UserError("trace-unreadable", f"{label}: cannot be read: {reason}")
+
+
 class Source(msgspec.Struct, frozen=True):
     """A readable file, and how to get UTF-8 out of it."""
 
@@ -75,7 +79,7 @@ class Source(msgspec.Struct, frozen=True):
                 magic = file.read(8)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the name
             reason = getattr(error, "strerror", None) or "not a file name"
-            raise UserError("trace-unreadable", f"{label}: cannot be read: {reason}") from error
+            raise _unreadable(label, reason) from error
         for start, kind in _REFUSED.items():
             if magic.startswith(start):
                 raise UserError("trace-archive", f"{label}: is {kind}; unpack it and name the file inside")
@@ -92,7 +96,7 @@ class Source(msgspec.Struct, frozen=True):
         try:
             return sha256_of(self.path)
         except OSError as error:
-            raise UserError("trace-unreadable", f"{self.label}: cannot be read: {error.strerror}") from error
+            raise _unreadable(self.label, error.strerror) from error
 
     def content(self) -> _Content:
         """The decompressed bytes after the byte-order mark, in the file's own encoding."""
@@ -139,9 +143,7 @@ class _Content(io.RawIOBase):
         try:
             file = source.path.open("rb")
         except OSError as error:
-            raise UserError(
-                "trace-unreadable", f"{source.label}: cannot be read: {error.strerror}"
-            ) from error
+            raise _unreadable(source.label, error.strerror) from error
         self._file = pa.CompressedInputStream(file, source.compression) if source.compression else file
         self.read(len(source.mark))
 
@@ -157,8 +159,7 @@ class _Content(io.RawIOBase):
                     "trace-damaged",
                     f"{self._source.label}: the {compression} data are damaged or cut short; fetch it again",
                 ) from error
-            reason = error.strerror or "input error"
-            raise UserError("trace-unreadable", f"{self._source.label}: cannot be read: {reason}") from error
+            raise _unreadable(self._source.label, error.strerror or "input error") from error
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         data = self.read(len(buffer))

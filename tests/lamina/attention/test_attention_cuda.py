@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from plain_attention import plain_partial
 from torch import Tensor
 
 from lamina import cuda_library
@@ -83,20 +84,12 @@ class World:
         """As the textbook has it, from what is in the arena now."""
         case = self.case
         out = torch.zeros((self.rows, case.heads, case.head_dim), dtype=torch.float64, device="cuda")
-        lse = torch.full((self.rows, case.heads), -math.inf, dtype=torch.float64, device="cuda")
+        lse = torch.full(out.shape[:2], -math.inf, dtype=torch.float64, device="cuda")
         for row in range(len(self.offsets) - 1):
             seen = self.slots[self.offsets[row] : self.offsets[row + 1]]
-            seen = seen[-case.window :] if case.window else seen
-            seen = seen if newest else seen[:-1]
-            if not len(seen):
-                continue
-            k, v = (self.arena[seen, side].double() for side in (0, 1))
-            k, v = (one.repeat_interleave(case.heads // case.kv_heads, 1) for one in (k, v))
-            scores = torch.einsum("hd,thd->ht", q[row].double(), k) * case.scale
-            if case.softcap:
-                scores = case.softcap * torch.tanh(scores / case.softcap)
-            lse[row] = torch.logsumexp(scores, -1)
-            out[row] = torch.einsum("ht,thd->hd", torch.softmax(scores, -1), v)
+            first = max(len(seen) - case.window, 0) if case.window else 0
+            k, v = self.arena[seen[first : len(seen) if newest else -1]].double().unbind(1)
+            out[row], lse[row] = plain_partial(q[row].double(), k, v, scale=case.scale, softcap=case.softcap)
         return out, lse
 
 

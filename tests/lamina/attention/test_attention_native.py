@@ -184,14 +184,14 @@ def test_appended_rows_are_in_their_slots() -> None:
 def test_mistakes_are_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, q = Bench(slots=8), numbers(1, 1, HEADS, DIM)
     at = address(q)
-    with pytest.raises(ValueError, match="dtype is 'float64' but must be"):
-        AttentionWorker("float64", 1, 1, 8)
-    with pytest.raises(ValueError, match="kv_heads must divide heads"):
-        AttentionWorker("float32", 3, 2, 8)
-    with pytest.raises(ValueError, match="head_dim is 260"):
-        AttentionWorker("float32", 1, 1, 260)
-    with pytest.raises(ValueError, match="threads is -1"):
-        AttentionWorker("float32", 1, 1, 8, -1)
+    for arguments, sentence in (
+        (("float64", 1, 1, 8), "dtype is 'float64' but must be"),
+        (("float32", 3, 2, 8), "kv_heads must divide heads"),
+        (("float32", 1, 1, 260), "head_dim is 260"),
+        (("float32", 1, 1, 8, -1), "threads is -1"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            AttentionWorker(*arguments)
     with monkeypatch.context() as patch:
         patch.setenv("LAMINA_ISA", "mmx")
         with pytest.raises(ValueError, match="isa is 'mmx' but this processor has baseline"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from plain_attention import plain_combine, plain_partial
 
 from lamina._native import Slab
 from lamina.attention import attention_isas
@@ -14,40 +14,6 @@ from lamina.attention.worker import TensorWorker
 LENGTHS = (1, 2, 17, 64, 65, 600, 1100)
 EXACT = 5e-6  # what float32 arithmetic can promise
 ROUNDED = {torch.float32: EXACT, torch.bfloat16: 2e-2, torch.float16: 3e-3}  # an output of each type
-
-
-# What attention is, in plain torch.
-
-
-def plain_partial(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int = 0, softcap: float = 0.0
-) -> tuple[Tensor, Tensor]:
-    """Attention of one token's queries [heads, dim] over keys and values [tokens, kv_heads, dim].
-
-    Returns the normalised output [heads, dim] and the logarithm of the softmax's denominator [heads], both
-    computed in the inputs' precision; 0 and -infinity if there is no token. Only the last `window` tokens
-    count, unless it is 0.
-    """
-    if window:
-        k, v = k[-window:], v[-window:]
-    group = q.shape[0] // k.shape[1]
-    k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-    scores = torch.einsum("hd,thd->ht", q, k) * scale
-    if softcap:
-        scores = softcap * torch.tanh(scores / softcap)
-    lse = scores.logsumexp(dim=1)
-    if not len(k):
-        return torch.zeros_like(q), lse
-    return torch.einsum("ht,thd->hd", torch.exp(scores - lse[:, None]), v), lse
-
-
-def plain_combine(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Attention over the union of two disjoint sets of tokens, from outputs [..., dim] and lse [...]."""
-    (out_a, lse_a), (out_b, lse_b) = a, b
-    lse = torch.logaddexp(lse_a, lse_b)
-    shift = lse.masked_fill(lse.isinf(), 0.0)
-    share_a, share_b = torch.exp(lse_a - shift), torch.exp(lse_b - shift)
-    return out_a * share_a[..., None] + out_b * share_b[..., None], lse
 
 
 @pytest.mark.long(but=["*-14-2-80-*", "*-8-1-128-dtype1-*"])

@@ -99,7 +99,7 @@ class Attention:
         self.pull.add(receiver)
 
     def expect(self, name: int, tokens: int, shared: int = 0) -> None:
-        self.pull.expect(Arrival(name, shared, self.arena.allocate(name, tokens - shared)))
+        self.pull.expect(Arrival(name, shared, self.arena.slab.allocate(name, tokens - shared)))
 
     def matches(self, name: int, kv: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         for layer, wanted in enumerate(kv):
@@ -244,7 +244,7 @@ def test_of_shared_tokens_nothing_is_sent(start: Callable[..., Cast], shared: in
     cast.pull_until(lambda: all(attention.had == [1] for attention in cast.attention))
     other = text[:shared] + text_of(2 * CHUNK + 5 - shared, 9)
     for attention in cast.attention:
-        attention.arena.fork(1, 2, shared)
+        attention.arena.slab.fork(1, 2, shared)
         attention.expect(2, len(other), shared)
     cast.front.compute(2, other, shared=shared)
     cast.pull_until(lambda: all(attention.had == [1, 2] for attention in cast.attention))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tiny_models import decodes, seeded, tiny
 
 from lamina.convert import BoundSlice, Conversion, ConversionError, aot, convert
-
-Make = Callable[..., Any]
 
 needs_compiler = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++")) is None, reason="no C++ compiler"
@@ -33,7 +32,7 @@ class _Compiled:
 
 
 @pytest.fixture(scope="module")
-def compiled(tiny: Make, seeded: Make, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Compiled]:
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Compiled]:
     """The smallest of models, compiled for real: its three pieces take seconds each."""
     home = tmp_path_factory.mktemp("home")
     killed = home / "slices" / ".compiling-killed"
@@ -48,14 +47,14 @@ def compiled(tiny: Make, seeded: Make, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.mark.long
 @needs_compiler
-def test_compiled_slices_decode_as_the_model(compiled: _Compiled, decodes: Make) -> None:
+def test_compiled_slices_decode_as_the_model(compiled: _Compiled) -> None:
     # Query, keyvalue and logits; rest has nothing to compute. What a killed compilation left is gone.
     assert [path.suffix for path in compiled.files()] == [".pt2"] * 3
     decodes(compiled.model, compiled.conversion, compiled.bound)
 
 
 @needs_compiler
-def test_compiled_once(compiled: _Compiled, decodes: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_once(compiled: _Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError("compiled again")
 
@@ -100,9 +99,7 @@ def test_only_what_was_left_long_ago_is_swept(tmp_path: Path) -> None:
     assert (old.exists(), new.exists()) == (False, True)
 
 
-def test_no_compiler_is_a_sentence(
-    tiny: Make, seeded: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_compiler_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
     model = seeded(tiny("Llama", num_hidden_layers=1))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from tiny_models import converted, decodes, seeded, tiny
 
 from lamina.convert import ConversionError, convert
-
-Make = Callable[..., Any]
 
 
 def _tensors(model: Any) -> dict[str, torch.Tensor]:
@@ -18,7 +16,7 @@ def _tensors(model: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("family", ["Llama", "Gemma3Text"])
-def test_a_checkpoint_is_enough(family: str, tiny: Make, seeded: Make, decodes: Make) -> None:
+def test_a_checkpoint_is_enough(family: str) -> None:
     # No inv_freq, no embed_scale: tables that are in no checkpoint are made as the model makes them.
     model = seeded(tiny(family, head_dim=16))
     conversion = convert(model.config, torch.float32)
@@ -26,7 +24,7 @@ def test_a_checkpoint_is_enough(family: str, tiny: Make, seeded: Make, decodes: 
 
 
 @pytest.mark.parametrize("kept", ["model.embed_tokens.weight", "lm_head.weight"])
-def test_either_name_of_a_tied_weight_is_enough(kept: str, tiny: Make, seeded: Make, decodes: Make) -> None:
+def test_either_name_of_a_tied_weight_is_enough(kept: str) -> None:
     model = seeded(tiny("Llama", tie_word_embeddings=True))
     tensors = _tensors(model)
     pair = {"model.embed_tokens.weight", "lm_head.weight"}
@@ -37,7 +35,7 @@ def test_either_name_of_a_tied_weight_is_enough(kept: str, tiny: Make, seeded: M
     decodes(model, conversion, bound)
 
 
-def test_weights_are_not_copied(tiny: Make, seeded: Make) -> None:
+def test_weights_are_not_copied() -> None:
     model = seeded(tiny("Phi3"))
     bound = convert(model).bind(model)
     fused = model.model.layers[0].self_attn.qkv_proj.weight
@@ -50,12 +48,12 @@ def test_weights_are_not_copied(tiny: Make, seeded: Make) -> None:
         assert not any(w.requires_grad for w in one.weights)
 
 
-def test_weights_are_cast_to_the_conversions_type(tiny: Make, seeded: Make, converted: Make) -> None:
+def test_weights_are_cast_to_the_conversions_type() -> None:
     bound = converted("Llama").bind(seeded(tiny("Llama")))
     assert {weight.dtype for weight in bound[1].weights} == {torch.bfloat16}
 
 
-def test_bfloat16_decodes_as_the_model_does(tiny: Make, seeded: Make) -> None:
+def test_bfloat16_decodes_as_the_model_does() -> None:
     # Attention over one token gives that token's v, so none is needed here.
     model = seeded(tiny("Llama", num_hidden_layers=1, num_key_value_heads=4)).bfloat16()
     conversion = convert(model)
@@ -70,7 +68,7 @@ def test_bfloat16_decodes_as_the_model_does(tiny: Make, seeded: Make) -> None:
     torch.testing.assert_close(logits, expected, rtol=2e-2, atol=2e-2)
 
 
-def test_what_is_wrong_with_weights_is_said(tiny: Make, seeded: Make, converted: Make) -> None:
+def test_what_is_wrong_with_weights_is_said() -> None:
     model = seeded(tiny("Llama"))
     conversion = converted("Llama", torch.float32)
     name = "model.layers.1.mlp.up_proj.weight"
@@ -85,7 +83,7 @@ def test_what_is_wrong_with_weights_is_said(tiny: Make, seeded: Make, converted:
         conversion.bind({**tensors, name: torch.zeros(96, 64, device="meta")})
 
 
-def test_slices_have_only_their_own_pieces(tiny: Make, seeded: Make, converted: Make) -> None:
+def test_slices_have_only_their_own_pieces() -> None:
     bound = converted("Llama", torch.float32).bind(seeded(tiny("Llama")))
     assert [one.pieces for one in bound] == [("query", "keyvalue", "rest")] * 2 + [("logits",)]
     with pytest.raises(AttributeError, match="slice 0 has no logits"):
@@ -94,7 +92,7 @@ def test_slices_have_only_their_own_pieces(tiny: Make, seeded: Make, converted: 
         bound[2].query((), None)
 
 
-def test_unknown_choices_are_refused(tiny: Make, converted: Make) -> None:
+def test_unknown_choices_are_refused() -> None:
     with pytest.raises(ConversionError, match="convert-rope-mode"):
         convert(tiny("Llama"), rope="both")
     with pytest.raises(ConversionError, match="convert-backend-unknown"):
@@ -102,6 +100,6 @@ def test_unknown_choices_are_refused(tiny: Make, converted: Make) -> None:
 
 
 @pytest.mark.parametrize("device", ["nonsense", "meta", "cuda:77"])
-def test_devices_that_cannot_be_used(device: str, converted: Make) -> None:
+def test_devices_that_cannot_be_used(device: str) -> None:
     with pytest.raises(ConversionError, match=rf"(?s){device}.*convert-(meta-)?device"):
         converted("Llama", torch.float32).bind({}, device=device)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from tiny_models import converted, seeded, tiny
 from torch import Tensor
 
 from lamina.convert import BoundSlice, Conversion, convert
 from lamina.convert.codegen import piece_source
 from lamina.convert.program import Instruction, Name, Program
-
-Make = Callable[..., Any]
 
 _MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 
@@ -66,9 +64,7 @@ def _run(bound: BoundSlice, program: Program, values: dict[Name, Tensor]) -> lis
         ("StableLm", {"qk_layernorm": True}),
     ],
 )
-def test_source_computes_bit_for_bit_what_was_traced(
-    family: str, changes: dict[str, Any], rope: str, tiny: Make, seeded: Make
-) -> None:
+def test_source_computes_bit_for_bit_what_was_traced(family: str, changes: dict[str, Any], rope: str) -> None:
     model = seeded(tiny(family, **changes))
     conversion: Conversion = convert(model, rope=rope)
     with torch.no_grad():
@@ -84,7 +80,7 @@ def test_source_computes_bit_for_bit_what_was_traced(
                     assert torch.equal(got, wanted)
 
 
-def test_source_is_python_that_names_weights(tiny: Make, seeded: Make) -> None:
+def test_source_is_python_that_names_weights() -> None:
     model = seeded(tiny("Llama", num_hidden_layers=3))
     conversion = convert(model)
     middle = conversion.bind(model)[1]
@@ -96,7 +92,7 @@ def test_source_is_python_that_names_weights(tiny: Make, seeded: Make) -> None:
     assert "torch.ops" not in middle.source
 
 
-def test_values_are_dropped_after_their_last_use(converted: Make) -> None:
+def test_values_are_dropped_after_their_last_use() -> None:
     # On a GPU a batch of a thousand makes each of these tens of megabytes.
     source = converted("Llama").classes[1].source
     gate = next(
@@ -105,7 +101,7 @@ def test_values_are_dropped_after_their_last_use(converted: Make) -> None:
     assert any(line.strip().startswith("del ") and gate in line for line in source.splitlines())
 
 
-def test_a_piece_alone_takes_weights_as_arguments(converted: Make) -> None:
+def test_a_piece_alone_takes_weights_as_arguments() -> None:
     program = converted("OPT", torch.float32).classes[-1].program
     piece = program.pieces[0]
     made = {one.result for one in piece.instructions}

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_models import converted, seeded, tiny
 
 from lamina.convert import ConversionError
 from lamina.convert.cudagraph import SIZES, buffers_for, fill, size_for
-
-Make = Callable[..., Any]
 
 
 @given(st.integers(1, SIZES[-1]))
@@ -39,7 +35,7 @@ def test_padding_repeats_the_last_request() -> None:
     assert buffers[1].tolist() == [0, 1, 2, 3]
 
 
-def test_padded_requests_change_nothing(tiny: Make, seeded: Make, converted: Make) -> None:
+def test_padded_requests_change_nothing() -> None:
     model = seeded(tiny("Llama"))
     conversion = converted("Llama", torch.float32)
     first = conversion.bind(model)[0]
@@ -52,13 +48,13 @@ def test_padded_requests_change_nothing(tiny: Make, seeded: Make, converted: Mak
     torch.testing.assert_close(padded[:3], exact)
 
 
-def test_buffers_of_a_middle_slice_have_room_for_attention(converted: Make) -> None:
+def test_buffers_of_a_middle_slice_have_room_for_attention() -> None:
     program = converted("Llama", torch.float32).slices[1].program
     shapes = [tuple(buffer.shape) for buffer in buffers_for(program, 8, torch.device("cpu"))]
     assert shapes == [(8, 1, 64), (8, 1, 1, 16), (8, 1, 1, 16), (8, 4, 16)]
 
 
-def test_without_a_gpu_it_says_so(tiny: Make, seeded: Make, converted: Make) -> None:
+def test_without_a_gpu_it_says_so() -> None:
     conversion = converted("Llama", torch.float32)
     with pytest.raises(ConversionError, match="convert-no-gpu"):
         conversion.bind(seeded(tiny("Llama")), backend="cudagraph")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
@@ -11,17 +10,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny_models import converted, tiny
 from torch import fx
 
-from lamina.convert.cut import Network
 from lamina.convert.fused import split_fused
 from lamina.convert.normalise import ATTENTION, normalise
-from lamina.convert.partition import partition
+from lamina.convert.partition import Network, partition
 from lamina.convert.source import build_on_meta, open_source
 from lamina.convert.spec import spec_of
 from lamina.convert.trace import trace
-
-Make = Callable[..., Any]
 
 Edges = list[tuple[int, int, int]]
 
@@ -74,7 +71,7 @@ def test_a_path_longer_than_pythons_stack() -> None:
 @pytest.mark.long(but=["Llama-*", "Cohere-*"])
 @pytest.mark.parametrize(("family", "changes"), [("Llama", {}), ("Cohere", {}), ("GPTNeoX", {}), ("Phi", {})])
 def test_cuts_between_neighbours_cost_what_cuts_of_the_whole_graph_do(
-    family: str, changes: dict[str, Any], tiny: Make
+    family: str, changes: dict[str, Any]
 ) -> None:
     source = open_source(tiny(family, num_hidden_layers=3, **changes), torch.float32)
     traced = trace(build_on_meta(source))
@@ -113,14 +110,14 @@ def _whole_cut(graph: fx.Graph, attention: fx.Node, constant: set[fx.Node], free
     return int(cost)
 
 
-def test_only_the_residual_crosses_a_llama(converted: Make) -> None:
+def test_only_the_residual_crosses_a_llama() -> None:
     residual = 64 * 2
     tables = 2 * 16 * 2  # cos and sin of one head
     assert converted("Llama", rope="recompute", num_hidden_layers=6).cut_bytes == (residual,) * 6
     assert converted("Llama", num_hidden_layers=6).cut_bytes == (residual + tables,) * 5 + (residual,)
 
 
-def test_ties_let_a_parallel_mlp_overlap_attention(converted: Make) -> None:
+def test_ties_let_a_parallel_mlp_overlap_attention() -> None:
     conversion = converted("Cohere", num_hidden_layers=3)
     middle = conversion.slices[1].program.pieces
     products = {

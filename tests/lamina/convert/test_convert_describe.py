@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
+from tiny_models import converted
 
 from lamina.convert import describe
 from lamina.convert.describe import transfer
 
-Make = Callable[..., Any]
-
 
 @pytest.mark.long(but=["8-2"])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1), (8, 2)])
-def test_counted_bytes_agree_with_the_formula(heads: int, kv_heads: int, converted: Make) -> None:
+def test_counted_bytes_agree_with_the_formula(heads: int, kv_heads: int) -> None:
     conversion = converted("Llama", num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=16)
     moved = transfer(conversion, conversion.attentions[1], 2)
     assert moved["agrees"]
@@ -25,7 +22,7 @@ def test_counted_bytes_agree_with_the_formula(heads: int, kv_heads: int, convert
 
 
 @pytest.mark.parametrize(("index", "key"), [(0, "q"), (0, "v"), (1, "attended")])
-def test_what_a_slice_sends_is_counted_on_the_slice(index: int, key: str, converted: Make) -> None:
+def test_what_a_slice_sends_is_counted_on_the_slice(index: int, key: str) -> None:
     conversion = converted("Llama")
     program = conversion.slices[index].program
     name = {"q": program.pieces[0].gives[0], "v": program.pieces[1].gives[-1]}.get(key)
@@ -41,7 +38,7 @@ def test_what_a_slice_sends_is_counted_on_the_slice(index: int, key: str, conver
     assert not moved["agrees"]
 
 
-def test_a_description_is_json_and_complete(converted: Make) -> None:
+def test_a_description_is_json_and_complete() -> None:
     conversion = converted("Llama", num_hidden_layers=3)
     told = json.loads(json.dumps(describe(conversion)))
     assert [one["class"] for one in told["slices"]] == [one.class_index for one in conversion.slices]
@@ -70,7 +67,7 @@ def test_a_description_is_json_and_complete(converted: Make) -> None:
         ("Gemma", "add(to(model.layers.0.input_layernorm.weight))"),
     ],
 )
-def test_split_and_folded_weights_are_named(family: str, expected: str, converted: Make) -> None:
+def test_split_and_folded_weights_are_named(family: str, expected: str) -> None:
     first = describe(converted(family))["slices"][0]
     assert expected in {
         weight["name"] for one in first["parts"][0]["instructions"] for weight in one["weights"]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tiny_models import decodes, seeded, tiny
 
 from lamina.convert import convert
-
-Make = Callable[..., Any]
 
 _LLAMA3 = {
     "rope_type": "llama3",
@@ -80,31 +78,29 @@ _CASES = [
 
 @pytest.mark.long(but=["llama-*", "gemma2-*", "mixtral-*", "gpt2-*", "phi3-carry", "cohere-carry"])
 @pytest.mark.parametrize(("name", "rope"), _CASES)
-def test_slices_decode_as_the_model(name: str, rope: str, tiny: Make, seeded: Make, decodes: Make) -> None:
+def test_slices_decode_as_the_model(name: str, rope: str) -> None:
     family, changes = MODELS[name]
     model = seeded(tiny(family, **changes))
     conversion = convert(model, rope=rope)
-    decodes(model, conversion, conversion.bind(model))
+    decodes(model, conversion)
 
 
 @pytest.mark.parametrize("experts", ["batched_mm", "grouped_mm"])
 @pytest.mark.parametrize("name", ["mixtral", "qwen3-moe"])
-def test_experts_in_either_batched_form(
-    name: str, experts: str, tiny: Make, seeded: Make, decodes: Make
-) -> None:
+def test_experts_in_either_batched_form(name: str, experts: str) -> None:
     family, changes = MODELS[name]
     model = seeded(tiny(family, **changes))
     model.set_experts_implementation(experts)
     conversion = convert(model)
     grouped = any("_grouped_mm" in kind.source for kind in conversion.classes)
     assert grouped == (experts == "grouped_mm")
-    decodes(model, conversion, conversion.bind(model))
+    decodes(model, conversion)
 
 
-def test_experts_that_kernels_cannot_group(tiny: Make, seeded: Make, decodes: Make) -> None:
+def test_experts_that_kernels_cannot_group() -> None:
     # Rows of 30 float32 are no multiple of 16 bytes.
     model = seeded(tiny("Qwen3Moe", **{**_MOE, "moe_intermediate_size": 30}, head_dim=16))
     conversion = convert(model)
     assert not any("_grouped_mm" in kind.source for kind in conversion.classes)
     model.set_experts_implementation("eager")  # it could not run either
-    decodes(model, conversion, conversion.bind(model))
+    decodes(model, conversion)

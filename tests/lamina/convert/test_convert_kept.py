@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from tiny_models import custom, decodes, seeded, tiny
 
 from lamina.convert import ConversionError, convert
 from lamina.convert import conversion as conversion_module
 from lamina.convert.trace import trace
-
-Make = Callable[..., Any]
 
 CHANGES = {"num_hidden_layers": 1, "intermediate_size": 104}
 
@@ -36,17 +35,17 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     return found
 
 
-def test_the_same_architecture_is_known(tiny: Make, seeded: Make, decodes: Make, traced: list[Any]) -> None:
+def test_the_same_architecture_is_known(traced: list[Any]) -> None:
     """Whatever the weights: both models decode as they did."""
     for seed in (0, 1):
         model = seeded(tiny("Llama", **CHANGES), seed)
         conversion = convert(model)
-        decodes(model, conversion, conversion.bind(model))
+        decodes(model, conversion)
         assert conversion.config is not model.config
     assert len(traced) == 1
 
 
-def test_what_differs_is_another_architecture(tiny: Make, traced: list[Any]) -> None:
+def test_what_differs_is_another_architecture(traced: list[Any]) -> None:
     config = tiny("Llama", **CHANGES)
     scaled = tiny("Llama", attention_bias=True, **CHANGES)
     found = [
@@ -61,9 +60,7 @@ def test_what_differs_is_another_architecture(tiny: Make, traced: list[Any]) -> 
     assert again.slices is found[-1].slices
 
 
-def test_the_other_rope_mode_cuts_the_same_graph(
-    tiny: Make, traced: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_other_rope_mode_cuts_the_same_graph(traced: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """And comes to what it comes to alone, in either order."""
 
     def sources(rope: str) -> list[str]:
@@ -82,7 +79,7 @@ def test_the_other_rope_mode_cuts_the_same_graph(
     assert len(traced) == 2
 
 
-def test_a_class_of_ones_own_is_not_taken_for_another(custom: Make, traced: list[Any]) -> None:
+def test_a_class_of_ones_own_is_not_taken_for_another(traced: list[Any]) -> None:
     """Their configs are the same."""
     first, second = (custom(compute) for compute in (lambda up, x: up * x, lambda up, x: up + x))
     assert first.config.to_json_string() == second.config.to_json_string()
@@ -91,9 +88,7 @@ def test_a_class_of_ones_own_is_not_taken_for_another(custom: Make, traced: list
     assert sources[0] != sources[1]
 
 
-def test_a_model_that_was_changed_is_refused_though_its_architecture_is_known(
-    tiny: Make, seeded: Make
-) -> None:
+def test_a_model_that_was_changed_is_refused_though_its_architecture_is_known() -> None:
     model = seeded(tiny("Llama", **CHANGES))
     convert(model)
     with torch.no_grad():
@@ -107,7 +102,7 @@ def test_a_model_that_was_changed_is_refused_though_its_architecture_is_known(
 
 
 def test_those_not_asked_for_in_a_long_time_are_forgotten(
-    tiny: Make, traced: list[Any], monkeypatch: pytest.MonkeyPatch
+    traced: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conversion_module, "_MOST_KEPT", 2)
     first, second, third = (tiny("Llama", num_hidden_layers=1, vocab_size=50 + i) for i in range(3))

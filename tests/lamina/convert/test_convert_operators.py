@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tiny_models import custom, decodes, tiny
 from torch import Tensor, nn
 
 from lamina.convert import ConversionError, aot, convert
-
-Make = Callable[..., Any]
 
 Compute = Callable[[Tensor, Tensor], Tensor]
 
@@ -43,10 +42,9 @@ def _read_after_relu(u: Tensor, _: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "compute", [_written_after_no_op, _two_equal_one_written, _equal_sums_one_written, _read_after_relu]
 )
-def test_in_place_writes_stay_with_their_tensor(compute: Compute, custom: Make, decodes: Make) -> None:
+def test_in_place_writes_stay_with_their_tensor(compute: Compute) -> None:
     model = custom(compute)
-    conversion = convert(model)
-    decodes(model, conversion, conversion.bind(model))
+    decodes(model)
 
 
 def _into_out(u: Tensor, x: Tensor) -> Tensor:
@@ -93,18 +91,17 @@ def _over_everything(u: Tensor, _: Tensor) -> Tensor:
         (_over_everything, "convert-mixes-requests"),
     ],
 )
-def test_what_slices_cannot_do_is_refused(compute: Compute, code: str, custom: Make) -> None:
+def test_what_slices_cannot_do_is_refused(compute: Compute, code: str) -> None:
     with pytest.raises(ConversionError, match=code):
         convert(custom(compute))
 
 
-def test_a_list_of_tensors_is_not_sizes(custom: Make, decodes: Make) -> None:
+def test_a_list_of_tensors_is_not_sizes() -> None:
     model = custom(lambda u, x: torch.cat([u, x]).view(2, *u.shape)[0] * 2)
-    conversion = convert(model)
-    decodes(model, conversion, conversion.bind(model))
+    decodes(model)
 
 
-def test_another_length_of_the_cache_is_refused(tiny: Make) -> None:
+def test_another_length_of_the_cache_is_refused() -> None:
     class Scaled(transformers.LlamaForCausalLM):  # type: ignore[misc]
         def forward(self, *args: Any, past_key_values: Any = None, **kwargs: Any) -> Any:
             output = super().forward(*args, past_key_values=past_key_values, **kwargs)
@@ -142,7 +139,7 @@ for _act in (_act_a, _act_b):
     _act.register_fake(torch.empty_like)
 
 
-def test_operators_of_one_bare_name_are_two_classes(tiny: Make, decodes: Make) -> None:
+def test_operators_of_one_bare_name_are_two_classes() -> None:
     class Act(nn.Module):
         def __init__(self, odd: int) -> None:
             super().__init__()
@@ -162,7 +159,7 @@ def test_operators_of_one_bare_name_are_two_classes(tiny: Make, decodes: Make) -
     model = Mixed._from_config(config, attn_implementation="eager", dtype=torch.float32).eval()
     conversion = convert(model)
     assert [kind.members for kind in conversion.classes] == [(0,), (1, 3), (2,), (4,), (5,)]
-    decodes(model, conversion, conversion.bind(model))
+    decodes(model, conversion)
     texts = [kind.code for kind in conversion.classes[1:3]]
     assert texts[0].text == texts[1].text
     keys = {aot._key(one.text, sorted(one.operators), torch.device("cpu")) for one in texts}

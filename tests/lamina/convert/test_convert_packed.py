@@ -9,11 +9,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 import transformers
 
-from lamina.convert import convert, packed
-from lamina.convert.packed import linear
+from lamina.convert import codegen, convert
+from lamina.convert.codegen import linear
 
 SmallModel = Callable[..., transformers.PreTrainedModel]
-needs_packing = pytest.mark.skipif(not packed._supported(), reason="this CPU has no products of bfloat16")
+needs_packing = pytest.mark.skipif(not codegen._supported(), reason="this CPU has no products of bfloat16")
 
 
 @needs_packing

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_models import Decoder, converted, custom, seeded, tiny
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from lamina.convert import AttentionOp, BoundSlice, ConversionError, Sharded, convert
-
-Make = Callable[..., Any]
 
 SMALL = Callable[..., PreTrainedModel]
 
@@ -56,12 +55,12 @@ Check = Callable[..., tuple[Sharded, Meeting]]
 
 
 @pytest.fixture
-def check(decoder: Make) -> Check:
+def check() -> Check:
     """Ranks decode what the unsplit slices do, and hand on the same from slice to slice, to the bit."""
     tokens = torch.randint(3, 99, (4, 3), generator=torch.Generator().manual_seed(3))
 
     def decode(attentions: Sequence[AttentionOp], bound: Sequence[BoundSlice]) -> tuple[Tensor, list[Any]]:
-        running = decoder(attentions, bound)
+        running = Decoder(attentions, bound)
         steps = [running.step(range(3), now.tolist(), [step] * 3) for step, now in enumerate(tokens)]
         return torch.stack(steps), running.contexts
 
@@ -111,7 +110,7 @@ def test_two_ranks_decode_what_one_does(check: Check, family: str, small_model: 
 
 @pytest.mark.parametrize(("degree", "experts"), [(2, "split"), (4, "whole")])
 def test_grouped_experts_are_split_where_their_rows_stay_aligned(
-    check: Check, degree: int, experts: str, seeded: Make, tiny: Make
+    check: Check, degree: int, experts: str
 ) -> None:
     model = seeded(tiny("Mixtral", num_local_experts=4, num_key_value_heads=4, intermediate_size=40))
     sharded, meeting = check(model, degree)
@@ -129,7 +128,7 @@ def test_four_ranks_decode_what_one_does(check: Check, family: str, small_model:
     assert list(sharded.kv_heads_of(1)) == list(range(op.kv_heads, 2 * op.kv_heads))
 
 
-def test_a_norm_over_all_heads_keeps_their_products_whole(check: Check, seeded: Make, tiny: Make) -> None:
+def test_a_norm_over_all_heads_keeps_their_products_whole(check: Check) -> None:
     sharded, _ = check(seeded(tiny("Olmo2")), 2)
     assert "own_part(" in sharded.classes[1].source
     weights = sharded.describe().weights
@@ -137,7 +136,7 @@ def test_a_norm_over_all_heads_keeps_their_products_whole(check: Check, seeded: 
     assert "model.layers.0.self_attn.v_proj.weight" in weights["columns"]
 
 
-def test_a_norm_over_what_attention_gives_gathers_it(check: Check, seeded: Make, tiny: Make) -> None:
+def test_a_norm_over_what_attention_gives_gathers_it(check: Check) -> None:
     sharded, meeting = check(seeded(tiny("BitNet")), 2)
     assert sharded.describe().collectives[1][1]["query"] == ["all_gather"]
     assert meeting.ranks[1].gathered == 4 * 2  # not its 99 tokens, which two ranks cannot share evenly
@@ -153,9 +152,7 @@ def test_a_norm_over_what_attention_gives_gathers_it(check: Check, seeded: Make,
         lambda up, x: up.max(-1, keepdim=True).values + x,
     ],
 )
-def test_what_needs_all_columns_has_them(
-    check: Check, compute: Callable[[Tensor, Tensor], Tensor], custom: Make
-) -> None:
+def test_what_needs_all_columns_has_them(check: Check, compute: Callable[[Tensor, Tensor], Tensor]) -> None:
     check(custom(compute), 2)
 
 
@@ -198,7 +195,7 @@ def test_what_is_split_is_said_by_name(small_model: SMALL) -> None:
     assert said.collectives[1][1]["query"] == ["all_reduce", "all_reduce"]
 
 
-def test_slices_of_one_class_share_their_code(converted: Make) -> None:
+def test_slices_of_one_class_share_their_code() -> None:
     conversion = converted("Llama", num_hidden_layers=5)
     sharded = conversion.sharded(2)
     assert [kind.members for kind in sharded.classes] == [kind.members for kind in conversion.classes]
@@ -218,12 +215,12 @@ def test_one_rank_is_the_model_itself(small_model: SMALL) -> None:
 
 
 @pytest.mark.parametrize("degree", [0, 3, 4, 8])
-def test_heads_that_cannot_be_shared_are_refused(degree: int, converted: Make) -> None:
+def test_heads_that_cannot_be_shared_are_refused(degree: int) -> None:
     with pytest.raises(ConversionError, match="convert-shard-degree"):
         converted("Llama").sharded(degree)
 
 
-def test_what_cannot_be_bound_is_refused(converted: Make) -> None:
+def test_what_cannot_be_bound_is_refused() -> None:
     sharded = converted("Llama").sharded(2)
     collective = Meeting(2).ranks[0]
     with pytest.raises(ConversionError, match="convert-shard-rank"):

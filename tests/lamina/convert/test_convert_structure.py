@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
+from tiny_models import converted, tiny
 
 from lamina.convert import AttentionOp, convert
 from lamina.convert import conversion as conversion_module
 from lamina.convert.program import Name, Piece
 from lamina.convert.trace import trace
-
-Make = Callable[..., Any]
 
 _FAMILIES = ["Llama", "OPT", "Phi3", "GPTNeoX", "GPT2", "Qwen3", "Gemma2", "Cohere"]
 
@@ -30,7 +28,7 @@ def _needed(piece: Piece) -> set[Name]:
 
 @pytest.mark.long(but=["Llama", "Gemma2"])
 @pytest.mark.parametrize("family", _FAMILIES)
-def test_query_comes_first_and_alone(family: str, converted: Make) -> None:
+def test_query_comes_first_and_alone(family: str) -> None:
     conversion = converted(family, num_hidden_layers=3)
     for one in conversion.slices[:-1]:
         query, keyvalue, _ = one.program.pieces
@@ -55,9 +53,7 @@ def test_query_comes_first_and_alone(family: str, converted: Make) -> None:
         ("Mixtral", {"num_local_experts": 4}, "carry", 4),
     ],
 )
-def test_layers_share_classes(
-    family: str, changes: dict[str, Any], rope: str, classes: int, converted: Make
-) -> None:
+def test_layers_share_classes(family: str, changes: dict[str, Any], rope: str, classes: int) -> None:
     conversion = converted(family, rope=rope, num_hidden_layers=6, **changes)
     assert len(conversion.slices) == 7
     assert len(conversion.classes) == classes
@@ -68,7 +64,7 @@ def test_layers_share_classes(
     assert sorted(member for kind in conversion.classes for member in kind.members) == list(range(7))
 
 
-def test_a_llama_of_70b_with_few_layers(converted: Make) -> None:
+def test_a_llama_of_70b_with_few_layers() -> None:
     conversion = converted(
         "Llama",
         hidden_size=8192,
@@ -82,7 +78,7 @@ def test_a_llama_of_70b_with_few_layers(converted: Make) -> None:
     assert conversion.attentions[1] == AttentionOp(1, 64, 8, 128, 128**-0.5, 0, 0.0)
 
 
-def test_what_attention_workers_are_told(converted: Make) -> None:
+def test_what_attention_workers_are_told() -> None:
     layers = ["sliding_attention", "full_attention"]
     gemma = converted(
         "Gemma2",
@@ -100,7 +96,7 @@ def test_what_attention_workers_are_told(converted: Make) -> None:
     assert [op.scale for op in scaled.attentions] == [0.25, 0.125]
 
 
-def test_what_is_known_of_a_model(tiny: Make) -> None:
+def test_what_is_known_of_a_model() -> None:
     conversion = convert(tiny("Llama", eos_token_id=[2, 5]))
     assert (conversion.vocab_size, conversion.max_positions) == (99, 64)
     assert conversion.eos_token_ids == (2, 5)
@@ -108,7 +104,7 @@ def test_what_is_known_of_a_model(tiny: Make) -> None:
     assert conversion.config._attn_implementation != "lamina"  # the caller may build a model from it
 
 
-def test_a_fused_product_that_q_needs_whole_is_left_whole(converted: Make) -> None:
+def test_a_fused_product_that_q_needs_whole_is_left_whole() -> None:
     # Phi3's gate_up_proj is split into halves, both of which the next q needs.
     sources = [kind.source for kind in converted("Phi3", num_hidden_layers=3).classes]
     assert all(source.count("mlp_gate_up_proj_weight)") <= 1 for source in sources)
@@ -116,7 +112,7 @@ def test_a_fused_product_that_q_needs_whole_is_left_whole(converted: Make) -> No
     assert "qkv_proj_weight_take_rows" in sources[1]
 
 
-def test_threads_convert_one_at_a_time(tiny: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_convert_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     inside, most = [], []
 
     def slow_trace(*arguments: Any) -> Any:

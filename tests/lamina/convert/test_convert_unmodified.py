@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_models import decodes, seeded, tiny
 from torch import Tensor, nn
 
 from lamina.convert import ConversionError, convert
-
-Make = Callable[..., Any]
 
 
 class _Doubling(nn.Linear):
@@ -39,70 +38,51 @@ def _untie(model: Any) -> None:
     model.config.tie_word_embeddings = True
 
 
+def _hook(model: Any) -> None:
+    model.model.layers[0].register_forward_hook(lambda _, __, out: out + 1.0)
+
+
+def _hook_before(model: Any) -> None:
+    model.lm_head.register_forward_pre_hook(lambda _, __: None)
+
+
+def _add_buffer(model: Any) -> None:
+    model.model.norm.register_buffer("shift", torch.ones(64))
+
+
 @pytest.mark.parametrize(
-    ("change", "code", "named"),
+    ("change", "named"),
     [
-        (
-            lambda model: model.model.layers[0].register_forward_hook(lambda _, __, out: out + 1.0),
-            "convert-changed-module",
-            "model.layers.0",
-        ),
-        (
-            lambda model: model.lm_head.register_forward_pre_hook(lambda _, __: None),
-            "convert-changed-module",
-            "lm_head",
-        ),
-        (
-            _set("model.layers.1.mlp", "act_fn", nn.Identity()),
-            "convert-changed-module",
-            "model.layers.1.mlp.act_fn",
-        ),
-        (_replace_linear, "convert-changed-module", "_Doubling"),
-        (_patch_forward, "convert-changed-module", "model.layers.0.mlp"),
-        (
-            _set("model.layers.0.self_attn", "scaling", 0.9),
-            "convert-changed-module",
-            "scaling = 0.9, not 0.25",
-        ),
-        (
-            lambda model: setattr(model.config, "rms_norm_eps", 0.5),
-            "convert-changed-module",
-            "variance_epsilon",
-        ),
-        (
-            lambda model: model.model.norm.register_buffer("shift", torch.ones(64)),
-            "convert-changed-module",
-            "(shift)",
-        ),
-        (
-            lambda model: model.model.rotary_emb.inv_freq.mul_(0.5),
-            "convert-changed-buffer",
-            "rotary_emb.inv_freq",
-        ),
-        (_set("model", "layers", nn.ModuleList()), "convert-changed-parameter", "model.layers.0."),
-        (_set("model", "adapter", nn.Identity()), "convert-changed-module", "model.adapter"),
-        (_untie, "convert-ties-differ", "lm_head.weight"),
+        (_hook, "model.layers.0.*changed-module"),
+        (_hook_before, "lm_head.*changed-module"),
+        (_set("model.layers.1.mlp", "act_fn", nn.Identity()), "model.layers.1.mlp.act_fn.*changed-module"),
+        (_replace_linear, "_Doubling.*changed-module"),
+        (_patch_forward, "model.layers.0.mlp.*changed-module"),
+        (_set("model.layers.0.self_attn", "scaling", 0.9), "scaling = 0.9, not 0.25.*changed-module"),
+        (lambda model: setattr(model.config, "rms_norm_eps", 0.5), "variance_epsilon.*changed-module"),
+        (_add_buffer, r"\(shift\).*changed-module"),
+        (lambda model: model.model.rotary_emb.inv_freq.mul_(0.5), "rotary_emb.inv_freq.*changed-buffer"),
+        (_set("model", "layers", nn.ModuleList()), "model.layers.0..*changed-parameter"),
+        (_set("model", "adapter", nn.Identity()), "model.adapter.*changed-module"),
+        (_untie, "lm_head.weight.*ties-differ"),
     ],
 )
-def test_what_was_changed_is_named(
-    change: Callable[[Any], None], code: str, named: str, tiny: Make, seeded: Make
-) -> None:
+def test_what_was_changed_is_named(change: Callable[[Any], None], named: str) -> None:
     model = seeded(tiny("Llama"))
     change(model)
-    with pytest.raises(ConversionError, match=code) as refused:
+    with pytest.raises(ConversionError, match=f"(?s){named}") as refused:
         convert(model)
-    assert named in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_layers_in_another_order(tiny: Make, seeded: Make) -> None:
+def test_layers_in_another_order() -> None:
     model = seeded(tiny("Llama"))
     model.model.layers = nn.ModuleList(reversed(model.model.layers))
     with pytest.raises(ConversionError, match="convert-changed-module"):
         convert(model)
 
 
-def test_a_model_in_use_is_not_a_changed_one(tiny: Make, seeded: Make, decodes: Make) -> None:
+def test_a_model_in_use_is_not_a_changed_one() -> None:
     model = seeded(tiny("Llama"))
     with torch.no_grad():
         model(input_ids=torch.ones(1, 2, dtype=torch.int64), output_hidden_states=True)  # leaves hooks behind
@@ -112,7 +92,7 @@ def test_a_model_in_use_is_not_a_changed_one(tiny: Make, seeded: Make, decodes: 
     decodes(model.eval(), conversion, conversion.bind(model))
 
 
-def test_equal_weights_need_not_be_one(tiny: Make, seeded: Make) -> None:
+def test_equal_weights_need_not_be_one() -> None:
     model = seeded(tiny("Llama", tie_word_embeddings=True))
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
     conversion = convert(model)
@@ -122,7 +102,7 @@ def test_equal_weights_need_not_be_one(tiny: Make, seeded: Make) -> None:
         conversion.bind(tensors)
 
 
-def test_resized_embeddings_are_the_configs(tiny: Make, seeded: Make) -> None:
+def test_resized_embeddings_are_the_configs() -> None:
     model = seeded(tiny("Llama"))
     model.resize_token_embeddings(110)
     assert convert(model).vocab_size == 110

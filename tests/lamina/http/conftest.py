@@ -8,14 +8,17 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from email.message import Message
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
 if TYPE_CHECKING:
+    from lamina.http.driver import Driver
     from lamina.http.server import Serving
-    from lamina.http.service import Limits
     from lamina.http.tokenizer import Tokenizer
     from lamina.serve import Engine
 
@@ -100,34 +103,51 @@ def make_engine(text_model: Any) -> Callable[..., Engine]:
     return make
 
 
+class Heard(NamedTuple):
+    """An HTTP answer."""
+
+    status: int
+    headers: Message
+    body: bytes
+
+    def error(self, *statuses: int) -> dict[str, Any]:
+        """The error, whose form is checked; fails if it is another status."""
+        assert self.status in statuses, f"{self.status}: {self.body[:300]!r}"
+        assert self.headers["content-type"] == "application/json"
+        told = json.loads(self.body)
+        assert list(told) == ["error"]
+        error: dict[str, Any] = told["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert isinstance(error["type"], str)
+        assert all(isinstance(error[name], str | None) for name in ("param", "code"))
+        assert isinstance(error["message"], str)
+        assert error["message"]
+        return error
+
+
 class Server:
     """A server that runs in a thread, and what is needed to look behind it."""
 
     def __init__(self, serving: Serving, service: Any, url: str) -> None:
         self.serving, self.service, self.url = serving, service, url
-        self.engine = service.engine
+        self.engine, self.driver = service.engine, service.driver
         self.loop: asyncio.AbstractEventLoop | None = None
         self.host, port = url.removeprefix("http://").split(":")
         self.port = int(port)
 
-    def call(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
-    ) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body of one request on a connection of its own."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=60)
-        try:
+    def call(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> Heard:
+        """The answer to one request on a connection of its own."""
+        with contextlib.closing(http.client.HTTPConnection(self.host, self.port, timeout=60)) as connection:
             kind = {"content-type": "application/json"} if body is not None else {}
             data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
             connection.request(method, path, data, kind | (headers or {}))
             answer = connection.getresponse()
-            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
-        finally:
-            connection.close()
+            return Heard(answer.status, answer.headers, answer.read())
 
     def post(self, body: Any, path: str = "/v1/completions", **headers: str) -> tuple[int, Any]:
         """Status and JSON of a request's answer."""
-        status, _, data = self.call("POST", path, body, headers)
-        return status, json.loads(data)
+        told = self.call("POST", path, body, headers)
+        return told.status, json.loads(told.body)
 
     def connect(self, receive_bytes: int | None = None) -> socket.socket:
         """A connection to write on what one likes."""
@@ -137,6 +157,18 @@ class Server:
         made.settimeout(60)
         made.connect((self.host, self.port))
         return made
+
+    def asking(self, body: Any, receive_bytes: int | None = None) -> socket.socket:
+        """A connection with a request on it."""
+        made = self.connect(receive_bytes)
+        made.sendall(posted(body))
+        return made
+
+    def say(self, raw: bytes) -> Heard:
+        """Send bytes as they are, and hear the answer."""
+        with self.connect() as connection:
+            connection.sendall(raw)
+            return heard(connection)
 
     def stop(self) -> None:
         """As a signal does."""
@@ -156,20 +188,75 @@ class Server:
 
         for _ in range(400):
             asked.clear()
-            self.service.driver.ask(look)
+            self.driver.ask(look)
             assert asked.wait(30)
-            if free[-1] and self.service.driver.waiting == 0 and self.service.answered == 0:
+            if free[-1] and self.driver.waiting == 0 and self.service.answered == 0:
                 return True
             threading.Event().wait(0.01)
         return False
+
+    def require_sound(self) -> None:
+        """Fails unless nothing is left of anybody, and it still makes the tokens that it is asked for."""
+        assert self.settled(), "somebody is still served, or KV belongs to nobody"
+        status, told = self.post({"prompt": [1, 2, 3], "max_tokens": 5, "ignore_eos": True})
+        assert (status, told["usage"]["completion_tokens"]) == (200, 5)
+
+
+def posted(body: Any, path: str = "/v1/completions", kind: str = "application/json") -> bytes:
+    """A whole request."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: here\r\ncontent-type: {kind}\r\ncontent-length: {len(data)}"
+    return head.encode() + b"\r\n\r\n" + data
+
+
+def heard(connection: socket.socket, *, last: bool = False) -> Heard:
+    """The answer that comes over a connection; `last`: after which that is closed."""
+    answer = http.client.HTTPResponse(connection)
+    answer.begin()
+    with answer:
+        found = Heard(answer.status, answer.msg, answer.read())
+    assert not last or connection.recv(1) == b""
+    return found
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Wait for it."""
+    while not holds():
+        time.sleep(0.002)
+
+
+@contextlib.contextmanager
+def held(driver: Driver) -> Iterator[None]:
+    """The driver's thread does nothing before the end of the block."""
+    begun, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        assert let_go.wait(60)
+
+    driver.ask(hold)
+    assert begun.wait(60)
+    try:
+        yield
+    finally:
+        let_go.set()
+
+
+@pytest.fixture(scope="session")
+def wire() -> Any:
+    """What tests of the server are written with."""
+    return SimpleNamespace(posted=posted, heard=heard, until=until, held=held)
 
 
 Serve = Callable[..., contextlib.AbstractContextManager[Server]]
 
 
 @pytest.fixture(scope="session")
-def serve() -> Serve:
-    """Serve an engine until the block ends, with the socket, protocol and event loop of the real thing."""
+def serve(make_engine: Callable[..., Engine]) -> Serve:
+    """Serve an engine until the block ends, with the socket, protocol and event loop of the real thing.
+
+    With these options of the engine, and these limits.
+    """
     import uvloop
 
     from lamina.http.address import bound
@@ -178,17 +265,18 @@ def serve() -> Serve:
 
     @contextlib.contextmanager
     def serve(
-        engine: Engine,
         tokenizer: Tokenizer | None = None,
-        limits: Limits | None = None,
+        *,
         api_key: str | None = None,
         send_bytes: int | None = None,
+        engine: dict[str, Any] | None = None,
+        **limits: Any,
     ) -> Iterator[Server]:
-        limits = limits or Limits(drain_s=0)
         with bound("127.0.0.1", 0) as sock:
             if send_bytes:  # that the system keeps for a client that does not read
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
-            service = Service(engine, "small", tokenizer, limits, api_key, "test")
+            within = Limits(**({"drain_s": 0} | limits))
+            service = Service(make_engine(**engine or {}), "small", tokenizer, within, api_key, "test")
             ready = threading.Event()
             serving = Serving(service, sock, ready=ready.set)
             server = Server(serving, service, f"http://127.0.0.1:{sock.getsockname()[1]}")
@@ -215,36 +303,7 @@ def serve() -> Serve:
 
 
 @pytest.fixture(scope="session")
-def server(serve: Serve, make_engine: Callable[..., Engine], tokenizer: Tokenizer) -> Iterator[Server]:
+def server(serve: Serve, tokenizer: Tokenizer) -> Iterator[Server]:
     """One for all tests that only ask."""
-    with serve(make_engine(), tokenizer) as running:
+    with serve(tokenizer) as running:
         yield running
-
-
-@pytest.fixture(scope="session")
-def error_of() -> Callable[[bytes], dict[str, Any]]:
-    """The body of an error, whose form is checked."""
-
-    def check(data: bytes) -> dict[str, Any]:
-        told = json.loads(data)
-        assert list(told) == ["error"]
-        assert set(told["error"]) == {"message", "type", "param", "code"}
-        assert told["error"]["message"]
-        found: dict[str, Any] = told["error"]
-        return found
-
-    return check
-
-
-@pytest.fixture(scope="session")
-def raw() -> Callable[[socket.socket], tuple[int, bytes]]:
-    """Status and body of an answer after which the connection is closed."""
-
-    def read(connection: socket.socket) -> tuple[int, bytes]:
-        data = b""
-        while more := connection.recv(65536):
-            data += more
-        head, _, body = data.partition(b"\r\n\r\n")
-        return int(head.split()[1]), body
-
-    return read

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from lamina.http.service import Limits
-
-Make = Callable[..., Any]
-
 LONG = {"prompt": [5, 6, 7], "max_tokens": 400, "temperature": 1.0, "seed": 1, "ignore_eos": True}
-HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-
-
-def request(body: dict[str, Any]) -> bytes:
-    data = json.dumps(body).encode()
-    return HEAD + b"content-length: %d\r\n\r\n" % len(data) + data
 
 
 def events(data: bytes) -> list[dict[str, Any]]:
@@ -29,9 +20,9 @@ def events(data: bytes) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def patient(serve: Any, make_engine: Make) -> Iterator[Any]:
+def patient(serve: Any) -> Iterator[Any]:
     """A server whose engine takes its time: requests are still under way when clients leave."""
-    with serve(make_engine()) as running:
+    with serve() as running:
         yield running
 
 
@@ -44,23 +35,19 @@ def patient(serve: Any, make_engine: Make) -> Iterator[Any]:
         {"stream": False, "n": 2, "prompt": [[1], [2, 3]]},
     ],
 )
-def test_a_client_that_leaves_is_served_no_more(patient: Any, more: dict[str, Any]) -> None:
+def test_a_client_that_leaves_is_served_no_more(patient: Any, more: dict[str, Any], wire: Any) -> None:
     before = patient.service.meter._ends["cancelled"]
-    with patient.connect() as connection:
-        connection.sendall(request(LONG | more))
+    with patient.asking(LONG | more) as connection:
         if more["stream"]:
             assert b"data: " in connection.recv(65536) + connection.recv(65536)
         else:
-            while not patient.service.driver.running:
-                threading.Event().wait(0.002)
+            wire.until(lambda: patient.driver.running)
     assert patient.settled()
-    wanted = len(more.get("prompt", [1])) if "prompt" in more else 1
+    wanted = len(more.get("prompt", [1]))
     assert patient.service.meter._ends["cancelled"] == before + wanted
 
 
 def test_one_connection_serves_many(patient: Any) -> None:
-    import http.client
-
     connection = http.client.HTTPConnection(patient.host, patient.port, timeout=60)
     for stream in (False, True, False):
         body = json.dumps(LONG | {"max_tokens": 3, "stream": stream})
@@ -71,46 +58,30 @@ def test_one_connection_serves_many(patient: Any) -> None:
     connection.close()
 
 
-def test_a_client_that_does_not_read_is_hung_up_on(serve: Any, make_engine: Make) -> None:
-    limits = Limits(client_s=0.5, drain_s=0)
+@pytest.mark.parametrize(("client_s", "most_unsent"), [(0.5, 4096), (30.0, 50)], ids=["in time", "in tokens"])
+def test_a_client_that_does_not_read_is_hung_up_on(
+    serve: Any, wire: Any, monkeypatch: pytest.MonkeyPatch, client_s: float, most_unsent: int
+) -> None:
+    monkeypatch.setattr("lamina.http.answering.MOST_UNSENT", most_unsent)
     body = LONG | {"stream": True, "n": 8, "logprobs": 20, "return_token_ids": True}
-    with serve(make_engine(kv_tokens=8192), None, limits, None, 4096) as server:
-        with server.connect(receive_bytes=4096) as connection:
-            connection.sendall(request(body))
-            while not server.service.driver.running:
-                threading.Event().wait(0.002)
+    with serve(engine={"kv_tokens": 8192}, client_s=client_s, send_bytes=4096) as server:
+        with server.asking(body, receive_bytes=4096):
+            wire.until(lambda: server.driver.running)
             assert server.settled()
             assert server.service.sending == set()
+        assert server.service.meter._ends["cancelled"] == 1
         assert server.post(LONG | {"max_tokens": 2})[0] == 200
 
 
-def test_what_is_left_unread_is_bounded(
-    serve: Any, make_engine: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lamina.http.answering.MOST_UNSENT", 50)
-    body = LONG | {"stream": True, "n": 8, "logprobs": 20}
-    with serve(make_engine(kv_tokens=8192), None, Limits(drain_s=0), None, 4096) as server:
-        with server.connect(receive_bytes=4096) as connection:
-            connection.sendall(request(body))
-            while not server.service.driver.running:
-                threading.Event().wait(0.002)
-            assert server.settled()
-        assert server.service.meter._ends["cancelled"] == 1
-
-
-def test_draining_lets_answers_end_and_takes_no_more(serve: Any, make_engine: Make) -> None:
-    with serve(make_engine(), None, Limits(drain_s=60)) as server:
+def test_draining_lets_answers_end_and_takes_no_more(serve: Any, wire: Any) -> None:
+    with serve(drain_s=60) as server:
         kept = server.connect()
-        with server.connect() as connection:
-            connection.sendall(request(LONG | {"stream": True, "max_tokens": 500}))
+        with server.asking(LONG | {"stream": True, "max_tokens": 500}) as connection:
             data = connection.recv(65536)
             server.stop()
-            while not server.service.draining:
-                threading.Event().wait(0.002)
+            wire.until(lambda: server.service.draining)
             for method, path, body in (("GET", "/health", None), ("POST", "/v1/completions", LONG)):
-                status, _, said = server.call(method, path, body)
-                assert status == 503
-                assert "draining" in json.loads(said)["error"]["message"]
+                assert "draining" in server.call(method, path, body).error(503)["message"]
             while more := connection.recv(65536):
                 data += more
         assert data.rstrip().endswith(b"0")  # the last chunk
@@ -122,16 +93,14 @@ def test_draining_lets_answers_end_and_takes_no_more(serve: Any, make_engine: Ma
     assert server.engine.idle
 
 
-def test_what_is_not_done_when_draining_ends_gets_an_error(serve: Any, make_engine: Make) -> None:
-    with serve(make_engine(), None, Limits(drain_s=0)) as server:
+def test_what_is_not_done_when_draining_ends_gets_an_error(serve: Any, wire: Any) -> None:
+    with serve() as server:
         answers: list[tuple[int, Any]] = []
         thread = threading.Thread(target=lambda: answers.append(server.post(LONG | {"max_tokens": 500})))
-        with server.connect() as connection:
-            connection.sendall(request(LONG | {"stream": True, "max_tokens": 500}))
+        with server.asking(LONG | {"stream": True, "max_tokens": 500}) as connection:
             data = connection.recv(65536)
             thread.start()
-            while server.service.answered < 2 or server.service.driver.running < 2:
-                threading.Event().wait(0.002)
+            wire.until(lambda: min(server.service.answered, server.driver.running) >= 2)
             server.stop()
             while more := connection.recv(65536):
                 data += more
@@ -143,49 +112,34 @@ def test_what_is_not_done_when_draining_ends_gets_an_error(serve: Any, make_engi
     assert server.engine.used_kv_tokens == 0
 
 
-def test_asked_twice_to_end_it_does_not_wait(
-    serve: Any, make_engine: Make, caplog: pytest.LogCaptureFixture
-) -> None:
-    with serve(make_engine(), None, Limits(drain_s=3600)) as server:
-        held, let_go = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            held.set()
-            assert let_go.wait(60)
-
-        with server.connect() as connection:
-            connection.sendall(request(LONG | {"max_tokens": 500}))
-            while not server.service.driver.running:
-                threading.Event().wait(0.002)
-            server.service.driver.ask(hold)
-            assert held.wait(60)
+def test_asked_twice_to_end_it_does_not_wait(serve: Any, wire: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with serve(drain_s=3600) as server, server.asking(LONG | {"max_tokens": 500}) as connection:
+        wire.until(lambda: server.driver.running)
+        with wire.held(server.driver):
             server.stop()
             server.stop()
-            while not server.service.driver.closed:
-                threading.Event().wait(0.002)
-            let_go.set()
-            while connection.recv(65536):
-                pass
+            wire.until(lambda: server.driver.closed)
+        while connection.recv(65536):
+            pass
     assert server.engine.idle
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_an_engine_that_fails_ends_the_server(serve: Any, make_engine: Make) -> None:
-    with serve(make_engine()) as server:
-        with server.connect() as connection:
-            connection.sendall(request(LONG | {"stream": True, "max_tokens": 500}))
+def test_an_engine_that_fails_ends_the_server(serve: Any) -> None:
+    with serve() as server:
+        with server.asking(LONG | {"stream": True, "max_tokens": 500}) as connection:
             data = connection.recv(65536)
-            server.service.driver.ask(server.engine.close)
+            server.driver.ask(server.engine.close)
             while more := connection.recv(65536):
                 data += more
         last = events(data)[-1]
         assert last["error"]["type"] == "server_error"
         assert "the engine has failed" in last["error"]["message"]
-    assert "the engine has failed" in server.service.driver.error
+    assert "the engine has failed" in server.driver.error
 
 
-def test_metrics_say_what_was_done(serve: Any, make_engine: Make) -> None:
-    with serve(make_engine()) as server:
+def test_metrics_say_what_was_done(serve: Any) -> None:
+    with serve() as server:
         assert server.post(LONG | {"max_tokens": 10, "n": 2})[0] == 200
         assert server.post(LONG | {"max_tokens": 5, "stream": False, "prompt": [[1], [2]]})[0] == 200
         assert server.post({"prompt": [-1]})[0] == 400

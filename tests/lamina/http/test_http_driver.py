@@ -125,39 +125,22 @@ def test_nothing_is_told_of_the_cancelled(driver: Driver, listener: Listener) ->
     listener.until(lambda: late in listener.ended)
 
 
-def test_cancelled_before_it_was_taken(driver: Driver, listener: Listener) -> None:
-    held, let_go = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        held.set()
-        assert let_go.wait(60)
-
-    driver.ask(hold)
-    assert held.wait(60)
+def test_cancelled_before_it_was_taken(driver: Driver, listener: Listener, wire: Any) -> None:
     early, other = ticket(), ticket()
-    driver.submit([early, other])
-    driver.cancel([early])
-    let_go.set()
+    with wire.held(driver):
+        driver.submit([early, other])
+        driver.cancel([early])
     listener.until(lambda: other in listener.ended)
     assert early not in listener.taken
     assert driver.waiting == 0
 
 
-def test_too_many_are_refused_all_together(driver: Driver, listener: Listener) -> None:
-    held, let_go = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        held.set()
-        assert let_go.wait(60)
-
-    driver.ask(hold)
-    assert held.wait(60)
-    first = [ticket() for _ in range(4)]
-    driver.submit(first)
-    with pytest.raises(FullError, match="4 requests wait, and no more than 6 may"):
-        driver.submit([ticket() for _ in range(3)])
-    assert driver.waiting == 4
-    let_go.set()
+def test_too_many_are_refused_all_together(driver: Driver, listener: Listener, wire: Any) -> None:
+    with wire.held(driver):
+        driver.submit([ticket() for _ in range(4)])
+        with pytest.raises(FullError, match="4 requests wait, and no more than 6 may"):
+            driver.submit([ticket() for _ in range(3)])
+        assert driver.waiting == 4
     listener.until(lambda: len(listener.ended) == 4)
     assert driver.waiting == 0
 

@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-import socket
+import contextlib
+import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from lamina.http.api import ChatRequest, CompletionRequest
-from lamina.http.service import Limits
 
-ErrorOf = Callable[[bytes], dict[str, Any]]
-Raw = Callable[[socket.socket], tuple[int, bytes]]
 KEY = "sk-local-123"
 SHORT = {"prompt": [5, 6], "max_tokens": 2, "temperature": 0}
+LONG = {"prompt": [5, 6], "max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": True}
 
 
 @pytest.fixture(scope="module")
-def strict(serve: Any, make_engine: Callable[..., Any]) -> Iterator[Any]:
+def strict(serve: Any) -> Iterator[Any]:
     """A server with narrow limits, and a key."""
-    limits = Limits(body_bytes=100_000, most_waiting=4, drain_s=0)
-    with serve(make_engine(max_sequences=2), None, limits, KEY) as running:
+    with serve(api_key=KEY, engine={"max_sequences": 2}, body_bytes=100_000, most_waiting=4) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def few(serve: Any) -> Iterator[Any]:
+    """A server that takes few connections."""
+    with serve(most_connections=40) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def hurried(serve: Any) -> Iterator[Any]:
+    """A server that does not wait for its clients."""
+    with serve(client_s=1.0) as running:
         yield running
 
 
@@ -60,10 +72,9 @@ def test_of_millions_of_wrong_items_one_is_told(items: bytes) -> None:
     assert found.value.error_count() < 10
 
 
-def test_thousands_of_unknown_fields_are_counted(server: Any, error_of: ErrorOf) -> None:
-    status, _, data = server.call("POST", "/v1/completions", {f"f{i}": 1 for i in range(2000)} | SHORT)
-    assert status == 400
-    assert error_of(data)["message"] == "2,000 things are wrong with the body"
+def test_thousands_of_unknown_fields_are_counted(server: Any) -> None:
+    told = server.call("POST", "/v1/completions", {f"f{i}": 1 for i in range(2000)} | SHORT)
+    assert told.error(400)["message"] == "2,000 things are wrong with the body"
 
 
 def test_without_a_tokenizer_text_is_refused(strict: Any) -> None:
@@ -81,7 +92,7 @@ def test_without_a_tokenizer_text_is_refused(strict: Any) -> None:
     assert choice["logprobs"]["tokens"] == [f"token_id:{token}" for token in choice["token_ids"]]
 
 
-def test_the_key_is_asked_for(strict: Any, error_of: ErrorOf) -> None:
+def test_the_key_is_asked_for(strict: Any) -> None:
     wrong: list[dict[str, str]] = [
         {},
         {"authorization": "Bearer wrong"},
@@ -92,55 +103,89 @@ def test_the_key_is_asked_for(strict: Any, error_of: ErrorOf) -> None:
     ]
     for headers in wrong:
         for method, path in (("POST", "/v1/completions"), ("GET", "/v1/models"), ("GET", "/metrics")):
-            status, told, data = strict.call(method, path, SHORT if method == "POST" else None, headers)
-            assert status == 401
-            assert told["www-authenticate"] == "Bearer"
-            assert KEY not in data.decode()
-            assert error_of(data)["code"] == "invalid_api_key"
+            told = strict.call(method, path, SHORT if method == "POST" else None, headers)
+            assert told.error(401)["code"] == "invalid_api_key"
+            assert told.headers["www-authenticate"] == "Bearer"
+            assert KEY not in told.body.decode()
     assert strict.call("GET", "/v1/models", None, {"authorization": f"bearer {KEY}"})[0] == 200
     assert strict.call("GET", "/health")[0] == 200
     assert KEY not in repr(strict.service)
 
 
-def test_a_large_body_is_refused_by_its_length(strict: Any, error_of: ErrorOf, raw: Raw) -> None:
+def test_a_large_body_is_refused_by_its_length(strict: Any, wire: Any) -> None:
     with strict.connect() as connection:
         connection.sendall(
             b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
             + f"authorization: Bearer {KEY}\r\nexpect: 100-continue\r\n".encode()
             + b"content-length: 100000000\r\n\r\n"
         )
-        status, body = raw(connection)
-    assert status == 413
-    assert error_of(body)["code"] == "body_too_large"
+        assert wire.heard(connection, last=True).error(413)["code"] == "body_too_large"
 
 
-def test_too_many_waiting(strict: Any, error_of: ErrorOf) -> None:
-    held, let_go = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        held.set()
-        assert let_go.wait(60)
-
+def test_too_many_waiting(strict: Any, wire: Any) -> None:
     statuses = []
 
     def ask() -> None:
-        statuses.append(strict.call("POST", "/v1/completions", SHORT, authorised())[0])
+        statuses.append(strict.call("POST", "/v1/completions", SHORT, authorised()).status)
 
-    strict.service.driver.ask(hold)
-    assert held.wait(60)
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    while strict.service.driver.waiting < 4:
-        threading.Event().wait(0.005)
-    status, headers, data = strict.call("POST", "/v1/completions", SHORT, authorised())
-    let_go.set()
+    with wire.held(strict.driver):
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        wire.until(lambda: strict.driver.waiting >= 4)
+        told = strict.call("POST", "/v1/completions", SHORT, authorised())
     for thread in threads:
         thread.join()
-    assert (status, headers["retry-after"]) == (429, "1")
-    assert error_of(data)["code"] == "rate_limit_exceeded"
+    assert told.error(429)["code"] == "rate_limit_exceeded"
+    assert told.headers["retry-after"] == "1"
     assert statuses == [200] * 4
     # Of a list all or none are taken.
-    status, told = strict.post(SHORT | {"prompt": [[1]] * 5}, **authorised())
-    assert (status, told["error"]["param"]) == (400, "prompt")
+    status, refused = strict.post(SHORT | {"prompt": [[1]] * 5}, **authorised())
+    assert (status, refused["error"]["param"]) == (400, "prompt")
     assert strict.settled()
+
+
+def test_a_long_header_is_refused_in_the_same_form(few: Any, wire: Any) -> None:
+    with few.connect() as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 200_000)
+        wire.heard(connection, last=True).error(431)
+
+
+@pytest.mark.parametrize("sent", [b"GET /health HTT", b""])
+def test_a_header_that_does_not_come_is_not_waited_for(hurried: Any, sent: bytes, wire: Any) -> None:
+    with hurried.connect() as connection:
+        connection.sendall(sent)
+        wire.heard(connection, last=True).error(408)
+
+
+def test_too_many_connections(few: Any, wire: Any) -> None:
+    idle = [few.connect() for _ in range(60)]
+    try:
+        told = [wire.heard(connection, last=True) for connection in idle[40:]]
+        assert any(one.status == 503 and one.error(503)["code"] == "connections" for one in told)
+    finally:
+        for connection in idle:
+            connection.close()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_nonsense_after_a_request_ends_its_answer(
+    few: Any, caplog: pytest.LogCaptureFixture, begun: bool, wire: Any
+) -> None:
+    with few.connect() as connection:
+        if begun:
+            connection.sendall(wire.posted(LONG))
+            assert connection.recv(15) == b"HTTP/1.1 200 OK"
+            connection.sendall(b"NONSENSE\r\n\r\n")
+            rest = b""
+            with contextlib.suppress(OSError):  # it has hung up
+                while more := connection.recv(65536):
+                    rest += more
+            assert b"HTTP/1.1" not in rest
+            assert b"[DONE]" not in rest
+        else:
+            connection.sendall(wire.posted(LONG) + b"NONSENSE\r\n\r\n")
+            assert wire.heard(connection, last=True).error(400)["code"] == "not_http"
+    assert few.settled()
+    # uvicorn warns that it was no HTTP, which a server of ours does not write.
+    assert not [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]

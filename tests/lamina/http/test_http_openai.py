@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import openai
@@ -11,12 +12,28 @@ import pytest
 from lamina.serve import Sampling
 
 PROMPT = "the quick brown"
+MESSAGES: list[Any] = [
+    {"role": "system", "content": "the cat"},
+    {"role": "user", "content": [{"type": "text", "text": "sat on"}, {"type": "text", "text": " the mat"}]},
+]
+TEMPLATED = "<system>the cat<end><user>sat on the mat<end><assistant>"
 
 
 @pytest.fixture(scope="module")
 def client(server: Any) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def complete(client: openai.OpenAI) -> Any:
+    """Completions of the model, of one prompt if no other is given."""
+    return partial(client.completions.create, model="small", prompt=PROMPT)
+
+
+@pytest.fixture(scope="module")
+def chat(client: openai.OpenAI) -> Any:
+    return partial(client.chat.completions.create, model="small", messages=MESSAGES)
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +58,9 @@ def test_lists_its_model(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 0.9, "seed": 11, "top_p": 0.9}])
 def test_completes_as_the_engine_does(
-    client: openai.OpenAI, reference: Any, tokenizer: Any, sampling: dict[str, Any]
+    complete: Any, reference: Any, tokenizer: Any, sampling: dict[str, Any]
 ) -> None:
-    told = client.completions.create(
-        model="small", prompt=PROMPT, max_tokens=24, extra_body={"return_token_ids": True}, **sampling
-    )
+    told = complete(max_tokens=24, extra_body={"return_token_ids": True}, **sampling)
     (wanted,) = reference(PROMPT, max_tokens=24, **sampling)
     (choice,) = told.choices
     extra = choice.model_extra
@@ -59,19 +74,12 @@ def test_completes_as_the_engine_does(
     assert told.usage.total_tokens == told.usage.prompt_tokens + told.usage.completion_tokens
 
 
-def test_streams_what_it_completes(client: openai.OpenAI) -> None:
-    same: dict[str, Any] = {
-        "model": "small",
-        "prompt": PROMPT,
-        "max_tokens": 40,
-        "temperature": 1.0,
-        "seed": 5,
-        "logprobs": 2,
-        "extra_body": {"return_token_ids": True, "ignore_eos": True},
-    }
-    whole = client.completions.create(**same)
+def test_streams_what_it_completes(complete: Any) -> None:
+    body = {"return_token_ids": True, "ignore_eos": True}
+    ask = partial(complete, max_tokens=40, temperature=1.0, seed=5, logprobs=2, extra_body=body)
+    whole = ask()
     options = {"include_usage": True, "continuous_usage_stats": True}
-    chunks = list(client.completions.create(**same, stream=True, stream_options=options))
+    chunks = list(ask(stream=True, stream_options=options))
     *pieces, last = chunks
     assert last.choices == []
     assert last.usage == whole.usage
@@ -90,8 +98,8 @@ def test_streams_what_it_completes(client: openai.OpenAI) -> None:
         assert told == getattr(whole.choices[0].logprobs, name)
 
 
-def test_tells_log_probabilities(client: openai.OpenAI, reference: Any, tokenizer: Any) -> None:
-    told = client.completions.create(model="small", prompt=PROMPT, max_tokens=6, temperature=0, logprobs=3)
+def test_tells_log_probabilities(complete: Any, reference: Any, tokenizer: Any) -> None:
+    told = complete(max_tokens=6, temperature=0, logprobs=3)
     (wanted,) = reference(PROMPT, max_tokens=6, logprobs=3)
     logprobs = told.choices[0].logprobs
     assert logprobs.tokens == [tokenizer.token(token) for token in wanted.tokens]
@@ -99,97 +107,72 @@ def test_tells_log_probabilities(client: openai.OpenAI, reference: Any, tokenize
     for top, each in zip(logprobs.top_logprobs, wanted.logprobs, strict=True):
         assert top[tokenizer.token(each.top[0][0])] == pytest.approx(each.top[0][1])
         assert len(top) <= 4
-    none = client.completions.create(model="small", prompt=PROMPT, max_tokens=6, temperature=0, logprobs=0)
+    none = complete(max_tokens=6, temperature=0, logprobs=0)
     told_of = none.choices[0].logprobs
     chosen = zip(told_of.tokens, told_of.token_logprobs, strict=True)
     assert told_of.top_logprobs == [{token: logprob} for token, logprob in chosen]
 
 
+@pytest.mark.parametrize("prompts", [[PROMPT, "rain in Spain"], [[5, 6, 7], [9]]], ids=["text", "ids"])
 def test_makes_several_choices_of_several_prompts(
-    client: openai.OpenAI, reference: Any, tokenizer: Any
+    complete: Any, reference: Any, tokenizer: Any, prompts: list[Any]
 ) -> None:
-    prompts = [PROMPT, "rain in Spain"]
     asked = {"max_tokens": 8, "temperature": 1.0, "seed": 3, "n": 2}
-    body = {"return_token_ids": True, "ignore_eos": True}
-    told = client.completions.create(model="small", prompt=prompts, extra_body=body, **asked)
+    ask = partial(
+        complete, prompt=prompts, extra_body={"return_token_ids": True, "ignore_eos": True}, **asked
+    )
+    told = ask()
     assert [choice.index for choice in told.choices] == [0, 1, 2, 3]
     for place, prompt in enumerate(prompts):
         wanted = reference(prompt, ignore_eos=True, **asked)
         for sample in range(2):
             extra = told.choices[2 * place + sample].model_extra
             assert extra["token_ids"] == list(wanted[sample].tokens)
-            assert extra["prompt_token_ids"] == tokenizer.encode(prompt)
+            ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+            assert extra["prompt_token_ids"] == ids
     assert told.usage.completion_tokens == 32
     streamed: dict[int, list[int]] = {0: [], 1: [], 2: [], 3: []}
-    chunks = client.completions.create(model="small", prompt=prompts, stream=True, extra_body=body, **asked)
-    for chunk in chunks:
+    for chunk in ask(stream=True):
         (choice,) = chunk.choices
         streamed[choice.index] += choice.model_extra["token_ids"]
     assert list(streamed.values()) == [choice.model_extra["token_ids"] for choice in told.choices]
 
 
-def test_takes_token_ids(client: openai.OpenAI, reference: Any) -> None:
-    body = {"return_token_ids": True, "ignore_eos": True}
-    told = client.completions.create(
-        model="small", prompt=[[5, 6, 7], [9]], max_tokens=5, temperature=0, extra_body=body
-    )
-    for choice, prompt in zip(told.choices, [[5, 6, 7], [9]], strict=True):
-        (wanted,) = reference(prompt, max_tokens=5, ignore_eos=True)
-        assert choice.model_extra["token_ids"] == list(wanted.tokens)
-
-
-def test_stops_at_a_string(client: openai.OpenAI, server: Any) -> None:
-    same: dict[str, Any] = {"model": "small", "prompt": PROMPT, "temperature": 1.0, "seed": 21}
+def test_stops_at_a_string(complete: Any, server: Any) -> None:
     body = {"ignore_eos": True}
-    whole = client.completions.create(**same, max_tokens=60, extra_body=body).choices[0].text
+    ask = partial(complete, temperature=1.0, seed=21, max_tokens=60, extra_body=body)
+    whole = ask().choices[0].text
     before, stop = server.service.meter._ends["stop"], whole[20:23]
     assert whole.index(stop) == 20, "the test needs text that does not repeat itself there"
-    told = client.completions.create(**same, max_tokens=60, stop=["never seen", stop], extra_body=body)
+    told = ask(stop=["never seen", stop])
     assert told.choices[0].text == whole[:20]
     assert told.choices[0].finish_reason == "stop"
     assert told.choices[0].model_extra["stop_reason"] == stop
     assert told.usage.completion_tokens < 60
-    chunks = list(client.completions.create(**same, max_tokens=60, stop=[stop], stream=True, extra_body=body))
+    chunks = list(ask(stop=[stop], stream=True))
     assert "".join(chunk.choices[0].text for chunk in chunks) == whole[:20]
     assert chunks[-1].choices[0].finish_reason == "stop"
-    included = body | {"include_stop_str_in_output": True}
-    told = client.completions.create(**same, max_tokens=60, stop=stop, extra_body=included)
+    told = ask(stop=stop, extra_body=body | {"include_stop_str_in_output": True})
     assert told.choices[0].text == whole[:20] + stop
     assert server.settled()
     assert server.service.meter._ends["stop"] == before + 3
 
 
-def test_stops_at_a_token(client: openai.OpenAI, reference: Any, tokenizer: Any) -> None:
+def test_stops_at_a_token(complete: Any, reference: Any, tokenizer: Any) -> None:
     (wanted,) = reference(PROMPT, max_tokens=10, ignore_eos=True)
     stop = wanted.tokens[4]
     first = wanted.tokens.index(stop)
     body = {"stop_token_ids": [stop], "ignore_eos": True, "return_token_ids": True}
-    told = client.completions.create(
-        model="small", prompt=PROMPT, max_tokens=10, temperature=0, extra_body=body
-    )
+    told = complete(max_tokens=10, temperature=0, extra_body=body)
     (choice,) = told.choices
     assert choice.model_extra["token_ids"] == list(wanted.tokens[: first + 1])
     assert (choice.finish_reason, choice.model_extra["stop_reason"]) == ("stop", stop)
     assert choice.text == tokenizer.decode(wanted.tokens[:first])
 
 
-MESSAGES: list[Any] = [
-    {"role": "system", "content": "the cat"},
-    {"role": "user", "content": [{"type": "text", "text": "sat on"}, {"type": "text", "text": " the mat"}]},
-]
-TEMPLATED = "<system>the cat<end><user>sat on the mat<end><assistant>"
-
-
-def test_chats(client: openai.OpenAI, reference: Any, tokenizer: Any) -> None:
-    told = client.chat.completions.create(
-        model="small",
-        messages=MESSAGES,
-        max_completion_tokens=12,
-        temperature=0,
-        logprobs=True,
-        top_logprobs=2,
-        extra_body={"return_token_ids": True, "ignore_eos": True},
-    )
+def test_chats(chat: Any, reference: Any, tokenizer: Any) -> None:
+    body = {"return_token_ids": True, "ignore_eos": True}
+    told = chat(max_completion_tokens=12, temperature=0, logprobs=True, top_logprobs=2, extra_body=body)
     (wanted,) = reference(TEMPLATED, max_tokens=12, ignore_eos=True, logprobs=2)
     (choice,) = told.choices
     assert told.model_extra["prompt_token_ids"] == tokenizer.encode(TEMPLATED)
@@ -203,18 +186,10 @@ def test_chats(client: openai.OpenAI, reference: Any, tokenizer: Any) -> None:
     assert bytes(content[0].bytes).decode() == content[0].token
 
 
-def test_streams_a_chat(client: openai.OpenAI) -> None:
-    same: dict[str, Any] = {
-        "model": "small",
-        "messages": MESSAGES,
-        "max_tokens": 20,
-        "temperature": 1.0,
-        "seed": 2,
-        "n": 2,
-        "extra_body": {"ignore_eos": True},
-    }
-    whole = client.chat.completions.create(**same)
-    chunks = list(client.chat.completions.create(**same, stream=True, stream_options={"include_usage": True}))
+def test_streams_a_chat(chat: Any) -> None:
+    ask = partial(chat, max_tokens=20, temperature=1.0, seed=2, n=2, extra_body={"ignore_eos": True})
+    whole = ask()
+    chunks = list(ask(stream=True, stream_options={"include_usage": True}))
     assert chunks[-1].usage == whole.usage
     for index in (0, 1):
         mine = [choice for chunk in chunks for choice in chunk.choices if choice.index == index]
@@ -223,29 +198,27 @@ def test_streams_a_chat(client: openai.OpenAI) -> None:
         assert mine[-1].finish_reason == "length"
 
 
-def test_a_chat_that_does_not_say_is_not_cut_short_early(client: openai.OpenAI, server: Any) -> None:
-    told = client.chat.completions.create(model="small", messages=MESSAGES, extra_body={"ignore_eos": True})
-    assert told.usage.total_tokens == server.service.context
+def test_a_chat_that_does_not_say_is_not_cut_short_early(chat: Any, server: Any) -> None:
+    assert chat(extra_body={"ignore_eos": True}).usage.total_tokens == server.service.context
 
 
-def test_an_answer_can_be_sent_back(client: openai.OpenAI) -> None:
-    same: dict[str, Any] = {"model": "small", "max_tokens": 4, "temperature": 0}
-    message = client.chat.completions.create(messages=MESSAGES, **same).choices[0].message
-    asked: dict[str, Any] = {"role": "user", "content": "and then?"}
-    told = client.chat.completions.create(messages=[*MESSAGES, message, asked], **same)
+def test_an_answer_can_be_sent_back(chat: Any) -> None:
+    ask = partial(chat, max_tokens=4, temperature=0)
+    message = ask().choices[0].message
+    asked = {"role": "user", "content": "and then?"}
     said = {"role": "assistant", "content": message.content, "annotations": [], "tool_calls": None}
-    again = client.chat.completions.create(messages=[*MESSAGES, said, asked], **same)
+    told, again = (ask(messages=[*MESSAGES, answer, asked]) for answer in (message, said))
     assert again.choices[0].message.content == told.choices[0].message.content
 
 
-def test_errors_are_the_clients_own(client: openai.OpenAI) -> None:
+def test_errors_are_the_clients_own(complete: Any, chat: Any) -> None:
     with pytest.raises(openai.BadRequestError, match="presence_penalty: this server does not offer it"):
-        client.completions.create(model="small", prompt=PROMPT, presence_penalty=0.5)
+        complete(presence_penalty=0.5)
     with pytest.raises(openai.NotFoundError, match="no model is called 'other'") as caught:
-        client.completions.create(model="other", prompt=PROMPT)
+        complete(model="other")
     assert caught.value.param == "model"
     assert caught.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError, match="more than the 512 that fit"):
-        client.completions.create(model="small", prompt=PROMPT, max_tokens=512)
+        complete(max_tokens=512)
     with pytest.raises(openai.BadRequestError, match="a system message comes first"):
-        client.chat.completions.create(model="small", messages=[*MESSAGES, MESSAGES[0]])
+        chat(messages=[*MESSAGES, MESSAGES[0]])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lamina.kv import Arena, ArenaError, ArenaShape, SlabFullError
-from lamina.kv.paging import PAGE_TOKENS, Pager, Pages
+from lamina.kv.arena import PAGE_TOKENS, Pager, Pages
 
 SHAPE = ArenaShape(layers=2, kv_heads=2, head_dim=8, dtype=torch.float32)
 
@@ -27,7 +27,7 @@ class Contents:
         self.next = 1.0
 
     def append(self, request: int, n: int) -> None:
-        slots = self.arena.allocate(request, n)
+        slots = self.arena.slab.allocate(request, n)
         fresh = [self.next + i for i in range(n)]
         self.next += n
         self.tokens.setdefault(request, []).extend(fresh)
@@ -62,10 +62,10 @@ def test_what_was_written_is_read(overcommit: float, operations: list[tuple[str,
             contents.append(request, n)
         elif name == "fork" and here and request + 10 not in contents.tokens:
             shared = min(n, len(contents.tokens[request]))
-            arena.fork(request, request + 10, shared)
+            arena.slab.fork(request, request + 10, shared)
             contents.tokens[request + 10] = contents.tokens[request][:shared]
         elif name == "release" and here:
-            arena.release(batch(request))
+            arena.slab.release(batch(request))
             del contents.tokens[request]
         elif name == "read" and here and arena.pager:
             arena.pager.fetch(arena.slab.indices(request))
@@ -125,21 +125,6 @@ def test_pages_are_whole_and_at_least_one(tokens: int, overcommit: float, pages:
     assert Arena(SHAPE, tokens, overcommit=overcommit).capacity == sum(pages) * PAGE_TOKENS
 
 
-def test_a_fork_writes_beside_its_parent_and_not_over_it() -> None:
-    arena = Arena(SHAPE, 20)
-    contents = Contents(arena)
-    contents.append(1, 5)
-    arena.fork(1, 2, 3)
-    contents.tokens[2] = contents.tokens[1][:3]
-    contents.append(2, 4)
-    contents.append(1, 1)
-    contents.check()
-    assert arena.used == 10
-    arena.release(batch(1))
-    del contents.tokens[1]
-    contents.check()
-
-
 def test_capacity_comes_from_bytes() -> None:
     assert SHAPE.token_bytes == 2 * 2 * 2 * 8 * 4
     assert SHAPE.tokens_in(1000) == 3
@@ -148,9 +133,9 @@ def test_capacity_comes_from_bytes() -> None:
 
 def test_a_full_arena_says_so_and_changes_nothing() -> None:
     arena = Arena(SHAPE, 4)
-    arena.allocate(1, 3)
+    arena.slab.allocate(1, 3)
     with pytest.raises(SlabFullError):
-        arena.allocate(2, 2)
+        arena.slab.allocate(2, 2)
     assert arena.used == 3
     arena.check_integrity()
 

@@ -23,6 +23,16 @@ def wishes(rows: int, *, temperature: float = 1.0, top_k: int = 0, top_p: float 
     )
 
 
+def warped(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -> torch.Tensor:
+    """Scores as transformers has them."""
+    nothing, scores = torch.zeros(1, 1), logits / temperature
+    if top_k:
+        scores = transformers.TopKLogitsWarper(top_k)(nothing, scores)
+    if top_p < 1:
+        scores = transformers.TopPLogitsWarper(top_p)(nothing, scores)
+    return scores[0]
+
+
 def test_without_temperature_the_likeliest_is_chosen() -> None:
     logits = torch.randn(7, 50, generator=torch.Generator().manual_seed(0))
     assert torch.equal(sampler.choose(logits, wishes(7, temperature=0)), logits.argmax(-1))
@@ -38,12 +48,7 @@ def test_only_what_transformers_allows_is_drawn(
     seed: int, top_k: int, top_p: float, temperature: float
 ) -> None:
     logits = torch.randn(1, 12, generator=torch.Generator().manual_seed(seed)) * 3
-    scores = transformers.TemperatureLogitsWarper(temperature)(torch.zeros(1, 1), logits)
-    if top_k:
-        scores = transformers.TopKLogitsWarper(top_k)(torch.zeros(1, 1), scores)
-    if top_p < 1:
-        scores = transformers.TopPLogitsWarper(top_p)(torch.zeros(1, 1), scores)
-    allowed = set(torch.nonzero(scores[0] > -torch.inf)[:, 0].tolist())
+    allowed = set(torch.nonzero(warped(logits, temperature, top_k, top_p) > -torch.inf)[:, 0].tolist())
     drawn = sampler.choose(
         logits.expand(400, -1), wishes(400, temperature=temperature, top_k=top_k, top_p=top_p)
     )
@@ -54,12 +59,7 @@ def test_only_what_transformers_allows_is_drawn(
 def test_odds_are_those_of_the_distribution(top_k: int, top_p: float) -> None:
     draws = 20_000
     logits = torch.tensor([[1.0, 2.0, 0.5, 3.0, -1.0, 2.5]])
-    scores = logits / 1.5
-    if top_k:
-        scores = transformers.TopKLogitsWarper(top_k)(torch.zeros(1, 1), scores)
-    if top_p < 1:
-        scores = transformers.TopPLogitsWarper(top_p)(torch.zeros(1, 1), scores)
-    expected = torch.softmax(scores, -1)[0].numpy()
+    expected = torch.softmax(warped(logits, 1.5, top_k, top_p), -1).numpy()
     drawn = sampler.choose(logits.expand(draws, -1), wishes(draws, temperature=1.5, top_k=top_k, top_p=top_p))
     seen = np.bincount(drawn.numpy(), minlength=6) / draws
     # Four standard deviations of a proportion; the seeds are fixed, so this holds or it does not.

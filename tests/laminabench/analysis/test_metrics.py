@@ -19,8 +19,10 @@ from laminabench.analysis import rates
 from laminabench.analysis.attainment import request_attainment
 from laminabench.analysis.distribution import distribution
 from laminabench.analysis.metrics import summarise
+from laminabench.analysis.rates import energy
 from laminabench.analysis.tbt import tbt, tokens_of
 from laminabench.analysis.window import Window, whole_run, window
+from laminabench.catalog.deployment import parse_deployment
 from laminabench.json_safe import to_json
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
@@ -399,3 +401,24 @@ def test_values_too_large_to_pack_are_ordered_all_the_same() -> None:
     assert packed.values.tolist() == [5, 2**61, 2**62]
     assert packed.percentile(500) == 2**61
     assert packed.count == 2**20 + 5
+
+
+def test_a_deployment_is_rated_for_the_sum_of_its_devices() -> None:
+    deployment = parse_deployment("2xh100+4xh20")
+    assert deployment.power_w == 2 * 700 + 4 * 400
+    assert deployment.describe()["power_w"] == deployment.power_w
+    assert parse_deployment("4xtpu-v6e").power_w is None
+    assert parse_deployment("2xh100+4xtpu-v6e").power_w is None
+
+
+@pytest.mark.parametrize(
+    ("throughput", "power_w", "joules"), [(1500.0, 3000.0, 2.0), (0.0, 3000.0, None), (None, 3000.0, None)]
+)
+def test_joules_a_token(throughput: float | None, power_w: float, joules: float | None) -> None:
+    found = energy(throughput, power_w)
+    assert (found.rated_w, found.joules_per_token) == (power_w, joules)
+    assert str(found.bound).startswith("upper")
+
+
+def test_no_rating_no_energy() -> None:
+    assert energy(1500.0, None).joules_per_token is None

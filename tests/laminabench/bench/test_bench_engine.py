@@ -1,35 +1,31 @@
-"""The engine's benchmark: it reports what was run, and a user's mistake as the user's."""
+"""The engine's benchmarks: what was run, who took part, what is judged, and mistakes as the user's."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-import transformers
 
-from laminabench.bench import engine
+from laminabench.bench import engine, engine_compare
 
+Facts = Callable[..., dict[str, Any]]
 Shell = Callable[..., tuple[int, str, str]]
+CORES = len(os.sched_getaffinity(0))
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = transformers.LlamaConfig(
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=100,
-        max_position_embeddings=512,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    monkeypatch.setattr(engine, "mini_config", lambda: config)
+def small(monkeypatch: pytest.MonkeyPatch, machine: Any, tiny: Callable[[], Any]) -> None:
+    monkeypatch.setattr(engine_compare, "Machine", lambda: contextlib.nullcontext(machine))
+    for module in (engine, engine_compare):
+        monkeypatch.setattr(module, "mini_config", tiny)
+    monkeypatch.setattr(engine_compare, "BOOKKEEPING_REQUESTS", 20)
+    monkeypatch.setattr(engine_compare, "BOOKKEEPING_ITERATIONS", 4)
 
 
-def test_it_reports_what_was_run(facts: Callable[..., dict[str, Any]]) -> None:
+def test_it_reports_what_was_run(facts: Facts) -> None:
     result = facts(
         "engine", "--batch", "3", "--context", "50", "--rounds", "2", "--threads", "1", "--overlap"
     )
@@ -39,7 +35,7 @@ def test_it_reports_what_was_run(facts: Callable[..., dict[str, Any]]) -> None:
     # Four projections, three of the feed-forward layer, and the head.
     layer = 64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 96
     assert result["gemm_parameters"] == 2 * layer + 64 * 100
-    assert result["kv_bytes"] == 3 * 50 * 2 * 2 * 2 * 16 * 2
+    assert result["kv_bytes"] == 3 * 50 * 2 * 2 * 1 * 32 * 2
     parts = sum(part["median"] for part in result["of_which"].values())
     assert 0 < parts <= 1.5 * result["iteration_s"]["max"]
     assert result["met"] == (result["ratio_met"] and result["host_met"])
@@ -55,11 +51,53 @@ def test_the_table_has_the_targets(shell: Shell) -> None:
     ("arguments", "words"),
     [
         (["--threads", "-1"], "'--threads'"),
-        (["--context", "600"], "[bench-load-impossible]"),
+        (["--context", "70000"], "[bench-load-impossible]"),
         (["--batch", "1000000000000"], "[bench-load-impossible]"),
+        (["--compare", "serial,parallel"], "[bench-contender-unknown]"),
+        (["--compare", "vllm", "--vllm", "nowhere/python"], "[baseline-python-unusable]"),
+        (["--compare", "serial", "--context", "70000", "--batch", "2"], "[bench-load-impossible]"),
     ],
 )
 def test_mistakes_are_the_users(arguments: list[str], words: str, shell: Shell) -> None:
     code, _, err = shell("engine", "-v", *arguments)
     assert code == 2
     assert words in err
+
+
+@pytest.mark.skipif(CORES < 2, reason="model worker and attention worker have a core each")
+def test_layouts_take_turns(facts: Facts) -> None:
+    result = facts("engine", "--compare", "serial, rotational,one-process", "--batch", "4",
+                   "--context", "20", "--output-tokens", "5", "--rounds", "2")  # fmt: skip
+    assert list(result["contenders"]) == ["serial", "rotational", "one-process"]
+    setting = [result[name] for name in ("batch", "prompt_tokens", "output_tokens", "rounds")]
+    assert setting == [4, 20, 5, 2]
+    serial = result["contenders"]["serial"]
+    assert min(serial[part]["median"] for part in ("model_s", "attention_s", "host_s")) > 0
+    assert serial["tokens_per_s"]["max"] == pytest.approx(4 / serial["round_s"]["min"])
+    pairs = {(ratio["of"], ratio["over"]): ratio for ratio in result["ratios"]}
+    assert set(pairs) == {("rotational", "serial"), ("one-process", "serial")}
+    judged = pairs["rotational", "serial"]
+    within = 0.5 <= judged["model_over_attention"] <= 2
+    assert judged["judged"] == within
+    assert judged["met"] == (judged["ratio"]["median"] >= 1.25 if within else None)
+    assert pairs["one-process", "serial"]["met"] is None
+    assert result["boundary_s"]["median"] > 0
+    assert result["bookkeeping_requests"] == 20
+    assert result["bookkeeping_met"] == (result["bookkeeping_s"]["median"] <= 0.5e-3)
+
+
+@pytest.mark.skipif(CORES < 2, reason="model worker and attention worker have a core each")
+def test_what_is_printed_has_targets_beside_it(shell: Shell) -> None:
+    _, out, _ = shell("engine", "--compare", "rotational,serial", "--batch", "2", "--context", "9",
+                      "--output-tokens", "3", "--rounds", "1")  # fmt: skip
+    for words in ("rotational / serial: ", "target 1.25", "target 1 ms", "of 20 requests", "target 0.5 ms"):
+        assert words in out
+
+
+def test_vllm_takes_part_where_it_is(facts: Facts) -> None:
+    python = os.environ.get("LAMINABENCH_VLLM")
+    if not python:
+        pytest.skip("LAMINABENCH_VLLM does not name the Python of `laminabench baseline setup vllm`")
+    result = facts("engine", "--compare", "vllm", "--vllm", python, "--batch", "2", "--context", "20",
+                   "--output-tokens", "4", "--rounds", "1")  # fmt: skip
+    assert result["contenders"]["vllm"]["tokens_per_s"]["median"] > 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from laminabench.bench.engine_contenders import Load, VllmContender
+from laminabench.bench.engine_compare import Load, vllm
 from laminabench.errors import UserError
 
 # Makes a token of every request in steps of 10 ms, the first one of 1 s; again for every line.
@@ -51,20 +51,20 @@ def has_ended(folder: Path) -> bool:
 
 
 def test_rounds_are_timed_without_the_step_that_admits_the_requests(tmp_path: Path) -> None:
-    contender = VllmContender(Load(batch=3, prompt=20, output=4), stand_in(tmp_path))
-    for _ in range(3):
-        turn = contender.round()
-        assert (turn.seconds, turn.parts) == (pytest.approx(0.04), {})
-    contender.close()
+    with vllm(Load(batch=3, prompt=20, output=4), stand_in(tmp_path)) as contender:
+        for _ in range(3):
+            turn = contender()
+            assert (turn.seconds, turn.parts) == (pytest.approx(0.04), {})
     assert has_ended(tmp_path)
 
 
 @pytest.mark.parametrize("does", ["no start", "waits"])
 def test_what_cannot_take_part_is_an_error_and_ends(does: str, tmp_path: Path) -> None:
-    contender = VllmContender(Load(batch=2, prompt=1, output=2), stand_in(tmp_path, does))
-    with pytest.raises(UserError, match="bench-vllm-failed"):
-        contender.round()
-    contender.close()
+    with (
+        pytest.raises(UserError, match="bench-vllm-failed"),
+        vllm(Load(batch=2, prompt=1, output=2), stand_in(tmp_path, does)) as contender,
+    ):
+        contender()
     assert has_ended(tmp_path)
 
 
@@ -74,8 +74,10 @@ def test_it_has_cores_and_room_for_all_tokens(tmp_path: Path, monkeypatch: pytes
         "laminabench.systems.live.vllm.runner.VllmProcess.__init__",
         lambda self, command, environment, order, log, timeout_s: orders.append(order),
     )
-    monkeypatch.setattr("laminabench.systems.live.vllm.runner.VllmProcess.close", lambda self: None)
-    VllmContender(Load(batch=3, prompt=200, output=64), stand_in(tmp_path)).close()
+    for end in ("close", "__exit__"):
+        monkeypatch.setattr(f"laminabench.systems.live.vllm.runner.VllmProcess.{end}", lambda *_: None)
+    with vllm(Load(batch=3, prompt=200, output=64), stand_in(tmp_path)):
+        pass
     (order,) = orders
     assert order["cores"] == sorted(os.sched_getaffinity(0))[:2]
     assert (order["max_num_seqs"], order["max_model_len"], order["mode"]) == (3, 265, "saturate")

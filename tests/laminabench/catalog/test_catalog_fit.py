@@ -175,7 +175,7 @@ def test_vidur_operators_get_the_shapes_of_their_shard(tmp_path):
 
 @pytest.mark.parametrize("name", ["vllm-0.14", "vidur-2024"])
 def test_refitting_gives_the_committed_coefficients(name, real_profiles):
-    fresh, committed = fit(real_profiles, name).costs, load_costs(name)
+    fresh, committed = fit(real_profiles, name), load_costs(name)
     for table in ("gemm", "attention", "allreduce", "elementwise"):
         ours, theirs = getattr(fresh, table), getattr(committed, table)
         assert ours.keys() == theirs.keys()

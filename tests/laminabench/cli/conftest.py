@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +24,10 @@ AsJson = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
-    """Run a command line; gives the exit code, stdout and stderr. Nothing is downloaded or shared."""
+    """Run a command line; gives the exit code, stdout and stderr. Nothing is downloaded or shared.
+
+    Its words, the first of which may be several: `shell("replay --trace azure-code", "--no-out")`.
+    """
     monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("LAMINABENCH_TRACES", raising=False)
     monkeypatch.delenv("LAMINABENCH_DEBUG", raising=False)
@@ -28,10 +35,38 @@ def shell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Captur
 
     def call(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as exit_:
-            run(list(arguments))
+            run([*shlex.split(arguments[0]), *arguments[1:]])
         written = capsys.readouterr()
         assert isinstance(exit_.value.code, int)
         return exit_.value.code, written.out, written.err
+
+    return call
+
+
+@pytest.fixture
+def printed(shell: Shell) -> Callable[..., str]:
+    """Run a command line that succeeds; gives what it prints."""
+
+    def call(*arguments: str) -> str:
+        code, out, err = shell(*arguments)
+        assert code == 0, err
+        return out
+
+    return call
+
+
+@pytest.fixture
+def refused(shell: Shell) -> Callable[..., str]:
+    """Run a command line that is wrong use: exit code 2, no result, and after any notes one sentence."""
+
+    def call(said: str, *arguments: str) -> str:
+        code, out, err = shell(*arguments)
+        assert (code, out) == (2, ""), err
+        assert said in err
+        *notes, sentence = err.splitlines()
+        assert sentence.startswith("laminabench: error: ")
+        assert all(note.startswith("laminabench: ") for note in notes)
+        return err
 
     return call
 
@@ -46,6 +81,22 @@ def as_json(shell: Shell) -> AsJson:
         facts = json.loads(out)
         assert isinstance(facts, dict)
         return facts
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def started() -> Callable[..., subprocess.Popen[str]]:
+    """Start a command line as a process of its own in a folder, which has the user's data too."""
+
+    def call(folder: Path, *arguments: str, **how: Any) -> subprocess.Popen[str]:
+        program = how.pop("program", ("-m", "laminabench"))
+        environment = {**os.environ, "LAMINABENCH_HOME": str(folder), **how.pop("more", {})}
+        environment.pop("LAMINABENCH_TRACES", None)
+        ends = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen(
+            [sys.executable, *program, *arguments], cwd=folder, env=environment, **(ends | how)
+        )
 
     return call
 
@@ -83,3 +134,11 @@ def exact_model() -> dict[str, Any]:
         "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 1000,
         "max_position_embeddings": 65536, "dtype": "float32", "bos_token_id": None, "eos_token_id": None,
     }  # fmt: skip
+
+
+@pytest.fixture
+def few(shell: Shell) -> None:
+    """A small trace, few.csv, where the shell is."""
+    del shell  # it has changed the folder
+    rows = [f"{i / 10},{100 + 37 * i % 900},{10 + 7 * i % 50}" for i in range(60)]
+    Path("few.csv").write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *rows]) + "\n")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
 
 import pytest
-from msgspec.structs import replace
+from msgspec import structs
 
 from laminabench.catalog.cost_file import load_costs, write_costs
 from laminabench.catalog.costs import CostSet
@@ -20,8 +19,6 @@ from laminabench.regress.golden import goldens_in
 from laminabench.sim.spec import Timing
 from laminabench.systems.modelled import vllm
 
-Shell = Callable[..., tuple[int, str, str]]
-AsJson = Callable[..., dict[str, Any]]
 CHECK = ("check", "--cases", "cases.toml", "--jobs", "1")
 ROOT = Path(__file__).parents[3]
 TWO = """
@@ -52,7 +49,7 @@ metrics = ["throughput_tokens_per_s", "tbt_ms.p50"]
 
 
 @pytest.fixture
-def cases(shell: Shell) -> Path:
+def cases(shell: Any) -> Path:
     """Two cases with goldens."""
     del shell  # which has gone to a folder of its own
     path = Path("cases.toml")
@@ -62,33 +59,21 @@ def cases(shell: Shell) -> Path:
 
 def times(costs: CostSet, factor: float) -> CostSet:
     """Everything that a device does takes so many times as long; the host does not."""
-    return replace(
-        costs,
-        gemm={
-            key: replace(
-                row,
-                overhead_s=row.overhead_s * factor,
-                per_k_s=row.per_k_s * factor,
-                per_input_s=row.per_input_s * factor,
-                flops_efficiency=row.flops_efficiency / factor,
-                bandwidth_efficiency=row.bandwidth_efficiency / factor,
-            )
-            for key, row in costs.gemm.items()
-        },
-        attention={
-            key: replace(
-                row,
-                overhead_s=row.overhead_s * factor,
-                per_query_head_s=row.per_query_head_s * factor,
-                bandwidth_efficiency=row.bandwidth_efficiency / factor,
-            )
-            for key, row in costs.attention.items()
-        },
+
+    def slower(row: Any) -> Any:
+        numbers = {name: value for name, value in structs.asdict(row).items() if isinstance(value, float)}
+        durations = {name: value * factor for name, value in numbers.items() if name.endswith("_s")}
+        shares = {name: value / factor for name, value in numbers.items() if name.endswith("_efficiency")}
+        return structs.replace(row, **durations, **shares)
+
+    gemm = {key: slower(row) for key, row in costs.gemm.items()}
+    return structs.replace(
+        costs, gemm=gemm, attention={key: slower(row) for key, row in costs.attention.items()}
     )
 
 
 @pytest.mark.usefixtures("cases")
-def test_from_no_golden_to_one_that_holds(shell: Shell, as_json: AsJson) -> None:
+def test_from_no_golden_to_one_that_holds(shell: Any, as_json: Any) -> None:
     code, out, err = shell(*CHECK)
     assert (code, goldens_in(Path("golden"))) == (1, [])
     assert "vllm: there is no golden" in out
@@ -108,14 +93,14 @@ def test_from_no_golden_to_one_that_holds(shell: Shell, as_json: AsJson) -> None
 
 
 @pytest.mark.usefixtures("cases")
-def test_processes_come_to_the_same(as_json: AsJson) -> None:
+def test_processes_come_to_the_same(as_json: Any) -> None:
     as_json(*CHECK, "--update")
     assert as_json(*CHECK[:-1], "2")["passed"]
 
 
 @pytest.mark.usefixtures("shell")
 def test_a_planted_slowdown_of_three_per_cent_is_found_with_its_coefficients(
-    shell: Shell, as_json: AsJson
+    shell: Any, as_json: Any
 ) -> None:
     write_costs(load_costs(), Path("mine.toml"))
     Path("cases.toml").write_text(TWO.replace("[case.vllm]", 'costs = "mine.toml"\n[case.vllm]'))
@@ -141,7 +126,7 @@ def test_a_planted_slowdown_of_three_per_cent_is_found_with_its_coefficients(
 
 @pytest.mark.usefixtures("cases")
 def test_a_slower_code_is_found_and_called_that(
-    shell: Shell, as_json: AsJson, monkeypatch: pytest.MonkeyPatch
+    shell: Any, as_json: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_json(*CHECK, "--update")
     real = vllm.device_timing
@@ -160,7 +145,7 @@ def test_a_slower_code_is_found_and_called_that(
 
 
 @pytest.mark.usefixtures("cases")
-def test_a_better_number_moved_too(shell: Shell, as_json: AsJson) -> None:
+def test_a_better_number_moved_too(shell: Any, as_json: Any) -> None:
     as_json(*CHECK, "--update")
     path = Path("golden/vllm.json")
     golden = json.loads(path.read_text())
@@ -174,7 +159,7 @@ def test_a_better_number_moved_too(shell: Shell, as_json: AsJson) -> None:
 
 
 @pytest.mark.usefixtures("cases")
-def test_a_golden_without_a_case(shell: Shell, as_json: AsJson, cases: Path) -> None:
+def test_a_golden_without_a_case(shell: Any, as_json: Any, cases: Path) -> None:
     as_json(*CHECK, "--update")
     Path("golden/mine.json").write_text("{}")
     cases.write_text(TWO.replace("case.vllm", "case.other"))
@@ -185,43 +170,33 @@ def test_a_golden_without_a_case(shell: Shell, as_json: AsJson, cases: Path) -> 
     # Whoever asks for some cases is not told of the others.
     assert shell(*CHECK, "--only", "lamina")[0] == 0
     assert as_json(*CHECK, "--update")["updated"] == ["other", "vllm"]
-    assert sorted(path.name for path in Path("golden").iterdir()) == [
-        "lamina.json",
-        "mine.json",
-        "other.json",
-    ]
+    assert {path.name for path in Path("golden").iterdir()} == {"lamina.json", "mine.json", "other.json"}
 
 
 @pytest.mark.usefixtures("cases")
-def test_half_an_update_is_none(shell: Shell, cases: Path) -> None:
+def test_half_an_update_is_none(refused: Any, cases: Path) -> None:
     cases.write_text(TWO.replace("overlap = false", 'pipelining = "serial"'))
-    code, _, err = shell(*CHECK, "--update")
-    assert code == 2
-    assert "case 'lamina': serial execution has one batch" in err
+    refused("case 'lamina': serial execution has one batch", *CHECK, "--update")
     assert not Path("golden").exists()
 
 
 @pytest.mark.usefixtures("cases")
 @pytest.mark.parametrize("flags", [("--junit", "cases.toml/x.xml"), ("--markdown", "cases.toml/x.md"), ()])
 def test_what_cannot_be_written_is_told_before_anything_runs(
-    shell: Shell, cases: Path, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    refused: Any, cases: Path, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not flags:
         cases.write_text(f'goldens = "cases.toml/golden"\n{TWO}')
         flags = ("--update",)
     monkeypatch.delattr("laminabench.cli.check._replayed")
-    code, out, err = shell(*CHECK, *flags)
-    assert (code, out) == (2, "")
-    assert "cannot write cases.toml/" in err
+    refused("cannot write cases.toml/", *CHECK, *flags)
 
 
 @pytest.mark.usefixtures("cases")
-def test_an_update_writes_a_damaged_golden_anew(shell: Shell, as_json: AsJson) -> None:
+def test_an_update_writes_a_damaged_golden_anew(refused: Any, as_json: Any) -> None:
     as_json(*CHECK, "--update")
     Path("golden/vllm.json").write_text("{")
-    code, _, err = shell(*CHECK)
-    assert code == 2
-    assert "golden/vllm.json is damaged" in err
+    refused("golden/vllm.json is damaged", *CHECK)
     Path("golden/vllm.json").write_text('{"format": "laminabench-golden"}')
     assert as_json(*CHECK, "--update")["updated"] == ["vllm"]
 
@@ -231,28 +206,21 @@ def test_an_update_writes_a_damaged_golden_anew(shell: Shell, as_json: AsJson) -
     [
         ('"vllm"', '"vlm"', "case 'vllm': no system is called 'vlm'; did you mean vllm"),
         ("batches = 3", "batchs = 3", "case 'lamina' has 'batchs', which is not known; did you mean batches"),
-        ("host-async = true", "host-async = 1", "host-async = 1: Expected bool"),
-        ("batches = 3", "batches = true", "batches = True: Expected int"),
-        ("batches = 3", "batches = [3, 4]", "batches = [3, 4]: Expected int"),
-        ("batches = 3", 'out = "x"', "has 'out', which is not known"),
         (
             "batches = 3",
             'metrics = ["tbt.p50"]',
             "case 'lamina': no metric is called 'tbt.p50'; did you mean tbt_ms",
         ),
-        ("batches = 3", "burstiness = 2", "case 'lamina': --burstiness shapes"),
     ],
 )
 def test_what_a_replay_would_not_understand(
-    shell: Shell, cases: Path, was: str, becomes: str, told: str
+    refused: Any, cases: Path, was: str, becomes: str, told: str
 ) -> None:
     cases.write_text(TWO.replace(was, becomes))
-    code, out, err = shell(*CHECK)
-    assert (code, out) == (2, "")
-    assert told in err
+    refused(told, *CHECK)
 
 
-def test_what_is_not_there_is_told(shell: Shell) -> None:
+def test_what_is_not_there_is_told(shell: Any) -> None:
     code, _, err = shell("check")
     assert (code, err) == (
         2,
@@ -261,7 +229,7 @@ def test_what_is_not_there_is_told(shell: Shell) -> None:
 
 
 @pytest.mark.usefixtures("pretended")
-def test_what_is_measured_is_told_from_noise(shell: Shell, as_json: AsJson) -> None:
+def test_what_is_measured_is_told_from_noise(shell: Any, as_json: Any) -> None:
     Path("cases.toml").write_text(LIVE)
     as_json(*CHECK, "--update")
     path = Path("golden/live.json")
@@ -288,7 +256,7 @@ def test_what_is_measured_is_told_from_noise(shell: Shell, as_json: AsJson) -> N
 
 
 @pytest.mark.usefixtures("pretended")
-def test_a_ratio_is_compared_on_any_machine(shell: Shell, as_json: AsJson) -> None:
+def test_a_ratio_is_compared_on_any_machine(shell: Any, as_json: Any) -> None:
     Path("cases.toml").write_text(f"{LIVE}\n[case.live.against]\nmax-num-seqs = 1\n")
     as_json(*CHECK, "--update")
     path = Path("golden/live.json")
@@ -306,11 +274,9 @@ def test_a_ratio_is_compared_on_any_machine(shell: Shell, as_json: AsJson) -> No
 
 
 @pytest.mark.usefixtures("pretended")
-def test_what_is_measured_as_nothing_cannot_be_compared(shell: Shell) -> None:
+def test_what_is_measured_as_nothing_cannot_be_compared(refused: Any) -> None:
     Path("cases.toml").write_text(LIVE.replace('"tbt_ms.p50"', '"preemptions"'))
-    code, _, err = shell(*CHECK)
-    assert code == 2
-    assert "case 'live': preemptions is not above zero in every round" in err
+    refused("case 'live': preemptions is not above zero in every round", *CHECK)
 
 
 def test_the_projects_own_cases_are_whole() -> None:

@@ -1,37 +1,25 @@
-"""`laminabench compare` as a person uses it."""
+"""`laminabench compare` as a person uses it: GPUs, and boards beside them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-Shell = Callable[..., tuple[int, str, str]]
-AsJson = Callable[..., dict[str, Any]]
-
+pytestmark = pytest.mark.usefixtures("few")
 ONE_CELL = ("compare", "--model", "llama3-70b", "--trace", "few.csv", "--costs", "roofline", "--jobs", "1")
 
 
-@pytest.fixture(autouse=True)
-def few(shell: Shell) -> None:
-    """A small trace, where the shell is."""
-    del shell  # it has changed the folder
-    rows = [f"{i / 10},{100 + 37 * i % 900},{10 + 7 * i % 50}" for i in range(60)]
-    Path("few.csv").write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *rows]) + "\n")
-
-
 @pytest.fixture
-def runs(shell: Shell) -> tuple[str, str]:
+def runs(printed: Any) -> tuple[str, str]:
     for name, system in (("first", "lamina"), ("second", "vllm")):
-        code, _, err = shell("replay", "--trace", "few.csv", "--system", system, "--out", name, "-q")
-        assert code == 0, err
+        printed("replay", "--trace", "few.csv", "--system", system, "--out", name, "-q")
     return "first", "second"
 
 
-def test_runs_side_by_side(shell: Shell, as_json: AsJson, runs: tuple[str, str]) -> None:
+def test_runs_side_by_side(shell: Any, as_json: Any, runs: tuple[str, str]) -> None:
     summaries = [json.loads(Path(name, "run.json").read_text())["summary"] for name in runs]
     rates = [summary["throughput_tokens_per_s"] for summary in summaries]
     facts = as_json("compare", *runs)
@@ -51,13 +39,13 @@ def test_runs_side_by_side(shell: Shell, as_json: AsJson, runs: tuple[str, str])
     assert f"{rates[1] / rates[0]:.3f}" in out
 
 
-def test_another_base_and_one_limit(as_json: AsJson, runs: tuple[str, str]) -> None:
+def test_another_base_and_one_limit(as_json: Any, runs: tuple[str, str]) -> None:
     facts = as_json("compare", *runs, "--base", "second", "--slo-tbt-ms", "1")
     assert facts["base"] == "vllm 4xh100"
     assert facts["sides"][0]["metrics"]["token_attainment"]["value"] == 0.0
 
 
-def test_gates_decide_the_exit_code(shell: Shell, runs: tuple[str, str]) -> None:
+def test_gates_decide_the_exit_code(shell: Any, runs: tuple[str, str]) -> None:
     gate = ("--fail-on", "throughput<1000", "--fail-on", "tbt_p50>0.001", "--fail-on", "mean_batch<0")
     code, out, err = shell("compare", *runs, *gate, "-q")
     assert code == 1
@@ -71,7 +59,7 @@ def test_gates_decide_the_exit_code(shell: Shell, runs: tuple[str, str]) -> None
     assert shell("compare", *runs, "--fail-on", "throughput<0")[0] == 0
 
 
-def test_systems_on_one_trace(shell: Shell, as_json: AsJson) -> None:
+def test_systems_on_one_trace(printed: Any, as_json: Any) -> None:
     facts = as_json(*ONE_CELL)
     (cell,) = facts["cells"]
     rate = cell["throughput_tokens_per_s"]
@@ -80,12 +68,11 @@ def test_systems_on_one_trace(shell: Shell, as_json: AsJson) -> None:
     assert cell["usd_per_hour"] == {"lamina": pytest.approx(40.64), "vllm": pytest.approx(44.24)}
     assert [side["label"] for side in cell["compared"]["sides"]] == ["lamina", "vllm"]
     assert "2xh100+4xh20 of lamina for $40.64 and 4xh100 of vllm for $44.24" in facts["notes"][0]
-    code, out, _ = shell(*ONE_CELL, "--equal-cost")
-    assert code == 0
+    out = printed(*ONE_CELL, "--equal-cost")
     assert "throughput at the base's cost" in out
 
 
-def test_a_grid_is_laid_out_as_figure_10(shell: Shell, as_json: AsJson) -> None:
+def test_a_grid_is_laid_out_as_figure_10(shell: Any, as_json: Any) -> None:
     asked = (*ONE_CELL, "--costs", "vllm-0.14", "--model", "llama-33b", "--equal-cost", "-q")
     facts = as_json(*asked)
     assert [(cell["costs"], cell["model"]) for cell in facts["cells"]] == [
@@ -102,14 +89,14 @@ def test_a_grid_is_laid_out_as_figure_10(shell: Shell, as_json: AsJson) -> None:
     assert "tokens/s" in Path("grid.svg").read_text()
 
 
-def test_a_deployment_that_was_replaced_is_told(shell: Shell) -> None:
+def test_a_deployment_that_was_replaced_is_told(shell: Any) -> None:
     code, out, err = shell(*ONE_CELL, "--deployment", "lamina=2xh200+4xh20", "--equal-cost")
     assert code == 0
     assert "took the place of vllm's 4xh100 (llama3-70b on few)" in err
     assert "vllm 4xh100" not in out
 
 
-def test_markdown_has_notes_and_gates(shell: Shell) -> None:
+def test_markdown_has_notes_and_gates(shell: Any) -> None:
     code, _, _ = shell(*ONE_CELL, "--fail-on", "throughput<99", "--markdown", "out.md", "-q")
     assert code == 1
     written = Path("out.md").read_text()
@@ -118,26 +105,14 @@ def test_markdown_has_notes_and_gates(shell: Shell) -> None:
     assert "| --- | --: | --: | --: |" in written
 
 
-def test_runs_as_a_picture(shell: Shell, runs: tuple[str, str]) -> None:
-    code, _, err = shell("compare", *runs, "--plot", "bars.svg")
-    assert code == 0, err
+def test_runs_as_a_picture(printed: Any, runs: tuple[str, str]) -> None:
+    printed("compare", *runs, "--plot", "bars.svg")
     assert "vllm 4xh100" in Path("bars.svg").read_text()
 
 
-def test_any_systems_and_their_prices(as_json: AsJson) -> None:
+def test_any_systems_and_their_prices(as_json: Any) -> None:
     facts = as_json(
-        *(
-            "compare",
-            "--trace",
-            "few.csv",
-            "--model",
-            "llama-33b",
-            "--costs",
-            "roofline",
-            "--jobs",
-            "1",
-            "-q",
-        ),
+        "compare --trace few.csv --model llama-33b --costs roofline --jobs 1 -q",
         *("--systems", "lamina-v1,lamina", "--deployment", "lamina-v1=2xa100-80g+8xrtx-3090"),
         *("--price", "rtx-3090=0.5", "--slo-tbt-ms", "50", "--host-async", "both"),
     )
@@ -179,15 +154,12 @@ def test_any_systems_and_their_prices(as_json: AsJson) -> None:
         ),
     ],
 )
-def test_wrong_use_is_told_in_a_sentence(shell: Shell, arguments: tuple[str, ...], words: str) -> None:
+def test_wrong_use_is_told_in_a_sentence(refused: Any, arguments: tuple[str, ...], words: str) -> None:
     asked = ("--trace", "few.csv") if arguments[0].startswith("--") and "--no-group" not in arguments else ()
-    code, out, err = shell("compare", *arguments, *asked, "-v")
-    assert (code, out) == (2, "")
-    assert words in err
-    assert err.count("\n") == 1
+    refused(words, "compare", *arguments, *asked, "-v")
 
 
-def test_real_traces_give_the_documented_gains(as_json: AsJson, real_traces: Path) -> None:
+def test_real_traces_give_the_documented_gains(as_json: Any, real_traces: Path) -> None:
     asked = ("--model", "llama3-70b", "--trace", "azure-conv", "--trace", "azure-code", "--equal-cost", "-q")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAMINABENCH_TRACES", str(real_traces))
@@ -195,3 +167,107 @@ def test_real_traces_give_the_documented_gains(as_json: AsJson, real_traces: Pat
     gains = {(cell["costs"], cell["trace"]): cell["gain"]["lamina"] for cell in facts["cells"]}
     assert gains["vllm-0.14", "azure-conv"] == pytest.approx(0.127, abs=0.001)
     assert gains["vidur-2024", "azure-conv"] == pytest.approx(0.023, abs=0.001)
+
+
+CELL = ("compare", "--model", "llama3-70b", "--trace", "few.csv", "--jobs", "1", "-q", "--systems")
+THREE = (*CELL, "h2m2,lamina,vllm", "--costs", "vllm-0.14", "--deployment", "h2m2=8xh2m2")
+
+
+def test_a_table_says_what_is_assumed_and_when_a_board_breaks_even(shell: Any, as_json: Any) -> None:
+    facts = as_json(*THREE, "--equal-cost")
+    (cell,) = facts["cells"]
+    usd = cell["break_even_usd_per_board_hour"]["h2m2"]["vllm"]
+    rate, paid = cell["throughput_tokens_per_s"], cell["usd_per_hour"]
+    assert usd == pytest.approx(rate["h2m2"] / rate["vllm"] * paid["vllm"] / 8)
+    assert cell["weights_and_kv"] == {"h2m2": "int8", "lamina": "bf16", "vllm": "bf16"}
+    code, out, err = shell(*THREE, "--equal-cost", "--markdown", "out.md", "--plot", "bars.svg")
+    assert (code, err) == (0, "")
+    for said in (
+        f"h2m2 breaks even with vllm at ${usd:.2f} an hour a board",
+        "weights and KV of llama3-70b are in int8: h2m2; bf16: lamina, vllm (--model NAME@fp8",
+        "assumed, as nobody has published it: $5.26 an hour and 450 W of h2m2",
+    ):
+        assert said in " ".join(out.split())
+    assert "breaks even with vllm" in Path("out.md").read_text()
+    assert "h2m2" in Path("bars.svg").read_text()
+
+
+def test_equal_power_chooses_by_watts_and_says_so(printed: Any, as_json: Any) -> None:
+    asked = (*CELL, "vllm,h2m2", "--costs", "vllm-0.14", "--equal-power", "--power", "h2m2=700")
+    facts = as_json(*asked)
+    assert (facts["equal_cost"], facts["equal_power"]) == (None, {"tolerance": 0.1})
+    (cell,) = facts["cells"]
+    assert cell["deployment"]["h2m2"] == "4xh2m2"
+    assert cell["power_w"] == {"vllm": 2800, "h2m2": 2800}
+    assert "$5.26 an hour of h2m2" in cell["assumed"][0]
+    said = " ".join(facts["notes"])
+    assert "at equal power 4xh2m2 for 2,800 W took the place of h2m2's 1xh2m2" in said
+    assert "--equal-cost holds them together" not in said
+    out = printed(*asked)
+    assert "throughput at the base's" in out
+
+
+def test_a_grid_has_a_break_even_for_every_cell(printed: Any) -> None:
+    out = printed(*CELL, "vllm,h2m2", "--costs", "vllm-0.14", "--costs", "roofline")
+    for costs in ("vllm-0.14", "roofline"):
+        assert f"llama3-70b on few, {costs}: h2m2 breaks even with vllm at $" in " ".join(out.split())
+
+
+def test_gates_judge_boards_too(shell: Any) -> None:
+    gates = ("--fail-on", "throughput_at_equal_power<1000", "--fail-on", "rated_w>0.01")
+    code, _, err = shell(*CELL, "vllm,h2m2", "--costs", "vllm-0.14", *gates)
+    assert code == 1
+    assert "throughput_at_equal_power<1000: h2m2" in err
+    assert "and 1 more" in err
+
+
+def test_a_narrow_model_says_what_was_not_measured(refused: Any, printed: Any) -> None:
+    narrow = [part.replace("llama3-70b", "llama3-70b@fp8") for part in CELL]
+    out = printed(*narrow, "vllm,h2m2", "--costs", "vllm-0.14", "--max-num-seqs", "h2m2=16")
+    said = " ".join(out.split())
+    assert "are in fp8: vllm; int8: h2m2 (cost sets measured attention on 16 bits" in said
+    refused("no fp8 GEMM coefficients", *narrow, "vllm,h2m2", "--costs", "vidur-2024")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--equal-cost", "--equal-power"), "[compare-equal-both]"),
+        (("--max-num-seqs", "h2m2"), "[compare-max-num-seqs]"),
+        (("--max-num-seqs", "lamina=3"), "[compare-max-num-seqs]"),
+        (("--max-num-seqs", "h2m2=0"), "[compare-max-num-seqs]"),
+        (("--power", "h2m2=hot"), "expected DEVICE=WATTS, such as h100=700"),
+        (("--deployment", "vllm=2xh2m2"), "vllm does not run on h2m2"),
+        (("--deployment", "h2m2=2xh100"), "h2m2 runs on boards"),
+        (("--equal-cost", "--devices", "h100"), "[compare-no-equal-deployment]"),
+        (("--equal-cost", "--devices", "h2m2", "--price", "h2m2=80"), "[compare-no-equal-deployment]"),
+    ],
+)
+def test_wrong_use_with_boards_is_told(refused: Any, arguments: tuple[str, ...], words: str) -> None:
+    refused(words, *CELL, "vllm,h2m2", "--costs", "vllm-0.14", *arguments, "-v")
+
+
+def test_only_kinds_that_a_system_runs_on_are_named(shell: Any) -> None:
+    _, _, err = shell(*CELL, "h2m2,vllm", "--costs", "vllm-0.14", "--equal-cost")
+    assert "no deployment of vllm on h100 is within 10% of $5.26 an hour" in err
+
+
+def test_other_types_of_16_bits_are_as_good_as_bf16(printed: Any) -> None:
+    shape = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "vocab_size": 1000}
+    config = {"model_type": "llama", "num_hidden_layers": 2, "torch_dtype": "float16", **shape}
+    Path("config.json").write_text(json.dumps(config))
+    half = ["config.json" if part == "llama3-70b" else part for part in CELL]
+    out = printed(*half, "vllm,lamina", "--costs", "vllm-0.14")
+    assert "weights and KV" not in out
+    out = printed(*half, "vllm,h2m2", "--costs", "vllm-0.14")
+    assert "measured attention on 16 bits" not in out
+    assert "int8: h2m2 (--model NAME@fp8" in " ".join(out.split())
+
+
+def test_who_has_no_steady_window_is_named(shell: Any) -> None:
+    # All 60 requests run at once on a board; with room for four, most of them wait.
+    command = tuple(flag for flag in CELL if flag != "-q")
+    for limit, said in (("60", True), ("4", False)):
+        limits = ("--max-num-seqs", f"h2m2={limit}", "--max-num-seqs", "vllm=4")
+        _, _, err = shell(*command, "vllm,h2m2", "--costs", "vllm-0.14", *limits)
+        assert ("few has too few requests for a steady window of h2m2: numbers there" in err) == said

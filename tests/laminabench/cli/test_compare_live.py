@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from laminabench.errors import CheckFailedError, UserError
-
-Shell = Callable[..., tuple[int, str, str]]
-AsJson = Callable[..., dict[str, Any]]
 
 COMMON = (
     *("compare", "--trace", "azure-code", "--offline", "--num-requests", "40", "--scale-lengths", "0.1"),
@@ -24,7 +20,7 @@ TOLD = "laminabench: error: "
 
 
 @pytest.mark.usefixtures("pretended")
-def test_rounds_there_and_back(shell: Shell) -> None:
+def test_rounds_there_and_back(shell: Any) -> None:
     code, out, err = shell(*COMMON, *TWO, "--rounds", "3", "--out", "kept", "--json")
     assert code == 0, err
     facts = json.loads(out)
@@ -45,7 +41,7 @@ def test_rounds_there_and_back(shell: Shell) -> None:
 
 
 @pytest.mark.usefixtures("pretended")
-def test_ratios_to_another_one_and_gates(shell: Shell) -> None:
+def test_ratios_to_another_one_and_gates(shell: Any) -> None:
     arguments = (*COMMON, *TWO, "--rounds", "2", "--base", "2", "--strict", "-q")
     code, out, err = shell(*arguments, "--fail-on", "throughput<1000")
     assert code == 1
@@ -57,7 +53,7 @@ def test_ratios_to_another_one_and_gates(shell: Shell) -> None:
 
 
 @pytest.mark.usefixtures("pretended")
-def test_a_flag_of_the_comparison_holds_for_all_and_a_side_may_differ(as_json: AsJson) -> None:
+def test_a_flag_of_the_comparison_holds_for_all_and_a_side_may_differ(as_json: Any) -> None:
     as_json(
         *COMMON,
         *("--live", "--batches 1", "--live", "--batches 1 --mode saturate", "--rounds", "1"),
@@ -91,31 +87,22 @@ def test_a_flag_of_the_comparison_holds_for_all_and_a_side_may_differ(as_json: A
     ],
 )
 def test_wrong_use_is_one_sentence_and_nothing_starts(
-    shell: Shell, pretended: dict[str, Any], arguments: list[str], said: str
+    refused: Any, pretended: dict[str, Any], arguments: list[str], said: str
 ) -> None:
     Path("full").mkdir()
     Path("full/file").touch()
-    code, out, err = shell(*COMMON, *arguments, "-v")
-    assert (code, out) == (2, "")
-    assert said in err
+    err = refused(said, *COMMON, *arguments, "-v")
     assert err.startswith(TOLD)
-    assert err.count("\n") == 1
     assert "engine" not in pretended
 
 
+@pytest.mark.usefixtures("pretended")
 @pytest.mark.parametrize(
     ("error", "ends", "said"), [(UserError, 2, "error"), (CheckFailedError, 1, "check failed")]
 )
 def test_what_goes_wrong_is_told_of_its_side_and_finished_rounds_stay(
-    error: type[Exception],
-    ends: int,
-    said: str,
-    shell: Shell,
-    pretended: dict[str, Any],
-    made_up_engine: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    error: Any, ends: int, said: str, shell: Any, made_up_engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del pretended
     steps = made_up_engine.step
     ran: list[int] = []
 

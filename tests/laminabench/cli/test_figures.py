@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,10 @@ import pandas as pd
 
 from laminabench.figures.paper import NAMES
 
-Shell = Callable[..., tuple[int, str, str]]
-AsJson = Callable[..., dict[str, Any]]
-
 DRAFT = ("--offline", "--num-requests", "50", "--jobs", "1")
 
 
-def test_every_figure_is_listed_in_the_papers_order(shell: Shell, as_json: AsJson) -> None:
+def test_every_figure_is_listed_in_the_papers_order(shell: Any, as_json: Any) -> None:
     listed = as_json("figures", "--list")["figures"]
     assert tuple(listed) == NAMES
     assert len(NAMES) == 40
@@ -26,9 +22,8 @@ def test_every_figure_is_listed_in_the_papers_order(shell: Shell, as_json: AsJso
     assert [line.split()[0] for line in out.splitlines()] == ["table4", "v1-fig1"]
 
 
-def test_one_figure_is_written_with_its_page(shell: Shell) -> None:
-    code, out, err = shell("figures", "table5", "--out", "made", *DRAFT)
-    assert code == 0, err
+def test_one_figure_is_written_with_its_page(printed: Any) -> None:
+    out = printed("figures", "table5", "--out", "made", *DRAFT)
     assert sorted(path.name for path in Path("made").iterdir()) == [
         *("PAPER.md", "table5.csv", "table5.png", "table5.svg"),
     ]
@@ -40,7 +35,7 @@ def test_one_figure_is_written_with_its_page(shell: Shell) -> None:
     assert len(pd.read_csv("made/table5.csv")) == 6
 
 
-def test_json_is_one_object_with_every_claim(as_json: AsJson) -> None:
+def test_json_is_one_object_with_every_claim(as_json: Any) -> None:
     facts = as_json("figures", "table1", "fig3", *DRAFT)
     assert facts["folder"] == "figures"
     assert Path(facts["page"]).is_file()
@@ -53,17 +48,13 @@ def test_json_is_one_object_with_every_claim(as_json: AsJson) -> None:
     assert power["ours"][0] <= power["ours"][1]
 
 
-def test_an_unknown_name_is_refused_with_the_nearest(shell: Shell) -> None:
-    code, out, err = shell("figures", "fig99", *DRAFT)
-    assert (code, out) == (2, "")
-    assert "no figure is called 'fig99'" in err
+def test_an_unknown_name_is_refused_with_the_nearest(refused: Any) -> None:
+    refused("no figure is called 'fig99'", "figures", "fig99", *DRAFT)
     assert not Path("figures").exists()
 
 
-def test_kept_measurements_are_of_the_folder_named(as_json: AsJson, shell: Shell) -> None:
+def test_kept_measurements_are_of_the_folder_named(as_json: Any, refused: Any) -> None:
     Path("nothing").mkdir()
     facts = as_json("figures", "fig13", "--results", "nothing", *DRAFT)
     assert "no ping-pong was measured" in facts["figures"][0]["how"]
-    code, _, err = shell("figures", "fig13", "--results", "not-there", *DRAFT)
-    assert code == 2
-    assert "not-there" in err
+    refused("not-there", "figures", "fig13", "--results", "not-there", *DRAFT)

@@ -55,15 +55,13 @@ def words() -> set[str]:
     return {part for word in named("metrics.md") for part in (word, *word.split("."))}
 
 
-def test_every_key_of_a_replay_is_on_the_page(shell: Any, as_json: Callable[..., dict[str, Any]]) -> None:
+def test_every_key_of_a_replay_is_on_the_page(shell: Any, as_json: Any) -> None:
     del shell  # it has changed the folder
     Path("few.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,50,40\n1,90,30\n")
     for system in ("lamina", "vllm"):
         facts = as_json("replay", "--trace", "few.csv", "--system", system, "--no-out", "-q")
         assert set(keys(facts)) - words() - POOLS == set()
-    facts = as_json(
-        "replay", "--trace", "few.csv", "--system", "h2m2", "--model", "llama2-70b", "--no-out", "-q"
-    )
+    facts = as_json("replay --trace few.csv --system h2m2 --model llama2-70b --no-out -q")
     assert "memory" in facts
     assert set(keys(facts)) - words() - POOLS == set()
 

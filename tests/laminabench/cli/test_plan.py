@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from laminabench.catalog.find_model import model
 from laminabench.plan.question import Question, candidates
 from laminabench.traces.table import TraceMeta, make_trace
 
-Shell = Callable[..., tuple[int, str, str]]
-AsJson = Callable[..., dict[str, Any]]
 FEW = ("--devices", "h100,h20", "--budget", "45", "--model", "llama3-70b", "-q")
 
 
@@ -33,7 +30,7 @@ def trace(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_the_winner_is_the_cheapest_on_the_front(as_json: AsJson, trace: str) -> None:
+def test_the_winner_is_the_cheapest_on_the_front(as_json: Any, trace: str) -> None:
     found = as_json("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", *FEW)
     assert (found["backend"], found["mode"], found["budget_usd_per_hour"]) == ("modelled", "saturate", 45)
     answer = found["answers"][0]
@@ -52,7 +49,7 @@ def test_the_winner_is_the_cheapest_on_the_front(as_json: AsJson, trace: str) ->
         assert row["assumed_devices"] == (["h20"] if "h20" in row["deployment"] else [])
 
 
-def test_boards_are_candidates_where_they_are_named(shell: Shell, as_json: AsJson, trace: str) -> None:
+def test_boards_are_candidates_where_they_are_named(printed: Any, as_json: Any, trace: str) -> None:
     devices = ("--devices", "h100,h2m2", "--jobs", "1", "-q")
     call = ("plan", "--trace", trace, "--slo-tbt-p99-ms", "400", *devices)
     asked = (*call, "--budget", "16", "--systems", "vllm,h2m2", "--power-budget", "1000", "--top", "20")
@@ -64,8 +61,7 @@ def test_boards_are_candidates_where_they_are_named(shell: Shell, as_json: AsJso
     assert {row["most_requests"] for row in answer["replayed"]} <= {16, 32, 64, 128, 256, 512, 1024}
     assert answer["winner"]["assumed_devices"] == ["h2m2"]
     assert answer["binds"][0]["resource"] in ("compute of the chips", "requests at once")
-    code, out, _ = shell(*asked)
-    assert code == 0
+    out = printed(*asked)
     for said in (
         "at most $16.00 an hour and 1,000 W",
         "xh2m2*, ",
@@ -76,14 +72,14 @@ def test_boards_are_candidates_where_they_are_named(shell: Shell, as_json: AsJso
         assert said in out
 
 
-def test_every_one_replayed_has_the_same_winner(as_json: AsJson, trace: str) -> None:
+def test_every_one_replayed_has_the_same_winner(as_json: Any, trace: str) -> None:
     call = ("plan", "--trace", trace, "--slo-tbt-p99-ms", "70", *FEW, "--jobs", "1")
     searched, every = as_json(*call), as_json(*call, "--exhaustive")
     assert searched["answers"][0]["winner"] == every["answers"][0]["winner"]
     assert searched["answers"][0]["front"] == every["answers"][0]["front"]
 
 
-def test_what_is_printed(shell: Shell, trace: str) -> None:
+def test_what_is_printed(shell: Any, trace: str) -> None:
     sets = ("--costs", "vllm-0.14", "--costs", "vidur-2024")
     code, out, err = shell(
         "plan", "--trace", trace, "--slo-tbt-p99-ms", "100", *FEW, *sets, "--top", "2", "--plot", "plan.svg"
@@ -97,7 +93,7 @@ def test_what_is_printed(shell: Shell, trace: str) -> None:
     assert "limit, 100 ms" in drawn
 
 
-def test_nothing_meets_the_limit(shell: Shell, trace: str) -> None:
+def test_nothing_meets_the_limit(shell: Any, printed: Any, trace: str) -> None:
     code, out, err = shell("plan", "--trace", trace, "--slo-tbt-p99-ms", "2", *FEW, "--json")
     assert code == 1
     assert json.loads(out)["answers"][0]["winner"] is None
@@ -109,7 +105,7 @@ def test_nothing_meets_the_limit(shell: Shell, trace: str) -> None:
     assert f"{nearest['tbt_p99_ms'] / 2 - 1:.1%} over" in err
 
 
-def test_open_the_deployment_has_to_keep_up(as_json: AsJson, shell: Shell, trace: str) -> None:
+def test_open_the_deployment_has_to_keep_up(as_json: Any, shell: Any, trace: str) -> None:
     call = ("plan", "--trace", trace, "--slo-tbt-p99-ms", "60", *FEW, "--mode", "open")
     answer = as_json(*call)["answers"][0]
     assert answer["winner"]["keeps_up"]
@@ -138,28 +134,23 @@ def test_open_the_deployment_has_to_keep_up(as_json: AsJson, shell: Shell, trace
         (("--slo-tbt-p99-ms", "50", "--plot", "plan.txt"), "cannot draw"),
     ],
 )
-def test_wrong_use_is_one_sentence(more: tuple[str, ...], said: str, shell: Shell, trace: str) -> None:
-    code, out, err = shell("plan", "--trace", trace, *more, "-q")
-    assert (code, out) == (2, "")
-    assert said in err
-    assert err.count("\n") == 1
+def test_wrong_use_is_one_sentence(more: tuple[str, ...], said: str, refused: Any, trace: str) -> None:
+    refused(said, "plan", "--trace", trace, *more, "-q")
 
 
-def test_open_without_arrivals(shell: Shell) -> None:
+def test_open_without_arrivals(refused: Any) -> None:
     Path("bare.csv").write_text("prompt_tokens,output_tokens\n100,20\n200,30\n")
-    code, _, err = shell("plan", "--trace", "bare.csv", "--slo-tbt-p99-ms", "50", "--mode", "open", "-q")
-    assert code == 2
-    assert "--request-rate" in err
+    refused("--request-rate", "plan", "--trace", "bare.csv", "--slo-tbt-p99-ms", "50", "--mode", "open", "-q")
 
 
-def test_another_price_is_taken(as_json: AsJson, trace: str) -> None:
+def test_another_price_is_taken(as_json: Any, trace: str) -> None:
     found = as_json("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", "--price", "h20=0.01", *FEW)
     prices = {row["name"]: row["price"]["usd"] for row in found["devices"]}
     assert prices["h20"] == 0.01
     assert "h20" in found["answers"][0]["winner"]["deployment"]
 
 
-def test_devices_for_nothing(shell: Shell, trace: str) -> None:
+def test_devices_for_nothing(shell: Any, trace: str) -> None:
     prices = ("--price", "h20=0", "--price", "h100=0")
     code, out, err = shell(
         *("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", *FEW, *prices, "--plot", "p.svg")
@@ -169,7 +160,7 @@ def test_devices_for_nothing(shell: Shell, trace: str) -> None:
     assert "winner" in Path("p.svg").read_text()
 
 
-def test_a_remedy_that_breaks_the_limit_is_told(as_json: AsJson, shell: Shell, trace: str) -> None:
+def test_a_remedy_that_breaks_the_limit_is_told(as_json: Any, shell: Any, trace: str) -> None:
     """More KV memory makes batches larger: a limit at the winner's own p99 has no room for it."""
     alone = ("--devices", "h20", "--systems", "vllm", "--budget", "10", "-q", "--scale-lengths", "4")
     call = ("plan", "--trace", trace, *alone, "--slo-tbt-p99-ms")
@@ -180,7 +171,7 @@ def test_a_remedy_that_breaks_the_limit_is_told(as_json: AsJson, shell: Shell, t
     assert "TBT p99, over the limit\n" in shell(*call, str(answer["winner"]["tbt_p99_ms"]))[1]
 
 
-def test_prices_of_different_kinds_are_told(shell: Shell, trace: str) -> None:
+def test_prices_of_different_kinds_are_told(shell: Any, trace: str) -> None:
     few = ("--devices", "h20,rtx-3090", "--systems", "vllm", "--model", "llama3-8b", "--budget", "20")
     code, _, err = shell("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", *few)
     assert code == 0
@@ -188,7 +179,7 @@ def test_prices_of_different_kinds_are_told(shell: Shell, trace: str) -> None:
     assert "rtx-3090 by" not in shell("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", *few[2:])[2]
 
 
-def test_bench_plan_judges_by_its_median(as_json: AsJson, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_plan_judges_by_its_median(as_json: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def small() -> Any:
         random = np.random.default_rng(0)
         prompt, output = (random.integers(low, 10 * low, 100).astype(np.int32) for low in (200, 20))

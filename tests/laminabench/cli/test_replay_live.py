@@ -1,14 +1,10 @@
-"""`laminabench replay --backend live` as a person uses it."""
+"""`laminabench replay --backend live` as a person uses it, also with faults and on a Ray cluster."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +14,6 @@ from laminabench.runs.read import read_run
 
 # Before the shell's fixture hides it.
 TRACES = os.environ.get("LAMINABENCH_TRACES")
-Shell = Callable[..., tuple[int, str, str]]
-AsJson = Callable[..., dict[str, Any]]
 SMALL = (
     *("--trace", "azure-code", "--offline", "--num-requests", "60", "--scale-lengths", "0.1", "-q"),
     *("--model", "llama-tiny"),
@@ -27,9 +21,7 @@ SMALL = (
 LIVE = ("replay", *SMALL, "--backend", "live", "--max-num-seqs", "16")
 
 
-def test_it_has_the_keys_of_a_modelled_replay_and_says_live(
-    as_json: AsJson, pretended: dict[str, Any]
-) -> None:
+def test_it_has_the_keys_of_a_modelled_replay_and_says_live(as_json: Any, pretended: dict[str, Any]) -> None:
     facts = as_json(*LIVE)
     modelled = as_json("replay", *SMALL, "--deployment", "1xcpu+1xcpu", "--costs", "roofline", "--no-out")
     assert set(modelled) - set(facts) == {"costs_set", "simulation_s"}
@@ -53,9 +45,8 @@ def test_it_has_the_keys_of_a_modelled_replay_and_says_live(
 
 
 @pytest.mark.usefixtures("pretended")
-def test_the_summary_says_measured_and_how_the_schedule_went(shell: Shell) -> None:
-    code, out, _ = shell(*LIVE, "--no-out", "--price", "cpu=0.05")
-    assert code == 0
+def test_the_summary_says_measured_and_how_the_schedule_went(shell: Any, printed: Any) -> None:
+    out = printed(*LIVE, "--no-out", "--price", "cpu=0.05")
     assert "(saturate, live, measured)" in out.splitlines()[0]
     assert "schedule       as defined: " in out
     assert re.search(
@@ -71,7 +62,7 @@ def test_the_summary_says_measured_and_how_the_schedule_went(shell: Shell) -> No
 
 @pytest.mark.usefixtures("pretended")
 def test_work_out_of_order_fails_the_check_after_the_run_is_kept(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
+    shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lamina.pipeline.check_schedule", lambda *_: ["model 0 did one [bold]thing"] * 3)
     code, out, err = shell(*LIVE, "--out", "kept")
@@ -88,13 +79,13 @@ def test_work_out_of_order_fails_the_check_after_the_run_is_kept(
 @pytest.mark.usefixtures("pretended")
 @pytest.mark.parametrize("mode", [["open", "--rate-scale", "100"], ["closed", "--concurrency", "5"]])
 @pytest.mark.parametrize("policy", ["fifo", "sjf", "deadline"])
-def test_modes_and_policies(as_json: AsJson, mode: list[str], policy: str) -> None:
+def test_modes_and_policies(as_json: Any, mode: list[str], policy: str) -> None:
     facts = as_json(*LIVE, "--no-out", "--mode", *mode, "--policy", policy)
     assert facts["requests"]["completed"] == 60
 
 
 @pytest.mark.usefixtures("pretended")
-def test_the_timeline_is_of_the_replay_that_was(as_json: AsJson) -> None:
+def test_the_timeline_is_of_the_replay_that_was(as_json: Any) -> None:
     facts = as_json(*LIVE, "--no-out", "--timeline", "t.json")
     first, last = facts["timeline"]["window_s"]
     assert 0 < first < last < facts["duration_s"]
@@ -103,7 +94,7 @@ def test_the_timeline_is_of_the_replay_that_was(as_json: AsJson) -> None:
 
 
 def test_an_interrupt_closes_the_engine_and_leaves_no_run(
-    shell: Shell, pretended: dict[str, Any], made_up_engine: Any, monkeypatch: pytest.MonkeyPatch
+    shell: Any, pretended: dict[str, Any], made_up_engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_: Any) -> None:
         raise KeyboardInterrupt
@@ -134,16 +125,19 @@ def test_an_interrupt_closes_the_engine_and_leaves_no_run(
         (["--mode", "closed"], "needs --concurrency"),
         (["--model", "llama3-70b"], "does not fit"),
         (["--kv-tokens", "999999999999"], "give at most"),
+        (["--chaos", "attention:1@t=3s"], "there is no worker attention:1; the deployment has model:0, att"),
+        (["--chaos", "prefill:0@t=3s"], "there is no worker prefill:0"),
+        (["--chaos", "model:0"], "it does not say when"),
+        (["--chaos", "model:0@t=1s", "--chaos", "model:0=maim@t=1s"], "'maim' is nothing"),
+        (["--prefill", "0"], "--prefill"),
+        (["--prefill", "many"], "--prefill"),
+        (["--prefill", "62"], "with 62 for prompts is 64 workers"),
     ],
 )
 def test_wrong_use_is_one_sentence_and_nothing_starts(
-    shell: Shell, pretended: dict[str, Any], arguments: list[str], said: str
+    refused: Any, pretended: dict[str, Any], arguments: list[str], said: str
 ) -> None:
-    code, out, err = shell(*LIVE, *arguments)
-    assert (code, out) == (2, "")
-    assert said in err
-    assert err.startswith("laminabench: error: ")
-    assert err.count("\n") == 1
+    refused(said, *LIVE, *arguments)
     assert "engine" not in pretended
     assert not Path("runs").exists()
 
@@ -152,17 +146,21 @@ def test_wrong_use_is_one_sentence_and_nothing_starts(
     ("arguments", "said"),
     [
         (["--oversubscribe"], "is for live lamina"),
+        (["--chaos", "model:0@t=1s"], "--chaos is for live lamina"),
+        (["--prefill", "model"], "--prefill is for live lamina"),
+        (["--ray", "auto"], "--ray is for live lamina"),
+        (["--url", "http://127.0.0.1:1"], "--url is for live openai"),
+        (["--retries", "0"], "--retries is for live openai"),
+        (["--header", "A: b"], "--header is for live openai"),
         (["--batches", "auto"], "--backend live"),
         (["--kv-tokens", "99999999999"], "holds 1 to"),
     ],
 )
-def test_flags_that_mean_nothing_modelled(shell: Shell, arguments: list[str], said: str) -> None:
-    code, _, err = shell("replay", "--trace", "azure-code", "--offline", "-q", "--no-out", *arguments)
-    assert code == 2
-    assert said in err
+def test_flags_that_mean_nothing_modelled(refused: Any, arguments: list[str], said: str) -> None:
+    refused(said, "replay", "--trace", "azure-code", "--offline", "-q", "--no-out", *arguments)
 
 
-def test_a_modelled_replay_takes_a_size_of_kv_memory_too(as_json: AsJson) -> None:
+def test_a_modelled_replay_takes_a_size_of_kv_memory_too(as_json: Any) -> None:
     few = ("replay", "--trace", "azure-code", "--offline", "--num-requests", "50", "-q", "--no-out")
     for system in ("lamina", "lamina-v1", "vllm"):
         facts = as_json(*few, "--system", system, "--kv-tokens", "16000")
@@ -172,7 +170,7 @@ def test_a_modelled_replay_takes_a_size_of_kv_memory_too(as_json: AsJson) -> Non
 @pytest.mark.outside
 @pytest.mark.usefixtures("shared_machine")
 def test_real_workers_make_what_the_modelled_twin_makes(
-    as_json: AsJson, monkeypatch: pytest.MonkeyPatch
+    as_json: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """200 requests of azure-code, of the real trace where it is; some do not fit the memory."""
     if TRACES:
@@ -197,22 +195,107 @@ def test_real_workers_make_what_the_modelled_twin_makes(
     assert all(0 <= share <= 1 for share in run.values())
 
 
-def test_an_interrupt_while_workers_start_ends_in_a_sentence(tmp_path: Path) -> None:
-    environment = {**os.environ, "LAMINABENCH_HOME": str(tmp_path)}
-    environment.pop("LAMINABENCH_TRACES", None)
-    command = [sys.executable, "-m", "laminabench", "replay", "--trace", "azure-code", "--offline"]
-    child = subprocess.Popen(
-        [*command, "--backend", "live", "--oversubscribe", "--model", "llama-tiny", "--out", "run"],
-        cwd=tmp_path,
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
+def on_ray(folder: Path, model: dict[str, Any]) -> list[str]:
+    config = folder / "config.json"
+    config.write_text(json.dumps(model))
+    return [
+        *("replay", "--trace", "azure-code", "--offline", "--num-requests", "20", "--scale-lengths", "0.1"),
+        *("--backend", "live", "--model", str(config), "--prefill", "model", "--no-out", "-q"),
+    ]
+
+
+@pytest.mark.usefixtures("shared_machine")
+def test_the_same_tokens_as_on_one_machine(
+    as_json: Any, ray_cluster: Any, tmp_path: Path, exact_model: dict[str, Any]
+) -> None:
+    call = on_ray(tmp_path, exact_model)
+    here = as_json(*call)
+    there = as_json(*call, "--ray", ray_cluster.address, "--chaos", "attention:0@tokens=5")
+    assert there["facts"]["ray"] == ray_cluster.address
+    assert here["facts"]["ray"] is None
+    assert there["tokens_sha256"] == here["tokens_sha256"]
+    assert there["requests"] == here["requests"]
+    assert [fault["workers"] for fault in there["faults"]] == [["attention 0"]]
+
+
+def test_a_cluster_that_is_not_there(refused: Any, tmp_path: Path, exact_model: dict[str, Any]) -> None:
+    refused("127.0.0.1:1", *on_ray(tmp_path, exact_model), "--ray", "127.0.0.1:1")
+
+
+FAULTY = (
+    *("replay", "--trace", "azure-code", "--offline", "--num-requests", "60", "--scale-lengths", "0.1", "-q"),
+    *("--backend", "live", "--model", "llama-tiny", "--no-out"),
+)
+
+
+def test_prefill_workers_are_asked_for_and_have_names(as_json: Any, pretended: dict[str, Any]) -> None:
+    as_json(*FAULTY, "--prefill", "2", "--oversubscribe")
+    assert pretended["setup"].layout()["prefill_workers"] == 2
+    assert pretended["setup"].names() == ["model 0", "attention 0", "prefill 0", "prefill 1"]
+    facts = as_json(*FAULTY)
+    assert "prefill_workers" not in pretended["setup"].layout()
+    assert facts["tokens_sha256"] is None
+
+
+@pytest.mark.usefixtures("pretended")
+def test_the_report_shows_the_dip_the_recovery_and_what_was_lost(
+    shell: Any, as_json: Any, tmp_path: Path
+) -> None:
+    chaos = ("--chaos", "attention:0@t=150ms", "--chaos", "model:0=stop@tokens=100", "--chaos", "random@t=9s")
+    code, out, err = shell(*(word for word in FAULTY if word != "-q"), *chaos, "--plot", "dip.svg")
+    assert code == 0, err
+    assert re.search(r"^faults         2 recovered from \(2 of 3 blows\); at worst noticed after ", out, re.M)
+    assert re.search(r"^attention 0 \(kill\) +\d\.\d\d +20\d ms +300 ms", out, re.M)
+    assert re.search(r"^model 0 \(stop\) +\d\.\d\d +1,00\d ms +300 ms", out, re.M)
+    assert "1 of the 3 faults of --chaos were not due before the end" in err
+    assert "fault, until iterations go on" in (tmp_path / "dip.svg").read_text()
+    facts = as_json(*FAULTY, *chaos)
+    first = next(fault for fault in facts["faults"] if fault["workers"] == ["attention 0"])
+    assert first["struck"][0]["how"] == "kill"
+    assert first["detection_s"] == pytest.approx(0.2)
+    assert first["recovery_s"] == pytest.approx(0.3)
+    assert facts["faults_in_all"]["strikes"] == 2
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_run_keeps_its_faults(as_json: Any) -> None:
+    kept = [word for word in FAULTY if word != "--no-out"]
+    facts = as_json(*kept, "--chaos", "model:0@tokens=50", "--out", "kept")
+    summary = json.loads(Path("kept", "run.json").read_text())["summary"]
+    assert summary["faults"] == facts["faults"]
+    assert len(facts["faults"]) == 1
+
+
+def test_any_replay_can_be_drawn(as_json: Any) -> None:
+    modelled = ("replay", "--trace", "azure-code", "--offline", "--num-requests", "100", "-q", "--no-out")
+    for name in ("p.svg", "p.png", "p.pdf"):
+        assert as_json(*modelled, "--plot", name)["plot"] == name
+        assert Path(name).stat().st_size > 1000
+    assert "time between tokens in ms" in Path("p.svg").read_text()
+    assert "llama3-70b, modelled" in Path("p.svg").read_text()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("shared_machine")
+def test_fifty_random_kills_change_no_token_of_two_hundred_requests(
+    as_json: Any, exact_model: dict[str, Any]
+) -> None:
+    """Real workers; every prompt is computed, and what the dead had is computed again."""
+    Path("tiny.json").write_text(json.dumps(exact_model))
+    replay = (
+        *("replay", "--trace", "azure-code", "--offline", "--num-requests", "200", "--scale-lengths", "0.3"),
+        *("--backend", "live", "--model", "tiny.json", "--prefill", "model", "--max-num-seqs", "16", "-q"),
+        *("--seed", "7", "--no-out", "--oversubscribe"),
     )
-    assert child.stderr is not None
-    # The notice comes once the trace is there and the engine is about to start.
-    assert "azure-code is not here" in child.stderr.readline()
-    child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=60)
-    assert child.returncode == 130
-    assert "interrupted" in err
-    assert list(tmp_path.iterdir()) == []
+    calm = as_json(*replay)
+    facts = as_json(*replay, "--chaos", "random*50")
+    assert facts["requests"] == calm["requests"]
+    assert facts["requests"] == {"completed": 200, "rejected": 0, "unfinished": 0, "failed": 0}
+    assert facts["tokens_sha256"] == calm["tokens_sha256"]
+    assert facts["tokens_generated"] == calm["tokens_generated"]
+    assert facts["schedule"]["violations"] == []
+    total = facts["faults_in_all"]
+    assert total["strikes"] == total["strikes_planned"] == 50
+    assert total["faults"] >= 25  # two that fall together are one
+    assert total["detection_s"] < 2
+    assert {worker for fault in facts["faults"] for worker in fault["workers"]} == {"model 0", "attention 0"}

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
+import select
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 
 from laminabench.errors import Terminated
@@ -16,8 +19,6 @@ from laminabench.replay import journal
 from laminabench.runs.journal import Journal
 from laminabench.runs.read import Run, read_run
 
-Shell = Callable[..., tuple[int, str, str]]
-AsJson = Callable[..., dict[str, Any]]
 SMALL = (
     *("--trace", "azure-code", "--offline", "--num-requests", "60", "--scale-lengths", "0.1"),
     *("--model", "llama-tiny", "--backend", "live", "--max-num-seqs", "16", "--seed", "5"),
@@ -46,7 +47,7 @@ def cut_off(pretended: dict[str, Any], made_up_engine: Any, monkeypatch: pytest.
     return after
 
 
-def interrupted(shell: Shell, cut_off: Any, *more: str, steps: int = 5) -> None:
+def interrupted(shell: Any, cut_off: Any, *more: str, steps: int = 5) -> None:
     cut_off(steps)
     assert shell(*LIVE, "--out", "kept", *more)[0] == 130
     cut_off(None)
@@ -61,23 +62,17 @@ def same(one: Run, other: Run) -> None:
 
 
 def test_interrupted_again_and_again_it_ends_as_if_it_never_had(
-    shell: Shell, as_json: AsJson, cut_off: Any
+    shell: Any, as_json: Any, cut_off: Any
 ) -> None:
     whole = as_json(*LIVE, "--out", "whole")
     interrupted(shell, cut_off)
     assert [path.name for path in Path().iterdir() if path.name != "whole"] == ["kept.journal"]
     cut_off(4)
     code, _, err = shell("replay", "--resume", "kept.journal", "-q")
-    assert (code, err) == (
-        130,
-        "laminabench: interrupted; go on with: laminabench replay --resume kept\n",
-    )
+    assert (code, err) == (130, "laminabench: interrupted; go on with: laminabench replay --resume kept\n")
     cut_off(2, Terminated())
     code, _, err = shell("replay", "--resume", "kept.journal", "-q")
-    assert (code, err) == (
-        143,
-        "laminabench: terminated; go on with: laminabench replay --resume kept\n",
-    )
+    assert (code, err) == (143, "laminabench: terminated; go on with: laminabench replay --resume kept\n")
     cut_off(None)
     facts = as_json("replay", "--resume", "kept", "-q")
     assert not Path("kept.journal").exists()
@@ -96,16 +91,15 @@ def test_interrupted_again_and_again_it_ends_as_if_it_never_had(
         assert kept[name] == before[name], name
 
 
-def test_the_summary_says_so(shell: Shell, cut_off: Any) -> None:
+def test_the_summary_says_so(shell: Any, printed: Any, cut_off: Any) -> None:
     interrupted(shell, cut_off)
-    code, out, _ = shell("replay", "--resume", "kept")
-    assert code == 0
+    out = printed("replay", "--resume", "kept")
     assert re.search(r"resumed        once, at 0\.0 s; the time in between", out)
     assert re.search(r"tokens' sha256 [0-9a-f]{64}", out)
     assert "kept in kept" in out
 
 
-def test_how_it_is_told_can_be_said_anew(shell: Shell, as_json: AsJson, cut_off: Any) -> None:
+def test_how_it_is_told_can_be_said_anew(shell: Any, as_json: Any, cut_off: Any) -> None:
     interrupted(shell, cut_off, "--slo-tbt-ms", "3")
     # The same again is no contradiction.
     facts = as_json(
@@ -133,42 +127,34 @@ def test_how_it_is_told_can_be_said_anew(shell: Shell, as_json: AsJson, cut_off:
     ],
 )
 def test_other_flags_contradict(
-    shell: Shell, as_json: AsJson, cut_off: Any, arguments: list[str], said: str
+    shell: Any, refused: Any, as_json: Any, cut_off: Any, arguments: list[str], said: str
 ) -> None:
     interrupted(shell, cut_off)
-    code, out, err = shell("replay", "--resume", "kept", "-q", *arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert said in err
-    # And it can still be gone on with.
+    refused(said, "replay", "--resume", "kept", "-q", *arguments)
     assert as_json("replay", "--resume", "kept", "-q")["requests"]["completed"] == 60
 
 
-def test_nothing_to_resume(shell: Shell, as_json: AsJson) -> None:
-    code, _, err = shell("replay", "--resume", "runs/none")
-    assert (code, err) == (
-        2,
-        "laminabench: error: there is no runs/none.journal: nothing was interrupted there\n",
-    )
-    as_json("replay", "--trace", "azure-code", "--offline", "--num-requests", "20", "-q", "--out", "done")
-    code, _, err = shell("replay", "--resume", "done")
-    assert (code, err) == (2, "laminabench: error: done is whole: there is nothing to resume\n")
-    assert shell("replay")[0] == 2
+def test_nothing_to_resume(refused: Any, as_json: Any) -> None:
+    refused("there is no runs/none.journal: nothing was interrupted there", "replay --resume runs/none")
+    as_json("replay --trace azure-code --offline --num-requests 20 -q --out done")
+    refused("done is whole: there is nothing to resume", "replay --resume done")
+    refused("Missing option '--trace'", "replay")
 
 
-def test_a_run_that_is_there_meanwhile_is_left_alone(shell: Shell, cut_off: Any, as_json: AsJson) -> None:
+def test_a_run_that_is_there_meanwhile_is_left_alone(
+    shell: Any, refused: Any, cut_off: Any, as_json: Any
+) -> None:
     interrupted(shell, cut_off)
     Path("kept").mkdir()
     Path("kept", "mine.txt").touch()
-    code, _, err = shell("replay", "--resume", "kept")
-    assert code == 2
-    assert "kept exists meanwhile and is left alone" in err
+    refused("kept exists meanwhile and is left alone", "replay", "--resume", "kept")
     assert Path("kept", "mine.txt").exists()
     Path("kept", "mine.txt").unlink()
     Path("kept").rmdir()
     assert as_json("replay", "--resume", "kept", "-q")["requests"]["completed"] == 60
 
 
-def test_the_run_that_was_to_be_replaced_is(shell: Shell, cut_off: Any, as_json: AsJson) -> None:
+def test_the_run_that_was_to_be_replaced_is(shell: Any, cut_off: Any, as_json: Any) -> None:
     as_json(*LIVE, "--out", "kept", "--seed", "9")
     interrupted(shell, cut_off)
     facts = as_json("replay", "--resume", "kept", "-q")
@@ -176,14 +162,13 @@ def test_the_run_that_was_to_be_replaced_is(shell: Shell, cut_off: Any, as_json:
     assert (facts["run_dir"], kept["seed"]) == ("kept", 5)
 
 
-def test_another_replay_does_not_take_its_place(shell: Shell, cut_off: Any) -> None:
+def test_another_replay_does_not_take_its_place(shell: Any, refused: Any, cut_off: Any) -> None:
     interrupted(shell, cut_off)
-    code, _, err = shell(*LIVE, "--out", "kept")
-    assert code == 2
-    assert "kept.journal is of a replay that was interrupted or still runs: go on with it" in err
+    said = "kept.journal is of a replay that was interrupted or still runs: go on with it"
+    refused(said, *LIVE, "--out", "kept")
 
 
-def test_two_at_the_same_time(shell: Shell, cut_off: Any) -> None:
+def test_two_at_the_same_time(shell: Any, cut_off: Any) -> None:
     interrupted(shell, cut_off)
     reopened, _ = Journal.reopen(Path("kept.journal"))
     code, _, err = shell("replay", "--resume", "kept")
@@ -193,7 +178,7 @@ def test_two_at_the_same_time(shell: Shell, cut_off: Any) -> None:
 
 
 def test_a_journal_of_another_version_or_none_at_all(
-    shell: Shell, cut_off: Any, monkeypatch: pytest.MonkeyPatch
+    shell: Any, refused: Any, cut_off: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupted(shell, cut_off)
     with monkeypatch.context() as patch:
@@ -203,22 +188,19 @@ def test_a_journal_of_another_version_or_none_at_all(
     assert "(journal format 2) and this is" in err
     path = Path("kept.journal")
     path.write_bytes(b"hello")
-    code, _, err = shell("replay", "--resume", str(path.absolute()))
-    assert code == 2
-    assert "is not a journal of a replay" in err
+    refused("is not a journal of a replay", "replay", "--resume", str(path.absolute()))
 
 
-def test_a_journal_that_makes_no_sense(shell: Shell) -> None:
+def test_a_journal_that_makes_no_sense(refused: Any) -> None:
     for header in ([], {}, {"format_version": 1}, "text"):
         Path("odd.journal").unlink(missing_ok=True)
         Journal.create(Path("odd.journal"), header).close()
-        code, _, err = shell("replay", "--resume", "odd")
-        assert code == 2
-        assert "odd.journal is damaged" in err
-        assert err.count("\n") == 1
+        refused("odd.journal is damaged", "replay", "--resume", "odd")
 
 
-def test_a_trace_that_has_changed(shell: Shell, cut_off: Any, as_json: AsJson, tmp_path: Path) -> None:
+def test_a_trace_that_has_changed(
+    shell: Any, refused: Any, cut_off: Any, as_json: Any, tmp_path: Path
+) -> None:
     trace = Path("mine.csv")
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n" + "0,10,50\n" * 5)
     cut_off(5)
@@ -227,9 +209,9 @@ def test_a_trace_that_has_changed(shell: Shell, cut_off: Any, as_json: AsJson, t
     cut_off(None)
     was = trace.read_text()
     trace.write_text(was + "0,10,50\n")
-    code, _, err = shell("replay", "--resume", "kept", "-q")
-    assert code == 2
-    assert "the trace mine is another one than when it was interrupted: 6 requests" in err
+    refused(
+        "the trace mine is another one than when it was interrupted: 6 requests", "replay --resume kept -q"
+    )
     trace.write_text(was)
     # From elsewhere too.
     elsewhere = tmp_path / "elsewhere"
@@ -240,16 +222,14 @@ def test_a_trace_that_has_changed(shell: Shell, cut_off: Any, as_json: AsJson, t
     assert Path("kept", "run.json").is_file()
 
 
-def test_an_error_in_the_middle_tells_how_to_go_on(shell: Shell, cut_off: Any, as_json: AsJson) -> None:
+def test_an_error_in_the_middle_tells_how_to_go_on(refused: Any, cut_off: Any, as_json: Any) -> None:
     cut_off(3, OSError(28, "No space left on device"))
-    code, _, err = shell(*LIVE[:-1], "--out", "kept")
-    assert code == 2
-    assert "laminabench: go on with: laminabench replay --resume kept\n" in err
+    refused("laminabench: go on with: laminabench replay --resume kept\n", *LIVE[:-1], "--out", "kept")
     cut_off(None)
     assert as_json("replay", "--resume", "kept", "-q")["requests"]["completed"] == 60
 
 
-def test_blows_that_fell_do_not_fall_again(shell: Shell, cut_off: Any, as_json: AsJson) -> None:
+def test_blows_that_fell_do_not_fall_again(shell: Any, cut_off: Any, as_json: Any) -> None:
     chaos = ("--chaos", "model:0@tokens=30", "--chaos", "random*4", "--chaos", "attention:0=stop@t=1s")
     interrupted(shell, cut_off, *chaos, steps=8)
     facts = as_json("replay", "--resume", "kept", "-q")
@@ -258,3 +238,61 @@ def test_blows_that_fell_do_not_fall_again(shell: Shell, cut_off: Any, as_json: 
     # Those just before the interruption were never noticed: their workers were gone anyway.
     assert 1 <= total["faults"] <= 6
     assert facts["tokens_sha256"] == as_json(*LIVE, "--no-out")["tokens_sha256"]
+
+
+WORKERS = (
+    *("--trace", "azure-code", "--offline", "--num-requests", "60", "--scale-lengths", "0.1"),
+    *("--backend", "live", "--max-num-seqs", "16", "--seed", "5"),
+)
+
+
+def _iterations(path: Path) -> int:
+    """How many are in a journal that somebody writes to."""
+    try:
+        return path.read_bytes().count(msgpack.packb("Iteration"))
+    except FileNotFoundError:
+        return 0
+
+
+def _until(child: subprocess.Popen[str], path: Path, iterations: int) -> None:
+    """Until the journal has so many iterations; looked at again and again, as it has no other way to tell."""
+    assert child.stderr is not None
+    while _iterations(path) < iterations:
+        assert child.poll() is None, "it ended before it could be interrupted"
+        select.select([], [], [], 0.01)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("shared_machine")
+def test_ctrl_c_and_kill_9_lose_nothing(
+    tmp_path: Path, exact_model: dict[str, Any], as_json: Any, started: Any
+) -> None:
+    """Interrupted twice; every token is that of a replay that was not. Only what is interrupted is a process
+    of its own.
+    """
+    (tmp_path / "tiny.json").write_text(json.dumps(exact_model))
+    arguments = (*WORKERS, "--model", "tiny.json", "--prefill", "model", "--oversubscribe", "-q")
+    whole = as_json("replay", *arguments, "--out", "whole")
+    journal = tmp_path / "cut.journal"
+    before = 0
+    calls = {
+        signal.SIGINT: [*arguments, "--json", "--out", "cut"],
+        signal.SIGKILL: ["--resume", "cut", "--json", "-q"],
+    }
+    for how, call in calls.items():
+        child = started(tmp_path, "replay", *call, process_group=0)
+        _until(child, journal, before + 4)
+        before = _iterations(journal)
+        child.send_signal(how)
+        _, err = child.communicate(timeout=60)
+        if how == signal.SIGINT:
+            assert child.returncode == 130
+            assert err.endswith("interrupted; go on with: laminabench replay --resume cut\n")
+        assert not (tmp_path / "cut").exists()
+    facts = as_json("replay", "--resume", "cut", "-q")
+    assert facts["resumed"]["times"] == 2
+    for name in ("requests", "tokens_generated", "tokens_sha256", "preemptions"):
+        assert facts[name] == whole[name], name
+    assert facts["schedule"]["violations"] == []
+    same(read_run(tmp_path / "cut"), read_run(tmp_path / "whole"))
+    assert {path.name for path in tmp_path.iterdir()} == {"whole", "cut", "tiny.json"}

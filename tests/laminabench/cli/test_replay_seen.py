@@ -1,35 +1,36 @@
-"""What is printed of a replay that only a client saw or that ended early, and who refuses the latter."""
+"""What is printed of a replay: what only a client saw, boards' memories, what ended early."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from msgspec import structs
+from msgspec import convert, structs
 from rich.console import Console
 
 from laminabench.analysis.metrics import summarise
 from laminabench.json_safe import to_json
-from laminabench.present.replay import ReplayResult, render
+from laminabench.present.replay import _memory_lines, describe, render
+from laminabench.replay import Replayed, Result
 from laminabench.runs.manifest import Partial
 from laminabench.runs.status import FAILED
+from laminabench.runs.summary import Amounts, HbmBytes, MeanAndMax, Memory
 from laminabench.sim.outcome import Outcome
 from laminabench.sweeps.rows import row
 from laminabench.systems.modelled import prepared
 from laminabench.traces.table import Trace, TraceMeta
 
-Shell = Callable[..., tuple[int, str, str]]
-AsJson = Callable[..., dict[str, Any]]
 PARTIAL = Partial(why="the server is [gone]", at_s=3.21)
 
 
 @pytest.fixture
-def result(stream: Any, seen: Callable[..., Outcome]) -> ReplayResult:
+def result(stream: Any, seen: Callable[..., Outcome]) -> Result:
     """The keys of a replay against an endpoint: three tokens a chunk, every 30 ms."""
     streams = [
         stream(i * 1.0, i + 0.004, [(i + 0.1 + 0.03 * k, 3) for k in range(20)], prompt_counted=9)
@@ -44,19 +45,25 @@ def result(stream: Any, seen: Callable[..., Outcome]) -> ReplayResult:
     lengths = np.full(len(streams), 60, np.int32)
     outcome, trace = seen(streams), Trace(np.zeros(len(streams)), lengths, lengths, TraceMeta("made"))
     summary = summarise(outcome, trace, mode="open", slo_tbt_ms=25.0, usd_per_hour=None)
-    return ReplayResult(
-        "live", "openai", "a url", "some", "open", trace.meta, len(streams), summary, {}, wall_s=22.0
-    )
+    request, model = SimpleNamespace(system="openai", mode="open"), SimpleNamespace(name="some")
+    ready: Any = SimpleNamespace(backend="live", request=request, deployment="a url", model=model)
+    return Result(ready, trace, Replayed(outcome, {}, summary), None, 22.0)
 
 
-def printed(result: ReplayResult) -> list[str]:
+def changed(result: Result, summary: Mapping[str, Any], **replayed: Any) -> Result:
+    """With another summary, or otherwise replayed."""
+    other = structs.replace(result.replayed.summary, **summary)
+    return replace(result, replayed=replace(result.replayed, summary=other, **replayed))
+
+
+def printed(result: Result) -> list[str]:
     console = Console(file=io.StringIO(), width=400)
-    render(console, result)
+    render(console, result, result.wall_s)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text.splitlines()
 
 
-def test_tokens_and_chunks_stand_beside_each_other(result: ReplayResult) -> None:
+def test_tokens_and_chunks_stand_beside_each_other(result: Result) -> None:
     lines = {line[:15].strip(): line[15:] for line in printed(result)[1:]}
     assert lines["ITL in ms"].startswith("mean 30, p50 30,")
     assert lines["ITL in ms"].endswith(": between chunks of 3 tokens, 3 at most")
@@ -72,25 +79,24 @@ def test_tokens_and_chunks_stand_beside_each_other(result: ReplayResult) -> None
         assert not any(word in line for line in printed(result))
 
 
-def test_what_was_dealt_evenly_is_said(result: ReplayResult) -> None:
-    chunks = structs.replace(result.summary.tokens_per_chunk, even_share=0.25)
-    result.summary = structs.replace(result.summary, tokens_per_chunk=chunks)
-    assert any("25.0% of them dealt evenly" in line for line in printed(result))
+def test_what_was_dealt_evenly_is_said(result: Result) -> None:
+    chunks = structs.replace(result.replayed.summary.tokens_per_chunk, even_share=0.25)
+    dealt = printed(changed(result, {"tokens_per_chunk": chunks}))
+    assert any("25.0% of them dealt evenly" in line for line in dealt)
 
 
-def test_a_replay_without_timestamps_was_not_late(result: ReplayResult) -> None:
-    result.summary = structs.replace(result.summary, lateness_ms=None)
-    assert not any("sent late" in line for line in printed(result))
+def test_a_replay_without_timestamps_was_not_late(result: Result) -> None:
+    assert not any("sent late" in line for line in printed(changed(result, {"lateness_ms": None})))
 
 
-def test_a_partial_replay_says_so_first(result: ReplayResult) -> None:
+def test_a_partial_replay_says_so_first(result: Result) -> None:
     assert printed(result)[0].startswith("made, ")
-    result.partial = PARTIAL
-    assert printed(result)[0] == "PARTIAL, it ended after 3.2 s: the server is [gone]"
+    first = printed(changed(result, {}, partial=PARTIAL))[0]
+    assert first == "PARTIAL, it ended after 3.2 s: the server is [gone]"
 
 
-def test_errors_are_no_columns_of_a_sweep(result: ReplayResult) -> None:
-    names = row({"mode": "open"}, result.describe())
+def test_errors_are_no_columns_of_a_sweep(result: Result) -> None:
+    names = row({"mode": "open"}, describe(result, result.wall_s))
     assert names["attempts.retried"] == 6
     assert names["ttft_ms.p50"] == pytest.approx(96)
     assert not any("by_error" in name or "by_status" in name or "partial" in name for name in names)
@@ -107,11 +113,10 @@ def ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("shell", "ends_early")
-def test_the_run_the_result_and_the_screen_say_it(as_json: AsJson, shell: Shell) -> None:
+def test_the_run_the_result_and_the_screen_say_it(as_json: Any, refused: Any, printed: Any) -> None:
     flags = ("replay", "--trace", "few.csv", "--system", "vllm", "-q")
     assert as_json(*flags, "--no-out")["partial"] == to_json(PARTIAL)
-    code, out, _ = shell(*flags, "--out", "run", "--plot", "over.svg")
-    assert code == 0
+    out = printed(*flags, "--out", "run", "--plot", "over.svg")
     assert out.startswith("PARTIAL, it ended after 3.2 s")
     assert "modelled, PARTIAL" in Path("over.svg").read_text()
     facts = as_json("report", "run", "-o", "r.html")
@@ -119,13 +124,11 @@ def test_the_run_the_result_and_the_screen_say_it(as_json: AsJson, shell: Shell)
     assert as_json(*flags, "--out", "two")["partial"] == to_json(PARTIAL)
     found = as_json("compare", "run", "two")
     assert found["sides"][0]["label"] == "run (PARTIAL)"
-    code, _, err = shell("compare", "run", "two", "--fail-on", "throughput<0.5")
-    assert code == 2
-    assert "--fail-on judges whole Runs, and run is PARTIAL" in err
+    refused("--fail-on judges whole Runs, and run is PARTIAL", "compare run two --fail-on 'throughput<0.5'")
 
 
 @pytest.mark.usefixtures("shell", "ends_early")
-def test_a_sweep_has_an_error_there(shell: Shell) -> None:
+def test_a_sweep_has_an_error_there(shell: Any) -> None:
     flags = ("--trace", "few.csv", "--system", "vllm", "--vary", "max-num-seqs=4,8", "--jobs", "1")
     code, out, err = shell("sweep", *flags, "--out", "swept", "-q")
     assert "PARTIAL, it ended after 3.2 s" in out + err
@@ -133,8 +136,57 @@ def test_a_sweep_has_an_error_there(shell: Shell) -> None:
 
 
 @pytest.mark.usefixtures("shell", "ends_early")
-def test_a_check_does_not_judge_it(shell: Shell) -> None:
+def test_a_check_does_not_judge_it(shell: Any) -> None:
     Path("cases.toml").write_text('[case.one]\ntrace = "few.csv"\nsystem = "vllm"\n')
     code, _, err = shell("check", "--cases", "cases.toml", "--jobs", "1", "--update")
     assert code != 0
     assert "cannot be judged, it is PARTIAL" in err
+
+
+GB = 1_000_000_000
+
+
+def test_three_lines_say_it() -> None:
+    memory = Memory(
+        hbm_capacity_bytes=96 * GB,
+        hbm_share=MeanAndMax(mean=0.71, max=0.76),
+        hbm_bytes=HbmBytes(
+            kv=MeanAndMax(mean=55 * GB, max=60 * GB),
+            qkv=MeanAndMax(mean=10 * GB, max=0),
+            fc=MeanAndMax(mean=6 * GB, max=0),
+        ),
+        lpddr_bytes=MeanAndMax(mean=230 * GB, max=240 * GB),
+        wasted_bytes=MeanAndMax(mean=0.75 * GB, max=GB),
+        mapping_changes=1234,
+        changes_per_iteration=0.1,
+        moved_bytes=Amounts(total=4000 * GB, per_iteration=0.39 * GB, max=4_200_000_000),
+        compacted_bytes=Amounts(total=30 * GB, per_iteration=0.003 * GB, max=GB),
+        moving_s=1.0,
+        moving_share=0.021,
+        hideable_share=0.25,
+        hbm_busy_share=0.6,
+        lpddr_busy_share=0.9,
+    )
+    assert dict(_memory_lines(memory)) == {
+        "memory": "HBM 71.0% in use, 76.0% at most: 55 GB KV, 10 GB QKV weights, 6 GB FC weights; "
+        "LPDDR 230 GB; 0.75 GB empty in pages",
+        "busy": "HBM side 60.0%, LPDDR side 90.0% of the iterations' time",
+        "moved": "4,000 GB in 1,234 changes of mapping, 0.39 GB an iteration, 4.2 GB at most; "
+        "30 GB of KV copied together; that takes 2.1% of the time, 25.0% of that could pass while LPDDR is "
+        "idle",
+    }
+
+
+def test_of_nothing_nothing_is_said() -> None:
+    nothing = {"mean": None, "max": None}
+    none_moved = {"total": 0, "per_iteration": None, "max": None}
+    known = {
+        "hbm_share": nothing,
+        "hbm_bytes": dict.fromkeys(("kv", "qkv", "fc"), nothing),
+        **dict.fromkeys(("lpddr_bytes", "wasted_bytes"), nothing),
+        **dict.fromkeys(("moved_bytes", "compacted_bytes"), none_moved),
+        "mapping_changes": 0,
+        "moving_s": 0.0,
+    }
+    memory = convert({**dict.fromkeys(Memory.__struct_fields__), **known}, Memory)
+    assert dict(_memory_lines(memory))["memory"].startswith("HBM - in use, - at most: - KV")

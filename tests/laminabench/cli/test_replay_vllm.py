@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,6 @@ from laminabench.runs.status import DONE, UNFINISHED, statuses
 
 REAL = os.environ.get("LAMINABENCH_VLLM")
 TRACES = os.environ.get("LAMINABENCH_TRACES")
-Shell = Callable[..., tuple[int, str, str]]
-AsJson = Callable[..., dict[str, Any]]
 
 # Decodes everybody at once, a token a step of 10 ms, and does what STANDIN says in the third step.
 STAND_IN = """#!{python}
@@ -99,7 +96,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("stand_in")
-def test_a_replay_is_a_run_like_all_others(as_json: AsJson, tmp_path: Path) -> None:
+def test_a_replay_is_a_run_like_all_others(as_json: Any, tmp_path: Path) -> None:
     facts = as_json(*SMALL, "-q", "--deployment", "1xcpu", "--slo-tbt-ms", "15", "--out", "run")
     assert (facts["backend"], facts["system"], facts["deployment"]) == ("live", "vllm", "1xcpu")
     assert facts["partial"] is None
@@ -140,7 +137,7 @@ def test_a_replay_is_a_run_like_all_others(as_json: AsJson, tmp_path: Path) -> N
     ],
 )
 def test_what_goes_wrong_is_told_and_what_was_before_is_kept(
-    does: str, why: str, done: int, stand_in: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
+    does: str, why: str, done: int, stand_in: Path, shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STANDIN", does)
     code, out, err = shell(*SMALL, "--deployment", "1xcpu", "--out", "run")
@@ -171,19 +168,6 @@ INTERRUPTIBLE = (
 )
 
 
-def hanging(stand_in: Path, *more: str) -> tuple[subprocess.Popen[str], list[int]]:
-    """A replay whose vLLM hangs; it, and the numbers of vLLM and its worker."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTIBLE, *SMALL, "--deployment", "1xcpu", "--out", "run", *more],
-        cwd=stand_in,
-        env={**os.environ, "STANDIN": "hangs", "LAMINABENCH_HOME": str(stand_in)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    return process, [int(number) for number in said_in(stand_in / "fifo").split()]
-
-
 def said_in(fifo: Path) -> str:
     """What is written into a pipe; nothing if nobody writes for a minute."""
     pipe = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
@@ -205,9 +189,11 @@ def is_there(number: int) -> bool:
 @pytest.mark.long(but=["15"])
 @pytest.mark.parametrize("sign", [None, signal.SIGINT, signal.SIGTERM])
 def test_however_a_hanging_vllm_ends_none_of_its_processes_is_left(
-    sign: signal.Signals | None, stand_in: Path
+    sign: signal.Signals | None, stand_in: Path, started: Any
 ) -> None:
-    process, numbers = hanging(stand_in, *(() if sign else ("--runner-timeout", "4")))
+    more = ("--deployment", "1xcpu", "--out", "run", *(() if sign else ("--runner-timeout", "4")))
+    process = started(stand_in, *SMALL, *more, program=("-c", INTERRUPTIBLE), more={"STANDIN": "hangs"})
+    numbers = [int(number) for number in said_in(stand_in / "fifo").split()]
     with process:
         if sign:
             process.send_signal(sign)
@@ -236,19 +222,17 @@ def test_however_a_hanging_vllm_ends_none_of_its_processes_is_left(
     ],
 )
 @pytest.mark.usefixtures("stand_in")
-def test_what_it_cannot_do_is_refused_in_a_sentence(flags: tuple[str, ...], code: str, shell: Shell) -> None:
+def test_what_it_cannot_do_is_refused_in_a_sentence(flags: tuple[str, ...], code: str, shell: Any) -> None:
     status, out, err = shell(*SMALL, "-v", *flags)
     assert (status, out) == (2, "")
     assert err.splitlines()[-1].endswith(f"[{code}]")
 
 
 def test_gpus_are_refused_where_there_are_none(
-    shell: Shell, stand_in: Path, monkeypatch: pytest.MonkeyPatch
+    refused: Any, stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(stand_in / "nowhere"))
-    status, _, err = shell(*SMALL, "-v", "--deployment", "4xh100")
-    assert status == 2
-    assert "[deployment-no-gpu]" in err
+    refused("[deployment-no-gpu]", *SMALL, "-v", "--deployment", "4xh100")
 
 
 @pytest.fixture(scope="module")

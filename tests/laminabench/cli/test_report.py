@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import builtins
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-Shell = Callable[..., tuple[int, str, str]]
-AsJson = Callable[..., dict[str, Any]]
-
 
 @pytest.fixture
-def kept(shell: Shell) -> Path:
+def kept(printed: Any) -> Path:
     rows = "".join(f"0,{100 + i},{5 + i % 7}\n" for i in range(80))
     Path("small.csv").write_text(f"arrival_s,prompt_tokens,output_tokens\n{rows}")
-    code, _, err = shell("replay", "--trace", "small.csv", "--system", "vllm", "--out", "run", "-q")
-    assert code == 0, err
+    printed("replay", "--trace", "small.csv", "--system", "vllm", "--out", "run", "-q")
     return Path("run")
 
 
-def test_report_writes_a_page_and_says_so(as_json: AsJson, kept: Path) -> None:
+def test_report_writes_a_page_and_says_so(as_json: Any, kept: Path) -> None:
     facts = as_json("report", str(kept), "-o", "deep/report.html", "--title", "A & B", "--slo-tbt-ms", "40")
     page = Path("deep/report.html").read_text(encoding="utf-8")
     assert facts["bytes"] == len(page.encode())
@@ -35,19 +30,17 @@ def test_report_writes_a_page_and_says_so(as_json: AsJson, kept: Path) -> None:
     assert any("worked out again for 40 ms" in sentence for sentence in facts["caveats"])
 
 
-def test_report_says_what_it_wrote(shell: Shell, kept: Path) -> None:
+def test_report_says_what_it_wrote(shell: Any, kept: Path) -> None:
     code, out, err = shell("report", str(kept), "-o", "report.html", "-q")
     assert (code, err) == (0, "")
     assert out.startswith("report.html: 1 Run, ")
 
 
-def test_the_window_of_the_timeline(as_json: AsJson, shell: Shell, kept: Path) -> None:
+def test_the_window_of_the_timeline(as_json: Any, refused: Any, kept: Path) -> None:
     facts = as_json("report", str(kept), "-o", "r.html", "--window", "0.01:")
     manifest = json.loads((kept / "run.json").read_text())
     assert facts["window_s"] == [0.01, manifest["summary"]["duration_s"]]
-    code, _, err = shell("report", str(kept), "-o", "r.html", "--window", "1e6:", "-v")
-    assert code == 2
-    assert "[report-window]" in err
+    refused("[report-window]", "report", str(kept), "-o", "r.html", "--window", "1e6:", "-v")
 
 
 @pytest.mark.parametrize(
@@ -66,16 +59,13 @@ def test_the_window_of_the_timeline(as_json: AsJson, shell: Shell, kept: Path) -
     ],
 )
 @pytest.mark.usefixtures("kept")
-def test_wrong_use_is_one_sentence(shell: Shell, arguments: tuple[str, ...], said: str) -> None:
-    code, out, err = shell("report", *arguments, "-v")
-    assert (code, out) == (2, "")
-    assert said in err
-    assert err.count("\n") == 1
+def test_wrong_use_is_one_sentence(refused: Any, arguments: tuple[str, ...], said: str) -> None:
+    refused(said, "report", *arguments, "-v")
     assert not Path("r.html").exists()
 
 
 def test_without_the_extra_it_says_how_to_get_it(
-    shell: Shell, kept: Path, monkeypatch: pytest.MonkeyPatch
+    refused: Any, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = builtins.__import__
 
@@ -85,17 +75,13 @@ def test_without_the_extra_it_says_how_to_get_it(
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    code, _, err = shell("report", str(kept), "-o", "r.html")
-    assert code == 2
-    assert "pip install 'laminabench[report]'" in err
+    refused("pip install 'laminabench[report]'", "report", str(kept), "-o", "r.html")
 
 
 def test_two_long_runs_stay_below_eight_megabytes(
-    as_json: AsJson, real_traces: Path, monkeypatch: pytest.MonkeyPatch
+    as_json: Any, real_traces: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAMINABENCH_TRACES", str(real_traces))
     for system in ("lamina", "vllm"):
-        as_json(
-            "replay", "--trace", "azure-conv", "--num-requests", "20000", "--system", system, "--out", system
-        )
+        as_json("replay --trace azure-conv --num-requests 20000 --system", system, "--out", system)
     assert as_json("report", "lamina", "vllm", "-o", "r.html")["bytes"] < 8e6

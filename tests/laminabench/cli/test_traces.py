@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,9 @@ import pytest
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2023-11-16 18:15:{second:02}.0000000,{100 + second},{1 + second}\n" for second in range(40)
 )
-REAL = {
-    "azure-conv": (19366, 1154.697, 211.126),
-    "azure-code": (8819, 2047.848, 27.883),
-    "kimi-conv": (12031, 12035.061, 342.619),
-}
-
-Shell = Callable[..., tuple[int, str, str]]
-AsJson = Callable[..., dict[str, Any]]
 
 
-def test_list_knows_what_is_here(as_json: AsJson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_knows_what_is_here(as_json: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {row["name"]: row for row in as_json("traces", "list")["traces"]}
     assert len(rows) == 8
     assert rows["azure-conv"]["file"] is None
@@ -32,62 +24,37 @@ def test_list_knows_what_is_here(as_json: AsJson, tmp_path: Path, monkeypatch: p
     assert rows["azure-conv"]["file"] == str(tmp_path / "AzureLLMInferenceTrace_conv.csv")
 
 
-@pytest.mark.parametrize("name", sorted(REAL))
-def test_info_on_the_real_files(
-    as_json: AsJson, name: str, monkeypatch: pytest.MonkeyPatch, real_traces: Path
-) -> None:
-    monkeypatch.setenv("LAMINABENCH_TRACES", str(real_traces))
-    facts = as_json("traces", "info", name, "--offline")
-    requests, prompt, output = REAL[name]
-    assert (facts["source"], facts["requests"]) == ("file", requests)
-    assert facts["prompt"]["mean"] == pytest.approx(prompt, abs=0.001)
-    assert facts["output"]["mean"] == pytest.approx(output, abs=0.001)
-
-
-def test_info_transforms_and_tells(shell: Shell) -> None:
+def test_info_transforms_and_tells(shell: Any) -> None:
     Path("mine.csv").write_text(AZURE)
-    code, out, err = shell(
-        "traces", "info", "mine.csv", "--window", "10:", "--max-prompt", "120", "--rate-scale", "4"
-    )
+    code, out, err = shell("traces info mine.csv --window 10: --max-prompt 120 --rate-scale 4")
     assert code == 0
     assert "requests      30" in out
     assert "19 of 30 requests were too long and were truncated" in err
     assert "offered at 4 requests/s" in err
 
 
-def test_info_draws(shell: Shell) -> None:
-    Path("mine.csv").write_text(AZURE)
-    for suffix in ("png", "svg", "PNG"):
-        code, _, err = shell("traces", "info", "mine.csv", "--plot", f"picture.{suffix}")
-        assert code == 0, err
-        assert Path(f"picture.{suffix}").stat().st_size > 5000
-    code, _, err = shell("traces", "info", "mine.csv", "--plot", "picture.bmp")
-    assert (code, err) == (
-        2,
-        "laminabench: error: cannot draw picture.bmp: give it one of the suffixes .png, .svg, .pdf\n",
-    )
+def test_info_draws(printed: Any, refused: Any) -> None:
+    for name in ("mine.csv", "no $mathematics_{$.csv"):
+        Path(name).write_text(AZURE)
+        for suffix in ("png", "svg", "PNG"):
+            printed("traces", "info", name, "--plot", f"picture.{suffix}")
+            assert Path(f"picture.{suffix}").stat().st_size > 5000
+    # There are no arrivals.
+    printed("traces info sharegpt --offline --num-requests 500 --plot s.png")
+    said = "cannot draw picture.bmp: give it one of the suffixes .png, .svg, .pdf"
+    refused(said, "traces info mine.csv --plot picture.bmp")
 
 
-def test_a_name_is_not_drawn_as_mathematics(shell: Shell) -> None:
-    Path("a$b_{$.csv").write_text(AZURE)
-    code, _, err = shell("traces", "info", "a$b_{$.csv", "--plot", "x.png")
-    assert code == 0, err
-
-
-def test_info_draws_a_trace_without_arrivals(shell: Shell) -> None:
-    code, _, err = shell(
-        "traces", "info", "sharegpt", "--offline", "--num-requests", "500", "--plot", "s.png"
-    )
-    assert code == 0, err
-
-
-def test_import_keeps_a_file_under_a_name(as_json: AsJson) -> None:
+def test_import_keeps_a_file_under_a_name(as_json: Any) -> None:
     Path("mine.csv").write_text("t,in,out\n0,10,5\n1.5,20,6\n")
     facts = as_json("traces", "import", "mine.csv", "--columns", "arrival=t,prompt=in,output=out")
     assert (facts["name"], facts["requests"]) == ("mine", 2)
     Path("mine.csv").unlink()
     assert as_json("traces", "info", "mine")["prompt"]["mean"] == 15
     assert [row["name"] for row in as_json("traces", "list")["imported"]] == ["mine"]
+    Path("v1.2.csv").write_text(AZURE)
+    assert as_json("traces", "import", "v1.2.csv")["name"] == "v1.2"
+    assert as_json("traces", "info", "v1.2")["requests"] == 40
 
 
 @pytest.mark.parametrize(
@@ -98,19 +65,14 @@ def test_import_keeps_a_file_under_a_name(as_json: AsJson) -> None:
         (["--columns", "arrival"], "'arrival' is not of the form arrival=COLUMN"),
     ],
 )
-def test_import_refuses(shell: Shell, arguments: list[str], said: str) -> None:
+def test_import_refuses(refused: Any, arguments: list[str], said: str) -> None:
     Path("mine.csv").write_text(AZURE)
-    code, out, err = shell("traces", "import", "mine.csv", *arguments)
-    assert (code, out) == (2, "")
-    assert said in err
-    assert err.count("\n") == 1
+    refused(said, "traces", "import", "mine.csv", *arguments)
 
 
-def test_import_of_a_bad_row_names_it_and_keeps_nothing(shell: Shell, tmp_path: Path) -> None:
+def test_import_of_a_bad_row_names_it_and_keeps_nothing(shell: Any, refused: Any, tmp_path: Path) -> None:
     Path("mine.csv").write_text(AZURE + "2023-11-16 18:16:00.0000000,many,4\n")
-    code, _, err = shell("traces", "import", "mine.csv")
-    assert code == 2
-    assert "mine.csv:42" in err
+    err = refused("mine.csv:42", "traces", "import", "mine.csv")
     assert "ContextTokens" in err
     assert "--skip-bad" in err
     assert not list(tmp_path.rglob("*.parquet"))
@@ -119,37 +81,31 @@ def test_import_of_a_bad_row_names_it_and_keeps_nothing(shell: Shell, tmp_path: 
     assert "1 bad row" in err
 
 
-def test_synth_then_info_then_export(shell: Shell, as_json: AsJson) -> None:
+def test_synth_then_info_then_export(printed: Any, as_json: Any) -> None:
     made = as_json("traces", "synth", "azure-code", "--requests", "500", "--seed", "3", "-o", "made.parquet")
     assert (made["requests"], made["source"], made["seed"]) == (500, "profile", 3)
     facts = as_json("traces", "info", "made.parquet")
     assert (facts["name"], facts["source"], facts["requests"]) == ("azure-code", "profile", 500)
     for suffix in ("csv", "jsonl", "parquet"):
-        code, _, err = shell(
-            "traces", "export", "made.parquet", "--num-requests", "9", "-o", f"nine.{suffix}"
-        )
-        assert code == 0, err
+        printed("traces", "export", "made.parquet", "--num-requests", "9", "-o", f"nine.{suffix}")
         assert (
             as_json("traces", "info", f"nine.{suffix}")["prompt"]
             == as_json("traces", "info", "made.parquet", "--num-requests", "9")["prompt"]
         )
 
 
-def test_an_unwritable_target_is_one_sentence(shell: Shell) -> None:
+def test_an_unwritable_target_is_one_sentence(refused: Any) -> None:
     Path("file").write_text("")
-    code, _, err = shell("traces", "synth", "azure-code", "--requests", "5", "-o", "file/made.parquet")
-    assert code == 2
-    assert "cannot write file/made.parquet" in err
+    refused("cannot write file/made.parquet", "traces synth azure-code --requests 5 -o file/made.parquet")
 
 
-def test_brackets_in_names_are_printed_as_they_are(shell: Shell, tmp_path: Path) -> None:
+def test_brackets_in_names_are_printed_as_they_are(shell: Any, printed: Any, tmp_path: Path) -> None:
     folder = tmp_path / "[b]x"
     folder.mkdir()
     file = folder / "[bold]a[" / "b].csv"
     file.parent.mkdir()
     file.write_text(AZURE)
-    code, out, err = shell("traces", "info", str(file))
-    assert code == 0, err
+    out = printed("traces", "info", str(file))
     assert out.startswith(f"b]  the real trace: {file}\n")
     target = folder / "[" / "red].csv"
     assert shell("traces", "export", str(file), "-o", str(target))[1] == f"wrote 40 requests to {target}\n"
@@ -158,7 +114,7 @@ def test_brackets_in_names_are_printed_as_they_are(shell: Shell, tmp_path: Path)
     shell("traces", "import", str(file), "--name", "mine")
 
 
-def test_what_a_file_cannot_hold_is_told(shell: Shell) -> None:
+def test_what_a_file_cannot_hold_is_told(shell: Any) -> None:
     kimi = ("traces", "synth", "kimi-conv", "--requests", "50", "-o")
     assert "k.csv has no prefix blocks, which a CSV cannot hold" in shell(*kimi, "k.csv")[2]
     assert "prefix block" not in shell(*kimi, "k.jsonl")[2]
@@ -167,16 +123,10 @@ def test_what_a_file_cannot_hold_is_told(shell: Shell) -> None:
     assert "prefix block" not in shell(*halved, "h.parquet")[2]
 
 
-def test_synth_says_one_thing_and_the_rest_with_v(shell: Shell) -> None:
+def test_synth_says_one_thing_and_the_rest_with_v(shell: Any) -> None:
     line = ("traces", "synth", "kimi-ta", "--requests", "50", "-o", "k.parquet")
     assert shell(*line)[2].count("\n") == 1
     assert "Moment-matched, not fitted" in shell(*line, "-v")[2]
-
-
-def test_import_takes_its_name_from_the_file(as_json: AsJson) -> None:
-    Path("v1.2.csv").write_text(AZURE)
-    assert as_json("traces", "import", "v1.2.csv")["name"] == "v1.2"
-    assert as_json("traces", "info", "v1.2")["requests"] == 40
 
 
 @pytest.mark.parametrize(
@@ -209,15 +159,83 @@ def test_import_takes_its_name_from_the_file(as_json: AsJson) -> None:
         ),
     ],
 )
-def test_wrong_use_is_one_sentence_and_exit_2(shell: Shell, arguments: list[str], said: str) -> None:
-    code, out, err = shell(*arguments)
-    assert (code, out) == (2, "")
-    assert said in err
-    assert err.startswith("laminabench: error: ")
-    assert err.count("\n") == 1
+def test_wrong_use_is_one_sentence_and_exit_2(refused: Any, arguments: list[str], said: str) -> None:
+    refused(said, *arguments)
 
 
-def test_a_group_alone_shows_its_help(shell: Shell) -> None:
+def test_a_group_alone_shows_its_help(shell: Any) -> None:
     code, out, err = shell("traces")
     assert (code, out) == (2, "")
     assert "Examples:" in err
+
+
+def test_fit_and_synthesise_from_the_fit(shell: Any, as_json: Any) -> None:
+    shell("traces", "synth", "azure-code", "--requests", "2000", "-o", "code.csv")
+    facts = as_json("traces", "fit", "code.csv", "-o", "mine.toml")
+    assert facts["method"] == "fitted"
+    assert facts["bytes"] < 20_000
+    assert facts["errors"]["ks_prompt"] < 0.02
+    again = as_json("traces", "synth", "mine.toml", "--requests", "2000", "-o", "again.csv")
+    assert again["prompt"]["mean"] == pytest.approx(
+        as_json("traces", "info", "code.csv")["prompt"]["mean"], rel=0.01
+    )
+
+
+def test_fit_by_moments_says_so(shell: Any, as_json: Any) -> None:
+    shell("traces", "synth", "azure-code", "--requests", "2000", "-o", "code.csv")
+    matched = ("--mean-prompt", "500", "--mean-output", "50", "--requests", "300")
+    assert as_json("traces", "fit", "code.csv", "-o", "other.toml", *matched)["method"] == "moment-matched"
+    made = as_json("traces", "synth", "other.toml", "-o", "other.csv")
+    assert made["requests"] == 300
+    assert made["prompt"]["mean"] == pytest.approx(500, rel=0.02)
+
+
+def test_fit_wants_the_real_trace(shell: Any, refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("laminabench.traces.synth.synthesise", lambda *_: pytest.fail("made requests"))
+        code, _, err = shell("traces", "fit", "azure-conv", "-o", "x.toml", "--offline")
+    assert code == 2
+    assert "azure-conv is not here (--offline), and a profile is fitted to the real trace only" in err
+    shell("traces", "synth", "azure-code", "--requests", "50", "-o", "made.parquet")
+    refused("made.parquet was itself generated from a profile", "traces fit made.parquet -o x.toml")
+    assert not Path("x.toml").exists()
+
+
+def test_fit_keeps_any_note_and_stays_small(refused: Any, as_json: Any) -> None:
+    Path("mine.csv").write_text(AZURE)
+    assert as_json("traces", "fit", "mine.csv", "-o", "a.toml", "--note", "a\tb\x1b[c]")["bytes"] < 20_000
+    assert as_json("traces", "synth", "a.toml", "-o", "a.csv")["notes"][1] == "a\tb\x1b[c]"
+    refused("must stay under 20,000; shorten its note", "traces fit mine.csv -o b.toml --note", "x" * 20_000)
+    assert not Path("b.toml").exists()
+
+
+def test_fetch_from_a_folder(shell: Any, as_json: Any, tmp_path: Path) -> None:
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    (mirror / "AzureLLMInferenceTrace_conv.csv").write_text(AZURE)
+    code, _, err = shell("traces", "fetch", "azure-conv", "--from", str(mirror))
+    assert code == 1
+    assert "was expected" in err
+    assert list((tmp_path / "home" / "traces" / "raw").iterdir()) == []
+    (mirror / "AzureLLMInferenceTrace_conv_1week.csv").write_text(AZURE)
+    code, _, err = shell("traces", "fetch", "azure-2024-conv", "--from", str(mirror))
+    assert code == 0
+    assert "the publisher gives no checksum" in err
+    assert as_json("traces", "info", "azure-2024-conv")["source"] == "file"
+
+
+def test_a_failed_fetch_does_not_stop_the_others(shell: Any, tmp_path: Path) -> None:
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    (mirror / "AzureLLMInferenceTrace_conv.csv").write_text("altered")
+    (mirror / "AzureLLMInferenceTrace_conv_1week.csv").write_text(AZURE)
+    names = ("azure-conv", "azure-2024-conv", "azure-code")
+    code, out, err = shell("traces", "fetch", *names, "--from", str(mirror), "--json", "-q")
+    assert code == 2  # the worst: a missing file, not the failed check
+    rows = json.loads(out)["fetched"]
+    assert [row["name"] for row in rows] == list(names)
+    assert ["error" in row for row in rows] == [True, False, True]
+    assert [line.split(":")[1] for line in err.splitlines()] == [" check failed", " error"]
+    code, out, _ = shell("traces", "fetch", *names[:2], "--from", str(mirror))
+    assert code == 1
+    assert out.startswith("azure-2024-conv  ")

@@ -6,8 +6,7 @@ import pytest
 
 from laminabench.analysis.estimate import Estimate
 from laminabench.analysis.metrics_table import COMPARED, SUMMARISED
-from laminabench.compare.gates import failures, parse_gate
-from laminabench.compare.sides import Side, SideBySide, side_by_side
+from laminabench.compare.sides import Side, SideBySide, failures, parse_gate, side_by_side
 from laminabench.errors import UserError
 
 

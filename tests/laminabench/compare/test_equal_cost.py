@@ -1,19 +1,20 @@
-"""Deployments at equal cost, and cells of systems on the same requests."""
+"""Systems at equal cost or power, boards among them: what is chosen, what cells say, what is to be told."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import parse_deployment
-from laminabench.catalog.find_model import model
-from laminabench.catalog.hardware import device, load_devices, priced
+from laminabench.catalog.find_model import model, modelled
+from laminabench.catalog.hardware import device, load_devices, priced, rated
 from laminabench.catalog.network import parse_network
-from laminabench.compare.cells import Grid, cell, cells, grid_cells
-from laminabench.compare.equal import made_equal
+from laminabench.compare.cells import Cell, Grid, cell, grid_cells, made_equal
 from laminabench.compare.spec import ComparisonSpec, Equal, longest_held
 from laminabench.errors import UserError
 from laminabench.replay import Workload
@@ -32,9 +33,9 @@ def requests(*lengths: tuple[int, int]) -> Trace:
 TRACE = requests(*[(1000, 20), (4000, 30), (500, 40)] * 20)
 
 
-def chosen(spec: ComparisonSpec, trace: Trace = TRACE) -> dict[str, str]:
+def chosen(spec: ComparisonSpec, trace: Trace = TRACE, costs: CostSet = COSTS) -> dict[str, str]:
     assert spec.equal is not None
-    setups = made_equal(spec.setups(MODEL, COSTS), spec, spec.equal, trace)
+    setups = made_equal(spec.setups(MODEL, costs), spec, spec.equal, trace)
     return {name: str(setup.deployment) for name, setup in setups.items()}
 
 
@@ -105,12 +106,13 @@ def test_a_cell_compares_every_system_with_the_base() -> None:
     spec = ComparisonSpec((*PAIR, "lamina-v1"), given=given, workload=Workload(slo_tbt_ms=40.0))
     found = cell(spec, MODEL, TRACE, COSTS)
     rate = found.throughput_tokens_per_s
-    assert found.gain == pytest.approx(rate["lamina"] / rate["vllm"] - 1)
-    assert 1 + found.gain_per_dollar == pytest.approx((1 + found.gain) * 44.24 / 40.64)
+    gain, per_dollar = (of("lamina", "vllm") for of in (found.gain_of, found.gain_per_dollar_of))
+    assert gain == pytest.approx(rate["lamina"] / rate["vllm"] - 1)
+    assert 1 + per_dollar == pytest.approx((1 + gain) * 44.24 / 40.64)
     compared = found.sides("vllm")
     assert [side.label for side in compared.sides] == ["lamina", "vllm", "lamina-v1"]
     assert compared.ratio("throughput", 2).value == pytest.approx(rate["lamina-v1"] / rate["vllm"])
-    assert compared.ratio("throughput_at_equal_cost", 0).value == pytest.approx(1 + found.gain_per_dollar)
+    assert compared.ratio("throughput_at_equal_cost", 0).value == pytest.approx(1 + per_dollar)
     assert compared.slo_tbt_ms == 40.0
     assert found.kinds_of_prices == ""
     assert found.row("vllm")["gain"].keys() == {"lamina", "lamina-v1"}
@@ -125,12 +127,96 @@ def test_prices_of_different_kinds_are_told() -> None:
 def test_a_grid_has_the_cells_of_a_loop_in_its_order() -> None:
     models, traces, sets = [MODEL, model("llama-33b")], [TRACE], [COSTS, load_costs("vllm-0.14")]
     network = parse_network("fhbn")
-    looped = list(cells(models, traces, sets, network))
     told: list[tuple[int, int]] = []
-    grid = Grid(ComparisonSpec(("vllm", "lamina"), network=network), models, traces, sets)
+    grid = Grid(ComparisonSpec(PAIR, network=network), models, traces, sets)
     found = grid_cells(grid, jobs=1, progress=lambda done, total: told.append((done, total)))
-    assert found == looped
+    assert found == [cell(grid.spec, of, trace, costs) for costs in sets for of in models for trace in traces]
     assert [(each.costs, each.model) for each in found] == [
         (costs, name) for costs in ("roofline", "vllm-0.14") for name in ("llama3-70b", "llama-33b")
     ]
     assert told[-1] == (4, 4)
+
+
+THREE = ("vllm", "lamina", "h2m2")
+VLLM_COSTS = load_costs("vllm-0.14")
+FEW = requests(*[(200 + 37 * i % 900, 10 + 7 * i % 20) for i in range(60)])
+chosen_here = partial(chosen, trace=FEW, costs=VLLM_COSTS)
+
+
+def compared(spec: ComparisonSpec) -> Cell:
+    return cell(spec, MODEL, FEW, VLLM_COSTS)
+
+
+def test_as_many_boards_are_taken_as_cost_or_draw_as_much() -> None:
+    # 4xh100: $44.24 an hour and 2,800 W; up to a tenth more.
+    cost = chosen_here(ComparisonSpec(THREE, equal=Equal()))
+    assert (cost["vllm"], cost["lamina"], cost["h2m2"]) == ("4xh100", "2xh100+4xh20", "9xh2m2")
+    power = chosen_here(ComparisonSpec(THREE, equal=Equal(amount="power")))
+    assert power["h2m2"] == "6xh2m2"
+    assert parse_deployment(power["lamina"]).power_w == pytest.approx(2800, rel=0.1)
+
+
+def test_watts_of_the_user_decide() -> None:
+    hungry = rated(load_devices(), {"h2m2": 1400.0})
+    assert (
+        chosen_here(ComparisonSpec(THREE, catalogue=hungry, equal=Equal(amount="power")))["h2m2"] == "2xh2m2"
+    )
+
+
+def test_a_deployment_without_a_rating_is_not_compared_by_power() -> None:
+    given = {"vllm": parse_deployment("8xtpu-v6e")}
+    with pytest.raises(UserError, match="deployment-no-power"):
+        chosen_here(ComparisonSpec(("vllm", "h2m2"), given=given, equal=Equal(amount="power")))
+
+
+def test_where_no_watts_are_near_the_nearest_are_named() -> None:
+    with pytest.raises(UserError, match="compare-no-equal-deployment"):
+        chosen_here(ComparisonSpec(("vllm", "h2m2"), equal=Equal(0.01, amount="power")))
+
+
+def test_at_its_break_even_price_a_board_s_dollar_buys_as_many_tokens() -> None:
+    given = {"h2m2": parse_deployment("3xh2m2")}
+    spec = ComparisonSpec(THREE, given=given)
+    found = compared(spec)
+    assert found.break_evens("vllm").keys() == {"h2m2"}
+    usd = found.break_evens("vllm")["h2m2"]["vllm"]
+    even = priced(load_devices(), {"h2m2": usd})
+    again = compared(replace(spec, given={"h2m2": parse_deployment("3xh2m2", even)}))
+    bought = {name: summary.cost.tokens_per_usd for name, summary in again.summaries.items()}
+    assert bought["h2m2"] == pytest.approx(bought["vllm"])
+    # It does not depend on what a board was said to cost.
+    assert again.break_evens("vllm")["h2m2"]["vllm"] == pytest.approx(usd)
+
+
+def test_a_base_of_boards_is_even_with_each_of_the_others() -> None:
+    found = compared(ComparisonSpec(THREE))
+    assert found.break_evens("h2m2").keys() == {"h2m2"}
+    assert found.break_evens("h2m2")["h2m2"].keys() == {"vllm", "lamina"}
+    assert found.break_evens("vllm")["h2m2"]["vllm"] == found.break_evens("h2m2")["h2m2"]["vllm"]
+
+
+def test_what_is_assumed_and_in_which_type_who_is() -> None:
+    found = compared(ComparisonSpec(("vllm", "h2m2")))
+    (assumed,) = found.assumed
+    assert "$5.26 an hour and 450 W of h2m2" in assumed
+    assert found.held_in == {"vllm": "bf16", "h2m2": "int8"}
+    narrow = cell(ComparisonSpec(("vllm", "h2m2")), modelled("llama3-70b@fp8"), FEW, VLLM_COSTS)
+    assert narrow.held_in == {"vllm": "fp8", "h2m2": "int8"}
+    # A board's arithmetic does not change with it.
+    assert narrow.throughput_tokens_per_s["h2m2"] == found.throughput_tokens_per_s["h2m2"]
+    assert narrow.throughput_tokens_per_s["vllm"] > found.throughput_tokens_per_s["vllm"]
+    stated = rated(priced(load_devices(), {"h2m2": 4.0}), {"h2m2": 500.0})
+    given = {"h2m2": parse_deployment("1xh2m2", stated)}
+    assert compared(ComparisonSpec(("vllm", "h2m2"), given=given)).assumed == ()
+
+
+def test_requests_at_once_are_each_system_s_own() -> None:
+    found = compared(ComparisonSpec(("vllm", "h2m2"), max_num_seqs={"h2m2": 7}))
+    assert found.mean_batch["h2m2"] <= 7 < found.mean_batch["vllm"]
+
+
+def test_throughput_at_the_base_s_power_is_in_proportion_to_watts() -> None:
+    sides = compared(ComparisonSpec(("vllm", "h2m2"))).sides("vllm")
+    rate, scaled = (sides.ratio(name, 1).value for name in ("throughput", "throughput_at_equal_power"))
+    assert rate is not None
+    assert scaled == pytest.approx(rate * 2800 / 450)

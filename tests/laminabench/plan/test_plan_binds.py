@@ -9,7 +9,7 @@ import pytest
 
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.network import parse_network
-from laminabench.plan.binds import effects
+from laminabench.plan.answer import effects
 from laminabench.plan.measure import Point, cluster, measure
 from laminabench.plan.question import Candidate, Question
 

@@ -10,7 +10,7 @@ import pytest
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.hardware import load_devices, priced
 from laminabench.errors import UserError
-from laminabench.plan.binds import effects
+from laminabench.plan.answer import effects
 from laminabench.plan.bounds import Bound
 from laminabench.plan.measure import cluster, measure, winner
 from laminabench.plan.question import Candidate, Limits, Question, candidates

@@ -1,4 +1,4 @@
-"""What the page is made of: nothing is left out unsaid, nothing in a manifest is obeyed."""
+"""What the page is made of, for Runs of every kind: nothing is left out unsaid, and no manifest is obeyed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from laminabench.analysis.metrics import summarise
 from laminabench.report import page as page_module
 from laminabench.report.breakdown import PARTS, time_charts
 from laminabench.report.headline import comparison
 from laminabench.report.latency import attainment_chart, cdf_chart
 from laminabench.report.markup import script_data, tag, text
-from laminabench.report.over_time import in_service
+from laminabench.report.memory import SLICES, memory_charts, memory_table
+from laminabench.report.over_time import charts, in_service
 from laminabench.report.page import page, report
+from laminabench.report.seen import seen_tables
 from laminabench.report.shown import DASHES, caveats, shown
 from laminabench.report.timeline import MOST_ITERATIONS, timeline_chart
-from laminabench.runs.read import Run
+from laminabench.runs.manifest import Manifest, Partial
+from laminabench.runs.read import Run, read_run
+from laminabench.runs.status import FAILED
 from laminabench.runs.summary import Energy, Requests, Resumed, TimeShares, Window
+from laminabench.runs.write import write_run
+from laminabench.sim.outcome import Outcome
+from laminabench.traces.table import Trace, TraceMeta
 
+BoardRun = Callable[..., Run]
 RESUMED = {"resumed": Resumed(times=1, at_s=[0.7])}
 
 
@@ -180,33 +190,209 @@ def test_the_timeline_says_what_it_leaves_out(keep: Callable[..., Run]) -> None:
     assert f"Only the first {MOST_ITERATIONS} of" in timeline_chart(runs, (0.0, end_s)).note
 
 
-def test_plotly_knows_every_property(keep: Callable[..., Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plotly_knows_every_property(
+    keep: Callable[..., Run], board_run: BoardRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from plotly import graph_objects
 
     seen: dict[str, Any] = {}
     monkeypatch.setattr(
         page_module, "script_data", lambda key, data: seen.update({key: data}) or script_data(key, data)
     )
-    page(report(shown([keep(), keep("vllm"), keep(live=True)]), None, None))
-    assert len(seen["figures"]) == 10
+    page(report(shown([keep(), keep("vllm"), keep(live=True), board_run()]), None, None))
+    assert len(seen["figures"]) == 12
     for figure in seen["figures"]:
         graph_objects.Figure(data=figure["data"], layout=figure["layout"])  # an unknown one is an error
 
 
-def test_a_run_in_which_nothing_ran_has_a_page(keep: Callable[..., Run]) -> None:
-    run = keep()
+def test_a_run_in_which_nothing_ran_has_a_page(keep: Callable[..., Run], board_run: BoardRun) -> None:
     never = dict.fromkeys(("admitted_s", "first_token_s", "finished_s"), np.full(400, np.nan))
     never |= dict.fromkeys(("first_iteration", "last_iteration", "batch"), np.full(400, -1))
-    outcome = replace(
-        run.outcome,
-        requests=run.outcome.requests | never,
-        iterations={name: values[:0] for name, values in run.outcome.iterations.items()},
-        end_s=0.0,
-    )
-    assert "No iteration" in page(report(shown([replace(run, outcome=outcome)]), None, None))
+    for run in (keep(), board_run()):
+        memory = run.outcome.memory
+        outcome = replace(
+            run.outcome,
+            requests=run.outcome.requests | never,
+            iterations={name: values[:0] for name, values in run.outcome.iterations.items()},
+            memory=memory and {name: values[:0] for name, values in memory.items()},
+            end_s=0.0,
+        )
+        found = page(report(shown([replace(run, outcome=outcome)]), None, None))
+        assert "No iteration" in found
+        assert ("<h2>Memory</h2>" in found) == (memory is not None)
 
 
 def test_equal_runs_make_equal_pages(keep: Callable[..., Run]) -> None:
     run = keep()
     first, second = (page(report(shown([run]), None, None)) for _ in range(2))
     assert first == second
+
+
+REQUESTS, CHUNKS = 20, 30
+PARTIAL = Partial(why="the server is gone", at_s=3.2)
+SeenRun = Callable[..., Run]
+
+
+@pytest.fixture
+def seen_run(
+    tmp_path: Path, stream: Any, seen: Callable[..., Outcome], manifest_of: Callable[..., Manifest]
+) -> SeenRun:
+    """A Run against an endpoint: each request begins a tenth of a second after the one before."""
+
+    def made(partial: Any = None) -> Run:
+        rng = np.random.default_rng(2)
+        streams = []
+        for row in range(REQUESTS):
+            ends = row / 10 + 0.3 + np.cumsum(rng.uniform(0.01, 0.03, CHUNKS))
+            chunks = [
+                (at_s, int(tokens)) for at_s, tokens in zip(ends, rng.integers(1, 4, CHUNKS), strict=True)
+            ]
+            streams.append(stream(row / 10, row / 10 + 0.002, chunks, attempts=2 if row == 3 else 1))
+        streams[7].status, streams[7].error = FAILED, "<b>reset</b> by peer"
+        streams[8].even = True
+        outcome = seen(streams)
+        made_tokens = [sum(tokens for _, tokens in each.chunks) for each in streams]
+        trace = Trace(
+            outcome.requests["arrival_s"], np.ones(REQUESTS, np.int32), np.array(made_tokens, np.int32),
+            TraceMeta("small", sha256="ab" * 32),
+        )  # fmt: skip
+        summary = summarise(outcome, trace, mode="open", slo_tbt_ms=60.0, usd_per_hour=None)
+        facts = manifest_of(
+            trace,
+            workload={"mode": "open", "concurrency": None, "policy": "fifo", "slo_tbt_ms": 60.0},
+            system="openai",
+            deployment={"name": "a url", "usd_per_hour": None, "power_w": None},
+            backend="live",
+            summary=summary,
+            partial=partial,
+        )
+        directory = tmp_path / f"seen{len(list(tmp_path.iterdir()))}"
+        write_run(directory, outcome, trace, facts)
+        return read_run(directory)
+
+    return made
+
+
+def test_beside_another_run_it_shows_what_it_can(keep: Callable[..., Run], seen_run: SeenRun) -> None:
+    runs = shown([seen_run(), keep("vllm")])
+    found = page(report(runs, None, None))
+    assert "As the client saw it" in found
+    assert "A client cannot see the iterations of openai a url." in found
+    assert "Where only a client saw a request it counts from its first chunk to its last." in found
+    assert "&lt;b&gt;reset&lt;/b&gt; by peer" in found
+    (kv,) = [chart for chart in charts(runs) if chart.key == "kv"]
+    assert {trace["meta"]["run"] for trace in kv.traces} == {1}
+    said = " ".join(caveats(runs))
+    for words in (
+        "openai a url has 1 requests that failed",
+        "openai a url is of a server that does not say which tokens a chunk has",
+        "some Runs saw their tokens in the engine and some as a client",
+    ):
+        assert words in said
+
+
+def test_alone_it_has_no_chart_of_what_nobody_saw(seen_run: SeenRun) -> None:
+    runs = shown([seen_run()])
+    found = page(report(runs, None, None))
+    assert [chart.key for chart in charts(runs)] == ["batch", "rate", "tbt-time"]
+    for key in ("kv", "time", "timeline", "cost"):
+        assert f'id="{key}"' not in found
+    assert 'id="cdf"' in found
+    assert "TTFT p50" in found
+
+
+def test_its_tables_are_of_its_manifest(seen_run: SeenRun) -> None:
+    (each,) = runs = shown([seen_run()])
+    times, calls = seen_tables(runs)
+    assert len(re.findall("<tr>", times)) == 1 + 5
+    itl, tbt = each.summary.itl_ms.mean, each.summary.tbt_ms.mean
+    assert itl > 1.5 * tbt
+    assert f"<td>{itl:#.4g}</td>" in times
+    assert f"<td>{tbt:#.4g}</td>" in times
+    assert "Attempts</th><td>21</td>" in calls
+    assert "of these, again</th><td>1</td>" in calls
+
+
+def test_requests_in_service_are_those_that_stream(seen_run: SeenRun) -> None:
+    outcome = seen_run().outcome
+    assert outcome.chunks is not None
+    found = in_service(outcome, "size", 5)
+    moments = (np.arange(50_000) + 0.5) / 50_000 * outcome.end_s
+    level = np.zeros(len(moments))
+    for row in range(REQUESTS):
+        at_s = outcome.chunks["at_s"][outcome.chunks["request"] == row]
+        level += (moments >= at_s[0]) & (moments < at_s[-1])
+    slices = level.reshape(5, -1)
+    assert found.mean == pytest.approx(slices.mean(axis=1), rel=2e-3)
+    assert found.most.tolist() == slices.max(axis=1).tolist()
+
+
+def test_a_run_that_ended_early_is_called_partial_everywhere(
+    keep: Callable[..., Run], seen_run: SeenRun
+) -> None:
+    runs = shown([keep(), seen_run(PARTIAL)])
+    assert [each.name for each in runs] == ["lamina 2xh100+4xh20", "openai a url (PARTIAL)"]
+    assert "openai a url (PARTIAL) ended after 3.2 s: the server is gone" in caveats(runs)
+    found = page(report(runs, None, None))
+    assert "openai a url (PARTIAL)" in found.split("</h3>")[1]
+
+
+@pytest.fixture
+def board_run(keep: Callable[..., Run], on_boards: Callable[..., Any]) -> BoardRun:
+    def made(system: str = "lamina", **more: Any) -> Run:
+        run = keep(system)
+        return replace(run, outcome=on_boards(run.outcome, **more))
+
+    return made
+
+
+def test_without_boards_there_is_no_section(keep: Callable[..., Run]) -> None:
+    runs = shown([keep()])
+    assert not memory_table(runs)
+    assert not memory_charts(runs)
+    assert "<h2>Memory</h2>" not in page(report(runs, None, None))
+
+
+def test_boards_are_shown_beside_others(keep: Callable[..., Run], board_run: BoardRun) -> None:
+    runs = shown([keep("vllm"), board_run()])
+    found = page(report(runs, None, None))
+    assert "<h2>Memory</h2>" in found
+    assert 'id="hbm-1"' in found
+    assert 'id="hbm-0"' not in found
+    assert 'id="moved"' in found
+    (table,) = memory_table(runs)
+    assert runs[0].name not in table
+    assert runs[1].name in table
+
+
+def test_the_table_says_what_the_summary_does(board_run: BoardRun) -> None:
+    runs = shown([board_run(), board_run("vllm", seed=2)])
+    (table,) = memory_table(runs)
+    cells = {
+        title: re.findall("<td>(.*?)</td>", row)
+        for title, row in re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table)
+    }
+    first, second = (each.recorded.summary.memory for each in runs)
+    assert cells["HBM in use, most"] == [f"{each.hbm_share.max:.1%}" for each in (first, second)]
+    assert cells["Changes of mapping"] == [f"{each.mapping_changes:,}" for each in (first, second)]
+    assert cells["LPDDR side busy"] == [f"{each.lpddr_busy_share:.1%}" for each in (first, second)]
+    moved = first.moved_bytes.max / 1e9
+    assert cells["Moved an iteration, most"][0] == f"{moved:#.4g} GB"
+
+
+def test_charts_hold_what_the_tables_do(board_run: BoardRun) -> None:
+    runs = shown([board_run(), board_run("vllm", seed=2)])
+    first, second, moved = memory_charts(runs)
+    assert [first.key, second.key, moved.key] == ["hbm-0", "hbm-1", "moved"]
+    for chart, each in ((first, runs[0]), (second, runs[1])):
+        assert all(len(trace["y"]) == SLICES for trace in chart.traces)
+        assert {trace["meta"]["run"] for trace in chart.traces} == {each.number}
+        boards = len(np.unique(each.run.outcome.iterations["batch"]))
+        whole = [sum(values) for values in zip(*(trace["y"] for trace in chart.traces), strict=True)]
+        assert max(whole) <= 96.001 * boards
+        assert chart.layout["shapes"][0]["y0"] == pytest.approx(96 * boards)
+    for trace, each in zip(moved.traces, runs, strict=True):
+        memory = each.run.outcome.memory
+        assert memory is not None
+        total = sum(trace["y"]) * each.run.outcome.end_s / SLICES
+        assert total == pytest.approx(memory["moved_bytes"].sum() / 1e9, rel=1e-4)

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from h2m2_reference import few_pages
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from laminabench import _sim
 from laminabench._sim import H2m2Memory, H2m2NoRoomError
-from laminabench.catalog.boards import board
 
 PAGE = 64
 SIDES = ("hbm", "lpddr")
@@ -22,12 +22,7 @@ Tables = dict[str, set[int]]
 
 
 def a_board(hbm_pages: float, lpddr_pages: float) -> dict[str, Any]:
-    native = board("h2m2").native()
-    native["page_bytes"] = float(PAGE)
-    native["mv_rows"] = 4
-    native["hbm"]["capacity_bytes"] = hbm_pages * PAGE
-    native["lpddr"]["capacity_bytes"] = lpddr_pages * PAGE
-    return native
+    return few_pages(hbm_pages, lpddr_pages, PAGE) | {"mv_rows": 4}
 
 
 @st.composite

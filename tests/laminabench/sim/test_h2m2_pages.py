@@ -86,18 +86,6 @@ def test_a_terabyte_of_logical_space_has_four_mebibytes_of_page_table() -> None:
     assert H2m2Pages.table_bytes(2**21 + 1, 2**21) == 16
 
 
-def test_a_page_may_be_on_both_sides_and_moves_only_to_where_it_is_not() -> None:
-    pages = a_board()
-    pages.map("hbm", 4)
-    pages.map("lpddr", 4)
-    with pytest.raises(ValueError, match="page 4 in the LPDDR table has a frame already"):
-        pages.move(4, "lpddr")
-    pages.unmap("lpddr", 4)
-    pages.move(4, "lpddr")
-    assert frames_by_page(pages, "hbm") == {}
-    assert pages.free("hbm") == FRAMES["hbm"]
-
-
 def test_what_is_refused_names_page_and_side() -> None:
     pages = a_board()
     for page in range(FRAMES["hbm"]):
@@ -108,6 +96,9 @@ def test_what_is_refused_names_page_and_side() -> None:
         pages.unmap("lpddr", 7)
     with pytest.raises(ValueError, match=r"^page 7 in the HBM table has no frame to move from$"):
         pages.move(7, "lpddr")
+    pages.map("lpddr", 0)
+    with pytest.raises(ValueError, match="page 0 in the LPDDR table has a frame already"):
+        pages.move(0, "lpddr")
     with pytest.raises(IndexError, match=r"^page 12 is outside the logical space of 12 pages$"):
         pages.map("hbm", 12)
     with pytest.raises(ValueError, match=r"^there is no side named ddr$"):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from types import ModuleType
 from typing import Any
 
+import h2m2_reference
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,27 +17,59 @@ SEEDS = st.integers(0, 2**32 - 1)
 SHARES = st.floats(0, 1)
 
 
-def planned(case: tuple[Any, Any, Any], policy: str, **given: Any) -> dict[str, Any] | None:
+Case = tuple[Any, Any, Any]
+
+
+def planned(case: Case, policy: str, **given: Any) -> dict[str, Any] | None:
     board, shape, moment = case
     asked = {"translated": False, "weights_share": 0.0, "kv_share": 0.0, **given}
     return _sim.h2m2_plan(board=board, shape=shape, policy=policy, moment=moment, **asked)
 
 
-@settings(deadline=None, max_examples=60)
-@given(seed=SEEDS)
-def test_oracle_is_the_best_of_all_mappings(h2m2_reference: ModuleType, seed: int) -> None:
+def whole_layers(case: Case) -> dict[tuple[int, ...], float]:
+    """Times of all mappings of whole layers that fit."""
+    board, shape, moment = case
+    layers, counts = shape["layers"], h2m2_reference.counts(shape)
+    all_of = h2m2_reference.bytes_of(shape, counts, moment[1])
+    units = h2m2_reference.units(shape, moment[1]).values()
+    sizes = [count * unit / layers for count, unit in zip(counts, units, strict=True)]
+    hbm, lpddr = board["hbm"]["capacity_bytes"], board["lpddr"]["capacity_bytes"]
+    times = {}
+    for mapping in itertools.product(range(layers + 1), repeat=3):
+        in_hbm = sum(n * size for n, size in zip(mapping, sizes, strict=True))
+        if in_hbm <= hbm and all_of - in_hbm <= lpddr:
+            times[mapping] = h2m2_reference.layers_plan(*case, mapping, False)
+    return times
+
+
+def choice_of(policy: str, case: Case) -> dict[tuple[int, ...], float]:
+    """The mappings that a policy is to find the best of, with their times."""
+    if policy == "naive":
+        return whole_layers(case)
+    every: dict[tuple[int, ...], float] = h2m2_reference.times_of_all(*case)
+    if policy == "oracle" or not every:
+        return every
+    place = ("q-major", "a-major", "f-major").index(policy)
+    most = max(mapping[place] for mapping in every)
+    return {mapping: time for mapping, time in every.items() if mapping[place] == most}
+
+
+@settings(deadline=None, max_examples=180)
+@given(seed=SEEDS, policy=st.sampled_from(["oracle", "naive", "q-major", "a-major", "f-major"]))
+def test_the_best_of_its_choice_is_found(seed: int, policy: str) -> None:
     case = h2m2_reference.random_case(seed)
-    every = h2m2_reference.times_of_all(*case)
-    found = planned(case, "oracle")
-    assert (found is None) == (not every)
+    choice = choice_of(policy, case)
+    found = planned(case, policy)
+    assert (found is None) == (not choice)
     if found is not None:
-        assert found["mapping"][:3] in every
-        assert found["iteration_ns"] == pytest.approx(min(every.values()), rel=1e-9)
+        assert found["mapping"][3] == (policy == "naive")
+        assert found["mapping"][:3] in choice
+        assert found["iteration_ns"] == pytest.approx(min(choice.values()), rel=1e-9)
 
 
 @settings(deadline=None, max_examples=60)
 @given(seed=SEEDS)
-def test_greedy_takes_the_cheapest_number_sublayer_by_sublayer(h2m2_reference: ModuleType, seed: int) -> None:
+def test_greedy_takes_the_cheapest_number_sublayer_by_sublayer(seed: int) -> None:
     case = h2m2_reference.random_case(seed)
     found = planned(case, "greedy")
     if found is None:
@@ -46,7 +78,7 @@ def test_greedy_takes_the_cheapest_number_sublayer_by_sublayer(h2m2_reference: M
         assert h2m2_reference.is_greedy(*case, found["mapping"][:3])
 
 
-def test_greedy_knows_when_a_group_shares_what_is_read(h2m2_reference: ModuleType) -> None:
+def test_greedy_knows_when_a_group_shares_what_is_read() -> None:
     """32 KV groups of 16 heads: re-read, both sides are as slow as their memory; shared, HBM's units are."""
     shape = h2m2_reference.random_case(0)[1] | {"heads": 512, "kv_heads": 32, "head_dim": 128}
     native = boards.board("h2m2").native()
@@ -58,56 +90,9 @@ def test_greedy_knows_when_a_group_shares_what_is_read(h2m2_reference: ModuleTyp
     assert {reread: plan and plan["mapping"][1] for reread, plan in found.items()} == {True: 27, False: 22}
 
 
-@settings(deadline=None, max_examples=40)
-@given(seed=SEEDS, name=st.sampled_from(["q-major", "a-major", "f-major"]))
-def test_major_is_the_best_with_as_much_of_its_sublayer_as_can_be(
-    h2m2_reference: ModuleType, seed: int, name: str
-) -> None:
-    case = h2m2_reference.random_case(seed)
-    every = h2m2_reference.times_of_all(*case)
-    found = planned(case, name)
-    assert (found is None) == (not every)
-    if found is not None:
-        place = ("q-major", "a-major", "f-major").index(name)
-        most = max(mapping[place] for mapping in every)
-        assert found["mapping"][place] == most
-        best = min(time for mapping, time in every.items() if mapping[place] == most)
-        assert found["iteration_ns"] == pytest.approx(best, rel=1e-9)
-
-
-@settings(deadline=None, max_examples=40)
-@given(seed=SEEDS)
-def test_naive_is_the_best_of_all_whole_layers(h2m2_reference: ModuleType, seed: int) -> None:
-    board, shape, moment = case = h2m2_reference.random_case(seed)
-    layers = shape["layers"]
-    all_of = h2m2_reference.bytes_of(shape, h2m2_reference.counts(shape), moment[1])
-    sizes = [
-        count * unit / layers
-        for count, unit in zip(
-            h2m2_reference.counts(shape), h2m2_reference.units(shape, moment[1]).values(), strict=True
-        )
-    ]
-
-    def fits(mapping: tuple[int, ...]) -> bool:
-        in_hbm = sum(n * size for n, size in zip(mapping, sizes, strict=True))
-        hbm, lpddr = board["hbm"]["capacity_bytes"], board["lpddr"]["capacity_bytes"]
-        return bool(in_hbm <= hbm and all_of - in_hbm <= lpddr)
-
-    possible = [m for m in itertools.product(range(layers + 1), repeat=3) if fits(m)]
-    found = planned(case, "naive")
-    assert (found is None) == (not possible)
-    if found is not None:
-        assert found["mapping"][3]
-        assert found["mapping"][:3] in possible
-        best = min(h2m2_reference.layers_plan(*case, mapping, False) for mapping in possible)
-        assert found["iteration_ns"] == pytest.approx(best, rel=1e-9)
-
-
 @settings(deadline=None, max_examples=60)
 @given(seed=SEEDS, weights=SHARES, kv=SHARES)
-def test_flexgen_keeps_its_shares_and_gives_up_kv_first(
-    h2m2_reference: ModuleType, seed: int, weights: float, kv: float
-) -> None:
+def test_flexgen_keeps_its_shares_and_gives_up_kv_first(seed: int, weights: float, kv: float) -> None:
     case = h2m2_reference.random_case(seed)
     shape = case[1]
     found = planned(case, "flexgen", weights_share=weights, kv_share=kv)
@@ -133,7 +118,7 @@ def wanted_heads(share: float, heads: int, chosen: int) -> int:
 
 @settings(deadline=None, max_examples=60)
 @given(seed=SEEDS)
-def test_those_that_compute_at_one_memory(h2m2_reference: ModuleType, seed: int) -> None:
+def test_those_that_compute_at_one_memory(seed: int) -> None:
     board, shape, moment = case = h2m2_reference.random_case(seed)
     total = h2m2_reference.bytes_of(shape, h2m2_reference.counts(shape), moment[1])
     hbm, lpddr = board["hbm"], board["lpddr"]
@@ -171,9 +156,7 @@ def test_those_that_compute_at_one_memory(h2m2_reference: ModuleType, seed: int)
     what=st.sampled_from(["capacity_bytes", "bytes_per_ns", "chips"]),
     times=st.integers(2, 4),
 )
-def test_more_of_anything_never_slows_the_oracle(
-    h2m2_reference: ModuleType, seed: int, side: str, what: str, times: int
-) -> None:
+def test_more_of_anything_never_slows_the_oracle(seed: int, side: str, what: str, times: int) -> None:
     board, shape, moment = case = h2m2_reference.random_case(seed)
     before = planned(case, "oracle")
     more = board | {side: board[side] | {what: board[side][what] * times}}
@@ -183,7 +166,7 @@ def test_more_of_anything_never_slows_the_oracle(
         assert after["iteration_ns"] <= before["iteration_ns"] * (1 + 1e-12)
 
 
-def test_translation_changes_the_time_and_not_the_mapping(h2m2_reference: ModuleType) -> None:
+def test_translation_changes_the_time_and_not_the_mapping() -> None:
     case = next(
         case for case in map(h2m2_reference.random_case, range(100)) if planned(case, "oracle") is not None
     )
@@ -196,12 +179,12 @@ def test_translation_changes_the_time_and_not_the_mapping(h2m2_reference: Module
         assert translated["iteration_ns"] > plain["iteration_ns"]
 
 
-def test_an_unknown_policy_is_refused(h2m2_reference: ModuleType) -> None:
+def test_an_unknown_policy_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown mapping policy: best"):
         planned(h2m2_reference.random_case(0), "best")
 
 
-def test_decisions_are_timed_moment_by_moment(h2m2_reference: ModuleType) -> None:
+def test_decisions_are_timed_moment_by_moment() -> None:
     board, shape, moment = h2m2_reference.random_case(0)
     ample = board | {"lpddr": board["lpddr"] | {"capacity_bytes": 1e15}}
     timed = _sim.h2m2_decide(board=ample, shape=shape, policy="greedy", moments=[moment] * 3, repeats=2)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from h2m2_reference import few_pages
 
 from laminabench import _sim
 from laminabench._sim import H2m2Memory
 from laminabench.catalog.boards import board
 
+PAPER = board("h2m2").native()
 GPT3 = {
     "layers": 96,
     "hidden": 12288,
@@ -25,18 +27,6 @@ CHINCHILLA = GPT3 | {"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 64, 
 LLAMA = CHINCHILLA | {"kv_heads": 8, "intermediate": 28672, "ff_matrices": 3}
 
 
-def a_board(hbm_pages: float, lpddr_pages: float, page: int) -> dict[str, Any]:
-    native = board("h2m2").native()
-    native["page_bytes"] = float(page)
-    native["hbm"]["capacity_bytes"] = hbm_pages * page
-    native["lpddr"]["capacity_bytes"] = lpddr_pages * page
-    return native
-
-
-def paper_board() -> dict[str, Any]:
-    return board("h2m2").native()
-
-
 def weight_bytes(shape: dict[str, Any]) -> int:
     attention = (2 * shape["heads"] + 2 * shape["kv_heads"]) * shape["head_dim"]
     feed_forward = shape["ff_matrices"] * shape["intermediate"]
@@ -45,19 +35,19 @@ def weight_bytes(shape: dict[str, Any]) -> int:
 
 def test_a_column_of_the_papers_models_is_8192_tokens() -> None:
     for shape in (GPT3, CHINCHILLA, LLAMA):
-        assert H2m2Memory.slots_of_column(paper_board(), shape) == 2**21 // 256
+        assert H2m2Memory.slots_of_column(PAPER, shape) == 2**21 // 256
 
 
 def test_equation_2_for_gpt3_at_batch_32_is_156_mebibytes() -> None:
-    assert _sim.h2m2_waste_of_activations(paper_board(), GPT3, 32) == 156 * 2**20
+    assert _sim.h2m2_waste_of_activations(PAPER, GPT3, 32) == 156 * 2**20
 
 
 def test_paging_kv_by_request_would_waste_half_a_page_a_tensor() -> None:
-    assert _sim.h2m2_waste_by_request(paper_board(), GPT3, 32) == 32 * 96 * 2 * 2**20
+    assert _sim.h2m2_waste_by_request(PAPER, GPT3, 32) == 32 * 96 * 2 * 2**20
 
 
 def test_gpt3s_weights_fill_whole_pages_but_for_boundaries_between_heads() -> None:
-    memory = H2m2Memory(paper_board(), GPT3, 1)
+    memory = H2m2Memory(PAPER, GPT3, 1)
     memory.apply(0, 0, 0)
     assert memory.occupancy()["wasted_bytes"] == 0
     assert memory.apply(1, 0, 0) == {"allocated": 0, "freed": 0, "to_hbm": 96 * 3, "to_lpddr": 0}
@@ -73,14 +63,14 @@ def test_gpt3s_weights_fill_whole_pages_but_for_boundaries_between_heads() -> No
 
 
 def test_what_is_kept_free_is_half_a_percent_of_hbm() -> None:
-    hbm, lpddr = _sim.h2m2_reserve(paper_board(), GPT3)
+    hbm, lpddr = _sim.h2m2_reserve(PAPER, GPT3)
     # A page a layer for activations, three quarters of one each for boundaries in qkv and in fc.
     assert (hbm, lpddr) == (96 + 72 + 72, 96 + 72 + 72 + 1)
 
 
 @pytest.mark.parametrize("shape", [GPT3, CHINCHILLA, LLAMA, LLAMA | {"vocab": 32000}])
 def test_most_columns_is_what_there_are_mappings_for(shape: dict[str, Any]) -> None:
-    native = paper_board()
+    native = PAPER
     most = H2m2Memory.most_columns(native, shape)
     column = shape["layers"] * shape["kv_heads"] * 2**21
     weights = weight_bytes(shape)
@@ -92,13 +82,13 @@ def test_most_columns_is_what_there_are_mappings_for(shape: dict[str, Any]) -> N
 
 
 def test_a_model_that_does_not_fit_has_no_columns() -> None:
-    assert H2m2Memory.most_columns(a_board(40000, 30000, 2**21), GPT3) == 0
-    assert H2m2Memory.most_columns(a_board(0, 10**6, 2**21), GPT3) == 0  # nowhere for HBM's activations
+    assert H2m2Memory.most_columns(few_pages(40000, 30000, 2**21), GPT3) == 0
+    assert H2m2Memory.most_columns(few_pages(0, 10**6, 2**21), GPT3) == 0  # nowhere for HBM's activations
 
 
 def test_no_more_columns_than_token_slots_can_be_numbered() -> None:
     shape = GPT3 | {"layers": 1, "hidden": 8, "heads": 1, "kv_heads": 1, "head_dim": 1, "intermediate": 8}
-    native = a_board(2100, 4000, 2**21)  # pages for 6000 columns of 2^20 tokens
+    native = few_pages(2100, 4000, 2**21)  # pages for 6000 columns of 2^20 tokens
     assert H2m2Memory.most_columns(native, shape) == (2**31 - 1) // 2**20
     H2m2Memory(native, shape, 2047)
 
@@ -106,23 +96,23 @@ def test_no_more_columns_than_token_slots_can_be_numbered() -> None:
 def test_coarse_kv_heads_can_rule_out_a_number_of_columns_that_the_bytes_allow() -> None:
     # One KV head is on one side, whichever; the weights go to the other.
     shape = GPT3 | {"layers": 1, "hidden": 8, "heads": 1, "kv_heads": 1, "head_dim": 1, "intermediate": 8}
-    reserve = _sim.h2m2_reserve(a_board(100, 100, 64), shape)
+    reserve = _sim.h2m2_reserve(few_pages(100, 100, 64), shape)
     pages = 1 + 3  # 24 bytes of qkv, 136 of fc
     hbm, lpddr = (frames + 1 + pages + 4 for frames in reserve)
-    assert H2m2Memory.most_columns(a_board(hbm, lpddr, 64), shape) == pages + 4
-    assert H2m2Memory.most_columns(a_board(hbm + 4, lpddr - 4, 64), shape) == pages + 8
+    assert H2m2Memory.most_columns(few_pages(hbm, lpddr, 64), shape) == pages + 4
+    assert H2m2Memory.most_columns(few_pages(hbm + 4, lpddr - 4, 64), shape) == pages + 8
 
 
 def test_wrong_mappings_and_models_are_refused() -> None:
-    memory = H2m2Memory(paper_board(), LLAMA, 2)
+    memory = H2m2Memory(PAPER, LLAMA, 2)
     for wrong, named in (((65, 0, 0), "qkv heads"), ((0, 9, 0), "KV groups"), ((0, 0, -1), "fc heads")):
         with pytest.raises(ValueError, match=named):
             memory.apply(*wrong)
     with pytest.raises(ValueError, match="81 fc layers in HBM but there are 80"):
         memory.apply(0, 0, 81, whole_layers=True)
     with pytest.raises(ValueError, match="heads that divide"):
-        H2m2Memory.most_columns(paper_board(), LLAMA | {"kv_heads": 7})
+        H2m2Memory.most_columns(PAPER, LLAMA | {"kv_heads": 7})
     with pytest.raises(ValueError, match="a page of 64 bytes cannot hold the KV of one token"):
-        H2m2Memory.most_columns(a_board(10**9, 10**9, 64), LLAMA)
+        H2m2Memory.most_columns(few_pages(10**9, 10**9, 64), LLAMA)
     memory.check_integrity()
     assert memory.occupancy()["lpddr"] == 0

@@ -94,32 +94,6 @@ TestSlotsBesideModel = SlotsBesideModel.TestCase
 TestSlotsBesideModel.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
 
 
-def test_columns_in_use_are_no_more_than_the_most_tokens_at_once_would_fill() -> None:
-    slots = H2m2TokenSlots(10, 4, 1)
-    for request in range(100):  # never more than 3 requests of 4 tokens at once
-        if request >= 3:
-            slots.leave(request - 3)
-        slots.join(request, 4)
-        assert slots.columns_in_use <= 3
-
-
-def test_what_one_that_left_had_is_filled_where_that_empties_a_column() -> None:
-    slots = H2m2TokenSlots(9, 7, 3)
-    slots.join(1, 5)
-    slots.join(2, 8)
-    slots.leave(1)
-    assert slots.slots(2).tolist() == [5, 6, 7, 8, 9, 10, 11, 12]
-    assert slots.compact() == 0, "eight tokens do fill two columns"
-    slots.join(3, 5)
-    slots.leave(2)
-    assert slots.slots(3).tolist() == [0, 1, 2, 3, 4]
-    slots.join(4, 12)
-    slots.leave(3)
-    assert slots.columns_in_use == 3
-    assert slots.compact() == 3
-    assert sorted(slots.slots(4).tolist()) == [0, 1, 2, *range(5, 14)]
-
-
 def test_more_slots_than_can_be_numbered_are_refused() -> None:
     with pytest.raises(ValueError, match="more than can be numbered"):
         H2m2TokenSlots(2**20, 2**20, 1)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sim_cases import in_ticks, random_arguments
 
 from laminabench import _sim
 
@@ -45,12 +46,12 @@ class Replay:
 
 
 @pytest.fixture(scope="module", params=SEEDS)
-def replay(request: pytest.FixtureRequest, random_arguments: Any, in_ticks: Any) -> Replay:
+def replay(request: pytest.FixtureRequest) -> Replay:
     given = random_arguments(request.param)
     return Replay(given, in_ticks(_sim.run(**given)))
 
 
-def test_the_replays_are_worth_looking_at(random_arguments: Any, in_ticks: Any) -> None:
+def test_the_replays_are_worth_looking_at() -> None:
     replays = [Replay(given, in_ticks(_sim.run(**given))) for given in map(random_arguments, SEEDS)]
     assert sum(r.requests["preemptions"].sum() > 0 for r in replays) >= 5
     assert sum(bool(r.rejected.any()) for r in replays) >= 3
@@ -145,6 +146,6 @@ def as_bytes(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_equal_inputs_give_equal_tables(random_arguments: Any, seed: int) -> None:
+def test_equal_inputs_give_equal_tables(seed: int) -> None:
     given = random_arguments(seed, record_to=2**40)
     assert as_bytes(_sim.run(**given)) == as_bytes(_sim.run(**given))

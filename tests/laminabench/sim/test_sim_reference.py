@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import sim_prompt_reference
+import sim_reference
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from sim_cases import arguments, in_ticks
 
 from laminabench import _sim
 
@@ -158,6 +160,13 @@ def what_happened(result: dict[str, Any]) -> Counter[str]:
     )
 
 
+def as_the_reference(**given_: Any) -> dict[str, Any]:
+    """The simulator's tables, which are the reference's."""
+    tables = in_ticks(_sim.run(**given_))
+    assert not differences(in_ticks(sim_reference.run(**given_)), tables)
+    return tables
+
+
 def differences(expected: dict[str, Any], actual: dict[str, Any], path: str = "") -> list[str]:
     """Every column that is not equal, by name."""
     assert expected.keys() == actual.keys()
@@ -172,11 +181,9 @@ def differences(expected: dict[str, Any], actual: dict[str, Any], path: str = ""
 
 @quick
 @given(case=cases())
-def test_equals_the_reference(
-    reference: ModuleType, arguments: Any, in_ticks: Any, case: dict[str, Any]
-) -> None:
+def test_equals_the_reference(case: dict[str, Any]) -> None:
     given_ = arguments(**case)
-    expected = in_ticks(reference.run(**given_))
+    expected = in_ticks(sim_reference.run(**given_))
     for name, times in what_happened(expected).items():
         event(f"{name}: {'some' if times else 'none'}")
     found = differences(expected, in_ticks(_sim.run(**given_)))
@@ -185,18 +192,16 @@ def test_equals_the_reference(
 
 @quick
 @given(case=prompted_cases())
-def test_equals_the_reference_with_prompts(
-    prompt_reference: ModuleType, arguments: Any, in_ticks: Any, case: dict[str, Any]
-) -> None:
+def test_equals_the_reference_with_prompts(case: dict[str, Any]) -> None:
     given_ = arguments(**case)
-    expected = in_ticks(prompt_reference.run(**given_))
+    expected = in_ticks(sim_prompt_reference.run(**given_))
     for name, times in what_happened(expected).items():
         event(f"{name}: {'some' if times else 'none'}")
     found = differences(expected, in_ticks(_sim.run(**given_)))
     assert not found, "\n".join(found)
 
 
-def fixed_sample(arguments: Any, seed: int) -> dict[str, Any]:
+def fixed_sample(seed: int) -> dict[str, Any]:
     """A case in which memory is short for the requests that come."""
     rng = np.random.default_rng(seed)
     rows, most = 25, 12
@@ -232,13 +237,11 @@ def fixed_sample(arguments: Any, seed: int) -> dict[str, Any]:
     return case
 
 
-def test_a_fixed_sample_has_all_the_hard_things_in_it(
-    reference: ModuleType, arguments: Any, in_ticks: Any
-) -> None:
+def test_a_fixed_sample_has_all_the_hard_things_in_it() -> None:
     happened: Counter[str] = Counter()
     for seed in range(24):
-        given_ = fixed_sample(arguments, seed)
-        expected = in_ticks(reference.run(**given_))
+        given_ = fixed_sample(seed)
+        expected = in_ticks(sim_reference.run(**given_))
         found = differences(expected, in_ticks(_sim.run(**given_)))
         assert not found, "\n".join([f"seed {seed}", *found])
         happened.update({name: 1 for name, times in what_happened(expected).items() if times > 0})
@@ -251,33 +254,25 @@ def test_a_fixed_sample_has_all_the_hard_things_in_it(
     assert happened["recorded"] == 24
 
 
-def test_a_request_admitted_to_a_batch_whose_turn_has_passed_runs(
-    reference: ModuleType, arguments: Any, in_ticks: Any
-) -> None:
+def test_a_request_admitted_to_a_batch_whose_turn_has_passed_runs() -> None:
     # Row 2 fits when row 1 has left, at the boundary of batch 1, and goes to batch 0; no one else is left.
     given_ = arguments(prompt=[1, 1, 1], output=[2, 9, 20], batches=2, tokens_per_pool=30, check=True)
-    result = in_ticks(_sim.run(**given_))
-    assert not differences(in_ticks(reference.run(**given_)), result)
+    result = as_the_reference(**given_)
     assert min(result["requests"]["finished_s"]) >= 0
 
 
 @pytest.mark.parametrize(
     ("batches", "pipelining"), [(1, "rotational"), (2, "rotational"), (2, "serial"), (2, "fixed")]
 )
-def test_only_rotation_over_replicas_sends_contexts(
-    reference: ModuleType, arguments: Any, in_ticks: Any, batches: int, pipelining: str
-) -> None:
+def test_only_rotation_over_replicas_sends_contexts(batches: int, pipelining: str) -> None:
     costs = {"mid_slice": 1, "migration": 9}
     given_ = arguments(prompt=[1], output=[1], layers=3, batches=batches, pipelining=pipelining, costs=costs)
-    result = in_ticks(_sim.run(**given_))
-    assert not differences(in_ticks(reference.run(**given_)), result)
+    result = as_the_reference(**given_)
     assert result["end_s"] == 2  # its two slices in the middle, as if nothing had to travel
 
 
 @pytest.mark.parametrize("admission", ["reserve", "grow"])
-def test_what_can_never_fit_stands_in_no_ones_way(
-    reference: ModuleType, arguments: Any, in_ticks: Any, admission: str
-) -> None:
+def test_what_can_never_fit_stands_in_no_ones_way(admission: str) -> None:
     # Five tokens of prompt are blocks of 4 and 1, the three of output another: 12 tokens of a pool of 8,
     # although prompt and output, rounded up together, are just 8.
     given_ = arguments(
@@ -290,23 +285,13 @@ def test_what_can_never_fit_stands_in_no_ones_way(
         tokens_per_pool=8,
         admission=admission,
     )
-    result = in_ticks(_sim.run(**given_))
-    assert not differences(in_ticks(reference.run(**given_)), result)
+    result = as_the_reference(**given_)
     assert [at >= 0 for at in result["requests"]["finished_s"]] == [False, True]
 
 
-def test_growing_admission_keeps_a_hundredth_free(
-    reference: ModuleType, arguments: Any, in_ticks: Any
-) -> None:
+def test_growing_admission_keeps_a_hundredth_free() -> None:
     # The first takes 991 of 1000 tokens; 9 are left, and the second's 1 + 1 would leave 7, below 10.
-    given_ = arguments(
-        prompt=[990, 1],
-        output=[2, 2],
-        batches=1,
-        admission="grow",
-        tokens_per_pool=1000,
-        costs={"mid_slice": 1},
-    )
-    tables = in_ticks(_sim.run(**given_))
-    assert tables["requests"]["admitted_s"][1] == tables["requests"]["finished_s"][0]
-    assert not differences(in_ticks(reference.run(**given_)), tables)
+    memory = {"admission": "grow", "tokens_per_pool": 1000}
+    given_ = arguments(prompt=[990, 1], output=[2, 2], costs={"mid_slice": 1}, **memory)
+    requests = as_the_reference(**given_)["requests"]
+    assert requests["admitted_s"][1] == requests["finished_s"][0]

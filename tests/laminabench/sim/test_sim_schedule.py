@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sim_cases import arguments, in_ticks, random_arguments
 
 from laminabench import _sim
 
@@ -25,9 +26,7 @@ def stretches(tables: dict[str, Any]) -> list[Stretch]:
 
 
 @pytest.fixture(scope="module", params=range(16))
-def recorded(
-    request: pytest.FixtureRequest, random_arguments: Any, in_ticks: Any
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def recorded(request: pytest.FixtureRequest) -> tuple[dict[str, Any], dict[str, Any]]:
     given_ = random_arguments(request.param, record_to=ALWAYS)
     return given_, in_ticks(_sim.run(**given_))
 
@@ -94,7 +93,7 @@ def test_slice_and_attention_take_turns(recorded: tuple[dict[str, Any], dict[str
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 7, 80])
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
-def test_rotation_leaves_no_bubbles(arguments: Any, in_ticks: Any, n: int, layers: int) -> None:
+def test_rotation_leaves_no_bubbles(n: int, layers: int) -> None:
     """n batches on n - 1 replicas, attention an (n - 1)-th of a slice: everyone works all the time.
 
     All slices take m = (n - 1) a and all attentions a. Once under way, batch j is a ahead of batch j + 1, and
@@ -147,7 +146,7 @@ def all_but_the_timeline(tables: dict[str, Any]) -> dict[str, Any]:
 
 @settings(max_examples=EXAMPLES // 3, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_looking_changes_nothing(random_arguments: Any, in_ticks: Any, seed: int) -> None:
+def test_looking_changes_nothing(seed: int) -> None:
     # While it records, the simulator runs every layer; otherwise it skips those that repeat.
     plain = random_arguments(seed)
     watched = in_ticks(_sim.run(**plain | {"record_to": ALWAYS}))
@@ -181,7 +180,7 @@ def long_runs(draw: st.DrawFn) -> dict[str, Any]:
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(case=long_runs())
-def test_skipping_repeated_layers_is_exact(arguments: Any, in_ticks: Any, case: dict[str, Any]) -> None:
+def test_skipping_repeated_layers_is_exact(case: dict[str, Any]) -> None:
     plain = in_ticks(_sim.run(**arguments(**case)))
     watched = in_ticks(_sim.run(**arguments(**case, record_to=ALWAYS)))
     assert watched["timeline"]["batch"]

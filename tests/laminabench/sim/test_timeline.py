@@ -52,19 +52,27 @@ def recorded(
 
 def events_of(path: Path) -> list[dict[str, Any]]:
     content = path.read_bytes()
-    events: list[dict[str, Any]] = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)[
-        "traceEvents"
-    ]
+    events: list[dict[str, Any]]
+    events = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)["traceEvents"]
     return events
+
+
+def written(path: Path, batches: int, **given: Any) -> tuple[Outcome, Spec, list[dict[str, Any]]]:
+    """What was recorded, and the timeline's events as they are in the file."""
+    outcome, spec = recorded(batches, **given)
+    write_timeline(path, outcome, lanes_of(outcome, spec))
+    return outcome, spec, events_of(path)
+
+
+def work_in(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event for event in events if event["ph"] == "X"]
 
 
 @pytest.mark.parametrize("batches", [1, 2, 3])
 @pytest.mark.parametrize("name", ["timeline.json", "timeline.json.gz"])
 def test_a_lane_does_one_thing_at_a_time(tmp_path: Path, batches: int, name: str) -> None:
-    outcome, spec = recorded(batches)
-    write_timeline(tmp_path / name, outcome, lanes_of(outcome, spec))
-    events = events_of(tmp_path / name)
-    work = [event for event in events if event["ph"] == "X"]
+    outcome, spec, events = written(tmp_path / name, batches)
+    work = work_in(events)
     assert len(work) == len(outcome.timeline["batch"]) > 0
     lanes = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert list(lanes.values()) == [*spec.replica_names, "attention workers"]
@@ -80,9 +88,7 @@ def test_a_lane_does_one_thing_at_a_time(tmp_path: Path, batches: int, name: str
 
 
 def test_the_hosts_work_on_each_batch_has_its_lane(tmp_path: Path) -> None:
-    outcome, spec = recorded(3, host_us=50)
-    write_timeline(tmp_path / "t.json", outcome, lanes_of(outcome, spec))
-    events = events_of(tmp_path / "t.json")
+    _, _, events = written(tmp_path / "t.json", 3, host_us=50)
     lanes = {event["args"]["name"]: event["tid"] for event in events if event["name"] == "thread_name"}
     host = [event for event in events if event.get("cat") == "host"]
     assert {event["tid"] for event in host} == {lanes[f"host, batch {batch}"] for batch in range(3)}
@@ -97,17 +103,13 @@ def test_the_hosts_work_on_each_batch_has_its_lane(tmp_path: Path) -> None:
 
 
 def test_names_colours_and_arguments(tmp_path: Path) -> None:
-    outcome, spec = recorded(3)
-    write_timeline(tmp_path / "t.json", outcome, lanes_of(outcome, spec))
-    work = [event for event in events_of(tmp_path / "t.json") if event["ph"] == "X"]
+    outcome, _, events = written(tmp_path / "t.json", 3)
+    work = work_in(events)
     colours, perfetto = defaultdict(set), defaultdict(set)
     for event, batch, place in zip(work, outcome.timeline["batch"], outcome.timeline["slice"], strict=True):
         assert event["name"].startswith(f"batch {batch} · {event['cat']} {place} ")
-        assert event["args"] == {
-            "batch": batch,
-            "iteration": event["args"]["iteration"],
-            event["cat"]: place,
-        }
+        iteration = event["args"]["iteration"]
+        assert event["args"] == {"batch": batch, "iteration": iteration, event["cat"]: place}
         assert (event["cat"] == "attention") == (event["tid"] == 3)
         colours[batch].add(event["cname"])
         perfetto[batch].add(re.sub(r"( )?\d+", "", event["name"]))  # what its colour goes by
@@ -118,24 +120,20 @@ def test_names_colours_and_arguments(tmp_path: Path) -> None:
 
 
 def test_times_are_exact_microseconds(tmp_path: Path) -> None:
-    outcome, spec = recorded(1, attention_us=33.3333)
-    write_timeline(tmp_path / "t.json", outcome, lanes_of(outcome, spec))
-    work = [event for event in events_of(tmp_path / "t.json") if event["ph"] == "X"]
-    assert [event["dur"] for event in work[:4]] == [0, 33.3333, 100, 33.3333]
-    assert [event["ts"] for event in work[:4]] == [0, 0, 33.3333, 133.3333]
+    work = work_in(written(tmp_path / "t.json", 1, attention_us=33.3333)[2])[:4]
+    assert [event["dur"] for event in work] == [0, 33.3333, 100, 33.3333]
+    assert [event["ts"] for event in work] == [0, 0, 33.3333, 133.3333]
 
 
 def test_attention_on_the_models_devices_shares_their_lane(tmp_path: Path) -> None:
-    outcome, spec = recorded(1, shared_devices=True)
-    write_timeline(tmp_path / "t.json", outcome, lanes_of(outcome, spec))
-    assert {event["tid"] for event in events_of(tmp_path / "t.json") if event["ph"] == "X"} == {1}
+    outcome, spec, events = written(tmp_path / "t.json", 1, shared_devices=True)
+    assert {event["tid"] for event in work_in(events)} == {1}
     assert bubbles(outcome, lanes_of(outcome, spec)) == {"replica 0": 0}
 
 
 def test_equal_timelines_are_equal_files(tmp_path: Path) -> None:
     for name in ("one.json.gz", "two.json.gz"):
-        outcome, spec = recorded(2)
-        write_timeline(tmp_path / name, outcome, lanes_of(outcome, spec))
+        written(tmp_path / name, 2)
     assert (tmp_path / "one.json.gz").read_bytes() == (tmp_path / "two.json.gz").read_bytes()
 
 
@@ -149,9 +147,8 @@ def test_a_window_without_work_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["timeline.txt", "timeline.gz", "timeline"])
 def test_other_names_are_refused(tmp_path: Path, name: str) -> None:
-    outcome, spec = recorded(1)
     with pytest.raises(UserError, match="timeline-bad-suffix"):
-        write_timeline(tmp_path / name, outcome, lanes_of(outcome, spec))
+        written(tmp_path / name, 1)
     assert not list(tmp_path.iterdir())
 
 

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from laminabench.candidates import deployments
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.errors import UserError
 from laminabench.replay import ReplayRequest, run
-from laminabench.systems.registry import MODULES, system
+from laminabench.systems.registry import MODULES, deployments, system
 
 PAGE = Path(__file__).parents[3] / "docs" / "adding-a-system.md"
 REQUEST = {"trace": "azure-code", "offline": True, "num_requests": 100, "no_out": True}

@@ -14,8 +14,7 @@ import pytest
 
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.traces import fetch as module
-from laminabench.traces.catalogue import Entry, RemoteFile
-from laminabench.traces.checksum import recorded
+from laminabench.traces.catalogue import Entry, RemoteFile, recorded
 from laminabench.traces.fetch import DownloadError, fetch
 
 BODY = bytes(range(256)) * 4096

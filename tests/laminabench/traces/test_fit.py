@@ -1,7 +1,8 @@
-"""Fitting profiles: from made-up traces whose truth is known, and the committed ones from the real files."""
+"""Profiles fitted to traces, and traces made from profiles: close to the real ones, the same everywhere."""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import msgspec
@@ -9,12 +10,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from laminabench.errors import UserError
-from laminabench.traces.describe import compare, ks_distance, mean_error, minute_dispersion, spearman
+from laminabench.traces.describe import (
+    compare,
+    ks_distance,
+    mean_error,
+    minute_dispersion,
+    prefix_share,
+    spearman,
+)
+from laminabench.traces.draws import BLOCK, Draws
 from laminabench.traces.fit import fit, moment_match
 from laminabench.traces.formats import load_file
-from laminabench.traces.profile import named_profile, parse_profile, profile_text
+from laminabench.traces.profile import Profile, named_profile, parse_profile, profile_sha256, profile_text
 from laminabench.traces.reuse import root_blocks
 from laminabench.traces.synth import synthesise
 from laminabench.traces.table import MAX_TOKENS, PrefixBlocks, Trace, TraceMeta, make_trace
@@ -194,3 +204,180 @@ def test_poisson_noise_has_dispersion_one_and_a_trace_is_like_itself() -> None:
         0,
         0,
     )
+
+
+NAMES = [*FILES, "kimi-ta", "azure-2024-conv", "azure-2024-code", "burstgpt"]
+
+
+@pytest.fixture(scope="module", params=FILES)
+def real(request: pytest.FixtureRequest, real_traces: Path) -> Trace:
+    return load_file(real_traces / FILES[request.param], name=request.param)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 17, 2**40])
+def test_close_to_the_real_trace(real: Trace, seed: int) -> None:
+    synthetic = synthesise(named_profile(real.meta.name), len(real), seed)
+    found = compare(real, synthetic)
+    assert len(synthetic) == len(real)
+    assert found.ks_prompt <= 0.02
+    assert found.ks_output <= 0.02
+    assert abs(found.mean_error_prompt) <= 0.01
+    assert abs(found.mean_error_output) <= 0.01
+    assert abs(found.spearman_real - found.spearman_synthetic) <= 0.03
+    if real.meta.has_arrivals:
+        # About 59 minutes: the mean of that many squared Poisson deviations stays below this.
+        assert found.minute_dispersion is not None
+        assert found.minute_dispersion <= 1 + 4 * (2 / 59) ** 0.5
+        assert found.gap_cv_real is not None
+        assert found.gap_cv_synthetic == pytest.approx(found.gap_cv_real, rel=0.2)
+        assert synthetic.duration_s == pytest.approx(real.duration_s, rel=0.01)
+    if real.prefix_blocks is not None:
+        assert found.prefix_share_synthetic == pytest.approx(found.prefix_share_real, abs=0.02)
+        assert found.ks_prefix is not None
+        assert found.ks_prefix <= 0.03
+        assert found.distinct_blocks_synthetic == pytest.approx(found.distinct_blocks_real, rel=0.03)
+
+
+def digest(trace: Trace) -> str:
+    """Of whole numbers only: microseconds, tokens and block ids."""
+    columns = [np.rint(trace.arrival_s * 1e6), trace.prompt_tokens, trace.output_tokens]
+    if trace.prefix_blocks is not None:
+        columns += [trace.prefix_blocks.offsets, trace.prefix_blocks.ids]
+    sum_ = hashlib.sha256()
+    for column in columns:
+        sum_.update(np.ascontiguousarray(column, "<i8").tobytes())
+    return sum_.hexdigest()[:16]
+
+
+# Pinned: a change here means that every replay from a profile changes, which the changelog has to say.
+DIGESTS = {
+    "azure-conv": "83bd8ab66c73c4cd",
+    "azure-code": "20a44d491e3357e6",
+    "kimi-conv": "15a40095dd44ef01",
+    "sharegpt": "523beb430bcec08d",
+    "kimi-ta": "63e8a8345f27f5ef",
+    "azure-2024-conv": "b685ec16d80db267",
+    "azure-2024-code": "1a03f3d77b4ec3f9",
+    "burstgpt": "5e394aadf5febd88",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_on_every_machine(name: str) -> None:
+    trace = synthesise(named_profile(name), 10_000, seed=7)
+    assert digest(trace) == DIGESTS[name]
+    assert digest(synthesise(named_profile(name), 10_000, seed=8)) != DIGESTS[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("requests", [1, 2, 100, 8192, 8193])
+def test_any_number_of_requests_is_a_valid_trace(name: str, requests: int) -> None:
+    profile = named_profile(name)
+    trace = synthesise(profile, requests, seed=3)
+    assert len(trace) == requests
+    assert trace.arrival_s[0] == 0
+    assert (np.diff(trace.arrival_s) >= 0).all()
+    for tokens, table in ((trace.prompt_tokens, profile.prompt), (trace.output_tokens, profile.output)):
+        assert tokens.min() >= table.values[0] - 0.5
+        assert tokens.max() <= table.values[-1] + 0.5
+        assert tokens.min() >= 1
+
+
+def test_a_trace_says_where_it_comes_from() -> None:
+    profile = named_profile("kimi-ta")
+    meta = synthesise(profile, 10, seed=5).meta
+    assert (meta.name, meta.source, meta.sha256) == ("kimi-ta", "profile", profile_sha256(profile))
+    assert meta.origin == "profile kimi-ta (moment-matched to kimi-conv, sha256 b8cbb061a852)"
+    assert "seed 5" in meta.notes[0]
+    assert meta.notes[1] == profile.note
+    assert not synthesise(named_profile("sharegpt"), 10).meta.has_arrivals
+
+
+def test_kimi_ta_has_its_published_size_and_means() -> None:
+    trace = synthesise(named_profile("kimi-ta"))
+    assert len(trace) == 23608
+    assert trace.prompt_tokens.mean() == pytest.approx(8560.0, rel=0.01)
+    assert trace.output_tokens.mean() == pytest.approx(182.1, rel=0.01)
+
+
+def test_fewer_requests_come_at_the_same_rate_with_the_same_lengths() -> None:
+    profile = named_profile("azure-conv")
+    whole, part = synthesise(profile), synthesise(profile, 5000)
+    rate = np.searchsorted(whole.arrival_s, part.duration_s) / len(part)
+    assert rate == pytest.approx(1, abs=0.05)
+    assert ks_distance(whole.prompt_tokens, part.prompt_tokens) < 0.002
+    assert ks_distance(whole.output_tokens, part.output_tokens) < 0.002
+
+
+def test_ten_requests_of_a_busy_trace_take_no_hour() -> None:
+    profile = named_profile("azure-2024-conv")
+    assert profile.arrivals is not None
+    gap_s = 3600 / profile.arrivals.counts[0]
+    assert synthesise(profile, 1000).duration_s == pytest.approx(1000 * gap_s, rel=0.2)
+
+
+def test_more_requests_repeat_the_curve() -> None:
+    profile = named_profile("azure-code")
+    assert profile.arrivals is not None
+    trace = synthesise(profile, 3 * profile.requests)
+    assert trace.duration_s == pytest.approx(3 * profile.arrivals.duration_s, rel=0.01)
+    thirds = np.bincount((trace.arrival_s // profile.arrivals.duration_s).astype(int))
+    assert thirds == pytest.approx(profile.requests, rel=0.05)
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(UserError, match="profile-no-requests"):
+        synthesise(named_profile("azure-conv"), 0)
+    with pytest.raises(UserError, match="profile-negative-seed"):
+        synthesise(named_profile("azure-conv"), 1, seed=-1)
+
+
+def assert_trie(trace: Trace, blocks: PrefixBlocks) -> None:
+    parents: dict[int, int] = {}
+    full = trace.prompt_tokens // trace.meta.block_tokens
+    owners: dict[int, int] = {}
+    for row in range(len(trace)):
+        ids = blocks[row].tolist()
+        assert len(ids) == -(-int(trace.prompt_tokens[row]) // trace.meta.block_tokens)
+        for depth, block in enumerate(ids):
+            before = ids[depth - 1] if depth else -1
+            assert parents.setdefault(block, before) == before
+            # A part-filled last block is nobody else's.
+            if depth >= full[row]:
+                assert block not in owners
+            owners[block] = row
+    assert sorted(parents) == list(range(len(parents)))
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32), requests=st.integers(1, 400), root=st.integers(0, 3))
+def test_equal_blocks_mean_equal_beginnings(seed: int, requests: int, root: int) -> None:
+    profile = with_root(named_profile("kimi-conv"), root)
+    trace = synthesise(profile, requests, seed)
+    assert trace.prefix_blocks is not None
+    assert_trie(trace, trace.prefix_blocks)
+
+
+def with_root(profile: Profile, root: int) -> Profile:
+    assert profile.reuse is not None
+    return replace(profile, reuse=replace(profile.reuse, root_blocks=root))
+
+
+def test_prefix_share_lasts_in_longer_traces() -> None:
+    profile = named_profile("kimi-conv")
+    assert prefix_share(synthesise(profile, 30_000)) == pytest.approx(
+        prefix_share(synthesise(profile, 10_000)), abs=0.02
+    )
+
+
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**63), block=st.integers(1, BLOCK), rows=st.integers(1, 3))
+def test_stratified_numbers_are_one_in_each_part(seed: int, block: int, rows: int) -> None:
+    draws = Draws(seed, 0)
+    numbers = draws.stratified(rows, block)
+    moved = draws.restratified(numbers**2, rows, block)
+    for each in (numbers, moved):
+        parts = np.sort((each.reshape(rows, block) * block).astype(int), axis=1)
+        assert (parts == np.arange(block)).all()
+    order = np.argsort(numbers.reshape(rows, block), axis=1)
+    assert (np.argsort(moved.reshape(rows, block), axis=1) == order).all()

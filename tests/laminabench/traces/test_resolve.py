@@ -1,4 +1,4 @@
-"""Where --trace looks, and in which order."""
+"""Where --trace looks, and in which order; the committed descriptors are complete."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.traces import catalogue, fetch
-from laminabench.traces.checksum import record, sha256_of
+from laminabench.traces.catalogue import record, sha256_of
 from laminabench.traces.fetch import DownloadError
+from laminabench.traces.formats import FORMATS
 from laminabench.traces.resolve import AUTOMATIC_BYTES, AUTOMATIC_TIMEOUT_S, resolve
 from laminabench.traces.store import save
 from laminabench.traces.table import TraceMeta, make_trace
@@ -203,3 +204,50 @@ def test_a_download_without_published_sum_that_changed_is_told() -> None:
     entry.downloaded_path.write_text(AZURE.replace("44", "45"))
     (note,) = resolve("azure-2024-conv").meta.notes
     assert "changed since it was downloaded" in note
+
+
+NAMES = {
+    "azure-conv",
+    "azure-code",
+    "kimi-conv",
+    "kimi-ta",
+    "sharegpt",
+    "azure-2024-conv",
+    "azure-2024-code",
+    "burstgpt",
+}
+# Table 4 of the Lamina paper.
+TABLE_4 = {
+    "azure-conv": (19366, 1154.7, 211.1),
+    "azure-code": (8819, 2047.8, 27.9),
+    "kimi-conv": (12031, 12035.1, 342.6),
+    "kimi-ta": (23608, 8560.0, 182.1),
+}
+
+
+def test_every_trace_of_the_project_is_there() -> None:
+    assert set(catalogue.entries()) == NAMES
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_descriptor_says_what_whose_and_where(name: str) -> None:
+    entry = catalogue.find(name)
+    assert entry.name == name
+    assert entry.format in FORMATS
+    assert all([entry.description, entry.license, entry.citation])
+    assert entry.file.url.startswith("https://")
+    assert entry.file.url.endswith(entry.file.name)
+    assert entry.profile_path.is_file()
+    assert entry.file.sha256 is None or len(entry.file.sha256) == 64
+
+
+@pytest.mark.parametrize("name", sorted(TABLE_4))
+def test_published_statistics_are_those_of_the_paper(name: str) -> None:
+    published = catalogue.find(name).published
+    assert published is not None
+    assert (published.requests, published.mean_prompt_tokens, published.mean_output_tokens) == TABLE_4[name]
+
+
+def test_an_unknown_name_gets_the_nearest() -> None:
+    with pytest.raises(UserError, match="trace-unknown"):
+        catalogue.find("azur-conv")

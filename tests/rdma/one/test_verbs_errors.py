@@ -41,6 +41,10 @@ def fill(sender: fhbn.Sender) -> None:
         sender.send(b"x", timeout_s=30)
 
 
+def expect_refused(peer: Any, offset: int) -> None:
+    assert peer.is_refused(offset, 64)
+
+
 def expect_receives(receiver: fhbn.Receiver, epoch: int, peer: Any) -> None:
     header = peer.HEADER.pack(0, epoch, 0, *[0] * 14)
     peer.memory.write(header, len(header), peer.slot_of(0))
@@ -55,64 +59,45 @@ def expect_sends(sender: fhbn.Sender, peer: Any) -> None:
     peer.until(peer.PUBLISHED, lambda line: line[0] == 1)
 
 
-def test_a_receiver_whose_own_queue_pair_fails_hears_of_it(
-    our_receiver: OurReceiver, new_peer: Callable[[], Any]
+@pytest.mark.parametrize(
+    ("fail", "sentence"),
+    [
+        # Its NIC refuses what the peer writes, and does nothing more; the receiver has asked for nothing.
+        (lambda peer: expect_refused(peer, peer.RING_BYTES + 4096), HAS_FAILED),
+        (lambda peer: peer.fail(), NO_ANSWER),
+    ],
+    ids=["our own", "the peer's"],
+)
+def test_a_receiver_hears_of_a_queue_pair_that_fails(
+    our_receiver: OurReceiver, new_peer: Callable[[], Any], fail: Callable[[Any], None], sentence: str
 ) -> None:
-    """Its NIC refuses what the peer writes, and does nothing more; the receiver has asked for nothing."""
     peer = new_peer()
     receiver, _ = our_receiver(peer)
-    assert peer.is_refused(peer.RING_BYTES + 4096, 64)
-    expect_told(receiver.recv, HAS_FAILED)
+    fail(peer)
+    expect_told(receiver.recv, sentence)
     again = new_peer()
     expect_receives(*our_receiver(again), again)
 
 
-def test_a_sender_whose_own_queue_pair_fails_hears_of_it(
-    our_sender: OurSender, new_peer: Callable[[], Any]
-) -> None:
-    """Of its mirror a peer may write to the lines, and not to the slots."""
-    peer = new_peer()
-    sender = our_sender(peer)
-    sender.send(b"x")
-    assert peer.is_refused(peer.FIRST_SLOT, 64)
-    expect_told(lambda: fill(sender), HAS_FAILED)
-    again = new_peer()
-    expect_sends(our_sender(again), again)
-
-
-def test_a_receiver_whose_peer_has_failed_hears_of_it(
-    our_receiver: OurReceiver, new_peer: Callable[[], Any]
-) -> None:
-    peer = new_peer()
-    receiver, _ = our_receiver(peer)
-    peer.fail()
-    expect_told(receiver.recv, NO_ANSWER)
-    again = new_peer()
-    expect_receives(*our_receiver(again), again)
-
-
-def test_a_sender_whose_peer_has_failed_hears_of_it(
-    our_sender: OurSender, new_peer: Callable[[], Any]
+@pytest.mark.parametrize(
+    ("sent", "fail", "sentence"),
+    [
+        # Of its mirror a peer may write to the lines, and not to the slots.
+        (1, lambda peer: expect_refused(peer, peer.FIRST_SLOT), HAS_FAILED),
+        (4, lambda peer: peer.fail(), NO_ANSWER),
+        (1, lambda peer: peer.withdraw_memory(), REFUSES),
+    ],
+    ids=["our own", "the peer's", "memory withdrawn"],
+)
+def test_a_sender_hears_of_a_queue_pair_that_fails(
+    our_sender: OurSender, new_peer: Callable[[], Any], sent: int, fail: Callable[[Any], None], sentence: str
 ) -> None:
     peer = new_peer()
     sender = our_sender(peer)
-    for _ in range(4):
+    for _ in range(sent):
         sender.send(b"x")
-    peer.until(peer.PUBLISHED, lambda line: line[0] == 4)
-    peer.fail()
-    expect_told(lambda: fill(sender), NO_ANSWER)
-    again = new_peer()
-    expect_sends(our_sender(again), again)
-
-
-def test_memory_that_the_peer_has_withdrawn_is_not_written_to(
-    our_sender: OurSender, new_peer: Callable[[], Any]
-) -> None:
-    peer = new_peer()
-    sender = our_sender(peer)
-    sender.send(b"x")
-    peer.until(peer.PUBLISHED, lambda line: line[0] == 1)
-    peer.withdraw_memory()
-    expect_told(lambda: fill(sender), REFUSES)
+    peer.until(peer.PUBLISHED, lambda line: line[0] == sent)
+    fail(peer)
+    expect_told(lambda: fill(sender), sentence)
     again = new_peer()
     expect_sends(our_sender(again), again)

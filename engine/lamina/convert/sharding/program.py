@@ -8,8 +8,7 @@ nothing is in conflict. Sums over ranks are put off until something needs the su
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -25,6 +24,7 @@ from lamina.convert.program import (
     Program,
     Value,
     own_part,
+    with_names,
 )
 from lamina.convert.sharding.places import (
     WHOLE,
@@ -36,8 +36,7 @@ from lamina.convert.sharding.places import (
     Whole,
     unsplit,
 )
-from lamina.convert.sharding.products import multiply, product_of
-from lamina.convert.sharding.rules import pass_on
+from lamina.convert.sharding.rules import Choices, multiply, pass_on, product_of
 from lamina.convert.spec import Spec, make_spec
 
 _aten = torch.ops.aten
@@ -52,43 +51,20 @@ class ShardedProgram:
     collectives: dict[str, list[str]]  # of each piece, in order
 
 
-@dataclass
-class _Choices:
-    """What conflicts have taught of a slice: both only ever grow."""
-
-    kept_whole: set[Name] = field(default_factory=set)
-    ends: dict[Name, set[int]] = field(default_factory=dict)
-
-    def may_split(self, product: Name) -> bool:
-        return product not in self.kept_whole
-
-    def bounds(self, product: Name) -> Iterable[int]:
-        return self.ends.get(product, ())
-
-    def learn(self, conflict: ConflictError, attended: Name | None) -> None:
-        assert conflict.bounds
-        for product, bounds in conflict.bounds.items():
-            known = self.ends.setdefault(product, set())
-            new = {int(end) for end in bounds} - known
-            if product == attended or not new or any(end.denominator != 1 for end in bounds):
-                self.kept_whole.add(product)
-            known |= new
-
-
 def shard_program(program: Program, degree: int) -> ShardedProgram:
     """Split a slice's program over `degree` ranks."""
-    choices = _Choices()
+    choices = Choices()
     while True:
         try:
-            return _Rewriting(program, degree, choices).run()
+            return Rewriting(program, degree, choices).run()
         except ConflictError as conflict:
             choices.learn(conflict, None if program.attended is None else program.attended.name)
 
 
-class _Rewriting:
+class Rewriting:
     """One attempt: the program from front to back, with what is split decided."""
 
-    def __init__(self, program: Program, degree: int, choices: _Choices) -> None:
+    def __init__(self, program: Program, degree: int, choices: Choices) -> None:
         self.degree = degree
         self._program, self._choices = program, choices
         self._places: dict[Name, Place | tuple[Place, ...]] = {}
@@ -222,11 +198,7 @@ class _Rewriting:
         )
 
     def _renamed(self, value: Any) -> Any:
-        if isinstance(value, Name):
-            return self._now.get(value, value)
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._renamed(item) for item in value)
-        return {key: self._renamed(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return with_names(value, lambda name: self._now.get(name, name))
 
     def _append(self, op: Any, args: tuple[Any, ...], spec: Spec) -> Name:
         """An instruction that the whole program has not."""

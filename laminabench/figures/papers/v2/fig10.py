@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
-from laminabench.compare.cells import PAIR, cells
+from laminabench.compare.cells import Grid, grid_cells
+from laminabench.compare.spec import ComparisonSpec
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import TRACES, Ground
 from laminabench.figures.paper import Made
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TITLE = "Lamina against vLLM on hardware of about equal cost"
+PAIR = ("vllm", "lamina")
 MODELS = ("llama-33b", "llama-65b", "llama3-70b")
 # Section 6.1: lowest and highest, and an average.
 GAIN_PERCENT, BATCH_RATIO = (16.1, 90.1), 2.39
@@ -29,14 +31,9 @@ def make(ground: Ground) -> Made:
     """Both systems on every trace, with every cost set."""
     import pandas as pd
 
-    found = list(
-        cells(
-            [model(name) for name in MODELS],
-            [ground.trace(name) for name in TRACES],
-            ground.costs(),
-            parse_network("fhbn"),
-        )
-    )
+    spec = ComparisonSpec(PAIR, network=parse_network("fhbn"))
+    models, traces = [model(name) for name in MODELS], [ground.trace(name) for name in TRACES]
+    found = grid_cells(Grid(spec, models, traces, ground.costs()), jobs=1)
     frame = pd.DataFrame(
         {
             "costs": cell.costs,
@@ -47,15 +44,15 @@ def make(ground: Ground) -> Made:
             "tbt_p50_ms": cell.tbt_ms[name],
             "mean_batch": cell.mean_batch[name],
             "usd_per_hour": cell.usd_per_hour[name],
-            "gain_percent": 100 * cell.gain,
-            "gain_per_dollar_percent": 100 * cell.gain_per_dollar,
+            "gain_percent": 100 * cell.gain_of("lamina", "vllm"),
+            "gain_per_dollar_percent": 100 * cell.gain_per_dollar_of("lamina", "vllm"),
             "left_out": cell.dropped,
         }
         for cell in found
         for name in PAIR
     )
-    gains = [100 * cell.gain for cell in found]
-    ratios = [cell.batch_ratio for cell in found]
+    gains = [100 * cell.gain_of("lamina", "vllm") for cell in found]
+    ratios = [cell.mean_batch["lamina"] / cell.mean_batch["vllm"] for cell in found]
     how = f"modelled, {ground.sets}; {ground.source_of(*TRACES)}"
     claims = (
         Claim(

@@ -10,10 +10,9 @@ import time
 from dataclasses import dataclass, field
 
 from laminabench.runs.status import DONE, FAILED
-from laminabench.systems.live.endpoint.pool import NoConnectionError, Pool
 from laminabench.systems.live.endpoint.records import Records
 from laminabench.systems.live.endpoint.stream import Stream
-from laminabench.systems.live.endpoint.wire import GONE, Connection
+from laminabench.systems.live.endpoint.wire import GONE, Connection, NoConnectionError, Pool
 
 # Before the second attempt, doubled before each one after it, where the server does not say when.
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
@@ -42,9 +41,9 @@ class Attempts:
     async def serve(self, place: int, request: bytes, due_s: float) -> None:
         """Send it, again where that makes sense, and note what came of it."""
         records = self.records
-        records.due_s[place] = due_s
+        records.note(place, due_s=due_s)
         for attempt in range(self.retries + 1):
-            records.attempts[place] = attempt + 1
+            records.note(place, attempts=attempt + 1)
             stream, error = await self._attempt(place, request, time.monotonic() + self.timeout_s)
             if not error:
                 break
@@ -52,9 +51,8 @@ class Attempts:
             if pause_s is None or attempt == self.retries or self.gone.is_set():
                 break
             await asyncio.sleep(min(pause_s, self.timeout_s))
-        records.error[place] = error
-        records.status[place] = FAILED if error else DONE
-        records.finished_s[place] = float("nan") if error or stream is None else stream.finished_s
+        finished_s = float("nan") if error or stream is None else stream.finished_s
+        records.note(place, error=error, status=FAILED if error else DONE, finished_s=finished_s)
         records.ended += 1
 
     async def once(self, request: bytes) -> Stream:
@@ -70,8 +68,7 @@ class Attempts:
         try:
             connection = await self.pool.take()
         except NoConnectionError as error:
-            if math.isnan(self.records.sent_s[place]):
-                self.records.sent_s[place] = tried_s
+            self.records.sent(place, tried_s)
             self._no_connection(error)
             return None, error.kind
         stream = await self._ask(connection, place, request, until_s)
@@ -83,8 +80,7 @@ class Attempts:
         loop = asyncio.get_running_loop()
         stream = Stream(self.records, place, loop.create_future())
         sent_s = connection.ask(request, stream)
-        if math.isnan(self.records.sent_s[place]):
-            self.records.sent_s[place] = sent_s
+        self.records.sent(place, sent_s)
 
         def too_late() -> None:
             connection.leave(f"time-out: not done in {self.timeout_s:g} s")
@@ -107,11 +103,13 @@ class Attempts:
         return stream
 
     def _note(self, place: int, stream: Stream) -> None:
-        records = self.records
-        records.headers_s[place] = stream.headers_s
-        records.status_code[place] = stream.status
-        records.prompt_counted[place] = stream.prompt_counted
-        records.completion_counted[place] = stream.completion_counted
+        self.records.note(
+            place,
+            headers_s=stream.headers_s,
+            status_code=stream.status,
+            prompt_counted=stream.prompt_counted,
+            completion_counted=stream.completion_counted,
+        )
         if stream.status >= 0:
             self._lost = 0
         if stream.error:

@@ -6,7 +6,8 @@ import asyncio
 import gc
 import ssl
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,17 +17,22 @@ from laminabench.errors import UserError
 from laminabench.gc_paused import gc_paused
 from laminabench.sim.spec import Mode
 from laminabench.systems.live.endpoint.attempts import Attempts
-from laminabench.systems.live.endpoint.bodies import Bodies
-from laminabench.systems.live.endpoint.pool import Pool, more_files, resolved
 from laminabench.systems.live.endpoint.prompts import Prompts
-from laminabench.systems.live.endpoint.records import Noted, Records
+from laminabench.systems.live.endpoint.records import Records
 from laminabench.systems.live.endpoint.request import Accepted, request
-from laminabench.systems.live.endpoint.schedule import at_times, in_flight
 from laminabench.systems.live.endpoint.setup import EndpointSetup
+from laminabench.systems.live.endpoint.wire import Pool, more_files, resolved
 from laminabench.traces.table import Trace
 
 # How often somebody who watches is told how far it is.
 TELL_S = 0.1
+# Of requests that are made before they are due: making one takes as long as several tokens' arrival.
+MOST_BYTES = 64 << 20
+# So many that are late go out at once, before what has come in meanwhile is read: a turn of the loop that
+# reads a thousand streams takes longer than the time between two requests.
+AT_ONCE = 64
+# A request by its place among the rows, and when it was due.
+Serve = Callable[[int, float], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,37 @@ class Part:
     rows: NDArray[np.int64]
     mode: Mode
     places: int  # in flight at once, unless requests come at their times
+
+
+class Bodies:
+    """The requests of these rows, to be taken in this order, made ahead up to so many bytes."""
+
+    def __init__(
+        self, rows: Sequence[int], make: Callable[[int], bytes], most_bytes: int = MOST_BYTES
+    ) -> None:
+        self._rows, self._make, self._most = rows, make, most_bytes
+        self._ready: deque[bytes] = deque()
+        self._next = 0  # place in rows of the first that is not made
+        self._bytes = 0
+
+    def make_one(self) -> bool:
+        """Whether there was one to make, and room for it."""
+        if self._next == len(self._rows) or self._bytes >= self._most:
+            return False
+        body = self._make(self._rows[self._next])
+        self._next += 1
+        self._bytes += len(body)
+        self._ready.append(body)
+        return True
+
+    def take(self) -> bytes:
+        """The next row's."""
+        if not self._ready:
+            self._next += 1
+            return self._make(self._rows[self._next - 1])
+        body = self._ready.popleft()
+        self._bytes -= len(body)
+        return body
 
 
 @dataclass(slots=True)
@@ -65,7 +102,10 @@ class Client:
         attempts = Attempts(
             pool_of(setup), Records(part.rows), setup.timeout_s, setup.first_byte_timeout_s, setup.retries
         )
-        return cls(part, attempts, Bodies(part.rows.tolist(), make))
+        bodies = Bodies(part.rows.tolist(), make)
+        while bodies.make_one():
+            pass
+        return cls(part, attempts, bodies)
 
     def stop(self, why: str) -> None:
         self.why = self.why or why
@@ -108,17 +148,6 @@ class Client:
         await self.attempts.serve(place, self.bodies.take(), due_s)
         self.bodies.make_one()
 
-    def noted(self, began_s: float) -> Noted:
-        return self.attempts.records.noted(began_s)
-
-    def facts(self) -> dict[str, object]:
-        attempts = self.attempts
-        return {
-            "connections_opened": attempts.pool.opened,
-            "told": attempts.told,
-            "first_errors": attempts.first_errors,
-        }
-
 
 def pool_of(setup: EndpointSetup) -> Pool:
     """Connections to the server of a setup."""
@@ -135,3 +164,44 @@ async def _telling(records: Records, tell: Callable[[int, int], None]) -> None:
     while True:
         tell(records.ended, records.tokens)
         await asyncio.sleep(TELL_S)
+
+
+async def at_times(due_s: Sequence[float], serve: Serve, idle: Callable[[], object]) -> None:
+    """Each at its time, however many are under way; `idle` is called while there is time before the next."""
+    under_way: set[asyncio.Future[None]] = set()
+    broken: list[BaseException] = []
+
+    def ended(task: asyncio.Future[None]) -> None:
+        under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            broken.append(error)
+
+    try:
+        for place, due in enumerate(due_s):
+            while (wait_s := due - time.monotonic()) > 0:
+                if wait_s > 0.002:
+                    idle()
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+            task: asyncio.Future[None] = asyncio.ensure_future(serve(place, due))
+            under_way.add(task)
+            task.add_done_callback(ended)
+            if place % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if broken:
+                raise broken[0]
+        if under_way:
+            await asyncio.gather(*under_way)
+    finally:
+        for left in under_way:
+            left.cancel()
+
+
+async def in_flight(requests: int, places: int, serve: Serve) -> None:
+    """The next one whenever one of so many places is free."""
+    waiting = iter(range(requests))
+
+    async def place_taken() -> None:
+        for place in waiting:
+            await serve(place, time.monotonic())
+
+    await asyncio.gather(*(place_taken() for _ in range(min(places, requests))))

@@ -9,51 +9,26 @@ import msgspec
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.hardware import priced_devices
 from laminabench.errors import CheckFailedError, CodedError, UserError
-from laminabench.extras import endpoint_needed
 from laminabench.listener import Listener
 from laminabench.request import ReplayRequest
-from laminabench.runs.manifest import Backend
-from laminabench.systems.base import Past, Replayed, Workload, summary_of
+from laminabench.systems.base import Past, Prepared, Replayed, Workload, defaulted, settled, summary_of
 from laminabench.systems.live.endpoint import setup as defaults
-from laminabench.systems.live.endpoint.address import parse_url
-from laminabench.systems.live.endpoint.fields import fields_of
 from laminabench.systems.live.endpoint.replaying import Seen, replay
-from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served
+from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served, fields_of, parse_url
 from laminabench.traces.table import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedEndpoint:
+class PreparedEndpoint(Prepared):
     """Ready to be asked."""
 
-    request: ReplayRequest
     setup: EndpointSetup
-
-    @property
-    def backend(self) -> Backend:
-        return "live"
-
-    @property
-    def costs(self) -> None:
-        return None
-
-    @property
-    def resumable(self) -> bool:
-        return False
-
-    @property
-    def deployment(self) -> Behind:
-        return self.setup.deployment
-
-    @property
-    def model(self) -> Served:
-        return self.setup.model
 
     def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
         """Offer the trace to the server, here and now."""
         del past
         workload = Workload.of(self.request)
-        with endpoint_needed(), listener.rates("replaying", "requests", "tokens/s") as progress:
+        with listener.rates("replaying", "requests", "tokens/s") as progress:
             began = False
 
             def tell(requests: int, tokens: int) -> None:
@@ -85,31 +60,23 @@ def prepare(request: ReplayRequest, listener: Listener) -> PreparedEndpoint:
         listener.note(f"{address} is not encrypted: the key and the headers can be read on the way")
     devices = priced_devices(request.price, request.price_basis, request.power)
     hardware = parse_deployment(request.deployment, devices) if request.deployment else None
-    setup = EndpointSetup(
-        deployment=Behind(address, hardware),
-        model=Served(name),
-        api=request.api or "completions",
-        fields=fields,
-        tokenizer=request.tokenizer,
-        vocab=request.vocab,
-        timeout_s=request.timeout or defaults.TIMEOUT_S,
-        first_byte_timeout_s=request.first_byte_timeout or defaults.FIRST_BYTE_TIMEOUT_S,
-        retries=defaults.RETRIES if request.retries is None else request.retries,
-        warm_up=defaults.WARM_UP if request.warm_up is None else request.warm_up,
-        connections=request.connections,
-        workers=request.client_workers or 1,
-    )
-    settled = msgspec.structs.replace(
+    request = defaulted(
         request,
-        url=str(address),
-        api=setup.api,
-        timeout=setup.timeout_s,
-        first_byte_timeout=setup.first_byte_timeout_s,
-        retries=setup.retries,
-        warm_up=setup.warm_up,
-        client_workers=setup.workers,
+        api="completions",
+        timeout=defaults.TIMEOUT_S,
+        first_byte_timeout=defaults.FIRST_BYTE_TIMEOUT_S,
+        retries=defaults.RETRIES,
+        warm_up=defaults.WARM_UP,
+        client_workers=1,
     )
-    return PreparedEndpoint(settled, setup)
+    called = {
+        "timeout_s": "timeout",
+        "first_byte_timeout_s": "first_byte_timeout",
+        "workers": "client_workers",
+    }
+    behind, model = Behind(address, hardware), Served(name)
+    setup = settled(EndpointSetup, request, called, deployment=behind, model=model, fields=fields)
+    return PreparedEndpoint(msgspec.structs.replace(request, url=str(address)), setup)
 
 
 def _required(request: ReplayRequest) -> tuple[str, str]:

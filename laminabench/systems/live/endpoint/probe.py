@@ -11,13 +11,12 @@ import numpy as np
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
 from laminabench.systems.live.endpoint.attempts import Attempts
-from laminabench.systems.live.endpoint.chunk import Told
-from laminabench.systems.live.endpoint.pool import NoConnectionError, Pool
 from laminabench.systems.live.endpoint.prompts import Prompts
 from laminabench.systems.live.endpoint.records import Records
 from laminabench.systems.live.endpoint.request import OPTIONAL, Accepted, Prompt, request
 from laminabench.systems.live.endpoint.setup import EndpointSetup
-from laminabench.systems.live.endpoint.stream import Stream
+from laminabench.systems.live.endpoint.stream import Stream, Told
+from laminabench.systems.live.endpoint.wire import NoConnectionError, Pool
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 16, 4
 _REFUSED = (400, 422)

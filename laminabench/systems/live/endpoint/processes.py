@@ -8,17 +8,16 @@ import multiprocessing
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.connection import wait
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import uvloop
 
 from laminabench.errors import UserError
 from laminabench.systems.live.endpoint.client import Client, Part
-from laminabench.systems.live.endpoint.loop import loop_of_its_own
 from laminabench.systems.live.endpoint.records import Noted
 
 # From the moment when all are ready to the first request.
@@ -27,6 +26,7 @@ _JOIN_S = 5.0
 # How soon Ctrl-C is passed on to client processes.
 _PATIENCE_S = 0.2
 _STOPPED, _TERMINATED = "stopped by Ctrl-C", "terminated"
+Result = TypeVar("Result")
 
 
 class Did(NamedTuple):
@@ -59,7 +59,6 @@ def here(part: Part, tell: Callable[[int, int], None]) -> Did:
 
 async def _interruptible(part: Part, tell: Callable[[int, int], None]) -> Did:
     client = Client.of(part)
-    client.bodies.prepare()
     loop = asyncio.get_running_loop()
     # Only a main thread has signals.
     with contextlib.suppress(ValueError, RuntimeError):
@@ -73,7 +72,14 @@ async def _run(client: Client, began_s: float, tell: Callable[[int, int], None])
     await client.run(began_s, tell)
     ended_s = time.monotonic()
     busy = (time.process_time() - busy_s) / (ended_s - before_s)
-    return Did(client.noted(began_s), client.facts() | {"busy": busy}, client.why, ended_s - began_s)
+    attempts = client.attempts
+    facts = {
+        "connections_opened": attempts.pool.opened,
+        "told": attempts.told,
+        "first_errors": attempts.first_errors,
+        "busy": busy,
+    }
+    return Did(attempts.records.noted(began_s), facts, client.why, ended_s - began_s)
 
 
 def elsewhere(parts: Sequence[Part], tell: Callable[[int, int], None]) -> list[Did]:
@@ -88,7 +94,7 @@ def elsewhere(parts: Sequence[Part], tell: Callable[[int, int], None]) -> list[D
             theirs.close()
             pipes.append(ours)
             processes.append(process)
-        return _Together(pipes, tell).run()
+        return _together(pipes, tell)
     finally:
         for pipe in pipes:
             pipe.close()
@@ -99,60 +105,53 @@ def elsewhere(parts: Sequence[Part], tell: Callable[[int, int], None]) -> list[D
                 process.join()
 
 
-class _Together:
+def _together(pipes: list[Pipe], tell: Callable[[int, int], None]) -> list[Did]:
     """What the processes say, until all have said what they did."""
+    counts = [(0, 0)] * len(pipes)
+    did: dict[int, Did] = {}
 
-    def __init__(self, pipes: list[Pipe], tell: Callable[[int, int], None]) -> None:
-        self._pipes, self._tell = pipes, tell
-        self._counts = [(0, 0)] * len(pipes)
-        self._did: dict[int, Did] = {}
-
-    def run(self) -> list[Did]:
-        for pipe in self._pipes:
-            self._heard(pipe)
-        began_s = time.monotonic() + HEAD_START_S
-        for pipe in self._pipes:
-            pipe.send(began_s)
-        with _ctrl_c_noted() as ctrl_c:
-            while len(self._did) < len(self._pipes):
-                self._listen()
-                if ctrl_c.is_set():
-                    # They do not hear it themselves.
-                    self._stop_others(None, _STOPPED)
-                    ctrl_c.clear()
-        return [self._did[number] for number in range(len(self._pipes))]
-
-    def _listen(self) -> None:
-        left = [pipe for number, pipe in enumerate(self._pipes) if number not in self._did]
-        for ready in wait(left, _PATIENCE_S):
-            assert isinstance(ready, Pipe)
-            number, said = self._pipes.index(ready), self._heard(ready)
-            if isinstance(said, Did):
-                self._did[number] = said
-                if said.why:
-                    self._stop_others(number, said.why)
-            else:
-                self._counts[number] = said
-                self._tell(sum(ended for ended, _ in self._counts), sum(made for _, made in self._counts))
-
-    def _stop_others(self, number: int | None, why: str) -> None:
-        for other, pipe in enumerate(self._pipes):
-            if other != number and other not in self._did:
+    def stop_others(number: int | None, why: str) -> None:
+        for other, pipe in enumerate(pipes):
+            if other != number and other not in did:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.send(why)
 
-    def _heard(self, pipe: Pipe) -> Any:
-        try:
-            said = pipe.recv()
-        except (EOFError, ConnectionResetError):
-            raise UserError(
-                "endpoint-client-died",
-                "a client process ended before its work was done, perhaps for want of memory; "
-                "try with --client-workers 1",
-            ) from None
-        if isinstance(said, Exception):
-            raise said
-        return said
+    for pipe in pipes:
+        _heard(pipe)
+    began_s = time.monotonic() + HEAD_START_S
+    for pipe in pipes:
+        pipe.send(began_s)
+    with _ctrl_c_noted() as ctrl_c:
+        while len(did) < len(pipes):
+            for ready in wait([pipe for number, pipe in enumerate(pipes) if number not in did], _PATIENCE_S):
+                assert isinstance(ready, Pipe)
+                number, said = pipes.index(ready), _heard(ready)
+                if isinstance(said, Did):
+                    did[number] = said
+                    if said.why:
+                        stop_others(number, said.why)
+                else:
+                    counts[number] = said
+                    tell(sum(ended for ended, _ in counts), sum(made for _, made in counts))
+            if ctrl_c.is_set():
+                # They do not hear it themselves.
+                stop_others(None, _STOPPED)
+                ctrl_c.clear()
+    return [did[number] for number in range(len(pipes))]
+
+
+def _heard(pipe: Pipe) -> Any:
+    try:
+        said = pipe.recv()
+    except (EOFError, ConnectionResetError):
+        raise UserError(
+            "endpoint-client-died",
+            "a client process ended before its work was done, perhaps for want of memory; "
+            "try with --client-workers 1",
+        ) from None
+    if isinstance(said, Exception):
+        raise said
+    return said
 
 
 @contextlib.contextmanager
@@ -185,7 +184,6 @@ def _child(pipe: Pipe, part: Part) -> None:
 
 async def _commanded(pipe: Pipe, part: Part) -> Did:
     client = Client.of(part)
-    client.bodies.prepare()
     pipe.send("ready")
     began_s: float = pipe.recv()
     loop = asyncio.get_running_loop()
@@ -202,3 +200,42 @@ async def _commanded(pipe: Pipe, part: Part) -> Did:
         return await _run(client, began_s, lambda ended, made: pipe.send((ended, made)))
     finally:
         loop.remove_reader(pipe.fileno())
+
+
+@contextlib.contextmanager
+def loop_of_its_own() -> Iterator[asyncio.Runner]:
+    """The loop's own ideas of signals end with it."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            yield runner
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+
+def until_terminated(work: Coroutine[Any, Any, Result]) -> Result:
+    """Do it, or let SIGTERM end it at once: what Python would do is not heard by a loop that waits."""
+    terminated = threading.Event()
+
+    async def listening() -> Result:
+        task = asyncio.ensure_future(work)
+
+        def terminate() -> None:
+            terminated.set()
+            task.cancel()
+
+        # Only a main thread has signals.
+        with contextlib.suppress(ValueError, RuntimeError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+        return await task
+
+    try:
+        with loop_of_its_own() as runner:
+            return runner.run(listening())
+    except asyncio.CancelledError:
+        if terminated.is_set():
+            # Whoever decides what follows from it hears it now.
+            signal.raise_signal(signal.SIGTERM)
+        raise

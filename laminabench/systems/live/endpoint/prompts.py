@@ -1,68 +1,132 @@
-"""Prompts of exactly a trace's lengths: token ids, the same for the same prefix block, else all their own."""
+"""Prompts of exactly a trace's lengths: the same for the same prefix block, else all their own.
+
+They are token ids, or, where there is a tokenizer, text that it turns into exactly so many tokens.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from laminabench.errors import UserError
 from laminabench.systems.live.endpoint.request import Prompt
+from laminabench.systems.live.prompts import drawn
 from laminabench.traces.table import Trace
 
 # Keep these draws apart from each other, and from all others that come of the same seed.
 _ROW, _BLOCK, _WARM_UP = 0x656E6470, 0x626C6F63, 0x7761726D
-
-
-class Prompts(Protocol):
-    """What to send for a row of the trace."""
-
-    def of(self, row: int) -> Prompt: ...
-
-    def warm_up(self, number: int, tokens: int) -> Prompt:
-        """One that shares nothing with any row's."""
-
-
-def _drawn(seed: int, stream: int, number: int, count: int, below: int) -> NDArray[np.uint64]:
-    # Raw integers are what numpy promises to keep. The remainder favours nobody by more than 2**-40.
-    bits = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(stream, number)))
-    return np.asarray(bits.random_raw(count), np.uint64) % np.uint64(below)
+# Enough words for prompts that share nothing, few enough to be found in a moment.
+MOST_WORDS = 4096
+FEWEST_WORDS = 8
+_TRIED = 40_000
 
 
 @dataclass(frozen=True, slots=True)
-class Draws:
-    """Numbers below `below` for every prompt of a trace, the same whichever others are asked for."""
+class Words:
+    """Words of one token each, wherever they stand in a text of such words."""
+
+    words: tuple[str, ...]
+    lead: str  # what stands before the first one, so that it is one token too
+
+
+@dataclass(slots=True)
+class Prompts:
+    """What to send for a row of the trace: numbers below `below`, as token ids or as words of that number."""
 
     trace: Trace
     seed: int
     below: int
+    words: Words | None = None
+    added: int = 0  # tokens of each text that are the server's own
 
-    def of(self, row: int, count: int) -> NDArray[np.uint64]:
-        """`count` of them: those of the row's prefix blocks, and its own behind them."""
+    @classmethod
+    def of_words(cls, trace: Trace, seed: int, words: Words, added: int = 0) -> Prompts:
+        return cls(trace, seed, len(words.words), words, added)
+
+    def length(self, row: int) -> int:
+        """Tokens to send for a row; of a text at least one."""
+        asked = int(self.trace.prompt_tokens[row])
+        return asked if self.words is None else max(1, asked - self.added)
+
+    def too_short(self) -> int:
+        """Rows whose prompt cannot be as short as the trace has it."""
+        return int((self.trace.prompt_tokens <= self.added).sum())
+
+    def of(self, row: int) -> Prompt:
+        """A row's: what belongs to its prefix blocks, and its own behind that."""
+        count = self.length(row)
         blocks, size = self.trace.prefix_blocks, self.trace.meta.block_tokens
         shared = [] if blocks is None else blocks[row].tolist()
         # A block that the prompt ends in begins as the whole one does.
-        parts = [_drawn(self.seed, _BLOCK, block, size, self.below) for block in shared[: -(-count // size)]]
+        parts = [drawn(self.seed, _BLOCK, block, size, self.below) for block in shared[: -(-count // size)]]
         rest = count - size * len(parts)
         if rest > 0:
-            parts.append(_drawn(self.seed, _ROW, row, rest, self.below))
-        return np.concatenate(parts)[:count] if parts else np.empty(0, np.uint64)
+            parts.append(drawn(self.seed, _ROW, row, rest, self.below))
+        return self._said(np.concatenate(parts)[:count] if parts else np.empty(0, np.uint64))
 
-    def warm_up(self, number: int, count: int) -> NDArray[np.uint64]:
-        return _drawn(self.seed, _WARM_UP, number, count, self.below)
+    def warm_up(self, number: int, tokens: int) -> Prompt:
+        """One that shares nothing with any row's."""
+        count = tokens if self.words is None else max(1, tokens - self.added)
+        return self._said(drawn(self.seed, _WARM_UP, number, count, self.below))
+
+    def _said(self, numbers: NDArray[np.uint64]) -> Prompt:
+        ids: list[int] = numbers.tolist()
+        if self.words is None:
+            return ids
+        return self.words.lead + " ".join([self.words.words[number] for number in ids])
 
 
-@dataclass(frozen=True, slots=True)
-class TokenPrompts:
-    """Token ids as they are."""
+def load_tokenizer(path: str) -> Any:
+    """A `tokenizer.json`, or the folder of a model that has one."""
+    from tokenizers import Tokenizer
 
-    draws: Draws
+    file = Path(path)
+    if file.is_dir():
+        file /= "tokenizer.json"
+    if not file.is_file():
+        raise UserError(
+            "tokenizer-missing",
+            f"--tokenizer {path}: there is no tokenizer.json; give the file, or a folder that has it",
+        )
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # it raises nothing more special
+        raise UserError("tokenizer-invalid", f"--tokenizer {file}: not a tokenizer: {error}") from error
 
-    def of(self, row: int) -> list[int]:
-        ids: list[int] = self.draws.of(row, int(self.draws.trace.prompt_tokens[row])).tolist()
-        return ids
 
-    def warm_up(self, number: int, tokens: int) -> list[int]:
-        ids: list[int] = self.draws.warm_up(number, tokens).tolist()
-        return ids
+def words_of(tokenizer: Any) -> Words:
+    """Words that are one token each: text made of them has as many tokens as words."""
+    candidates = _candidates(tokenizer)
+    best = max((_kept(tokenizer, candidates, lead) for lead in ("", " ")), key=lambda found: len(found.words))
+    if len(best.words) < FEWEST_WORDS:
+        raise UserError(
+            "tokenizer-unfit",
+            f"--tokenizer: only {len(best.words)} of its words are one token wherever they stand, and "
+            f"prompts need {FEWEST_WORDS}; without it, /v1/completions takes token ids",
+        )
+    return best
+
+
+def _candidates(tokenizer: Any) -> list[str]:
+    """What decodes to letters, most of it a word with the space before it."""
+    ids = sorted(tokenizer.get_vocab(with_added_tokens=False).values())[:_TRIED]
+    decoded = (tokenizer.decode([number], skip_special_tokens=True).strip() for number in ids)
+    return sorted({word for word in decoded if word.isascii() and word.isalpha()})
+
+
+def _kept(tokenizer: Any, candidates: list[str], lead: str) -> Words:
+    """Those of which a text of three has three tokens."""
+    texts = [f"{lead}{word} {word} {word}" for word in candidates]
+    found = tokenizer.encode_batch(texts, add_special_tokens=False)
+    kept = [word for word, encoded in zip(candidates, found, strict=True) if len(encoded.ids) == 3]
+    return Words(tuple(kept[:MOST_WORDS]), lead)
+
+
+def check_lengths(tokenizer: Any, prompts: Prompts, rows: list[int]) -> int:
+    """How many of these rows' texts are another number of tokens than they should be, encoded again."""
+    texts = [tokenizer.encode(prompts.of(row), add_special_tokens=False) for row in rows]
+    return sum(len(text.ids) != prompts.length(row) for row, text in zip(rows, texts, strict=True))

@@ -18,13 +18,11 @@ from laminabench.runs.manifest import Partial
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.endpoint.client import Part, pool_of
-from laminabench.systems.live.endpoint.loop import until_terminated
-from laminabench.systems.live.endpoint.outcome import outcome_of
 from laminabench.systems.live.endpoint.probe import Found, Probe, probed
-from laminabench.systems.live.endpoint.processes import Did, elsewhere, here, shards
-from laminabench.systems.live.endpoint.prompts import Draws, Prompts, TokenPrompts
+from laminabench.systems.live.endpoint.processes import Did, elsewhere, here, shards, until_terminated
+from laminabench.systems.live.endpoint.prompts import Prompts, check_lengths, load_tokenizer, words_of
+from laminabench.systems.live.endpoint.records import outcome_of
 from laminabench.systems.live.endpoint.setup import CONNECTIONS, EndpointSetup
-from laminabench.systems.live.endpoint.text import TextPrompts, check_lengths, load_tokenizer, words_of
 from laminabench.traces.table import Trace
 
 # Of the server and of the client, as a Run keeps them.
@@ -52,8 +50,11 @@ class Seen:
 
 def replay(trace: Trace, setup: EndpointSetup, offered: Offered, *, seed: int, tell: Tell) -> Seen:
     """From the first question to the server to the last answer."""
-    found, prompts, facts, notes = _prepared(trace, setup, seed)
-    places = _places(setup, offered, len(trace))
+    found, prompts, facts, notes = until_terminated(_asked(trace, setup, seed))
+    places = 0  # requests come at their times
+    if offered.mode != "open":
+        wanted = offered.concurrency if offered.mode == "closed" else setup.connections or CONNECTIONS
+        places = min(wanted, len(trace))
     part = Part(setup, found.accepted, prompts, trace, np.arange(len(trace)), offered.mode, places)
     parts = shards(part, setup.workers)
     did = [here(parts[0], tell)] if len(parts) == 1 else elsewhere(parts, tell)
@@ -64,31 +65,29 @@ def replay(trace: Trace, setup: EndpointSetup, offered: Offered, *, seed: int, t
             f"a client process was busy {facts['busiest_client']:.0%} of the time, and what came waited for "
             "it: times are those of this client as much as of the server; use more --client-workers"
         )
-    return Seen(outcome, facts, notes, *_ending(did))
+    why = next((one.why for one in did if one.why), "")
+    partial = Partial(why=why, at_s=max(one.at_s for one in did)) if why else None
+    return Seen(outcome, facts, notes, partial, "Ctrl-C" in why)
 
 
-def _prepared(trace: Trace, setup: EndpointSetup, seed: int) -> tuple[Found, Prompts, Facts, list[str]]:
+async def _asked(trace: Trace, setup: EndpointSetup, seed: int) -> tuple[Found, Prompts, Facts, list[str]]:
     """The server asked, prompts made to what it said, and some of them sent."""
-
-    async def asked() -> tuple[Found, Prompts, Facts, list[str]]:
-        pool = pool_of(setup)
-        try:
-            probe = Probe(setup, pool)
-            listed, root = await probe.model()
-            prompts, facts = _prompts(trace, setup, seed, root)
-            found = await probed(probe, prompts, listed=listed)
-            notes = _adjusted(prompts, found, setup)
-            lengths = trace.prompt_tokens[: setup.warm_up].tolist()
-            failed = await probe.warm_up(found.accepted, prompts, lengths)
-        finally:
-            pool.close()
-            await asyncio.sleep(0)
-        if failed:
-            notes.append(f"{len(failed)} of {len(lengths)} warm-up requests failed; the first: {failed[0]}")
-        facts |= {**found.describe(), "warm_up": len(lengths), "warm_up_failed": len(failed)}
-        return found, prompts, facts, notes
-
-    return until_terminated(asked())
+    pool = pool_of(setup)
+    try:
+        probe = Probe(setup, pool)
+        listed, root = await probe.model()
+        prompts, facts = _prompts(trace, setup, seed, root)
+        found = await probed(probe, prompts, listed=listed)
+        notes = _adjusted(prompts, found, setup)
+        lengths = trace.prompt_tokens[: setup.warm_up].tolist()
+        failed = await probe.warm_up(found.accepted, prompts, lengths)
+    finally:
+        pool.close()
+        await asyncio.sleep(0)
+    if failed:
+        notes.append(f"{len(failed)} of {len(lengths)} warm-up requests failed; the first: {failed[0]}")
+    facts |= {**found.describe(), "warm_up": len(lengths), "warm_up_failed": len(failed)}
+    return found, prompts, facts, notes
 
 
 def _prompts(trace: Trace, setup: EndpointSetup, seed: int, root: str) -> tuple[Prompts, Facts]:
@@ -96,7 +95,7 @@ def _prompts(trace: Trace, setup: EndpointSetup, seed: int, root: str) -> tuple[
     if setup.tokenizer is not None:
         tokenizer = load_tokenizer(setup.tokenizer)
         words = words_of(tokenizer)
-        prompts = TextPrompts(words, Draws(trace, seed, len(words.words)))
+        prompts = Prompts.of_words(trace, seed, words)
         rows = np.linspace(0, len(trace) - 1, min(len(trace), CHECKED_PROMPTS)).astype(int)
         wrong = check_lengths(tokenizer, prompts, np.unique(rows).tolist())
         return prompts, {"prompts": "text", "words": len(words.words), "prompts_of_wrong_length": wrong}
@@ -105,8 +104,9 @@ def _prompts(trace: Trace, setup: EndpointSetup, seed: int, root: str) -> tuple[
             "replay-flag-needed",
             "--api chat sends text, which needs --tokenizer: the model's tokenizer.json or its folder",
         )
-    vocab = setup.vocab or _vocab_at(root) or _vocab_of(setup.model.name) or SAFE_VOCAB
-    return TokenPrompts(Draws(trace, seed, vocab)), {"prompts": "token ids", "vocab": vocab}
+    known = load_models().get(setup.model.name)  # served under its name in our catalogue
+    vocab = setup.vocab or _vocab_at(root) or (known and known.vocab) or SAFE_VOCAB
+    return Prompts(trace, seed, vocab), {"prompts": "token ids", "vocab": vocab}
 
 
 def _vocab_at(root: str) -> int | None:
@@ -116,12 +116,6 @@ def _vocab_at(root: str) -> int | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return found if root and isinstance(found, int) and found > 0 else None
-
-
-def _vocab_of(name: str) -> int | None:
-    """Of a model that is served under its name in our catalogue."""
-    known = load_models().get(name)
-    return None if known is None else known.vocab
 
 
 def _adjusted(prompts: Prompts, found: Found, setup: EndpointSetup) -> list[str]:
@@ -141,7 +135,7 @@ def _adjusted(prompts: Prompts, found: Found, setup: EndpointSetup) -> list[str]
         notes.append(
             "the server does not count tokens: whether prompts are as long as the trace's is not known"
         )
-    elif isinstance(prompts, TextPrompts) and found.added_tokens > 0:
+    elif prompts.words and found.added_tokens > 0:
         prompts.added = found.added_tokens
         what = "chat template" if setup.api == "chat" else "server"
         if short := prompts.too_short():
@@ -156,14 +150,6 @@ def _adjusted(prompts: Prompts, found: Found, setup: EndpointSetup) -> list[str]
             f"the server counts {found.added_tokens:+d} tokens in a prompt beside those that were sent"
         )
     return notes
-
-
-def _places(setup: EndpointSetup, offered: Offered, requests: int) -> int:
-    """In flight at once; 0 where requests come at their times."""
-    if offered.mode == "open":
-        return 0
-    wanted = offered.concurrency if offered.mode == "closed" else setup.connections or CONNECTIONS
-    return min(wanted, requests)
 
 
 def _together(did: list[Did], setup: EndpointSetup) -> Facts:
@@ -181,11 +167,3 @@ def _together(did: list[Did], setup: EndpointSetup) -> Facts:
         "requests_by_how_tokens_are_known": dict(told),
         "first_errors": errors,
     }
-
-
-def _ending(did: list[Did]) -> tuple[Partial | None, bool]:
-    """Why it ended early, if it did, and whether somebody wanted that."""
-    why = next((one.why for one in did if one.why), "")
-    if not why:
-        return None, False
-    return Partial(why=why, at_s=max(one.at_s for one in did)), "Ctrl-C" in why

@@ -1,12 +1,21 @@
-"""What a replay against a server is asked to be, before anything is sent."""
+"""What a replay against a server is asked to be, before anything is sent: where it is, and how it is asked.
+
+A URL, a key or a header that makes no sense is refused with a sentence; none of them is shown in it.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+import os
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from laminabench.catalog.deployment import Deployment
-from laminabench.systems.live.endpoint.address import Address
+from laminabench.errors import UserError
 
 Api = Literal["completions", "chat"]
 # In flight at once where nothing else limits it: as many as vLLM runs together by default.
@@ -16,6 +25,42 @@ RETRIES = 3
 WARM_UP = 2
 # What is shorter is no key, and would be hidden in the middle of words.
 SHORTEST_SECRET = 4
+_PORTS = {"http": 80, "https": 443}
+KEYS = ("LAMINABENCH_API_KEY", "OPENAI_API_KEY")
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# What the client has to say itself.
+_OURS = ("host", "content-length", "transfer-encoding", "content-type", "connection", "accept")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server: its paths begin with `path`, to which /v1/... is added."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str = ""
+
+    @property
+    def secure(self) -> bool:
+        return self.scheme == "https"
+
+    @property
+    def authority(self) -> str:
+        """Host and port, as a request's Host field has them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def loopback(self) -> bool:
+        """It is this machine, for whoever reads no names from elsewhere."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +88,9 @@ class Behind:
     def power_w(self) -> float | None:
         return self.hardware.power_w if self.hardware else None
 
-    def describe(self) -> dict[str, object]:
-        nothing: dict[str, object] = {
-            "dop": None,
-            "usd_per_hour": None,
-            "power_w": None,
-            "devices": [],
-            "price_note": "",
-        }
-        known = self.hardware.describe() if self.hardware else nothing
+    def describe(self) -> dict[str, Any]:
+        known: dict[str, Any] = {**dict.fromkeys(("dop", "usd_per_hour", "power_w")), "devices": []}
+        known = self.hardware.describe() if self.hardware else known | {"price_note": ""}
         return {**known, "name": str(self), "url": str(self.address)}
 
     def __str__(self) -> str:
@@ -89,3 +128,97 @@ class EndpointSetup:
     @property
     def path(self) -> str:
         return "/v1/chat/completions" if self.api == "chat" else "/v1/completions"
+
+
+def parse_url(text: str) -> Address:
+    """The server of a URL, with or without the /v1 that clients call the base of an API."""
+    shown = _without_secrets(text)
+
+    def wrong(why: str) -> UserError:
+        return UserError("endpoint-url", f"--url {shown}: {why}; write it as http://127.0.0.1:8000")
+
+    try:
+        parts = urlsplit(text.strip())
+        port = parts.port
+    except ValueError as error:
+        raise wrong(str(error)) from None
+    if parts.scheme not in _PORTS:
+        raise wrong("this speaks http and https only")
+    if not parts.hostname:
+        raise wrong("there is no host in it")
+    if parts.username is not None or parts.password is not None:
+        raise UserError(
+            "endpoint-url",
+            "--url: a name or password in a URL ends up in logs; give the key by --api-key-file or "
+            "LAMINABENCH_API_KEY",
+        )
+    if parts.query or parts.fragment:
+        raise wrong("leave out what follows the path")
+    if port == 0:
+        raise wrong("nobody listens on port 0")
+    if any(character <= " " or character > "~" for character in parts.hostname + parts.path):
+        raise wrong("there are characters in it that no URL has")
+    path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
+    return Address(parts.scheme, parts.hostname, _PORTS[parts.scheme] if port is None else port, path)
+
+
+def _without_secrets(text: str) -> str:
+    """For a sentence: nothing before an @, and nothing after a ?."""
+    scheme, slashes, rest = text.strip().partition("://")
+    shown = f"{scheme}{slashes}{rest.rpartition('@')[2]}" if slashes else scheme.rpartition("@")[2]
+    return shown.partition("?")[0]
+
+
+def fields_of(headers: Sequence[str], key_file: str | None) -> tuple[tuple[str, str], ...]:
+    """Every --header, and the key as the field that servers look for it in."""
+    fields = tuple(_field(header) for header in headers)
+    if any(name.lower() == "authorization" for name, _ in fields):
+        if key_file is not None:
+            raise UserError(
+                "endpoint-header", "--header Authorization and --api-key-file contradict each other"
+            )
+        return fields
+    key = _key(key_file)
+    return fields if key is None else (*fields, ("Authorization", f"Bearer {key}"))
+
+
+def _field(header: str) -> tuple[str, str]:
+    name, colon, value = header.partition(":")
+    name, value = name.strip(), value.strip()
+    if not colon or not _NAME.fullmatch(name):
+        raise UserError("endpoint-header", "--header: write it as 'Name: value'")
+    if not _printable(value):
+        raise UserError(
+            "endpoint-header", f"--header {name}: there are characters in its value that no header has"
+        )
+    if name.lower() in _OURS:
+        raise UserError("endpoint-header", f"--header {name}: the client says that itself")
+    return name, value
+
+
+def _key(file: str | None) -> str | None:
+    """From the file, else from the environment; a UserError never shows what it has read."""
+    where, text = _found(file)
+    if text is None:
+        return None
+    key = text.strip()
+    if not key or not _printable(key) or " " in key:
+        raise UserError(
+            "api-key-invalid", f"{where}: there is no key in it; it is one line of printable characters"
+        )
+    return key
+
+
+def _found(file: str | None) -> tuple[str, str | None]:
+    if file is not None:
+        try:
+            return f"--api-key-file {file}", Path(file).read_text(encoding="utf-8")
+        except OSError as error:
+            raise UserError("api-key-unreadable", f"--api-key-file {file}: {error.strerror}") from error
+        except UnicodeDecodeError:
+            raise UserError("api-key-invalid", f"--api-key-file {file}: it is not text") from None
+    return next(((name, os.environ[name]) for name in KEYS if os.environ.get(name)), ("", None))
+
+
+def _printable(text: str) -> bool:
+    return all(" " <= character <= "~" for character in text)

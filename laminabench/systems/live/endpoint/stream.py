@@ -1,58 +1,160 @@
-"""The answer to one attempt of a request: a stream of chunks that are counted as they come."""
+"""The answer to one attempt of a request: a stream of events whose tokens are counted as they come."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from laminabench.systems.live.endpoint.chunk import Choice, Chunk, Told, dealt, read_chunk, tokens_in
-from laminabench.systems.live.endpoint.events import Events, EventsError
 from laminabench.systems.live.endpoint.records import Records
 
+# More than any answer has, and no more than columns of numbers hold.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+# How the number of tokens in an event is known; `even`: it is not.
+Told = Literal["usage", "token_ids", "logprobs", "even"]
+# A server that never ends an event shall not fill the memory.
+MOST_BYTES = 16 << 20
 DONE = b"[DONE]"
 # What is kept of an answer that is no stream, to be told of.
 KEPT_BYTES = 1 << 16
 
 
+class Usage(msgspec.Struct, gc=False):
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+
+
+class Delta(msgspec.Struct, gc=False):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class Logprobs(msgspec.Struct):
+    tokens: list[Any] | None = None  # of a completion
+    content: list[Any] | None = None  # of a chat
+
+
+class Choice(msgspec.Struct):
+    text: str | None = None
+    delta: Delta | None = None
+    token_ids: list[int] | None = None
+    logprobs: Logprobs | None = None
+    finish_reason: str | None = None
+
+    @property
+    def says_something(self) -> bool:
+        delta = self.delta
+        return bool(self.text or (delta and (delta.content or delta.reasoning_content or delta.reasoning)))
+
+
+class Chunk(msgspec.Struct):
+    """One event: fields that are not here are passed over without being read."""
+
+    choices: list[Choice] | None = None
+    usage: Usage | None = None
+    error: Any = None
+
+
+read_chunk = msgspec.json.Decoder(Chunk).decode
+
+
+def tokens_in(choice: Choice) -> tuple[int, Told]:
+    """How many tokens one event says to have; 0 and `even` if it does not say."""
+    if choice.token_ids is not None:
+        return len(choice.token_ids), "token_ids"
+    if choice.logprobs is not None:
+        named = choice.logprobs.tokens if choice.logprobs.tokens is not None else choice.logprobs.content
+        if named is not None:
+            return len(named), "logprobs"
+    return 0, "even"
+
+
+def dealt(tokens: int, chunks: int) -> list[int]:
+    """So many tokens over so many chunks, as evenly as whole numbers go, the earlier ones having no fewer."""
+    each, more = divmod(tokens, chunks)
+    return [each + (place < more) for place in range(chunks)]
+
+
+class EventsError(Exception):
+    """The pieces are no stream of events."""
+
+
+@dataclass(slots=True)
+class Events:
+    """The data of each server-sent event, once its last byte is here; fields and comments are left out."""
+
+    _rest: bytes = b""  # of a line that is not whole
+    _data: list[bytes] = field(default_factory=list)  # lines of an event that is not whole
+    _held: int = 0  # their bytes
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The events that this piece completes."""
+        # Servers write an event at once, and so it mostly comes: this is the way of nearly every token.
+        if (
+            not self._rest
+            and not self._data
+            and piece.startswith(b"data: ")
+            and piece.endswith(b"\n\n")
+            and piece.find(b"\n") == len(piece) - 2
+            and b"\r" not in piece
+        ):
+            return [piece[6:-2]]
+        return self._lines(piece)
+
+    def _lines(self, piece: bytes) -> list[bytes]:
+        text = self._rest + piece
+        held_back = b""
+        if b"\r" in text:
+            if text.endswith(b"\r"):
+                # It may be the first half of a line's end.
+                text, held_back = text[:-1], b"\r"
+            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines = text.split(b"\n")
+        self._rest = lines.pop() + held_back
+        if len(self._rest) + self._held > MOST_BYTES:
+            raise EventsError(f"an event of more than {MOST_BYTES >> 20} MiB")
+        events = []
+        for line in lines:
+            if line:
+                self._field(line)
+            elif self._data:
+                events.append(b"\n".join(self._data))
+                self._data, self._held = [], 0
+        return events
+
+    def _field(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            value = value.removeprefix(b" ")
+            self._data.append(value)
+            self._held += len(value)
+
+
+@dataclass(slots=True)
 class Stream:
     """Listens to one answer. `over` is set at its end; `error` is "" if all of it came."""
 
-    __slots__ = (
-        "_events",
-        "_place",
-        "_records",
-        "_streams",
-        "_unknown",
-        "completion_counted",
-        "done",
-        "error",
-        "fields",
-        "finished_s",
-        "headers_s",
-        "made",
-        "over",
-        "plain",
-        "prompt_counted",
-        "status",
-        "told",
-    )
-
-    def __init__(self, records: Records, place: int, over: asyncio.Future[None]) -> None:
-        self._records, self._place, self.over = records, place, over
-        self._events = Events()
-        self._streams = False
-        self._unknown: list[int] = []  # places among the chunks of those that did not say how many tokens
-        self.plain = b""
-        self.fields: dict[str, str] = {}
-        self.status = -1
-        self.headers_s = float("nan")
-        self.finished_s = float("nan")  # the last chunk with tokens
-        self.prompt_counted = self.completion_counted = -1
-        self.made = 0  # tokens that were told of chunk by chunk
-        self.told: Told | None = None
-        self.done = False
-        self.error = ""
+    _records: Records
+    _place: int
+    over: asyncio.Future[None]
+    _events: Events = field(default_factory=Events)
+    _streams: bool = False
+    # Places among the chunks of those that did not say how many tokens.
+    _unknown: list[int] = field(default_factory=list)
+    plain: bytes = b""
+    fields: dict[str, str] = field(default_factory=dict)
+    status: int = -1
+    headers_s: float = float("nan")
+    finished_s: float = float("nan")  # the last chunk with tokens
+    prompt_counted: int = -1
+    completion_counted: int = -1
+    made: int = 0  # tokens that were told of chunk by chunk
+    told: Told | None = None
+    done: bool = False
+    error: str = ""
 
     @property
     def chunks_came(self) -> bool:
@@ -146,7 +248,7 @@ class Stream:
         """Give the chunks that did not say how many tokens they have an even part of all."""
         if not self._unknown:
             return
-        self._records.even[self._place] = True
+        self._records.note(self._place, even=True)
         count = len(self._unknown)
         left = self.completion_counted - self.made if self.completion_counted >= 0 else count
         for place, tokens in zip(self._unknown, dealt(max(left, 0), count), strict=True):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from laminabench.errors import UserError
 from laminabench.runs.faults import Fault, Strike
 from laminabench.runs.journal import Journal
-from laminabench.sim.simulate import Offered
+from laminabench.sim.simulate import Offered, Priority
 from laminabench.systems.live.lamina.faults import PlannedFault, due
 from laminabench.systems.live.lamina.log import Arrived, Event, ReplayLog, record
-from laminabench.systems.live.lamina.order import Order
-from laminabench.systems.live.lamina.prompts import Prompts
 from laminabench.systems.live.tables import Iteration, Tables
 from laminabench.traces.table import Trace
 
@@ -22,20 +22,8 @@ if TYPE_CHECKING:
     from lamina.serve import Engine, Step
 
 
-class EngineLike(Protocol):
-    """What of an engine a replay uses."""
-
-    @property
-    def faults(self) -> Sequence[Any]: ...
-
-    @property
-    def peak_kv_tokens(self) -> int: ...
-
-    def step(self) -> Step: ...
-
-    def result(self, number: int) -> Any: ...
-
-    def strike(self, name: str, how: str = "kill") -> None: ...
+# A key before all others, for those who ran when a replay was interrupted.
+FIRST = -(2**30)
 
 
 @dataclass(slots=True)
@@ -55,22 +43,54 @@ class Clock:
 
 
 @dataclass(slots=True)
+class Order:
+    """The queue's order for the engine, whose policies see a request and not its row in the trace.
+
+    The row that is being submitted is noted here, and `policy` answers for it.
+    """
+
+    key: Callable[[int], int] | None
+    row: int = 0
+    first: bool = False  # it goes before everybody whose place the key decides
+
+    def policy(self, *_: object) -> int:
+        assert self.key is not None
+        return FIRST if self.first else self.key(self.row)
+
+
+def order_of(name: str, priority: Priority | None, rows: int) -> Order:
+    """The order of a policy's name; its keys are made small enough for the engine.
+
+    Where all keys are known beforehand their ranks say as much. A policy of the user's own is asked when a
+    request enters, so its numbers keep about seven digits.
+    """
+    if priority is None:
+        return Order(None)
+    if ":" in name:
+        return Order(lambda row: squeezed(priority(row)))
+    ranks = np.unique([priority(row) for row in range(rows)], return_inverse=True)[1].reshape(-1).tolist()
+    return Order(ranks.__getitem__)
+
+
+def squeezed(key: int) -> int:
+    """A number in the same order, below the engine's 2**30: a float's bits, which sort as the float does."""
+    bits = int(np.float32(abs(key)).view(np.int32)) >> 1
+    return bits if key >= 0 else -bits
+
+
+@dataclass(slots=True)
 class Replay:
     """A trace on its way through an engine. `run` is the whole of it, or what is left of it."""
 
-    engine: EngineLike
-    trace: Trace
+    engine: Engine
     offered: Offered
-    submit: Callable[[int, list[int]], int]  # a row, and tokens it has made before, to a request's number
-    refusal: type[Exception]  # what `submit` raises for a request that can never be served
     order: Order
-    clock: Clock
     log: ReplayLog
+    prompts: Callable[[int], list[int]] | None = None  # of a row; None where KV is made up, and so are tokens
     progress: Callable[[int, int], None] = lambda done, tokens: None
     planned: Sequence[PlannedFault] = ()
-    # The tokens of a request beyond so many; None where they mean nothing.
-    made_since: Callable[[int, int], Sequence[int]] | None = None
     journal: Journal | None = None
+    clock: Clock = field(default_factory=lambda: Clock())  # noqa: PLW0108 - the class as it is then
     _rows: dict[int, int] = field(init=False, default_factory=dict)  # of requests in the system, by number
     _numbers: dict[int, int] = field(init=False, default_factory=dict)  # and the other way round
     _arrivals: list[float] = field(init=False, default_factory=list)
@@ -79,44 +99,9 @@ class Replay:
     def __post_init__(self) -> None:
         self._arrivals = self.trace.arrival_s.tolist() if self.offered.mode == "open" else []
 
-    @classmethod
-    def on(
-        cls,
-        engine: Engine,
-        offered: Offered,
-        order: Order,
-        log: ReplayLog,
-        *,
-        prompts: Prompts | None = None,
-        **more: Any,
-    ) -> Replay:
-        """On a lamina.Engine: requests make as many tokens as the trace says, from prompts or made-up KV."""
-        from lamina.serve import RequestError, Sampling
-
-        lengths, output = log.trace.prompt_tokens, log.trace.output_tokens
-
-        def submit(row: int, made: list[int]) -> int:
-            prompt = int(lengths[row]) if prompts is None else prompts.of(row)
-            asked = Sampling(max_tokens=int(output[row]), ignore_eos=True)
-            number: int = engine.submit(prompt, asked, made=made) if made else engine.submit(prompt, asked)
-            return number
-
-        def made_since(number: int, since: int) -> Sequence[int]:
-            tokens: Sequence[int] = engine.made(number, since)
-            return tokens
-
-        return cls(
-            engine,
-            log.trace,
-            offered,
-            submit,
-            RequestError,
-            order,
-            Clock(),
-            log,
-            made_since=None if prompts is None else made_since,
-            **more,
-        )
+    @property
+    def trace(self) -> Trace:
+        return self.log.trace
 
     def run(self) -> Tables:
         """Until every request has been served or refused."""
@@ -146,8 +131,7 @@ class Replay:
         first = set(self.log.cut_off())
         for row in waiting:
             self.order.first = row in first
-            number = self._submit(row)
-            self._rows[number], self._numbers[row] = row, number
+            self._submit(row)
         self.order.first = False
 
     def _offer(self) -> None:
@@ -167,17 +151,24 @@ class Replay:
         self._flush()
 
     def _arrive(self, row: int, arrived: float) -> None:
-        try:
-            number = self._submit(row)
-        except self.refusal as error:
-            self._record(Arrived(row, arrived, str(error)))
-            return
-        self._rows[number], self._numbers[row] = row, number
-        self._record(Arrived(row, arrived))
+        from lamina.serve import RequestError
 
-    def _submit(self, row: int) -> int:
-        self.order.row = row
-        return self.submit(row, self.log.made(row))
+        try:
+            self._submit(row)
+        except RequestError as error:
+            self._record(Arrived(row, arrived, str(error)))
+        else:
+            self._record(Arrived(row, arrived))
+
+    def _submit(self, row: int) -> None:
+        """It makes as many tokens as the trace says, from its prompt or from made-up KV."""
+        from lamina.serve import Sampling
+
+        self.order.row, made = row, self.log.made(row)
+        prompt = int(self.trace.prompt_tokens[row]) if self.prompts is None else self.prompts(row)
+        asked = Sampling(max_tokens=int(self.trace.output_tokens[row]), ignore_eos=True)
+        number = self.engine.submit(prompt, asked, made=made) if made else self.engine.submit(prompt, asked)
+        self._rows[number], self._numbers[row] = row, number
 
     def _inject(self) -> None:
         """Kill and stop whom it is time for."""
@@ -240,7 +231,7 @@ class Replay:
 
     def _tokens(self, step: Step, results: dict[int, Any]) -> tuple[list[int], list[int]]:
         """What the batch has made since it was last asked."""
-        if self.made_since is None:
+        if self.prompts is None:
             return [], []
         running = self.log.tables.running
         mine = [row for row, stint in running.items() if stint.batch == step.batch]
@@ -255,8 +246,8 @@ class Replay:
     def _made(self, number: int, had: int, results: dict[int, Any]) -> Sequence[int]:
         result = results.get(number)
         if result is None:
-            assert self.made_since is not None
-            return self.made_since(number, had)
+            since: Sequence[int] = self.engine.made(number, had)
+            return since
         if result.error:
             raise UserError(
                 "engine-request-failed",

@@ -4,67 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 import numpy as np
 
 from laminabench.analysis.checksum import tokens_sha256
 from laminabench.analysis.faults import faults_of, in_all
-from laminabench.catalog.deployment import Deployment, parse_deployment
-from laminabench.catalog.find_model import model
-from laminabench.catalog.hardware import priced_devices
-from laminabench.catalog.models import ModelShape
 from laminabench.errors import CheckFailedError, UserError
-from laminabench.extras import needed
 from laminabench.json_safe import JsonObject
 from laminabench.listener import Listener
 from laminabench.request import ReplayRequest
-from laminabench.runs.manifest import Backend
 from laminabench.runs.summary import Resumed as ResumedFacts
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import Pipelining
 from laminabench.sim.timeline import bubbles, write_timeline
-from laminabench.systems.base import Past, Replayed, Window, Workload, summary_of
+from laminabench.systems.base import (
+    Past,
+    Prepared,
+    Replayed,
+    Window,
+    Workload,
+    defaulted,
+    settled,
+    summary_of,
+)
 from laminabench.systems.live.lamina import setup as engine_setup
 from laminabench.systems.live.lamina.faults import FaultSpec, parse, plan
 from laminabench.systems.live.lamina.log import Begun, ReplayLog, Resumed, record, unpacked
-from laminabench.systems.live.lamina.loop import Replay
-from laminabench.systems.live.lamina.order import order_of
-from laminabench.systems.live.lamina.prompts import Prompts
-from laminabench.systems.live.lamina.records import Recorded, no_timeline, recorded
+from laminabench.systems.live.lamina.loop import Replay, order_of
+from laminabench.systems.live.lamina.records import Recorded, recorded
 from laminabench.systems.live.lamina.setup import LiveSetup
+from laminabench.systems.live.local import MAX_SEQUENCES, MODEL, looked_up
+from laminabench.systems.live.prompts import prompt_of
 from laminabench.traces.table import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedEngine:
+class PreparedEngine(Prepared):
     """Ready to be started."""
 
-    request: ReplayRequest
     setup: LiveSetup
     faults: Sequence[FaultSpec] = ()
-
-    @property
-    def backend(self) -> Backend:
-        return "live"
-
-    @property
-    def costs(self) -> None:
-        return None
-
-    @property
-    def resumable(self) -> bool:
-        return True
-
-    @property
-    def deployment(self) -> Deployment:
-        return self.setup.deployment
-
-    @property
-    def model(self) -> ModelShape:
-        return self.setup.model
+    resumable: ClassVar[bool] = True
 
     def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
         """Here and now; what a journal has is gone on with."""
@@ -73,7 +57,7 @@ class PreparedEngine:
         listener.note(
             f"starting {setup.processes} workers{where}; loading torch and weights takes some seconds"
         )
-        with needed(), listener.rates("replaying", "requests", "tokens/s") as progress:
+        with listener.rates("replaying", "requests", "tokens/s") as progress:
             replayed = self._replay(
                 trace, past, lambda requests, tokens: progress(requests, len(trace), tokens)
             )
@@ -97,41 +81,22 @@ class PreparedEngine:
         if log.begun:
             setup = _as_begun(setup, log.begun)
         tokens = engine_setup.kv_tokens(setup, trace, engine_setup.free_bytes(setup))
-        prompts = None if setup.prefill == "off" else Prompts(trace, request.seed, setup.model.vocab)
+        made_up = setup.prefill == "off"
+        prompts = None if made_up else partial(prompt_of, trace, request.seed, setup.model.vocab)
         policy = "fifo" if order.key is None else order.policy
         with engine_setup.opened(setup, tokens, policy) as engine:
             # From here on there is something to go on with.
             journal = past.open()
             now = Begun(engine.schedule.batches, engine.schedule.pipelining, tokens)
             record(Resumed(log.at_s) if log.begun else now, log, journal)
-            run = Replay.on(
-                engine,
-                offered,
-                order,
-                log,
-                prompts=prompts,
-                planned=planned,
-                journal=journal,
-                progress=progress,
-            )
-            tables = run.run()
+            run = Replay(engine, offered, order, log, prompts, progress, planned, journal)
+            run.run()
             records = recorded(engine, run.clock.began, log.before)
             run.note_faults()  # noticed when workers were asked for their records
             facts = setup.facts(engine)
-        outcome = Outcome(
-            requests=tables.requests(),
-            iterations=records.with_times(tables.iterations(), log.faults),
-            stints=tables.stints(),
-            timeline=no_timeline(),
-            replica_busy_s=records.replica_busy_s(),
-            attention_busy_s=records.attention_busy_s(),
-            end_s=tables.end_s,
-            queue_empty_s=tables.end_s if tables.queue_empty_s is None else tables.queue_empty_s,
-            peak_kv_tokens=log.peak_kv_tokens,
-            kv_capacity_tokens=facts["kv_capacity_tokens"],
-        )
+        outcome = records.outcome(log, facts["kv_capacity_tokens"])
         faults = faults_of(outcome, log.faults, log.strikes, workload.slo_tbt_ms)
-        made = None if prompts is None else [log.tokens.get(row, []) for row in range(len(trace))]
+        made = None if made_up else [log.tokens.get(row, []) for row in range(len(trace))]
         summary = msgspec.structs.replace(
             summary_of(outcome, trace, workload, setup.deployment),
             schedule=records.schedule(),
@@ -151,42 +116,18 @@ class PreparedEngine:
         )
 
 
-def prepare(request: ReplayRequest) -> PreparedEngine:
+def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
     """The request settled; a UserError if this machine cannot run it."""
-    source = request.model or engine_setup.MODEL
-    deployment = request.deployment or engine_setup.DEPLOYMENT
-    network, most = request.network or "auto", request.max_num_seqs or engine_setup.MAX_SEQUENCES
-    request = msgspec.structs.replace(
-        request, model=source, deployment=deployment, network=network, max_num_seqs=most
-    )
-    prefill = request.prefill or "off"
-    if prefill == "colocated":
+    if request.prefill == "colocated":
         raise UserError(
             "replay-prefill",
             "--prefill colocated is for modelled replays; the engine's model workers compute prompts with "
             "--prefill model, N others with --prefill N",
         )
-    setup = LiveSetup(
-        model=engine_setup.in_dtype(model(source), request.dtype),
-        source=source,
-        deployment=parse_deployment(
-            deployment, priced_devices(request.price, request.price_basis, request.power)
-        ),
-        network=network,
-        batches=request.batches,
-        pipelining=request.pipelining,
-        pipeline_parallel=request.pipeline_parallel or 1,
-        partition=request.partition or "heads",
-        stream_chunks=request.stream_chunks or 1,
-        stream_along=request.stream_along or "requests",
-        overlap=bool(request.overlap),
-        admission=request.admission or "reserve",
-        max_sequences=most,
-        kv_tokens=request.kv_tokens,
-        oversubscribe=bool(request.oversubscribe),
-        prefill=prefill,
-        ray=request.ray,
+    request = defaulted(
+        request, model=MODEL, deployment=engine_setup.DEPLOYMENT, network="auto", max_num_seqs=MAX_SEQUENCES
     )
+    setup = settled(LiveSetup, request, {"max_sequences": "max_num_seqs"}, **looked_up(request))
     faults = [parse(spec) for spec in request.chaos]
     engine_setup.check(setup)
     plan(faults, setup.names(), 0, 0)  # to refuse it before anything is loaded

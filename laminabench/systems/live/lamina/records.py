@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from laminabench.runs.faults import Fault
 from laminabench.runs.summary import Schedule
 from laminabench.sim.outcome import ATTENTION, Columns, Outcome
 from laminabench.sim.timeline import Lanes, two_iterations
+from laminabench.systems.live.lamina.log import ReplayLog
 
 if TYPE_CHECKING:
     from lamina.pipeline import Records
@@ -31,26 +31,24 @@ class Recorded:
     # Iterations of each batch before this engine's first, of a replay that was resumed.
     before: Mapping[int, int] = field(default_factory=dict)
 
-    @property
-    def pieces(self) -> int:
-        return len(self.records)
-
-    def idle(self) -> dict[str, float | None]:
-        """Share of the recorded time in which each worker had nothing to do."""
-        found: dict[str, float | None] = self.records.idle()
-        return found
-
     def schedule(self) -> Schedule:
-        """Whether the workers kept to it."""
-        return Schedule(pieces=self.pieces, violations=list(self.violations), bubbles=self.idle())
+        """Whether the workers kept to it, and the share of the recorded time each had nothing to do."""
+        return Schedule(
+            pieces=len(self.records), violations=list(self.violations), bubbles=self.records.idle()
+        )
 
-    def replica_busy_s(self) -> NDArray[np.float64]:
-        """Of each replica or stage, as its longest worker: they wait for each other."""
+    def outcome(self, log: ReplayLog, kv_capacity_tokens: int) -> Outcome:
+        """What was told step by step, with what the workers recorded."""
         of = np.array(self.records.replica_of, np.int64)
-        return np.array([self.records.busy_s[of == each].max() for each in np.unique(of[of >= 0])])
-
-    def attention_busy_s(self) -> float:
-        return float(np.max(self.records.busy_s[np.array(self.records.replica_of) < 0], initial=0.0))
+        busy_s = self.records.busy_s
+        return log.tables.outcome(
+            iterations=self.with_times(log.tables.iterations(), log.faults),
+            # Of each replica or stage, as its longest worker: they wait for each other.
+            replica_busy_s=np.array([busy_s[of == each].max() for each in np.unique(of[of >= 0])]),
+            attention_busy_s=float(np.max(busy_s[of < 0], initial=0.0)),
+            peak_kv_tokens=log.peak_kv_tokens,
+            kv_capacity_tokens=kv_capacity_tokens,
+        )
 
     def with_times(self, iterations: Columns, faults: Sequence[Fault] = ()) -> Columns:
         """The iterations with the workers' own times of model and attention.
@@ -87,7 +85,7 @@ class Recorded:
         records = self.records
         start_s, end_s = records.start_ns / 1e9 - self.began_s, records.end_ns / 1e9 - self.began_s
         if window_s is None:
-            middle = np.sort(start_s)[self.pieces // 2] if self.pieces else 0.0
+            middle = np.sort(start_s)[len(start_s) // 2] if len(start_s) else 0.0
             window_s = two_iterations(outcome, float(middle))
         inside = (start_s >= window_s[0]) & (start_s < window_s[1])
         order = np.flatnonzero(inside)[np.argsort(start_s[inside], kind="stable")]
@@ -119,8 +117,3 @@ def recorded(engine: Engine, began_s: float, before: Mapping[int, int] | None = 
 
 def _hits(fault: Fault, kind: str) -> bool:
     return any(worker.partition(" ")[0] == kind for worker in fault.workers)
-
-
-def no_timeline() -> Columns:
-    integers = {name: np.zeros(0, np.int64) for name in ("batch", "worker", "iteration", "cycle", "slice")}
-    return {**integers, "start_s": np.zeros(0), "end_s": np.zeros(0)}

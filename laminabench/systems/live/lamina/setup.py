@@ -6,39 +6,31 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from laminabench.catalog.deployment import Deployment
 from laminabench.catalog.find_model import to_hf_config
-from laminabench.catalog.models import ModelShape, load_models
 from laminabench.errors import UserError
 from laminabench.sim.spec import Admission, Pipelining
+from laminabench.systems.live import local
+from laminabench.systems.live.local import DTYPES, KV_SHARE, MAX_SEQUENCES, LocalSetup
 from laminabench.systems.modelled.lamina import check_heads
 from laminabench.traces.table import Trace
 
 if TYPE_CHECKING:
-    import torch
-
     from lamina.cluster.ray import RayMachine
     from lamina.serve import Engine
 
 DEPLOYMENT = "1xcpu+1xcpu"
-MODEL = "llama-mini"
-# Sequences that decode together; the engine's own default.
-MAX_SEQUENCES = 256
 # Made-up weights have no longest text: positions rotate and are no rows of a table.
 LONGEST_TEXT = 1 << 20
-# Of the memory nobody uses, what the KV arenas take when their size is not said; as the engine's default.
-KV_SHARE = 0.25
 # With `grow`, admission leaves a hundredth of the memory free.
 KV_HEADROOM = 1.02
 # What a worker's process holds besides weights and KV: torch, buffers of channels. Assumed.
 PROCESS_BYTES = 0.4e9
-DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 # What workers of this machine are; GPUs, once somebody has verified them.
 _DEVICES = ("cpu",)
 
@@ -47,12 +39,9 @@ NETWORKS = ("auto", "shm", "gloo", "verbs", "mlx5")
 
 
 @dataclass(frozen=True, slots=True)
-class LiveSetup:
+class LiveSetup(LocalSetup):
     """The user's choices, resolved."""
 
-    model: ModelShape
-    source: str  # a name of the catalogue, or the path of a config.json or of a model's folder
-    deployment: Deployment
     network: str = "auto"
     batches: int | Literal["auto"] | None = None
     pipelining: Pipelining | None = None
@@ -112,26 +101,16 @@ class LiveSetup:
 
     def layout(self) -> dict[str, Any]:
         """The arguments of lamina.Layout."""
-        model, attention = self.workers
-        more = {"prefill_workers": self.prefill_workers} if self.prefill_workers else {}
+        same = (
+            *("pipelining", "batches", "pipeline_parallel", "partition"),
+            *("stream_chunks", "stream_along", "network", "oversubscribe"),
+        )
         return {
-            **more,
-            "model_workers": model,
-            "attention_workers": attention,
-            "pipelining": self.pipelining,
-            "batches": self.batches,
-            "pipeline_parallel": self.pipeline_parallel,
-            "partition": self.partition,
-            "stream_chunks": self.stream_chunks,
-            "stream_along": self.stream_along,
-            "network": self.network,
-            "oversubscribe": self.oversubscribe,
+            "model_workers": self.workers[0],
+            "attention_workers": self.workers[1],
+            "prefill_workers": self.prefill_workers,
+            **{name: getattr(self, name) for name in same},
         }
-
-
-def in_dtype(model: ModelShape, dtype: str | None) -> ModelShape:
-    """The model with its weights and KV so, if that was asked for."""
-    return model if dtype is None else replace(model, dtype=dtype, kv_dtype=dtype)
 
 
 def check(setup: LiveSetup) -> None:
@@ -211,54 +190,38 @@ def free_bytes(setup: LiveSetup) -> float:
     """Memory that nobody uses; of a cluster's nodes each is looked at when workers start there."""
     if setup.ray is not None:
         return float(sys.maxsize)
-    from lamina import host_memory
-
-    return float(host_memory.free_bytes())
-
-
-@contextlib.contextmanager
-def _machine(setup: LiveSetup) -> Iterator[RayMachine | None]:
-    """Where workers run; None is the engine's own choice."""
-    if setup.ray is None:
-        yield None
-        return
-    from lamina.cluster.ray import RayMachine
-
-    with RayMachine(setup.ray) as machine:
-        yield machine
+    return local.free_bytes()
 
 
 @contextlib.contextmanager
 def opened(setup: LiveSetup, tokens: int, policy: str | Callable[..., int]) -> Iterator[Engine]:
     """An engine with its workers running, ended with the block; what it refuses is a UserError."""
+    import torch
+
     from lamina.cluster import Layout
     from lamina.serve import Engine
 
-    model, load_format = _weights(setup)
-    with refused(), _machine(setup) as machine:
+    model: Any = setup.weights or setup.config_file
+    if setup.of_catalogue:
+        model = to_hf_config(setup.model.name, LONGEST_TEXT)
+    dtype = DTYPES.get(setup.model.dtype)  # what is none of activations is left to the model
+    with refused(), _ray_machine(setup.ray) if setup.ray else nullcontext() as machine:
         layout = Layout(**setup.layout())
         engine = Engine(
             model,
             layout=layout,
             machine=machine,
-            dtype=_dtype(setup.model),
+            dtype=None if dtype is None else getattr(torch, dtype),
             max_sequences=setup.max_sequences,
             admission=setup.admission,
             policy=policy,
             kv_tokens=tokens,
             decode_only=setup.prefill == "off",
-            load_format=load_format,
+            load_format="safetensors" if setup.weights else "dummy",
             overlap=setup.overlap,
         )
         with engine:
             yield engine
-
-
-@runtime_checkable
-class Coded(Protocol):
-    """An error of the engine that is meant to be read; those of channels come from its native module."""
-
-    code: str
 
 
 @contextlib.contextmanager
@@ -267,24 +230,13 @@ def refused() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if type(error).__module__.partition(".")[0] == "lamina" and isinstance(error, Coded):
+        # Errors of channels come from its native module.
+        if type(error).__module__.partition(".")[0] == "lamina" and hasattr(error, "code"):
             raise UserError(error.code, f"the engine: {error}") from error
         raise
 
 
-def _dtype(model: ModelShape) -> torch.dtype | None:
-    """As torch calls it; None, which leaves it to the model, for what is no dtype of activations."""
-    import torch
+def _ray_machine(address: str) -> RayMachine:
+    from lamina.cluster.ray import RayMachine
 
-    dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-    return dtypes.get(model.dtype)
-
-
-def _weights(setup: LiveSetup) -> tuple[Any, str]:
-    """The model as the engine takes it, and whether its weights are read or made up."""
-    path = Path(setup.source)
-    if setup.model.name in load_models() and setup.source.strip().lower() == setup.model.name:
-        return to_hf_config(setup.model.name, LONGEST_TEXT), "dummy"
-    if path.is_dir() and any(path.glob("*.safetensors")):
-        return path, "safetensors"
-    return path / "config.json" if path.is_dir() else path, "dummy"
+    return RayMachine(address)

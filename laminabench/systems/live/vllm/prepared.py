@@ -5,57 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from laminabench.baselines.environment import Environment, find
-from laminabench.catalog.deployment import Deployment, parse_deployment
-from laminabench.catalog.find_model import model
-from laminabench.catalog.hardware import priced_devices
-from laminabench.catalog.models import ModelShape
 from laminabench.errors import CheckFailedError
 from laminabench.listener import Listener
 from laminabench.request import ReplayRequest
-from laminabench.runs.manifest import Backend, Partial
+from laminabench.runs.manifest import Partial
 from laminabench.runs.summary import Summary
-from laminabench.systems.base import Past, Replayed, Workload, summary_of
-from laminabench.systems.live.lamina.setup import in_dtype
+from laminabench.systems.base import Past, Prepared, Replayed, Workload, defaulted, settled, summary_of
+from laminabench.systems.live.local import MAX_SEQUENCES, MODEL, free_bytes, looked_up
 from laminabench.systems.live.vllm import setup as vllm_setup
 from laminabench.systems.live.vllm.runner import Ended, run
 from laminabench.systems.live.vllm.setup import VllmSetup
 from laminabench.traces.table import Trace
 
-MODEL = "llama-mini"
 # Of vLLM's log, what is shown of a failure; some of its lines are pages.
 _TAIL, _WIDTH = 20, 300
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedVllm:
+class PreparedVllm(Prepared):
     """Ready to be started."""
 
-    request: ReplayRequest
     setup: VllmSetup
     environment: Environment
-
-    @property
-    def backend(self) -> Backend:
-        return "live"
-
-    @property
-    def costs(self) -> None:
-        return None
-
-    @property
-    def resumable(self) -> bool:
-        return False
-
-    @property
-    def deployment(self) -> Deployment:
-        return self.setup.deployment
-
-    @property
-    def model(self) -> ModelShape:
-        return self.setup.model
 
     def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
         """Here and now; where vLLM fails, what came of it until then, marked `partial`."""
@@ -73,7 +45,7 @@ class PreparedVllm:
                 setup,
                 workload.offered(trace),
                 environment,
-                vllm_setup.free_bytes(),
+                free_bytes(),
                 progress=lambda requests, tokens: progress(requests, len(trace), tokens),
                 started=lambda: listener.detail("vLLM is ready"),
             )
@@ -84,7 +56,7 @@ class PreparedVllm:
                 f"vLLM preempted {summary.preemptions:,} times and computed {received.recomputed:,} "
                 "tokens again"
             )
-        partial: Partial | None = None if ended.why is None else Partial(why=ended.why, at_s=received.at_s)
+        partial = None if ended.why is None else Partial(why=ended.why, at_s=received.at_s)
         return Replayed(
             outcome,
             _facts(setup, environment, ended),
@@ -97,29 +69,16 @@ class PreparedVllm:
         )
 
 
-def prepare(request: ReplayRequest) -> PreparedVllm:
+def prepare(request: ReplayRequest, _: Listener) -> PreparedVllm:
     """The request settled; a UserError if this machine cannot run it."""
-    source, deployment = request.model or MODEL, request.deployment or vllm_setup.DEPLOYMENT
-    most = request.max_num_seqs or vllm_setup.MAX_SEQUENCES
-    timeout_s = request.runner_timeout or vllm_setup.TIMEOUT_S
-    request = msgspec.structs.replace(
-        request, model=source, deployment=deployment, max_num_seqs=most, runner_timeout=timeout_s
+    request = defaulted(
+        request,
+        model=MODEL,
+        deployment=vllm_setup.DEPLOYMENT,
+        max_num_seqs=MAX_SEQUENCES,
+        runner_timeout=vllm_setup.TIMEOUT_S,
     )
-    setup = VllmSetup(
-        model=in_dtype(model(source), request.dtype),
-        source=source,
-        deployment=parse_deployment(
-            deployment, priced_devices(request.price, request.price_basis, request.power)
-        ),
-        tensor_parallel=request.tensor_parallel,
-        max_num_seqs=most,
-        max_model_len=request.max_model_len,
-        block_size=request.block_size,
-        kv_tokens=request.kv_tokens,
-        gpu_memory_utilization=request.gpu_memory_utilization,
-        enforce_eager=bool(request.enforce_eager),
-        timeout_s=timeout_s,
-    )
+    setup = settled(VllmSetup, request, {"timeout_s": "runner_timeout"}, **looked_up(request))
     vllm_setup.check(setup)
     return PreparedVllm(request, setup, find(setup.kind))
 

@@ -14,13 +14,10 @@ from laminabench.baselines.environment import Environment
 from laminabench.runs.status import DONE, REJECTED, UNFINISHED
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
-from laminabench.systems.live.lamina.records import no_timeline
 from laminabench.systems.live.tables import Iteration, Tables
 from laminabench.systems.live.vllm.process import VllmEndedError, VllmProcess, cache_of, command, variables
 from laminabench.systems.live.vllm.setup import VllmSetup, kv_tokens, order
 from laminabench.traces.table import Trace
-
-_NAN = float("nan")
 
 
 @dataclass(slots=True)
@@ -84,11 +81,8 @@ class Received:
         self.recomputed += recomputed
         self.peak_kv_tokens = max(self.peak_kv_tokens, kv_tokens)
         # vLLM does not tell what its parts took.
-        self.tables.add(
-            Iteration(
-                0, self._iterations, size, kv_tokens, start_s, end_s, joined, preempted, ended, host_s=_NAN
-            )
-        )
+        times, who = (start_s, end_s), (joined, preempted, ended)
+        self.tables.add(Iteration(0, self._iterations, size, kv_tokens, *times, *who, host_s=float("nan")))
         self._iterations += size > 0
 
     def outcome(self) -> Outcome:
@@ -100,15 +94,8 @@ class Received:
         status = np.full(len(self.trace), UNFINISHED, np.int8)
         status[np.isfinite(requests["finished_s"])] = DONE
         status[list(self.refused)] = REJECTED
-        return Outcome(
+        return tables.outcome(
             requests=requests | {"status": status},
-            iterations=tables.iterations(),
-            stints=tables.stints(),
-            timeline=no_timeline(),
-            replica_busy_s=np.array([_NAN]),
-            attention_busy_s=_NAN,
-            end_s=tables.end_s,
-            queue_empty_s=tables.end_s if tables.queue_empty_s is None else tables.queue_empty_s,
             peak_kv_tokens=max(int(done.get("peak_kv_tokens", 0)), self.peak_kv_tokens),
             kv_capacity_tokens=int(ready.get("kv_capacity_tokens", 0)),
         )

@@ -15,17 +15,13 @@ import numpy as np
 
 from laminabench.atomic import replacing
 from laminabench.baselines.environment import Kind
-from laminabench.catalog.deployment import Deployment
 from laminabench.catalog.find_model import to_hf_config
-from laminabench.catalog.models import ModelShape, load_models
 from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered
-from laminabench.systems.live.lamina.setup import DTYPES, KV_SHARE
+from laminabench.systems.live.local import DTYPES, KV_SHARE, MAX_SEQUENCES, LocalSetup
 from laminabench.traces.table import Trace
 
 DEPLOYMENT = "2xcpu"
-# As our engine's, so that both decode the same batches.
-MAX_SEQUENCES = 256
 TIMEOUT_S = 300.0
 # vLLM's default for CPUs.
 CPU_BLOCK = 128
@@ -37,12 +33,9 @@ _PROCESS_BYTES = 1.5e9
 
 
 @dataclass(frozen=True, slots=True)
-class VllmSetup:
+class VllmSetup(LocalSetup):
     """The user's choices, resolved."""
 
-    model: ModelShape
-    source: str  # a name of the catalogue, or the path of a config.json or of a model's folder
-    deployment: Deployment
     tensor_parallel: int | None = None
     max_num_seqs: int = MAX_SEQUENCES
     max_model_len: int | None = None
@@ -142,7 +135,7 @@ def _check_gpus(wanted: str, count: int) -> None:
 
 def architecture(setup: VllmSetup) -> str | None:
     """What vLLM calls a model of the catalogue; None for one that says so itself."""
-    if not of_catalogue(setup):
+    if not setup.of_catalogue:
         return None
     family = str(to_hf_config(setup.model.name, 1)["model_type"])
     if family not in _ARCHITECTURES:
@@ -153,24 +146,13 @@ def architecture(setup: VllmSetup) -> str | None:
     return _ARCHITECTURES[family]
 
 
-def of_catalogue(setup: VllmSetup) -> bool:
-    return setup.model.name in load_models() and setup.source.strip().lower() == setup.model.name
-
-
 def longest(setup: VllmSetup, trace: Trace) -> int:
     """Tokens of the longest request vLLM has to be ready for: the trace's, or as long as the model goes."""
     if setup.max_model_len is not None:
         return setup.max_model_len
     lengths = int((trace.prompt_tokens.astype(np.int64) + trace.output_tokens).max(initial=1))
-    positions = None if of_catalogue(setup) else _config(setup).get("max_position_embeddings")
+    positions = None if setup.of_catalogue else setup.config().get("max_position_embeddings")
     return min(lengths, positions) if isinstance(positions, int) else lengths
-
-
-def free_bytes() -> float:
-    """Memory of this machine that is not used."""
-    from lamina import host_memory
-
-    return float(host_memory.free_bytes())
 
 
 def kv_tokens(setup: VllmSetup, trace: Trace, free_bytes: float) -> int | None:
@@ -240,24 +222,16 @@ def order(
 
 def _model(setup: VllmSetup, length: int, folder: Path) -> tuple[Path, str]:
     """The model's folder as vLLM takes it, and whether its weights are read or made up."""
-    source = Path(setup.source)
-    if not of_catalogue(setup):
-        if source.is_dir() and any(source.glob("*.safetensors")):
-            return source.absolute(), "auto"
-        config = _config(setup)
-    else:
+    if setup.weights:
+        return setup.weights.absolute(), "auto"
+    if setup.of_catalogue:
         # Positions rotate and are no rows of a table, so there are as many as are needed.
         config = to_hf_config(setup.model.name, length) | {"architectures": [architecture(setup)]}
+    else:
+        config = setup.config()
     text = json.dumps(config)
     # The same model has the same path: vLLM goes by that when it looks for what it has compiled.
     place = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
     with replacing(place / "config.json") as temporary:
         temporary.write_text(text, encoding="utf-8")
     return place, "dummy"
-
-
-def _config(setup: VllmSetup) -> dict[str, object]:
-    source = Path(setup.source)
-    path = source / "config.json" if source.is_dir() else source
-    config: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
-    return config

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
-
-if TYPE_CHECKING:
-    from lamina.http.tokenizer import Tokenizer
-    from lamina.serve import Engine
 
 LIMIT_S = 20
 POSTED = ("/v1/completions", "/v1/chat/completions")
@@ -19,12 +15,9 @@ ASKED = ("/v1/models", "/v1/models/{name}", "/health", "/metrics", "/version")
 
 
 @pytest.fixture(scope="module")
-def target(serve: Any, make_engine: Callable[..., Engine], tokenizer: Tokenizer) -> Iterator[Any]:
+def target(serve: Any, tokenizer: Any) -> Iterator[Any]:
     """One server for all; answers are short, so that there can be many."""
-    from lamina.http.service import Limits
-
-    limits = Limits(max_model_len=48, drain_s=0)
-    with serve(make_engine(max_sequences=32), tokenizer, limits) as server:
+    with serve(tokenizer, engine={"max_sequences": 32}, max_model_len=48) as server:
         yield server
         assert server.settled(), "somebody is still served, or KV belongs to nobody"
 

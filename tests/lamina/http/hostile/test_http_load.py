@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import random
 import re
@@ -27,7 +26,7 @@ GROWTH_BYTES = 24_000_000
 LENGTH = re.compile(rb"content-length: (\d+)")
 
 
-def asked(draw: random.Random, *, waits: bool) -> bytes:
+def asked(post: Callable[..., bytes], draw: random.Random, *, waits: bool) -> bytes:
     """A small request of any kind; of those who will not wait for it, now and then a long one."""
     body: dict[str, Any] = {"max_tokens": draw.randint(1, 12), "stream": draw.random() < 0.7}
     if not waits and draw.random() < 0.3:
@@ -44,18 +43,14 @@ def asked(draw: random.Random, *, waits: bool) -> bytes:
         body["n"] = draw.randint(2, 4)
     if draw.random() < 0.2:
         body["logprobs"], body["stop"] = (True, ["b"]) if kind == 0 else (2, ["b"])
-    said = json.dumps(body).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nhost: here\r\ncontent-type: application/json\r\ncontent-length: {len(said)}"
-    )
-    return head.encode() + b"\r\n\r\n" + said
+    return post(body, path)
 
 
 class Client:
     """Sends one request and leaves; the same draws every time."""
 
-    def __init__(self, target: Any, number: int) -> None:
-        self._address = target.server.host, target.server.port
+    def __init__(self, target: Any, post: Callable[..., bytes], number: int) -> None:
+        self._address, self._post = (target.host, target.port), post
         self._draw = random.Random(number)
         self.leaves = LEAVING[number % len(LEAVING)]
 
@@ -75,7 +70,7 @@ class Client:
                 await writer.wait_closed()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
-        said = asked(self._draw, waits=self.leaves == "never")
+        said = asked(self._post, self._draw, waits=self.leaves == "never")
         body = said.index(b"\r\n\r\n") + 4
         parts = {
             "in the header": self._draw.randrange(body),
@@ -101,14 +96,14 @@ class Client:
         return 0
 
 
-async def crowd(target: Any, numbers: range) -> Counter[tuple[str, int]]:
+async def crowd(target: Any, post: Callable[..., bytes], numbers: range) -> Counter[tuple[str, int]]:
     """So many at once; how often whoever left so was told which status."""
     told: Counter[tuple[str, int]] = Counter()
     waiting = iter(numbers)
 
     async def slot() -> None:
         for number in waiting:
-            client = Client(target, number)
+            client = Client(target, post, number)
             told[client.leaves, await client.run()] += 1
 
     async with asyncio.timeout(600), asyncio.TaskGroup() as group:
@@ -123,19 +118,21 @@ def held(target: Any) -> tuple[int, int]:
     async def tasks() -> int:
         return len(asyncio.all_tasks())
 
-    running = asyncio.run_coroutine_threadsafe(tasks(), target.server.loop).result(60)
+    running = asyncio.run_coroutine_threadsafe(tasks(), target.loop).result(60)
     return len(list(Path("/proc/self/fd").iterdir())), running
 
 
 @pytest.mark.long
-def test_whoever_leaves_leaves_nothing_behind(target: Any, resident_bytes: Callable[[], int]) -> None:
+def test_whoever_leaves_leaves_nothing_behind(
+    target: Any, wire: Any, resident_bytes: Callable[[], int]
+) -> None:
     warm = REQUESTS // 4
     # What is made once, and kept, is made by the first of them.
-    asyncio.run(crowd(target, range(warm)))
+    asyncio.run(crowd(target, wire.posted, range(warm)))
     target.require_sound()
     files, tasks = held(target)
     memory = resident_bytes()
-    told = asyncio.run(crowd(target, range(warm, REQUESTS)))
+    told = asyncio.run(crowd(target, wire.posted, range(warm, REQUESTS)))
     target.require_sound()
     until_settled(target, files, tasks)
     assert resident_bytes() - memory < GROWTH_BYTES
@@ -153,14 +150,14 @@ def until_settled(target: Any, files: int, tasks: int) -> None:
         served_once += 1
 
 
-def test_every_kind_of_end_is_counted(target: Any) -> None:
+def test_every_kind_of_end_is_counted(target: Any, wire: Any) -> None:
     """What /metrics says of requests adds up: nobody ends twice, nobody is forgotten."""
-    assert target.server.settled()
+    assert target.settled()
     before = counted(target)
-    asyncio.run(crowd(target, range(10**6, 10**6 + 10 * len(LEAVING))))
+    asyncio.run(crowd(target, wire.posted, range(10**6, 10**6 + 10 * len(LEAVING))))
     # Whoever came before this one has been heard when it is answered.
     target.require_sound()
-    assert target.server.settled()
+    assert target.settled()
     after = counted(target)
     ended = sum(after[name] - before[name] for name in after if name.startswith("lamina_requests_total"))
     begun = after["begun"] - before["begun"]
@@ -178,5 +175,5 @@ def counted(target: Any) -> Counter[str]:
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             found[sample.name + "".join(sample.labels.values())] += int(sample.value)
-    found["begun"] = target.server.engine._numbers
+    found["begun"] = target.engine._numbers
     return found

@@ -10,43 +10,12 @@ import pytest
 from laminabench.analysis.faults import faults_of, in_all
 from laminabench.errors import UserError
 from laminabench.runs.faults import Fault, Strike
-from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.lamina.faults import FaultSpec, PlannedFault, due, parse, plan
 from laminabench.systems.live.lamina.log import ReplayLog, Resumed
-from laminabench.systems.live.lamina.loop import Clock, Replay
-from laminabench.systems.live.lamina.order import Order
-from laminabench.systems.live.lamina.records import no_timeline, recorded
-from laminabench.traces.table import Trace, TraceMeta
+from laminabench.systems.live.lamina.records import recorded
 
 WORKERS = ["model 0", "attention 0", "attention 1"]
-
-
-def a_trace(outputs: list[int], arrival_s: list[float] | None = None) -> Trace:
-    rows = len(outputs)
-    columns = np.array(arrival_s or [0.0] * rows), np.full(rows, 10, np.int32), np.array(outputs, np.int32)
-    return Trace(*columns, TraceMeta("small"))
-
-
-def play(engine: Any, trace: Trace, planned: list[PlannedFault], mode: Any = "saturate") -> Replay:
-    def submit(row: int, made: list[int]) -> int:
-        number: int = engine.submit(10, int(trace.output_tokens[row]), made)
-        return number
-
-    clock = Clock(engine.now, engine.sleep)
-    replay = Replay(
-        engine,
-        trace,
-        Offered(mode),
-        submit,
-        ValueError,
-        Order(None),
-        clock,
-        ReplayLog(trace),
-        planned=planned,
-    )
-    replay.run()
-    return replay
 
 
 @pytest.mark.parametrize(
@@ -112,8 +81,8 @@ def test_workers_that_there_are_not() -> None:
         plan([parse("attention:2@t=1s")], WORKERS, 10, 0)
 
 
-def test_what_is_due_comes_once_and_not_to_the_dead() -> None:
-    log = ReplayLog(a_trace([5]))
+def test_what_is_due_comes_once_and_not_to_the_dead(trace_of: Any) -> None:
+    log = ReplayLog(trace_of([10] * 1, [5]))
     planned = [PlannedFault("model 0", at_s=1.0, number=0), PlannedFault("model 0", at_tokens=0, number=1)]
     assert due(planned, log, 0.5) == planned[1:]
     log.apply(Strike(1, "model 0", "kill", 0.5))
@@ -124,8 +93,8 @@ def test_what_is_due_comes_once_and_not_to_the_dead() -> None:
     assert due(planned, log, 3.0) == []
 
 
-def test_workers_of_a_resumed_replay_are_alive() -> None:
-    log = ReplayLog(a_trace([5]))
+def test_workers_of_a_resumed_replay_are_alive(trace_of: Any) -> None:
+    log = ReplayLog(trace_of([10] * 1, [5]))
     log.apply(Strike(0, "model 0", "kill", 0.5))
     planned = [PlannedFault("model 0", at_s=1.0, number=1)]
     assert due(planned, log, 2.0) == []
@@ -133,13 +102,15 @@ def test_workers_of_a_resumed_replay_are_alive() -> None:
     assert due(planned, log, 2.0) == planned
 
 
-def test_a_replay_strikes_between_steps_and_tells_what_it_cost(made_up_engine: Any) -> None:
-    trace, engine = a_trace([400] * 4), made_up_engine()
+def test_a_replay_strikes_between_steps_and_tells_what_it_cost(
+    made_up_engine: Any, trace_of: Any, play: Any
+) -> None:
+    trace, engine = trace_of([10] * 4, [400] * 4), made_up_engine()
     planned = [
         PlannedFault("attention 0", at_s=1.0, number=0),
         PlannedFault("model 0", "stop", at_tokens=1000, number=1),
     ]
-    replay = play(engine, trace, planned)
+    replay = play(engine, trace, Offered(), planned=planned)
     log = replay.log
     assert [strike.worker for strike in log.strikes] == ["attention 0", "model 0"]
     assert log.strikes[0].at_s == pytest.approx(1.0, abs=0.008)
@@ -152,11 +123,7 @@ def test_a_replay_strikes_between_steps_and_tells_what_it_cost(made_up_engine: A
     assert iterations["model_s"][iterations["start_s"] >= second] == pytest.approx(0.003)
     between = iterations["start_s"] >= log.faults[0].resumed_s
     assert iterations["attention_s"][between] == pytest.approx(0.004)
-    outcome = Outcome(
-        log.tables.requests(), iterations, log.tables.stints(), no_timeline(), found.replica_busy_s(),
-        found.attention_busy_s(), log.tables.end_s, log.tables.end_s, 0, 100,
-    )  # fmt: skip
-    rows = faults_of(outcome, log.faults, log.strikes, 50.0)
+    rows = faults_of(found.outcome(log, 100), log.faults, log.strikes, 50.0)
     assert [row.workers for row in rows] == [["attention 0"], ["model 0"]]
     assert [row.detection_s for row in rows] == pytest.approx([0.2, 1.0])
     assert [row.recovery_s for row in rows] == pytest.approx([0.3, 0.3])
@@ -171,17 +138,19 @@ def test_a_replay_strikes_between_steps_and_tells_what_it_cost(made_up_engine: A
     assert total.goodput_lost_tokens == sum(row.goodput_lost_tokens for row in rows)
 
 
-def test_nobody_in_the_system_is_no_reason_to_miss_a_blow(made_up_engine: Any) -> None:
-    engine = made_up_engine()
-    replay = play(engine, a_trace([3, 3], [0.0, 5.0]), [PlannedFault("model 0", at_s=2.0)], mode="open")
+def test_nobody_in_the_system_is_no_reason_to_miss_a_blow(
+    made_up_engine: Any, trace_of: Any, play: Any
+) -> None:
+    engine, planned = made_up_engine(), [PlannedFault("model 0", at_s=2.0)]
+    replay = play(engine, trace_of([10] * 2, [3, 3], [0.0, 5.0]), Offered("open"), planned=planned)
     assert replay.log.strikes[0].at_s == pytest.approx(2.0, abs=1e-6)
     assert [len(engine.slept), len(engine.faults)] == [2, 1]
 
 
-def test_many_random_kills_change_no_token(made_up_engine: Any) -> None:
-    trace = a_trace([30] * 40)
+def test_many_random_kills_change_no_token(made_up_engine: Any, trace_of: Any, play: Any) -> None:
+    trace = trace_of([10] * 40, [30] * 40)
     planned = plan([parse("random*50")], ["model 0", "attention 0"], 1200, seed=1)
-    replay = play(made_up_engine(), trace, planned)
+    replay = play(made_up_engine(), trace, Offered(), planned=planned)
     assert len(replay.log.strikes) >= 45  # of those that fall together a second one waits
     assert replay.log.tables.finished == 40
     assert replay.log.tables.tokens == 1200

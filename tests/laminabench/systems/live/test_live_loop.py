@@ -13,58 +13,20 @@ from hypothesis import strategies as st
 
 from laminabench.analysis.metrics import summarise
 from laminabench.json_safe import to_json
-from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
 from laminabench.sim.timeline import bubbles, write_timeline
-from laminabench.systems.live.lamina.log import ReplayLog
-from laminabench.systems.live.lamina.loop import Clock, Replay
-from laminabench.systems.live.lamina.order import Order, order_of, squeezed
-from laminabench.systems.live.lamina.records import no_timeline, recorded
-from laminabench.traces.table import Trace, TraceMeta
+from laminabench.systems.live.lamina.loop import order_of, squeezed
+from laminabench.systems.live.lamina.records import recorded
 
 # 3 slices of 1 ms and 2 attentions of 2 ms between them.
 ITERATION_S = 0.007
 
 
-def a_trace(outputs: list[int], arrival_s: list[float] | None = None, prompt: int = 10) -> Trace:
-    rows = len(outputs)
-    meta = TraceMeta("small", has_arrivals=arrival_s is not None)
-    return Trace(
-        np.array(arrival_s or [0.0] * rows),
-        np.full(rows, prompt, np.int32),
-        np.array(outputs, np.int32),
-        meta,
-    )
-
-
-def play(engine: Any, trace: Trace, offered: Offered, order: Order | None = None) -> Replay:
-    order = order or Order(None)
-    if order.key is not None:
-        engine.priority = order.policy
-    clock = Clock(engine.now, engine.sleep)
-
-    def submit(row: int, made: list[int]) -> int:
-        number: int = engine.submit(int(trace.prompt_tokens[row]), int(trace.output_tokens[row]), made)
-        return number
-
-    replay = Replay(engine, trace, offered, submit, ValueError, order, clock, ReplayLog(trace))
-    replay.run()
-    return replay
-
-
-def outcome_of(engine: Any, replay: Replay) -> Outcome:
-    tables, found = replay.log.tables, recorded(engine, replay.clock.began)
-    assert found.violations == []
-    return Outcome(
-        tables.requests(), found.with_times(tables.iterations()), tables.stints(), no_timeline(),
-        found.replica_busy_s(), found.attention_busy_s(), tables.end_s, tables.queue_empty_s or tables.end_s,
-        0, engine.capacity,
-    )  # fmt: skip
-
-
-def test_saturate_submits_all_at_once_and_serves_in_order(made_up_engine: Any) -> None:
+def test_saturate_submits_all_at_once_and_serves_in_order(
+    made_up_engine: Any, trace_of: Any, play: Any
+) -> None:
     engine = made_up_engine(most=2)
-    replay = play(engine, a_trace([3, 1, 2, 2]), Offered())
+    replay = play(engine, trace_of([10] * 4, [3, 1, 2, 2]), Offered())
     rows = replay.log.tables.requests()
     assert rows["arrival_s"].tolist() == [0, 0, 0, 0]
     # 0 and 1 first; 2 takes 1's place, 3 comes when both 0 and 2 have ended.
@@ -80,9 +42,9 @@ def test_saturate_submits_all_at_once_and_serves_in_order(made_up_engine: Any) -
     assert engine.slept == []
 
 
-def test_open_waits_for_the_next_arrival_asleep(made_up_engine: Any) -> None:
+def test_open_waits_for_the_next_arrival_asleep(made_up_engine: Any, trace_of: Any, play: Any) -> None:
     engine = made_up_engine()
-    replay = play(engine, a_trace([1, 2, 1], [0.0, 0.003, 1.0]), Offered("open"))
+    replay = play(engine, trace_of([10] * 3, [1, 2, 1], [0.0, 0.003, 1.0]), Offered("open"))
     rows = replay.log.tables.requests()
     # When it was due, not when there was time to submit it.
     assert rows["arrival_s"].tolist() == [0.0, 0.003, 1.0]
@@ -91,8 +53,10 @@ def test_open_waits_for_the_next_arrival_asleep(made_up_engine: Any) -> None:
     assert engine.slept[0] == pytest.approx(1.0 - 3 * ITERATION_S)
 
 
-def test_closed_keeps_so_many_in_the_system(made_up_engine: Any) -> None:
-    replay = play(made_up_engine(most=10), a_trace([2, 4, 2, 2, 1]), Offered("closed", concurrency=2))
+def test_closed_keeps_so_many_in_the_system(made_up_engine: Any, trace_of: Any, play: Any) -> None:
+    replay = play(
+        made_up_engine(most=10), trace_of([10] * 5, [2, 4, 2, 2, 1]), Offered("closed", concurrency=2)
+    )
     sizes = replay.log.tables.iterations()["size"].tolist()
     assert max(sizes) == 2
     assert replay.log.tables.requests()["arrival_s"] == pytest.approx(
@@ -100,9 +64,11 @@ def test_closed_keeps_so_many_in_the_system(made_up_engine: Any) -> None:
     )
 
 
-def test_what_never_fits_is_rejected_and_the_rest_goes_on(made_up_engine: Any) -> None:
+def test_what_never_fits_is_rejected_and_the_rest_goes_on(
+    made_up_engine: Any, trace_of: Any, play: Any, outcome_of: Any
+) -> None:
     engine = made_up_engine(capacity=30)
-    replay = play(engine, a_trace([5, 21, 20, 5]), Offered("closed", concurrency=1))
+    replay = play(engine, trace_of([10] * 4, [5, 21, 20, 5]), Offered("closed", concurrency=1))
     summary = to_json(
         summarise(outcome_of(engine, replay), replay.trace, mode="closed", slo_tbt_ms=10, usd_per_hour=None)
     )
@@ -111,9 +77,11 @@ def test_what_never_fits_is_rejected_and_the_rest_goes_on(made_up_engine: Any) -
     assert replay.log.why_refused == "31 tokens never fit"
 
 
-def test_the_summary_is_the_simulators(made_up_engine: Any) -> None:
+def test_the_summary_is_the_simulators(
+    made_up_engine: Any, trace_of: Any, play: Any, outcome_of: Any
+) -> None:
     engine = made_up_engine(most=20)
-    replay = play(engine, a_trace([20] * 40), Offered())
+    replay = play(engine, trace_of([10] * 40, [20] * 40), Offered())
     outcome = outcome_of(engine, replay)
     summary = to_json(summarise(outcome, replay.trace, mode="saturate", slo_tbt_ms=10, usd_per_hour=None))
     assert summary["throughput_tokens_per_s"] == pytest.approx(20 / ITERATION_S)
@@ -131,9 +99,11 @@ def test_the_summary_is_the_simulators(made_up_engine: Any) -> None:
     assert summary["cost"] == {"usd_per_hour": None, "usd_per_million_tokens": None, "tokens_per_usd": None}
 
 
-def test_the_timeline_has_a_lane_for_each_worker(made_up_engine: Any, tmp_path: Path) -> None:
+def test_the_timeline_has_a_lane_for_each_worker(
+    made_up_engine: Any, tmp_path: Path, trace_of: Any, play: Any, outcome_of: Any
+) -> None:
     engine = made_up_engine()
-    replay = play(engine, a_trace([10]), Offered())
+    replay = play(engine, trace_of([10] * 1, [10]), Offered())
     outcome, found = outcome_of(engine, replay), recorded(engine, replay.clock.began)
     _, _, window_s = found.drawn(outcome, None)
     assert window_s == pytest.approx((4 * ITERATION_S, 6 * ITERATION_S))
@@ -152,10 +122,10 @@ def test_the_timeline_has_a_lane_for_each_worker(made_up_engine: Any, tmp_path: 
     assert len(chosen.timeline["start_s"]) == 2
 
 
-def test_the_policys_keys_reach_the_engine(made_up_engine: Any) -> None:
+def test_the_policys_keys_reach_the_engine(made_up_engine: Any, trace_of: Any, play: Any) -> None:
     outputs = [5, 2, 9, 1]
     for name, key in (("sjf", outputs.__getitem__), ("mine:Own", lambda row: outputs[row] * 10**6)):
-        replay = play(made_up_engine(most=1), a_trace(outputs), Offered(), order_of(name, key, 4))
+        replay = play(made_up_engine(most=1), trace_of([10] * 4, outputs), Offered(), order_of(name, key, 4))
         admitted = replay.log.tables.requests()["admitted_s"]
         assert np.argsort(admitted).tolist() == [3, 1, 0, 2]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,85 +14,46 @@ from hypothesis import strategies as st
 from laminabench.analysis.metrics import summarise
 from laminabench.json_safe import to_json
 from laminabench.runs.journal import Journal
-from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.lamina.log import ReplayLog, Resumed, record, unpacked
-from laminabench.systems.live.lamina.loop import Clock, Replay
-from laminabench.systems.live.lamina.order import Order, order_of
-from laminabench.systems.live.lamina.prompts import Prompts
-from laminabench.systems.live.lamina.records import no_timeline, recorded
-from laminabench.traces.table import Trace, TraceMeta
+from laminabench.systems.live.lamina.loop import Replay, order_of
+from laminabench.systems.live.prompts import prompt_of
+from laminabench.traces.table import Trace
 
 OUTPUTS = [5, 2, 9, 1, 4, 7, 3, 120, 2, 6]
 CAPACITY = 100  # which one of them does not fit
 SATURATE, OPEN, CLOSED = Offered(), Offered("open"), Offered("closed", concurrency=3)
 
 
-def a_trace() -> Trace:
-    rows = len(OUTPUTS)
-    return Trace(
-        np.arange(rows) * 0.02,
-        np.arange(5, 5 + rows, dtype=np.int32),
-        np.array(OUTPUTS, np.int32),
-        TraceMeta("small"),
-    )
-
-
-def play(
-    engine: Any, offered: Offered, log: ReplayLog, journal: Journal | None = None, order: Order | None = None
-) -> Replay:
-    """The whole of it, or what is left of the log."""
-    trace, order = log.trace, order or Order(None)
-    prompts = Prompts(trace, 3, 1000)
-    if order.key is not None:
-        engine.priority = order.policy
-
-    def submit(row: int, made: list[int]) -> int:
-        number: int = engine.submit(prompts.of(row), int(trace.output_tokens[row]), made)
-        return number
-
-    replay = Replay(
-        engine,
-        trace,
-        offered,
-        submit,
-        ValueError,
-        order,
-        Clock(engine.now, engine.sleep),
-        log,
-        made_since=engine.made,
-        journal=journal,
-    )
-    replay.run()
-    return replay
-
-
-def told(records: list[Any]) -> ReplayLog:
-    log = ReplayLog(a_trace())
+def told(records: list[Any], trace: Trace) -> ReplayLog:
+    log = ReplayLog(trace)
     for packed in records:
         log.apply(unpacked(packed))
     return log
 
 
-def outcome_of(engine: Any, replay: Replay) -> Outcome:
-    log = replay.log
-    tables, found = log.tables, recorded(engine, replay.clock.began, log.before)
-    assert found.violations == []
-    return Outcome(
-        tables.requests(), found.with_times(tables.iterations(), log.faults), tables.stints(),
-        no_timeline(), found.replica_busy_s(), found.attention_busy_s(), tables.end_s,
-        tables.queue_empty_s or tables.end_s, log.peak_kv_tokens, engine.capacity,
-    )  # fmt: skip
+@pytest.fixture(scope="session")
+def trace(trace_of: Any) -> Trace:
+    rows = len(OUTPUTS)
+    made: Trace = trace_of(range(5, 5 + rows), OUTPUTS, np.arange(rows) * 0.02)
+    return made
+
+
+@pytest.fixture(scope="session")
+def go_on(trace: Trace, play: Any) -> Any:
+    """As `play`, with prompts."""
+    return partial(play, prompts=partial(prompt_of, trace, 3, 1000))
 
 
 @pytest.fixture
-def records(made_up_engine: Any, tmp_path: Path) -> Any:
+def records(made_up_engine: Any, tmp_path: Path, trace: Trace, go_on: Any) -> Any:
     """What a whole replay writes into its journal, and what comes of it."""
 
     def whole(offered: Offered) -> tuple[list[Any], Replay]:
         path = tmp_path / "whole.journal"
         journal = Journal.create(path, {})
-        replay = play(made_up_engine(capacity=CAPACITY, most=3), offered, ReplayLog(a_trace()), journal)
+        engine = made_up_engine(capacity=CAPACITY, most=3)
+        replay = go_on(engine, ReplayLog(trace), offered, journal=journal)
         journal.close()
         journal, (_, *found) = Journal.reopen(path)
         journal.remove()
@@ -116,14 +78,14 @@ def check_same(replay: Replay, whole: Replay, kept: list[Any]) -> None:
 
 @pytest.mark.parametrize("offered", [SATURATE, OPEN, CLOSED])
 def test_cut_off_after_any_record_it_ends_with_the_same_tables(
-    made_up_engine: Any, records: Any, offered: Offered
+    made_up_engine: Any, records: Any, trace: Trace, go_on: Any, outcome_of: Any, offered: Offered
 ) -> None:
     all_records, whole = records(offered)
     for cut in range(len(all_records) + 1):  # the last: only its Run was missing
         kept = all_records[:cut]
-        engine, log = made_up_engine(capacity=CAPACITY, most=3, now_ns=10**12), told(kept)
+        engine, log = made_up_engine(capacity=CAPACITY, most=3, now_ns=10**12), told(kept, trace)
         record(Resumed(log.at_s), log, None)
-        replay = play(engine, offered, log)
+        replay = go_on(engine, log, offered)
         check_same(replay, whole, kept)
         # No time passes between the last that was told and the first that comes after.
         outcome = outcome_of(engine, replay)
@@ -142,33 +104,37 @@ def test_cut_off_after_any_record_it_ends_with_the_same_tables(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
 @given(cuts=st.lists(st.integers(0, 60), min_size=1, max_size=4))
-def test_it_can_be_cut_off_again_and_again(made_up_engine: Any, tmp_path: Path, cuts: list[int]) -> None:
-    whole = play(made_up_engine(capacity=CAPACITY, most=3), SATURATE, ReplayLog(a_trace()))
+def test_it_can_be_cut_off_again_and_again(
+    made_up_engine: Any, tmp_path: Path, trace: Trace, go_on: Any, cuts: list[int]
+) -> None:
+    whole = go_on(made_up_engine(capacity=CAPACITY, most=3), trace, SATURATE)
     path, kept = tmp_path / "again.journal", []
     for cut in cuts:
         path.unlink(missing_ok=True)
-        journal, log = Journal.create(path, {}), ReplayLog(a_trace())
+        journal, log = Journal.create(path, {}), ReplayLog(trace)
         for packed in kept:
             journal.append(packed)
             log.apply(unpacked(packed))
         record(Resumed(log.at_s), log, journal)
-        play(made_up_engine(capacity=CAPACITY, most=3), SATURATE, log, journal)
+        go_on(made_up_engine(capacity=CAPACITY, most=3), log, SATURATE, journal=journal)
         journal.close()
         journal, (_, *found) = Journal.reopen(path)
         journal.close()
         kept = found[: len(kept) + cut]
-    log = told(kept)
+    log = told(kept, trace)
     record(Resumed(log.at_s), log, None)
-    replay = play(made_up_engine(capacity=CAPACITY, most=3), SATURATE, log)
+    replay = go_on(made_up_engine(capacity=CAPACITY, most=3), log, SATURATE)
     check_same(replay, whole, [])
     assert replay.log.resumed_s == sorted(replay.log.resumed_s)
 
 
-def test_who_ran_goes_first_with_what_it_had_made(made_up_engine: Any, records: Any) -> None:
+def test_who_ran_goes_first_with_what_it_had_made(
+    made_up_engine: Any, records: Any, trace: Trace, go_on: Any
+) -> None:
     all_records, _ = records(SATURATE)
     arrived = [record for record in all_records if record[0] == "Arrived"]
     iterations = [record for record in all_records if record[0] == "Iteration"]
-    log = told([*arrived, *iterations[:3]])
+    log = told([*arrived, *iterations[:3]], trace)
     record(Resumed(log.at_s), log, None)
     # 0 has made three tokens, 1 its two; 2 three; 3 took 1's place.
     assert log.cut_off() == [0, 2]
@@ -177,18 +143,18 @@ def test_who_ran_goes_first_with_what_it_had_made(made_up_engine: Any, records: 
     # Even where those who wait are shorter.
     engine = made_up_engine(capacity=CAPACITY, most=2)
     order = order_of("sjf", OUTPUTS.__getitem__, len(OUTPUTS))
-    play(engine, SATURATE, log, order=order)
+    go_on(engine, log, SATURATE, order)
     assert log.tables.iterations()["joined"][:4].tolist() == [3, 0, 1, 2]
     assert engine.given[0] == engine.given[1] == 3
 
 
 def test_what_workers_did_before_is_unknown_and_shares_are_of_the_time_since(
-    made_up_engine: Any, records: Any
+    made_up_engine: Any, records: Any, trace: Trace, go_on: Any, outcome_of: Any
 ) -> None:
     all_records, _ = records(SATURATE)
-    engine, log = made_up_engine(capacity=CAPACITY, most=3), told(all_records[:14])
+    engine, log = made_up_engine(capacity=CAPACITY, most=3), told(all_records[:14], trace)
     record(Resumed(log.at_s), log, None)
-    outcome = outcome_of(engine, play(engine, SATURATE, log))
+    outcome = outcome_of(engine, go_on(engine, log, SATURATE))
     before = log.before[0]
     assert np.isnan(outcome.iterations["model_s"][:before]).all()
     assert outcome.iterations["model_s"][before:] == pytest.approx(0.003)
@@ -198,9 +164,9 @@ def test_what_workers_did_before_is_unknown_and_shares_are_of_the_time_since(
     assert summary["bubbles"]["model"] == pytest.approx(4 / 7)
     assert summary["bubbles"]["whole_run"] == {"replicas": [None], "attention": None}
     # Where nobody is left who knows anything, waiting is not told from work.
-    engine, log = made_up_engine(capacity=CAPACITY, most=3), told(all_records)
+    engine, log = made_up_engine(capacity=CAPACITY, most=3), told(all_records, trace)
     record(Resumed(log.at_s), log, None)
-    outcome = outcome_of(engine, play(engine, SATURATE, log))
+    outcome = outcome_of(engine, go_on(engine, log, SATURATE))
     summary = to_json(summarise(outcome, log.trace, mode="saturate", slo_tbt_ms=10, usd_per_hour=None))
     assert summary["time_shares"]["model"] is summary["time_shares"]["waiting"] is None
     assert summary["bubbles"]["model"] is None

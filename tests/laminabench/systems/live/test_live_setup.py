@@ -5,25 +5,18 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import numpy as np
 import pytest
 
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
 from laminabench.systems.live.lamina.setup import LiveSetup, check, kv_tokens, refused
-from laminabench.traces.table import Trace, TraceMeta
 
 GB = 1e9
 
 
 def a_setup(deployment: str = "1xcpu+1xcpu", name: str = "llama-mini", **more: Any) -> LiveSetup:
     return LiveSetup(model(name), name, parse_deployment(deployment), **more)
-
-
-def a_trace(prompts: list[int]) -> Trace:
-    rows = len(prompts)
-    return Trace(np.zeros(rows), np.array(prompts, np.int32), np.full(rows, 10, np.int32), TraceMeta("small"))
 
 
 @pytest.fixture(autouse=True)
@@ -56,24 +49,24 @@ def test_what_it_is() -> None:
             check(a_setup(network=unknown))
 
 
-def test_a_model_that_does_not_fit() -> None:
+def test_a_model_that_does_not_fit(trace_of: Any) -> None:
     with pytest.raises(UserError, match="model-does-not-fit"):
-        kv_tokens(a_setup(name="llama3-70b"), a_trace([5]), 20 * GB)
+        kv_tokens(a_setup(name="llama3-70b"), trace_of([5], [10] * 1), 20 * GB)
 
 
-def test_kv_memory_by_default_is_a_quarter_of_what_is_free_or_what_can_be_used() -> None:
+def test_kv_memory_by_default_is_a_quarter_of_what_is_free_or_what_can_be_used(trace_of: Any) -> None:
     setup, each = a_setup(max_sequences=2), 16_384
-    assert kv_tokens(setup, a_trace([10**6] * 3), 8 * GB) == 2 * GB // each
+    assert kv_tokens(setup, trace_of([10**6] * 3, [10] * 3), 8 * GB) == 2 * GB // each
     # The two longest at once, and a little to spare.
-    assert kv_tokens(setup, a_trace([90, 5, 190]), 8 * GB) == int(300 * 1.02) + 1
+    assert kv_tokens(setup, trace_of([90, 5, 190], [10] * 3), 8 * GB) == int(300 * 1.02) + 1
     by_requests = a_setup("1xcpu+2xcpu", max_sequences=2, partition="requests")
-    assert kv_tokens(by_requests, a_trace([90, 5, 190]), 8 * GB) == 2 * (int(300 * 1.02) + 1)
+    assert kv_tokens(by_requests, trace_of([90, 5, 190], [10] * 3), 8 * GB) == 2 * (int(300 * 1.02) + 1)
 
 
-def test_kv_memory_as_asked_for() -> None:
-    assert kv_tokens(a_setup(kv_tokens=1000), a_trace([5]), 8 * GB) == 1000
+def test_kv_memory_as_asked_for(trace_of: Any) -> None:
+    assert kv_tokens(a_setup(kv_tokens=1000), trace_of([5], [10] * 1), 8 * GB) == 1000
     with pytest.raises(UserError, match="kv-tokens-too-many"):
-        kv_tokens(a_setup(kv_tokens=10**6), a_trace([5]), 8 * GB)
+        kv_tokens(a_setup(kv_tokens=10**6), trace_of([5], [10] * 1), 8 * GB)
 
 
 def test_the_layout_is_one_that_the_engine_takes() -> None:

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
+
+import pytest
 
 from laminabench.analysis.tbt import tbt, tokens_of
 from laminabench.runs.status import statuses
-from laminabench.sim.outcome import Outcome
-from laminabench.systems.live.lamina.records import no_timeline
 from laminabench.systems.live.tables import Iteration, Tables
-from laminabench.traces.table import Trace, TraceMeta
 
 
 def step(batch: int, iteration: int, size: int, start_s: float, end_s: float, **who: list[int]) -> Iteration:
     return Iteration(batch, iteration, size, size, start_s, end_s, model_s=0.1, attention_s=0.2, **who)
 
 
-def tables(prompts: list[int], outputs: list[int]) -> Tables:
-    rows = len(prompts)
-    trace = Trace(
-        np.zeros(rows), np.array(prompts, np.int32), np.array(outputs, np.int32), TraceMeta("by hand")
-    )
-    found = Tables(trace)
-    for row in range(rows):
-        found.arrived(row, 0.0)
-    return found
+@pytest.fixture
+def tables(trace_of: Any) -> Any:
+    def made(prompts: list[int], outputs: list[int]) -> Tables:
+        found = Tables(trace_of(prompts, outputs))
+        for row in range(len(prompts)):
+            found.arrived(row, 0.0)
+        return found
+
+    return made
 
 
-def test_overlapping_batches_are_listed_by_their_starts() -> None:
+def test_overlapping_batches_are_listed_by_their_starts(tables: Any) -> None:
     found = tables([5, 7], [2, 2])
     # Told of in the order of their ends: batch 1 was short.
     found.add(step(1, 0, 1, 1, 2, joined=[1]))
@@ -43,7 +42,7 @@ def test_overlapping_batches_are_listed_by_their_starts() -> None:
     assert (found.end_s, found.tokens, found.finished) == (5, 4, 2)
 
 
-def test_preempted_requests_have_stints_and_their_gaps_count() -> None:
+def test_preempted_requests_have_stints_and_their_gaps_count(tables: Any) -> None:
     found = tables([10, 10], [3, 3])
     found.add(step(0, 0, 2, 0, 1, joined=[0, 1]))
     found.add(step(0, 1, 1, 1, 2, preempted=[1]))
@@ -59,14 +58,14 @@ def test_preempted_requests_have_stints_and_their_gaps_count() -> None:
     assert {name: column.tolist() for name, column in stints.items()} == {
         "request": [1, 1], "batch": [0, 0], "first_iteration": [0, 3], "last_iteration": [0, 4],
     }  # fmt: skip
-    outcome = Outcome(rows, found.iterations(), stints, no_timeline(), np.ones(1), 1.0, 5.0, 5.0, 22, 22)
+    outcome = found.outcome()
     assert statuses(outcome).tolist() == [0, 0]
     # Gaps of 1 s: two of request 0, one of request 1; and of 3 s, while it made room.
     gaps = tbt(tokens_of(outcome)).describe(1.0)
     assert (gaps.mean, gaps.max) == (1.5, 3.0)
 
 
-def test_a_step_in_which_nothing_ran_is_no_iteration() -> None:
+def test_a_step_in_which_nothing_ran_is_no_iteration(tables: Any) -> None:
     found = tables([5], [1])
     found.add(step(1, 0, 0, 0, 0))
     assert len(found.iterations()["start_s"]) == 0

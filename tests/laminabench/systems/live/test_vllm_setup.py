@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
 from laminabench.catalog.deployment import parse_deployment
@@ -13,7 +13,6 @@ from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.vllm.setup import VllmSetup, check, order
-from laminabench.traces.table import Trace, TraceMeta
 
 ONE_KV_HEAD = {
     "model_type": "llama",
@@ -40,11 +39,9 @@ def setup(folder: Path, workers: int) -> VllmSetup:
 
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_each_worker_gets_room_for_all_the_tokens_though_they_share_a_head(
-    workers: int, tmp_path: Path
+    workers: int, tmp_path: Path, trace_of: Any
 ) -> None:
-    lengths = (np.array([10], np.int32), np.array([5], np.int32))
-    trace = Trace(np.array([0.0]), *lengths, TraceMeta("one"))
-    ordered = order(setup(tmp_path, workers), trace, Offered(mode="saturate"), 256, tmp_path)
+    ordered = order(setup(tmp_path, workers), trace_of([10], [5]), Offered(mode="saturate"), 256, tmp_path)
     head = 2 * 2 * 32 * 2  # K and V of two layers, 32 numbers of two bytes
     assert ordered["kv_bytes"] / workers == (256 + 128) * head
 

@@ -17,9 +17,8 @@ import pytest
 
 from laminabench.sim.simulate import Offered
 from laminabench.sim.spec import Mode
-from laminabench.systems.live.endpoint.address import parse_url
 from laminabench.systems.live.endpoint.replaying import Seen, replay
-from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served
+from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served, parse_url
 from laminabench.traces.table import PrefixBlocks, Trace, TraceMeta
 
 

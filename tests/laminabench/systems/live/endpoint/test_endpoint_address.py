@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from laminabench.errors import UserError
-from laminabench.systems.live.endpoint.address import parse_url
+from laminabench.systems.live.endpoint.setup import parse_url
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laminabench.systems.live.endpoint.chunk import dealt, read_chunk, tokens_in
+from laminabench.systems.live.endpoint.stream import dealt, read_chunk, tokens_in
 
 
 @pytest.mark.parametrize(

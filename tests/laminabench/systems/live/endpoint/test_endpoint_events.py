@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laminabench.systems.live.endpoint import events
-from laminabench.systems.live.endpoint.events import Events, EventsError
+from laminabench.systems.live.endpoint import stream
+from laminabench.systems.live.endpoint.stream import Events, EventsError
 
 LINES = st.sampled_from(
     ["data: {}", "data:x", "data: a: b", "data:", ": comment", "event: delta", "id", "", ""]
@@ -34,10 +34,10 @@ def test_events_are_the_same_wherever_the_pieces_are_cut(
     lines: list[tuple[str, str]], cuts: set[int]
 ) -> None:
     text = "".join(line + end for line, end in lines)
-    stream = text.encode()
-    places = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    whole = text.encode()
+    places = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
     reader = Events()
-    found = [event for a, b in pairwise(places) for event in reader.feed(stream[a:b])]
+    found = [event for a, b in pairwise(places) for event in reader.feed(whole[a:b])]
     # A carriage return at the very end may be half of a line's end: what it ends is not told of yet.
     expected = reference(text[:-1] if text.endswith("\r") else text)
     assert found == expected
@@ -56,7 +56,7 @@ def feed_all(pieces: list[bytes]) -> list[bytes]:
 
 
 def test_an_event_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MOST_BYTES", 1000)
+    monkeypatch.setattr(stream, "MOST_BYTES", 1000)
     for piece in (b"x" * 400, b"data: " + b"x" * 400 + b"\n"):
         with pytest.raises(EventsError):
             feed_all([piece] * 5)

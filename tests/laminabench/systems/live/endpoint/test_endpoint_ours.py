@@ -13,9 +13,8 @@ import pytest
 
 from laminabench.runs.status import DONE
 from laminabench.sim.simulate import Offered
-from laminabench.systems.live.endpoint.address import parse_url
 from laminabench.systems.live.endpoint.replaying import Seen, replay
-from laminabench.systems.live.endpoint.setup import Api, Behind, EndpointSetup, Served
+from laminabench.systems.live.endpoint.setup import Api, Behind, EndpointSetup, Served, parse_url
 from laminabench.traces.table import Trace
 
 PATIENCE_S = 120

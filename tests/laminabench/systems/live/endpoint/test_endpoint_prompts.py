@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from laminabench.errors import UserError
-from laminabench.systems.live.endpoint.prompts import Draws, TokenPrompts
-from laminabench.systems.live.endpoint.text import TextPrompts, check_lengths, load_tokenizer, words_of
+from laminabench.systems.live.endpoint.prompts import Prompts, check_lengths, load_tokenizer, words_of
 from laminabench.traces.table import PrefixBlocks, Trace, TraceMeta
 
 BLOCK = 4
@@ -37,7 +36,7 @@ def trace_of(rows: list[tuple[int, list[int]]]) -> Trace:
 def test_prompts_are_as_long_as_the_trace_says_and_share_the_tokens_of_blocks(
     rows: list[tuple[int, list[int]]], seed: int
 ) -> None:
-    prompts = TokenPrompts(Draws(trace_of(rows), seed, 1 << 40))
+    prompts = Prompts(trace_of(rows), seed, 1 << 40)
     made = [prompts.of(row) for row in range(len(rows))]
     assert [len(prompt) for prompt in made] == [length for length, _ in rows]
     where: dict[int, list[int]] = {}
@@ -51,9 +50,9 @@ def test_prompts_are_as_long_as_the_trace_says_and_share_the_tokens_of_blocks(
 
 
 def test_tokens_that_belong_to_no_block_are_shared_with_nobody() -> None:
-    prompts = TokenPrompts(Draws(trace_of([(20, [7]), (20, [7]), (20, [])]), 0, 1 << 40))
+    prompts = Prompts(trace_of([(20, [7]), (20, [7]), (20, [])]), 0, 1 << 40)
     made = [prompts.of(row) for row in range(3)] + [prompts.warm_up(0, 20), prompts.warm_up(1, 20)]
-    made.append(TokenPrompts(Draws(trace_of([(20, [])]), 1, 1 << 40)).of(0))
+    made.append(Prompts(trace_of([(20, [])]), 1, 1 << 40).of(0))
     assert made[0][:BLOCK] == made[1][:BLOCK]
     rest = [token for prompt in made[:2] for token in prompt[BLOCK:]]
     rest += [token for prompt in made[2:] for token in prompt]
@@ -61,7 +60,7 @@ def test_tokens_that_belong_to_no_block_are_shared_with_nobody() -> None:
 
 
 def test_token_ids_are_of_the_vocabulary() -> None:
-    prompts = TokenPrompts(Draws(trace_of([(500, [1, 2])]), 0, 10))
+    prompts = Prompts(trace_of([(500, [1, 2])]), 0, 10)
     assert set(prompts.of(0)) == set(range(10))
 
 
@@ -86,7 +85,7 @@ def test_text_is_encoded_again_to_exactly_the_length(tokenizer_file: Path) -> No
     tokenizer = load_tokenizer(str(tokenizer_file.parent))
     words = words_of(tokenizer)
     trace = trace_of([(length, []) for length in (1, 2, 17, 900)])
-    prompts = TextPrompts(words, Draws(trace, 0, len(words.words)))
+    prompts = Prompts.of_words(trace, 0, words)
     assert check_lengths(tokenizer, prompts, [0, 1, 2, 3]) == 0
     assert len(set(prompts.of(3).split())) > len(words.words) // 2
 
@@ -95,7 +94,7 @@ def test_text_of_the_same_block_is_the_same_tokens(tokenizer_file: Path) -> None
     tokenizer = load_tokenizer(str(tokenizer_file))
     words = words_of(tokenizer)
     trace = trace_of([(11, [3, 9]), (9, [3, 9]), (9, [3])])
-    prompts = TextPrompts(words, Draws(trace, 0, len(words.words)))
+    prompts = Prompts.of_words(trace, 0, words)
     first, second, third = (tokenizer.encode(prompts.of(row)).ids for row in range(3))
     assert first[: 2 * BLOCK] == second[: 2 * BLOCK]
     assert first[:BLOCK] == third[:BLOCK]
@@ -105,7 +104,7 @@ def test_text_of_the_same_block_is_the_same_tokens(tokenizer_file: Path) -> None
 def test_text_leaves_room_for_what_the_server_adds(tokenizer_file: Path) -> None:
     tokenizer = load_tokenizer(str(tokenizer_file))
     words = words_of(tokenizer)
-    prompts = TextPrompts(words, Draws(trace_of([(10, []), (3, [])]), 0, len(words.words)), added=4)
+    prompts = Prompts.of_words(trace_of([(10, []), (3, [])]), 0, words, added=4)
     assert [len(tokenizer.encode(prompts.of(row)).ids) for row in (0, 1)] == [6, 1]
     assert prompts.too_short() == 1
 

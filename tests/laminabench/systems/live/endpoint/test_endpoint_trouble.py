@@ -15,14 +15,12 @@ import pytest
 from laminabench.errors import UserError
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.simulate import Offered
-from laminabench.systems.live.endpoint.address import parse_url
 from laminabench.systems.live.endpoint.attempts import Attempts
-from laminabench.systems.live.endpoint.pool import NoConnectionError, Pool
 from laminabench.systems.live.endpoint.records import Records
 from laminabench.systems.live.endpoint.replaying import Seen, replay
-from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served
+from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served, parse_url
 from laminabench.systems.live.endpoint.stream import Stream
-from laminabench.systems.live.endpoint.wire import GONE, Connection
+from laminabench.systems.live.endpoint.wire import GONE, Connection, NoConnectionError, Pool
 from laminabench.traces.table import Trace
 
 Replayed = Callable[..., Seen]
@@ -255,8 +253,8 @@ def test_what_is_lost_on_the_way_to_the_server_is_not_lateness_of_the_client() -
     pool = Slow(parse_url("http://127.0.0.1:1"), [], None)
     began_s = time.monotonic()
     asyncio.run(Attempts(pool, records, 9.0, 9.0, retries=0).serve(0, b"", began_s))
-    assert records.error == ["no connection in time"]
-    assert time.monotonic() - records.sent_s[0] >= 0.2
+    assert records.calls["error"] == ["no connection in time"]
+    assert time.monotonic() - records.calls["sent_s"][0] >= 0.2
 
 
 @pytest.mark.parametrize("length", [480, 495])

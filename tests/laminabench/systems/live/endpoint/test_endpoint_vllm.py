@@ -19,9 +19,8 @@ import pytest
 from laminabench.catalog.find_model import to_hf_config
 from laminabench.runs.status import DONE
 from laminabench.sim.simulate import Offered
-from laminabench.systems.live.endpoint.address import parse_url
 from laminabench.systems.live.endpoint.replaying import replay
-from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served
+from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served, parse_url
 from laminabench.traces.table import Trace
 
 START_S = 240.0

@@ -1,0 +1,225 @@
+"""`laminabench hardware`, `models` and `costs`: what the modelled cluster is made of."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from laminabench.cli.flags import price_options
+from laminabench.cli.options import FILE, PATH, option
+from laminabench.cli.output import Output, reporting
+from laminabench.present.terminal import literal, print_facts, said, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from laminabench.catalog.boards import Board
+
+# What the other boards of the catalogue vary one thing of.
+ORIGINAL = "h2m2"
+
+
+@click.group()
+def hardware() -> None:
+    """The devices of the catalogue: what they can do, and what they cost."""
+
+
+@hardware.command("list")
+@price_options
+@reporting
+def list_hardware(
+    price: tuple[str, ...], power: tuple[str, ...], price_basis: str | None, out: Output
+) -> None:
+    """All devices, a line each."""
+    from laminabench.catalog.hardware import priced_devices
+
+    rows = [found.describe() for found in priced_devices(price, price_basis, power).values()]
+    titles = ("device", ">bf16 TFLOPS", ">GB", ">GB/s", ">W", ">$/hour", "price is", "what it is")
+    out.result({"hardware": rows}, lambda console: console.print(table(titles, map(_device_cells, rows))))
+
+
+def _device_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    price, tflops = row["price"], row["tflops"].get("bf16")
+    return (
+        f"[bold]{row['name']}[/bold]",
+        "-" if tflops is None else f"{tflops:,.3g}" if tflops < 1 else f"{tflops:,.0f}",
+        f"{row['memory_gb']:,.0f}",
+        f"{row['bandwidth_gb_per_s']:,.0f}",
+        "-" if row["power_w"] is None else f"{row['power_w']:,.0f}",
+        *(("-", "-") if price is None else (f"{price['usd']:.2f}", f"{price['basis']}, {price['date']}")),
+        row["title"],
+    )
+
+
+@hardware.command("show")
+@click.argument("name")
+@price_options
+@reporting
+def show_device(
+    name: str, price: tuple[str, ...], power: tuple[str, ...], price_basis: str | None, out: Output
+) -> None:
+    """Every number of one device, and its source."""
+    from laminabench.catalog.hardware import device, priced_devices
+
+    facts = device(name, priced_devices(price, price_basis, power)).describe()
+    out.result(facts, lambda console: print_facts(console, facts))
+
+
+@hardware.command()
+@click.argument("name", required=False, metavar="[NAME|FILE.toml]")
+@reporting
+def boards(name: str | None, out: Output) -> None:
+    """Boards with two memories, a line each; of one, every parameter and where it is from."""
+    from laminabench.catalog.boards import NAMES, board
+
+    if name is None:
+        rows = [_board_facts(board(each), board(ORIGINAL)) for each in NAMES]
+        sides = (">HBM GB", ">GB/s", ">chips", ">LPDDR GB", ">GB/s", ">chips")
+        titles = ("board", *sides, "what it is")
+        out.result({"boards": rows}, lambda console: console.print(table(titles, map(_board_cells, rows))))
+        return
+    found = board(name)
+    parameters = found.assumptions()
+
+    def render(console: Console) -> None:
+        console.print(f"[bold]{literal(found.title)}[/bold]", soft_wrap=True)
+        keys = ("name", "value", "unit", "kind", "source")
+        rows = ((literal(said(row[key])) for key in keys) for row in parameters)
+        console.print(table(("parameter", ">value", "", "kind", "source"), rows))
+
+    out.result({"name": found.name, "title": found.title, "parameters": parameters}, render)
+
+
+def _board_facts(found: Board, original: Board) -> dict[str, object]:
+    """All numbers, and which of them are not the original's."""
+    facts, usual = found.describe(), original.describe()
+    varied = {
+        key: value for key, value in facts.items() if value != usual[key] and key not in ("name", "title")
+    }
+    return {**facts, "varied": varied}
+
+
+def _board_cells(row: dict[str, object]) -> tuple[str, ...]:
+    numbers = [
+        f"{row[f'{side}_{name}']:,g}"
+        for side in ("hbm", "lpddr")
+        for name in ("capacity_gb", "bandwidth_gb_per_s", "chips")
+    ]
+    return (f"[bold]{literal(row['name'])}[/bold]", *numbers, literal(row["title"]))
+
+
+@click.group()
+def models() -> None:
+    """The models of the catalogue, and any Hugging Face config.json: shapes, bytes, ways to split."""
+
+
+@models.command("list")
+@reporting
+def list_models(out: Output) -> None:
+    """All models, a line each."""
+    from laminabench.catalog.models import load_models
+
+    rows = [found.describe() for found in load_models().values()]
+    sizes = (">layers", ">hidden", ">heads", ">KV heads", ">weights GB", ">KV bytes/token", ">head splits")
+    out.result(
+        {"models": rows}, lambda console: console.print(table(("model", *sizes), map(_model_cells, rows)))
+    )
+
+
+def _model_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        f"[bold]{row['name']}[/bold]",
+        *(f"{row[key]:,}" for key in ("layers", "hidden", "heads", "kv_heads")),
+        f"{row['weight_gb']:,.1f}",
+        f"{row['kv_bytes_per_token']:,}",
+        " ".join(map(str, row["head_splits"])),
+    )
+
+
+@models.command("show")
+@click.argument("name")
+@reporting
+def show_model(name: str, out: Output) -> None:
+    """Every number of one model: NAME of the catalogue, or the path of a config.json or its folder."""
+    from laminabench.catalog.find_model import modelled
+
+    found = modelled(name)
+    gemms = [gemm._asdict() for gemm in found.layer_gemms(1)]
+    facts = {**found.describe(), "layer_gemms": gemms}
+    out.result(facts, lambda console: print_facts(console, facts))
+
+
+@click.group()
+def costs() -> None:
+    """The cost sets of the modelled cluster: every coefficient with its source and its error."""
+
+
+@costs.command("list")
+@reporting
+def list_costs(out: Output) -> None:
+    """The sets that --costs takes."""
+    from laminabench.catalog.cost_file import COST_SETS, DEFAULT_COSTS, load_costs
+
+    rows = [{**load_costs(name).describe(), "default": name == DEFAULT_COSTS} for name in COST_SETS]
+
+    def render(console: Console) -> None:
+        for row in rows:
+            mark = "  (default)" if row["default"] else ""
+            console.print(f"[bold]{row['name']}[/bold]{mark}  {row['title']}", soft_wrap=True)
+            console.print(
+                f"  measured on {', '.join(row['measured'])}; borrowed by {', '.join(row['borrowed'])}"
+            )
+
+    out.result({"costs": rows}, render)
+
+
+@costs.command("show")
+@click.argument("name")
+@option("--device device_name", None, "Whose coefficients.", "h100")
+@option("--tp", click.IntRange(min=1), "Tensor-parallel degree.", 2)
+@option("--dtype", None, None, "bf16")
+@reporting
+def show_costs(name: str, device_name: str, tp: int, dtype: str, out: Output) -> None:
+    """Every coefficient of a set (NAME or a TOML file) for one device: value, kind, source, error."""
+    from laminabench.catalog.cost_file import load_costs
+    from laminabench.catalog.hardware import device
+
+    terms = load_costs(name).provenance(device(device_name), tp, dtype)
+    facts = {"set": name, "device": device_name, "terms": terms}
+    out.result(facts, lambda console: print_facts(console, facts))
+
+
+@costs.command()
+@option("--set set_name", None, "Which set to fit: vllm-0.14 or vidur-2024.", required=True)
+@option("--from folder", PATH, "Folder of the measurement files; $LAMINABENCH_PROFILES by default.")
+@option("-o --output target", FILE, "Write the set here (.toml).")
+@reporting
+def fit(set_name: str, folder: Path | None, target: Path | None, out: Output) -> None:
+    """Fit a cost set to published measurements and print its errors, held-out shapes included."""
+    from laminabench.catalog.cost_file import write_costs
+    from laminabench.catalog.fit_costs import error_rows
+    from laminabench.catalog.fit_costs import fit as fit_set
+
+    where = folder or os.environ.get("LAMINABENCH_PROFILES")
+    if not where:
+        raise click.UsageError(
+            "say --from FOLDER (or set LAMINABENCH_PROFILES): where the measurement files are"
+        )
+    costs = fit_set(Path(where), set_name)
+    rows = error_rows(costs)
+    if target is not None:
+        write_costs(costs, target, f"Fitted by `laminabench costs fit --set {set_name}`; do not edit.")
+        out.note(f"wrote {target}")
+    out.result({"set": set_name, "errors": rows}, lambda console: _print_errors(console, rows))
+
+
+def _print_errors(console: Console, rows: list[dict[str, Any]]) -> None:
+    # Not every term has every kind of error.
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    found = [[row.get(name, "") for name in names] for row in rows]
+    cells = [[f"{value:.1f}" if isinstance(value, float) else str(value) for value in row] for row in found]
+    titles = [name.replace("_", " ") for name in names]
+    console.print(table(titles, cells, title="mean absolute errors in percent", title_justify="left"))

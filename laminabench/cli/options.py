@@ -1,0 +1,72 @@
+"""Options: how they are declared, and the kinds of values that they take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class NumberRange(click.FloatRange):
+    """click's, which lets "nan" through: that is neither below nor above anything."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, within the range."""
+        found: float = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value} is not a number", param, ctx)
+        return found
+
+
+class CountOr(click.IntRange):
+    """A number of batches or workers, or one of some words."""
+
+    def __init__(self, *words: str) -> None:
+        super().__init__(1, 64)
+        self.words = words
+        self.name = f"{', '.join(words)} or count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The word, or the number."""
+        return value if value in self.words else super().convert(value, param, ctx)
+
+
+class _Positive(click.ParamType[float]):
+    """A finite number above zero."""
+
+    name = "x"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            self.fail(f"'{value}' is not a number", param, ctx)
+        if not (math.isfinite(number) and number > 0):
+            self.fail(f"{value} is not above zero", param, ctx)
+        return number
+
+
+COUNT = click.IntRange(min=1)
+POSITIVE = _Positive()
+PATH = click.Path(path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+def option(
+    spelled: str, kind: click.ParamType[Any] | None, text: str | None, default: Any = None, **more: Any
+) -> Decorator:
+    """`spelled` ends in the parameter's name where that is another: "--out folder". A default is shown."""
+    if default is not None:
+        more |= {"default": default, "show_default": True}
+    return click.option(*spelled.split(), type=kind, help=text, **more)
+
+
+def target_option(text: str) -> Decorator:
+    """The -o option of the commands that write one file, passed on as `target`."""
+    return option("-o --output target", FILE, text, required=True)

@@ -1,0 +1,75 @@
+"""A model and its deployment on this machine, as the reference engine and vLLM are set up with them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from laminabench.catalog.deployment import Deployment, parse_deployment
+from laminabench.catalog.find_model import model
+from laminabench.catalog.hardware import priced_devices
+from laminabench.catalog.models import ModelShape, load_models
+from laminabench.request import ReplayRequest
+
+MODEL = "llama-mini"
+# Sequences that decode together: the engine's own default, so that all decode the same batches.
+MAX_SEQUENCES = 256
+# Of the memory nobody uses, what KV takes when its size is not said; as the engine's default.
+KV_SHARE = 0.25
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSetup:
+    """What is decoded, and on what."""
+
+    model: ModelShape
+    source: str  # a name of the catalogue, or the path of a config.json or of a model's folder
+    deployment: Deployment
+
+    @property
+    def of_catalogue(self) -> bool:
+        return self.model.name in load_models() and self.source.strip().lower() == self.model.name
+
+    @property
+    def weights(self) -> Path | None:
+        """The folder that they are read from; None where they are made up."""
+        path = Path(self.source)
+        there = not self.of_catalogue and path.is_dir() and any(path.glob("*.safetensors"))
+        return path if there else None
+
+    @property
+    def config_file(self) -> Path:
+        """Of a model that is not the catalogue's."""
+        path = Path(self.source)
+        return path / "config.json" if path.is_dir() else path
+
+    def config(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.config_file.read_text(encoding="utf-8"))
+        return found
+
+
+def in_dtype(shape: ModelShape, dtype: str | None) -> ModelShape:
+    """The model with its weights and KV so, if that was asked for."""
+    return shape if dtype is None else replace(shape, dtype=dtype, kv_dtype=dtype)
+
+
+def looked_up(request: ReplayRequest) -> dict[str, Any]:
+    """The fields of a LocalSetup, of what a settled request names."""
+    assert request.model
+    assert request.deployment
+    devices = priced_devices(request.price, request.price_basis, request.power)
+    return {
+        "model": in_dtype(model(request.model), request.dtype),
+        "source": request.model,
+        "deployment": parse_deployment(request.deployment, devices),
+    }
+
+
+def free_bytes() -> float:
+    """Memory of this machine that nobody uses."""
+    from lamina import host_memory
+
+    return float(host_memory.free_bytes())

@@ -1,0 +1,131 @@
+"""Calls of the simulator, and its tables in ticks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+TABLES = (
+    *("first_slice", "mid_slice", "last_slice", "q_lead", "q_transfer", "kv_transfer", "out_transfer"),
+    *("migration", "attention_fixed"),
+)
+
+
+def in_ticks(result: dict[str, Any]) -> dict[str, Any]:
+    """A result with seconds as whole ticks (-1 for NaN) and columns as lists; the reference's as it is."""
+
+    def plain(name: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(key, inner) for key, inner in value.items()}
+        if isinstance(value, np.ndarray):
+            if name.endswith("_s"):
+                value = np.where(np.isnan(value), -1, np.round(np.nan_to_num(value) * 1e10)).astype(np.int64)
+            return value.tolist()
+        return round(value * 1e10) if isinstance(value, float) else value
+
+    ticks: dict[str, Any] = plain("", result)
+    # Whose stint comes first where several end at one boundary is nobody's business.
+    rows = sorted(zip(*ticks["stints"].values(), strict=True), key=lambda row: row[0])
+    ticks["stints"] = dict(
+        zip(ticks["stints"], ([row[i] for row in rows] for i in range(len(ticks["stints"]))), strict=True)
+    )
+    return ticks
+
+
+def flat_costs(most: int, **given: Any) -> dict[str, Any]:
+    """Costs that are nothing but what is given; a table may be given as one number for all sizes."""
+    costs: dict[str, Any] = {
+        **dict.fromkeys(TABLES, 0),
+        "attention_per_token": 0.0,
+        "combine": 0,
+        "stream_chunks": 1,
+        "stream_by_request": True,
+        "chunk_overhead": 0,
+        "host_async": False,
+        "transfer_latency": 0,
+        "device_tokens": 2**62,
+        "paged_per_token": 0.0,
+        "host_fixed": 0,
+        "host_per_request": 0.0,
+        "recompute_per_token": 0.0,
+        **given,
+    }
+    for name in TABLES:
+        costs[name] = np.broadcast_to(np.asarray(costs[name], np.int64), most + 1).copy()
+    per_token = np.asarray(costs["attention_per_token"], np.float64)
+    costs["attention_per_token"] = np.broadcast_to(per_token, most + 1).copy()
+    return costs
+
+
+def arguments(**given: Any) -> dict[str, Any]:
+    """Arguments of `_sim.run`: the given ones, and for the others what changes nothing."""
+    rows = len(given["prompt"])
+    whole: dict[str, Any] = {
+        "arrival": np.zeros(rows, np.int64),
+        "prefix_offsets": np.zeros(0, np.int64),
+        "prefix_ids": np.zeros(0, np.int64),
+        "prefix_block_tokens": 4,
+        "mode": "saturate",
+        "concurrency": 1,
+        "batches": 1,
+        "pipelining": "rotational",
+        "layers": 1,
+        "pools": 1,
+        "tokens_per_pool": 2**40,
+        "block_tokens": 1,
+        "admission": "reserve",
+        "max_requests": 64,
+        "prompt_budget": 0,
+        "priority": None,
+        "record_from": 0,
+        "record_to": 0,
+        "progress": None,
+        "check": False,
+        **given,
+    }
+    whole["arrival"] = np.asarray(whole["arrival"], np.int64)
+    whole["prompt"] = np.asarray(whole["prompt"], np.int32)
+    whole["output"] = np.asarray(whole["output"], np.int32)
+    most = max(whole["max_requests"], whole["prompt_budget"])
+    whole["costs"] = flat_costs(most, **whole.get("costs", {}))
+    return whole
+
+
+def random_arguments(seed: int, **fixed: Any) -> dict[str, Any]:
+    """A deployment and a workload of some hundred requests, in memory tight enough to make them wait."""
+    rng = np.random.default_rng(seed)
+    rows = int(rng.integers(100, 400))
+    batches = int(rng.integers(1, 6))
+    prompt = rng.integers(1, 200, rows)
+    output = rng.geometric(1 / 20, rows)
+    block = int(rng.choice([1, 4, 16]))
+    most = int(rng.integers(8, 200))
+    sizes = np.arange(most + 1)
+    tables = {name: rng.integers(0, 300) + rng.integers(0, 20) * sizes for name in TABLES}
+    tables["q_lead"] = np.minimum(tables["q_lead"], tables["mid_slice"])
+    costs = tables | {
+        "attention_per_token": rng.random(most + 1),
+        "combine": int(rng.integers(0, 20)),
+        "host_fixed": int(rng.integers(0, 5000)),
+        "host_per_request": float(rng.random() * 50),
+        "recompute_per_token": float(rng.random() * 5),
+    }
+    given: dict[str, Any] = {
+        "arrival": np.sort(rng.integers(0, 10 ** int(rng.integers(4, 8)), rows)),
+        "prompt": prompt,
+        "output": output,
+        "mode": str(rng.choice(["saturate", "open", "closed"])),
+        "concurrency": int(rng.integers(1, 100)),
+        "batches": batches,
+        "pipelining": str(rng.choice(["rotational", "fixed"])),
+        "layers": int(rng.integers(1, 9)),
+        "pools": int(rng.integers(1, 5)),
+        "tokens_per_pool": int(rng.choice([220, 500, 1000, 3000])),
+        "block_tokens": block,
+        "admission": str(rng.choice(["reserve", "grow"])),
+        "max_requests": most,
+        "costs": costs,
+        "check": True,
+    }
+    return arguments(**(given | fixed))

@@ -1,0 +1,231 @@
+"""`laminabench fhbn devices` and `laminabench bench fhbn` as a person types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from lamina.fhbn.nic import diagnosed
+from lamina.fhbn.nic.devices import Device, Gid, Listed, Port
+from lamina.fhbn.nic.diagnosis import conclusion
+from lamina.fhbn.nic.machine import system_below
+from laminabench.bench.fhbn import cuda
+from laminabench.bench.fhbn.results import cells, text
+from laminabench.bench.frame import Report, Row, spread
+from laminabench.cli.bench import render
+from laminabench.cli.fhbn import render as render_devices
+from laminabench.errors import UserError
+
+pytest.importorskip("msgpack")
+
+SHORT = ("bench", "fhbn", "--seconds", "0.05", "--engines", "shm", "--sizes", "64,4K")
+
+
+def test_the_table_has_sizes_targets_and_limits(shell: Any) -> None:
+    code, out, err = shell(*SHORT)
+    assert (code, err) == (0, "")
+    for words in ("engine", "64 B", "4 KiB", "p50 2 us", "fastest copy", "a copy of 4 KiB: "):
+        assert words in out
+
+
+def test_json_has_what_was_found(as_json: Any, tmp_path: Path) -> None:
+    found = as_json(*SHORT, "--out", "run", "--plot", "fig.svg")
+    assert [(row["engine"], row["bytes"]) for row in found["rows"]] == [("shm", 64), ("shm", 4096)]
+    expected = {"rtt_us_p50", "rtt_us_p99", "gb_per_s", "read_gb_per_s", "share_of_memcpy", "share_of_limit"}
+    assert expected <= found["rows"][0].keys()
+    assert found["skipped"] == {}
+    assert "published" in (tmp_path / "fig.svg").read_text()
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert manifest["rows"] == found["rows"]
+
+
+def test_a_picture_that_fails_does_not_take_the_result_away(
+    shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise UserError("figure-unwritable", "cannot write fig.svg: No space left on device")
+
+    monkeypatch.setattr("laminabench.figures.fig13.draw", full)
+    code, out, err = shell(*SHORT, "--plot", "fig.svg", "--json")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "No space left" in err
+    assert len(json.loads(out)["rows"]) == 2
+
+
+def test_the_table_says_what_nobody_has_verified_and_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    def row(engine: str, size: int, *, met: bool | None = None, **facts: Any) -> Row:
+        took = {"rtt_us_p50": 1e4, "rtt_us_p99": 1e5, "gb_per_s": 99.97, "read_gb_per_s": 12.3}
+        shares = {"share_of_memcpy": 1.0, "share_of_limit": 0.001, "target": None}
+        every = took | shares | {"engine": engine, "bytes": size} | facts
+        return Row(every, cells(every), met)
+
+    rows = [
+        row("shm", 16 << 20, target={"share_of_memcpy": 0.9}, met=False),
+        row("gloo", 4096),
+        row("nccl", 16 << 20, share_of_memcpy=None, share_of_limit=None),
+    ]
+    copied = {"memcpy_gb_per_s": {str(16 << 20): 0.0123}, "channel_copy_gb_per_s": {str(16 << 20): 123.4}}
+    limits = copied | {"cache_line_round_trip_us": None}
+    render(Console(width=100), text(rows, {}, limits))
+    shm, gloo, nccl, note, copy = capsys.readouterr().out.splitlines()[2:]
+    assert shm.endswith("  100%          < 1%  90% of memcpy  missed")
+    assert shm.split()[-9:-7] == ["100", "12.3"]
+    assert gloo.split()[-3:] == ["-", "-", "-"]
+    assert nccl.split()[0] == "nccl*"
+    assert nccl.split()[-3:] == ["12.3", "-", "-"]
+    assert note == "* nccl: not verified on hardware"
+    assert copy == "a copy of 16 MiB: memcpy 0.0123 GB/s, as a channel copies 123 GB/s"
+
+
+def test_notes_say_what_was_written_and_what_auto_is(shell: Any) -> None:
+    code, _, err = shell("bench fhbn --seconds 0.05 --engines auto --sizes 64 --out run")
+    assert code == 0
+    assert "auto is shm here" in err
+    assert "wrote run" in err
+
+
+def test_what_is_skipped_is_said(printed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    out = printed("bench", "fhbn", "--seconds", "0.05", "--sizes", "64")
+    assert "gloo skipped: torch is not installed" in out
+    assert "nccl skipped: torch is not installed" in out
+
+
+def test_one_core_is_a_note(shell: Any) -> None:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        code, out, err = shell(*SHORT)
+    finally:
+        os.sched_setaffinity(0, before)
+    assert code == 0
+    assert "this process may use one core" in err
+    assert "cache line" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--sizes", "64:16X"], "--sizes '64:16X': give FIRST:LAST or a list such as 64,4K,1M"),
+        (["--engines", "pigeon"], "--engines 'pigeon': there is no 'pigeon', give some of auto, shm, verbs"),
+        (["--plot", "figure.gif"], "cannot draw figure.gif: give it one of the suffixes"),
+        (["--plot", "/dev/null/figure.svg"], "cannot write /dev/null/figure.svg: /dev/null is not a dir"),
+        (["--plot", "drawer.svg"], "cannot write drawer.svg: it is there and not a file"),
+        (["--out", "something/run"], "/something is not a directory"),
+        (["--device", "cuda", "--out", "run", "--sizes", "64"], "leave out --out, --sizes"),
+        (["--seconds", "0"], "is not above zero"),
+        (["--out", "."], ". exists and is not a ping-pong; it is left alone"),
+    ],
+)
+def test_mistakes_are_one_sentence(refused: Any, tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    (tmp_path / "something").write_text("")
+    (tmp_path / "drawer.svg").mkdir()
+    refused(sentence, "bench", "fhbn", *arguments)
+
+
+@pytest.mark.parametrize("command", [["bench", "fhbn"], ["fhbn", "devices"]])
+def test_a_missing_extra_is_told(refused: Any, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    for name in [name for name in sys.modules if name.startswith(("lamina.fhbn", "laminabench.bench.fhbn"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    refused("this needs msgpack, which is not installed: pip install", *command)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_gpu_that_is_not_there_is_told(refused: Any) -> None:
+    for engines in ([], ["--engines", "softnic,mlx5"]):
+        refused("this benchmark needs a GPU", "bench", "fhbn", "--device", "cuda", *engines)
+
+
+def test_what_a_gpu_has_measured_is_a_table(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table only: what fills it here needs no GPU."""
+    took = spread([7e-6, 8e-6, 0.01])
+    row = cuda.row("softnic", 4096, {"channel": took}, {"graph_ahead": took})
+    asked = []
+
+    def run(engines: str, **_: object) -> Report:
+        asked.append(engines)
+        return cuda.report("some GPU", [row], {"mlx5": "there is none"})
+
+    monkeypatch.setattr(cuda, "run", run)
+    assert shell("bench", "fhbn", "--device", "cuda")[0] == 0
+    code, out, _ = shell("bench", "fhbn", "--device", "cuda", "--engines", "softnic,mlx5")
+    assert (code, asked) == (0, ["shm", "softnic,mlx5"])
+    for words in (
+        *("mlx5 skipped: there is none", "softnic*", "* softnic: a test bench", "some GPU", "4 KiB"),
+        *("not verified on hardware", "one way", "round trip", "graph_ahead", "8.00 us", "10,000 us"),
+    ):
+        assert words in out
+
+
+pytest.importorskip("msgpack")
+
+
+ENGINES = ["shm", "verbs", "mlx5", "mlx5 on a GPU", "softnic", "gloo", "nccl"]
+
+
+def test_this_machine_is_explained(shell: Any) -> None:
+    code, out, err = shell("fhbn", "devices")
+    assert (code, err) == (0, "")
+    for name in ENGINES:
+        assert f"\n{name} " in out
+    for finding in diagnosed().findings:
+        assert f"- {finding.sentence}\n" in out
+
+
+@pytest.mark.parametrize("libibverbs", [True, False])
+@pytest.mark.parametrize("has_verbs", [True, False])
+def test_a_machine_without_devices_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], libibverbs: bool, has_verbs: bool
+) -> None:
+    system = replace(system_below(tmp_path), libibverbs=libibverbs, libmlx5=libibverbs, has_verbs=has_verbs)
+    render_devices(Console(width=160), conclusion(system, Listed((), {}), None), every_gid=False)
+    out = capsys.readouterr().out
+    first = "there is no RDMA device: " if has_verbs else f"the kernel, {system.kernel}, has no RDMA "
+    assert f"- {first}" in out
+    assert out.startswith(f"no RDMA device\n- {first if libibverbs else 'libibverbs.so.1 cannot be loaded'}")
+
+
+def test_json_says_of_each_engine_why_not(as_json: Any) -> None:
+    found = as_json("fhbn", "devices")
+    assert found.keys() == {"devices", "findings", "engines", "system"}
+    assert [row["engine"] for row in found["engines"]] == ENGINES
+    for row in found["engines"]:
+        assert row["usable"] == (not row["because"])
+        assert row["needs"]
+    assert next(row for row in found["engines"] if row["engine"] == "shm")["usable"]
+    sentences = [finding["sentence"] for finding in found["findings"]]
+    assert all(sentence and "\n" not in sentence for sentence in sentences)
+
+
+def test_a_device_is_a_row_and_its_gids_are_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gid = Gid(1, "fe80:0000:0000:0000:0000:0000:0000:0001", "RoCE v2", "dummy0")
+    port = Port(1, "active", "Ethernet", 1024, 0, "1X 2.5 Gbps", (gid,))
+    device = Device("rxe[0]", "rxe", "InfiniBand", "none", 0xFFFFFF, 0, 1048560, (port,))
+    found = conclusion(system_below(tmp_path), Listed((device,), {}), None)
+    render_devices(Console(width=160), found, every_gid=False)
+    out = capsys.readouterr().out
+    row = out.splitlines()[1].split()
+    assert row == ["rxe[0]", "rxe", "none", "1", "Ethernet", "active", "1X", "2.5", "Gbps", "1,024", "0",
+                   "1", "dummy0"]  # fmt: skip
+    assert gid.address not in out
+    render_devices(Console(width=160), found, every_gid=True)
+    assert gid.address in capsys.readouterr().out
+
+
+def test_a_device_that_cannot_be_opened_is_not_called_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    system = replace(system_below(tmp_path), kernel_devices=("mlx5[0]",))
+    render_devices(Console(width=160), conclusion(system, Listed((), {}), None), every_gid=False)
+    assert capsys.readouterr().out.startswith("RDMA devices of which no more can be told: mlx5[0]\n- ")
