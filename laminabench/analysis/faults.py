@@ -104,10 +104,7 @@ def in_all(rows: Sequence[FaultCost], strikes: Sequence[Strike], planned: int) -
         faults=len(rows),
         strikes=len(strikes),
         strikes_planned=planned,
-        detection_s=worst("detection_s"),
-        recovery_s=worst("recovery_s"),
-        normal_again_s=worst("normal_again_s"),
-        tbt_worst_ms=worst("tbt_worst_ms"),
+        **{name: worst(name) for name in ("detection_s", "recovery_s", "normal_again_s", "tbt_worst_ms")},
         goodput_lost_tokens=sum(row.goodput_lost_tokens or 0.0 for row in rows),
         kv_tokens=sum(row.kv_tokens for row in rows),
     )

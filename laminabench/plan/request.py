@@ -112,15 +112,10 @@ class PlanRequest:
         return affordable(question, self.systems, self.devices, self.limits)
 
     def describe(self, trace: Trace) -> dict[str, object]:
-        meta = trace.meta
+        named = {name: getattr(trace.meta, name) for name in ("name", "source", "sha256")}
         return {
             "backend": "modelled",
-            "trace": {
-                "name": meta.name,
-                "source": meta.source,
-                "sha256": meta.sha256,
-                "requests": len(trace),
-            },
+            "trace": {**named, "requests": len(trace)},
             "model": self.model.name,
             "weights_and_kv": self.model.dtype,
             "mode": self.mode,
@@ -164,9 +159,8 @@ def affordable(
         raise UserError(
             "plan-no-deployment", f"{question.model.name} fits on no deployment of {names}{most}; {advice}"
         )
-    budget_usd_per_hour = limits.usd_per_hour
     raise UserError(
         "plan-budget-too-small",
-        f"--budget {budget_usd_per_hour:g}: the cheapest deployment of {names} that {question.model.name} "
+        f"--budget {limits.usd_per_hour:g}: the cheapest deployment of {names} that {question.model.name} "
         f"fits on is {cheapest.deployment} ({cheapest.system}) at ${cheapest.usd_per_hour:.2f} an hour",
     )

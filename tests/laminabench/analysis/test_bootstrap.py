@@ -49,9 +49,7 @@ def measured(durations_s: Float64) -> Outcome:
         "last_iteration": np.full(SIZE, count - 1),
         "batch": np.zeros(SIZE, np.int32),
     }
-    stints = {
-        name: np.zeros(0, np.int64) for name in ("request", "batch", "first_iteration", "last_iteration")
-    }
+    stints = dict.fromkeys(("request", "batch", "first_iteration", "last_iteration"), np.zeros(0, np.int64))
     return Outcome(requests, iterations, stints, {}, np.zeros(1), 0.0, ends[-1], ends[-1], 0, 0)
 
 

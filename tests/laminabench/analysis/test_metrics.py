@@ -30,6 +30,7 @@ from laminabench.sim.spec import TICKS_PER_S, Spec, Timing
 from laminabench.traces.table import Trace, TraceMeta
 
 MOST = 8
+POINTS = (("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999), ("max", 1000))
 
 
 def to_ticks(seconds: float) -> int:
@@ -124,13 +125,7 @@ def slow_metrics(outcome: Outcome, of: Window, limit_ms: float) -> dict[str, Any
             "mean": float(Fraction(sum(gaps), len(gaps))) / 1e7 if gaps else None,
             **{
                 name: gaps[max(0, -(-len(gaps) * permille // 1000) - 1)] / 1e7 if gaps else None
-                for name, permille in (
-                    ("p50", 500),
-                    ("p90", 900),
-                    ("p99", 990),
-                    ("p99.9", 999),
-                    ("max", 1000),
-                )
+                for name, permille in POINTS
             },
         },
         "slo": {
@@ -279,22 +274,12 @@ def test_gaps_of_one_batch_by_hand() -> None:
     outcome = outcome_of([(0, 0, 0.0, 0.1, 3, 3), (0, 1, 0.1, 0.2, 4, 2), (0, 2, 0.4, 0.1, 4, 0)])
     gaps = tbt(tokens_of(outcome))
     assert gaps.count == 2 + 4
-    assert to_json(gaps.describe(1000)) == {
-        "mean": 200,
-        "p50": 200,
-        "p90": 200,
-        "p99": 200,
-        "p99.9": 200,
-        "max": 200,
-    }
+    assert to_json(gaps.describe(1000)) == dict.fromkeys(("mean", "p50", "p90", "p99", "p99.9", "max"), 200)
     assert gaps.at_most(to_ticks(0.2)) == 6  # a gap of exactly the limit is within it, whatever 0.5 - 0.3 is
     assert gaps.at_most(to_ticks(0.2) - 1) == 0
-    assert (
-        rates.produced(outcome, Window(start_s=0.1, end_s=0.3, kind="arrivals")) == 4
-    )  # what ends at the start is before it
-    assert rates.mean_batches(outcome, Window(start_s=0.2, end_s=0.5, kind="arrivals")) == pytest.approx(
-        [(0.1 * 4 + 0.1 * 4) / 0.3]
-    )
+    early, late = (Window(start_s=a, end_s=b, kind="arrivals") for a, b in ((0.1, 0.3), (0.2, 0.5)))
+    assert rates.produced(outcome, early) == 4  # what ends at the start is before it
+    assert rates.mean_batches(outcome, late) == pytest.approx([(0.1 * 4 + 0.1 * 4) / 0.3])
     assert rates.time_shares(outcome, whole_run(outcome)).waiting == pytest.approx(0.5)
 
 
@@ -346,19 +331,17 @@ def test_windows_by_mode() -> None:
         [(0, k, k * 0.01, 0.01, 1, 0) for k in range(200)], requests=columns, queue_empty_s=0.7
     )
     assert window(outcome, "saturate") == Window(start_s=0.0, end_s=0.7, kind="queue_never_empty")
-    assert window(outcome, "closed") == Window(
-        start_s=0.0, end_s=0.5, kind="concurrency_held"
-    )  # the third was rejected
+    # The third was rejected.
+    assert window(outcome, "closed") == Window(start_s=0.0, end_s=0.5, kind="concurrency_held")
     assert window(outcome, "open") == Window(start_s=0.0, end_s=0.9, kind="arrivals")
 
 
 def test_a_window_without_iterations_falls_back_to_the_whole_run() -> None:
-    outcome = outcome_of([(0, k, k * 0.01, 0.01, 1, 0) for k in range(20)], queue_empty_s=0.09)
+    rows = [(0, k, k * 0.01, 0.01, 1, 0) for k in range(20)]
+    outcome = outcome_of(rows, queue_empty_s=0.09)
     assert window(outcome, "saturate") == whole_run(outcome)
     assert window(outcome, "open").fell_back  # everything came at once
-    assert not window(
-        outcome_of([(0, k, k * 0.01, 0.01, 1, 0) for k in range(20)], queue_empty_s=0.1), "saturate"
-    ).fell_back
+    assert not window(outcome_of(rows, queue_empty_s=0.1), "saturate").fell_back
 
 
 def test_cost_of_tokens() -> None:
@@ -412,13 +395,10 @@ def test_a_deployment_is_rated_for_the_sum_of_its_devices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("throughput", "power_w", "joules"), [(1500.0, 3000.0, 2.0), (0.0, 3000.0, None), (None, 3000.0, None)]
+    ("throughput", "power_w", "joules"),
+    [(1500.0, 3000.0, 2.0), (0.0, 3000.0, None), (None, 3000.0, None), (1500.0, None, None)],
 )
-def test_joules_a_token(throughput: float | None, power_w: float, joules: float | None) -> None:
+def test_joules_a_token(throughput: float | None, power_w: float | None, joules: float | None) -> None:
     found = energy(throughput, power_w)
     assert (found.rated_w, found.joules_per_token) == (power_w, joules)
     assert str(found.bound).startswith("upper")
-
-
-def test_no_rating_no_energy() -> None:
-    assert energy(1500.0, None).joules_per_token is None

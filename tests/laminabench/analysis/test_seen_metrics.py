@@ -43,6 +43,10 @@ def trace_of(outputs: Sequence[int], prompts: Sequence[int] | None = None) -> Tr
     return Trace(np.zeros(len(lengths)), asked.astype(np.int32), lengths, TraceMeta("made"))
 
 
+def told(outcome: Outcome, trace: Trace, mode: Any, slo_tbt_ms: float) -> dict[str, Any]:
+    return to_json(summarise(outcome, trace, mode=mode, slo_tbt_ms=slo_tbt_ms, usd_per_hour=None))
+
+
 # Small random streams
 
 
@@ -145,7 +149,7 @@ def test_summary_equals_the_look_at_every_token(
     trace = trace_of([max(1, sum(tokens for _, tokens in each.chunks)) for each in streams])
     if outcome.end_s == 0:
         return
-    found = to_json(summarise(outcome, trace, mode=mode, slo_tbt_ms=limit_ms, usd_per_hour=None))
+    found = told(outcome, trace, mode, limit_ms)
     json.dumps(found, allow_nan=False)
     of = window(outcome, mode)
     slow = flat(slow_metrics(streams, of, to_ticks(limit_ms / 1000)))
@@ -195,9 +199,7 @@ def test_curves_have_what_summaries_have(
     trace = trace_of([1] * len(drawn))
     found = curve(outcome, whole_run(outcome), limits_ms)
     for place, limit_ms in enumerate(limits_ms):
-        slo = to_json(summarise(outcome, trace, mode="saturate", slo_tbt_ms=limit_ms, usd_per_hour=None))[
-            "whole_run"
-        ]["slo"]
+        slo = told(outcome, trace, "saturate", limit_ms)["whole_run"]["slo"]
         for name in ("token_attainment", "request_attainment", "goodput_tokens_per_s"):
             ours = getattr(found, name)[place]
             assert (None if math.isnan(ours) else pytest.approx(ours)) == slo[name]
@@ -215,7 +217,7 @@ def test_curves_have_what_summaries_have(
 
 def test_the_first_token_of_a_chunk_waited_and_the_others_came_with_it(stream: Any, seen: Seen) -> None:
     outcome = seen([stream(sent_s=0.1, chunks=[(0.5, 2), (0.9, 3), (1.0, 1)])])
-    found = to_json(summarise(outcome, trace_of([6]), mode="saturate", slo_tbt_ms=150, usd_per_hour=None))
+    found = told(outcome, trace_of([6]), "saturate", 150)
     assert np.unique(tbt(tokens_of(outcome)).values).tolist() == [0, to_ticks(0.1), to_ticks(0.4)]
     assert found["tbt_ms"]["mean"] == pytest.approx(100)  # five gaps: 0, 400, 0, 0 and 100
     assert found["tbt_ms"]["p50"] == 0
@@ -239,15 +241,7 @@ def test_attempts_errors_and_counts_are_all_told(stream: Any, seen: Seen) -> Non
         stream(status=FAILED, attempts=4, status_code=-1, error="503 Service Unavailable"),
         stream(sent_s=math.nan, status=UNFINISHED, attempts=0, status_code=-1),
     ]
-    found = to_json(
-        summarise(
-            seen(streams),
-            trace_of([4, 3, 4, 4, 4, 4], [10] * 6),
-            mode="closed",
-            slo_tbt_ms=1,
-            usd_per_hour=None,
-        )
-    )
+    found = told(seen(streams), trace_of([4, 3, 4, 4, 4, 4], [10] * 6), "closed", 1)
     assert found["requests"] == {"completed": 2, "rejected": 0, "unfinished": 1, "failed": 3}
     assert found["attempts"] == {
         "sent": 13,
@@ -268,9 +262,7 @@ def test_attempts_errors_and_counts_are_all_told(stream: Any, seen: Seen) -> Non
 def test_rare_errors_are_counted_together(stream: Any, seen: Seen) -> None:
     streams = [stream(status=FAILED, error=f"error {row}") for row in range(30)]
     streams += [stream(status=FAILED, error="often")] * 2
-    found = to_json(
-        summarise(seen(streams, 1.0), trace_of([1] * 32), mode="open", slo_tbt_ms=1, usd_per_hour=None)
-    )
+    found = told(seen(streams, 1.0), trace_of([1] * 32), "open", 1)
     by_error = found["attempts"]["by_error"]
     assert next(iter(by_error.items())) == ("often", 2)
     assert len(by_error) == 21
@@ -279,9 +271,7 @@ def test_rare_errors_are_counted_together(stream: Any, seen: Seen) -> None:
 
 def test_lateness_is_the_clients_own(stream: Any, seen: Seen) -> None:
     streams = [stream(due_s=row, sent_s=row + row * 1e-3, chunks=[(row + 0.5, 1)]) for row in range(101)]
-    found = to_json(
-        summarise(seen(streams), trace_of([1] * 101), mode="open", slo_tbt_ms=1, usd_per_hour=None)
-    )
+    found = told(seen(streams), trace_of([1] * 101), "open", 1)
     assert found["lateness_ms"] == {
         "p50": pytest.approx(50),
         "p99": pytest.approx(99),
@@ -328,10 +318,7 @@ def test_a_client_that_sees_every_token_at_once_sees_what_the_engine_does(stream
     streams = [stream(chunks=[(at_s, 1) for at_s in ends[first : last + 1]]) for first, last in spans]
     client = seen(streams)
     for limit_ms in (4.0, 5.5, 7.0):
-        ours, theirs = (
-            to_json(summarise(each, trace, mode="open", slo_tbt_ms=limit_ms, usd_per_hour=None))
-            for each in (client, engine)
-        )
+        ours, theirs = (told(each, trace, "open", limit_ms) for each in (client, engine))
         for name in ("throughput_tokens_per_s", "tbt_ms", "tpot_ms", "slo", "requests", "tokens_generated"):
             assert ours[name] == theirs[name]
         assert ours["itl_ms"] == ours["tbt_ms"]
@@ -386,8 +373,6 @@ def test_millions_of_tokens_take_moments() -> None:
         columns, iterations, empty, {}, np.array([np.nan]), np.nan, 100.0, 100.0, 0, 0, chunks, calls
     )
     began = time.process_time()
-    found = to_json(
-        summarise(outcome, trace_of([each] * requests), mode="saturate", slo_tbt_ms=1, usd_per_hour=None)
-    )
+    found = told(outcome, trace_of([each] * requests), "saturate", 1)
     assert found["tokens_generated"] == requests * each
     assert time.process_time() - began < 5.0

@@ -131,9 +131,13 @@ def test_a_download_given_up_is_resumed_by_the_next_command(server: Server) -> N
     assert server.asked[-1] == "bytes=300000-"
 
 
-def test_a_server_without_ranges_sends_it_all_again(server: Server) -> None:
-    server.ranges = False
-    server.cut_after = [300_000]
+@pytest.mark.parametrize(
+    "trouble",
+    [{"ranges": False, "cut_after": [300_000]}, {"statuses": [503, 429]}],
+    ids=["sends it all again without ranges", "is asked again when it is busy"],
+)
+def test_a_server_in_trouble(server: Server, trouble: dict[str, object]) -> None:
+    vars(server).update(trouble)
     assert fetch(entry(server.url)).read_bytes() == BODY
 
 
@@ -150,11 +154,6 @@ def test_a_wrong_checksum_removes_what_came(server: Server) -> None:
     with pytest.raises(CheckFailedError, match="download-wrong-checksum"):
         fetch(entry(server.url))
     assert list((entry(server.url).downloaded_path.parent).iterdir()) == []
-
-
-def test_a_server_that_is_busy_is_asked_again(server: Server) -> None:
-    server.statuses = [503, 429]
-    assert fetch(entry(server.url)).read_bytes() == BODY
 
 
 def test_not_found_is_final_and_one_sentence(server: Server) -> None:
