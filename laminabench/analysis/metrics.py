@@ -47,10 +47,12 @@ def summarise(
     power_w: float | None = None,
     shared_devices: bool = False,
     slo_ttft_ms: float | None = None,
+    prompts: bool = False,
 ) -> Summary:
     """Everything of the steady window, and the main numbers of the whole run beside it.
 
     `shared_devices`: attention runs on the model workers' own devices, so a bubble is when neither works.
+    `prompts`: they were computed, so the time to the first token says something.
     """
     steady, whole = window(outcome, mode), whole_run(outcome)
     seen = seen_of(outcome)
@@ -81,7 +83,7 @@ def summarise(
         kv=Kv() if seen else _kv(outcome),
         memory=UNSET if outcome.memory is None else memory_of(outcome, steady),
     )
-    if outcome.prompts is not None:
+    if prompts:
         first, last = (rates.since_arrival(outcome, at, steady) for at in ("first_token_s", "finished_s"))
         found = replace(found, ttft_ms=first.describe(PER_MS), e2e_ms=last.describe(PER_MS))
     return with_calls(found, outcome, lengths, seen, mode) if seen else found

@@ -168,7 +168,13 @@ def settled(kind: type[Made], request: ReplayRequest, called: Mapping[str, str],
 
 
 def summary_of(
-    outcome: Outcome, trace: Trace, workload: Workload, deployment: Hardware, *, shared_devices: bool = False
+    outcome: Outcome,
+    trace: Trace,
+    workload: Workload,
+    deployment: Hardware,
+    *,
+    shared_devices: bool = False,
+    prompts: bool = False,
 ) -> Summary:
     """The summary of what came out, under the workload's limit and at the deployment's price."""
     return summarise(
@@ -180,4 +186,5 @@ def summary_of(
         usd_per_hour=deployment.usd_per_hour,
         power_w=deployment.power_w,
         shared_devices=shared_devices,
+        prompts=prompts,
     )

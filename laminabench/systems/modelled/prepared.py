@@ -91,11 +91,12 @@ def replay_on(
         write_timeline(path, again, lanes)
         return {"window_s": [first, last], "bubbles": bubbles(again, lanes)}
 
-    shared = built.spec.shared_devices
+    spec, deployment = built.spec, setup.deployment
+    known = {"shared_devices": spec.shared_devices, "prompts": spec.prompt_budget > 0}
     return Replayed(
         outcome,
         built.facts,
-        summary_of(outcome, trace, workload, setup.deployment, shared_devices=shared),
+        summary_of(outcome, trace, workload, deployment, **known),
         coefficients=built.coefficients,
         costs_set=setup.costs.name,
         simulation_s=simulation_s,

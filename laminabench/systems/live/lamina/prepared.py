@@ -98,7 +98,7 @@ class PreparedEngine(Prepared):
         faults = faults_of(outcome, log.faults, log.strikes, workload.slo_tbt_ms)
         made = None if made_up else [log.tokens.get(row, []) for row in range(len(trace))]
         summary = msgspec.structs.replace(
-            summary_of(outcome, trace, workload, setup.deployment),
+            summary_of(outcome, trace, workload, setup.deployment, prompts=not made_up),
             schedule=records.schedule(),
             faults=faults,
             faults_in_all=in_all(faults, log.strikes, len(planned)),
@@ -123,6 +123,11 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
             "replay-prefill",
             "--prefill colocated is for modelled replays; the engine's model workers compute prompts with "
             "--prefill model, N others with --prefill N",
+        )
+    if request.slo_ttft_ms is not None and request.prefill in (None, "off"):
+        raise UserError(
+            "replay-flag-unused",
+            "--slo-ttft-ms is for replays that compute prompts; add --prefill model, or --prefill N",
         )
     request = defaulted(
         request, model=MODEL, deployment=engine_setup.DEPLOYMENT, network="auto", max_num_seqs=MAX_SEQUENCES
