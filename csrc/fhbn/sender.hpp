@@ -12,6 +12,10 @@
 
 namespace lamina::fhbn {
 
+// Into shared memory, at a multiple of kPartAlignment. What is written is ordered before a later
+// store_release or store_ordered, as any write is.
+void copy(std::byte* to, std::span<const std::byte> from);
+
 using Parts = std::span<const std::span<const std::byte>>;
 
 // How long an end waits, and whom it asks meanwhile whether to go on.

@@ -15,6 +15,17 @@ template <typename T>
 using Array =
     nanobind::ndarray<T, nanobind::numpy, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
 
+// Taken as they are or refused: converting a list of ids at every step would cost more than serving it, and
+// converting floats would hide a mistake.
+template <typename T>
+using Input =
+    nanobind::ndarray<const T, nanobind::numpy, nanobind::ndim<1>, nanobind::c_contig, nanobind::device::cpu>;
+
+template <typename T>
+std::span<const T> span_of(const Input<T>& array) {
+  return {array.data(), array.size()};
+}
+
 // An array that keeps `owner`, whose data it shows, alive.
 template <typename T, typename Owner>
 Array<T> array_over(T* data, std::size_t size, Owner owner) {

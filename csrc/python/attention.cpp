@@ -8,6 +8,7 @@
 #include <string>
 
 #include "attention/worker.hpp"
+#include "python/arrays.hpp"
 #include "python/bindings.hpp"
 
 namespace nb = nanobind;
@@ -19,15 +20,6 @@ namespace {
 
 using attention::Worker;
 
-// As in slab.cpp: taken as they are or refused.
-template <typename T>
-using Array = nb::ndarray<const T, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-template <typename T>
-std::span<const T> span_of(const Array<T>& array) {
-  return {array.data(), array.size()};
-}
-
 // What tensor.data_ptr() says. An exchange by DLPack would cost microseconds a call, several calls a layer.
 using Address = std::uintptr_t;
 
@@ -36,8 +28,13 @@ T* pointer(Address address) {
   return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
-constexpr const char* kWorkerDoc =
-    R"(Decode attention over index lists into a KV arena that belongs to the caller.
+}  // namespace
+
+void bind_attention(nb::module_& m) {
+  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+
+  nb::class_<Worker>(m, "AttentionWorker", nb::is_final(),
+                     R"(Decode attention over index lists into a KV arena that belongs to the caller.
 
 dtype is float32, bfloat16 or float16, of everything that is passed by address. threads: how many cores compute,
 this thread's included while it waits; 0 for all that the process may use. isa forces an instruction set
@@ -46,64 +43,7 @@ this thread's included while it waits; 0 for all that the process may use. isa f
 An iteration is plan(), and then for each layer begin() as soon as the queries are there and finish() when the
 new tokens' keys and values are. Every address must be of contiguous numbers that stay where they are until the
 call returns, and begin()'s until finish() has. Calls release the GIL while they compute. Not for use by two
-threads at once. Results do not depend on `threads`, to the last bit, nor on the rest of the batch.)";
-
-constexpr const char* kAddLayerDoc =
-    R"(Describe the next layer's part of the arena; return its number, counted from 0.
-
-Token `slot`'s key for KV head h is the head_dim numbers at k_ptr + (slot * slot_stride + h * head_stride), strides
-counted in numbers, and its value likewise at v_ptr. Scores are scaled, and then capped to
-softcap * tanh(score / softcap) unless softcap is 0. window: how many tokens a token may see, itself included;
-0 for all. The arena must live as long as the worker.)";
-
-constexpr const char* kPlanDoc =
-    R"(Take the batch's index lists (int64 request ids) from the slab: once an iteration, before any layer.
-
-Each request's last slot is the new token's, which finish() fills; begin() attends to those before it. The lists
-are snapshots: the slab may change afterwards.)";
-
-constexpr const char* kPlanListsDoc =
-    R"(As plan(), of lists given outright: request i has slots[offsets[i]:offsets[i + 1]].)";
-
-constexpr const char* kBeginDoc =
-    R"(Begin to attend to each request's previous tokens, in the background; return at once.
-
-q_ptr: the queries [requests, heads, head_dim], to be left as they are until finish() has returned.)";
-
-constexpr const char* kFinishDoc =
-    R"(Store the new tokens' keys and values in their slots, and combine them with what begin() has begun.
-
-k_ptr, v_ptr: [requests, kv_heads, head_dim]. out_ptr: [requests, heads, head_dim], is written.)";
-
-constexpr const char* kRunDoc = R"(begin() and finish() in one call, with the same result to the last bit.)";
-
-constexpr const char* kPartialDoc =
-    R"(Attention over all planned tokens of each request, whose keys and values are in the arena already.
-
-q_ptr: [requests, heads, head_dim]. out_ptr: float32 [requests, heads, head_dim] and lse_ptr: float32
-[requests, heads] are written: the normalised output, and the logarithm of the softmax's denominator, 0 and
--infinity for a request without tokens. A layer's window counts from the end of each list.)";
-
-constexpr const char* kAppendDoc =
-    R"(Store keys and values k_ptr, v_ptr: [len(slots), kv_heads, head_dim] in these slots (int32), as a prefill does.)";
-
-constexpr const char* kReadBandwidthDoc =
-    R"(Read `size` bytes at `ptr` once, on this worker's threads, as fast as can be; return bytes a second.
-
-What attention is compared with, because it cannot be faster than reading the keys and values once.)";
-
-constexpr const char* kCombineDoc =
-    R"(Combine attention over two disjoint sets of tokens: row by row, out and lse of their union.
-
-out_a_ptr, out_b_ptr, out_ptr: float32 [rows, head_dim]; lse_a_ptr, lse_b_ptr, lse_ptr: float32 [rows]. The
-result may be written over either input.)";
-
-}  // namespace
-
-void bind_attention(nb::module_& m) {
-  using Unlocked = nb::call_guard<nb::gil_scoped_release>;
-
-  nb::class_<Worker>(m, "AttentionWorker", nb::is_final(), kWorkerDoc)
+threads at once. Results do not depend on `threads`, to the last bit, nor on the rest of the batch.)")
       .def(
           "__init__",
           [](Worker* self, const std::string& dtype, int heads, int kv_heads, int head_dim, int threads,
@@ -119,53 +59,80 @@ void bind_attention(nb::module_& m) {
                 {pointer(k), pointer(v), slots, slot_stride, head_stride, scale, window, softcap});
           },
           "k_ptr"_a, "v_ptr"_a, "slots"_a, "slot_stride"_a, "head_stride"_a, "scale"_a, "window"_a,
-          "softcap"_a, kAddLayerDoc)
+          "softcap"_a, R"(Describe the next layer's part of the arena; return its number, counted from 0.
+
+Token `slot`'s key for KV head h is the head_dim numbers at k_ptr + (slot * slot_stride + h * head_stride), strides
+counted in numbers, and its value likewise at v_ptr. Scores are scaled, and then capped to
+softcap * tanh(score / softcap) unless softcap is 0. window: how many tokens a token may see, itself included;
+0 for all. The arena must live as long as the worker.)")
       .def(
           "plan",
-          [](Worker& worker, const Slab& slab, const Array<RequestId>& requests) {
+          [](Worker& worker, const Slab& slab, const Input<RequestId>& requests) {
             worker.plan(slab, span_of(requests));
           },
-          "slab"_a, "requests"_a.noconvert(), kPlanDoc)
+          "slab"_a, "requests"_a.noconvert(),
+          R"(Take the batch's index lists (int64 request ids) from the slab: once an iteration, before any layer.
+
+Each request's last slot is the new token's, which finish() fills; begin() attends to those before it. The lists
+are snapshots: the slab may change afterwards.)")
       .def(
           "plan_lists",
-          [](Worker& worker, const Array<std::int64_t>& offsets, const Array<Slot>& slots) {
+          [](Worker& worker, const Input<std::int64_t>& offsets, const Input<Slot>& slots) {
             worker.plan(span_of(offsets), span_of(slots));
           },
-          "offsets"_a.noconvert(), "slots"_a.noconvert(), kPlanListsDoc)
+          "offsets"_a.noconvert(), "slots"_a.noconvert(),
+          "As plan(), of lists given outright: request i has slots[offsets[i]:offsets[i + 1]].")
       .def(
           "begin", [](Worker& worker, int layer, Address q) { worker.begin(layer, pointer(q)); }, "layer"_a,
-          "q_ptr"_a, Unlocked(), kBeginDoc)
+          "q_ptr"_a, Unlocked(),
+          R"(Begin to attend to each request's previous tokens, in the background; return at once.
+
+q_ptr: the queries [requests, heads, head_dim], to be left as they are until finish() has returned.)")
       .def(
           "finish",
           [](Worker& worker, int layer, Address k, Address v, Address out) {
             worker.finish(layer, pointer(k), pointer(v), pointer(out));
           },
-          "layer"_a, "k_ptr"_a, "v_ptr"_a, "out_ptr"_a, Unlocked(), kFinishDoc)
+          "layer"_a, "k_ptr"_a, "v_ptr"_a, "out_ptr"_a, Unlocked(),
+          R"(Store the new tokens' keys and values in their slots, and combine them with what begin() has begun.
+
+k_ptr, v_ptr: [requests, kv_heads, head_dim]. out_ptr: [requests, heads, head_dim], is written.)")
       .def(
           "run",
           [](Worker& worker, int layer, Address q, Address k, Address v, Address out) {
             worker.begin(layer, pointer(q));
             worker.finish(layer, pointer(k), pointer(v), pointer(out));
           },
-          "layer"_a, "q_ptr"_a, "k_ptr"_a, "v_ptr"_a, "out_ptr"_a, Unlocked(), kRunDoc)
+          "layer"_a, "q_ptr"_a, "k_ptr"_a, "v_ptr"_a, "out_ptr"_a, Unlocked(),
+          "begin() and finish() in one call, with the same result to the last bit.")
       .def(
           "partial",
           [](Worker& worker, int layer, Address q, Address out, Address lse) {
             worker.partial(layer, pointer(q), pointer<float>(out), pointer<float>(lse));
           },
-          "layer"_a, "q_ptr"_a, "out_ptr"_a, "lse_ptr"_a, Unlocked(), kPartialDoc)
+          "layer"_a, "q_ptr"_a, "out_ptr"_a, "lse_ptr"_a, Unlocked(),
+          R"(Attention over all planned tokens of each request, whose keys and values are in the arena already.
+
+q_ptr: [requests, heads, head_dim]. out_ptr: float32 [requests, heads, head_dim] and lse_ptr: float32
+[requests, heads] are written: the normalised output, and the logarithm of the softmax's denominator, 0 and
+-infinity for a request without tokens. A layer's window counts from the end of each list.)")
       .def(
           "append",
-          [](Worker& worker, int layer, Address k, Address v, const Array<Slot>& slots) {
+          [](Worker& worker, int layer, Address k, Address v, const Input<Slot>& slots) {
             worker.append(layer, pointer(k), pointer(v), span_of(slots));
           },
-          "layer"_a, "k_ptr"_a, "v_ptr"_a, "slots"_a.noconvert(), kAppendDoc)
+          "layer"_a, "k_ptr"_a, "v_ptr"_a, "slots"_a.noconvert(),
+          "Store keys and values k_ptr, v_ptr: [len(slots), kv_heads, head_dim] in these slots (int32), as a "
+          "prefill does.")
       .def(
           "read_bandwidth",
           [](Worker& worker, Address at, std::size_t size) {
             return worker.read_bandwidth(pointer(at), size);
           },
-          "ptr"_a, "size"_a, Unlocked(), kReadBandwidthDoc)
+          "ptr"_a, "size"_a, Unlocked(),
+          R"(Read `size` bytes at `ptr` once, on this worker's threads, as fast as can be; return bytes a second.
+
+What attention is compared with, because it cannot be faster than reading the keys and values once.)")
       .def_prop_ro(
           "isa", [](const Worker& worker) { return attention::name_of(worker.isa()); },
           "The instruction set in use.")
@@ -180,7 +147,11 @@ void bind_attention(nb::module_& m) {
                            {pointer<float>(out), pointer<float>(lse)}, rows, head_dim);
       },
       "out_a_ptr"_a, "lse_a_ptr"_a, "out_b_ptr"_a, "lse_b_ptr"_a, "out_ptr"_a, "lse_ptr"_a, "rows"_a,
-      "head_dim"_a, Unlocked(), kCombineDoc);
+      "head_dim"_a, Unlocked(),
+      R"(Combine attention over two disjoint sets of tokens: row by row, out and lse of their union.
+
+out_a_ptr, out_b_ptr, out_ptr: float32 [rows, head_dim]; lse_a_ptr, lse_b_ptr, lse_ptr: float32 [rows]. The
+result may be written over either input.)");
 
   m.def(
       "attention_isas",

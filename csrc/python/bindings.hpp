@@ -8,7 +8,6 @@ void bind_attention(nanobind::module_& m);
 void bind_fhbn(nanobind::module_& m);
 void bind_fhbn_errors(nanobind::module_& m);
 void bind_fhbn_rdma(nanobind::module_& m);
-void bind_fhbn_wqe(nanobind::module_& m);
 void bind_h2m2(nanobind::module_& m);
 void bind_h2m2_memory(nanobind::module_& m);
 void bind_scheduler(nanobind::module_& m);

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "fhbn/cache_line.hpp"
-#include "fhbn/copy.hpp"
 #include "fhbn/errors.hpp"
 #include "fhbn/receiver.hpp"
 #include "fhbn/sender.hpp"
@@ -28,23 +27,6 @@ namespace lamina {
 namespace {
 
 using fhbn::Duration;
-
-constexpr const char* kRoundTripDoc =
-    R"(Seconds that a cache line takes from one core to another and back, the median of `rounds`.)";
-
-constexpr const char* kCopyDoc =
-    R"(The copy that a sender makes, between two private buffers: what a channel could at most reach.)";
-
-constexpr const char* kSegmentDoc =
-    R"(Memory with a channel's ring in it, which another process attaches to by its file descriptor.
-
-It has no name in any file system and goes when the last process that maps it ends.)";
-
-constexpr const char* kSenderDoc =
-    R"(The sending end of a channel in shared memory. For one thread at a time.)";
-
-constexpr const char* kReceiverDoc =
-    R"(The receiving end of a channel in shared memory. For one thread at a time.)";
 
 void channel_copy(nb::handle to, nb::handle source) {
   Buffer target, origin;
@@ -73,10 +55,9 @@ void make_end(End<T>* self, std::shared_ptr<fhbn::Segment> segment, std::string 
                     std::make_shared<fhbn::Peer>(std::move(peer), watched), seconds(spin_s));
 }
 
-template <typename Class, typename T>
-void bind_init(Class&& bound, void (*make)(End<T>*, std::shared_ptr<fhbn::Segment>, std::string,
-                                           const std::vector<int>&, double, double)) {
-  bound.def("__init__", make, "segment"_a, "peer"_a, "watched"_a = std::vector<int>(), nb::kw_only(),
+template <typename T, typename Class>
+void bind_init(Class bound) {
+  bound.def("__init__", &make_end<T>, "segment"_a, "peer"_a, "watched"_a = std::vector<int>(), nb::kw_only(),
             "timeout_s"_a, "spin_s"_a);
 }
 
@@ -96,9 +77,16 @@ const std::function<bool()> kSignalled = [] {
 void bind_fhbn(nb::module_& m) {
   m.attr("_MOST_PARTS") = fhbn::kMostParts;
   m.def("cache_line_round_trip_s", &fhbn::cache_line_round_trip_s, "first_cpu"_a, "second_cpu"_a, "rounds"_a,
-        nb::call_guard<nb::gil_scoped_release>(), kRoundTripDoc);
-  m.def("channel_copy", &channel_copy, "to"_a, "source"_a, kCopyDoc);
-  nb::class_<fhbn::Segment>(m, "ShmSegment", kSegmentDoc, nb::is_final())
+        nb::call_guard<nb::gil_scoped_release>(),
+        "Seconds that a cache line takes from one core to another and back, the median of `rounds`.");
+  m.def("channel_copy", &channel_copy, "to"_a, "source"_a,
+        "The copy that a sender makes, between two private buffers: what a channel could at most reach.");
+  nb::class_<fhbn::Segment>(
+      m, "ShmSegment",
+      R"(Memory with a channel's ring in it, which another process attaches to by its file descriptor.
+
+It has no name in any file system and goes when the last process that maps it ends.)",
+      nb::is_final())
       .def_static(
           "create",
           [](std::uint64_t message_bytes, std::uint32_t slots, std::uint32_t epoch,
@@ -118,8 +106,10 @@ void bind_fhbn(nb::module_& m) {
       .def_prop_ro("epoch", [](const fhbn::Segment& s) { return s.geometry().epoch; })
       .def_prop_ro("first_seqno", [](const fhbn::Segment& s) { return s.geometry().first_seqno; });
 
-  bind_init(bind_sender<fhbn::Sender>(m, "ShmSender", kSenderDoc), &make_end<fhbn::Sender>);
-  bind_init(bind_receiver<fhbn::Receiver>(m, "ShmReceiver", kReceiverDoc), &make_end<fhbn::Receiver>);
+  bind_init<fhbn::Sender>(bind_sender<fhbn::Sender>(
+      m, "ShmSender", "The sending end of a channel in shared memory. For one thread at a time."));
+  bind_init<fhbn::Receiver>(bind_receiver<fhbn::Receiver>(
+      m, "ShmReceiver", "The receiving end of a channel in shared memory. For one thread at a time."));
   bind_message<fhbn::Receiver>(m, "ShmMessage");
   // Not seen in Python: a memoryview of it is.
   nb::class_<Part>(m, "_ShmPart", nb::is_final(), nb::type_slots(kPartSlots));

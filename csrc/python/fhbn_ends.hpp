@@ -24,25 +24,6 @@
 // fhbn::Sender or fhbn::Receiver.
 namespace lamina {
 
-inline constexpr const char* kSendDoc =
-    R"(Send the bytes of up to 14 buffers (contiguous arrays, CPU tensors, bytes) as the parts of one message.
-
-Waits for a free slot; the message is there, whole, when this returns. What raises has sent nothing.)";
-
-inline constexpr const char* kRecvDoc =
-    R"(Wait for the next message. It lies in the ring and holds its slot until it is released.)";
-
-inline constexpr const char* kReadyDoc =
-    R"(Whether a message is there, or comes in this time.
-
-Only one that has to wait notices the peer's end, and raises it as recv() does.)";
-
-inline constexpr const char* kMessageDoc =
-    R"(A received message: a sequence of memoryviews of its parts, where they lie in the ring.
-
-Its slot goes back to the sender by release(), by leaving `with`, or when the message and all views of it are
-gone. After release() the views still exist, but the sender may write there.)";
-
 // Of a number that Python gave; ValueError if none can wait so long.
 fhbn::Duration seconds(double s);
 
@@ -223,23 +204,34 @@ template <typename T>
 auto bind_sender(nanobind::module_& m, const char* name, const char* doc) {
   using namespace nanobind::literals;
   return bind_end<T>(m, name, doc)
-      .def("send", &send<T>, "buffers"_a, "timeout_s"_a = nanobind::none(),
-           nanobind::sig("def send(self, *buffers: object, timeout_s: float | None = None) -> None"),
-           kSendDoc);
+      .def(
+          "send", &send<T>, "buffers"_a, "timeout_s"_a = nanobind::none(),
+          nanobind::sig("def send(self, *buffers: object, timeout_s: float | None = None) -> None"),
+          R"(Send the bytes of up to 14 buffers (contiguous arrays, CPU tensors, bytes) as the parts of one message.
+
+Waits for a free slot; the message is there, whole, when this returns. What raises has sent nothing.)");
 }
 
 template <typename T>
 auto bind_receiver(nanobind::module_& m, const char* name, const char* doc) {
   using namespace nanobind::literals;
   return bind_end<T>(m, name, doc)
-      .def("recv", &recv<T>, "timeout_s"_a = nanobind::none(), kRecvDoc)
-      .def("ready", &ready<T>, "timeout_s"_a = 0.0, kReadyDoc);
+      .def("recv", &recv<T>, "timeout_s"_a = nanobind::none(),
+           "Wait for the next message. It lies in the ring and holds its slot until it is released.")
+      .def("ready", &ready<T>, "timeout_s"_a = 0.0, R"(Whether a message is there, or comes in this time.
+
+Only one that has to wait notices the peer's end, and raises it as recv() does.)");
 }
 
 template <typename T>
 void bind_message(nanobind::module_& m, const char* name) {
   using namespace nanobind::literals;
-  nanobind::class_<Message<T>>(m, name, kMessageDoc, nanobind::is_final())
+  nanobind::class_<Message<T>>(
+      m, name, R"(A received message: a sequence of memoryviews of its parts, where they lie in the ring.
+
+Its slot goes back to the sender by release(), by leaving `with`, or when the message and all views of it are
+gone. After release() the views still exist, but the sender may write there.)",
+      nanobind::is_final())
       .def("__len__", [](const Message<T>& self) { return self.arrived().count; })
       .def("__getitem__", &part_of<T>, "index"_a,
            nanobind::sig("def __getitem__(self, index: int) -> memoryview"))

@@ -1,5 +1,4 @@
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/array.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -7,9 +6,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -19,7 +18,6 @@
 
 #include "fhbn/rdma/connectx_writer.hpp"
 #include "fhbn/rdma/lent_queue.hpp"
-#include "fhbn/rdma/mlx5dv.hpp"
 #include "fhbn/rdma/receiver.hpp"
 #include "fhbn/rdma/sender.hpp"
 #include "fhbn/rdma/soft_writer.hpp"
@@ -37,54 +35,6 @@ namespace {
 namespace rdma = fhbn::rdma;
 
 using Numbers = nb::typed<nb::dict, nb::str, nb::int_>;
-
-constexpr const char* kSenderDoc =
-    R"(The sending end of a channel over a NIC. For one thread at a time.
-
-`segment` is a mirror of the receiver's ring: messages are put together there.)";
-
-constexpr const char* kReceiverDoc =
-    R"(The receiving end of a channel over a NIC, with the ring that the peer's NIC writes to.
-
-For one thread at a time.)";
-
-constexpr const char* kWriterDoc = R"(What writes to a peer's memory for one end of a channel.)";
-
-constexpr const char* kVerbsDoc =
-    R"(Writes by libibverbs, over a port of an RDMA device as in mlx5_0:1; '' is the first that is up.)";
-
-constexpr const char* kConnectxDoc =
-    R"(Writes by work requests of our own, put into the queues that libibverbs has made on an mlx5 NIC.
-
-Not verified on hardware.)";
-
-constexpr const char* kSoftNicDoc =
-    R"(A thread that does for queue pairs what an mlx5 NIC does: a test bench, and no measure of RDMA.
-
-`drops_blueflame`: it fetches every request from the queue. `reorders`: it does what it is told in the strangest
-order that a NIC may.)";
-
-constexpr const char* kSoftDoc = R"(Writes through a softnic, by work requests as an mlx5 NIC reads them.)";
-
-constexpr const char* kLendDoc =
-    R"(Lends its queue to a device that posts there for an end of a channel, over its ring, or the mirror if it sends.
-
-Nothing else writes by this writer from then on.)";
-
-constexpr const char* kLentDoc = R"(A writer's queue while a device posts there, and where it is.)";
-
-constexpr const char* kCloseLentDoc =
-    R"(The device posts no more: goes on where it has left the queue, and tells the peer that this was the end.
-
-`told` is the number that the device has told the peer last.)";
-
-constexpr const char* kDevicesDoc =
-    R"(The names of this machine's RDMA devices; ChannelError without libibverbs.)";
-
-constexpr const char* kPortDoc =
-    R"(The device and port that this name stands for, opened to see that it can be used; ChannelError says why not.)";
-
-constexpr const char* kMlx5PortDoc = R"(The same of one that the mlx5 engine can use.)";
 
 nb::bytes gid_of(const rdma::PortAddress& port) { return nb::bytes(port.gid.raw, sizeof port.gid.raw); }
 
@@ -182,51 +132,22 @@ std::shared_ptr<rdma::LentQueue> lend(const std::shared_ptr<Writer>& writer,
 
 template <typename Writer, typename Class>
 void bind_lend(Class bound) {
-  bound.def("lend", &lend<Writer>, "segment"_a, "peer"_a, "watched"_a = std::vector<int>(), nb::kw_only(),
-            "sends"_a, kLendDoc);
+  bound.def(
+      "lend", &lend<Writer>, "segment"_a, "peer"_a, "watched"_a = std::vector<int>(), nb::kw_only(),
+      "sends"_a,
+      R"(Lends its queue to a device that posts there for an end of a channel, over its ring, or the mirror if it sends.
+
+Nothing else writes by this writer from then on.)");
 }
 
-// Named as in lamina_cuda_nic_queues.
-Numbers queues_of(const rdma::LentQueue& lent) {
-  const rdma::QueuePair& pair = lent.writer().queues();
-  nb::dict queues;
-  const auto address = [&](const char* name, const void* memory) {
-    queues[name] = reinterpret_cast<std::uintptr_t>(memory);
-  };
-  address("requests", pair.send.requests);
-  address("send_record", pair.send.doorbell_record);
-  address("registers", pair.send.registers);
-  address("completions", pair.completions.entries);
-  address("completion_record", pair.completions.doorbell_record);
-  queues["blocks"] = pair.send.blocks;
-  queues["completion_count"] = pair.completions.count;
-  queues["qpn"] = pair.send.qpn;
-  queues["half_bytes"] = pair.send.half_bytes;
-  queues["registers_are_io"] = pair.registers_are_memory ? 0 : 1;
-  return queues;
-}
+constexpr std::size_t kLeftBytes = sizeof(lamina_cuda_nic_left);
 
-using State = std::array<std::uint32_t, sizeof(rdma::SendState) / sizeof(std::uint32_t)>;
-
-void close_lent(rdma::LentQueue& lent, const State& state, std::uint64_t told) {
+void close_lent(rdma::LentQueue& lent, const nb::bytes& said) {
+  lamina_cuda_nic_left left;
+  if (said.size() != sizeof left) throw nb::value_error("a device leaves a lamina_cuda_nic_left");
+  std::memcpy(&left, said.data(), sizeof left);
   const nb::gil_scoped_release nogil;  // the NIC is waited for
-  lent.close(std::bit_cast<rdma::SendState>(state), told);
-}
-
-void bind_lent(nb::module_& m) {
-  nb::class_<rdma::LentQueue>(m, "LentQueue", kLentDoc, nb::is_final())
-      .def_prop_ro("queues", &queues_of)
-      .def_prop_ro("state",
-                   [](const rdma::LentQueue& lent) -> nb::typed<nb::tuple, std::uint32_t, nb::ellipsis> {
-                     return nb::tuple(nb::cast(std::bit_cast<State>(lent.writer().state())));
-                   })
-      .def_prop_ro("local_key", [](const rdma::LentQueue& lent) { return lent.writer().local().key; })
-      .def_prop_ro("remote_key", [](const rdma::LentQueue& lent) { return lent.writer().remote().key; })
-      .def_prop_ro("remote_address",
-                   [](const rdma::LentQueue& lent) { return lent.writer().remote().address; })
-      .def_prop_ro("peer_has_closed", &rdma::LentQueue::peer_has_closed)
-      .def_prop_ro("peer_has_ended", &rdma::LentQueue::peer_has_ended)
-      .def("close", &close_lent, "state"_a, "told"_a, kCloseLentDoc);
+  lent.close(left);
 }
 
 template <typename T>
@@ -243,19 +164,99 @@ void bind_init(Class bound) {
             nb::kw_only(), "engine"_a, "timeout_s"_a, "spin_s"_a);
 }
 
+class WqeQueue {
+public:
+  WqeQueue(std::uint32_t blocks, std::uint32_t qpn, std::uint32_t first) {
+    if (!rdma::is_sound(blocks)) throw nb::value_error("a send queue has 8 to 32,768 blocks, a power of two");
+    if (qpn > 0xffffff) throw nb::value_error("a queue pair's number has 24 bits");
+    memory_.resize(std::size_t{blocks} * rdma::kBlockBytes);
+    queue_ = {.requests = memory_.data(),
+              .doorbell_record = nullptr,
+              .registers = nullptr,
+              .blocks = blocks,
+              .qpn = qpn,
+              .half_bytes = 0,
+              .blueflame = false};
+    state_.next = state_.rung = state_.latest = state_.asked = state_.done = first;
+  }
+
+  void put_write(std::uint64_t local, std::uint32_t local_key, std::uint64_t remote, std::uint32_t remote_key,
+                 std::uint32_t bytes) {
+    require_room(1);
+    rdma::put_write(queue_, state_, local, local_key, {remote, remote_key}, bytes);
+  }
+
+  void put_inline(const nb::bytes& data, std::uint64_t remote, std::uint32_t remote_key) {
+    if (data.size() > rdma::kLongInline) throw nb::value_error("more bytes than fit into a request");
+    const auto bytes = static_cast<std::uint32_t>(data.size());
+    require_room(rdma::blocks_of(rdma::inline_segments(bytes)));
+    const rdma::Remote to{remote, remote_key};
+    if (bytes <= rdma::kShortInline) {
+      rdma::put_inline<rdma::kShortInline>(queue_, state_, data.c_str(), to, bytes);
+    } else {
+      rdma::put_inline<rdma::kLongInline>(queue_, state_, data.c_str(), to, bytes);
+    }
+  }
+
+  void put_nothing() {
+    require_room(1);
+    rdma::put_nothing(queue_, state_);
+  }
+
+  std::uint32_t next() const { return state_.next; }
+  nb::bytes requests() const { return nb::bytes(memory_.data(), memory_.size()); }
+
+private:
+  void require_room(std::uint32_t blocks) const {
+    if (rdma::free_blocks(queue_, state_) < blocks) throw nb::value_error("the queue is full");
+  }
+
+  std::vector<std::byte> memory_;
+  rdma::SendQueue queue_;
+  rdma::SendState state_;
+};
+
 }  // namespace
 
 void bind_fhbn_rdma(nb::module_& m) {
-  m.def("verbs_devices", &rdma::verbs_devices, kDevicesDoc);
   m.def(
       "verbs_port", [](const std::string& device) { return rdma::VerbsDevice::open(device)->name(); },
-      "device"_a, nb::call_guard<nb::gil_scoped_release>(), kPortDoc);
-  m.def("mlx5_port", &mlx5_port, "device"_a, nb::call_guard<nb::gil_scoped_release>(), kMlx5PortDoc);
-  nb::class_<rdma::Writer>(m, "NicWriter", kWriterDoc);
-  bind_lent(m);
-  bind_on_device<rdma::VerbsWriter>(m, "VerbsWriter", kVerbsDoc);
-  bind_lend<rdma::ConnectxWriter>(bind_on_device<rdma::ConnectxWriter>(m, "ConnectxWriter", kConnectxDoc));
-  nb::class_<rdma::SoftNic>(m, "SoftNic", kSoftNicDoc, nb::is_final(), nb::is_weak_referenceable())
+      "device"_a, nb::call_guard<nb::gil_scoped_release>(),
+      "The device and port that this name stands for, opened to see that it can be used; ChannelError says "
+      "why not.");
+  m.def("mlx5_port", &mlx5_port, "device"_a, nb::call_guard<nb::gil_scoped_release>(),
+        "The same of one that the mlx5 engine can use.");
+  nb::class_<rdma::Writer>(m, "NicWriter", "What writes to a peer's memory for one end of a channel.");
+  nb::class_<rdma::LentQueue>(m, "LentQueue", "A writer's queue while a device posts there.", nb::is_final())
+      .def(
+          "for_device",
+          [](const rdma::LentQueue& lent, std::int64_t timeout_ns) {
+            const lamina_cuda_nic nic = lent.for_device(timeout_ns);
+            return nb::bytes(&nic, sizeof nic);
+          },
+          "timeout_ns"_a,
+          "A lamina_cuda_nic: what the library's nic_create() is asked. It refers to this object.")
+      .def_ro_static("left_bytes", &kLeftBytes, "Of a lamina_cuda_nic_left.")
+      .def_prop_ro("peer_has_closed", &rdma::LentQueue::peer_has_closed)
+      .def_prop_ro("peer_has_ended", &rdma::LentQueue::peer_has_ended)
+      .def("close", &close_lent, "left"_a,
+           "The device posts no more, and has left this: the peer is told that this was the end, if the NIC "
+           "works.");
+  bind_on_device<rdma::VerbsWriter>(
+      m, "VerbsWriter",
+      "Writes by libibverbs, over a port of an RDMA device as in mlx5_0:1; '' is the first that is up.");
+  bind_lend<rdma::ConnectxWriter>(bind_on_device<rdma::ConnectxWriter>(
+      m, "ConnectxWriter",
+      R"(Writes by work requests of our own, put into the queues that libibverbs has made on an mlx5 NIC.
+
+Not verified on hardware.)"));
+  nb::class_<rdma::SoftNic>(
+      m, "SoftNic",
+      R"(A thread that does for queue pairs what an mlx5 NIC does: a test bench, and no measure of RDMA.
+
+`drops_blueflame`: it fetches every request from the queue. `reorders`: it does what it is told in the strangest
+order that a NIC may.)",
+      nb::is_final(), nb::is_weak_referenceable())
       .def(
           "__init__",
           [](rdma::SoftNic* self, bool drops_blueflame, bool reorders, std::uint64_t seed) {
@@ -263,16 +264,38 @@ void bind_fhbn_rdma(nb::module_& m) {
           },
           nb::kw_only(), "drops_blueflame"_a = false, "reorders"_a = false, "seed"_a = 1);
   bind_lend<rdma::SoftWriter>(
-      nb::class_<rdma::SoftWriter, rdma::Writer>(m, "SoftWriter", kSoftDoc, nb::is_final())
+      nb::class_<rdma::SoftWriter, rdma::Writer>(
+          m, "SoftWriter", "Writes through a softnic, by work requests as an mlx5 NIC reads them.",
+          nb::is_final())
           .def("__init__", &make_soft, "nic"_a, "segment"_a, nb::kw_only(), "mirror"_a)
           .def_prop_ro("registered_as", &registered_as)
           .def("connect", &connect_soft, "peer_memory"_a, nb::kw_only(), "known_as"_a, "told"_a, "peer"_a)
           .def("unplug", &rdma::SoftWriter::unplug)
           .def("fail", &rdma::SoftWriter::fail)
           .def_prop_ro("counts", &counts_of));
-  bind_init<rdma::Sender>(bind_sender<rdma::Sender>(m, "NicSender", kSenderDoc));
-  bind_init<rdma::Receiver>(bind_receiver<rdma::Receiver>(m, "NicReceiver", kReceiverDoc));
+  bind_init<rdma::Sender>(bind_sender<rdma::Sender>(
+      m, "NicSender", R"(The sending end of a channel over a NIC. For one thread at a time.
+
+`segment` is a mirror of the receiver's ring: messages are put together there.)"));
+  bind_init<rdma::Receiver>(bind_receiver<rdma::Receiver>(
+      m, "NicReceiver",
+      R"(The receiving end of a channel over a NIC, with the ring that the peer's NIC writes to.
+
+For one thread at a time.)"));
   bind_message<rdma::Receiver>(m, "NicMessage");
+  nb::class_<WqeQueue>(m, "WqeQueue",
+                       R"(An mlx5 send queue that no NIC reads: for looking at the bytes of work requests.
+
+`first`: the number of the first block that is put; all before it are done.)",
+                       nb::is_final())
+      .def(nb::init<std::uint32_t, std::uint32_t, std::uint32_t>(), "blocks"_a, nb::kw_only(), "qpn"_a,
+           "first"_a)
+      .def("put_write", &WqeQueue::put_write, nb::kw_only(), "local"_a, "local_key"_a, "remote"_a,
+           "remote_key"_a, "nbytes"_a)
+      .def("put_inline", &WqeQueue::put_inline, "data"_a, nb::kw_only(), "remote"_a, "remote_key"_a)
+      .def("put_nothing", &WqeQueue::put_nothing)
+      .def_prop_ro("next", &WqeQueue::next)
+      .def_prop_ro("requests", &WqeQueue::requests);
 }
 
 }  // namespace lamina

@@ -3,9 +3,9 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
-#include <stdexcept>
 #include <string>
 
+#include "python/names.hpp"
 #include "sim/h2m2/board.hpp"
 
 namespace lamina {
@@ -25,17 +25,13 @@ inline h2m2::Side side_of(const nanobind::dict& from) {
   return side;
 }
 
-inline h2m2::WeightLoad weight_load_of(const std::string& name) {
-  if (name == "before") return h2m2::WeightLoad::kBefore;
-  if (name == "behind") return h2m2::WeightLoad::kBehind;
-  throw std::invalid_argument("weight_load is " + name + " but must be before or behind");
-}
-
 inline h2m2::Board board_of(const nanobind::dict& from) {
   h2m2::Board board;
   board.hbm = side_of(nanobind::cast<nanobind::dict>(from["hbm"]));
   board.lpddr = side_of(nanobind::cast<nanobind::dict>(from["lpddr"]));
-  board.weight_load = weight_load_of(nanobind::cast<std::string>(from["weight_load"]));
+  board.weight_load =
+      named<h2m2::WeightLoad>("weight_load", nanobind::cast<std::string>(from["weight_load"]),
+                              {{"before", h2m2::WeightLoad::kBefore}, {"behind", h2m2::WeightLoad::kBehind}});
   read(from, "link_bytes_per_ns", board.link_bytes_per_ns);
   read(from, "cores", board.cores);
   read(from, "cycle_ns", board.cycle_ns);

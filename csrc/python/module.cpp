@@ -10,5 +10,4 @@ NB_MODULE(_native, m) {
   lamina::bind_fhbn_errors(m);
   lamina::bind_fhbn(m);
   lamina::bind_fhbn_rdma(m);  // of its segments
-  lamina::bind_fhbn_wqe(m);
 }

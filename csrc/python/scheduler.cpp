@@ -12,6 +12,7 @@
 #include "core/rotation.hpp"
 #include "python/arrays.hpp"
 #include "python/bindings.hpp"
+#include "python/names.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -26,72 +27,38 @@ Rows rows_of(const std::vector<Scheduler::Index>& rows) {
   return array_of(std::span<const Scheduler::Index>(rows));
 }
 
-Admission admission_of(const std::string& name) {
-  if (name == "reserve") return Admission::kReserve;
-  if (name == "grow") return Admission::kGrow;
-  throw std::invalid_argument("admission is 'reserve' or 'grow', not '" + name + "'");
-}
-
-Pipelining pipelining_of(const std::string& name) {
-  if (name == "serial") return Pipelining::kSerial;
-  if (name == "rotational") return Pipelining::kRotational;
-  if (name == "fixed") return Pipelining::kFixed;
-  throw std::invalid_argument("pipelining is 'serial', 'rotational' or 'fixed', not '" + name + "'");
-}
-
 void require_batch(const LiveScheduler& live, int batch) {
   if (batch < 0 || batch >= live.scheduler().batches()) throw std::out_of_range("no such batch");
 }
 
-constexpr const char* kRotationDoc =
-    R"(Which replica of the model runs which slice: the definition that the virtual cluster goes by too.)";
-
-constexpr const char* kReplicaDoc =
-    R"(The replica, from 0, of a batch's slice number `tick`, counted from the start of the cluster.)";
-
-constexpr const char* kSchedulerDoc =
-    R"(Continuous batching over shared KV memory: what waits, what runs in which batch, what makes room.
-
-The scheduler of the virtual cluster, for requests that come one by one. A request has a row from add() until
-remove() or until finish() names it; then the row may become another's. For each batch, advance() and
-finish() alternate: advance() before an iteration, finish() after it.)";
-
-constexpr const char* kAddDoc =
-    R"(A request of `width` sequences that share its prompt arrives; its row, or None when it could never fit.
-
-Waiting requests are served by smaller `key` first.)";
-
-constexpr const char* kAdvanceDoc =
-    R"(The batch is about to run an iteration: (rows that had to make room, rows that joined).
-
-Who made room waits again, and will join with the tokens it has made. Where the scheduler is `staged`, those
-join for which ready() was called; `admitted` lists those that were given memory.)";
-
-constexpr const char* kAdmittedDoc =
-    R"(Staged: the rows that the last advance() has promised memory to, whichever batch they will join.)";
-
-constexpr const char* kReadyDoc =
-    R"(Staged: the KV of a row that was admitted is there. It joins its batch when that advances next.)";
-
 }  // namespace
 
 void bind_scheduler(nb::module_& m) {
-  nb::class_<Rotation>(m, "Rotation", nb::is_final(), kRotationDoc)
+  nb::class_<Rotation>(
+      m, "Rotation", nb::is_final(),
+      "Which replica of the model runs which slice: the definition that the virtual cluster goes by too.")
       .def(
           "__init__",
           [](Rotation* self, const std::string& pipelining, int batches) {
-            const Pipelining kind = pipelining_of(pipelining);
+            const Pipelining kind = pipelining_named(pipelining);
             if (batches < 1 || (kind == Pipelining::kSerial && batches != 1))
               throw std::invalid_argument("serial has one batch, the others one or more");
             new (self) Rotation{kind, batches};
           },
           "pipelining"_a, "batches"_a)
-      .def("replica", &Rotation::replica, "batch"_a, "tick"_a, kReplicaDoc)
+      .def("replica", &Rotation::replica, "batch"_a, "tick"_a,
+           "The replica, from 0, of a batch's slice number `tick`, counted from the start of the cluster.")
       .def_prop_ro("replicas", &Rotation::replicas)
       .def_prop_ro("migrates", &Rotation::migrates,
                    "Whether a batch's next slice runs elsewhere, so that its context has to travel.");
 
-  nb::class_<LiveScheduler>(m, "Scheduler", nb::is_final(), kSchedulerDoc)
+  nb::class_<LiveScheduler>(
+      m, "Scheduler", nb::is_final(),
+      R"(Continuous batching over shared KV memory: what waits, what runs in which batch, what makes room.
+
+The scheduler of the virtual cluster, for requests that come one by one. A request has a row from add() until
+remove() or until finish() names it; then the row may become another's. For each batch, advance() and
+finish() alternate: advance() before an iteration, finish() after it.)")
       .def(
           "__init__",
           [](LiveScheduler* self, std::int64_t tokens, std::int64_t max_sequences, int batches, int pools,
@@ -99,11 +66,15 @@ void bind_scheduler(nb::module_& m) {
             if (tokens < 1 || max_sequences < 1 || batches < 1 || pools < 1)
               throw std::invalid_argument("tokens, max_sequences, batches and pools are at least 1");
             new (self)
-                LiveScheduler({batches, pools, tokens, 1, admission_of(admission), max_sequences, staged});
+                LiveScheduler({batches, pools, tokens, 1, admission_named(admission), max_sequences, staged});
           },
           "tokens"_a, "max_sequences"_a, nb::kw_only(), "batches"_a = 1, "pools"_a = 1,
           "admission"_a = "reserve", "staged"_a = false)
-      .def("add", &LiveScheduler::add, "prompt"_a, "output"_a, nb::kw_only(), "width"_a = 1, "key"_a, kAddDoc)
+      .def(
+          "add", &LiveScheduler::add, "prompt"_a, "output"_a, nb::kw_only(), "width"_a = 1, "key"_a,
+          R"(A request of `width` sequences that share its prompt arrives; its row, or None when it could never fit.
+
+Waiting requests are served by smaller `key` first.)")
       .def("remove", &LiveScheduler::remove, "row"_a,
            "The request goes now, wherever it is: cancelled, or ended before its last token.")
       .def(
@@ -120,11 +91,17 @@ void bind_scheduler(nb::module_& m) {
             const Scheduler::Change& change = live.advance(batch);
             return nb::make_tuple(rows_of(change.preempted), rows_of(change.joined));
           },
-          "batch"_a = 0, kAdvanceDoc)
-      .def("ready", &LiveScheduler::ready, "row"_a, kReadyDoc)
+          "batch"_a = 0,
+          R"(The batch is about to run an iteration: (rows that had to make room, rows that joined).
+
+Who made room waits again, and will join with the tokens it has made. Where the scheduler is `staged`, those
+join for which ready() was called; `admitted` lists those that were given memory.)")
+      .def("ready", &LiveScheduler::ready, "row"_a,
+           "Staged: the KV of a row that was admitted is there. It joins its batch when that advances next.")
       .def_prop_ro(
           "admitted", [](const LiveScheduler& live) { return rows_of(live.scheduler().change().admitted); },
-          nb::rv_policy::automatic, kAdmittedDoc)
+          nb::rv_policy::automatic,
+          "Staged: the rows that the last advance() has promised memory to, whichever batch they will join.")
       .def(
           "pool",
           [](const LiveScheduler& live, LiveScheduler::Index row) {

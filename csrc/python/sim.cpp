@@ -1,5 +1,4 @@
 #include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
@@ -8,8 +7,10 @@
 #include <string>
 #include <utility>
 
+#include "python/arrays.hpp"
 #include "python/bindings.hpp"
 #include "python/h2m2_inputs.hpp"
+#include "python/names.hpp"
 #include "sim/simulator.hpp"
 
 namespace nb = nanobind;
@@ -19,37 +20,23 @@ namespace lamina::sim {
 
 namespace {
 
-template <typename T>
-using Input = nb::ndarray<const T, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
 using Facts = nb::typed<nb::dict, nb::str, nb::any>;
 // Or None, which a callable would refuse.
 template <typename T>
 using Callback = nb::typed<nb::object, nb::typed<nb::callable, T(std::int64_t)>>;
 
 template <typename T>
-std::span<const T> span_of(const Input<T>& column) {
-  return {column.data(), column.size()};
-}
-
-template <typename T>
 nb::object array_of(std::vector<T>&& values) {
-  auto kept = std::make_unique<std::vector<T>>(std::move(values));
-  T* data = kept->data();
-  const std::size_t size = kept->size();
-  nb::capsule owner(
-      kept.get(), [](void* p) noexcept { std::unique_ptr<std::vector<T>>(static_cast<std::vector<T>*>(p)); });
-  kept.release();
-  return nb::cast(nb::ndarray<T, nb::numpy, nb::ndim<1>>(data, {size}, owner));
+  T* const data = values.data();
+  const std::size_t size = values.size();
+  return nb::cast(array_over(data, size, std::move(values)));
 }
 
 template <typename T>
 nb::object array_of(Column<T>&& column, std::size_t rows) {
   std::unique_ptr<T[]> kept = column.take();
-  T* data = kept.get();
-  nb::capsule owner(data, [](void* p) noexcept { std::unique_ptr<T[]>(static_cast<T*>(p)); });
-  kept.release();
-  return nb::cast(nb::ndarray<T, nb::numpy, nb::ndim<1>>(data, {rows}, owner));
+  T* const data = kept.get();
+  return nb::cast(array_over(data, rows, std::move(kept)));
 }
 
 // In the column's own memory, because fresh memory costs more than the conversion.
@@ -60,10 +47,8 @@ nb::object seconds_of(Column<Ticks>&& column, std::size_t rows) {
     const double seconds = static_cast<double>(kept[i]) / kTicksPerSecond;
     std::memcpy(&kept[i], &seconds, sizeof seconds);
   }
-  Ticks* data = kept.get();
-  nb::capsule owner(data, [](void* p) noexcept { std::unique_ptr<Ticks[]>(static_cast<Ticks*>(p)); });
-  kept.release();
-  return nb::cast(nb::ndarray<double, nb::numpy, nb::ndim<1>>(data, {rows}, owner));
+  void* const data = kept.get();
+  return nb::cast(array_over(static_cast<double*>(data), rows, std::move(kept)));
 }
 
 // Seconds, with NaN for what never came to pass.
@@ -233,14 +218,6 @@ Facts dict_of(Result&& result) {
   return all;
 }
 
-template <typename Enum>
-Enum named(const std::string& name, std::initializer_list<std::pair<const char*, Enum>> names) {
-  for (const auto& [known, value] : names) {
-    if (name == known) return value;
-  }
-  throw std::invalid_argument("unknown name: " + name);
-}
-
 // KV tokens a board has room for, and how many of them are allocated at once.
 std::pair<std::int64_t, std::int64_t> board_kv(const nb::dict& costs) {
   const KvRoom room = kv_room(board_costs_of(costs));
@@ -258,22 +235,14 @@ Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const 
   workload.arrival = span_of(arrival);
   workload.requests = {span_of(prompt),     span_of(output),     span_of(prefix_offsets),
                        span_of(prefix_ids), prefix_block_tokens, {}};
-  workload.mode =
-      named<Mode>(mode, {{"saturate", Mode::kSaturate}, {"open", Mode::kOpen}, {"closed", Mode::kClosed}});
+  workload.mode = named<Mode>(
+      "mode", mode, {{"saturate", Mode::kSaturate}, {"open", Mode::kOpen}, {"closed", Mode::kClosed}});
   workload.concurrency = concurrency;
   if (workload.mode == Mode::kClosed && concurrency < 1)
     throw std::invalid_argument("closed needs concurrency");
-  SchedulerLimits limits{
-      batches,
-      pools,
-      tokens_per_pool,
-      block_tokens,
-      named<Admission>(admission, {{"reserve", Admission::kReserve}, {"grow", Admission::kGrow}}),
-      max_requests};
-  const Rotation rotation{named<Pipelining>(pipelining, {{"serial", Pipelining::kSerial},
-                                                         {"rotational", Pipelining::kRotational},
-                                                         {"fixed", Pipelining::kFixed}}),
-                          batches};
+  SchedulerLimits limits{batches,     pools, tokens_per_pool, block_tokens, admission_named(admission),
+                         max_requests};
+  const Rotation rotation{pipelining_named(pipelining), batches};
   const bool on_board = costs.contains("board");
   const BoardCosts board = on_board ? board_costs_of(costs) : BoardCosts{};
   const std::int64_t rows = std::max(max_requests, prompt_budget);

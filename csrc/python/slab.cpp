@@ -21,47 +21,7 @@ namespace lamina {
 
 namespace {
 
-// Taken as they are or refused: converting a list of ids at every step would cost more than serving it, and
-// converting floats would hide a mistake.
-using Batch = nb::ndarray<const RequestId, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-std::span<const RequestId> span_of(const Batch& batch) { return {batch.data(), batch.size()}; }
-
-constexpr const char* kSlabDoc =
-    R"(Hands out the KV arena's slots one token at a time and remembers which request holds which.
-
-Slots are numbered 0 to capacity - 1. Requests are the caller's own 64-bit ids. Every call either happens
-completely or raises and changes nothing: SlabFullError when slots run out, KeyError for a request that is
-not here, ValueError for a count or a batch that makes no sense. Not for use by two threads at once without
-the GIL.)";
-
-constexpr const char* kAllocateDoc =
-    R"(Append n tokens to a request, which begins to exist if it is new; return its n new slots.)";
-
-constexpr const char* kExtendDoc =
-    R"(Append n tokens to every request of a batch (int64 array, none twice); return all the new slots.
-
-The slots of requests[i] are result[i * n : (i + 1) * n]. The result is the caller's own array.)";
-
-constexpr const char* kForkDoc =
-    R"(Begin `child` as a new request that shares the first n (default: all) tokens of `parent`.
-
-Nothing is copied but indices: the slots are shared and counted, and each request grows by itself after.)";
-
-constexpr const char* kReleaseDoc =
-    R"(Forget a request, or every request of a batch (int64 array, none twice).
-
-A slot becomes free when its last owner goes. What is freed last is handed out first.)";
-
-constexpr const char* kIndicesDoc =
-    R"(The request's slots in token order: a read-only view of the slab's own list, without a copy.
-
-It is a snapshot: it stays valid and keeps its length and contents when the request grows or is released.
-The slots it names, though, may belong to another request once this one is released.)";
-
-constexpr const char* kIntegrityDoc =
-    R"(Recount everything; raise RuntimeError naming the first invariant found broken.
-
-Visits every slot and every token: for tests and idle moments.)";
+using Batch = Input<RequestId>;
 
 }  // namespace
 
@@ -77,20 +37,37 @@ void bind_slab(nb::module_& m) {
     }
   });
 
-  nb::class_<Slab>(m, "Slab", nb::is_final(), kSlabDoc)
+  nb::class_<Slab>(
+      m, "Slab", nb::is_final(),
+      R"(Hands out the KV arena's slots one token at a time and remembers which request holds which.
+
+Slots are numbered 0 to capacity - 1. Requests are the caller's own 64-bit ids. Every call either happens
+completely or raises and changes nothing: SlabFullError when slots run out, KeyError for a request that is
+not here, ValueError for a count or a batch that makes no sense. Not for use by two threads at once without
+the GIL.)")
       .def(nb::init<std::int64_t>(), "capacity"_a)
       .def(
           "allocate",
           [](Slab& slab, RequestId request, std::int64_t n) { return array_of(slab.allocate(request, n)); },
-          "request"_a, "n"_a, kAllocateDoc)
+          "request"_a, "n"_a,
+          "Append n tokens to a request, which begins to exist if it is new; return its n new slots.")
       .def(
           "extend",
           [](Slab& slab, const Batch& requests, std::int64_t n) {
             return array_of(slab.extend(span_of(requests), n));
           },
-          "requests"_a.noconvert(), "n"_a = 1, kExtendDoc)
-      .def("fork", &Slab::fork, "parent"_a, "child"_a, "n"_a = nb::none(), kForkDoc)
-      .def("release", nb::overload_cast<RequestId>(&Slab::release), "request"_a, kReleaseDoc)
+          "requests"_a.noconvert(), "n"_a = 1,
+          R"(Append n tokens to every request of a batch (int64 array, none twice); return all the new slots.
+
+The slots of requests[i] are result[i * n : (i + 1) * n]. The result is the caller's own array.)")
+      .def("fork", &Slab::fork, "parent"_a, "child"_a, "n"_a = nb::none(),
+           R"(Begin `child` as a new request that shares the first n (default: all) tokens of `parent`.
+
+Nothing is copied but indices: the slots are shared and counted, and each request grows by itself after.)")
+      .def("release", nb::overload_cast<RequestId>(&Slab::release), "request"_a,
+           R"(Forget a request, or every request of a batch (int64 array, none twice).
+
+A slot becomes free when its last owner goes. What is freed last is handed out first.)")
       .def(
           "release", [](Slab& slab, const Batch& requests) { slab.release(span_of(requests)); },
           "requests"_a.noconvert())
@@ -101,13 +78,20 @@ void bind_slab(nb::module_& m) {
             const Slot* data = view.slots.get();
             return array_over(data, view.size, std::move(view.slots));
           },
-          "request"_a, kIndicesDoc)
+          "request"_a,
+          R"(The request's slots in token order: a read-only view of the slab's own list, without a copy.
+
+It is a snapshot: it stays valid and keeps its length and contents when the request grows or is released.
+The slots it names, though, may belong to another request once this one is released.)")
       .def("length", &Slab::length, "request"_a, "How many tokens the request has.")
       .def("refcount", &Slab::refcount, "slot"_a, "How many requests hold the slot.")
       .def(
           "requests", [](const Slab& slab) { return array_of(std::span<const RequestId>(slab.requests())); },
           "The ids of all requests, in no particular order.")
-      .def("check_integrity", &Slab::check_integrity, kIntegrityDoc)
+      .def("check_integrity", &Slab::check_integrity,
+           R"(Recount everything; raise RuntimeError naming the first invariant found broken.
+
+Visits every slot and every token: for tests and idle moments.)")
       .def_prop_ro("capacity", &Slab::capacity, "How many slots there are.")
       .def_prop_ro("used", &Slab::used, "How many slots requests hold, a shared slot counted once.")
       .def_prop_ro("free", &Slab::free, "How many slots are left.")

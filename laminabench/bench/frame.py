@@ -3,9 +3,8 @@
 A benchmark is a function `run(..., watcher) -> Report`. It measures (`in_turns`, `rounds_for`), makes a Row
 of each measurement (the facts of --json and the cells of the table, together), and returns a Report: the
 facts, and sentences and tables for people with the targets beside what was measured. The command in
-`laminabench.cli.bench` only parses options: `@measuring` gives it --json, -q and -v and a progress bar, turns
-missing packages into a sentence, and prints the Report. A benchmark that writes files too does so in
-`Report.write`, after its result was printed.
+`laminabench.cli.bench` only parses options: `@measuring` gives it --json, -q and -v and a progress bar, and
+prints the Report. A benchmark that writes files too does so in `Report.write`, after its result was printed.
 """
 
 from __future__ import annotations

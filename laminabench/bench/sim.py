@@ -30,8 +30,7 @@ from laminabench.catalog.boards import board
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
 from laminabench.runs.manifest import host
-from laminabench.sim.h2m2 import uniform
-from laminabench.sim.h2m2_scenario import BATCH, ITERATIONS, LONGEST, dynamic_trace
+from laminabench.sim.h2m2 import BATCH, ITERATIONS, LONGEST, dynamic_trace, uniform
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Mode, Spec, shape_of
 from laminabench.systems.modelled.prepared import MAX_BATCHED_TOKENS
@@ -101,7 +100,7 @@ def _decision(solver: str, repeats: int, decisions: int) -> Row:
             board=chosen.native(),
             shape=shape_of(model(BOARD_MODEL)),
             policy=solver,
-            moments=[uniform(BATCH, length, chosen).native() for length in LENGTHS],
+            moments=[uniform(BATCH, length, chosen) for length in LENGTHS],
             repeats=decisions,
         )
         for _ in range(repeats)

@@ -149,7 +149,7 @@ def _written_as(coefficient: str) -> tuple[str, float]:
 
 def _cost(kind: type[AnyCost], row: Table) -> AnyCost:
     """The cost in a section of a file; what has a default may be left out."""
-    found: dict[str, Any] = {}
+    found: Table = {}
     for field in structs.fields(kind):
         key, unit = _written_as(field.name)
         if field.name != "origin" and (field.required or key in row):

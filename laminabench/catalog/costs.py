@@ -22,6 +22,7 @@ from laminabench.catalog.cost_terms import (
     PromptAttentionCost,
     PromptTerms,
 )
+from laminabench.catalog.entries import Table
 from laminabench.catalog.hardware import Device, canonical_dtype
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape
 from laminabench.errors import UserError
@@ -153,7 +154,7 @@ class CostSet(msgspec.Struct, frozen=True):
 
     def provenance(
         self, device: Device, tp: int = 1, dtype: str = "bf16", *, prompts: bool = False
-    ) -> list[dict[str, Any]]:
+    ) -> list[Table]:
         """Every coefficient used for `device` and where it is from: for manifests and `costs show`."""
         terms: list[tuple[str, Any]] = [
             ("gemm", self._gemm(device, dtype)),
@@ -177,11 +178,11 @@ class CostSet(msgspec.Struct, frozen=True):
             rows.append(row)
         return rows
 
-    def host_provenance(self) -> dict[str, Any]:
+    def host_provenance(self) -> Table:
         """The host's row alone, for devices whose own times are not from cost sets."""
         return self._provenance_row("host", self.host)
 
-    def _provenance_row(self, name: str, term: Any) -> dict[str, Any]:
+    def _provenance_row(self, name: str, term: Any) -> Table:
         coefficients = msgspec.structs.asdict(term)
         del coefficients["origin"]
         origin: Origin = term.origin
@@ -196,7 +197,7 @@ class CostSet(msgspec.Struct, frozen=True):
             "coefficients": coefficients,
         }
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Table:
         return {
             "name": self.name,
             "title": self.title,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +14,7 @@ from laminabench.present.terminal import print_facts
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from laminabench.baselines.environment import Described, Kind
+    from laminabench.baselines.environment import Kind
 
 _NAME = click.Choice(["vllm"])
 
@@ -85,7 +85,7 @@ def _state(kind: Kind) -> tuple[dict[str, object], str]:
     return {"name": "vllm", "ready": True, **facts, "why_not": None}, line
 
 
-def _versions(facts: Described) -> str:
+def _versions(facts: dict[str, Any]) -> str:
     return ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
 
 

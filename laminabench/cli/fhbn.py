@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from lamina.fhbn.nic import Diagnosis
     from lamina.fhbn.nic.devices import Device, Port
+    from lamina.fhbn.nic.diagnosis import Diagnosis
 
 
 @click.group(cls=LazyGroup, examples=["laminabench fhbn devices --json"])
@@ -32,7 +32,7 @@ def devices(out: Output) -> None:
     can run here needs a peer that has it too. LAMINA_RDMA_DEVICE names the device, and its port as in
     mlx5_0:1, that channels take instead of the first whose port is up.
     """
-    from lamina.fhbn.nic import diagnosed
+    from lamina.fhbn.nic.diagnosis import diagnosed
     from laminabench.bench.fhbn import options  # noqa: F401 - adds NCCL to the engines
 
     found = diagnosed()

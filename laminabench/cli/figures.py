@@ -48,13 +48,13 @@ def figures(
     laminabench figures all --out figures
     """
     from laminabench.figures.ground import Ground, kept_results
-    from laminabench.figures.paper import figure, find, write
+    from laminabench.figures.paper import TITLES, find, write
     from laminabench.figures.paper_page import write_page
     from laminabench.spread import spread
 
     chosen = find(names)
     if listing:
-        titles = {name: figure(name).TITLE for name in chosen}
+        titles = {name: TITLES[name] for name in chosen}
         lines = "\n".join(f"{name:18}{literal(title)}" for name, title in titles.items())
         out.result({"figures": titles}, lambda console: console.print(lines, soft_wrap=True))
         return

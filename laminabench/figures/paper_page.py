@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from laminabench.atomic import replacing
-from laminabench.figures.paper import H2M2, V1, V2, Written
+from laminabench.figures.paper import PAPERS, Written
 from laminabench.markdown import row
 
 _HEAD = """\
@@ -20,16 +20,6 @@ paper's hardware tables. What these leave open is assumed, or fitted to averages
 listed under each figure: so agreement shows that the model is consistent, not that it is right. A claim
 marked *fitted* is one that a parameter was chosen for.
 """
-_PAPERS = (
-    ("v2", "Model-attention disaggregation", "https://arxiv.org/abs/2405.01814", V2),
-    ("v1", "Attention offloading (the same paper's first version)", "https://arxiv.org/abs/2405.01814v1", V1),
-    (
-        "H2M2",
-        "Hardware-based heterogeneous memory management for large language model inference",
-        "https://arxiv.org/abs/2504.14893",
-        H2M2,
-    ),
-)
 _COLUMNS = ("claim", "where", "published", "ours", "deviation", "how ours was obtained", "remark")
 _HOW = _COLUMNS.index("how ours was obtained")
 # A cell with more characters is hard to read.
@@ -45,8 +35,8 @@ def write_page(target: Path, figures: Sequence[Written]) -> None:
 def _lines(figures: Sequence[Written]) -> Iterator[str]:
     yield _HEAD
     yield from _summary(figures)
-    for paper, title, link, names in _PAPERS:
-        some = [figure for figure in figures if figure.name in names]
+    for paper, title, link, own in PAPERS:
+        some = [figure for figure in figures if figure.name in own]
         if not some:
             continue
         yield f"## {paper}: [{title}]({link})\n"

@@ -100,9 +100,6 @@ def _marks(axes: Axes, faults: Sequence[FaultCost], resumed_s: Sequence[float]) 
         axes.axvline(at_s, color=_RESUMED, lw=1.2, ls="--", label="resumed" if not number else None)
 
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 # What is free is hardly there.
 COLOURS = {"kv": BLUE, "qkv": ORANGE, "fc": GREEN, "free": "#e4e7ea"}
 

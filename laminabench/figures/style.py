@@ -25,6 +25,9 @@ COLUMN, PAGE = 3.45, 7.1
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW = (
     *("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442"),
 )
+# Keyword arguments of what draws.
+Looks = dict[str, Any]
+
 CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
 SYSTEM_COLOURS = {"lamina": BLUE, "lamina-v1": SKY, "vllm": VERMILION, "h2m2": GREEN}
 INK, PAPER, RULE, PUBLISHED = "#1f2328", "#ffffff", "#d0d4d9", "#6e7781"
@@ -127,31 +130,23 @@ def sentence(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def table_picture(frame: pd.DataFrame, *, width: float = PAGE, note: str = "") -> Figure:
-    """A data frame as the picture of a table."""
-    from matplotlib.figure import Figure
-
+def table_picture(frame: pd.DataFrame, *, width: float = PAGE) -> Figure:
+    """A data frame as the picture of a table, with room for its foot."""
     lines = 1 + max(str(name).count("\n") for name in frame.columns)
-    height = 0.22 * (len(frame) + lines) + 0.25 * bool(note) + 0.1
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = sheet(width=width, height=0.22 * (len(frame) + lines) + 0.35)
     axes.set_axis_off()
     cells = [[_cell(value) for value in row] for row in frame.itertuples(index=False)]
-    drawn = axes.table(
-        cells, colLabels=[str(name) for name in frame.columns], loc="center", edges="horizontal"
-    )
-    drawn.auto_set_font_size(False)
-    drawn.set_fontsize(7)
-    drawn.scale(1, 1.2)
-    drawn.auto_set_column_width(range(len(frame.columns)))
-    for (row, _), cell in drawn.get_celld().items():
+    table = axes.table(cells, colLabels=[*map(str, frame.columns)], loc="center", edges="horizontal")
+    table.auto_set_font_size(False)
+    table.set_fontsize(7)
+    table.scale(1, 1.2)
+    table.auto_set_column_width(range(len(frame.columns)))
+    for (row, _), cell in table.get_celld().items():
         cell.set_edgecolor(RULE)
         cell.set_text_props(color=INK, weight="bold" if row == 0 else "normal")
         cell.set_facecolor("none")
         if row == 0:
             cell.set_height(cell.get_height() * lines)
-    if note:
-        foot(figure, note)
     return figure
 
 

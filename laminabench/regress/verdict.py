@@ -1,25 +1,27 @@
-"""A case now, held against its golden: which metrics moved, by how much, and the likely cause."""
+"""Cases now, held against their goldens: which metrics moved, by how much, the likely cause, what to keep."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 from laminabench.analysis.metrics_table import better
 from laminabench.errors import UserError
 from laminabench.json_safe import Json
-from laminabench.regress.case_file import Case
-from laminabench.regress.causes import causes
-from laminabench.regress.facts import same_host
-from laminabench.regress.golden import Obtained, Value
-from laminabench.regress.interval import CONFIDENCE, LEAST_ROUNDS, change_interval
+from laminabench.regress.case_file import LEAST_ROUNDS, Case, CaseFile
+from laminabench.regress.facts import causes, inputs_differ, same_host
+from laminabench.regress.golden import Obtained, Value, golden_path, goldens_in, read_golden, write_golden
 
 Direction = Literal["better", "worse", "up", "down", "same"]
 Status = Literal["same", "moved", "missing", "stale", "skipped"]
 FAILING: tuple[Status, ...] = ("moved", "missing", "stale")
+Goldens = Mapping[str, Obtained | None]
+CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,3 +166,100 @@ def require_samples(metric: str, samples: Sequence[float | None]) -> list[float]
         )
     assert len(found) >= LEAST_ROUNDS
     return found
+
+
+class Interval(NamedTuple):
+    """A change as a share of what was before: the estimate, and where it lies with the confidence."""
+
+    low: float
+    estimate: float
+    high: float
+
+
+def change_interval(
+    before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE
+) -> Interval:
+    """The change from one set of positive measurements to another (Hodges and Lehmann's, with its interval).
+
+    The ratios of all pairs, in order: their median is the estimate, and so many are cut off at both ends that
+    the Wilcoxon-Mann-Whitney test would reject what is beyond. No kind of noise is assumed, one round that
+    the machine disturbed moves little, and unlike a bootstrap it is exact for a handful of rounds.
+    """
+    ratios = sorted(new / old for new in after for old in before)
+    cut = _cut_off(len(before), len(after), 1 - confidence)
+    return Interval(ratios[cut] - 1, statistics.median(ratios) - 1, ratios[-1 - cut] - 1)
+
+
+def _cut_off(first: int, second: int, error: float) -> int:
+    """How many ratios at each end are outside: the most for which U is that small too seldom to believe."""
+    orders = math.comb(first + second, first)
+    below = 0
+    for cut, ways in enumerate(_ways(first, second)):
+        below += ways
+        if 2 * below > error * orders:
+            return max(0, cut - 1)
+    raise AssertionError("the distribution ends at 1")
+
+
+@cache
+def _ways(first: int, second: int) -> tuple[int, ...]:
+    """In how many orders of so many and so many measurements U is 0, 1, 2, ... (Gauss's binomial)."""
+    ways = [1] + [0] * (first * second)
+    for step in range(1, first + 1):
+        for at in range(len(ways) - 1, second + step - 1, -1):
+            ways[at] -= ways[at - second - step]
+        for at in range(step, len(ways)):
+            ways[at] += ways[at - step]
+    return tuple(ways)
+
+
+def goldens_of(folder: Path, cases: Sequence[Case], *, update: bool) -> Goldens:
+    """The goldens by case; an update takes one that cannot be read for none, and writes it anew."""
+    found: dict[str, Obtained | None] = {}
+    for case in cases:
+        try:
+            found[case.name] = read_golden(folder, case.name)
+        except UserError:
+            if not update:
+                raise
+            found[case.name] = None
+    return found
+
+
+def verdicts_on(
+    file: CaseFile, cases: Sequence[Case], goldens: Goldens, found: Mapping[str, tuple[Obtained, float]]
+) -> list[Verdict]:
+    """A verdict on each case in the file's order; where all are there, on goldens without one too."""
+    verdicts = [judge(case, goldens[case.name], *found[case.name]) for case in cases]
+    if len(cases) == len(file.cases):
+        known = {case.name for case in cases}
+        verdicts += [stale(name) for name in goldens_in(file.goldens) if name not in known]
+    return verdicts
+
+
+def keep(
+    file: CaseFile,
+    verdicts: Sequence[Verdict],
+    goldens: Goldens,
+    found: Mapping[str, tuple[Obtained, float]],
+) -> list[str]:
+    """Make the goldens what was found; the names of those that were written or removed.
+
+    One whose numbers and inputs are the same stays as it is, with the version that it was made by.
+    """
+    changed = []
+    for verdict in verdicts:
+        if verdict.status == "stale":
+            golden_path(file.goldens, verdict.case).unlink()
+            changed.append(verdict.case)
+            continue
+        golden, now = goldens[verdict.case], found[verdict.case][0]
+        if verdict.status != "same" or golden is None or _differ(golden, now):
+            write_golden(file.goldens, verdict.case, now)
+            changed.append(verdict.case)
+    return changed
+
+
+def _differ(golden: Obtained, now: Obtained) -> bool:
+    """Whether what moved nowhere is nevertheless of something else than it was."""
+    return golden.metrics.keys() != now.metrics.keys() or inputs_differ(golden.facts, now.facts)

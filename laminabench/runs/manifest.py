@@ -8,7 +8,7 @@ import shlex
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -166,38 +166,26 @@ class Manifest(Facts, frozen=True, kw_only=True):
 def manifest(
     *,
     command: Sequence[str],
-    seed: int | None,
     trace: Trace,
     transforms: JsonObject,
     workload: JsonObject,
-    system: str,
     deployment: JsonObject,
     model: JsonObject,
-    backend: Backend,
     coefficients: Sequence[JsonObject],
-    wall_s: float,
-    summary: Summary,
-    partial: Partial | None = None,
-    request: str | None = None,
+    **same: Any,
 ) -> Manifest:
-    """The manifest of a Run; each coefficient says where it is from, and `partial` why it ended early."""
+    """The manifest of a Run; what is the `same` there is given by its name."""
     return Manifest(
         laminabench=Code(version=__version__, commit=git_commit()),
         command=shlex.join(command),
-        request=request,
-        seed=seed,
         trace=TraceFacts(**{**msgspec.structs.asdict(trace.meta), "requests": len(trace)}),
         transforms=json_safe(transforms),
         workload=msgspec.convert(json_safe(workload), WorkloadFacts),
-        system=system,
         deployment=msgspec.convert(json_safe(deployment), DeploymentFacts),
         model=json_safe(model),
-        backend=backend,
         coefficients=[json_safe(coefficient) for coefficient in coefficients],
         host=host(),
-        wall_s=wall_s,
-        summary=summary,
-        partial=partial,
+        **same,
     )
 
 

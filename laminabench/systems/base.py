@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -150,6 +151,21 @@ class Prepared:
 
     def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
         raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A live system as its package has it: what it takes, like a modelled `System`, and who prepares it."""
+
+    package: str
+    TAKES: frozenset[str]
+    ANYWAY: Mapping[str, object]
+    WHY_NOT: str
+
+    def prepare(self, request: ReplayRequest, listener: Listener) -> Prepared:
+        """The request settled; a UserError if this machine cannot replay it."""
+        prepared: Prepared = importlib.import_module(f"{self.package}.prepared").prepare(request, listener)
+        return prepared
 
 
 def defaulted(request: ReplayRequest, **defaults: Any) -> ReplayRequest:

@@ -27,7 +27,16 @@ inline constexpr std::uint64_t kLongWait = std::uint64_t{1} << 50;
 inline constexpr std::uint64_t kShortWait = 1'000'000;
 inline const std::function<bool()> kNobodyInterrupts = [] { return false; };
 
-inline std::shared_ptr<const Peer> test_peer() { return std::make_shared<Peer>("the peer"); }
+inline void expect_status(lamina_cuda_status wanted, lamina_cuda_status found, const std::string& words) {
+  const std::string message = lamina_cuda_message();
+  expect(found == wanted, words + ": the status is " + std::to_string(found) + ": " + message);
+  expect(wanted == LAMINA_CUDA_OK ? message.empty() : message.find(words) != std::string::npos,
+         "\"" + message + "\" does not say \"" + words + "\"");
+}
+
+inline void expect_ok(lamina_cuda_status found) { expect_status(LAMINA_CUDA_OK, found, "a sound call"); }
+
+inline std::shared_ptr<const Peer> test_peer() { return std::make_shared<Peer>("worker 3"); }
 inline Patience patience(std::chrono::milliseconds timeout = std::chrono::seconds(20)) {
   return {timeout, kNobodyInterrupts};
 }
@@ -133,7 +142,9 @@ inline std::vector<Bytes> copies_of(const std::vector<Memory>& memories) {
   return parts;
 }
 
-inline std::vector<Bytes> receive_on_host(Receiver& receiver) {
+// Of a host's end over memory or over a NIC.
+template <typename T>
+std::vector<Bytes> receive_on_host(T& receiver) {
   const Arrived message = *receiver.receive(patience());
   std::vector<Bytes> parts = copies_of(message);
   receiver.give_back(message.seqno);

@@ -3,7 +3,6 @@
 // Device's ends of channels over softnics, for tests: the library's calls over a runtime whose device is the
 // emulation.
 
-#include <bit>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,7 +11,7 @@
 #include "cuda_fake_device.hpp"
 #include "fhbn/cuda/channel.h"
 #include "fhbn/cuda/nic.h"
-#include "fhbn/rdma/mlx5_writer.hpp"
+#include "fhbn/rdma/lent_queue.hpp"
 #include "softnic_pair.hpp"
 
 namespace cuda_nic_test {
@@ -23,15 +22,6 @@ using namespace lamina::fhbn::cuda;
 inline constexpr std::uint64_t kNearWrap = 0 - std::uint64_t{3};
 inline constexpr std::uint64_t kMessageBytes = 20'000;
 inline constexpr std::int64_t kForever = std::int64_t{1} << 50;
-
-inline void expect_status(lamina_cuda_status wanted, lamina_cuda_status found, const std::string& words) {
-  const std::string message = lamina_cuda_message();
-  expect(wanted == found, words + ": the status is " + std::to_string(found) + ": " + message);
-  expect(wanted == LAMINA_CUDA_OK ? message.empty() : message.find(words) != std::string::npos,
-         "\"" + message + "\" does not say \"" + words + "\"");
-}
-
-inline void expect_ok(lamina_cuda_status found) { expect_status(LAMINA_CUDA_OK, found, "a sound call"); }
 
 // A ring or its mirror, and the softnic that knows it.
 struct NicSide {
@@ -49,44 +39,17 @@ struct NicSide {
   rdma::LocalMemory local;
 };
 
-inline lamina_cuda_nic_queues queues_of(const rdma::QueuePair& pair) {
-  return {.requests = pair.send.requests,
-          .send_record = pair.send.doorbell_record,
-          .registers = pair.send.registers,
-          .completions = pair.completions.entries,
-          .completion_record = pair.completions.doorbell_record,
-          .blocks = pair.send.blocks,
-          .completion_count = pair.completions.count,
-          .qpn = pair.send.qpn,
-          .half_bytes = pair.send.half_bytes,
-          .registers_are_io = 0};
-}
-
-// What the library is told of a writer's queue, as far as the writer has come.
-inline lamina_cuda_nic nic_of(const rdma::Mlx5Writer& writer, lamina_cuda_channel_side side,
-                              std::int64_t timeout_ns = kForever) {
-  return {.queues = queues_of(writer.queues()),
-          .state = std::bit_cast<lamina_cuda_nic_state>(writer.state()),
-          .memory = const_cast<std::byte*>(writer.local().memory),
-          .bytes = writer.local().bytes,
-          .local_key = writer.local().key,
-          .remote_key = writer.remote().key,
-          .remote_address = writer.remote().address,
-          .side = side,
-          .timeout_ns = timeout_ns,
-          .peer = "worker 3"};
-}
-
 // A device's end of a channel, with what posts for it.
 class DeviceSide {
 public:
   DeviceSide(const NicSide& self, const rdma::QueuePair& pair, const rdma::RemoteMemory& remote,
              lamina_cuda_channel_side side, std::int64_t timeout_ns = kForever)
-      : writer(std::make_shared<rdma::Mlx5Writer>(pair, self.local, remote, "worker 3")) {
+      : writer(std::make_shared<rdma::Mlx5Writer>(pair, self.local, remote, "worker 3")),
+        lent(writer, self.segment, test_peer(), side == LAMINA_CUDA_CHANNEL_SENDS) {
     const lamina_cuda_channel channel{self.segment->memory(), self.segment->bytes(), side, timeout_ns,
                                       "worker 3"};
     expect_ok(lamina_cuda_channel_create(&channel, &end));
-    const lamina_cuda_nic asked = nic_of(*writer, side, timeout_ns);
+    const lamina_cuda_nic asked = lent.for_device(timeout_ns);
     expect_ok(lamina_cuda_nic_create(&asked, &nic));
   }
   ~DeviceSide() {
@@ -125,6 +88,7 @@ public:
   }
 
   std::shared_ptr<rdma::Mlx5Writer> writer;
+  rdma::LentQueue lent;
   lamina_cuda_channel_end* end = nullptr;
   lamina_cuda_nic_end* nic = nullptr;
 };

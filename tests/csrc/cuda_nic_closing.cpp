@@ -6,7 +6,6 @@
 
 #include "cuda_nic.hpp"
 #include "fhbn/errors.hpp"
-#include "fhbn/rdma/lent_queue.hpp"
 #include "fhbn/rdma/receiver.hpp"
 #include "fhbn/rdma/sender.hpp"
 
@@ -25,7 +24,6 @@ public:
         ring_(slots, habits),
         pair(here().nic.connect(kBlocks, there().as_peer())),
         device(here(), pair, there().remote(), side),
-        lent(device.writer, here().segment, test_peer(), sends_),
         host(std::make_shared<rdma::Mlx5Writer>(there().nic.connect(kBlocks, here().as_peer()), there().local,
                                                 here().remote(), "the device")) {}
 
@@ -40,28 +38,8 @@ private:
 public:
   rdma::QueuePair pair;
   DeviceSide device;
-  rdma::LentQueue lent;
   std::shared_ptr<rdma::Mlx5Writer> host;
 };
-
-template <typename T>
-std::vector<Bytes> received_by(T& receiver) {
-  const Arrived message = *receiver.receive(patience());
-  std::vector<Bytes> parts = copies_of(message);
-  receiver.give_back(message.seqno);
-  return parts;
-}
-
-template <typename Error>
-void expect_told(const std::function<void()>& call, const char* words) {
-  try {
-    call();
-  } catch (const Error& error) {
-    expect(std::string(error.what()).find(words) != std::string::npos, error.what());
-    return;
-  }
-  fail(std::string("nobody is told: ") + words);
-}
 
 // What was sent before is received after, and then the end is told.
 void check_sender(const rdma::SoftHabits& habits, int messages) {
@@ -73,7 +51,7 @@ void check_sender(const rdma::SoftHabits& habits, int messages) {
     const std::vector<Memory> parts = some_parts(random);
     ends.device.send(parts);
     if (i + 3 < messages) {
-      expect(received_by(receiver) == copies_of(parts), "the host receives another message");
+      expect(receive_on_host(receiver) == copies_of(parts), "the host receives another message");
     } else {
       last.push_back(copies_of(parts));
     }
@@ -82,11 +60,12 @@ void check_sender(const rdma::SoftHabits& habits, int messages) {
   const lamina_cuda_nic_left left = ends.device.close();
   const std::uint64_t sent = kNearWrap + static_cast<std::uint64_t>(messages);
   expect(left.works == 1 && left.told == sent, "the device leaves something else than it has done");
-  ends.lent.close(std::bit_cast<rdma::SendState>(left.state), left.told);
+  ends.device.lent.close(left);
   const auto& state = ends.device.writer->state();
   expect(state.done == state.next, "the host leaves requests of its own undone");
-  for (const auto& parts : last) expect(received_by(receiver) == parts, "a message before the end is lost");
-  expect_told<ChannelClosed>([&] { receiver.receive(patience()); }, "has closed the channel and all its");
+  for (const auto& parts : last)
+    expect(receive_on_host(receiver) == parts, "a message before the end is lost");
+  expect_says<ChannelClosed>([&] { receiver.receive(patience()); }, "has closed the channel and all its");
 }
 
 void check_receiver(const rdma::SoftHabits& habits, int messages) {
@@ -102,9 +81,9 @@ void check_receiver(const rdma::SoftHabits& habits, int messages) {
   }
   ends.device.expect_sound();
   const lamina_cuda_nic_left left = ends.device.close();
-  ends.lent.close(std::bit_cast<rdma::SendState>(left.state), left.told);
+  ends.device.lent.close(left);
   expect(sender.consumed() == kNearWrap + static_cast<std::uint64_t>(messages), "credits are lost");
-  expect_told<ChannelClosed>(
+  expect_says<ChannelClosed>(
       [&] {
         for (int i = 0; i <= 4; ++i) sender.send({}, patience());
       },
@@ -121,9 +100,9 @@ void check_waiting() {
   expect_status(LAMINA_CUDA_CHANNEL_LOST, lamina_cuda_channel_check(ends.device.end), "takes no more");
   const lamina_cuda_nic_left left = ends.device.close();
   expect(left.works == 1 && left.told == kNearWrap + 2, "what was not sent is told of");
-  ends.lent.close(std::bit_cast<rdma::SendState>(left.state), left.told);
-  for (int i = 0; i < 2; ++i) expect(received_by(receiver).empty(), "a message is lost");
-  expect_told<ChannelClosed>([&] { receiver.receive(patience()); }, "has closed the channel and all its");
+  ends.device.lent.close(left);
+  for (int i = 0; i < 2; ++i) expect(receive_on_host(receiver).empty(), "a message is lost");
+  expect_says<ChannelClosed>([&] { receiver.receive(patience()); }, "has closed the channel and all its");
 }
 
 // A wait for the NIC that the host has ended in the middle of a message: the queue is whole, the message is
@@ -145,7 +124,7 @@ void check_interrupted() {
 void check_failed() {
   {
     Ends ends(LAMINA_CUDA_CHANNEL_SENDS, {});
-    ends.here().nic.fail(ends.pair.send.qpn);
+    ends.here().nic.queue(ends.pair.send.qpn)->fail();
     ends.device.send({});
     expect_ok(lamina_cuda_nic_poll(ends.device.nic, nullptr));
     expect_status(LAMINA_CUDA_NIC_FAILED, lamina_cuda_nic_check(ends.device.nic), "sends nothing more");
@@ -169,7 +148,7 @@ void check_to_and_fro() {
   for (int again = 0; again < 20; ++again) {
     writer.resume(std::bit_cast<rdma::SendState>(left.state));
     writer.drain(softnic_test::kLong);
-    const lamina_cuda_nic asked = nic_of(writer, LAMINA_CUDA_CHANNEL_SENDS);
+    const lamina_cuda_nic asked = ends.device.lent.for_device(kForever);
     expect_ok(lamina_cuda_nic_create(&asked, &ends.device.nic));
     expect_ok(lamina_cuda_nic_poll(ends.device.nic, nullptr));
     ends.device.expect_sound();
@@ -184,9 +163,10 @@ void check_peer_first() {
   Ends ends(LAMINA_CUDA_CHANNEL_SENDS, {});
   rdma::Receiver receiver(ends.there().segment, ends.host, test_peer(), {});
   receiver.close();
-  expect(ends.lent.peer_has_closed() && !ends.lent.peer_has_ended(), "a closed peer is not seen");
+  expect(ends.device.lent.peer_has_closed() && !ends.device.lent.peer_has_ended(),
+         "a closed peer is not seen");
   const lamina_cuda_nic_left left = ends.device.close();
-  ends.lent.close(std::bit_cast<rdma::SendState>(left.state), left.told);
+  ends.device.lent.close(left);
   expect(ends.device.writer->state().next == 0, "a closed peer is told of the end");
 }
 

@@ -55,12 +55,12 @@ void check_failures() {
   failing(
       [](NicSide& self, const rdma::QueuePair&, rdma::RemoteMemory&) { self.nic.deregister(self.local.key); },
       "the NIC may not read");
-  failing(
-      [](NicSide& self, const rdma::QueuePair& pair, rdma::RemoteMemory&) { self.nic.unplug(pair.send.qpn); },
-      "the NIC of worker 3 has not answered");
-  failing(
-      [](NicSide& self, const rdma::QueuePair& pair, rdma::RemoteMemory&) { self.nic.fail(pair.send.qpn); },
-      "has failed and sends nothing more");
+  failing([](NicSide& self, const rdma::QueuePair& pair,
+             rdma::RemoteMemory&) { self.nic.queue(pair.send.qpn)->unplug(); },
+          "the NIC of worker 3 has not answered");
+  failing([](NicSide& self, const rdma::QueuePair& pair,
+             rdma::RemoteMemory&) { self.nic.queue(pair.send.qpn)->fail(); },
+          "has failed and sends nothing more");
 }
 
 // Queues that no NIC looks at: waits end by the clock, or by abort().
@@ -81,16 +81,11 @@ void check_silence() {
 void check_refusals() {
   NicSide mirror(2, {});
   const rdma::QueueMemory queues(8);
-  const lamina_cuda_nic good{.queues = queues_of({queues.send(5), queues.completions(), nullptr}),
-                             .state = {},
-                             .memory = mirror.segment->memory(),
-                             .bytes = mirror.segment->bytes(),
-                             .local_key = 1,
-                             .remote_key = 2,
-                             .remote_address = 0,
-                             .side = LAMINA_CUDA_CHANNEL_SENDS,
-                             .timeout_ns = 1'000'000,
-                             .peer = "worker 3"};
+  const rdma::QueuePair pair{queues.send(5), queues.completions(), nullptr};
+  const auto writer =
+      std::make_shared<rdma::Mlx5Writer>(pair, mirror.local, rdma::RemoteMemory{0, 1 << 20, 2}, "");
+  const rdma::LentQueue lent(writer, mirror.segment, test_peer(), true);
+  const lamina_cuda_nic good = lent.for_device(1'000'000);
   lamina_cuda_nic_end* end = nullptr;
   lamina_cuda_nic bad = good;
   bad.queues.registers = nullptr;

@@ -23,6 +23,19 @@ inline void expect(bool holds, const std::string& what) {
   if (!holds) fail(what);
 }
 
+// The error that a call ends with; `words` are in what it says.
+template <typename Error>
+Error expect_says(const std::function<void()>& call, const std::string& words) {
+  try {
+    call();
+  } catch (const Error& error) {
+    expect(std::string(error.what()).find(words) != std::string::npos,
+           "'" + words + "' is not said by: " + error.what());
+    return error;
+  }
+  fail("no error where '" + words + "' was expected");
+}
+
 template <typename Error>
 void expect_throws(const std::function<void()>& call, const std::string& what) {
   try {

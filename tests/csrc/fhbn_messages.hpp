@@ -4,11 +4,14 @@
 // large they are and every byte of them; so whoever receives one can tell whether it is that one, and whole.
 
 #include <array>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "expect.hpp"
@@ -110,6 +113,76 @@ private:
   std::uint64_t seed_;
   std::uint64_t room_;
   std::vector<std::byte> source_;
+};
+
+// Messages that were received and not yet given back, which happens in random order.
+template <typename T>
+class Held {
+public:
+  Held(T& receiver, const Messages& messages, std::uint64_t seed)
+      : receiver_(receiver), messages_(messages), random_(seed) {}
+
+  void add(const Arrived& arrived) { held_.push_back(arrived); }
+  bool empty() const { return held_.empty(); }
+
+  Arrived take() {
+    std::swap(held_[random_.below(held_.size())], held_.back());
+    const Arrived arrived = held_.back();
+    held_.pop_back();
+    return arrived;
+  }
+
+  void give_back(const Arrived& arrived) {
+    messages_.check(arrived, arrived.seqno);  // nobody wrote over it meanwhile
+    receiver_.give_back(arrived.seqno);
+  }
+
+private:
+  T& receiver_;
+  const Messages& messages_;
+  Random random_;
+  std::vector<Arrived> held_;
+};
+
+// Hands messages to a thread that gives them back.
+template <typename T>
+class Releaser {
+public:
+  explicit Releaser(Held<T>& held) : held_(held), thread_([this] { run(); }) {}
+  ~Releaser() {
+    {
+      const std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+
+  void add(const Arrived& arrived) {
+    {
+      const std::lock_guard lock(mutex_);
+      held_.add(arrived);
+    }
+    changed_.notify_one();
+  }
+
+private:
+  void run() {
+    while (true) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return done_ || !held_.empty(); });
+      if (held_.empty()) return;
+      const Arrived arrived = held_.take();
+      lock.unlock();
+      held_.give_back(arrived);  // beside a receive()
+    }
+  }
+
+  Held<T>& held_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::thread thread_;
 };
 
 // That a message lies within its slot: where the ring is mapped whole, nothing else notices if it does not.

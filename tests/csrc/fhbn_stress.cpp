@@ -2,9 +2,7 @@
 // random messages, checked byte for byte, through rings of all shapes. Exits with 1 on a mismatch.
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstdio>
-#include <mutex>
 #include <thread>
 
 #include "fhbn/errors.hpp"
@@ -66,82 +64,14 @@ Arrived receive_one(Receiver& receiver, Random& random) {
   return *arrived;
 }
 
-// Messages that were received and not yet given back, which happens in random order.
-class Held {
-public:
-  Held(Receiver& receiver, const Messages& messages, std::uint64_t seed)
-      : receiver_(receiver), messages_(messages), random_(seed) {}
-
-  void add(const Arrived& arrived) { held_.push_back(arrived); }
-  bool empty() const { return held_.empty(); }
-
-  Arrived take() {
-    std::swap(held_[random_.below(held_.size())], held_.back());
-    const Arrived arrived = held_.back();
-    held_.pop_back();
-    return arrived;
-  }
-
-  void give_back(const Arrived& arrived) {
-    messages_.check(arrived, arrived.seqno);  // nobody wrote over it meanwhile
-    receiver_.give_back(arrived.seqno);
-  }
-
-private:
-  Receiver& receiver_;
-  const Messages& messages_;
-  Random random_;
-  std::vector<Arrived> held_;
-};
-
 bool is_full(const Receiver& receiver) {
   return receiver.next_seqno() - receiver.consumed() >= receiver.segment().geometry().slots;
 }
 
-// Hands messages to a thread that gives them back.
-class Releaser {
-public:
-  explicit Releaser(Held& held) : held_(held), thread_([this] { run(); }) {}
-  ~Releaser() {
-    {
-      const std::lock_guard lock(mutex_);
-      done_ = true;
-    }
-    changed_.notify_one();
-    thread_.join();
-  }
-
-  void add(const Arrived& arrived) {
-    {
-      const std::lock_guard lock(mutex_);
-      held_.add(arrived);
-    }
-    changed_.notify_one();
-  }
-
-private:
-  void run() {
-    while (true) {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return done_ || !held_.empty(); });
-      if (held_.empty()) return;
-      const Arrived arrived = held_.take();
-      lock.unlock();
-      held_.give_back(arrived);  // beside a receive()
-    }
-  }
-
-  Held& held_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool done_ = false;
-  std::thread thread_;
-};
-
 // Everything that was sent, in order, and then that the sender has closed.
 void receive_all(Receiver& receiver, const Messages& messages, const Course& course, Random random) {
   Held held(receiver, messages, random());
-  std::optional<Releaser> releaser;
+  std::optional<Releaser<Receiver>> releaser;
   if (course.release_elsewhere) releaser.emplace(held);
   for (std::uint64_t i = 0; i < course.messages; ++i) {
     while (is_full(receiver)) {

@@ -238,14 +238,7 @@ void damage(const char* expected, const std::function<void(Memory&)>& harm) {
   memory.apply({1, 1, 1});
   memory.check_integrity();
   harm(memory);
-  try {
-    memory.check_integrity();
-  } catch (const std::logic_error& error) {
-    expect(std::string(error.what()).find(expected) != std::string::npos,
-           std::string("damage was described as: ") + error.what() + "; expected: " + expected);
-    return;
-  }
-  fail(std::string("damage went unnoticed: ") + expected);
+  expect_says<std::logic_error>([&] { memory.check_integrity(); }, expected);
 }
 
 void damage_to_pages_is_noticed() {

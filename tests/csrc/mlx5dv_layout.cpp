@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdio>
 
-#include "fhbn/rdma/cqe.hpp"
 #include "fhbn/rdma/mlx5dv_abi.hpp"
 #include "fhbn/rdma/wqe.hpp"
 

@@ -20,9 +20,9 @@
 #include "fhbn/errors.hpp"
 #include "fhbn/ordered.hpp"
 #include "fhbn/rdma/connectx_writer.hpp"
-#include "fhbn/rdma/device_memory.hpp"
 #include "fhbn/rdma/receiver.hpp"
 #include "fhbn/rdma/sender.hpp"
+#include "fhbn/rdma/verbs_connection.hpp"
 #include "fhbn/segment.hpp"
 
 using namespace lamina::fhbn;
@@ -49,18 +49,6 @@ void connect(End& one, End& other) {
   const VerbsAddress first = one.writer.address(), second = other.writer.address();
   one.writer.connect(second, "the other");
   other.writer.connect(first, "the one");
-}
-
-// The ChannelError that a call ends with says this.
-void expect_said(const std::function<void()>& call, const std::string& words) {
-  try {
-    call();
-  } catch (const ChannelError& error) {
-    expect(std::string(error.what()).find(words) != std::string::npos,
-           "'" + words + "' is not said by: " + error.what());
-    return;
-  }
-  fail("nothing was said where '" + words + "' was expected");
 }
 
 // Whatever a test has changed is as before after it, and nothing that it has opened is left.
@@ -115,19 +103,14 @@ void a_wrong_key_is_told() {
   wrong.rkey += 1;
   one.writer.connect(wrong, "the other");
   one.writer.write_line(offsetof(Ring, published), {1, State::kOpen, 1});
-  try {
-    one.writer.drain(kPatience);
-  } catch (const NicError& error) {
-    expect(error.fault == NicFault::kRemoteAccess, std::string("another fault: ") + error.what());
-    return;
-  }
-  fail("a wrong key was taken");
+  const auto told = expect_says<NicError>([&] { one.writer.drain(kPatience); }, "");
+  expect(told.fault == NicFault::kRemoteAccess, std::string("another fault: ") + told.what());
 }
 
 void opening_fails(const std::string& words) {
   End one, other;
-  expect_said([&] { connect(one, other); }, words);
-  expect_said([&] { one.writer.check(); }, "is not connected yet");
+  expect_says<ChannelError>([&] { connect(one, other); }, words);
+  expect_says<ChannelError>([&] { one.writer.check(); }, "is not connected yet");
 }
 
 void memory_of_a_device_is_registered() {
@@ -139,9 +122,10 @@ void memory_of_a_device_is_registered() {
   const RegisteredRegion by_address = registered(*device, {address, memory.size(), {}}, access);
   expect(by_file->rkey != by_address->rkey && by_file->length == memory.size(), "memory is not registered");
   fake_mlx5::settings().takes_device_memory = false;
-  expect_said([&] { registered(*device, {address, memory.size(), Dmabuf{0, 0}}, access); },
-              "takes no dmabuf");
-  expect_said([&] { registered(*device, {address, memory.size(), {}}, access); }, "load nvidia-peermem");
+  expect_says<ChannelError>([&] { registered(*device, {address, memory.size(), Dmabuf{0, 0}}, access); },
+                            "takes no dmabuf");
+  expect_says<ChannelError>([&] { registered(*device, {address, memory.size(), {}}, access); },
+                            "load nvidia-peermem");
 }
 
 // A ring is locked once; of its mirror, the part that the peer may write to is locked once more.
@@ -180,8 +164,8 @@ void addresses_that_cannot_be_are_told() {
                                   const std::string& words) {
     VerbsAddress wrong = other.writer.address();
     change(wrong);
-    expect_said([&] { one.writer.connect(wrong, "the other"); },
-                "the other has sent an address that cannot be: " + words);
+    expect_says<ChannelError>([&] { one.writer.connect(wrong, "the other"); },
+                              "the other has sent an address that cannot be: " + words);
   };
   expect_refused([](VerbsAddress& a) { a.queue_pair = 1u << 24; }, "numbers of more than 24 bits");
   expect_refused([](VerbsAddress& a) { a.first_psn = 1u << 24; }, "numbers of more than 24 bits");
@@ -207,7 +191,7 @@ void a_port_that_asks_for_gids_is_given_them() {
          "there is no GID in a path that needs one");
   VerbsAddress wrong = other.writer.address();
   wrong.port.gid = {};
-  expect_said([&] { one.writer.connect(wrong, "the other"); }, "no GID");
+  expect_says<ChannelError>([&] { one.writer.connect(wrong, "the other"); }, "no GID");
 }
 
 // What the environment asks of libmlx5.
@@ -237,7 +221,10 @@ int main() {
 
   with(as_it_is, a_wrong_key_is_told);
   with([](Settings& s) { s.port_is_up = false; },
-       [] { expect_said([] { VerbsDevice::open(""); }, "no RDMA device can be used; mlx5_0:1 is down"); });
+       [] {
+         expect_says<ChannelError>([] { VerbsDevice::open(""); },
+                                   "no RDMA device can be used; mlx5_0:1 is down");
+       });
   with([](Settings& s) { s.is_mlx5 = false; },
        [] { opening_fails("mlx5_0:1 is no mlx5 NIC: take the engine 'verbs'"); });
   with([](Settings& s) { s.showing_fails_with = EOPNOTSUPP; },

@@ -1,18 +1,15 @@
 // Both ends of a channel over softnics of all habits: random messages, checked byte for byte, given back by a
 // thread of their own. Exits with 1 on a mismatch.
 
-#include <condition_variable>
 #include <cstdio>
-#include <deque>
-#include <mutex>
 #include <thread>
 
 #include "fhbn/errors.hpp"
 #include "fhbn/ordered.hpp"
-#include "fhbn/rdma/line.hpp"
 #include "fhbn/rdma/receiver.hpp"
 #include "fhbn/rdma/sender.hpp"
 #include "fhbn/rdma/soft_writer.hpp"
+#include "fhbn/rdma/writer.hpp"
 #include "fhbn_messages.hpp"
 
 namespace {
@@ -57,52 +54,6 @@ void expect_unheard(const Ends& ends) {
          "a line does not say that nobody is woken for it");
 }
 
-// Gives back what others have received, beside them.
-class Releaser {
-public:
-  Releaser(rdma::Receiver& receiver, const Messages& messages)
-      : receiver_(receiver), messages_(messages), thread_([this] { run(); }) {}
-  ~Releaser() {
-    {
-      const std::lock_guard lock(mutex_);
-      over_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-
-  void add(const Arrived& arrived) {
-    {
-      const std::lock_guard lock(mutex_);
-      held_.push_back(arrived);
-    }
-    changed_.notify_all();
-  }
-
-private:
-  void run() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      changed_.wait(lock, [this] { return over_ || !held_.empty(); });
-      if (held_.empty()) return;
-      const Arrived arrived = held_.front();
-      held_.pop_front();
-      lock.unlock();
-      messages_.check(arrived, arrived.seqno);
-      receiver_.give_back(arrived.seqno);
-      lock.lock();
-    }
-  }
-
-  rdma::Receiver& receiver_;
-  const Messages& messages_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Arrived> held_;
-  bool over_ = false;
-  std::thread thread_;
-};
-
 void run(const Course& course) {
   const Messages messages(course.habits.seed, course.message_bytes);
   Ends ends(course);
@@ -114,7 +65,8 @@ void run(const Course& course) {
     ends.sender->close();
   });
   {
-    Releaser releaser(*ends.receiver, messages);
+    Held held(*ends.receiver, messages, course.habits.seed);
+    Releaser releaser(held);
     for (std::uint64_t i = 0; i < course.messages; ++i) {
       // All slots may be held for a moment: then there is nothing to wait for.
       while (ends.receiver->next_seqno() - ends.receiver->consumed() >= course.slots)

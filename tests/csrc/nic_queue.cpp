@@ -15,8 +15,8 @@
 #include "expect.hpp"
 #include "fhbn/rdma/mlx5_writer.hpp"
 #include "fhbn/rdma/order.hpp"
-#include "fhbn/rdma/queue_memory.hpp"
 #include "fhbn/rdma/sender.hpp"
+#include "fhbn/rdma/soft_queue.hpp"
 
 using namespace lamina::fhbn;
 using namespace lamina::fhbn::rdma;

@@ -54,6 +54,16 @@ void expect_fault(Mlx5Writer& writer, NicFault fault, const std::string& part) {
   }
 }
 
+// A write that the NIC refuses, of which nothing is done.
+void expect_refused(Pair& pair, const LocalMemory& local, const RemoteMemory& remote, std::uint64_t from,
+                    std::uint64_t to, NicFault fault, const std::string& part) {
+  Mlx5Writer writer = pair.writer(local, remote);
+  writer.write(from, to, 1000);
+  writer.ring();
+  expect_fault(writer, fault, part);
+  expect(pair.is_untouched(0, kBytes), "some of a write was done that was refused");
+}
+
 // One good write, then a bad one, then a good one that must not be done.
 void expect_between(Pair& pair, Mlx5Writer writer, const std::function<void()>& spoil, NicFault fault,
                     const std::string& part) {
@@ -74,20 +84,12 @@ void wrong_keys() {
     Pair pair({.reorders = reorders});
     RemoteMemory remote = pair.right.remote();
     remote.key ^= 1;
-    Mlx5Writer writer = pair.writer(pair.left.local, remote);
-    writer.write(0, 0, 500);
-    writer.ring();
-    expect_fault(writer, NicFault::kRemoteAccess, "refuses a write");
-    expect(pair.is_untouched(0, kBytes), "a write with a wrong key was done");
+    expect_refused(pair, pair.left.local, remote, 0, 0, NicFault::kRemoteAccess, "refuses a write");
   }
   Pair pair;
   LocalMemory local = pair.left.local;
   local.key ^= 1;
-  Mlx5Writer writer = pair.writer(local, pair.right.remote());
-  writer.write(0, 0, 500);
-  writer.ring();
-  expect_fault(writer, NicFault::kLocalAccess, "may not read");
-  expect(pair.is_untouched(0, kBytes), "memory was read by a wrong key");
+  expect_refused(pair, local, pair.right.remote(), 0, 0, NicFault::kLocalAccess, "may not read");
 }
 
 // The writer refuses at once what goes beyond the memory that it was told of; the NIC, what goes beyond the
@@ -107,47 +109,32 @@ void out_of_bounds() {
   Pair other;
   remote = other.right.remote();
   remote.bytes += 8;
-  Mlx5Writer writer = other.writer(other.left.local, remote);
-  writer.write(0, kBytes - 992, 1000);
-  writer.ring();
-  expect_fault(writer, NicFault::kRemoteAccess, "refuses a write");
-  expect(other.is_untouched(0, kBytes), "a part of a write beyond the memory was done");
+  expect_refused(other, other.left.local, remote, 0, kBytes - 992, NicFault::kRemoteAccess,
+                 "refuses a write");
 
   Pair third;
   LocalMemory local = third.left.local;
   local.bytes += 8;
-  Mlx5Writer reader = third.writer(local, third.right.remote());
-  reader.write(kBytes - 992, 0, 1000);
-  reader.ring();
-  expect_fault(reader, NicFault::kLocalAccess, "may not read");
+  expect_refused(third, local, third.right.remote(), kBytes - 992, 0, NicFault::kLocalAccess, "may not read");
 }
 
 void gone_while_in_use() {
-  {
+  const auto between = [](const std::function<void(Pair&)>& spoil, NicFault fault, const std::string& part) {
     Pair pair;
     expect_between(
-        pair, pair.writer(pair.left.local, pair.right.remote()),
-        [&] { pair.left.nic.deregister(pair.left.local.key); }, NicFault::kLocalAccess, "may not read");
-  }
-  {
-    Pair pair;
-    expect_between(
-        pair, pair.writer(pair.left.local, pair.right.remote()),
-        [&] { pair.left.nic.unplug(pair.queues.send.qpn); }, NicFault::kRetryExceeded, "has not answered");
-  }
-  {
-    Pair pair;
-    expect_between(
-        pair, pair.writer(pair.left.local, pair.right.remote()),
-        [&] { pair.left.nic.fail(pair.queues.send.qpn); }, NicFault::kFlushed,
-        "has failed and sends nothing more");
-  }
+        pair, pair.writer(pair.left.local, pair.right.remote()), [&] { spoil(pair); }, fault, part);
+  };
+  const auto queue = [](Pair& pair) { return pair.left.nic.queue(pair.queues.send.qpn); };
+  between([](Pair& pair) { pair.left.nic.deregister(pair.left.local.key); }, NicFault::kLocalAccess,
+          "may not read");
+  between([&](Pair& pair) { queue(pair)->unplug(); }, NicFault::kRetryExceeded, "has not answered");
+  between([&](Pair& pair) { queue(pair)->fail(); }, NicFault::kFlushed, "has failed and sends nothing more");
 }
 
 // After a failure the memories are still good: a new queue pair goes on with them.
 void another_queue_pair() {
   Pair pair;
-  pair.left.nic.unplug(pair.queues.send.qpn);
+  pair.left.nic.queue(pair.queues.send.qpn)->unplug();
   Mlx5Writer writer = pair.writer(pair.left.local, pair.right.remote());
   writer.write(0, 0, 1000);
   writer.ring();
@@ -168,13 +155,14 @@ struct Connected {
     back = right.nic.connect(kBlocks, {left.begin(), left.remote(), left.memory, of_left}, of_right);
   }
   void expect_left_hears(const RemoteMemory& told, NicFault fault, const std::string& part) {
-    Mlx5Writer writer(there, left.local, told, "attention worker 0", kLong);
-    writer.write(0, 0, 100);
-    writer.ring();
-    expect_fault(writer, fault, part);
+    expect_hears(there, left, told, fault, part);
   }
   void expect_right_hears(NicFault fault, const std::string& part) {
-    Mlx5Writer writer(back, right.local, left.remote(), "attention worker 0", kLong);
+    expect_hears(back, right, left.remote(), fault, part);
+  }
+  static void expect_hears(const QueuePair& pair, const Host& self, const RemoteMemory& told, NicFault fault,
+                           const std::string& part) {
+    Mlx5Writer writer(pair, self.local, told, "attention worker 0", kLong);
     writer.write(0, 0, 100);
     writer.ring();
     expect_fault(writer, fault, part);
@@ -195,7 +183,7 @@ void failures_of_the_peer() {
   }
   {
     Connected pair;
-    pair.right.nic.fail(pair.back.send.qpn);
+    pair.right.nic.queue(pair.back.send.qpn)->fail();
     pair.expect_left_hears(pair.right.remote(), NicFault::kRetryExceeded, "has not answered");
     pair.expect_right_hears(NicFault::kFlushed, "has failed and sends nothing more");
   }
@@ -281,7 +269,7 @@ void full_completion_queue() {
     if (round == 1) break;
   }
   const auto end = Clock::now() + kLong;
-  while (pair.left.nic.counts(queue.qpn).completions < posted) {
+  while (pair.left.nic.queue(queue.qpn)->counts().completions < posted) {
     expect(Clock::now() < end, "the softnic does not complete");
     std::this_thread::yield();
   }

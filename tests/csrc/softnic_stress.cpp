@@ -103,8 +103,8 @@ void run(const Course& course) {
   send_all(left, sender, course);
   other.join();
 
-  const SoftCounts& sent = left.nic.counts(there.send.qpn);
-  const SoftCounts& returned = right.nic.counts(back.send.qpn);
+  const SoftCounts& sent = left.nic.queue(there.send.qpn)->counts();
+  const SoftCounts& returned = right.nic.queue(back.send.qpn)->counts();
   expect((sent.completions - 1) * (course.blocks / 4) <= sender.state().next,
          "completions are not moderated");
   if (course.habits.drops_blueflame) {
@@ -124,7 +124,7 @@ void run_one_by_one(bool drops) {
   Host left(4096, {.drops_blueflame = drops}), right(4096, {});
   const QueuePair pair = left.nic.connect(16, right.as_peer());
   Mlx5Writer writer(pair, left.local, right.remote(), "right");
-  const SoftCounts& counts = left.nic.counts(pair.send.qpn);
+  const SoftCounts& counts = left.nic.queue(pair.send.qpn)->counts();
   for (std::uint64_t i = 0; i < 300; ++i) {
     const std::uint64_t bytes = 1 + i % kLongInline;
     std::memcpy(left.begin(), contents_of(i), bytes);

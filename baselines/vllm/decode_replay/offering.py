@@ -5,23 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from .protocol import EVERY_S, EventWriter, Order
-from .watch import Step
+
+if TYPE_CHECKING:
+    from .engine import VllmEngine
 
 # Steps in a row that schedule nothing: what waits then waits for ever.
 _IDLE_STEPS = 1000
-
-
-class EngineLike(Protocol):
-    """What of an engine a replay uses."""
-
-    def why_not(self, row: int) -> str | None: ...
-
-    def submit(self, row: int) -> None: ...
-
-    def step(self) -> Step: ...
 
 
 class StuckError(Exception):
@@ -32,7 +24,7 @@ class StuckError(Exception):
 class Offering:
     """A trace on its way through an engine. `run` is the whole of it."""
 
-    engine: EngineLike
+    engine: VllmEngine
     order: Order
     writer: EventWriter
     now: Callable[[], float] = time.monotonic
@@ -46,7 +38,9 @@ class Offering:
         """Until every request has been served or refused."""
         self._began_s = self.now()
         if self.order.mode == "saturate":
-            self._come_all()
+            # All come at the beginning; the engine gets them a queue at a time, which is the same to it.
+            for row in range(len(self.order)):
+                self.writer.arrived(row, 0.0, self.engine.why_not(row))
         self._offer()
         idle = 0
         while self._inside or self._next < len(self.order):
@@ -62,11 +56,6 @@ class Offering:
 
     def elapsed(self) -> float:
         return self.now() - self._began_s
-
-    def _come_all(self) -> None:
-        """All come at the beginning; the engine gets them a queue at a time, which is the same to it."""
-        for row in range(len(self.order)):
-            self.writer.arrived(row, 0.0, self.engine.why_not(row))
 
     def _offer(self) -> None:
         """Submit every request whose time has come."""

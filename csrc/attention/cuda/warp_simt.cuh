@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "attention/cuda/element.cuh"
+#include "attention/cuda/device.cuh"
 #include "attention/cuda/softmax.hpp"
 #include "attention/cuda/tile.hpp"
 

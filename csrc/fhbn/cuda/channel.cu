@@ -15,14 +15,10 @@ namespace lamina::fhbn::cuda {
 
 namespace {
 
-// A kernel's first launch may load it, and loading may wait for all that runs: for a kernel that waits for a
-// message from the one that is being loaded, perhaps.
-void load_kernels() {
-  cudaFuncAttributes ignored;
-  for (const void* entry :
-       {entry_of(&await_slot), entry_of(&gather), entry_of(&poll), entry_of(&fetch), entry_of(&give_back)}) {
-    check(cudaFuncGetAttributes(&ignored, entry), "loading the channel's kernels");
-  }
+Cursor starting_at(std::uint64_t seqno) {
+  Cursor cursor{};
+  cursor.next = cursor.consumed = seqno;
+  return cursor;
 }
 
 std::int64_t blocks_for(const Buffers& buffers) {
@@ -38,22 +34,13 @@ std::int64_t blocks_for(const Buffers& buffers) {
 namespace cuda = lamina::fhbn::cuda;
 namespace fhbn = lamina::fhbn;
 
-// What the library keeps of an end; the device has its own.
-struct lamina_cuda_channel_end {
-  explicit lamina_cuda_channel_end(const lamina_cuda_channel& channel)
-      : preamble(cuda::checked_preamble(channel)),
+struct lamina_cuda_channel_end : cuda::Kept<cuda::Mailbox, cuda::Cursor> {
+  lamina_cuda_channel_end(const lamina_cuda_channel& channel, const fhbn::Preamble& shape)
+      : Kept(channel.peer, cuda::starting_at(shape.first_seqno)),
+        preamble(shape),
         sends(channel.side == LAMINA_CUDA_CHANNEL_SENDS),
-        peer(channel.peer),
         ring(static_cast<fhbn::Ring*>(channel.memory)),
-        device(cuda::current_device()),
-        pinned(channel.memory, channel.bytes),
-        mailbox(cuda::host_memory<cuda::Mailbox>()),
-        cursor(cuda::device_memory<cuda::Cursor>()) {
-    *mailbox = {};
-    cuda::Cursor start{};
-    start.next = start.consumed = preamble.first_seqno;
-    cuda::check(cudaMemcpy(cursor.get(), &start, sizeof start, cudaMemcpyHostToDevice), "setting a cursor");
-    cuda::check(cudaStreamSynchronize(nullptr), "setting a cursor");  // the copy may still be under way
+        pinned(channel.memory, channel.bytes) {
     end.ring = cuda::on_device(ring);
     end.slots = reinterpret_cast<std::byte*>(end.ring) + fhbn::kSlotsOffset;
     end.cursor = cursor.get();
@@ -71,12 +58,8 @@ struct lamina_cuda_channel_end {
 
   fhbn::Preamble preamble;
   bool sends;
-  std::string peer;
   fhbn::Ring* ring;
-  int device;
   cuda::Pinned pinned;
-  cuda::HostMemory<cuda::Mailbox> mailbox;
-  cuda::DeviceMemory<cuda::Cursor> cursor;
   cuda::End end{};
 };
 
@@ -103,8 +86,6 @@ void enqueue_fetch(const Handle& end, const Buffers& into, bool give_back, cudaS
   launch(entry_of(&fetch), grid_of(blocks_for(into)), kCopyThreads, 0, stream, args, "fetching a message");
 }
 
-void stop(const Handle& end) { store_release(end.mailbox->abort, std::uint32_t{1}); }
-
 }  // namespace
 
 }  // namespace lamina::fhbn::cuda
@@ -114,10 +95,13 @@ lamina_cuda_status lamina_cuda_channel_create(const lamina_cuda_channel* channel
   return cuda::guarded([&] {
     cuda::require_channel(channel);
     cuda::require(end != nullptr, "there is nowhere to put the channel's end");
-    cuda::checked_preamble(*channel);
+    const fhbn::Preamble preamble = cuda::checked_preamble(*channel);
     cuda::require_device();
-    cuda::load_kernels();
-    *end = std::make_unique<lamina_cuda_channel_end>(*channel).release();
+    cuda::load_kernels(
+        {cuda::entry_of(&cuda::await_slot), cuda::entry_of(&cuda::gather), cuda::entry_of(&cuda::poll),
+         cuda::entry_of(&cuda::fetch), cuda::entry_of(&cuda::give_back)},
+        "loading the channel's kernels");
+    *end = std::make_unique<lamina_cuda_channel_end>(*channel, preamble).release();
   });
 }
 
@@ -125,11 +109,7 @@ lamina_cuda_status lamina_cuda_channel_destroy(lamina_cuda_channel_end* end) {
   return cuda::guarded([&] {
     cuda::require_end(end);
     const std::unique_ptr<lamina_cuda_channel_end> gone(end);
-    cuda::stop(*gone);
-    const int device = cuda::current_device();
-    cuda::check(cudaSetDevice(gone->device), "going to the channel's device");
-    const cudaError_t waited = cudaDeviceSynchronize();
-    cudaSetDevice(device);
+    const cudaError_t waited = gone->stop_and([] { return cudaSuccess; });
     // Whatever has become of the device, the peer is told, and nothing is written behind this.
     fhbn::store_release(gone->own_line().state, fhbn::State::kClosed);
     cuda::check(waited, "waiting for the channel's last kernels");
@@ -206,6 +186,6 @@ lamina_cuda_status lamina_cuda_channel_check(lamina_cuda_channel_end* end) {
 lamina_cuda_status lamina_cuda_channel_abort(lamina_cuda_channel_end* end) {
   return cuda::guarded([&] {
     cuda::require_end(end);
-    cuda::stop(*end);
+    end->stop();
   });
 }

@@ -32,6 +32,9 @@ enum class Fault : std::uint32_t {
   kLargerThanBuffer,
 };
 
+inline constexpr Fault kLastCorruption = Fault::kLargerThanMessages;
+inline constexpr Fault kLastFault = Fault::kLargerThanBuffer;
+
 // In the device's memory, so that a captured graph finds the next message each time. Written only by the
 // kernels of this end, which run one after the other.
 struct Cursor {

@@ -2,13 +2,19 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <initializer_list>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "cuda/runtime.hpp"
+#include "fhbn/ordered.hpp"
 
 namespace lamina::fhbn::cuda {
 
@@ -101,5 +107,100 @@ template <typename Kernel>
 const void* entry_of(Kernel* kernel) {
   return reinterpret_cast<const void*>(kernel);
 }
+
+// A kernel's first launch may load it, and loading may wait for all that runs: for a kernel that waits for a
+// message from the one that is being loaded, perhaps.
+inline void load_kernels(std::initializer_list<const void*> entries, const char* doing) {
+  cudaFuncAttributes ignored;
+  for (const void* entry : entries) lamina::cuda::check(cudaFuncGetAttributes(&ignored, entry), doing);
+}
+
+// What the library keeps of an end that kernels work for; the device has its own.
+template <typename Mailbox, typename Cursor>
+struct Kept {
+  Kept(const char* peer_name, const Cursor& start)
+      : peer(peer_name),
+        device(lamina::cuda::current_device()),
+        mailbox(host_memory<Mailbox>()),
+        cursor(device_memory<Cursor>()) {
+    *mailbox = {};
+    lamina::cuda::check(cudaMemcpy(cursor.get(), &start, sizeof start, cudaMemcpyHostToDevice),
+                        "setting a cursor");
+    lamina::cuda::check(cudaStreamSynchronize(nullptr),
+                        "setting a cursor");  // the copy may still be under way
+  }
+
+  // Ends what waits.
+  void stop() const { store_release(mailbox->abort, std::uint32_t{1}); }
+
+  // Also waits for the last kernels and, if they have ended well, does something more on their device.
+  template <typename More>
+  cudaError_t stop_and(const More& more) const {
+    stop();
+    const int current = lamina::cuda::current_device();
+    lamina::cuda::check(cudaSetDevice(device), "going to the end's device");
+    cudaError_t waited = cudaDeviceSynchronize();
+    if (waited == cudaSuccess) waited = more();
+    cudaSetDevice(current);
+    return waited;
+  }
+
+  std::string peer;
+  int device;
+  HostMemory<Mailbox> mailbox;
+  DeviceMemory<Cursor> cursor;
+};
+
+// Whole pages of the host's that a device can reach, with the pieces of memory that other code has put
+// there.
+class MappedPages {
+public:
+  struct Piece {
+    const void* memory;
+    std::size_t bytes;
+  };
+
+  // `flags`: cudaHostRegisterIoMemory for a device's registers, or none.
+  explicit MappedPages(std::vector<Piece> pieces, unsigned flags = 0) {
+    std::ranges::sort(pieces, {}, &Piece::memory);
+    for (const Piece& piece : pieces) {
+      const std::uintptr_t begin = address_of(piece.memory) / kPage * kPage;
+      const std::uintptr_t end = (address_of(piece.memory) + piece.bytes + kPage - 1) / kPage * kPage;
+      // Neighbours stay apart: a page that other queues have pieces in too must not be pinned with one that
+      // they have not.
+      if (!ranges_.empty() && begin < ranges_.back().end) {
+        ranges_.back().end = std::max(ranges_.back().end, end);
+      } else {
+        ranges_.push_back({begin, end, nullptr, nullptr});
+      }
+    }
+    for (Range& range : ranges_) {
+      void* const memory = reinterpret_cast<void*>(range.begin);
+      range.pinned = std::make_unique<Pinned>(memory, range.end - range.begin, flags);
+      range.device = on_device(static_cast<std::byte*>(memory));
+    }
+  }
+
+  // Where the device finds a part of what was given.
+  template <typename T>
+  T* find(T* memory) const {
+    const std::uintptr_t address = address_of(memory);
+    const auto range = std::ranges::find_if(
+        ranges_, [&](const Range& range) { return range.begin <= address && address < range.end; });
+    return reinterpret_cast<T*>(range->device + (address - range->begin));
+  }
+
+private:
+  static constexpr std::size_t kPage = 4096;
+  static std::uintptr_t address_of(const void* memory) { return reinterpret_cast<std::uintptr_t>(memory); }
+
+  struct Range {
+    std::uintptr_t begin, end;
+    std::unique_ptr<Pinned> pinned;
+    std::byte* device;
+  };
+
+  std::vector<Range> ranges_;
+};
 
 }  // namespace lamina::fhbn::cuda

@@ -5,7 +5,7 @@
 
 #include "cuda/runtime.hpp"
 #include "fhbn/cuda/arguments.hpp"
-#include "fhbn/cuda/mapped_pages.hpp"
+#include "fhbn/cuda/mapped.hpp"
 #include "fhbn/cuda/nic.cuh"
 #include "fhbn/cuda/nic.h"
 #include "fhbn/ordered.hpp"
@@ -65,22 +65,13 @@ namespace cuda = lamina::fhbn::cuda;
 namespace fhbn = lamina::fhbn;
 namespace rdma = lamina::fhbn::rdma;
 
-// What the library keeps; the device has its own.
-struct lamina_cuda_nic_end {
+struct lamina_cuda_nic_end : cuda::Kept<cuda::NicMailbox, cuda::NicCursor> {
   lamina_cuda_nic_end(const lamina_cuda_nic& nic, const fhbn::Preamble& preamble)
-      : peer(nic.peer),
-        device(cuda::current_device()),
+      : Kept(nic.peer,
+             {std::bit_cast<rdma::SendState>(nic.state), preamble.first_seqno, cuda::NicTrouble::kNone}),
         ring(nic.memory, nic.bytes),
         queues(cuda::map_queues(nic.queues)),
-        registers(cuda::map_registers(nic.queues)),
-        mailbox(cuda::host_memory<cuda::NicMailbox>()),
-        cursor(cuda::device_memory<cuda::NicCursor>()) {
-    *mailbox = {};
-    cuda::NicCursor start{};
-    start.state = std::bit_cast<rdma::SendState>(nic.state);
-    start.told = preamble.first_seqno;
-    cuda::check(cudaMemcpy(cursor.get(), &start, sizeof start, cudaMemcpyHostToDevice), "setting a cursor");
-    cuda::check(cudaStreamSynchronize(nullptr), "setting a cursor");  // the copy may still be under way
+        registers(cuda::map_registers(nic.queues)) {
     end.queue = {.requests = queues.find(static_cast<std::byte*>(nic.queues.requests)),
                  .doorbell_record = queues.find(nic.queues.send_record),
                  .registers = registers.find(nic.queues.registers),
@@ -104,13 +95,9 @@ struct lamina_cuda_nic_end {
     end.sends = nic.side == LAMINA_CUDA_CHANNEL_SENDS;
   }
 
-  std::string peer;
-  int device;
   cuda::Pinned ring;
   cuda::MappedPages queues;
   cuda::MappedPages registers;
-  cuda::HostMemory<cuda::NicMailbox> mailbox;
-  cuda::DeviceMemory<cuda::NicCursor> cursor;
   cuda::NicEnd end{};
 };
 
@@ -119,8 +106,6 @@ namespace lamina::fhbn::cuda {
 namespace {
 
 void require_end(const lamina_cuda_nic_end* end) { require(end != nullptr, "the NIC's end is missing"); }
-
-void stop(const lamina_cuda_nic_end& end) { store_release(end.mailbox->abort, std::uint32_t{1}); }
 
 lamina_cuda_status enqueue(lamina_cuda_nic_end* end, void (*kernel)(NicEnd), lamina_cuda_stream stream,
                            const char* doing) {
@@ -153,10 +138,8 @@ lamina_cuda_status lamina_cuda_nic_create(const lamina_cuda_nic* nic, lamina_cud
     const fhbn::Preamble preamble = cuda::checked(*nic);
     cuda::require(end != nullptr, "there is nowhere to put the NIC's end");
     cuda::require_device();
-    cudaFuncAttributes ignored;  // loads the kernels, so that no launch has to wait for one that waits
-    for (const void* entry : {cuda::entry_of(&cuda::post), cuda::entry_of(&cuda::poll_nic)}) {
-      cuda::check(cudaFuncGetAttributes(&ignored, entry), "loading the NIC's kernels");
-    }
+    cuda::load_kernels({cuda::entry_of(&cuda::post), cuda::entry_of(&cuda::poll_nic)},
+                       "loading the NIC's kernels");
     *end = std::make_unique<lamina_cuda_nic_end>(*nic, preamble).release();
   });
 }
@@ -167,15 +150,9 @@ lamina_cuda_status lamina_cuda_nic_destroy(lamina_cuda_nic_end* end, lamina_cuda
     cuda::require_end(end);
     cuda::require(left != nullptr, "there is nowhere to put what the NIC's end leaves");
     const std::unique_ptr<lamina_cuda_nic_end> gone(end);
-    cuda::stop(*gone);
-    const int device = cuda::current_device();
-    cuda::check(cudaSetDevice(gone->device), "going to the NIC's device");
-    cudaError_t waited = cudaDeviceSynchronize();
     cuda::NicCursor last{};
-    if (waited == cudaSuccess) {
-      waited = cudaMemcpy(&last, gone->cursor.get(), sizeof last, cudaMemcpyDeviceToHost);
-    }
-    cudaSetDevice(device);
+    const cudaError_t waited = gone->stop_and(
+        [&] { return cudaMemcpy(&last, gone->cursor.get(), sizeof last, cudaMemcpyDeviceToHost); });
     cuda::check(waited, "waiting for the last kernels that post");
     *left = cuda::left_by(last);
   });
@@ -200,6 +177,6 @@ lamina_cuda_status lamina_cuda_nic_check(lamina_cuda_nic_end* end) {
 lamina_cuda_status lamina_cuda_nic_abort(lamina_cuda_nic_end* end) {
   return cuda::guarded([&] {
     cuda::require_end(end);
-    cuda::stop(*end);
+    end->stop();
   });
 }

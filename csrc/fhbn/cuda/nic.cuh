@@ -1,13 +1,57 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "fhbn/cuda/device.cuh"
-#include "fhbn/cuda/nic_end.hpp"
-#include "fhbn/rdma/registered.hpp"
+#include "fhbn/rdma/queue.hpp"
+#include "fhbn/wire.hpp"
 
 // Posting to an mlx5 NIC and hearing of it, by one thread of the device.
 namespace lamina::fhbn::cuda {
+
+// Why nothing is posted any more.
+enum class NicTrouble : std::uint32_t {
+  kNone = 0,
+  kLate,     // the NIC has not done in time what it was asked to
+  kAborted,  // the host has ended the wait
+  kFailed,   // it says so: with a syndrome
+};
+
+// In the device's memory; written only by this end's kernels, which run one after the other.
+struct NicCursor {
+  rdma::SendState state;
+  std::uint64_t told;  // the number that the peer's memory was given last
+  NicTrouble trouble;
+};
+
+// In the host's memory, where both can reach it.
+struct NicMailbox {
+  alignas(kApart) std::uint32_t abort;  // the host's: 1 ends waits
+  struct alignas(kApart) Report {       // the device's, written once; `trouble` last
+    NicTrouble trouble;
+    std::uint32_t syndrome;
+    std::uint32_t vendor_syndrome;
+  } report;
+};
+
+// What every kernel is told: it never changes, so it may lie in a captured graph. Pointers are as the device
+// addresses them; `local_address` is as the NIC does.
+struct NicEnd {
+  rdma::SendQueue queue;
+  rdma::CompletionQueue completions;
+  std::byte* memory;
+  NicCursor* cursor;
+  NicMailbox* mailbox;
+  std::uint64_t local_address;
+  std::uint64_t remote_address;
+  std::uint64_t stride;
+  std::uint64_t timeout_ns;
+  std::uint32_t local_key;
+  std::uint32_t remote_key;
+  std::uint32_t slot_count;
+  bool sends;
+};
 
 // How a thread of a device reaches a queue (rdma/queue.hpp). A release orders memory and registers alike, so
 // that nothing more is needed between the two.

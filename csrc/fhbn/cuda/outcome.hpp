@@ -9,31 +9,12 @@
 namespace lamina::fhbn::cuda {
 
 inline lamina_cuda_status status_of(Fault fault) {
-  switch (fault) {
-    case Fault::kNone:
-      return LAMINA_CUDA_OK;
-    case Fault::kLate:
-      return LAMINA_CUDA_CHANNEL_LATE;
-    case Fault::kPeerLost:
-      return LAMINA_CUDA_CHANNEL_LOST;
-    case Fault::kClosed:
-      return LAMINA_CUDA_CHANNEL_CLOSED;
-    case Fault::kFalseCredits:
-    case Fault::kTooMuchSent:
-    case Fault::kTakenBack:
-    case Fault::kOtherMessage:
-    case Fault::kOtherEpoch:
-    case Fault::kTooManyParts:
-    case Fault::kLargerThanMessages:
-      return LAMINA_CUDA_CHANNEL_CORRUPTED;
-    case Fault::kAllHeld:
-    case Fault::kNothingHeld:
-    case Fault::kOthersHeld:
-    case Fault::kOtherParts:
-    case Fault::kLargerThanBuffer:
-      return LAMINA_CUDA_CHANNEL_MISUSED;
-  }
-  return LAMINA_CUDA_FAILED;
+  if (fault == Fault::kNone) return LAMINA_CUDA_OK;
+  if (fault == Fault::kLate) return LAMINA_CUDA_CHANNEL_LATE;
+  if (fault == Fault::kPeerLost) return LAMINA_CUDA_CHANNEL_LOST;
+  if (fault == Fault::kClosed) return LAMINA_CUDA_CHANNEL_CLOSED;
+  if (fault <= kLastCorruption) return LAMINA_CUDA_CHANNEL_CORRUPTED;
+  return fault <= kLastFault ? LAMINA_CUDA_CHANNEL_MISUSED : LAMINA_CUDA_FAILED;
 }
 
 inline std::string wait_sentence(Fault fault, bool sends, const std::string& peer) {

@@ -3,10 +3,13 @@
 #include <memory>
 #include <string>
 
-#include "fhbn/rdma/queue_writer.hpp"
+#include "fhbn/rdma/mlx5_writer.hpp"
 #include "fhbn/rdma/verbs_connection.hpp"
 
 namespace lamina::fhbn::rdma {
+
+// ChannelError unless it is an mlx5 NIC that its library knows.
+void require_mlx5(const VerbsDevice& device);
 
 // A writer on a ConnectX: libibverbs makes the connection, as for VerbsWriter, and our own requests go into
 // its queues. Not verified on hardware.

@@ -1,10 +1,12 @@
 #include "fhbn/rdma/lent_queue.hpp"
 
+#include <bit>
 #include <cstddef>
 #include <utility>
 
+#include "fhbn/cuda/channel.h"
 #include "fhbn/ordered.hpp"
-#include "fhbn/rdma/line.hpp"
+#include "fhbn/rdma/writer.hpp"
 
 namespace lamina::fhbn::rdma {
 
@@ -17,17 +19,33 @@ bool LentQueue::peer_has_closed() const {
   return load_acquire((sends_ ? ring.consumed : ring.published).state) != State::kOpen;
 }
 
-void LentQueue::close(const SendState& state, std::uint64_t told) {
-  if (!owner_.is_here() || peer_has_closed() || peer_has_ended()) return;
-  writer_->resume(state);
-  try {
-    if (!writer_->has_room()) writer_->drain(kGoodbye);
-    writer_->write_line(sends_ ? offsetof(Ring, published) : offsetof(Ring, consumed),
-                        {told, State::kClosed, kUnheard});
-    writer_->drain(kGoodbye);  // which rings, too
-  } catch (const NicError&) {
-    // Then the peer hears of this end by the connection over which the two have met.
-  }
+lamina_cuda_nic LentQueue::for_device(std::int64_t timeout_ns) const {
+  const QueuePair& pair = writer_->queues();
+  return {.queues = {.requests = pair.send.requests,
+                     .send_record = pair.send.doorbell_record,
+                     .registers = pair.send.registers,
+                     .completions = pair.completions.entries,
+                     .completion_record = pair.completions.doorbell_record,
+                     .blocks = pair.send.blocks,
+                     .completion_count = pair.completions.count,
+                     .qpn = pair.send.qpn,
+                     .half_bytes = pair.send.half_bytes,
+                     .registers_are_io = pair.registers_are_memory ? 0 : 1},
+          .state = std::bit_cast<lamina_cuda_nic_state>(writer_->state()),
+          .memory = memory_->memory(),
+          .bytes = memory_->bytes(),
+          .local_key = writer_->local().key,
+          .remote_key = writer_->remote().key,
+          .remote_address = writer_->remote().address,
+          .side = sends_ ? LAMINA_CUDA_CHANNEL_SENDS : LAMINA_CUDA_CHANNEL_RECEIVES,
+          .timeout_ns = timeout_ns,
+          .peer = peer_->name().c_str()};
+}
+
+void LentQueue::close(const lamina_cuda_nic_left& left) {
+  if (left.works == 0 || !owner_.is_here() || peer_has_closed() || peer_has_ended()) return;
+  writer_->resume(std::bit_cast<SendState>(left.state));
+  say_goodbye(*writer_, sends_ ? offsetof(Ring, published) : offsetof(Ring, consumed), left.told);
 }
 
 }  // namespace lamina::fhbn::rdma

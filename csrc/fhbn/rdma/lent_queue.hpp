@@ -3,10 +3,11 @@
 #include <cstdint>
 #include <memory>
 
-#include "fhbn/peer.hpp"
+#include "fhbn/cuda/nic.h"
 #include "fhbn/process.hpp"
 #include "fhbn/rdma/mlx5_writer.hpp"
 #include "fhbn/segment.hpp"
+#include "fhbn/wait.hpp"
 
 namespace lamina::fhbn::rdma {
 
@@ -20,15 +21,16 @@ public:
   LentQueue(const LentQueue&) = delete;
   LentQueue& operator=(const LentQueue&) = delete;
 
-  const Mlx5Writer& writer() const { return *writer_; }
+  // What the device is told: where the queue and the memory are, and how far the host has come.
+  lamina_cuda_nic for_device(std::int64_t timeout_ns) const;
 
   // Whether the peer has, which explains why its NIC answers no more.
   bool peer_has_closed() const;
   bool peer_has_ended() const { return peer_->has_ended(); }
 
-  // The device posts no more: `state` is how far it has come, and `told` the number that the peer was given
-  // last. Tells the peer that there will be nothing more, and waits until its NIC has that.
-  void close(const SendState& state, std::uint64_t told);
+  // The device posts no more. If the NIC still works, the host goes on where the device has left the queue:
+  // it tells the peer that there will be nothing more, and waits until its NIC has that.
+  void close(const lamina_cuda_nic_left& left);
 
 private:
   std::shared_ptr<const Peer> peer_;  // first: its connection goes after the queue pair

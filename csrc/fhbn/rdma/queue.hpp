@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "cuda/host_device.hpp"
-#include "fhbn/rdma/cqe.hpp"
 #include "fhbn/rdma/wqe.hpp"
 #include "fhbn/wire.hpp"
 
@@ -27,6 +26,24 @@
 //   store_register(word, value)  to the UAR page, in one piece
 //   fence_registers()            between the two: none overtakes the other, or stays in a processor's buffer
 namespace lamina::fhbn::rdma {
+
+// Of one request: what an mlx5 NIC moves at once. More would be too much for drivers that take lengths for
+// signed numbers, too.
+inline constexpr std::uint64_t kMostWriteBytes = std::uint64_t{1} << 30;
+
+// An end's own.
+struct LocalMemory {
+  const std::byte* memory;
+  std::uint64_t bytes;
+  std::uint32_t key;
+};
+
+// The peer's, as the peer's NIC knows it: what the handshake has told.
+struct RemoteMemory {
+  std::uint64_t address;
+  std::uint64_t bytes;
+  std::uint32_t key;
+};
 
 struct SendQueue {
   std::byte* requests;             // blocks * kBlockBytes

@@ -74,15 +74,7 @@ void Receiver::close() {
   if (std::exchange(state_, State::kClosed) == State::kClosed) return;
   ring_.close();
   if (load_acquire(segment().ring().published.state) != State::kOpen || peer().has_ended()) return;
-  try {
-    if (!writer_->has_room()) writer_->drain(kGoodbye);
-    write_line();
-    // The queue pair may go next, and with it what it was given.
-    writer_->drain(kGoodbye);
-  } catch (const ChannelError&) {
-    // The NIC has failed, or was never connected: then the peer hears of this end by the connection over
-    // which the two have met.
-  }
+  say_goodbye(*writer_, offsetof(Ring, consumed), told_);
 }
 
 }  // namespace lamina::fhbn::rdma

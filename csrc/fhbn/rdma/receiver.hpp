@@ -5,7 +5,6 @@
 #include <mutex>
 #include <optional>
 
-#include "fhbn/rdma/line.hpp"
 #include "fhbn/rdma/writer.hpp"
 #include "fhbn/receiver.hpp"
 

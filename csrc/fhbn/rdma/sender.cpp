@@ -22,7 +22,7 @@ Sender::~Sender() { close(); }
 bool Sender::send(Parts parts, const Patience& patience) {
   const std::function<bool()> asked = [this, &patience] {
     writer_->check();
-    if (writer_->has_room() && reminder_.is_due()) write_line(State::kOpen);
+    if (writer_->has_room() && reminder_.is_due()) write_line();
     return patience.interrupted();
   };
   const std::uint64_t seqno = next_seqno();
@@ -59,11 +59,11 @@ void Sender::push(std::uint64_t seqno, Parts parts) {
   for (const auto part : parts) bytes += rounded_up(part.size(), kPartAlignment);
   const std::uint64_t offset = offset_in(segment(), &segment().slot(seqno));
   writer_->write(offset, offset, bytes);
-  write_line(State::kOpen);
+  write_line();
 }
 
-void Sender::write_line(State state) {
-  writer_->write_line(offsetof(Ring, published), {next_seqno(), state, kUnheard});
+void Sender::write_line() {
+  writer_->write_line(offsetof(Ring, published), {next_seqno(), State::kOpen, kUnheard});
   writer_->ring();
 }
 
@@ -81,15 +81,7 @@ void Sender::close() {
   if (!owner_.is_here() || std::exchange(closed_, true)) return;
   mirror_.close();
   if (load_acquire(segment().ring().consumed.state) != State::kOpen || peer().has_ended()) return;
-  try {
-    if (!writer_->has_room()) writer_->drain(kGoodbye);
-    write_line(State::kClosed);
-    // The queue pair may go next, and with it what it was given.
-    writer_->drain(kGoodbye);
-  } catch (const ChannelError&) {
-    // The NIC has failed, or was never connected: then the peer hears of this end by the connection over
-    // which the two have met.
-  }
+  say_goodbye(*writer_, offsetof(Ring, published), next_seqno());
 }
 
 }  // namespace lamina::fhbn::rdma

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "fhbn/rdma/line.hpp"
 #include "fhbn/rdma/writer.hpp"
 #include "fhbn/sender.hpp"
 
@@ -36,7 +35,7 @@ public:
 private:
   bool await_room(Clock::time_point end, const Patience& patience);
   void push(std::uint64_t seqno, Parts parts);
-  void write_line(State state);
+  void write_line();
   // Why there will be nothing more, if the NIC's failure was but a sign of that.
   void explain() const;
 

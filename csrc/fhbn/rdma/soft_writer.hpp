@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 
-#include "fhbn/rdma/queue_writer.hpp"
 #include "fhbn/rdma/softnic.hpp"
 #include "fhbn/segment.hpp"
 
@@ -26,9 +25,9 @@ public:
                const RemoteMemory& told, const std::string& peer_name);
 
   // Cuts the link; lets the queue pair fail.
-  void unplug() { nic_->unplug(qpn_); }
-  void fail() { nic_->fail(qpn_); }
-  const SoftCounts& counts() const { return nic_->counts(qpn_); }
+  void unplug() { nic_->queue(qpn_)->unplug(); }
+  void fail() { nic_->queue(qpn_)->fail(); }
+  const SoftCounts& counts() const { return nic_->queue(qpn_)->counts(); }
 
 private:
   std::string unconnected() const override;

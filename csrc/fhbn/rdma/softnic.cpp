@@ -78,11 +78,6 @@ QueuePair SoftNic::connect(std::uint32_t blocks, PeerMemory peer, Failed failed)
   return {queue->send(), queue->memory().completions(), queue, true};
 }
 
-void SoftNic::unplug(std::uint32_t qpn) { queue(qpn)->unplug(); }
-void SoftNic::fail(std::uint32_t qpn) { queue(qpn)->fail(); }
-const SoftCounts& SoftNic::counts(std::uint32_t qpn) const { return queue(qpn)->counts(); }
-const QueueMemory& SoftNic::memory(std::uint32_t qpn) const { return queue(qpn)->memory(); }
-
 std::shared_ptr<SoftQueue> SoftNic::queue(std::uint32_t qpn) const {
   const auto held = lock();
   for (const auto& weak : queues_) {

@@ -33,13 +33,8 @@ public:
   QueuePair connect(std::uint32_t blocks, PeerMemory peer,
                     Failed failed = std::make_shared<std::uint32_t>(0));
 
-  // Cuts a queue pair's link; lets it fail.
-  void unplug(std::uint32_t qpn);
-  void fail(std::uint32_t qpn);
-  // What has become of a queue pair's requests.
-  const SoftCounts& counts(std::uint32_t qpn) const;
-  // Its pages, for a GPU to reach.
-  const QueueMemory& memory(std::uint32_t qpn) const;
+  // The NIC's side of a queue pair: std::invalid_argument if it is gone.
+  std::shared_ptr<SoftQueue> queue(std::uint32_t qpn) const;
 
 private:
   struct Region {
@@ -50,7 +45,6 @@ private:
   void run();
   bool work_on_all();
   const std::byte* find(std::uint32_t key, std::uint64_t address, std::uint64_t bytes) const;
-  std::shared_ptr<SoftQueue> queue(std::uint32_t qpn) const;
   // The thread lets others have the lock: they say that they want it.
   std::unique_lock<std::mutex> lock() const;
 

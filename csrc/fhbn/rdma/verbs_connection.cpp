@@ -33,6 +33,14 @@ std::string lock_limit() {
          " bytes of memory: raise that limit (ulimit -l)";
 }
 
+RegisteredRegion by_file(const VerbsDevice& device, const DeviceMemory& memory, int access) {
+  if (ibverbs().reg_dmabuf_mr == nullptr) {
+    throw ChannelError("libibverbs.so.1 does not register dmabufs: install rdma-core 34 or newer");
+  }
+  return RegisteredRegion(ibverbs().reg_dmabuf_mr(device.domain(), memory.dmabuf->offset, memory.bytes,
+                                                  memory.address, memory.dmabuf->descriptor, access));
+}
+
 }  // namespace
 
 VerbsConnection::VerbsConnection(std::shared_ptr<VerbsDevice> device, std::shared_ptr<Segment> memory,
@@ -151,6 +159,19 @@ void VerbsConnection::change(abi::QueuePairAttributes& attributes, int which, co
   if (error == 0) return;
   throw ChannelError(device_->name() + ": the queue pair to " + peer_name_ + " cannot " + to + ": " +
                      std::strerror(error));
+}
+
+RegisteredRegion registered(const VerbsDevice& device, const DeviceMemory& memory, int access) {
+  RegisteredRegion region =
+      memory.dmabuf ? by_file(device, memory, access)
+                    : RegisteredRegion(ibverbs().reg_mr(
+                          device.domain(), reinterpret_cast<void*>(memory.address), memory.bytes, access));
+  if (region) return region;
+  const std::string why = std::strerror(errno);
+  throw ChannelError(
+      device.name() + " cannot register " + std::to_string(memory.bytes) + " bytes of a GPU's memory (" +
+      why +
+      (memory.dmabuf ? "): its driver takes no dmabuf" : "): load nvidia-peermem (modprobe nvidia-peermem)"));
 }
 
 }  // namespace lamina::fhbn::rdma

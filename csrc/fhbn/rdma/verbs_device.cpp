@@ -63,13 +63,6 @@ int preference(const abi::GidEntry& entry) {
 
 }  // namespace
 
-std::vector<std::string> verbs_devices() {
-  std::vector<std::string> names;
-  const DeviceList list;
-  for (abi::Device* device : list.devices()) names.emplace_back(ibverbs().get_device_name(device));
-  return names;
-}
-
 std::shared_ptr<VerbsDevice> VerbsDevice::open(const std::string& name) {
   const Wanted wanted = parsed(name);
   const DeviceList list;

@@ -16,9 +16,6 @@ struct PortAddress {
   abi::Gid gid;
 };
 
-// The names of this machine's RDMA devices. ChannelError if libibverbs is missing.
-std::vector<std::string> verbs_devices();
-
 // An opened RDMA device with one port that is up, and what is allocated on it for one channel's end.
 class VerbsDevice {
 public:

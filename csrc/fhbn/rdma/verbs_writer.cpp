@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include "fhbn/rdma/registered.hpp"
+#include "fhbn/rdma/queue.hpp"
 #include "fhbn/rdma/syndrome.hpp"
 
 namespace lamina::fhbn::rdma {

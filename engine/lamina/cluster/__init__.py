@@ -1,9 +1,7 @@
 """Model workers and attention workers as processes: on this machine, each on a core of its own."""
 
 from lamina.cluster.core import ClusterCore
-from lamina.cluster.layout import Layout
-from lamina.cluster.lost import LostError, Replaced
-from lamina.cluster.machine import Machine, Workplace
-from lamina.cluster.scaling import Scaled
+from lamina.cluster.layout import Layout, Scaled
+from lamina.cluster.machine import LostError, Machine, Replaced, Workplace
 
 __all__ = ["ClusterCore", "Layout", "LostError", "Machine", "Replaced", "Scaled", "Workplace"]

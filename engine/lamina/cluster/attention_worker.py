@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from lamina.attention.worker import TensorWorker
+from lamina.cluster.channels import Channels
 from lamina.cluster.front_end import Context
 from lamina.cluster.kv_pull import KvPull
 from lamina.cluster.meeting import Meeting
 from lamina.cluster.messages import ArenaState, KvStored, Plan
-from lamina.fhbn import Listener
-from lamina.fhbn.channel import Message, Receiver, Sender
+from lamina.fhbn.channel import Message
 from lamina.kv import Arena
 from lamina.model.prefill import CHUNK
 from lamina.operators import Attended
@@ -41,22 +40,20 @@ class AttentionRole:
         self._config, self._front = config, front
         front.check = self._check
         self._schedule, self._partition = config.schedule, config.partition
+        batches = self._schedule.batches
         self._ops = attended.attentions
         self._heads = self._partition.of_worker(config.number)
         self._arena = Arena(arena_shape(attended, len(self._heads)), config.arena_tokens)
         if config.decode_only:
             self._arena.fill()
-        self._kv_slots = KvSlots(self._arena, config.batches)
-        self._units = [self._of_batch() for _ in range(config.batches)]
-        self._running: list[list[Unit]] = [[] for _ in range(config.batches)]
-        self._plans: list[Plan | None] = [None] * config.batches
+        self._kv_slots = KvSlots(self._arena, batches)
+        self._units = [self._of_batch() for _ in range(batches)]
+        self._running: list[list[Unit]] = [[] for _ in range(batches)]
+        self._iterations = [0] * batches
         # Whether the sequences have room for the tokens of the iteration that was begun last, and whether
         # that iteration was broken off and will be begun again.
-        self._extended = [False] * config.batches
-        self._again = [False] * config.batches
-        # By model worker: what comes from it, and what goes to it.
-        self._receivers: list[Receiver] = []
-        self._senders: list[Sender] = []
+        self._extended, self._again = [False] * batches, [False] * batches
+        self._channels: Channels[int] = Channels()  # by model worker
         # And from prefill workers, whose KV is for all heads that are here.
         store = self._worker(Piece(self._heads))
         self._pull = KvPull(store, len(self._ops), lambda name: front.send(KvStored(name)), front.look)
@@ -78,24 +75,13 @@ class AttentionRole:
     def _local(self, kv_heads: range) -> slice:
         return slice(kv_heads.start - self._heads.start, kv_heads.stop - self._heads.start)
 
-    def meet(self, listener: Listener, addresses: dict[str, str]) -> None:
-        """Open the channels to all model workers, and from all prefill workers."""
-        with closing(Meeting(self._config, self._front, listener, addresses)) as meeting:
-            meeting.of_attention_worker(
-                self._receivers,
-                self._senders,
-                self._pull.add,
-                self._arena.shape.dtype,
-                self._ops[0].head_dim,
-            )
+    def meet(self, meeting: Meeting) -> None:
+        shape = self._arena.shape
+        meeting.of_attention_worker(self._channels, self._pull.add, shape.dtype, shape.head_dim)
 
     def part(self) -> None:
-        """Close them all."""
         self._pull.part()
-        for end in (*self._receivers, *self._senders):
-            end.close()
-        self._receivers.clear()
-        self._senders.clear()
+        self._channels.close()
 
     def regroup(self) -> None:
         """Apply the plans that have come, so that the front end knows what is here: the KV stays."""
@@ -103,21 +89,13 @@ class AttentionRole:
             self._apply(plan.batch, plan)
             self._kv_slots.expect(plan.delta)
         self._kv_slots.expect_none()  # model workers compute their KV when they join
-        for batch in range(self._config.batches):
+        for batch in range(self._schedule.batches):
             broken_off = batch in self._front.call.flying
             self._again[batch] = broken_off and (self._again[batch] or self._extended[batch])
             self._running[batch] = []
-        # Some of them may be in the middle of a layer.
-        self._units = [self._of_batch() for _ in range(self._config.batches)]
-        self._heartbeat.stop()
-
-    @property
-    def network(self) -> str:
-        """What moves the messages."""
-        return self._receivers[0].engine
+            self._units[batch] = self._of_batch()  # the old ones may be in the middle of a layer
 
     def work(self) -> None:
-        """Turn by turn, until the front end wants no more."""
         layers = len(self._ops)
         for turn in self._schedule.turns(self._front.call.cycle):
             if turn.slice == layers:
@@ -128,7 +106,6 @@ class AttentionRole:
                 self._attend(turn)
 
     def _apply(self, batch: int, plan: Plan) -> list[Arrival]:
-        """Who goes and who comes."""
         if plan.afresh:
             self._kv_slots.forget(batch)
         if plan.active:
@@ -139,7 +116,8 @@ class AttentionRole:
         """A batch's iteration: who comes and goes, room for the new tokens, and whose they are."""
         batch = turn.batch
         self._pull.until(lambda wait_s: self._front.has_plan(batch, turn.cycle, wait_s))
-        plan = self._plans[batch] = self._front.plan(batch, turn.cycle)
+        plan = self._front.plan(batch, turn.cycle)
+        self._iterations[batch] = plan.iteration
         arrivals = self._apply(batch, plan)
         self._pull.forget(plan.delta.dropped[:, 0].tolist())
         for arrival in self._kv_slots.expect(plan.delta):
@@ -177,8 +155,8 @@ class AttentionRole:
         if not pieces:
             return
         heads = range(pieces[0].kv_heads.start, pieces[-1].kv_heads.stop)
-        receiver = self._receivers[place * self._partition.ranks + rank]
-        with self._pull.recv(receiver, self._config.timeout_s) as message:
+        receiver = self._channels.receivers[place * self._partition.ranks + rank]
+        with self._pull.recv(receiver, self._config.layout.timeout_s) as message:
             for rows, part in ((self._arena.keys(layer), 0), (self._arena.values(layer), 1)):
                 rows[:, self._local(heads)].index_copy_(0, slots, self._read(message, part, len(heads)))
 
@@ -193,15 +171,11 @@ class AttentionRole:
         started = 0
         units = self._running[batch]
         for number, unit in enumerate(units, 1):
-            receiver, sender = (
-                self._receivers[place * ranks + unit.rank],
-                self._senders[to * ranks + unit.rank],
-            )
-            heads = unit.worker.heads
-            with self._pull.recv(receiver, self._config.timeout_s) as message:
+            receiver = self._channels.receivers[place * ranks + unit.rank]
+            with self._pull.recv(receiver, self._config.layout.timeout_s) as message:
                 self._heartbeat.start("attention")
                 started = started or time.monotonic_ns()
-                unit.worker.begin(layer, self._read(message, 0, heads))
+                unit.worker.begin(layer, self._read(message, 0, unit.worker.heads))
                 if self._config.streams:
                     self._heartbeat.stop()
                     with receiver.recv() as later:
@@ -211,19 +185,13 @@ class AttentionRole:
                     out = self._finish(unit, layer, message, 1)
             self._heartbeat.stop()
             if number == len(units):
-                self._note(turn, started)
-            sender.send(out)
+                ended = time.monotonic_ns()
+                self._recorder.note(batch, self._iterations[batch], cycle, layer, started, ended)
+            self._channels.senders[to * ranks + unit.rank].send(out)
 
     def _finish(self, unit: Unit, layer: int, message: Message, first: int) -> torch.Tensor:
         k, v = (self._read(message, part, unit.worker.kv_heads) for part in (first, first + 1))
         return unit.worker.finish(layer, k, v)
-
-    def _note(self, turn: Turn, started_ns: int) -> None:
-        plan = self._plans[turn.batch]
-        assert plan
-        self._recorder.note(
-            turn.batch, plan.iteration, turn.cycle, turn.slice, started_ns, time.monotonic_ns()
-        )
 
     def _check(self) -> ArenaState:
         try:

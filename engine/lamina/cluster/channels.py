@@ -25,7 +25,7 @@ ALL = slice(None)
 MESSAGE_BYTES = 1 << 20  # of a sum's part
 
 
-class _Channels(Generic[K]):
+class Channels(Generic[K]):
     """Ends of channels to and from others."""
 
     def __init__(self) -> None:
@@ -33,7 +33,6 @@ class _Channels(Generic[K]):
         self.receivers: dict[K, Receiver] = {}
 
     def close(self) -> None:
-        """Close all of them."""
         for end in (*self.senders.values(), *self.receivers.values()):
             end.close()
         self.senders.clear()
@@ -49,7 +48,7 @@ class Route(NamedTuple):
     kv_heads: slice
 
 
-class AttentionChannels(_Channels[int]):
+class AttentionChannels(Channels[int]):
     """By attention worker; q, k and v go out in pieces, outputs come back."""
 
     def __init__(self, partition: Partition, rank: int) -> None:
@@ -57,11 +56,6 @@ class AttentionChannels(_Channels[int]):
         self._partition = partition
         self._rank = rank
         self._whole = partition.workers == 1 and partition.chunks == 1
-
-    @property
-    def network(self) -> str:
-        """What moves the messages."""
-        return next(iter(self.senders.values())).engine
 
     def routes(self, pools: Ints) -> list[Route]:
         """The pieces of a batch whose requests are in these pools, in the order in which they are sent."""
@@ -123,7 +117,7 @@ class AttentionChannels(_Channels[int]):
             self.senders[worker].send(k[rows, local].contiguous(), v[rows, local].contiguous())
 
 
-class StageChannels(_Channels[str]):
+class StageChannels(Channels[str]):
     """From the place before and to the place after, replica or stage: what it needs to go on with a batch.
 
     By use, "ring" or "prompts": these have their own, because stages compute them in another order than they
@@ -140,11 +134,9 @@ class StageChannels(_Channels[str]):
         self.message_bytes = (widest + self.attended_bytes) * max(most_rows, CHUNK)
 
     def send(self, *tensors: Tensor) -> None:
-        """To the next place."""
         self.senders["ring"].send(*(tensor.contiguous() for tensor in tensors))
 
     def pass_on(self, passed: Passed) -> None:
-        """A prompt's chunk, to the next stage."""
         assert passed.attended is not None
         self.senders["prompts"].send(*(part.contiguous() for part in (*passed.context, passed.attended)))
 
@@ -174,7 +166,7 @@ class StageChannels(_Channels[str]):
         return tuple(tensors)
 
 
-class TensorParallelGroup(_Channels[int]):
+class TensorParallelGroup(Channels[int]):
     """By other rank of a replica: sums, and rows put together.
 
     Each rank sends its part to all and adds up in the order of ranks: the sums are the same bits everywhere,
@@ -186,7 +178,6 @@ class TensorParallelGroup(_Channels[int]):
         self._rank, self._ranks, self._heartbeat = rank, ranks, heartbeat
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum over ranks."""
         first, *others = self._all(x)
         total = first.clone() if first is x else first
         for other in others:

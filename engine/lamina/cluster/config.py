@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
+from lamina.cluster.layout import Layout
 from lamina.model.load import LoadFormat
 from lamina.pipeline.partition import Partition
-from lamina.pipeline.schedule import Pipelining, Schedule
+from lamina.pipeline.schedule import Schedule
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -42,9 +43,7 @@ class WorkerConfig:
     core: int
     kind: Kind
     number: int  # among those of its kind
-    pipelining: Pipelining
-    batches: int
-    stages: int
+    layout: Layout
     slices: int
     partition: Partition
     most_rows: int  # of a batch
@@ -52,17 +51,14 @@ class WorkerConfig:
     decode_only: bool
     overlap: bool
     backend: str
-    network: str
     spin_s: float
-    timeout_s: float
-    prefill_workers: int = 0  # that others have to do with
     # One that takes over from another: how often the others had met before, and where they begin again.
     epoch: int = 0
     cycle: int = 0
 
     @property
     def schedule(self) -> Schedule:
-        return Schedule(self.pipelining, self.batches, self.slices, self.stages)
+        return self.layout.schedule(self.slices)
 
     @property
     def streams(self) -> bool:

@@ -14,13 +14,11 @@ import numpy as np
 import torch
 
 from lamina.cluster.config import Kind, ModelSource, WorkerConfig
-from lamina.cluster.layout import Layout
-from lamina.cluster.lost import LostError, Replaced
-from lamina.cluster.machine import Machine, Workplace
-from lamina.cluster.messages import ArenaState, CheckArena, ChosenTokens, Plan, SendRecords
+from lamina.cluster.layout import Layout, Scaled
+from lamina.cluster.machine import LostError, Machine, Replaced, Workplace
+from lamina.cluster.messages import ArenaState, ChosenTokens, Order, Plan
 from lamina.cluster.models import source_of
 from lamina.cluster.prefill_dispatch import PrefillDispatch
-from lamina.cluster.scaling import Scaled
 from lamina.cluster.trial import ITERATIONS, Trial, made_up, settle
 from lamina.cluster.worker_pool import WorkerPool
 from lamina.cluster.worker_updates import WorkerUpdates
@@ -70,7 +68,6 @@ class ClusterCore:
             self._prepare(options, layout, max_sequences)
             whole = self._partition.ranks == 1 and options.backend == "python"
             source = msgspec.structs.replace(source, whole=whole)
-            self._machine.load(source)
             self._start(source, options, cores, max_sequences)
         except BaseException:
             self.close()
@@ -143,7 +140,7 @@ class ClusterCore:
         layout, secret = self.layout, new_secret()
         # It stays open for those who take over from others.
         listener = Listener("front end", secret, host=self._machine.host)
-        shared = WorkerConfig(
+        self._shared = WorkerConfig(
             name="",
             host=self._machine.host,
             address=listener.address,
@@ -151,9 +148,7 @@ class ClusterCore:
             core=0,
             kind="model",
             number=0,
-            pipelining=self.schedule.pipelining,
-            batches=self.batches,
-            stages=self.schedule.stages,
+            layout=layout,
             slices=self.schedule.slices,
             partition=self._partition,
             most_rows=max_sequences,
@@ -161,12 +156,8 @@ class ClusterCore:
             decode_only=options.decode_only,
             overlap=options.overlap,
             backend=options.backend,
-            network=layout.network,
             spin_s=_spin_s(cores),
-            timeout_s=layout.timeout_s,
-            prefill_workers=layout.prefill_workers,
         )
-        self._shared = shared
         self._workers = WorkerPool(self._machine, source, self._configs(cores), listener, layout.timeout_s)
         self._own.callback(self._workers.close)
         self.prefill = PrefillDispatch(self._workers, layout) if layout.prefill_workers else None
@@ -233,7 +224,8 @@ class ClusterCore:
 
     def scaled(self, attention_workers: int) -> Scaled:
         """What it would be with so many; an EngineError if it cannot be."""
-        return Scaled.of(self.layout, self.facts, self.pool_tokens, attention_workers, self._machine)
+        free_bytes, cores = self._machine.free_bytes(), self._machine.cores
+        return Scaled.of(self.layout, self.facts, self.pool_tokens, attention_workers, free_bytes, cores)
 
     def scale(self, to: Scaled) -> None:
         """Deal attention out anew, while nothing is under way. The KV memory is empty then: all batches
@@ -243,6 +235,7 @@ class ClusterCore:
         self.pools, self.pool_tokens, self.workers = to.pools, to.pool_tokens, to.layout.names
         self._shared = replace(
             self._shared,
+            layout=to.layout,
             partition=to.partition,
             arena_tokens=to.pool_tokens,
             spin_s=_spin_s(to.cores),
@@ -254,11 +247,9 @@ class ClusterCore:
         self.regroup(LostError((), "engine-scaled", "attention is dealt out anew"))
 
     def strike(self, name: str, how: str) -> None:
-        """Do a worker harm: "kill" or "stop" it."""
         self._workers.strike(self.layout.names.index(name), how)
 
     def land(self, batch: int) -> Landed:
-        """Wait for the iteration that was launched."""
         started = time.perf_counter()
         place = self.schedule.place(batch, self._launched[batch], self.schedule.slices - 1)
         number = place * self.layout.ranks
@@ -303,7 +294,7 @@ class ClusterCore:
         # Prefill workers keep to no schedule.
         workers = range(layout.attending.stop)
         for number in workers:
-            self._workers.send(number, SendRecords(), deadline)
+            self._workers.send(number, Order("records"), deadline)
         reports = [list(self._report(number, deadline)) for number in workers]
         places = [number // layout.ranks for number in range(layout.model_workers)]
         replicas = [*places, *[-1] * layout.attention_workers]
@@ -314,7 +305,7 @@ class ClusterCore:
 
     def worked_s(self) -> dict[str, float]:
         """Seconds that each worker has worked, as of its last heartbeat; it is asked again."""
-        return self._workers.worked_s()
+        return self._workers.monitor.worked_s(self.workers)
 
     def _report(self, number: int, deadline: Deadline) -> Iterator[WorkRecords]:
         more = True
@@ -336,7 +327,7 @@ class ClusterCore:
     def _arenas(self) -> Iterator[tuple[str, ArenaState]]:
         deadline = Deadline(self.layout.timeout_s)
         for number in self.layout.attending:
-            self._workers.send(number, CheckArena(), deadline)
+            self._workers.send(number, Order("arena"), deadline)
             yield self.layout.names[number], self._workers.receive(number, ArenaState, deadline)
 
     def measure(self, rows: int) -> Trial:

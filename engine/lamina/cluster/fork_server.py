@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
-from lamina.cluster import framing, messages, worker
+from lamina.cluster import messages, worker
 from lamina.cluster.config import ModelSource, Weights, WorkerConfig
 from lamina.cluster.models import Models, without_scipy
 from lamina.pipeline.facts import ModelFacts
@@ -37,7 +37,7 @@ class ForkServer:
         self._ended: dict[int, int] = {}
         self.alive: set[int] = set()
 
-    def answer(self, message: messages.AnyMessage) -> messages.Answer:
+    def answer(self, message: messages.AnyMessage) -> messages.AnyMessage:
         """What is asked for, or why not. Whatever goes wrong with one engine's model leaves others alone."""
         try:
             return self._answer(message)
@@ -47,20 +47,14 @@ class ForkServer:
             expected = isinstance(error, ValueError | OSError)
             return messages.Refused(code, (str(error) or name) if expected else f"{name}: {error}")
 
-    def _answer(self, message: messages.AnyMessage) -> messages.Answer:
+    def _answer(self, message: messages.AnyMessage) -> messages.AnyMessage:
         match message:
             case messages.Convert(model):
                 return ModelFacts.of(self._models.conversion(model))
-            case messages.Load(model):
-                self._models.weights(model)
-                return messages.Done()
             case messages.Start(model, configs):
                 return messages.Started([self._fork(config, model) for config in configs])
-            case messages.Kill(pids):
-                self.reap(kill=pids)
-                return messages.Done()
-            case messages.AskEnds(pids):
-                self.reap()
+            case messages.Reap(pids, kill):
+                self.reap(kill=pids if kill else ())
                 return messages.Ends({pid: self._ended[pid] for pid in pids if pid in self._ended})
         raise messages.unexpected(message, "the front end")
 
@@ -88,7 +82,6 @@ class ForkServer:
                 self._ended[pid] = os.waitstatus_to_exitcode(status)
 
     def close(self) -> None:
-        """End all workers."""
         self.reap(kill=tuple(self.alive))
 
 
@@ -123,7 +116,6 @@ def load() -> None:
 
 
 def main() -> None:
-    """Answer until the front end has gone."""
     load()
     # Threads do not survive a fork: none may be started before it. Workers have a core each anyway.
     torch.set_num_threads(1)
@@ -134,9 +126,9 @@ def main() -> None:
         # Workers of an engine that was forgotten end by themselves, and have to be reaped too.
         while not select.select([asked], [], [], LOOK_S if server.alive else None)[0]:
             server.reap()
-        if (message := framing.read(asked, "the front end")) is None:
+        if (message := messages.read(asked, "the front end")) is None:
             break
-        framing.write(answers, server.answer(message))
+        messages.write(answers, server.answer(message))
     server.close()
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
-from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from lamina.cluster import framing, messages
+from lamina.cluster import messages
 from lamina.cluster.config import WorkerConfig
 from lamina.cluster.heartbeat import Heartbeat
 from lamina.fhbn.control import Control
@@ -35,16 +35,16 @@ class FrontEnd:
         self._control = control
         self._recorder = recorder
         self._plans: dict[tuple[int, int], messages.Plan] = {}
-        self._jobs: deque[messages.Compute | messages.Forget] = deque()  # of prefill workers
         self._peers: dict[str, str] | None = None
         self.call = call  # the meeting that is on, or was last
-        # An attention worker's own.
+        # What an attention worker answers, and what a prefill worker does with its jobs.
         self.check: Callable[[], messages.ArenaState] = lambda: messages.ArenaState(0)
+        self.take: Callable[[messages.Compute | messages.Forget], None] = lambda job: None
 
     def plan(self, batch: int, cycle: int) -> messages.Plan:
         """Wait for it; other plans that come first are kept."""
         while (batch, cycle) not in self._plans:
-            self._receive()
+            self.receive()
         return self._plans.pop((batch, cycle))
 
     def has_plan(self, batch: int, cycle: int, timeout_s: float) -> bool:
@@ -53,28 +53,18 @@ class FrontEnd:
             self.look(timeout_s)
         return (batch, cycle) in self._plans
 
-    def job(self, *, wait: bool) -> messages.Compute | messages.Forget | None:
-        """What a prefill worker is asked next; without waiting None if there is nothing."""
-        if not wait:
-            self.look()
-        while wait and not self._jobs:
-            self._receive()
-        return self._jobs.popleft() if self._jobs else None
-
     def peers(self) -> dict[str, str]:
         """Wait for all workers' addresses."""
         while self._peers is None:
-            self._receive()
+            self.receive()
         peers, self._peers = self._peers, None
         return peers
 
     def called(self) -> None:
         """Wait until all are to meet again, whatever else comes."""
-        try:
+        with contextlib.suppress(RegroupError):
             while True:
-                self._receive()
-        except RegroupError:
-            return
+                self.receive()
 
     def look(self, timeout_s: float = 0.0) -> None:
         """Take what has come, if anything: a worker that waits for others must not miss that they are lost.
@@ -83,7 +73,7 @@ class FrontEnd:
         """
         plans = len(self._plans)
         while len(self._plans) == plans and select.select([self._control], [], [], timeout_s)[0]:
-            self._receive()
+            self.receive()
             timeout_s = 0.0
 
     def left_over(self) -> list[messages.Plan]:
@@ -91,36 +81,34 @@ class FrontEnd:
         plans, self._plans = sorted(self._plans.values(), key=lambda plan: plan.cycle), {}
         return plans
 
-    def _receive(self) -> None:
+    def receive(self) -> None:
         try:
-            message = framing.receive(self._control, Deadline(_FOREVER_S))
+            message = messages.receive(self._control, Deadline(_FOREVER_S))
         except PeerLostError as error:
             raise EndedError from error
         match message:
             case messages.Plan(batch, cycle):
                 self._plans[batch, cycle] = message
             case messages.Compute() | messages.Forget():
-                self._jobs.append(message)
+                self.take(message)
             case messages.Peers(addresses):
                 self._peers = addresses
             case messages.Regroup():
                 self._peers = None
-                self._jobs.clear()
                 self.call = message
                 raise RegroupError
-            case messages.SendRecords():
+            case messages.Order("records"):
                 for part in self._recorder.messages():
                     self.send(part)
-            case messages.CheckArena():
+            case messages.Order("arena"):
                 self.send(self.check())
-            case messages.End():
+            case messages.Order("end"):
                 raise EndedError
             case _:
                 raise messages.unexpected(message, "the front end")
 
     def send(self, message: messages.FromWorker) -> None:
-        """To the front end."""
-        framing.send(self._control, message, Deadline(MEETING_S))
+        messages.send(self._control, message, Deadline(MEETING_S))
 
 
 class Context(NamedTuple):

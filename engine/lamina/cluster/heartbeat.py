@@ -7,12 +7,12 @@ import select
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Self
 
-from lamina.cluster import framing
+from lamina.cluster import messages
 from lamina.cluster.config import WorkerConfig
-from lamina.cluster.messages import Activity, MessageError, Ping, unexpected
+from lamina.cluster.messages import Activity, MessageError, Order, unexpected
 from lamina.fhbn import ChannelError, connect
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
@@ -71,8 +71,8 @@ class Heartbeat:
     def _answer(self) -> None:
         try:
             while True:
-                framing.receive(self._link.control, Deadline(_FOREVER_S))
-                framing.send(self._link.control, self._activity(), Deadline(_MEETING_S))
+                messages.receive(self._link.control, Deadline(_FOREVER_S))
+                messages.send(self._link.control, self._activity(), Deadline(_MEETING_S))
         except ChannelError:
             return
 
@@ -103,11 +103,9 @@ class HeartbeatMonitor:
         self._before_s: defaultdict[int, float] = defaultdict(float)
 
     def add(self, number: int, control: Control) -> None:
-        """A worker's link."""
         self._controls[number] = control
 
     def remove(self, number: int) -> None:
-        """The worker is gone."""
         self._asked.pop(number, None)
         self._before_s[number] += self._worked_s.pop(number, 0.0)
         if control := self._controls.pop(number, None):
@@ -138,34 +136,30 @@ class HeartbeatMonitor:
                 result[number] = why
         return result
 
-    def worked_s(self, workers: int) -> list[float]:
+    def worked_s(self, workers: Sequence[str]) -> dict[str, float]:
         """Seconds that each worker has worked, as of when it was asked last; now it is asked again."""
         self.look()  # a worker that cannot go on is noticed where it is waited for
-        return [self._before_s[number] + self._worked_s[number] for number in range(workers)]
+        return {name: self._before_s[at] + self._worked_s[at] for at, name in enumerate(workers)}
 
     def _fault(self, number: int, control: Control, now: float) -> str | None:
         if number in self._asked:
             if select.select([control], [], [], 0)[0]:
-                activity = framing.receive(control, Deadline(ANSWER_S))
+                activity = messages.receive(control, Deadline(ANSWER_S))
                 if not isinstance(activity, Activity):
                     raise unexpected(activity, control.peer)
                 del self._asked[number]
                 self._worked_s[number] = activity.worked_s
-                return self._slow(activity)
+                limit_s = self._timeout_s
+                if activity.pieces >= FIRST_PIECES:
+                    limit_s = min(limit_s, max(SLOW_S, SLOWER * activity.usual_s))
+                busy_s = activity.busy_s
+                return f"it has worked at one thing for {busy_s:.1f} s" if busy_s > limit_s else None
             silent_s = now - self._asked[number]
             return f"it has not answered for {silent_s:.1f} s" if silent_s > self._answer_s else None
-        framing.send(control, Ping(), Deadline(ANSWER_S))
+        messages.send(control, Order("activity"), Deadline(ANSWER_S))
         self._asked[number] = now
         return None
 
-    def _slow(self, activity: Activity) -> str | None:
-        limit_s = self._timeout_s
-        if activity.pieces >= FIRST_PIECES:
-            limit_s = min(limit_s, max(SLOW_S, SLOWER * activity.usual_s))
-        busy_s = activity.busy_s
-        return f"it has worked at one thing for {busy_s:.1f} s" if busy_s > limit_s else None
-
     def close(self) -> None:
-        """Hang up."""
         for number in list(self._controls):
             self.remove(number)

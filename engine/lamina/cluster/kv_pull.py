@@ -42,12 +42,10 @@ class PieceHeader(NamedTuple):
     first: int  # token, counted from the prompt's first
 
     def to_wire(self) -> NDArray[np.int64]:
-        """As a part of a message."""
         return np.array(self, np.int64)
 
     @staticmethod
     def from_wire(message: Message) -> PieceHeader:
-        """The inverse."""
         return PieceHeader(*np.frombuffer(message[0], np.int64).tolist())
 
 
@@ -86,7 +84,6 @@ class KvPull:
         self._coming: dict[int, _Incoming] = {}
 
     def add(self, receiver: Receiver) -> None:
-        """The channel from a prefill worker."""
         self._receivers.append(receiver)
 
     def part(self) -> None:

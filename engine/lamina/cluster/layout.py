@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from lamina.fhbn import NETWORKS
+from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.options import EngineError, require_count
 from lamina.pipeline.partition import Along, Partition
 from lamina.pipeline.schedule import PIPELININGS, Pipelining, Schedule
@@ -100,17 +102,14 @@ class Layout:
 
     @property
     def prefilling(self) -> range:
-        """The prefill workers."""
         return range(self.attending.stop, self.workers)
 
     @property
     def places(self) -> int:
-        """Replicas, or stages."""
         return self.schedule(1).places
 
     @property
     def ranks(self) -> int:
-        """Model workers of a replica, or of a stage."""
         return self.model_workers // self.places
 
     def schedule(self, slices: int) -> Schedule:
@@ -153,3 +152,49 @@ class Layout:
             "prefill": self.prefill_workers,
         }
         return [f"{kind} {number}" for kind, count in kinds.items() for number in range(count)]
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A layout with other attention workers, each with as much memory as one had before."""
+
+    layout: Layout
+    partition: Partition
+    pool_tokens: int
+    cores: list[int]  # of each worker
+
+    @staticmethod
+    def of(
+        layout: Layout,
+        facts: ModelFacts,
+        pool_tokens: int,
+        attention_workers: int,
+        free_bytes: int,
+        cores: Callable[[Layout], list[int]],
+    ) -> Scaled:
+        """An EngineError if there cannot be so many; `cores` says where they would be."""
+        require_count("attention_workers", attention_workers)
+        then = replace(layout, attention_workers=attention_workers)
+        partition = then.dealt(facts.heads, facts.kv_heads)
+        tokens, more = pool_tokens, attention_workers - layout.attention_workers
+        share_bytes = pool_tokens * facts.token_bytes
+        if layout.partition == "heads":
+            # All of them have a part of each token: with more of them there are more tokens.
+            tokens = pool_tokens * attention_workers // layout.attention_workers
+            share_bytes //= layout.attention_workers
+        if tokens < 1:
+            raise EngineError(
+                "engine-kv-too-small", f"{attention_workers} attention workers have no room: keep more"
+            )
+        if more * share_bytes > free_bytes:
+            raise EngineError(
+                "engine-out-of-memory",
+                f"{more} more attention workers need {more * share_bytes / 1e9:,.1f} GB for KV and "
+                f"{free_bytes / 1e9:,.1f} GB are free: add fewer",
+            )
+        return Scaled(then, partition, tokens, cores(then))
+
+    @property
+    def pools(self) -> int:
+        """KV memories that a request can be in."""
+        return self.partition.pools

@@ -10,27 +10,44 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import IO, TYPE_CHECKING, TypeAlias, TypeVar
+from collections.abc import Callable, Collection, Sequence
+from typing import IO, TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from lamina import host_memory
-from lamina.cluster import framing, messages
+from lamina.cluster import messages
 from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.cluster.layout import Layout
-from lamina.cluster.lost import WorkplaceLostError, last_sentence
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.options import EngineError
 
 if TYPE_CHECKING:
     from lamina.cluster.ray.machine import RayMachine
 
-A = TypeVar("A", bound=messages.Answer)
+A = TypeVar("A", bound=messages.AnyMessage)
 # Where workers run: here, or in a Ray cluster. They have handles, numbers that mean something to it alone.
 Workplace: TypeAlias = "Machine | RayMachine"
 
 END_S = 5.0
 _TAIL_BYTES = 4096
+
+
+class LostError(EngineError):
+    """Some workers cannot go on: the one error that an engine can do something about itself. If `workers` is
+    empty, all can, and yet they have lost each other.
+    """
+
+    def __init__(self, workers: Collection[int], code: str, why: str) -> None:
+        super().__init__(code, why)
+        self.workers = frozenset(workers)
+
+
+class WorkplaceLostError(EngineError):
+    """What workers come from has ended, and they with it: another one takes its place when it is asked."""
+
+
+class Replaced(NamedTuple):
+    workers: frozenset[str]  # by name
+    pools: frozenset[int]  # KV memories that were lost with them, wholly or in part
 
 
 class Machine:
@@ -54,34 +71,25 @@ class Machine:
         self._closed = False
 
     def cores(self, layout: Layout) -> list[int]:
-        """One for each worker; an EngineError if there are too few."""
         return layout.cores()
 
     def free_bytes(self) -> int:
-        """Memory for weights and KV."""
         return host_memory.free_bytes()
 
     def convert(self, model: ModelSource) -> ModelFacts:
-        """Cut the model at its attention operators; what is to be known of it."""
         return self._ask(messages.Convert(model), ModelFacts)
 
-    def load(self, model: ModelSource) -> None:
-        """Its weights, for workers to come."""
-        self._ask(messages.Load(model), messages.Done)
-
     def start(self, model: ModelSource, configs: Sequence[WorkerConfig]) -> list[int]:
-        """Workers; their process numbers."""
         return self._ask(messages.Start(model, list(configs)), messages.Started).pids
 
     def kill(self, pids: Sequence[int]) -> None:
-        """End these workers now, and wait until they are gone."""
         if self._process is not None:
             with contextlib.suppress(EngineError):
-                self._ask(messages.Kill(list(pids)), messages.Done)
+                self._ask(messages.Reap(list(pids), kill=True), messages.Ends)
 
     def ends(self, pids: Sequence[int]) -> dict[int, int]:
         """How those of them that have ended did: as subprocess counts, below 0 is the signal that did it."""
-        return self._ask(messages.AskEnds(list(pids)), messages.Ends).statuses
+        return self._ask(messages.Reap(list(pids), kill=False), messages.Ends).statuses
 
     def strike(self, pid: int, how: str) -> None:
         """Do a worker harm, to see what comes of it: "kill" it, or "stop" it, so that it hangs."""
@@ -98,7 +106,6 @@ class Machine:
         return tail.decode(errors="replace").strip()
 
     def close(self) -> None:
-        """End the process and all workers."""
         self._closed = True
         if self._finish:
             self._finish()
@@ -109,8 +116,8 @@ class Machine:
             assert process.stdin
             assert process.stdout
             try:
-                framing.write(process.stdin, message)
-                answer = framing.read(process.stdout, "the fork server")
+                messages.write(process.stdin, message)
+                answer = messages.read(process.stdout, "the fork server")
                 if answer is None:
                     raise self._lost(process)
             except BaseException as error:
@@ -153,9 +160,7 @@ class Machine:
     def __enter__(self) -> Machine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -171,3 +176,8 @@ def _end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
         process.wait()
     process.stdout.close()
     errors.close()
+
+
+def last_sentence(output: str) -> str:
+    """The last line of a process's output that is a sentence: below it a traceback may have an error code."""
+    return next((line for line in reversed(output.splitlines()) if " " in line), "")

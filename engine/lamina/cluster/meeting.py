@@ -11,7 +11,13 @@ from typing import NamedTuple
 
 import torch
 
-from lamina.cluster.channels import MESSAGE_BYTES, AttentionChannels, StageChannels, TensorParallelGroup
+from lamina.cluster.channels import (
+    MESSAGE_BYTES,
+    AttentionChannels,
+    Channels,
+    StageChannels,
+    TensorParallelGroup,
+)
 from lamina.cluster.config import WorkerConfig
 from lamina.cluster.front_end import FrontEnd
 from lamina.cluster.kv_pull import PIECE_SLOTS, piece_bytes
@@ -44,41 +50,35 @@ class Meeting:
     ) -> None:
         self._config, self._front = config, front
         self._listener, self._addresses = listener, addresses
-        self._partition, self._schedule = config.partition, config.schedule
+        # Not the config's: there may be more attention workers than when this one began.
+        self._partition, self._schedule = front.call.partition, config.schedule
         self._came: dict[str, Link] = {}
+        self.network = ""  # what moves the messages: that of the first channel
 
     def of_attention_worker(
-        self,
-        receivers: list[Receiver],
-        senders: list[Sender],
-        pulled: Callable[[Receiver], None],
-        dtype: torch.dtype,
-        head_dim: int,
+        self, channels: Channels[int], pulled: Callable[[Receiver], None], dtype: torch.dtype, head_dim: int
     ) -> None:
         """Open what comes from each model worker, what goes to it, and what prefill workers have."""
-        ranks = self._partition.ranks
         row_bytes = head_dim * dtype.itemsize * (self._partition.heads + 2 * self._partition.kv_heads)
-        for number in range(self._schedule.places * ranks):
+        for number in range(self._schedule.places * self._partition.ranks):
             with self._connect(f"model {number}") as link:
                 most = row_bytes * max(self._config.most_rows, CHUNK)
-                receivers.append(self._receiver(link, "qkv", most))
-                senders.append(self._sender(link, "out"))
+                channels.receivers[number] = self._receiver(link, "qkv", most)
+                channels.senders[number] = self._sender(link, "out")
         kv_heads = len(self._partition.of_worker(self._config.number))
         most = piece_bytes(2 * kv_heads * head_dim * dtype.itemsize)
-        for number in range(self._config.prefill_workers):
+        for number in range(self._config.layout.prefill_workers):
             with self._connect(f"prefill {number}") as link:
                 pulled(self._receiver(link, "kv", most, PIECE_SLOTS))
 
-    def of_prefill_worker(self, add: Callable[[int, Sender], None]) -> None:
-        """Open what goes to each attention worker."""
+    def of_prefill_worker(self, senders: dict[int, Sender]) -> None:
         for _ in range(self._partition.workers):
             with self._accept() as link:
-                add(int(link.peer.removeprefix("attention ")), self._sender(link, "kv"))
+                senders[int(link.peer.removeprefix("attention "))] = self._sender(link, "kv")
 
     def of_model_worker(
         self, attention: AttentionChannels, group: TensorParallelGroup, stages: StageChannels
     ) -> None:
-        """Open everything that a model worker has."""
         partition, config = self._partition, self._config
         ends: dict[int, tuple[Sender, Receiver]] = {}
         for _ in range(partition.workers):
@@ -143,7 +143,7 @@ class Meeting:
 
     def _accept(self) -> Link:
         """The next worker that connects, unless the front end regroups meanwhile."""
-        deadline = Deadline(self._config.timeout_s)
+        deadline = Deadline(self._config.layout.timeout_s)
         while not self._listener.visited(min(_LOOK_S, deadline.left_s)) and deadline.left_s:
             self._front.look()
         return self._listener.accept(min(_GREETING_S, deadline.left_s))
@@ -156,21 +156,25 @@ class Meeting:
     def _connect(self, name: str) -> Link:
         config = self._config
         return connect(
-            self._addresses[name], name=config.name, secret=config.secret, timeout_s=config.timeout_s
+            self._addresses[name], name=config.name, secret=config.secret, timeout_s=config.layout.timeout_s
         )
 
     def _sender(self, link: Link, use: str) -> Sender:
-        config = self._config
-        return link.sender(use, network=config.network, timeout_s=config.timeout_s, spin_s=config.spin_s)
+        layout = self._config.layout
+        sender = link.sender(
+            use, network=layout.network, timeout_s=layout.timeout_s, spin_s=self._config.spin_s
+        )
+        self.network = self.network or sender.engine
+        return sender
 
     def _receiver(self, link: Link, use: str, message_bytes: int, slots: int | None = None) -> Receiver:
-        config = self._config
+        config, layout = self._config, self._config.layout
         messages = 2 if config.streams else self._partition.chunks
         return link.receiver(
             use,
             message_bytes=message_bytes,
-            slots=slots or messages * config.batches + _SPARE_SLOTS,
-            network=config.network,
-            timeout_s=config.timeout_s,
+            slots=slots or messages * self._schedule.batches + _SPARE_SLOTS,
+            network=layout.network,
+            timeout_s=layout.timeout_s,
             spin_s=config.spin_s,
         )

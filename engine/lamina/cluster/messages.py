@@ -1,4 +1,5 @@
-"""All messages between front end, workers and fork server: one struct each, one encoder and one decoder.
+"""All messages between front end, workers and fork server, and how they travel: one struct each, one encoder
+and one decoder; over a control connection, in parts where one is too long, or over a pipe.
 
 On the wire a message is a msgpack map that begins with its type; columns are their bytes. What does not
 fit is refused as a whole, so that no process acts on half a message.
@@ -6,14 +7,20 @@ fit is refused as a whole, so that no process acts on half a message.
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any, TypeAlias
+import operator
+import struct
+from collections.abc import Callable
+from typing import IO, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
 from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.errors import CodedError
+from lamina.fhbn.control import MOST_MESSAGE_BYTES, Control
+from lamina.fhbn.deadline import Deadline
 from lamina.pipeline.batch_delta import BatchDelta, Ints, Tokens
 from lamina.pipeline.batch_rows import Revealed
 from lamina.pipeline.facts import ModelFacts
@@ -21,6 +28,9 @@ from lamina.pipeline.partition import Partition
 from lamina.pipeline.records import WorkRecords
 
 NONE: frozenset[int] = frozenset()
+PART_BYTES = MOST_MESSAGE_BYTES // 2
+_LAST, _MORE = b"\0", b"\1"  # what a part begins with
+_LENGTH = struct.Struct("<Q")
 
 
 class MessageError(CodedError, ValueError):
@@ -78,49 +88,44 @@ class Forget(Message):
     name: int
 
 
-class SendRecords(Message):
-    """A worker is asked for its records."""
+class Order(Message):
+    """A worker is to send records or its arena's state, say on its heartbeat link what it does, or end."""
+
+    what: Literal["records", "arena", "activity", "end"]
 
 
-class CheckArena(Message):
-    """An attention worker is asked whether its arena is sound."""
+class Report(Message):
+    """From a worker to the front end."""
 
 
-class End(Message):
-    """A worker is to end."""
-
-
-# From workers to the front end.
-
-
-class Listening(Message):
+class Listening(Report):
     """Where a worker listens at this meeting."""
 
     address: str
     epoch: int
 
 
-class Ready(Message):
+class Ready(Report):
     """A worker has all its channels."""
 
     epoch: int
     network: str
 
 
-class Lost(Message):
+class Lost(Report):
     """A worker has lost another one; it waits to regroup."""
 
     why: str
     epoch: int
 
 
-class Failed(Message):
+class Failed(Report):
     """A worker cannot go on, and ends."""
 
     why: str
 
 
-class ChosenTokens(Message):
+class ChosenTokens(Report):
     """The tokens of a batch's iteration."""
 
     batch: int
@@ -128,35 +133,28 @@ class ChosenTokens(Message):
     revealed: Revealed | None = None
 
 
-class KvStored(Message):
+class KvStored(Report):
     """An attention worker has the KV of a sequence that a prefill worker has computed."""
 
     name: int
 
 
-class PrefillFailed(Message):
+class PrefillFailed(Report):
     """A prefill worker cannot compute a prompt."""
 
     name: int
     why: str
 
 
-class ArenaState(Message):
+class ArenaState(Report):
     """Slots that are taken, and what is wrong, if anything is."""
 
     used: int
     wrong: str = ""
 
 
-# On a worker's heartbeat link.
-
-
-class Ping(Message):
-    """A worker is asked what it does."""
-
-
 class Activity(Message):
-    """The piece of work that a worker is at, if any: for how long, and what is usual."""
+    """On the heartbeat link: the piece of work that a worker is at, for how long, and what is usual."""
 
     worked_s: float  # since it began
     busy_s: float = 0.0
@@ -173,12 +171,6 @@ class Convert(Message):
     model: ModelSource
 
 
-class Load(Message):
-    """Load the model's weights; answered by Done."""
-
-    model: ModelSource
-
-
 class Start(Message):
     """Fork workers; answered by Started."""
 
@@ -186,20 +178,11 @@ class Start(Message):
     configs: list[WorkerConfig]
 
 
-class Kill(Message):
-    """Kill these workers and wait for them; answered by Done."""
+class Reap(Message):
+    """How have these workers ended, once they are killed if they are to be? Answered by Ends."""
 
     pids: list[int]
-
-
-class AskEnds(Message):
-    """How have these workers ended? Answered by Ends."""
-
-    pids: list[int]
-
-
-class Done(Message):
-    """It has been done."""
+    kill: bool
 
 
 class Started(Message):
@@ -221,29 +204,8 @@ class Refused(Message):
     why: str
 
 
-FromWorker: TypeAlias = (
-    Listening | Ready | Lost | Failed | ChosenTokens | KvStored | PrefillFailed | ArenaState | WorkRecords
-)
-Answer: TypeAlias = ModelFacts | Done | Started | Ends | Refused
-AnyMessage: TypeAlias = (
-    Plan
-    | Peers
-    | Regroup
-    | Compute
-    | Forget
-    | SendRecords
-    | CheckArena
-    | End
-    | FromWorker
-    | Ping
-    | Activity
-    | Convert
-    | Load
-    | Start
-    | Kill
-    | AskEnds
-    | Answer
-)
+FromWorker: TypeAlias = Report | WorkRecords
+AnyMessage: TypeAlias = Message | WorkRecords | ModelFacts
 
 
 def _column_to_wire(column: Any) -> bytes | tuple[int, bytes]:
@@ -264,11 +226,11 @@ def _column_from_wire(kind: Any, wire: Any) -> Any:
 
 
 encode = msgspec.msgpack.Encoder(enc_hook=_column_to_wire).encode
-_DECODER = msgspec.msgpack.Decoder(AnyMessage, dec_hook=_column_from_wire)
+_KINDS: set[Any] = {*Message.__subclasses__(), *Report.__subclasses__(), WorkRecords, ModelFacts} - {Report}
+_DECODER = msgspec.msgpack.Decoder(functools.reduce(operator.or_, _KINDS), dec_hook=_column_from_wire)
 
 
 def decode(body: bytes, sender: str) -> AnyMessage:
-    """The message; a MessageError if it is none."""
     try:
         message: AnyMessage = _DECODER.decode(body)
     except (msgspec.MsgspecError, TypeError, RecursionError) as error:
@@ -284,3 +246,39 @@ def unexpected(message: object, sender: str) -> MessageError:
     return MessageError(
         "worker-message-unexpected", f"{sender} has sent {kind}, which was not to be expected"
     )
+
+
+def send(
+    control: Control, message: AnyMessage, deadline: Deadline, between: Callable[[], None] | None = None
+) -> None:
+    """Send a message; `between` is called while the other side does not take it."""
+    body = encode(message)
+    last = max(len(body) - 1, 0) // PART_BYTES * PART_BYTES
+    for begin in range(0, last, PART_BYTES):
+        control.send(_MORE + body[begin : begin + PART_BYTES], deadline, between)
+    control.send(_LAST + body[last:], deadline, between)
+
+
+def receive(control: Control, deadline: Deadline) -> AnyMessage:
+    part = control.receive(deadline)
+    parts = [part[1:]]
+    while part[:1] == _MORE:
+        part = control.receive(deadline)
+        parts.append(part[1:])
+    return decode(b"".join(parts), control.peer)
+
+
+def write(pipe: IO[bytes], message: AnyMessage) -> None:
+    body = encode(message)
+    pipe.write(_LENGTH.pack(len(body)) + body)
+    pipe.flush()
+
+
+def read(pipe: IO[bytes], sender: str) -> AnyMessage | None:
+    """Receive a message from a pipe, or None if that has been closed."""
+    head = pipe.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    body = pipe.read(length)
+    return decode(body, sender) if len(body) == length else None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -17,7 +15,6 @@ from lamina.cluster.front_end import Context
 from lamina.cluster.meeting import Meeting
 from lamina.cluster.messages import ChosenTokens, Plan
 from lamina.convert import Conversion
-from lamina.fhbn import Listener
 from lamina.model import Prefill
 from lamina.model.prefill import CHUNK, Passed
 from lamina.pipeline import BatchRows, Choice, Turn
@@ -37,7 +34,6 @@ class Lane:
 
     @property
     def active(self) -> bool:
-        """Whether it runs an iteration in this cycle."""
         return self.plan is not None and self.plan.active
 
 
@@ -66,7 +62,7 @@ class ModelRole:
         self._stage_channels = StageChannels(conversion, self._heads[0], config.most_rows)
 
     def _begun(self) -> list[Lane]:
-        return [Lane(self._front.call.cycle - 1) for _ in range(self._config.batches)]
+        return [Lane(self._front.call.cycle - 1) for _ in range(self._schedule.batches)]
 
     def _prefilling(self, conversion: Conversion, weights: Weights) -> Prefill | None:
         if self._config.decode_only:
@@ -79,33 +75,21 @@ class ModelRole:
         part = slice(self._layers.start, self._layers.stop)
         return Prefill(plain[part], self._attentions[part])
 
-    def meet(self, listener: Listener, addresses: dict[str, str]) -> None:
-        """Open the channels to attention workers, other ranks, and the places before and after."""
-        with closing(Meeting(self._config, self._front, listener, addresses)) as meeting:
-            meeting.of_model_worker(self._attention_channels, self._group, self._stage_channels)
+    def meet(self, meeting: Meeting) -> None:
+        meeting.of_model_worker(self._attention_channels, self._group, self._stage_channels)
 
     def part(self) -> None:
-        """Close them all."""
         for channels in (self._attention_channels, self._group, self._stage_channels):
             channels.close()
 
     def regroup(self) -> None:
         """Forget the batches: the front end sends their snapshots."""
         self._front.left_over()
-        # There may be more attention workers than before.
-        self._config = replace(self._config, partition=self._front.call.partition)
-        self._partition = self._config.partition
+        self._partition = self._front.call.partition
         self._attention_channels = AttentionChannels(self._partition, self._rank)
         self._lanes = self._begun()
-        self._heartbeat.stop()
-
-    @property
-    def network(self) -> str:
-        """What moves the messages."""
-        return self._attention_channels.network
 
     def work(self) -> None:
-        """Turn by turn, until the front end wants no more."""
         # All stages compute an iteration's prompts before its first slice: one that came to them later would
         # keep attention workers waiting, and with them the stages it waits for.
         together = self._schedule.stages > 1
@@ -127,7 +111,7 @@ class ModelRole:
                 lane.rows.advance(lane.tokens)
             lane.cycle, lane.plan, lane.tokens = cycle, plan, None
             lane.rows.apply(plan.delta)
-            lane.routes = self._attention_channels.routes(lane.rows.pools)
+            lane.routes = self._attention_channels.routes(lane.rows.columns.pool)
             if plan.delta.prompts and (
                 self._schedule.stages > 1 or not self._elsewhere(turn.batch, cycle, 0)
             ):
@@ -140,7 +124,6 @@ class ModelRole:
         return self._schedule.place(batch, cycle, slice_) != self._place
 
     def _prompts(self, plan: Plan) -> None:
-        """The KV of those who join, for the layers that are here."""
         assert self._prefill
         joined = plan.delta.joined
         columns = (joined.name, joined.shared, joined.pool)
@@ -176,7 +159,8 @@ class ModelRole:
         batch, cycle, number, _ = turn
         attended: Tensor | None = None
         if number == 0:
-            lane.context = torch.from_numpy(lane.rows.tokens), torch.from_numpy(lane.rows.positions)
+            rows = lane.rows.columns
+            lane.context = torch.from_numpy(rows.token), torch.from_numpy(rows.position)
         else:
             if self._elsewhere(batch, cycle, number - 1):
                 lane.context = self._stage_channels.context(number)

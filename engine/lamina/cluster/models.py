@@ -64,7 +64,6 @@ class Models:
         self._weights: dict[str, Weights] = {}
 
     def conversion(self, model: ModelSource) -> Conversion:
-        """The model, cut at its attention operators."""
         from lamina.convert import convert
 
         key = _key(msgspec.structs.replace(model, load_format="dummy", whole=True))
@@ -89,7 +88,6 @@ class Models:
         return self._weights[key]
 
     def has_weights(self, model: ModelSource) -> bool:
-        """Whether they are loaded."""
         return _key(model) in self._weights
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -26,14 +26,6 @@ class PrefillRequest(NamedTuple):
 
 
 @dataclass
-class PrefillResults:
-    """What has come of prompts since it was asked last."""
-
-    computed: list[int] = field(default_factory=list)  # names whose KV all have who need it
-    failed: dict[int, str] = field(default_factory=dict)  # by name why not
-
-
-@dataclass
 class _Prompt:
     """One that is being computed, or is on its way."""
 
@@ -50,7 +42,6 @@ class PrefillDispatch:
         self.clear(layout)
 
     def compute(self, wanted: PrefillRequest) -> None:
-        """Ask for it."""
         attending = self._layout.attending
         to = range(len(attending)) if self._layout.partition == "heads" else [wanted.pool]
         worker = min(self._to_do, key=lambda number: self._to_do[number])
@@ -61,31 +52,30 @@ class PrefillDispatch:
         self._workers.send(worker, job, Deadline(self._layout.timeout_s))
 
     def forget(self, names: Iterable[int]) -> None:
-        """Cancel these prompts."""
         for name in names:
             if prompt := self._done_with(name):
                 self._workers.send(prompt.worker, Forget(name), Deadline(self._layout.timeout_s))
 
-    def news(self, *, wait: bool) -> PrefillResults:
-        """What has come of those that were asked for; `wait` until there is something."""
-        result, deadline = PrefillResults(), Deadline(self._layout.timeout_s)
+    def news(self, *, wait: bool) -> dict[int, str | None]:
+        """What has come of them, by name: None where all that need the KV have it, else why it cannot be
+        computed; `wait` until there is something.
+        """
+        found: dict[int, str | None] = {}
+        deadline = Deadline(self._layout.timeout_s)
         while True:
             for number, stored in self._workers.received(KvStored):
-                self._stored(number, stored.name, result)
+                if prompt := self._prompts.get(stored.name):
+                    prompt.lacking.discard(number)
+                    if not prompt.lacking:
+                        self._done_with(stored.name)
+                        found[stored.name] = None
             for _, failed in self._workers.received(PrefillFailed):
                 # Of those that have been forgotten something may be on its way still.
                 if self._done_with(failed.name):
-                    result.failed[failed.name] = failed.why
-            if result.computed or result.failed or not wait:
-                return result
+                    found[failed.name] = failed.why
+            if found or not wait:
+                return found
             self._workers.wait(next(iter(self._prompts.values())).worker, deadline)
-
-    def _stored(self, number: int, name: int, result: PrefillResults) -> None:
-        if prompt := self._prompts.get(name):
-            prompt.lacking.discard(number)
-            if not prompt.lacking:
-                self._done_with(name)
-                result.computed.append(name)
 
     def _done_with(self, name: int) -> _Prompt | None:
         prompt = self._prompts.pop(name, None)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lamina.cluster.channels import Channels
 from lamina.cluster.config import Weights
-from lamina.cluster.front_end import Context, FrontEnd
+from lamina.cluster.front_end import Context
 from lamina.cluster.kv_pull import CALLED_OFF, PieceHeader, piece_tokens
 from lamina.cluster.meeting import Meeting
 from lamina.cluster.messages import Compute, Forget, PrefillFailed
 from lamina.convert import Conversion
-from lamina.fhbn import ChannelError, Listener
-from lamina.fhbn.channel import Sender
+from lamina.fhbn import ChannelError
 from lamina.model import Prefill
 
 # Attention workers take what is sent when they have nothing else to do, which may be any time later.
@@ -36,45 +35,6 @@ class PrefillJob:
     wanted: bool = True
 
 
-@dataclass
-class PrefillJobs:
-    """What the front end has asked for, in that order, but for what it has cancelled since."""
-
-    front: FrontEnd
-    layers: int
-    _waiting: dict[int, PrefillJob] = field(default_factory=dict)
-    _current: PrefillJob | None = None
-
-    def next(self) -> PrefillJob:
-        """Wait for one."""
-        while not self._waiting:
-            self._take(self.front.job(wait=True))
-        self._current = self._waiting.pop(next(iter(self._waiting)))
-        self.listen()
-        return self._current
-
-    def listen(self) -> None:
-        """Take what has come from the front end."""
-        while message := self.front.job(wait=False):
-            self._take(message)
-
-    def clear(self) -> None:
-        """Forget all of it: the channels to send it on are closed."""
-        self._waiting.clear()
-        self._current = None
-
-    def _take(self, message: Compute | Forget | None) -> None:
-        assert message
-        if isinstance(message, Compute):
-            text = torch.from_numpy(message.text.astype(np.int64))
-            left = self.layers * (len(text) - message.shared)
-            self._waiting[message.name] = PrefillJob(message.name, text, message.shared, message.to, left)
-            return
-        for job in (self._current, self._waiting.get(message.name)):
-            if job and job.name == message.name:
-                job.wanted = False
-
-
 class PrefillRole:
     """Computes one prompt at a time and sends K and V, layer by layer, to the attention workers that want it.
 
@@ -86,38 +46,44 @@ class PrefillRole:
         self._partition = self._config.partition
         slices = weights if isinstance(weights, list) else conversion.bind(weights)
         self._prefill = Prefill(slices[:-1], conversion.attentions)
-        self._jobs = PrefillJobs(self._front, len(conversion.attentions))
-        self._senders: dict[int, Sender] = {}
+        self._layers = len(conversion.attentions)
+        self.channels: Channels[int] = Channels()
+        # What the front end has asked for, in that order, and what of it is being computed.
+        self._waiting: dict[int, PrefillJob] = {}
+        self._current: PrefillJob | None = None
+        self._front.take = self._take
 
-    def meet(self, listener: Listener, addresses: dict[str, str]) -> None:
-        """Open the channels to all attention workers."""
-        with closing(Meeting(self._config, self._front, listener, addresses)) as meeting:
-            meeting.of_prefill_worker(self.add)
-
-    def add(self, worker: int, sender: Sender) -> None:
-        """The channel to an attention worker."""
-        self._senders[worker] = sender
-
-    @property
-    def network(self) -> str:
-        """What moves the messages."""
-        return next(iter(self._senders.values())).engine
+    def meet(self, meeting: Meeting) -> None:
+        meeting.of_prefill_worker(self.channels.senders)
 
     def part(self) -> None:
-        """Close all channels."""
-        for sender in self._senders.values():
-            sender.close()
-        self._senders.clear()
+        self.channels.close()
 
     def regroup(self) -> None:
         """Be ready to begin again, with what is asked for from now on."""
-        self._jobs.clear()
-        self._heartbeat.stop()
+        self._waiting.clear()
+        self._current = None
 
     def work(self) -> None:
-        """Prompt by prompt, until the front end wants no more."""
         while True:
-            self._compute(self._jobs.next())
+            while not self._waiting:
+                self._front.receive()
+            self._current = self._waiting.pop(next(iter(self._waiting)))
+            self._listen()
+            self._compute(self._current)
+
+    def _listen(self) -> None:
+        self._front.look()
+
+    def _take(self, message: Compute | Forget) -> None:
+        if isinstance(message, Compute):
+            text = torch.from_numpy(message.text.astype(np.int64))
+            left = self._layers * (len(text) - message.shared)
+            self._waiting[message.name] = PrefillJob(message.name, text, message.shared, message.to, left)
+            return
+        for job in (self._current, self._waiting.get(message.name)):
+            if job and job.name == message.name:
+                job.wanted = False
 
     def _compute(self, job: PrefillJob) -> None:
         chunks = self._prefill.run(job.text, None, partial(self._deliver, job))
@@ -134,7 +100,7 @@ class PrefillRole:
                 break
             finally:
                 self._heartbeat.stop()
-            self._jobs.listen()
+            self._listen()
         if job.left:
             for worker in job.to:
                 self._send(worker, PieceHeader(job.name, CALLED_OFF, 0))
@@ -158,4 +124,4 @@ class PrefillRole:
         return slice(mine.start, mine.stop)
 
     def _send(self, worker: int, head: PieceHeader, *parts: Tensor) -> None:
-        self._senders[worker].send(head.to_wire(), *parts, timeout_s=_FOREVER_S)
+        self.channels.senders[worker].send(head.to_wire(), *parts, timeout_s=_FOREVER_S)

@@ -30,12 +30,9 @@ class Trial:
         counted = iterations.iteration > 0
         slice_s = float(np.median(iterations.model_s[counted])) / schedule.slices
         attention_s = float(np.median(iterations.attention_s[counted])) / (schedule.slices - 1)
-        return Trial.of(schedule.batches, schedule.places, slice_s, attention_s)
-
-    @staticmethod
-    def of(batches: int, places: int, slice_s: float, attention_s: float) -> Trial:
-        """A round takes as long as its busiest worker, and no less than a batch needs for itself."""
-        busiest = max(batches * slice_s / places, batches * attention_s)
+        # A round takes as long as its busiest worker, and no less than a batch needs for itself.
+        batches = schedule.batches
+        busiest = max(batches * slice_s / schedule.places, batches * attention_s)
         return Trial(batches, slice_s, attention_s, max(busiest, slice_s + attention_s))
 
 
@@ -70,20 +67,8 @@ def settle(layout: Layout, measure: Callable[[Layout], Trial]) -> tuple[Layout, 
 
 def made_up(names: Ints, tokens: int, pools: int) -> BatchDelta:
     """Sequences of so many tokens join, with KV of made-up content."""
-    column = np.ones(len(names), np.int64)
-    return BatchDelta(
-        joined=Joined(
-            name=names,
-            token=0 * column,
-            position=tokens * column,
-            parent=NO_PARENT * column,
-            shared=0 * column,
-            pool=names % pools,
-            made=0 * column,
-            top_k=0 * column,
-            most=NO_LOGPROBS * column,
-            seed=np.zeros(len(names), np.uint64),
-            temperature=np.zeros(len(names), np.float32),
-            top_p=np.ones(len(names), np.float32),
-        )
-    )
+    count = len(names)
+    alike = {"token": 0, "position": tokens, "parent": NO_PARENT, "shared": 0, "made": 0, "top_k": 0}
+    alike |= {"most": NO_LOGPROBS, "seed": 0, "temperature": 0, "top_p": 1}
+    columns = {name: np.full(count, value, getattr(Joined(), name).dtype) for name, value in alike.items()}
+    return BatchDelta(joined=Joined(name=names, pool=names % pools, **columns))

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from lamina.cluster import framing
+from lamina.cluster import messages
 from lamina.cluster.config import Weights, WorkerConfig
 from lamina.cluster.front_end import MEETING_S, Context, EndedError, FrontEnd, RegroupError
 from lamina.cluster.heartbeat import Heartbeat
+from lamina.cluster.meeting import Meeting
 from lamina.cluster.messages import Failed, Listening, Lost, Ready, Regroup
 from lamina.fhbn import ChannelError, Link, Listener, connect
 from lamina.fhbn.deadline import Deadline
@@ -45,7 +46,7 @@ def run(config: WorkerConfig, model: Conversion | Attended, weights: Weights) ->
         except BaseException as error:
             traceback.print_exc(file=sys.stderr)
             with contextlib.suppress(ChannelError):  # the front end may have gone too
-                framing.send(link.control, Failed(_sentence(error)), Deadline(1.0))
+                messages.send(link.control, Failed(_sentence(error)), Deadline(1.0))
             return 1
     return 0
 
@@ -66,6 +67,7 @@ def _work(config: WorkerConfig, model: Conversion | Attended, weights: Weights, 
                 role.part()  # before anything else: others may wait for this worker
                 front.send(Lost(_sentence(error), front.call.epoch))
                 front.called()
+            heartbeat.stop()
             role.regroup()
 
 
@@ -87,8 +89,9 @@ def _meet(config: WorkerConfig, front: FrontEnd, role: Role) -> None:
     with Listener(config.name, config.secret, host=config.host) as listener:
         epoch = front.call.epoch
         front.send(Listening(listener.address, epoch))
-        role.meet(listener, front.peers())
-    front.send(Ready(epoch, role.network))
+        with contextlib.closing(Meeting(config, front, listener, front.peers())) as meeting:
+            role.meet(meeting)
+    front.send(Ready(epoch, meeting.network))
 
 
 def _sentence(error: BaseException) -> str:

@@ -6,21 +6,20 @@ import contextlib
 import signal
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from selectors import EVENT_READ, BaseSelector, DefaultSelector
 from typing import TypeVar
 
-from lamina.cluster import framing, messages
+from lamina.cluster import messages
 from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.cluster.heartbeat import HEARTBEAT, HeartbeatMonitor
-from lamina.cluster.lost import LostError, WorkplaceLostError, last_sentence
-from lamina.cluster.machine import Workplace
+from lamina.cluster.machine import LostError, Workplace, WorkplaceLostError, last_sentence
 from lamina.fhbn import ChannelError, ChannelTimeoutError, Link, Listener
 from lamina.fhbn.deadline import Deadline
 from lamina.pipeline import EngineError
 
-# Loading, binding and meeting: some seconds each on a busy machine.
+# Binding and meeting: some seconds each on a busy machine.
 START_S = 300.0
 # The first word of a process that has begun.
 COME_S = 30.0
@@ -53,13 +52,13 @@ class WorkerPool:
         self._configs, self._listener = list(configs), listener
         self._pids: dict[int, int] = {}
         self._links: dict[int, Link] = {}
-        self._monitor = HeartbeatMonitor(timeout_s)
+        self.monitor = HeartbeatMonitor(timeout_s)
         self._waiting = DefaultSelector()
         self._received: list[deque[messages.FromWorker]] = [deque() for _ in configs]
         self._epoch = 0
         self._replaced: set[int] = set()
         # It has no reference to this object, and does not wait: it may run at any moment.
-        self._hang_up = weakref.finalize(self, _hang_up, self._links, self._monitor, self._waiting, listener)
+        self._hang_up = weakref.finalize(self, _hang_up, self._links, self.monitor, self._waiting, listener)
         try:
             self._gather(range(len(configs)))
         except BaseException:
@@ -80,7 +79,7 @@ class WorkerPool:
         silent = set()
         for number in self._links:
             try:
-                framing.send(self._links[number].control, message, Deadline(self._timeout_s))
+                messages.send(self._links[number].control, message, Deadline(self._timeout_s))
             except ChannelError:
                 silent.add(number)
         self._dismiss(silent)
@@ -110,7 +109,7 @@ class WorkerPool:
             self._machine.kill(pids)
         self._replaced |= set(numbers)
         for number in numbers:
-            self._monitor.remove(number)
+            self.monitor.remove(number)
             self._received[number].clear()
             if link := self._links.pop(number, None):
                 self._forget(link)
@@ -122,7 +121,6 @@ class WorkerPool:
 
     def _gather(self, new: Sequence[int]) -> None:
         """Start those that are new; then let all exchange their addresses, and meet."""
-        deadline = Deadline(START_S)
         if new:
             try:
                 pids = self._machine.start(self._source, [self._configs[number] for number in new])
@@ -130,8 +128,8 @@ class WorkerPool:
                 self._accept(new, Deadline(COME_S))
             except WorkplaceLostError as error:
                 raise LostError(range(len(self.names)), "machine-lost", str(error)) from error
-        with self._monitor.beginning():
-            self._meet(deadline)
+        with self.monitor.beginning():
+            self._meet(Deadline(START_S))
 
     def _meet(self, deadline: Deadline) -> None:
         numbers = range(len(self.names))
@@ -155,42 +153,37 @@ class WorkerPool:
         wanted = {self.names[number]: number for number in new}
         wanted |= {name + HEARTBEAT: number for name, number in list(wanted.items())}
         while wanted:
-            with self._patience(new):
+            try:
                 if not self._listener.visited(min(LOOK_S, deadline.left_s)):
                     raise ChannelTimeoutError("no worker has connected")
                 link = self._listener.accept(min(GREETING_S, deadline.left_s))
-                # Of a worker that was dismissed before it connected.
-                if (number := wanted.pop(link.peer, None)) is None:
+            except ChannelError as error:  # one that is waited for may have ended
+                for number, status in self._ends().items():
+                    if number in new:
+                        why = last_sentence(self._machine.errors()) or f"it ended with {status}"
+                        name = self.names[number]
+                        raise LostError(
+                            {number}, "worker-start-failed", f"{name} did not start: {why}"
+                        ) from error
+            else:
+                if link.peer not in wanted:  # a worker's that was dismissed before it connected
                     link.close()
                 elif link.peer.endswith(HEARTBEAT):
-                    self._monitor.add(number, link.control)
+                    self.monitor.add(wanted.pop(link.peer), link.control)
                 else:
+                    number = wanted.pop(link.peer)
                     self._links[number] = link
                     self._waiting.register(link.control, EVENT_READ, number)
             if deadline.left_s == 0:
                 late = f"{', '.join(wanted)} did not come in {COME_S:g} s"
                 raise LostError(set(wanted.values()), "worker-start-late", late)
 
-    @contextlib.contextmanager
-    def _patience(self, new: Sequence[int]) -> Iterator[None]:
-        """Raise LostError if a worker that is waited for has ended."""
-        try:
-            yield
-        except ChannelError as error:
-            for number, status in self._ends().items():
-                if number in new:
-                    why = last_sentence(self._machine.errors()) or f"it ended with {status}"
-                    raise LostError(
-                        {number}, "worker-start-failed", f"{self.names[number]} did not start: {why}"
-                    ) from error
-
     def send(self, number: int, message: messages.AnyMessage, deadline: Deadline) -> None:
-        """To one of them."""
         self._require_open()
         if number not in self._links:
             raise LostError({number}, "worker-ended", f"{self.names[number]} has ended")
         try:
-            framing.send(self._links[number].control, message, deadline, self._look)
+            messages.send(self._links[number].control, message, deadline, self._look)
         except ChannelError as error:
             raise self._failure(number, str(error)) from error
         except LostError as error:  # half a message may be out: this one is to be replaced too
@@ -238,7 +231,7 @@ class WorkerPool:
 
     def _hanging(self, lost: Collection[int] = ()) -> LostError | None:
         """Who does not work, beside those who are lost already."""
-        if not (result := self._monitor.look()):
+        if not (result := self.monitor.look()):
             return None
         number, why = next(iter(result.items()))
         return LostError({*lost, *result}, "worker-hangs", f"{self.names[number]} hangs: {why}")
@@ -250,7 +243,7 @@ class WorkerPool:
     def _receive(self, number: int, deadline: Deadline) -> messages.FromWorker:
         name = self.names[number]
         try:
-            message = framing.receive(self._links[number].control, deadline)
+            message = messages.receive(self._links[number].control, deadline)
         except ChannelError as error:
             raise self._failure(number, str(error)) from error
         except messages.MessageError as error:  # a worker that sends nonsense is not one to go on with
@@ -280,7 +273,7 @@ class WorkerPool:
             for other in [key.data for key, _ in self._waiting.select(0.01)]:
                 link = self._links[other]
                 try:
-                    message = framing.receive(link.control, deadline)
+                    message = messages.receive(link.control, deadline)
                 except (ChannelError, messages.MessageError):
                     self._forget(link)
                     lost.add(other)
@@ -294,16 +287,10 @@ class WorkerPool:
                 return LostError(lost, "worker-failed", sentence)
 
     def _ends(self) -> dict[int, int]:
-        """How workers have ended, those that have."""
         numbers = {pid: number for number, pid in self._pids.items()}
         return {numbers[pid]: status for pid, status in self._machine.ends(list(numbers)).items()}
 
-    def worked_s(self) -> dict[str, float]:
-        """Seconds that each worker has worked, as of its last heartbeat; it does not wait."""
-        return dict(zip(self.names, self._monitor.worked_s(len(self.names)), strict=True))
-
     def strike(self, number: int, how: str) -> None:
-        """Do a worker harm, to see what comes of it."""
         self._require_open()
         self._machine.strike(self._pids[number], how)
 
@@ -311,7 +298,7 @@ class WorkerPool:
         """End the workers. None is left when this returns."""
         for link in self._links.values():
             with contextlib.suppress(ChannelError):
-                framing.send(link.control, messages.End(), Deadline(END_S))
+                messages.send(link.control, messages.Order("end"), Deadline(END_S))
         deadline = Deadline(END_S)
         for link in self._links.values():
             # It hangs up when it has ended; messages before that are dropped.

@@ -30,7 +30,6 @@ class WorkerUpdates:
     def to_attention(
         self, plan: Plan, snapshot: BatchSnapshot | None, lacking: Collection[int]
     ) -> list[Plan]:
-        """Of each attention worker."""
         plans, delta = [], plan.delta
         for number in range(self._partition.workers):
             afresh, mine = snapshot is not None and number in lacking, delta
@@ -48,7 +47,6 @@ class WorkerUpdates:
         return plans
 
     def to_model(self, plan: Plan, snapshot: BatchSnapshot | None, lacking: Collection[int]) -> Plan:
-        """Of all model workers."""
         if snapshot is None:
             return plan
         joined = snapshot.whole.joined

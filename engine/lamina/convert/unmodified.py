@@ -42,31 +42,27 @@ def check_unmodified(given: PreTrainedModel, built: PreTrainedModel) -> None:
     _check_ties(given, built)
 
 
-def check_tables(given: PreTrainedModel, restored: Mapping[str, Tensor]) -> None:
-    """Raise a ConversionError if one of these tables has other values in the object."""
-    for name, table in restored.items():
-        _check_table(given, name, table)
-
-
-def _check_table(given: PreTrainedModel, name: str, restored: Tensor) -> None:
+def check_tables(given: PreTrainedModel, tables: Mapping[str, Tensor]) -> None:
     """Raise a ConversionError if a table that follows from the config has other values in the object."""
-    own = given.get_buffer(name)
-    if own.is_meta:
-        return
-    own, restored = own.detach().cpu(), restored.to(own.dtype)  # the table of a model in float16 is rounded
-    if own.dtype.is_floating_point:
-        # A GPU's powers and cosines may differ in the last bits.
-        same = own.shape == restored.shape and torch.allclose(
-            own.double(), restored.double(), rtol=max(1e-5, torch.finfo(own.dtype).eps), atol=0.0
-        )
-    else:
-        same = torch.equal(own, restored)
-    if not same:
-        raise ConversionError(
-            "convert-changed-buffer",
-            f"the buffer {name} is not what its config gives, which would be lost; convert a model "
-            "as it was loaded",
-        )
+    for name, table in tables.items():
+        own = given.get_buffer(name)
+        if own.is_meta:
+            continue
+        own, restored = own.detach().cpu(), table.to(own.dtype)  # the table of a model in float16 is rounded
+        if own.dtype.is_floating_point:
+            # A GPU's powers and cosines may differ in the last bits.
+            tolerance = max(1e-5, torch.finfo(own.dtype).eps)
+            same = own.shape == restored.shape and torch.allclose(
+                own.double(), restored.double(), rtol=tolerance, atol=0.0
+            )
+        else:
+            same = torch.equal(own, restored)
+        if not same:
+            raise ConversionError(
+                "convert-changed-buffer",
+                f"the buffer {name} is not what its config gives, which would be lost; convert a model "
+                "as it was loaded",
+            )
 
 
 def _check_parameters(given: PreTrainedModel, built: PreTrainedModel) -> None:

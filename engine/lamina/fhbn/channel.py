@@ -18,13 +18,11 @@ class Message(Protocol):
     @property
     def seqno(self) -> int:
         """Its number, one more than that of the message before."""
-        ...
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int) -> memoryview: ...
     def release(self) -> None:
         """Give the slot back."""
-        ...
 
     def __enter__(self) -> Message: ...
     def __exit__(
@@ -38,26 +36,21 @@ class End(Protocol):
     @property
     def engine(self) -> str:
         """The engine that moves the messages."""
-        ...
 
     @property
     def peer(self) -> str:
         """The other end, as errors call it."""
-        ...
 
     @property
     def next_seqno(self) -> int:
         """Of the next message to send or to receive."""
-        ...
 
     @property
     def consumed(self) -> int:
         """The first message that the receiver has not released: all before it are done with."""
-        ...
 
     def close(self) -> None:
         """Say that there will be nothing more. What was sent can still be received."""
-        ...
 
 
 class Sender(End, Protocol):
@@ -68,7 +61,6 @@ class Sender(End, Protocol):
 
         Waits while the receiver has no free slot. What raises has sent nothing.
         """
-        ...
 
 
 class Receiver(End, Protocol):
@@ -76,14 +68,12 @@ class Receiver(End, Protocol):
 
     def recv(self, timeout_s: float | None = None) -> Message:
         """Wait for the next message."""
-        ...
 
     def ready(self, timeout_s: float = 0.0) -> bool:
         """Whether a message is there, or comes in this time. Asking without waiting costs next to nothing.
 
         The peer's end is no answer: shared memory raises it from a wait, as recv does, gloo from recv only.
         """
-        ...
 
 
 # What a message can have at most, over every engine.

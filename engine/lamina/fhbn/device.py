@@ -67,7 +67,7 @@ class _DeviceEnd:
     that use it are replayed.
     """
 
-    _side: ClassVar[int]
+    sends: ClassVar[bool]
     _end = ctypes.c_void_p()  # of one that was never made
 
     def __init__(
@@ -100,13 +100,15 @@ class _DeviceEnd:
         self.first_seqno = segment.first_seqno  # of the first message: where one that takes over begins
         self._segment = segment  # stays mapped
         timeout_ns = int(seconds(timeout_s) * 1e9)
-        channel = _Channel(segment.address, segment.nbytes, self._side, timeout_ns, peer.encode())
+        channel = _Channel(
+            segment.address, segment.nbytes, _SENDS if self.sends else _RECEIVES, timeout_ns, peer.encode()
+        )
         try:
             with torch.cuda.device(self.device):
                 cuda_library.call("channel_create", channel, ctypes.byref(self._end))
                 if writer is not None:
-                    queue = writer.lend(segment, peer, watched, sends=self._side == _SENDS)
-                    self._nic = NicEnd(segment, queue, self._side, timeout_ns, peer)
+                    queue = writer.lend(segment, peer, watched, sends=self.sends)
+                    self._nic = NicEnd(queue, timeout_ns, peer, sends=self.sends)
             if watched:
                 self._watch = Watch(watched, self._abort_of(ctypes.c_void_p(self._end.value), self._nic))
         except BaseException:
@@ -230,7 +232,7 @@ def _end_waits(end: ctypes.c_void_p, nic: NicEnd | None) -> None:
 class DeviceSender(_DeviceEnd):
     """The sending end: over the ring that the peer has made, or over a mirror of it that a NIC knows."""
 
-    _side = _SENDS
+    sends = True
 
     def send(self, *tensors: Tensor, stream: torch.cuda.Stream | None = None) -> None:
         """Send up to 14 contiguous CUDA tensors as the parts of one message, when there is a free slot."""
@@ -240,7 +242,7 @@ class DeviceSender(_DeviceEnd):
 class DeviceReceiver(_DeviceEnd):
     """The receiving end, for the process that has made the ring."""
 
-    _side = _RECEIVES
+    sends = False
 
     def recv_into(self, *tensors: Tensor, stream: torch.cuda.Stream | None = None) -> None:
         """Wait for the next message, copy its parts into these tensors and give its slot back.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Sequence
 from typing import Protocol, cast
 
@@ -17,9 +17,9 @@ from lamina.fhbn.place import Place
 # for: RDMA devices of two machines may be on different networks, and softnic is a test bench.
 _MODULES = {
     "shm": "lamina.fhbn.shm",
-    "verbs": "lamina.fhbn.verbs",
-    "mlx5": "lamina.fhbn.mlx5",
-    "softnic": "lamina.fhbn.softnic",
+    "verbs": "lamina.fhbn.verbs:VERBS",
+    "mlx5": "lamina.fhbn.verbs:MLX5",
+    "softnic": "lamina.fhbn.softnic:ENGINE",
     "gloo": "lamina.fhbn.gloo",
 }
 _AUTOMATIC = ("shm", "gloo")
@@ -33,22 +33,19 @@ NETWORKS = ("auto", *_MODULES)  # of workers
 
 
 class Engine(Protocol):
-    """A module. `receiver` and `sender` run at the same time, one in each process, and talk by `control`."""
+    """A module or an object. `receiver` and `sender` run at the same time, one in each process."""
 
     NEEDS: str  # what it takes, for people
     VERIFIED: str  # on what hardware it was
 
     def missing(self, here: Place, there: Place) -> str | None:
         """Why this process cannot use it with that place, in words that follow "because"; None if it can."""
-        ...
 
     def receiver(self, control: Control, spec: ChannelSpec, deadline: Deadline) -> Receiver:
         """Make the receiving end."""
-        ...
 
     def sender(self, control: Control, spec: ChannelSpec, deadline: Deadline) -> Sender:
         """Make the sending end."""
-        ...
 
 
 def add(name: str, module: str) -> None:
@@ -63,7 +60,7 @@ def names() -> tuple[str, ...]:
 
 def engine(name: str) -> Engine:
     """Of this name; its packages are loaded now."""
-    return cast(Engine, importlib.import_module(_MODULES[name]))
+    return cast(Engine, pkgutil.resolve_name(_MODULES[name]))
 
 
 def require_network(network: str) -> None:

@@ -32,13 +32,13 @@ def missing(here: Place, there: Place) -> str | None:  # noqa: ARG001 - TCP goes
 
 def receiver(control: Control, spec: ChannelSpec, deadline: Deadline) -> Receiver:
     """Make the receiving end, with room for `slots` messages ready to be written to."""
-    from lamina.fhbn.gloo_receiver import open_receiver
+    from lamina.fhbn.gloo_receiver import GlooReceiver
 
-    return open_receiver(control, spec, deadline)
+    return GlooReceiver(control, spec, deadline)
 
 
 def sender(control: Control, spec: ChannelSpec, deadline: Deadline) -> Sender:
     """Make the sending end."""
-    from lamina.fhbn.gloo_sender import open_sender
+    from lamina.fhbn.gloo_sender import GlooSender
 
-    return open_sender(control, spec, deadline)
+    return GlooSender(control, spec, deadline)

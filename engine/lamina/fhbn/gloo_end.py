@@ -14,8 +14,7 @@ from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import ChannelClosedError, ChannelError, ChannelTimeoutError, PeerLostError
 from lamina.fhbn.frame import Framing
-from lamina.fhbn.group_end import GroupEnd
-from lamina.fhbn.torch_distributed import met, own_host, patience
+from lamina.fhbn.torch_distributed import GroupEnd, met, own_host, patience
 
 FRAMES, PAYLOADS, GOODBYE = 0, 1, 2  # tags
 _GOODBYE_S = 1.0

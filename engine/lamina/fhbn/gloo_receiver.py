@@ -17,8 +17,7 @@ from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import ChannelError
 from lamina.fhbn.frame import HEADER, Spans, after, distance
 from lamina.fhbn.gloo_end import FRAMES, PAYLOADS, GlooEnd
-from lamina.fhbn.group_end import HeldMessage
-from lamina.fhbn.torch_distributed import RECEIVER
+from lamina.fhbn.torch_distributed import RECEIVER, HeldMessage
 
 Bytes = NDArray[np.uint8]
 _SEQNO = np.dtype("<u8")  # what a frame's header begins with
@@ -196,8 +195,3 @@ class GlooMessage(HeldMessage):
         part = self._body[start:end].view(_Part)
         part.message = self
         return part.data
-
-
-def open_receiver(control: Control, spec: ChannelSpec, deadline: Deadline) -> GlooReceiver:
-    """The receiving end, while the peer opens the sending end."""
-    return GlooReceiver(control, spec, deadline)

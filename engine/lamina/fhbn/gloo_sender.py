@@ -96,11 +96,6 @@ class _Failed:
         raise self._error
 
 
-def open_sender(control: Control, spec: ChannelSpec, deadline: Deadline) -> GlooSender:
-    """The sending end, while the peer opens the receiving end."""
-    return GlooSender(control, spec, deadline)
-
-
 def _bytes_of(buffer: Any) -> memoryview:
     """The bytes of a contiguous array or tensor, where they are."""
     if isinstance(buffer, torch.Tensor):

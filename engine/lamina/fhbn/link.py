@@ -28,8 +28,8 @@ class _Closable(Protocol):
 
 
 AnyEnd = TypeVar("AnyEnd", bound=_Closable)
-# From the engine that was agreed upon to what makes this process's end.
-Maker = Callable[[str], Callable[[Control, ChannelSpec, Deadline], AnyEnd]]
+End = Callable[[Control, ChannelSpec, Deadline], AnyEnd]  # makes this process's
+Maker = Callable[[str], End[AnyEnd]]  # from the engine that was agreed upon
 
 
 class Link:
@@ -93,21 +93,19 @@ class Link:
         device: str = "cuda",
     ) -> DeviceReceiver:
         """The same on a GPU's stream, whatever the peer's end is on. Not verified on hardware."""
-        from lamina.fhbn import device_opening as ends
+        from lamina.fhbn.device import DeviceReceiver
 
         spec = ChannelSpec.new(name, message_bytes, slots, first_seqno, timeout_s, 0.0)
-        return self._receiver(
-            spec, network, lambda chosen: partial(ends.receiver, chosen, device), on_stream=True
-        )
+        return self._receiver(spec, network, partial(_on_a_device, DeviceReceiver, device), on_stream=True)
 
     def device_sender(
         self, name: str, *, network: str = "auto", timeout_s: float = TIMEOUT_S, device: str = "cuda"
     ) -> DeviceSender:
         """The same on a GPU's stream, whatever the peer's end is on. Not verified on hardware."""
-        from lamina.fhbn import device_opening as ends
+        from lamina.fhbn.device import DeviceSender
 
         return self._sender(
-            name, timeout_s, 0.0, network, lambda chosen: partial(ends.sender, chosen, device), on_stream=True
+            name, timeout_s, 0.0, network, partial(_on_a_device, DeviceSender, device), on_stream=True
         )
 
     def _receiver(
@@ -200,3 +198,19 @@ class Link:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _on_a_device(kind: type[AnyEnd], device: str, chosen: str) -> End[AnyEnd]:
+    """Makes an end over a ring or, where a NIC has one of its own at each end, over its mirror."""
+
+    def make(control: Control, spec: ChannelSpec, deadline: Deadline) -> AnyEnd:
+        over: Any = engine(chosen)
+        kept: Any = kind
+        with over.joined(control, spec, deadline, sends=kept.sends) as (segment, peer, watched, writer):
+            end: AnyEnd = kept(
+                segment, peer, watched,
+                timeout_s=spec.timeout_s, device=device, engine=chosen, writer=writer,
+            )  # fmt: skip
+            return end
+
+    return make

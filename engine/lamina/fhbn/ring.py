@@ -1,25 +1,62 @@
-"""The memory that a channel's ring lies in, as its receiver makes it and its sender sees it."""
+"""The ring that a channel's messages lie in: its receiver makes it, a sender sees or mirrors it."""
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, TypeVar
 
 from lamina import host_memory
-from lamina._native import NicWriter, ShmSegment
+from lamina._native import NicReceiver, NicSender, ShmSegment
 from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.control import Control
+from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import HandshakeError
+from lamina.fhbn.place import Place
 
-AnyWriter = TypeVar("AnyWriter", bound=NicWriter)
+AnyEnd = TypeVar("AnyEnd", NicReceiver, NicSender)
 
 
-class Joined(NamedTuple, Generic[AnyWriter]):
-    """What an end over a NIC consists of, once its queue pair and the peer's know of each other."""
+class Joined(NamedTuple):
+    """What an end consists of, once it and the peer's know of each other."""
 
     segment: ShmSegment  # the ring, or the mirror of it where messages are put together
-    writer: AnyWriter
     peer: str
     watched: tuple[int, ...]  # descriptors that tell of its end; to be copied
+    writer: Any = None  # what posts to the NIC, where there is one
+
+
+class NicEngine:
+    """An engine (see `engines.Engine`) whose rings a NIC writes to."""
+
+    def __init__(self, name: str, needs: str, verified: str) -> None:
+        self.name = name
+        self.NEEDS = needs
+        self.VERIFIED = verified
+
+    def missing(self, here: Place, there: Place) -> str | None:
+        """Why this process cannot use it with that place, in words that follow "because"; None if it can."""
+        raise NotImplementedError
+
+    def joined(
+        self, control: Control, spec: ChannelSpec, deadline: Deadline, *, sends: bool
+    ) -> AbstractContextManager[Joined]:
+        """What an end consists of, once the peer has the same; what is watched stays open meanwhile."""
+        raise NotImplementedError
+
+    def receiver(self, control: Control, spec: ChannelSpec, deadline: Deadline) -> NicReceiver:
+        """Receive in a ring of our own, which the peer's NIC writes to."""
+        return self._end(NicReceiver, control, spec, deadline)
+
+    def sender(self, control: Control, spec: ChannelSpec, deadline: Deadline) -> NicSender:
+        """Send from a mirror of the receiver's ring."""
+        return self._end(NicSender, control, spec, deadline)
+
+    def _end(self, kind: type[AnyEnd], control: Control, spec: ChannelSpec, deadline: Deadline) -> AnyEnd:
+        with self.joined(control, spec, deadline, sends=kind is NicSender) as (ring, peer, watched, writer):
+            return kind(
+                ring, writer, peer, watched,
+                engine=self.name, timeout_s=spec.timeout_s, spin_s=spec.spin_s,
+            )  # fmt: skip
 
 
 def new_ring(spec: ChannelSpec) -> ShmSegment:

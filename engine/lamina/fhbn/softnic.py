@@ -13,63 +13,47 @@ import struct
 from collections.abc import Iterator
 from weakref import WeakValueDictionary
 
-from lamina._native import NicReceiver, NicSender, ShmSegment, SoftNic, SoftWriter
+from lamina._native import ShmSegment, SoftNic, SoftWriter
 from lamina.fhbn import handover
 from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.control import Control, field
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import HandshakeError
 from lamina.fhbn.place import Place
-from lamina.fhbn.ring import Joined, attached, called, new_ring
-
-NEEDS = "two processes of one user on one machine"
-VERIFIED = "a test bench"
+from lamina.fhbn.ring import Joined, NicEngine, attached, called, new_ring
 
 _REGISTERED = struct.Struct("<QQI")  # address, bytes, key
 # One for all channels of a process, while there are any. A fork has none: its parent's thread is not in it.
 _nics: WeakValueDictionary[int, SoftNic] = WeakValueDictionary()
 
 
-def missing(here: Place, there: Place) -> str | None:
-    """A softnic writes to memory that both processes have."""
-    return handover.impossible(here, there)
+class SoftNicEngine(NicEngine):
+    """Each end has its memory mapped by the other one too, so that its softnic can write there."""
+
+    def missing(self, here: Place, there: Place) -> str | None:
+        """Both are on one machine."""
+        return handover.impossible(here, there)
+
+    @contextlib.contextmanager
+    def joined(
+        self, control: Control, spec: ChannelSpec, deadline: Deadline, *, sends: bool
+    ) -> Iterator[Joined]:
+        """Make the ring or its mirror, and its queue pair."""
+        own = new_ring(spec)
+        writer = SoftWriter(nic(), own, mirror=sends)
+        meet = handover.visit if sends else handover.meeting_point
+        with meet(control, deadline) as connection:
+            # In this order: until it has been visited, the receiver hears words as a refusal.
+            if sends:
+                _take(connection, writer, control, spec, deadline)
+            _give(connection, own, writer, control, deadline)
+            if not sends:
+                _take(connection, writer, control, spec, deadline)
+            with handover.watched(connection) as watched:
+                yield Joined(own, called(control, spec), watched, writer)
 
 
-def receiver(control: Control, spec: ChannelSpec, deadline: Deadline) -> NicReceiver:
-    """Receive in a ring of our own."""
-    with made_ring(control, spec, deadline) as joined:
-        return NicReceiver(*joined, engine="softnic", timeout_s=spec.timeout_s, spin_s=spec.spin_s)
-
-
-def sender(control: Control, spec: ChannelSpec, deadline: Deadline) -> NicSender:
-    """Send from a mirror of the receiver's ring."""
-    with made_mirror(control, spec, deadline) as joined:
-        return NicSender(*joined, engine="softnic", timeout_s=spec.timeout_s, spin_s=spec.spin_s)
-
-
-@contextlib.contextmanager
-def made_ring(control: Control, spec: ChannelSpec, deadline: Deadline) -> Iterator[Joined[SoftWriter]]:
-    """The receiver's half: make the ring and its queue pair."""
-    ring = new_ring(spec)
-    writer = SoftWriter(nic(), ring, mirror=False)
-    with handover.meeting_point(control, deadline) as connection:
-        _give(connection, ring, writer, control, deadline)
-        _take(connection, writer, control, spec, deadline)
-        with handover.watched(connection) as watched:
-            yield Joined(ring, writer, called(control, spec), watched)
-
-
-@contextlib.contextmanager
-def made_mirror(control: Control, spec: ChannelSpec, deadline: Deadline) -> Iterator[Joined[SoftWriter]]:
-    """The sender's half: make the ring's mirror and its queue pair."""
-    mirror = new_ring(spec)
-    writer = SoftWriter(nic(), mirror, mirror=True)
-    with handover.visit(control, deadline) as connection:
-        # In this order: until it has been visited, the receiver hears words as a refusal.
-        _take(connection, writer, control, spec, deadline)
-        _give(connection, mirror, writer, control, deadline)
-        with handover.watched(connection) as watched:
-            yield Joined(mirror, writer, called(control, spec), watched)
+ENGINE = SoftNicEngine("softnic", "two processes of one user on one machine", "a test bench")
 
 
 def nic() -> SoftNic:

@@ -1,4 +1,4 @@
-"""The engine for two machines with RDMA devices: libibverbs, posted to by the host.
+"""The engines for two machines with RDMA devices: libibverbs, posted to by the host, or by us on a ConnectX.
 
 The sender's NIC writes messages into the receiver's memory, and the receiver's NIC what was consumed into the
 sender's. What one has to know of the other goes over the connection over which they have met; after that it
@@ -11,20 +11,17 @@ whose port is up.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
 
-from lamina._native import ConnectxWriter, NicReceiver, NicSender, ShmSegment, VerbsWriter, verbs_port
+from lamina._native import ConnectxWriter, VerbsWriter, mlx5_port, verbs_port
 from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.control import Control, WireMessage, field
 from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import ChannelError, HandshakeError
 from lamina.fhbn.place import Place
-from lamina.fhbn.ring import Joined, called, new_ring
-
-NEEDS = "an RDMA device with an active port, through libibverbs"
-VERIFIED = "on soft-RoCE, not on a NIC"
+from lamina.fhbn.ring import Joined, NicEngine, called, new_ring
 
 _VARIABLE = "LAMINA_RDMA_DEVICE"
 _ADDRESS = {
@@ -37,57 +34,71 @@ _ADDRESS = {
     "rkey": int,
 }
 
-OnDevice = TypeVar("OnDevice", VerbsWriter, ConnectxWriter)
-
-
-def missing(here: Place, there: Place) -> str | None:  # noqa: ARG001 - a NIC reaches other machines, and its own
-    """A device with a port that is up; whether it reaches the peer is seen when the first message is sent."""
-    return why_not(verbs_port)
-
-
-def why_not(port: Callable[[str], str]) -> str | None:
-    """What `port` says against the device that was asked for."""
-    try:
-        port(device())
-    except ChannelError as error:
-        asked = f" ({_VARIABLE} is {device()!r})" if device() else ""
-        return f"{error}{asked}"
-    return None
-
 
 def device() -> str:
     """The device and port that were asked for; nothing if any will do."""
     return os.environ.get(_VARIABLE, "")
 
 
-def receiver(control: Control, spec: ChannelSpec, deadline: Deadline) -> NicReceiver:
-    """Make the ring, and let the peer write to it."""
-    ring = new_ring(spec)
-    joined = connected(ring, VerbsWriter(device(), ring, mirror=False), control, spec, deadline)
-    return NicReceiver(*joined, engine="verbs", timeout_s=spec.timeout_s, spin_s=spec.spin_s)
+class VerbsEngine(NicEngine):
+    """libibverbs makes the connection; `writer` posts to it."""
+
+    def __init__(
+        self,
+        name: str,
+        needs: str,
+        verified: str,
+        writer: type[VerbsWriter | ConnectxWriter],
+        port: Callable[[str], str],
+    ) -> None:
+        super().__init__(name, needs, verified)
+        self._writer = writer
+        self._port = port  # the one that would be used; ChannelError if there is none
+
+    def missing(self, here: Place, there: Place) -> str | None:  # noqa: ARG002 - a NIC reaches other machines, and its own
+        """A port that is up; whether it reaches the peer is seen when the first message is sent."""
+        try:
+            self._port(device())
+        except ChannelError as error:
+            asked = f" ({_VARIABLE} is {device()!r})" if device() else ""
+            return f"{error}{asked}"
+        return None
+
+    @contextlib.contextmanager
+    def joined(
+        self, control: Control, spec: ChannelSpec, deadline: Deadline, *, sends: bool
+    ) -> Iterator[Joined]:
+        """Make the ring, or the mirror of which the peer may write to the part before its slots."""
+        own = new_ring(spec)
+        writer = self._writer(device(), own, mirror=sends)
+        control.say(writer.address, deadline)
+        message = control.hear(deadline)
+        address: WireMessage = {name: field(message, name, of, control.peer) for name, of in _ADDRESS.items()}
+        peer = called(control, spec)
+        try:
+            writer.connect(**address, peer=peer)
+        except (TypeError, ValueError) as error:
+            raise HandshakeError(
+                "channel-message", f"{control.peer} has sent an address that cannot be"
+            ) from error
+        # Kept open by the end, beyond the link: by it alone the peer's end can be noticed from afar.
+        control.notice_silence()
+        yield Joined(own, peer, (control.fileno(),), writer)
 
 
-def sender(control: Control, spec: ChannelSpec, deadline: Deadline) -> NicSender:
-    """Make the ring's mirror, and let the peer write to the part before its slots."""
-    mirror = new_ring(spec)
-    joined = connected(mirror, VerbsWriter(device(), mirror, mirror=True), control, spec, deadline)
-    return NicSender(*joined, engine="verbs", timeout_s=spec.timeout_s, spin_s=spec.spin_s)
-
-
-def connected(
-    segment: ShmSegment, writer: OnDevice, control: Control, spec: ChannelSpec, deadline: Deadline
-) -> Joined[OnDevice]:
-    """Have this queue pair and the peer's know of each other."""
-    control.say(writer.address, deadline)
-    message = control.hear(deadline)
-    address: WireMessage = {name: field(message, name, of, control.peer) for name, of in _ADDRESS.items()}
-    peer = called(control, spec)
-    try:
-        writer.connect(**address, peer=peer)
-    except (TypeError, ValueError) as error:
-        raise HandshakeError(
-            "channel-message", f"{control.peer} has sent an address that cannot be"
-        ) from error
-    # Kept open by the end, beyond the link: by it alone the peer's end can be noticed from afar.
-    control.notice_silence()
-    return Joined(segment, writer, peer, (control.fileno(),))
+VERBS = VerbsEngine(
+    "verbs",
+    "an RDMA device with an active port, through libibverbs",
+    "on soft-RoCE, not on a NIC",
+    VerbsWriter,
+    verbs_port,
+)
+# Work requests of our own in a ConnectX's queues, by the code that `softnic` drives; libmlx5 shows where the
+# queues and the registers are.
+MLX5 = VerbsEngine(
+    "mlx5",
+    "a ConnectX (provider mlx5), through libibverbs and libmlx5",
+    "not on hardware",
+    ConnectxWriter,
+    mlx5_port,
+)

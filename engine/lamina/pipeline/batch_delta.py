@@ -45,11 +45,9 @@ class Joined(msgspec.Struct, array_like=True, frozen=True):
         return len(self.name)
 
     def where(self, rows: NDArray[Any]) -> Joined:
-        """Some of them."""
         return Joined(*(column[rows] for column in self.columns()))
 
     def with_rows(self, more: Joined) -> Joined:
-        """These and more of them."""
         return Joined(*map(np.concatenate, zip(self.columns(), more.columns(), strict=True)))
 
     def columns(self) -> tuple[NDArray[Any], ...]:

@@ -39,11 +39,6 @@ class Spent:
     sampling_s: float = 0.0
     waited_s: float = 0.0  # for workers elsewhere, which did all this meanwhile
 
-    @property
-    def elsewhere_s(self) -> float:
-        """What the caller's thread did not spend on its own work."""
-        return self.prefill_s + self.model_s + self.attention_s + self.sampling_s + self.waited_s
-
 
 @dataclass
 class Landed:
@@ -59,32 +54,14 @@ class BatchRows:
     """The sequences of one batch, in the order in which they joined."""
 
     def __init__(self) -> None:
-        self._rows = Joined()
+        self.columns = Joined()
 
     def __len__(self) -> int:
-        return len(self._rows)
-
-    @property
-    def names(self) -> Ints:
-        return self._rows.name
-
-    @property
-    def pools(self) -> Ints:
-        """The attention worker that has each, where they have whole requests."""
-        return self._rows.pool
-
-    @property
-    def tokens(self) -> Ints:
-        """What the next iteration begins with."""
-        return self._rows.token
-
-    @property
-    def positions(self) -> Ints:
-        return self._rows.position
+        return len(self.columns)
 
     def apply(self, delta: BatchDelta) -> None:
         """Beams swap what they continue, some sequences leave, some join."""
-        rows = self._rows
+        rows = self.columns
         if len(delta.renamed):
             old, new, tokens = delta.renamed.T
             places = places_of(old, rows.name)
@@ -92,19 +69,19 @@ class BatchRows:
             rows.name[places], rows.token[places] = new, tokens
         if delta.left.size:
             rows = rows.where(staying(rows.name, delta.left))
-        self._rows = rows.with_rows(delta.joined) if len(delta.joined) else rows
+        self.columns = rows.with_rows(delta.joined) if len(delta.joined) else rows
 
     def advance(self, tokens: Ints | None) -> None:
         """An iteration has run. Where the next one does not begin, its tokens need not be known."""
-        rows = self._rows
+        rows = self.columns
         token = rows.token if tokens is None else tokens
-        self._rows = msgspec.structs.replace(
+        self.columns = msgspec.structs.replace(
             rows, position=rows.position + 1, made=rows.made + 1, token=token
         )
 
     def choose(self, logits: torch.Tensor) -> Choice:
         """From logits [rows, vocab]."""
-        rows = self._rows
+        rows = self.columns
         wishes = sampler.Wishes(rows.temperature, rows.top_k, rows.top_p, rows.seed, rows.made)
         tokens = sampler.choose(logits, wishes)
         asked = np.flatnonzero(rows.most != NO_LOGPROBS)

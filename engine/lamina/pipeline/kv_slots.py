@@ -33,7 +33,6 @@ class KvSlots:
         self._expected: set[int] = set()  # they have their slots and will join a batch
 
     def names(self, batch: int) -> Ints:
-        """The sequences of a batch that are here, in its order."""
         return self._names[batch]
 
     def apply(self, batch: int, delta: BatchDelta) -> list[Arrival]:
@@ -85,7 +84,6 @@ class KvSlots:
         return Arrival(name, shared, self.arena.slab.allocate(name, tokens - shared))
 
     def forget(self, batch: int) -> None:
-        """All sequences of the batch go."""
         self.arena.slab.release(self._names[batch])
         self._names[batch] = np.empty(0, np.int64)
 

@@ -20,7 +20,6 @@ class Piece:
     parts: int = 1
 
     def rows(self, count: int) -> slice:
-        """Which of the worker's `count` requests."""
         return slice(count * self.part // self.parts, count * (self.part + 1) // self.parts)
 
 
@@ -62,15 +61,12 @@ class Partition:
 
     @property
     def group(self) -> int:
-        """Query heads of one KV head."""
         return self.heads // self.kv_heads
 
     def of_rank(self, rank: int) -> range:
-        """KV heads of a model worker."""
         return _share(self.kv_heads, rank, self.ranks)
 
     def of_worker(self, worker: int) -> range:
-        """KV heads of an attention worker."""
         return (
             range(self.kv_heads) if self.along == "requests" else _share(self.kv_heads, worker, self.workers)
         )

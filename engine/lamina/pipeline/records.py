@@ -28,8 +28,6 @@ class WorkRecords(msgspec.Struct, tag=True, frozen=True):
 
 
 class Recorder:
-    """One worker's own record."""
-
     def __init__(self, kept: int = KEPT) -> None:
         self._rows = np.zeros((kept, len(_COLUMNS)), np.int64)
         self._count = 0
@@ -38,7 +36,6 @@ class Recorder:
         self._sums: list[tuple[int, int, int]] = []
 
     def note(self, batch: int, iteration: int, cycle: int, slice_: int, start_ns: int, end_ns: int) -> None:
-        """A slice, or the attention after it, has been computed."""
         self._rows[self._count % len(self._rows)] = (batch, iteration, cycle, slice_, start_ns, end_ns)
         self._count += 1
         took = end_ns - start_ns
@@ -120,7 +117,6 @@ def gather(
     reports: Iterable[Iterable[WorkRecords]],
     since: Iterable[int] = (),
 ) -> Records:
-    """From every worker's messages."""
     rows: list[Ints] = []
     sums: list[Ints] = []
     busy: list[int] = []

@@ -64,7 +64,6 @@ class Schedule:
         return range(self._firsts[place], self._firsts[place + 1])
 
     def place(self, batch: int, cycle: int, slice_: int) -> int:
-        """Where a slice runs."""
         if self.stages > 1:
             return self._stage_of[slice_]
         return self._rotation.replica(batch, cycle * self.slices + slice_)

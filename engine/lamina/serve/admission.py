@@ -24,12 +24,11 @@ ADMISSIONS = ("reserve", "grow")
 LARGEST_PRIORITY = 2**30
 
 Prompt = Sequence[int] | NDArray[Any] | int
-# Prompt, sampling and end tokens of a request that can be served.
-Checked = tuple[NDArray[np.int64], Sampling, tuple[int, ...]]
+# Prompt, sampling, end tokens, and tokens made before, of a request that can be served.
+Checked = tuple[NDArray[np.int64], Sampling, tuple[int, ...], tuple[int, ...]]
 
 
 def policy_of(policy: str | Policy) -> Policy:
-    """The function that decides who is next."""
     if isinstance(policy, str) and policy not in POLICIES:
         raise EngineError(
             "engine-policy-unknown", f"policy '{policy}': give a function, or {', '.join(POLICIES)}"
@@ -38,7 +37,6 @@ def policy_of(policy: str | Policy) -> Policy:
 
 
 def priority(policy: Policy, sampling: Sampling, prompt_tokens: int) -> int:
-    """The policy's priority of a request."""
     result = policy(sampling, prompt_tokens)
     if not hasattr(result, "__index__") or abs(result) > LARGEST_PRIORITY:
         raise EngineError(
@@ -50,7 +48,13 @@ def priority(policy: Policy, sampling: Sampling, prompt_tokens: int) -> int:
 
 
 def checked(
-    facts: ModelFacts, prompt: Prompt, sampling: Sampling, *, decode_only: bool, max_sequences: int
+    facts: ModelFacts,
+    prompt: Prompt,
+    sampling: Sampling,
+    made: Sequence[int] = (),
+    *,
+    decode_only: bool,
+    max_sequences: int,
 ) -> Checked:
     """The request, if it can be served, else a RequestError with why not."""
     sampling.require_sense(facts.vocab_size)
@@ -75,25 +79,20 @@ def checked(
             f"a prompt of {len(tokens):,} tokens and {sampling.max_tokens:,} to make need more than the "
             f"model's {facts.max_positions:,} positions",
         )
-    return tokens, sampling, tuple(sorted(stops))
-
-
-def require_goes_on(made: Sequence[int], sampling: Sampling, facts: ModelFacts) -> tuple[int, ...]:
-    """Tokens that a request has made before, if it can go on after them."""
-    tokens = tuple(map(operator.index, made))
-    if tokens and (sampling.width > 1 or sampling.logprobs is not None):
+    before = tuple(map(operator.index, made))
+    if before and (sampling.width > 1 or sampling.logprobs is not None):
         raise RequestError(
             "request-resume-unsupported", "requests go on with one sample and without logprobs only"
         )
-    if len(tokens) >= sampling.max_tokens:
+    if len(before) >= sampling.max_tokens:
         raise RequestError(
             "request-nothing-to-make", f"all {sampling.max_tokens:,} tokens that are wanted are made"
         )
-    if wrong := [token for token in tokens if not 0 <= token < facts.vocab_size]:
+    if wrong := [token for token in before if not 0 <= token < facts.vocab_size]:
         raise RequestError(
             "request-token-unknown", f"token {wrong[0]} was never made: the model has {facts.vocab_size:,}"
         )
-    return tokens
+    return tokens, sampling, tuple(sorted(stops)), before
 
 
 def checked_prompt(prompt: Prompt, vocab_size: int, *, by_length: bool) -> NDArray[np.int64]:

@@ -14,8 +14,7 @@ from lamina.pipeline import BatchDelta
 from lamina.serve.core import Core
 from lamina.serve.decoder import Decoder
 from lamina.serve.prefill_queue import PrefillQueue
-from lamina.serve.requests import Request
-from lamina.serve.step import Fault, Step
+from lamina.serve.requests import Fault, Request, Step
 
 T = TypeVar("T")
 # Requests that have ended, and what kept those that failed from being served.
@@ -84,12 +83,12 @@ class BatchLoop:
 
     def _note_prompts(self, *, wait: bool) -> None:
         """Let those join whose KV is there; those whose prompts cannot be computed have failed."""
-        outcome = self._prefill_queue.look(wait=wait)
-        for request in outcome.ready:
-            self.scheduler.ready(request.place)
-        for request, why in outcome.failed:
-            self._failed.append(self._fail(request, why))
-            self.leave(request)
+        for request, why in self._prefill_queue.look(wait=wait):
+            if why is None:
+                self.scheduler.ready(request.place)
+            else:
+                self._failed.append(self._fail(request, why))
+                self.leave(request)
 
     def _fail(self, request: Request, why: str) -> tuple[Request, str]:
         self.decoder.end(request, "failed")
@@ -222,8 +221,7 @@ class BatchLoop:
         for request, _ in ended:
             self.leave(request, done)
             step.ended.append(request.number)
-        for name in ("prefill_s", "model_s", "attention_s", "sampling_s", "waited_s"):
-            setattr(step, name, getattr(landed.spent, name))
+        vars(step).update(vars(landed.spent))
         # Prompts of this process were computed while it was launched.
         step.host_s += perf_counter() - started - step.prefill_s
         return step, ended

@@ -78,7 +78,6 @@ class LocalCore:
         self._failed: dict[int, str] = {}
 
     def launch(self, batch: int, delta: BatchDelta, size: int, snapshot: BatchSnapshot | None = None) -> None:  # noqa: ARG002 - there is one batch
-        """Sequences come, with their prompts' KV, and go."""
         self._spent, self._failed = Spent(), {}
         self._rows.apply(delta)
         # Slots are handed out on the host's time, as the scheduler works on it.
@@ -92,7 +91,6 @@ class LocalCore:
         self._spent.prefill_s = perf_counter() - started
 
     def prompt(self, arrival: Arrival, delta: BatchDelta) -> None:
-        """The KV of a sequence's text."""
         if self._prefill is None or not arrival.slots.size:
             return
         tokens = torch.from_numpy(delta.prompts[arrival.name][:-1].astype(np.int64))
@@ -106,12 +104,11 @@ class LocalCore:
             pass
 
     def land(self, batch: int) -> Landed:  # noqa: ARG002 - there is one
-        """One iteration."""
         spent, rows = self._spent, self._rows
         self._plan()
         device = self.arena.storage.device
-        here = torch.from_numpy(rows.tokens).to(device), torch.from_numpy(rows.positions).to(device)
-        logits = self._decode(*here, spent)
+        columns = (rows.columns.token, rows.columns.position)
+        logits = self._decode(tuple(torch.from_numpy(column).to(device) for column in columns), spent)
         started = perf_counter()
         choice = rows.choose(logits)
         rows.advance(choice.tokens)
@@ -127,7 +124,7 @@ class LocalCore:
         offsets = np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)
         self.attention.plan_lists(offsets, self.arena.pager.fetch(np.concatenate(lists)))
 
-    def _decode(self, tokens: torch.Tensor, positions: torch.Tensor, spent: Spent) -> torch.Tensor:
+    def _decode(self, context: tuple[torch.Tensor, ...], spent: Spent) -> torch.Tensor:
         """Slice, attention, slice, attention, ..., logits [B, vocab].
 
         With `overlap` the attention worker gets q before k and v are computed, and works on the earlier
@@ -135,7 +132,6 @@ class LocalCore:
         last bit. It pays where attention has hardware of its own; on one machine's cores the two take time
         from each other.
         """
-        context: tuple[torch.Tensor, ...] = (tokens, positions)
         attended: torch.Tensor | None = None
         *between, last = self.slices
         for layer, piece in enumerate(between):

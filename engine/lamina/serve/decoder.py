@@ -12,9 +12,8 @@ from lamina.pipeline import BatchDelta, BatchSnapshot, Choice, Joined, Landed
 from lamina.pipeline.batch_delta import ALL, NO_PARENT, places_of
 from lamina.serve.beams import BeamSearch
 from lamina.serve.logprobs import LogprobTable
-from lamina.serve.requests import Completion, FinishReason, Piece, Request, pieces_of
+from lamina.serve.requests import Completion, FinishReason, Piece, Request, Step, pieces_of
 from lamina.serve.sequence_table import DeltaBuilder, SequenceTable
-from lamina.serve.step import Step
 
 SAMPLE_STRIDE = 0x9E3779B97F4A7C15  # between the seeds of a request's samples: odd, so that all differ
 SEEDS = 2**64
@@ -49,7 +48,6 @@ class Decoder:
 
     @property
     def any_flying(self) -> bool:
-        """Whether any has."""
         return any(rows is not None for rows in self._flying)
 
     def stage(self, request: Request, pool: int) -> list[PrefillRequest]:
@@ -92,7 +90,7 @@ class Decoder:
         table, rows, builder = self._table, request.rows, self._builders[batch]
         for row in rows:
             whole = self._join(builder, request, row)
-            table.last[row] = whole[-1]
+            table.token[row] = whole[-1]
             table.position[row] = len(whole) - 1
         table.join(batch, rows)
         request.staged = False
@@ -104,7 +102,7 @@ class Decoder:
         if request.number not in self._by_number:
             self._open(request)
         request.pool = pool
-        self._table.kv[request.rows] = [self._name() for _ in request.rows]
+        self._table.name[request.rows] = [self._name() for _ in request.rows]
 
     def _join(self, builder: DeltaBuilder, request: Request, row: int) -> NDArray[np.int64]:
         """A sequence comes, with a prompt's KV to compute unless it is there; its text so far."""
@@ -116,7 +114,7 @@ class Decoder:
 
     def _text(self, request: Request, row: int) -> tuple[int, int, int, NDArray[np.int64]]:
         """A sequence's name, whose first tokens it shares, how many, and all its tokens."""
-        name, parent = self._table.kv[[row, request.rows[0]]].tolist()
+        name, parent = self._table.name[[row, request.rows[0]]].tolist()
         whole = np.concatenate([request.prompt, self._made(request, row)])
         if name == parent:
             return name, NO_PARENT, 0, whole
@@ -129,7 +127,6 @@ class Decoder:
         request.preemptions += 1
 
     def made(self, request: Request) -> int:
-        """Tokens that each of its sequences has."""
         return int(self._table.made[request.rows[0]]) if request.rows else len(request.made)
 
     def runs(self, request: Request) -> bool:
@@ -141,7 +138,6 @@ class Decoder:
         self._builders = [DeltaBuilder() for _ in self._builders]
 
     def launch(self, batch: int) -> BatchDelta:
-        """What the batch's workers must know now."""
         builder, self._builders[batch] = self._builders[batch], DeltaBuilder()
         rows = self._table.batches[batch]
         if rows.size:
@@ -164,7 +160,7 @@ class Decoder:
         builder = DeltaBuilder()
         joining = self._joining[batch].name
         for row in self._table.batches[batch].tolist():
-            if self._table.kv[row] in joining:
+            if self._table.name[row] in joining:
                 self._join(builder, self._request_of(row), row)
         builder.leave(joining)
         return builder.build(self._table)
@@ -194,7 +190,6 @@ class Decoder:
         return self._builders[batch].empty
 
     def size(self, batch: int, step: Step) -> None:
-        """Note what the batch's iteration will be."""
         rows = self._table.batches[batch]
         step.size = len(rows)
         step.kv_tokens = int(self._table.position[rows].sum()) + step.size
@@ -225,7 +220,7 @@ class Decoder:
         """By request, but for those that had been ended before."""
         by_number: dict[int, str] = {}
         for name, why in failed.items():
-            row = rows[self._table.kv[rows] == name]
+            row = rows[self._table.name[rows] == name]
             number = int(self._table.request[row[0]])
             if number not in self._doomed:
                 by_number.setdefault(number, why)
@@ -236,8 +231,7 @@ class Decoder:
         self._by_number.pop(request.number, None)
         self._searching.pop(request.number, None)
         if request.search:
-            for i, beam in enumerate(request.search.best(request.sampling.n)):
-                request.ended[i] = Completion(beam.tokens, reason, score=beam.score)
+            request.ended = _best(request, reason)
         else:
             for row in request.rows:
                 request.ended[request.samples[row]] = self._completion(request, row, reason)
@@ -246,23 +240,14 @@ class Decoder:
             self._doomed[request.number] = request
             return
         if request.staged:
-            self._dropped += [(name, request.pool) for name in self._table.kv[request.rows].tolist()]
+            self._dropped += [(name, request.pool) for name in self._table.name[request.rows].tolist()]
             request.staged = False
         joined = [row for row in request.rows if row in self._table.batches[request.batch]]
         self._leave(request.batch, joined)
         self._close(request, list(request.rows))
 
     def doomed(self, request: Request) -> bool:
-        """Whether it has ended and is still in flight."""
         return request.number in self._doomed
-
-    def made_since(self, request: Request, delivered: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
-        """By sample the tokens beyond those delivered already; of a beam search none before it ends."""
-        since = {sample: done.tokens[delivered.get(sample, 0) :] for sample, done in request.ended.items()}
-        if request.search is None:
-            for row, sample in request.samples.items():
-                since[sample] = tuple(self._table.tokens_of(row, delivered.get(sample, 0)))
-        return since
 
     def pieces(self, request: Request, delivered: Mapping[int, int]) -> list[Piece]:
         """What samples have beyond what was delivered, with their log-probabilities and ends."""
@@ -271,8 +256,7 @@ class Decoder:
             for row, sample in request.samples.items():
                 since = delivered.get(sample, 0)
                 if tokens := self._table.tokens_of(row, since):
-                    logprobs = self._logprobs.of(row, since + len(tokens), since)
-                    result.append(Piece(sample, tuple(tokens), logprobs))
+                    result.append(Piece(sample, tuple(tokens), self._logprobs.of(row, since)))
         return result
 
     def _open(self, request: Request) -> None:
@@ -288,7 +272,7 @@ class Decoder:
             request.samples[row] = sample
             self._table.made_before(row, request.made)
             if sampling.logprobs is not None:
-                self._logprobs.open(row, sampling.max_tokens, sampling.logprobs)
+                self._logprobs.open(row, sampling.logprobs)
 
     def _name(self) -> int:
         self._names += 1
@@ -312,7 +296,7 @@ class Decoder:
         places = np.flatnonzero(drawing)
         if choice.revealed:
             asked = np.flatnonzero(drawing[choice.revealed.rows])
-            self._logprobs.record(rows, table.made, choice.revealed, asked)
+            self._logprobs.record(rows, choice.revealed, asked)
         rows = rows[places]
         ended = table.record(rows, choice.tokens[places])
         return rows[ended]
@@ -329,14 +313,14 @@ class Decoder:
         if search.done:
             return
         builder = self._builders[request.batch]
-        names = self._table.kv[mine].tolist()
+        names = self._table.name[mine].tolist()
         heirs: dict[int, int] = {}  # parent -> the beam that takes its KV as it is
         for beam, parent in enumerate(parents):
             name = names[parent]
             if heirs.setdefault(parent, beam) != beam:
                 name = self._name()
                 builder.forks.append((names[parent], name, ALL))
-            self._table.kv[mine[beam]] = name
+            self._table.name[mine[beam]] = name
             builder.renamed.append((names[beam], name, tokens[beam]))
         builder.released += [name for parent, name in enumerate(names) if parent not in heirs]
 
@@ -346,9 +330,8 @@ class Decoder:
             self._leave(batch, rows.tolist())
         for row in rows.tolist():
             request = self._by_number[int(self._table.request[row])]
-            stopped = int(self._table.last[row]) in request.stops
-            sample = request.samples[row]
-            request.ended[sample] = self._completion(request, row, "stop" if stopped else "length")
+            reason = _reason(request, int(self._table.token[row]))
+            request.ended[request.samples[row]] = self._completion(request, row, reason)
             self._close(request, [row])
             if not request.rows:
                 del self._by_number[request.number]
@@ -359,10 +342,7 @@ class Decoder:
         over = []
         for request in list(self._searching.values()):
             if request.batch == batch and request.search and request.search.done:
-                for i, beam in enumerate(request.search.best(request.sampling.n)):
-                    stopped = beam.tokens[-1] in request.stops
-                    reason: FinishReason = "stop" if stopped else "length"
-                    request.ended[i] = Completion(beam.tokens, reason, score=beam.score)
+                request.ended = _best(request)
                 self._leave(request.batch, request.rows)
                 self._close(request, list(request.rows))
                 del self._searching[request.number], self._by_number[request.number]
@@ -371,12 +351,12 @@ class Decoder:
 
     def _completion(self, request: Request, row: int, reason: FinishReason) -> Completion:
         tokens = tuple(self._made(request, row).tolist())
-        return Completion(tokens, reason, self._logprobs.of(row, len(tokens)))
+        return Completion(tokens, reason, self._logprobs.of(row))
 
     def _leave(self, batch: int, rows: list[int]) -> None:
         """Out of the batch, and their KV with them."""
         if rows:
-            self._builders[batch].leave(self._table.kv[rows])
+            self._builders[batch].leave(self._table.name[rows])
             self._table.leave(batch, rows)
 
     def _close(self, request: Request, rows: list[int]) -> None:
@@ -385,3 +365,16 @@ class Decoder:
         for row in rows:
             request.rows.remove(row)
             request.samples.pop(row)
+
+
+def _best(request: Request, reason: FinishReason | None = None) -> dict[int, Completion]:
+    """What a search comes to; each beam has ended for its own reason unless there is one for all."""
+    assert request.search is not None
+    return {
+        number: Completion(beam.tokens, reason or _reason(request, beam.tokens[-1]), score=beam.score)
+        for number, beam in enumerate(request.search.best(request.sampling.n))
+    }
+
+
+def _reason(request: Request, last: int) -> FinishReason:
+    return "stop" if last in request.stops else "length"

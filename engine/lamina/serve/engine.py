@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from lamina._native import Scheduler
 from lamina.cluster import ClusterCore, Layout, Workplace
@@ -25,14 +23,12 @@ from lamina.serve.admission import (
     checked,
     policy_of,
     priority,
-    require_goes_on,
 )
 from lamina.serve.batch_loop import BatchLoop
 from lamina.serve.core import Core, LocalCore
 from lamina.serve.decoder import SEEDS
-from lamina.serve.requests import Piece, Request, Result
+from lamina.serve.requests import Fault, Piece, Request, Result, Step
 from lamina.serve.sampling import RequestError, Sampling
-from lamina.serve.step import Fault, Step
 
 HARMS = ("kill", "stop")
 FIRST_KEY = -(2**63)  # before all others
@@ -67,32 +63,28 @@ class Engine:
                 "engine-admission-unknown", f"admission '{admission}': known are {', '.join(ADMISSIONS)}"
             )
         options = CoreOptions(**core)
-        self._decode_only = options.decode_only
         self._max_sequences = max_sequences
         self._core: Core
         if layout is None:
             self._core = LocalCore(model, options, max_sequences=max_sequences)
         else:
             self._core = ClusterCore(model, options, layout, machine, max_sequences=max_sequences)
+        self.core: Any = self._core  # a LocalCore, or a ClusterCore where there is a layout
+        self.facts: ModelFacts = self._core.facts
+        self.schedule: Schedule = self._core.schedule
+        self._checked = functools.partial(
+            checked, self.facts, decode_only=options.decode_only, max_sequences=max_sequences
+        )
         self._admission = admission
         scheduler = self._scheduler_of(self._core.pools, self._core.pool_tokens)
         self._loop = BatchLoop(self._core, scheduler, decode_only=options.decode_only)
         self._decoder = self._loop.decoder
+        self.faults: list[Fault] = self._loop.faults  # workers that were lost and replaced, so far
         self._requests: dict[int, Request] = {}
         self._results: dict[int, Result] = {}
         self._numbers = 0
         self._drained: deque[Step] = deque()  # that have not been returned
         self._broken = False
-
-    @property
-    def core(self) -> Any:
-        """What runs the iterations: a LocalCore, or a ClusterCore where there is a layout."""
-        return self._core
-
-    @property
-    def schedule(self) -> Schedule:
-        """In what order the workers do their parts."""
-        return self._core.schedule
 
     @property
     def kv_tokens(self) -> int:
@@ -103,11 +95,6 @@ class Engine:
     def used_kv_tokens(self) -> int:
         """Of them, what requests have been promised."""
         return self.kv_tokens - self._loop.scheduler.free_tokens
-
-    @property
-    def facts(self) -> ModelFacts:
-        """Sizes of the model."""
-        return self._core.facts
 
     @property
     def waiting(self) -> int:
@@ -125,18 +112,12 @@ class Engine:
 
     @property
     def peak_kv_tokens(self) -> int:
-        """Most that requests were promised at once."""
         return self._loop.peak_kv_tokens
 
     @property
     def workers(self) -> list[str]:
         """What the workers of a layout are called, none in one process."""
         return self._core.workers
-
-    @property
-    def faults(self) -> list[Fault]:
-        """Workers that were lost and replaced, so far."""
-        return self._loop.faults
 
     def worked_s(self) -> dict[str, float]:
         """Seconds that each worker of a layout has computed, and not waited, as of when this was asked
@@ -218,9 +199,7 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -237,25 +216,10 @@ class Engine:
         with made-up KV, their tokens mean nothing, and no end token ends them. `made` are tokens that it has
         made already, in an engine that is no more: it goes on after them.
         """
-        checked = self._checked(prompt, sampling or Sampling())
-        return self._enqueue(*checked, require_goes_on(made, checked[1], self._core.facts))
+        return self._enqueue(self._checked(prompt, sampling or Sampling(), made))
 
-    def _checked(self, prompt: Prompt, sampling: Sampling) -> Checked:
-        return checked(
-            self._core.facts,
-            prompt,
-            sampling,
-            decode_only=self._decode_only,
-            max_sequences=self._max_sequences,
-        )
-
-    def _enqueue(
-        self,
-        tokens: NDArray[np.int64],
-        sampling: Sampling,
-        stops: tuple[int, ...],
-        made: tuple[int, ...] = (),
-    ) -> int:
+    def _enqueue(self, wanted: Checked) -> int:
+        tokens, sampling, stops, made = wanted
         number = self._numbers
         seed = secrets.randbits(64) if sampling.seed is None else sampling.seed % SEEDS
         key = priority(self._policy, sampling, len(tokens)) * NUMBERS + number % NUMBERS
@@ -323,7 +287,6 @@ class Engine:
         return step
 
     def run(self) -> None:
-        """Steps until nothing waits or runs."""
         while not self.idle:
             self.step()
 
@@ -333,7 +296,7 @@ class Engine:
         numbers: list[int] = []
         try:
             for one in checked:
-                numbers.append(self._enqueue(*one))
+                numbers.append(self._enqueue(one))
         except (RequestError, EngineError):
             for number in numbers:
                 self.cancel(number)
@@ -348,7 +311,7 @@ class Engine:
         """
         if number not in self._requests and number not in self._results:
             raise _unknown(number)
-        return self._made_since(number, {0: since}).get(0, ())
+        return next((piece.tokens for piece in self._pieces(number, {0: since}) if not piece.sample), ())
 
     def stream(self, number: int) -> Iterator[Piece]:
         """A request's tokens as they come; others are served meanwhile. Beam search speaks at its end.
@@ -360,10 +323,9 @@ class Engine:
         delivered: dict[int, int] = {}
         while True:
             ended = number not in self._requests
-            for sample, tokens in self._made_since(number, delivered).items():
-                if tokens:
-                    delivered[sample] = delivered.get(sample, 0) + len(tokens)
-                    yield Piece(sample, tokens)
+            for piece in self._pieces(number, delivered):
+                delivered[piece.sample] = delivered.get(piece.sample, 0) + len(piece.tokens)
+                yield piece
             if ended:
                 result = self._results.get(number)
                 if result and result.error:
@@ -378,18 +340,15 @@ class Engine:
         """
         if number not in self._requests:
             raise _unknown(number)
-        return self._decoder.pieces(self._requests[number], delivered)
+        return self._pieces(number, delivered)
 
-    def _made_since(self, number: int, delivered: dict[int, int]) -> dict[int, tuple[int, ...]]:
-        request = self._requests.get(number)
-        if request is not None:
-            return self._decoder.made_since(request, delivered)
+    def _pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
+        if request := self._requests.get(number):
+            return self._decoder.pieces(request, delivered)
         result = self._results.get(number)  # gone if it was asked for before
-        completions = result.completions if result else ()
-        return {i: done.tokens[delivered.get(i, 0) :] for i, done in enumerate(completions)}
+        return result.pieces(delivered) if result else []
 
     def _forget(self, request: Request, error: str | None = None) -> None:
-        """From request to result."""
         del self._requests[request.number]
         completions = tuple(done for _, done in sorted(request.ended.items()))
         self._results[request.number] = Result(

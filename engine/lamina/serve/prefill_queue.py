@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from lamina.cluster.prefill_dispatch import PrefillRequest
 from lamina.pipeline import BatchDelta
 from lamina.serve.core import Core
 from lamina.serve.decoder import Decoder
 from lamina.serve.requests import Request
-
-
-@dataclass
-class PrefillOutcome:
-    """Requests whose KV is there, and those whose KV cannot be computed, with why."""
-
-    ready: list[Request] = field(default_factory=list)
-    failed: list[tuple[Request, str]] = field(default_factory=list)
 
 
 class PrefillQueue:
@@ -62,35 +52,31 @@ class PrefillQueue:
             for item in wanted:
                 prefill.compute(item)
 
-    def look(self, *, wait: bool) -> PrefillOutcome:
-        """What has come; `wait` until a request may join, or has failed."""
-        outcome = PrefillOutcome()
+    def look(self, *, wait: bool) -> list[tuple[Request, str | None]]:
+        """Requests whose KV is there, and those whose KV cannot be computed, with why; `wait` until there is
+        one.
+        """
+        found: list[tuple[Request, str | None]] = []
         while self._waiting and self._core.prefill:
-            news = self._core.prefill.news(wait=wait)
-            for name in news.computed:
-                self._take(name, outcome)
-            for name, why in news.failed.items():
-                # Of several sequences of a request one is enough.
-                if (number := self._by_name.get(name)) is not None:
-                    request, _ = self._waiting[number]
-                    outcome.failed.append((request, why))
+            for name, why in self._core.prefill.news(wait=wait).items():
+                # Of several sequences of a request that fail one is enough.
+                if (number := self._by_name.pop(name, None)) is None:
+                    continue
+                request, names = self._waiting[number]
+                names.remove(name)
+                if why is not None:
                     self.leave(request)
-            if outcome.ready or outcome.failed or not wait:
+                elif names:
+                    continue
+                else:
+                    del self._waiting[number]
+                    self._ready[number] = request
+                found.append((request, why))
+            if found or not wait:
                 break
-        return outcome
-
-    def _take(self, name: int, outcome: PrefillOutcome) -> None:
-        if (number := self._by_name.pop(name, None)) is None:
-            return
-        request, names = self._waiting[number]
-        names.remove(name)
-        if not names:
-            del self._waiting[number]
-            self._ready[number] = request
-            outcome.ready.append(request)
+        return found
 
     def leave(self, request: Request) -> None:
-        """It has joined, or goes without having joined."""
         self._ready.pop(request.number, None)
         _, names = self._waiting.pop(request.number, (request, set()))
         for name in names:

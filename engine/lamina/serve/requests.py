@@ -1,4 +1,4 @@
-"""A request on its way through the engine, and what it comes to."""
+"""A request on its way through the engine, what it comes to, and reports of iterations and faults."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from lamina.pipeline import Spent
 from lamina.serve.beams import BeamSearch
 from lamina.serve.logprobs import TokenLogprobs
 from lamina.serve.sampling import Sampling
@@ -37,7 +38,6 @@ class Result:
     error: str | None = None  # why it failed
 
     def pieces(self, delivered: Mapping[int, int]) -> list[Piece]:
-        """What has not been delivered of each completion."""
         return pieces_of(dict(enumerate(self.completions)), delivered)
 
 
@@ -47,7 +47,6 @@ class Piece:
 
     sample: int
     tokens: tuple[int, ...]
-    # As `Engine.pieces` has it, not a stream.
     logprobs: tuple[TokenLogprobs, ...] | None = None
     finish_reason: FinishReason | None = None  # of the sequence's last
 
@@ -65,8 +64,6 @@ def pieces_of(ended: Mapping[int, Completion], delivered: Mapping[int, int]) -> 
 
 @dataclass
 class Request:
-    """A request while it waits or runs."""
-
     number: int
     prompt: NDArray[np.int64]  # of a decode-only request: its last token alone matters
     sampling: Sampling
@@ -83,3 +80,33 @@ class Request:
     ended: dict[int, Completion] = field(default_factory=dict)  # by sample
     search: BeamSearch | None = None
     preemptions: int = 0
+
+
+@dataclass
+class Step(Spent):
+    """One iteration of one batch. Requests are given by their numbers, times in seconds, as the caller's
+    thread saw them; of workers elsewhere, engine.records() has theirs.
+    """
+
+    batch: int = 0  # which one
+    iteration: int = 0  # of this batch, from 0
+    size: int = 0  # sequences; 0 if nothing ran
+    kv_tokens: int = 0  # that attention read
+    joined: list[int] = field(default_factory=list)
+    preempted: list[int] = field(default_factory=list)  # made room before it
+    ended: list[int] = field(default_factory=list)
+    started_s: float = 0.0  # time.monotonic()
+    ended_s: float = 0.0  # when its tokens were there
+    host_s: float = 0.0  # not spent on what Spent has: scheduling, telling workers, bookkeeping
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Workers were lost and replaced. No token was."""
+
+    workers: tuple[str, ...]  # that were replaced; none if they had only lost each other
+    why: str
+    noticed_s: float  # time.monotonic()
+    resumed_s: float  # when everything that had been under way was under way again
+    requests: int  # whose KV, or a part of it, has to be computed again
+    kv_tokens: int  # of theirs

@@ -37,8 +37,8 @@ class SequenceTable:
     def __init__(self, batches: int = 1) -> None:
         self.batches: list[NDArray[np.int64]] = [np.empty(0, np.int64) for _ in range(batches)]
         self.request = np.empty(0, np.int64)
-        self.kv = np.empty(0, np.int64)  # the sequence's name in the arena
-        self.last = np.empty(0, np.int64)  # the token that its next iteration begins with
+        self.name = np.empty(0, np.int64)  # the sequence's, in the KV arena
+        self.token = np.empty(0, np.int64)  # that its next iteration begins with
         self.position = np.empty(0, np.int64)  # of that token
         self.made = np.empty(0, np.int64)
         self.limit = np.empty(0, np.int64)
@@ -75,7 +75,6 @@ class SequenceTable:
         return row
 
     def made_before(self, row: int, tokens: Sequence[int]) -> None:
-        """The sequence goes on after these."""
         self.made[row] = len(tokens)
         self.tokens[row, : len(tokens)] = tokens
 
@@ -83,7 +82,6 @@ class SequenceTable:
         self.batches[batch] = np.concatenate([self.batches[batch], np.array(rows, np.int64)])
 
     def leave(self, batch: int, rows: list[int]) -> None:
-        """Out of the batch; the rows stay."""
         here = self.batches[batch]
         self.batches[batch] = here[staying(here, np.array(rows, np.int64))]
 
@@ -96,7 +94,7 @@ class SequenceTable:
         made = self.made[rows]
         self.tokens[rows, made] = tokens
         self.made[rows] = made + 1
-        self.last[rows] = tokens
+        self.token[rows] = tokens
         self.position[rows] += 1
         ended: NDArray[np.bool_] = (self.stops[rows] == tokens[:, None]).any(axis=1)
         ended |= made + 1 >= self.limit[rows]
@@ -139,7 +137,6 @@ class DeltaBuilder:
     prompts: dict[int, Tokens] = field(default_factory=dict)
 
     def leave(self, gone: Ints) -> None:
-        """Sequences go, and their KV."""
         self.left += gone.tolist()
         self.released += gone.tolist()
 
@@ -149,7 +146,6 @@ class DeltaBuilder:
         return not (self.left or self.released or self.joining or self.forks)
 
     def build(self, table: SequenceTable) -> BatchDelta:
-        """All of it."""
         return BatchDelta(
             forks=_columns(self.forks, NO_TRIPLES),
             renamed=_columns(self.renamed, NO_TRIPLES),
@@ -161,20 +157,9 @@ class DeltaBuilder:
 
     def _joined(self, table: SequenceTable) -> Joined:
         rows, parents, shared, pools = np.array(self.joining, np.int64).T
-        return Joined(
-            name=table.kv[rows],
-            token=table.last[rows],
-            position=table.position[rows],
-            parent=parents,
-            shared=shared,
-            pool=pools,
-            made=table.made[rows],
-            top_k=table.top_k[rows],
-            most=table.most[rows],
-            seed=table.seed[rows],
-            temperature=table.temperature[rows],
-            top_p=table.top_p[rows],
-        )
+        names = Joined.__struct_fields__
+        columns = {name: getattr(table, name)[rows] for name in names if hasattr(table, name)}
+        return Joined(parent=parents, shared=shared, pool=pools, **columns)
 
 
 def _columns(rows: Sequence[object], empty: Ints) -> Ints:

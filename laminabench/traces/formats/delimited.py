@@ -74,8 +74,8 @@ def fast(reading: Reading, header: Header, columns: Columns) -> Requests:
         arrival_s = clock.seconds(no_nulls(table[columns.arrival]))
     return Requests(
         arrival_s,
-        all_tokens(table[columns.prompt], least=1),
-        all_tokens(table[columns.output], least=0),
+        all_tokens(table[columns.prompt].chunks, least=1),
+        all_tokens(table[columns.output].chunks, least=0),
         session_ids(table[columns.session]) if columns.session is not None else None,
     )
 

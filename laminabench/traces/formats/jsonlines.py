@@ -71,8 +71,8 @@ def fast(reading: Reading, columns: Columns, first: Record) -> Requests:
             raise Doubtful("not one object a line")
     return Requests(
         _arrivals(table[columns.arrival], reading) if columns.arrival is not None else None,
-        all_tokens(table[columns.prompt], least=1),
-        all_tokens(table[columns.output], least=0),
+        all_tokens(table[columns.prompt].chunks, least=1),
+        all_tokens(table[columns.output].chunks, least=0),
         session_ids(table[columns.session].cast(pa.string())) if columns.session is not None else None,
         block_lists(table[columns.blocks]) if columns.blocks is not None else None,
     )

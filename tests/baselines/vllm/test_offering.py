@@ -67,7 +67,7 @@ def order(mode: str, output: list[int], arrival_s: list[float] | None = None, co
     )  # fmt: skip
 
 
-def offered(engine: Engine, asked: Order) -> list[Any]:
+def offered(engine: Any, asked: Order) -> list[Any]:
     """Run it; every event that was told, in order."""
     stream = io.StringIO()
     Offering(engine, asked, EventWriter(stream, engine.now), engine.now, engine.sleep).run()
@@ -89,7 +89,7 @@ def test_all_are_there_at_the_beginning_of_a_saturated_replay_and_some_inside() 
 
 
 def test_an_open_replay_waits_for_arrivals_and_shows_signs_of_life_meanwhile() -> None:
-    engine = Engine([1, 1, 300])
+    engine: Any = Engine([1, 1, 300])
     asked = order("open", engine.output, [0.05, 1.0, 1.0])
     stream = io.StringIO()
     Offering(engine, asked, EventWriter(stream, engine.now), engine.now, engine.sleep).run()

@@ -217,7 +217,7 @@ int ibv_destroy_qp(abi::QueuePair* pair) {
   const std::lock_guard held(mutex);
   auto* const ours = static_cast<FakePair*>(pair);
   if (ours->soft.owner) {
-    const rdma::SoftCounts& counts = of(pair->context).nic->counts(pair->number);
+    const rdma::SoftCounts& counts = of(pair->context).nic->queue(pair->number)->counts();
     taken_whole += counts.blueflames;
     taken_from_queue += counts.fetched;
   }

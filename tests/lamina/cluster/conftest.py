@@ -1,38 +1,20 @@
-"""Models in folders, one machine to start workers on, and what processes there are."""
+"""Models in folders, and engines with workers on one machine."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
-import random
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import transformers
+from cluster_support import Reference, Saved, Start, workers_of
 
-from lamina import Engine, Sampling
-from lamina.cluster import ClusterCore, Layout, Machine
-from lamina.pipeline import check_schedule
-from lamina.serve.requests import Result
+from lamina import Engine
+from lamina.cluster import Layout, Machine
 
 SmallModel = Callable[..., transformers.PreTrainedModel]
-Saved = Callable[..., Path]
-Load = list[tuple[list[int], Sampling]]
-KINDS: tuple[dict[str, Any], ...] = (
-    {},
-    {"temperature": 1.0, "seed": 3},
-    {"n": 3, "temperature": 0.8, "seed": 4},
-    {"beams": 3},
-    {"logprobs": 2},
-)
-DEADLINE_S = 60.0  # for what takes a moment, on a machine that others use too
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +43,7 @@ def saved(small_model: SmallModel, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="session")
-def reference(saved: Saved) -> Callable[..., list[int]]:
+def reference(saved: Saved) -> Reference:
     """What transformers makes of a prompt, greedily."""
 
     @functools.cache
@@ -91,10 +73,10 @@ def reference(saved: Saved) -> Callable[..., list[int]]:
 
 
 @pytest.fixture
-def start(saved: Saved, machine: Machine) -> Iterator[Callable[..., Engine]]:
+def start(saved: Saved, machine: Machine) -> Iterator[Start]:
     """Make an engine with workers; at the end all is as it should be, and nobody is left."""
     started: list[Engine] = []
-    before = set(left_of(machine))
+    before = set(workers_of(machine))
 
     def make(
         layout: Layout,
@@ -112,11 +94,11 @@ def start(saved: Saved, machine: Machine) -> Iterator[Callable[..., Engine]]:
     yield make
     for engine in started:
         engine.close()
-    assert set(left_of(machine)) <= before
+    assert set(workers_of(machine)) <= before
 
 
 @pytest.fixture(scope="module")
-def kept(saved: Saved, machine: Machine) -> Iterator[Callable[..., Engine]]:
+def kept(saved: Saved, machine: Machine) -> Iterator[Start]:
     """An engine with workers for all tests that ask for the same one, and that leave it idle."""
     made: dict[str, Engine] = {}
 
@@ -132,147 +114,4 @@ def kept(saved: Saved, machine: Machine) -> Iterator[Callable[..., Engine]]:
     yield give
     for engine in made.values():
         engine.close()
-    assert not left_of(machine)
-
-
-@pytest.fixture(scope="session")
-def sound() -> Callable[[Engine], None]:
-    """Fail unless an idle engine's workers have kept the schedule and hold nothing."""
-
-    def check(engine: Engine) -> None:
-        assert engine.idle
-        assert isinstance(engine.core, ClusterCore)
-        records = engine.records()
-        assert records is not None
-        assert len(records) > 0
-        assert check_schedule(records, engine.schedule) == []
-        engine.check_integrity()
-        assert not any(engine.core.kv_used())
-
-    return check
-
-
-@pytest.fixture(scope="session")
-def prompts() -> Callable[..., list[list[int]]]:
-    """Random prompts of these lengths, the same every time."""
-
-    def make(*lengths: int, vocab: int = 120) -> list[list[int]]:
-        generator = torch.Generator().manual_seed(sum(lengths))
-        return [torch.randint(1, vocab, (n,), generator=generator).tolist() for n in lengths]
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def tokens_of() -> Callable[[Result], list[list[int]]]:
-    """A result's tokens, completion by completion."""
-    return lambda result: [list(done.tokens) for done in result.completions]
-
-
-@pytest.fixture(scope="session")
-def kinds() -> tuple[dict[str, Any], ...]:
-    """Wishes of requests: drawn, several samples, beams, logprobs."""
-    return KINDS
-
-
-@pytest.fixture(scope="session")
-def mixed(prompts: Callable[..., list[list[int]]]) -> Callable[[int], Load]:
-    """So many requests of all kinds, of all lengths."""
-
-    def make(count: int) -> Load:
-        draw = random.Random(1)
-        texts = prompts(*(draw.randrange(1, 50) for _ in range(count)))
-        return [
-            (text, Sampling(max_tokens=draw.randrange(3, 20), ignore_eos=True, **KINDS[i % len(KINDS)]))
-            for i, text in enumerate(texts)
-        ]
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def play(tokens_of: Callable[[Result], list[list[int]]]) -> Callable[..., list[list[list[int]]]]:
-    """Serve all requests of a load; what comes between two steps, and the tokens."""
-
-    def serve(
-        engine: Engine, load: Load, between: Callable[[int], None] = lambda step: None
-    ) -> list[list[list[int]]]:
-        numbers = [engine.submit(*request) for request in load]
-        step = 0
-        while not engine.idle:
-            between(step)
-            engine.step()
-            step += 1
-        return [tokens_of(engine.result(number)) for number in numbers]
-
-    return serve
-
-
-@pytest.fixture(scope="session")
-def harassed() -> Callable[..., contextlib.AbstractContextManager[None]]:
-    """Meanwhile an engine's workers are killed and stopped, by somebody who looks at nothing."""
-
-    @contextlib.contextmanager
-    def strike(engine: Engine, seed: int) -> Iterator[None]:
-        draw, enough = random.Random(seed), threading.Event()
-
-        def blows() -> None:
-            for _ in range(6):
-                if enough.wait(draw.uniform(0.1, 0.6)):
-                    return
-                pids = list(engine.core._workers._pids.values())
-                if pids:
-                    os.kill(draw.choice(pids), draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP]))
-
-        thread = threading.Thread(target=blows)
-        thread.start()
-        try:
-            yield
-        finally:
-            enough.set()
-            thread.join()
-
-    return strike
-
-
-@pytest.fixture(scope="session")
-def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Wait until something holds."""
-
-    def wait(holds: Callable[[], bool], what: str = "what was waited for has not come") -> None:
-        end = time.monotonic() + DEADLINE_S
-        while not holds():
-            assert time.monotonic() < end, what
-            time.sleep(0.005)
-
-    return wait
-
-
-def left_of(machine: Machine) -> list[int]:
-    """A machine's workers that have not ended, or that nobody has asked how they did."""
-    process = machine._process
-    return [] if process is None else children(process.pid)
-
-
-@pytest.fixture(scope="session")
-def workers_of() -> Callable[[Machine], list[int]]:
-    return left_of
-
-
-@pytest.fixture(scope="session")
-def children_of() -> Callable[[int], list[int]]:
-    return children
-
-
-def children(parent: int) -> list[int]:
-    """Processes begun by another one and not reaped."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                stat = (folder / "stat").read_text()
-            except OSError:
-                continue
-            if int(stat.rpartition(")")[2].split()[1]) == parent:
-                found.append(int(folder.name))
-    return found
+    assert not workers_of(machine)

@@ -14,21 +14,21 @@ from lamina.model import prefill
 prefill.CHUNK = 16  # before anybody has read it
 
 from lamina.cluster import fork_server  # noqa: E402
-from lamina.cluster.prefill_worker import PrefillJobs, PrefillRole  # noqa: E402
+from lamina.cluster.prefill_worker import PrefillRole  # noqa: E402
 
 LONG = 60  # tokens
 WRONG = 13
 FILE = Path(sys.argv[1])
-deliver, listen = PrefillRole._deliver, PrefillJobs.listen
+deliver, listen = PrefillRole._deliver, PrefillRole._listen
 
 
-def hold(orders: Any) -> None:
-    listen(orders)
-    order = orders._current
-    begun = order.left < orders.layers * (len(order.text) - order.shared)
-    while begun and order.wanted and len(order.text) >= LONG and FILE.exists():
+def hold(role: Any) -> None:
+    listen(role)
+    job = role._current
+    begun = job.left < role._layers * (len(job.text) - job.shared)
+    while begun and job.wanted and len(job.text) >= LONG and FILE.exists():
         time.sleep(0.002)
-        listen(orders)
+        listen(role)
 
 
 def fail(role: Any, order: Any, layer: int, *rest: Any) -> None:
@@ -37,6 +37,6 @@ def fail(role: Any, order: Any, layer: int, *rest: Any) -> None:
     deliver(role, order, layer, *rest)
 
 
-PrefillJobs.listen = hold  # type: ignore[assignment, method-assign]
+PrefillRole._listen = hold  # type: ignore[assignment, method-assign]
 PrefillRole._deliver = fail  # type: ignore[assignment, method-assign]
 fork_server.main()

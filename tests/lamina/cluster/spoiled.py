@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from lamina.cluster import fork_server
-from lamina.cluster.messages import ChosenTokens, Ping
+from lamina.cluster.messages import ChosenTokens, Order
 from lamina.cluster.model_worker import ModelRole
 from lamina.fhbn.deadline import Deadline
 
@@ -31,7 +31,7 @@ def misbehave(role: Any, lane: Any, turn: Any, choice: Any) -> None:
     elif how == "nonsense":
         role._front._control.send(b"\0" + msgspec.msgpack.encode({"landed": "soon"}), Deadline(5))
     elif how == "misplaced":
-        role._front.send(Ping())
+        role._front.send(Order("activity"))
     elif how == "nobody's":
         role._front.send(ChosenTokens(1 << 20, choice.tokens))
     elif how == "hang up":

@@ -7,16 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from cluster_support import Reference, Start, prompts, shared, sound, tokens_of
 
-from lamina import Engine, Sampling
+from lamina import Sampling
 from lamina.cluster import Layout
 from lamina.model.prefill import CHUNK
-
-Start = Callable[..., Engine]
-Sound = Callable[[Engine], None]
-Check = Callable[..., None]
-Prompts = Callable[..., list[list[int]]]
-Reference = Callable[..., list[int]]
 
 # By name: pipelining, batches, replicas.
 TURNS: dict[str, tuple[str, int, int]] = {
@@ -30,22 +25,24 @@ FIRST, THEIRS = (9, 1, 26, 14), (20, 7, 13, 18)
 LATER, OTHERS = (5, 17), (20, 3)
 
 
+Check = Callable[..., None]
+
+
 @pytest.fixture
-def check(sound: Sound, prompts: Prompts, reference: Reference) -> Check:
+def check(start: Start, reference: Reference) -> Check:
     """Some are there from the start, some join while others run, and they leave at different times."""
 
-    def run(engine: Engine, family: str = "llama-gqa", layers: int | None = None) -> None:
-        wanted = {}
-        for prompt, tokens in zip(prompts(*FIRST), THEIRS, strict=True):
-            wanted[engine.submit(prompt, Sampling(max_tokens=tokens))] = (prompt, tokens)
-        for _ in range(5):
-            engine.step()
-        for prompt, tokens in zip(prompts(*LATER), OTHERS, strict=True):
-            wanted[engine.submit(prompt, Sampling(max_tokens=tokens))] = (prompt, tokens)
+    def run(layout: Layout, family: str = "llama-gqa", layers: int | None = None, **options: Any) -> None:
+        engine = start(layout, family, layers=layers, **options)
+        load = list(zip(prompts(*FIRST) + prompts(*LATER), THEIRS + OTHERS, strict=True))
+        numbers = []
+        for number, (prompt, tokens) in enumerate(load):
+            for _ in range(5 if number == len(FIRST) else 0):
+                engine.step()
+            numbers.append(engine.submit(prompt, Sampling(max_tokens=tokens)))
         engine.run()
-        for number, (prompt, tokens) in wanted.items():
-            made = engine.result(number).completions[0].tokens
-            assert list(made) == reference(family, tuple(prompt), tokens, layers)
+        for number, (prompt, tokens) in zip(numbers, load, strict=True):
+            assert tokens_of(engine.result(number)) == [reference(family, tuple(prompt), tokens, layers)]
         sound(engine)
 
     return run
@@ -66,43 +63,25 @@ def check(sound: Sound, prompts: Prompts, reference: Reference) -> Check:
     ids=lambda value: {True: "overlap", False: "in-turn"}.get(value) if isinstance(value, bool) else None,
 )
 def test_every_combination(
-    start: Start,
-    check: Check,
-    turns: str,
-    partition: Any,
-    overlap: bool,
-    attention: int,
-    ranks: int,
+    check: Check, turns: str, partition: Any, overlap: bool, attention: int, ranks: int
 ) -> None:
     pipelining, batches, replicas = TURNS[turns]
-    layout = Layout(
-        model_workers=replicas * ranks,
-        attention_workers=attention,
-        pipelining=pipelining,  # type: ignore[arg-type]
-        batches=batches,
-        partition=partition,
-        oversubscribe=True,
-    )
-    check(start(layout, overlap=overlap))
+    turn: dict[str, Any] = {"pipelining": pipelining, "batches": batches, "partition": partition}
+    check(shared(replicas * ranks, attention, **turn), overlap=overlap)
 
 
-@pytest.mark.long(but=["llama-gqa", "gemma2", "mixtral", "gpt2"])
-def test_every_family(family: str, start: Start, check: Check) -> None:
-    engine = start(Layout(1, 2, batches=2, oversubscribe=True), family)
-    check(engine, family)
-
-
-@pytest.mark.long(but=["llama-gqa", "gemma2", "mixtral", "gpt2"])
-def test_every_family_in_two_ranks(family: str, start: Start, check: Check) -> None:
-    engine = start(Layout(2, 1, batches=2, oversubscribe=True), family, overlap=True)
-    check(engine, family)
+@pytest.mark.long(but=["llama-gqa-*", "gemma2-*", "mixtral-*", "gpt2-*"])
+@pytest.mark.parametrize(("model_workers", "attention_workers", "overlap"), [(1, 2, False), (2, 1, True)])
+def test_every_family(
+    family: str, model_workers: int, attention_workers: int, overlap: bool, check: Check
+) -> None:
+    check(shared(model_workers, attention_workers, batches=2), family, overlap=overlap)
 
 
 @pytest.mark.parametrize("family", ["gemma2", "mistral", "qwen2", "gemma3"])
-def test_windows_and_caps_by_requests(family: str, start: Start, check: Check) -> None:
+def test_windows_and_caps_by_requests(family: str, check: Check) -> None:
     """Layers that see the last few tokens only, each request in one memory."""
-    layout = Layout(2, 3, batches=3, partition="requests", stream_chunks=2, oversubscribe=True)
-    check(start(layout, family), family)
+    check(shared(2, 3, batches=3, partition="requests", stream_chunks=2), family)
 
 
 @pytest.mark.long(but=["in-turn-*"])
@@ -125,27 +104,22 @@ def test_windows_and_caps_by_requests(family: str, start: Start, check: Check) -
     ids=lambda more: "-".join(f"{name}={value}" for name, value in more.items()),
 )
 @pytest.mark.parametrize("overlap", [False, True], ids=["in-turn", "overlap"])
-def test_other_layouts(start: Start, check: Check, more: dict[str, Any], overlap: bool) -> None:
-    layout = Layout(**({"model_workers": 1, "attention_workers": 2, "oversubscribe": True} | more))
-    check(start(layout, overlap=overlap))
+def test_other_layouts(check: Check, more: dict[str, Any], overlap: bool) -> None:
+    check(shared(**({"attention_workers": 2} | more)), overlap=overlap)
 
 
 @pytest.mark.parametrize("stages", [2, 3])
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("partition", ["heads", "requests"])
-def test_stages(start: Start, check: Check, stages: int, ranks: int, partition: Any) -> None:
-    layout = Layout(
-        stages * ranks, 2, pipeline_parallel=stages, partition=partition, oversubscribe=True, timeout_s=20
-    )
-    check(start(layout))
+def test_stages(check: Check, stages: int, ranks: int, partition: Any) -> None:
+    check(shared(stages * ranks, 2, pipeline_parallel=stages, partition=partition, timeout_s=20))
 
 
 @pytest.mark.long(but=["5-2", "6-5"])
 @pytest.mark.parametrize(("layers", "stages"), [(1, 1), (2, 2), (5, 2), (5, 3), (6, 2), (6, 5)])
-def test_stages_of_other_sizes(start: Start, check: Check, layers: int, stages: int) -> None:
+def test_stages_of_other_sizes(check: Check, layers: int, stages: int) -> None:
     """Some have fewer slices than others."""
-    layout = Layout(stages, 1, pipeline_parallel=stages, batches=stages, oversubscribe=True, timeout_s=20)
-    check(start(layout, layers=layers), layers=layers)
+    check(shared(stages, 1, pipeline_parallel=stages, batches=stages, timeout_s=20), layers=layers)
 
 
 @pytest.mark.long(but=["rotational-3-in-2-ranks-*"])
@@ -161,16 +135,10 @@ def test_stages_of_other_sizes(start: Start, check: Check, layers: int, stages: 
     ids=["2-stages", "3-stages", "rotational-3", "rotational-3-in-2-ranks"],
 )
 def test_many_prompts_at_once(
-    start: Start,
-    sound: Sound,
-    prompts: Prompts,
-    reference: Reference,
-    model_workers: int,
-    more: dict[str, Any],
-    overlap: bool,
+    start: Start, reference: Reference, model_workers: int, more: dict[str, Any], overlap: bool
 ) -> None:
     """More than channels have slots for: nobody waits for somebody who waits for him."""
-    engine = start(Layout(model_workers, oversubscribe=True, timeout_s=20, **more), layers=6, overlap=overlap)
+    engine = start(shared(model_workers, timeout_s=20, **more), layers=6, overlap=overlap)
     texts = prompts(*range(1, 61))
     wish = Sampling(max_tokens=6)
     numbers = [engine.submit(text, wish) for text in texts[:20]]
@@ -193,16 +161,14 @@ def test_many_prompts_at_once(
     ],
     ids=["stages", "rotational-3-in-2-ranks", "streamed"],
 )
-def test_prompts_of_several_chunks(
-    start: Start, sound: Sound, prompts: Prompts, reference: Reference, more: dict[str, Any]
-) -> None:
+def test_prompts_of_several_chunks(start: Start, reference: Reference, more: dict[str, Any]) -> None:
     """Longer than what goes through the slices at once, some of them by one token."""
-    engine = start(Layout(oversubscribe=True, **more), layers=4, positions=2048, kv_tokens=20000)
+    engine = start(shared(**more), layers=4, positions=2048, kv_tokens=20000)
     texts = prompts(CHUNK + 1, 3 * CHUNK + 7, 2, CHUNK + 2, 2 * CHUNK)
     made = engine.generate(texts, Sampling(max_tokens=5))
     for result, text in zip(made, texts, strict=True):
         assert list(result.completions[0].tokens) == reference("llama-gqa", tuple(text), 5, 4, 2048)
-    shared = engine.generate(texts[:2], Sampling(max_tokens=5, n=2, temperature=0.0))
-    for result, same in zip(shared, made, strict=False):
+    twice = engine.generate(texts[:2], Sampling(max_tokens=5, n=2, temperature=0.0))
+    for result, same in zip(twice, made, strict=False):
         assert [done.tokens for done in result.completions] == [same.completions[0].tokens] * 2
     sound(engine)

@@ -14,29 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster_support import Saved, alive, eventually, shared, workers_of
 
 from lamina import Engine, Sampling
-from lamina.cluster import Layout, Machine, framing
+from lamina.cluster import Layout, Machine, messages
 from lamina.cluster.messages import Failed
 from lamina.fhbn import Listener, connect, new_secret
 from lamina.fhbn.deadline import Deadline
 from lamina.serve import EngineError
 
 FRONT = Path(__file__).with_name("front.py")
-LAYOUT = Layout(2, 2, batches=3, partition="requests", oversubscribe=True)
+LAYOUT = shared(2, 2, batches=3, partition="requests")
 LIMIT_S = 30.0  # what takes well under two seconds where nobody else works
-
-Saved = Callable[..., Path]
-Eventually = Callable[..., None]
-Pids = Callable[..., list[int]]
-
-
-def alive(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def trouble(engine: Engine) -> str:
@@ -63,7 +52,7 @@ def test_a_machine_closed_under_an_engine(saved: Saved) -> None:
     machine.close()
 
 
-def test_one_engines_trouble_is_not_anothers(saved: Saved, machine: Machine, workers_of: Pids) -> None:
+def test_one_engines_trouble_is_not_anothers(saved: Saved, machine: Machine) -> None:
     folder = saved("llama-gqa")
     with (
         Engine(folder, layout=LAYOUT, machine=machine, kv_tokens=500) as first,
@@ -82,7 +71,7 @@ def test_one_engines_trouble_is_not_anothers(saved: Saved, machine: Machine, wor
     assert not workers_of(machine)
 
 
-def test_closing_twice_and_using_it_afterwards(saved: Saved, machine: Machine, workers_of: Pids) -> None:
+def test_closing_twice_and_using_it_afterwards(saved: Saved, machine: Machine) -> None:
     engine = Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=500)
     number = engine.submit([1, 2], Sampling(max_tokens=30))
     engine.step()
@@ -96,9 +85,7 @@ def test_closing_twice_and_using_it_afterwards(saved: Saved, machine: Machine, w
     assert engine.result(number).completions[0].finish_reason == "cancelled"
 
 
-def test_an_engine_forgotten_without_being_closed(
-    saved: Saved, machine: Machine, workers_of: Pids, eventually: Eventually
-) -> None:
+def test_an_engine_forgotten_without_being_closed(saved: Saved, machine: Machine) -> None:
     engine: Any = Engine(saved("llama-gqa"), layout=LAYOUT, machine=machine, kv_tokens=500)
     engine.submit([1, 2], Sampling(max_tokens=200))
     engine.step()
@@ -130,9 +117,7 @@ def test_engines_leave_no_file_open(saved: Saved, machine: Machine) -> None:
     assert len(list(fork_server.iterdir())) == there
 
 
-def test_a_worker_that_cannot_begin(
-    saved: Saved, machine: Machine, workers_of: Pids, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_cannot_begin(saved: Saved, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it has found the front end, and after."""
     monkeypatch.setattr(Layout, "cores", lambda layout: [4095] * layout.workers)
     with pytest.raises(EngineError, match="worker-start-failed"):
@@ -170,7 +155,7 @@ def front(saved: Saved) -> Iterator[Callable[[str], tuple[subprocess.Popen[str],
         child.communicate()
 
 
-def test_a_front_end_that_is_killed(front: Any, eventually: Eventually) -> None:
+def test_a_front_end_that_is_killed(front: Any) -> None:
     child, pids = front("wait")
     assert all(map(alive, pids))
     child.kill()
@@ -198,7 +183,7 @@ def test_a_front_end_that_is_interrupted(front: Any) -> None:
 
 
 @pytest.mark.long
-def test_a_front_end_that_forgets_its_engine(front: Any, eventually: Eventually) -> None:
+def test_a_front_end_that_forgets_its_engine(front: Any) -> None:
     """And its machine with it."""
     child, pids = front("forget")
     assert child.stdout.readline() == "forgotten\n"
@@ -209,17 +194,17 @@ def test_a_front_end_that_forgets_its_engine(front: Any, eventually: Eventually)
 
 def test_messages_of_any_size() -> None:
     secret, received = new_secret(), []
-    messages = [Failed("short"), Failed("x" * (3 * framing.PART_BYTES + 5)), Failed("")]
+    sent = [Failed("short"), Failed("x" * (3 * messages.PART_BYTES + 5)), Failed("")]
 
     def other(address: str) -> None:
         with connect(address, name="worker", secret=secret) as link:
-            for message in messages:
-                framing.send(link.control, message, Deadline(60))
+            for message in sent:
+                messages.send(link.control, message, Deadline(60))
 
     with Listener("front end", secret) as listener:
         thread = threading.Thread(target=other, args=(listener.address,))
         thread.start()
         with listener.accept() as link:
-            received += [framing.receive(link.control, Deadline(60)) for _ in range(3)]
+            received += [messages.receive(link.control, Deadline(60)) for _ in range(3)]
         thread.join()
-    assert received == messages
+    assert received == sent

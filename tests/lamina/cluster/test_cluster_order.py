@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from cluster_support import Saved, prompts, shared
 
 from lamina import Engine, Sampling
 from lamina.cluster import Layout, Machine
 from lamina.serve.requests import Completion
 
-Saved = Callable[..., Any]
-Prompts = Callable[..., list[list[int]]]
 Run = Callable[..., list[Completion]]
 WISH = Sampling(max_tokens=24, logprobs=3)
 
 
 @pytest.fixture(scope="module")
-def run(saved: Saved, machine: Machine, prompts: Prompts) -> Run:
+def run(saved: Saved, machine: Machine) -> Run:
     """What an engine makes of the same seven prompts."""
 
     def make(layout: Layout | None, dtype: torch.dtype, wish: Sampling = WISH, **options: Any) -> Any:
@@ -30,10 +29,6 @@ def run(saved: Saved, machine: Machine, prompts: Prompts) -> Run:
         return [result.completions[0] for result in made]
 
     return make
-
-
-def shared(**more: Any) -> Layout:
-    return Layout(**({"oversubscribe": True} | more))
 
 
 @pytest.mark.long(but=["torch.bfloat16"])

@@ -5,44 +5,53 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster_support import (
+    Load,
+    Saved,
+    ScriptedMachine,
+    Start,
+    at,
+    children_of,
+    harassed,
+    mixed,
+    play,
+    prompts,
+    shared,
+    sound,
+    tokens_of,
+)
 
 from lamina import Engine, Sampling
-from lamina.cluster import Layout, LostError, Machine, heartbeat
+from lamina.cluster import LostError, Machine, heartbeat
 from lamina.cluster.core import MAX_RECOVERY_ATTEMPTS
-from lamina.serve import EngineError, RequestError, Result
+from lamina.serve import EngineError, RequestError
 
 SPOILED = Path(__file__).with_name("spoiled.py")
 LAYOUTS = {
-    "rotational": Layout(1, 1, oversubscribe=True),
-    "heads": Layout(2, 2, batches=3, oversubscribe=True),
-    "requests": Layout(2, 2, batches=3, partition="requests", oversubscribe=True),
-    "ranks": Layout(2, 1, pipelining="serial", oversubscribe=True),
-    "stages": Layout(2, 2, pipeline_parallel=2, oversubscribe=True),
-    "streamed": Layout(1, 2, stream_chunks=2, oversubscribe=True),
-    "softnic": Layout(1, 2, network="softnic", oversubscribe=True),
+    "rotational": shared(1, 1),
+    "heads": shared(2, 2, batches=3),
+    "requests": shared(2, 2, batches=3, partition="requests"),
+    "ranks": shared(2, 1, pipelining="serial"),
+    "stages": shared(2, 2, pipeline_parallel=2),
+    "streamed": shared(1, 2, stream_chunks=2),
+    "softnic": shared(1, 2, network="softnic"),
 }
-Start = Callable[..., Engine]
-Play = Callable[..., list[list[list[int]]]]
-TokensOf = Callable[[Result], list[list[int]]]
-Load = list[tuple[list[int], Sampling]]
-Prompts = Callable[..., list[list[int]]]
 
 
 @pytest.fixture(scope="module")
-def load(mixed: Callable[[int], Load]) -> Load:
+def load() -> Load:
     return mixed(20)
 
 
 @pytest.mark.long(but=["requests", "stages"])
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "rotational"])
-def test_workers_killed_between_steps(
-    layout: str, load: Load, start: Start, sound: Callable[[Engine], None], play: Play
-) -> None:
+def test_workers_killed_between_steps(layout: str, load: Load, start: Start) -> None:
     """Each of them in turn, again and again."""
     wanted = play(start(LAYOUTS[layout]), load)
     engine = start(LAYOUTS[layout])
@@ -62,11 +71,11 @@ def test_workers_killed_between_steps(
     assert any(fault.kv_tokens for fault in engine.faults)
 
 
-def test_workers_killed_and_stopped_at_any_moment(
-    load: Load, start: Start, sound: Callable[[Engine], None], play: Play, harassed: Any
-) -> None:
+@pytest.mark.long(but=["0"])
+@pytest.mark.parametrize("prefill_workers", [0, 2])
+def test_workers_killed_and_stopped_at_any_moment(prefill_workers: int, load: Load, start: Start) -> None:
     """By somebody who looks at nothing: also while they recover."""
-    layout = LAYOUTS["requests"]
+    layout = replace(LAYOUTS["requests"], prefill_workers=prefill_workers)
     wanted = play(start(layout), load * 2)
     engine = start(layout)
     with harassed(engine, 7):
@@ -75,9 +84,7 @@ def test_workers_killed_and_stopped_at_any_moment(
     sound(engine)
 
 
-def test_an_idle_engines_workers_killed(
-    load: Load, start: Start, sound: Callable[[Engine], None], play: Play
-) -> None:
+def test_an_idle_engines_workers_killed(load: Load, start: Start) -> None:
     """They are replaced when they are needed."""
     engine = start(LAYOUTS["heads"])
     wanted = play(engine, load)
@@ -95,28 +102,19 @@ def test_an_idle_engines_workers_killed(
     sound(engine)
 
 
-def test_a_worker_that_is_stopped(load: Load, start: Start, play: Play) -> None:
+def test_a_worker_that_is_stopped(load: Load, start: Start) -> None:
     engine = start(LAYOUTS["requests"])
     wanted = play(engine, load)
-    struck = []
-
-    def strike(step: int) -> None:
-        if step == 5:
-            engine.strike("attention 1", "stop")
-            struck.append(time.monotonic())
-
-    assert play(engine, load, strike) == wanted
+    assert play(engine, load, at(5, engine.strike, "attention 1", "stop")) == wanted
     (fault,) = engine.faults
     assert "attention 1" in fault.workers
     assert fault.why.startswith("attention 1 hangs: it has not answered for ")
 
 
-def test_one_that_is_stopped_while_it_is_told_much(
-    saved: Callable[..., Path], prompts: Prompts, machine: Machine
-) -> None:
+def test_one_that_is_stopped_while_it_is_told_much(saved: Saved, machine: Machine) -> None:
     """More than a connection holds: whoever speaks looks whether others still work."""
     folder = saved("llama-gqa", positions=20_000, layers=1)
-    layout = Layout(1, 1, oversubscribe=True)
+    layout = shared(1, 1)
     with Engine(folder, layout=layout, machine=machine, kv_tokens=3_000_000, max_sequences=150) as engine:
         long = prompts(18_000)[0]
         engine.generate([[1, 2, 3]], Sampling(max_tokens=2))
@@ -143,7 +141,7 @@ def test_one_that_is_stopped_while_it_is_told_much(
 
 @pytest.mark.long
 def test_a_fork_server_that_is_killed_while_workers_are_replaced(
-    start: Start, machine: Machine, load: Load, play: Play, monkeypatch: pytest.MonkeyPatch
+    start: Start, machine: Machine, load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = start(LAYOUTS["rotational"])
     wanted = play(engine, load[:6])
@@ -158,51 +156,26 @@ def test_a_fork_server_that_is_killed_while_workers_are_replaced(
         return start_workers(*whatever)  # type: ignore[arg-type]
 
     monkeypatch.setattr(machine, "start", spoil)
-
-    def strike(step: int) -> None:
-        if step == 3:
-            engine.strike("model 0")
-
-    assert play(engine, load[:6], strike) == wanted
+    assert play(engine, load[:6], at(3, engine.strike, "model 0")) == wanted
     assert len(killed) == 1
     (fault,) = engine.faults
     assert fault.workers == tuple(sorted(engine.workers))
 
 
-def test_a_fork_server_that_is_killed(
-    start: Start,
-    machine: Machine,
-    load: Load,
-    children_of: Callable[[int], list[int]],
-    play: Play,
-) -> None:
+def test_a_fork_server_that_is_killed(start: Start, machine: Machine, load: Load) -> None:
     """Everything there was has gone; the engine loads its model again, and goes on."""
     engine = start(LAYOUTS["heads"])
     wanted = play(engine, load)
-    killed: list[Any] = []
-
-    def strike(step: int) -> None:
-        if step == 5:
-            killed.append(machine._process)
-            killed[0].kill()
-
-    assert play(engine, load, strike) == wanted
+    process: Any = machine._process
+    assert play(engine, load, at(5, process.kill)) == wanted
     assert set(engine.faults[0].workers) == set(engine.workers)
-    assert killed[0].pid not in children_of(os.getpid()), "it was waited for"
-
-
-class SpoiledMachine(Machine):
-    """Its workers do once what a file says."""
-
-    def __init__(self, order: Path) -> None:
-        super().__init__()
-        self.order = order
-        self.program = (str(SPOILED), str(order))
+    assert process.pid not in children_of(os.getpid()), "it was waited for"
 
 
 @pytest.fixture(scope="module")
-def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpoiledMachine]:
-    with SpoiledMachine(tmp_path_factory.mktemp("order") / "order") as machine:
+def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedMachine]:
+    """Its workers do once what a file says."""
+    with ScriptedMachine(SPOILED, tmp_path_factory.mktemp("order") / "order") as machine:
         yield machine
 
 
@@ -212,58 +185,47 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpoiledMachine
         ("few", "model 0 has sent tokens that make no sense: 4 of 5 sequences"),
         ("many", "model 0 has sent tokens that make no sense: "),
         ("nonsense", "model 0 has sent no sound message: "),
-        ("misplaced", "model 0 has sent Ping, which "),
+        ("misplaced", "model 0 has sent Order, which "),
         ("nobody's", "model 0 has sent tokens that make no sense: they are of batch 1048576"),
         ("hang up", "model 0 "),
         ("fail", "model 0 "),
         ("sleep", "model 0 hangs: it has worked at one thing for "),
     ],
 )
-def test_a_worker_that_misbehaves(
-    order: str, why: str, saved: Callable[..., Path], spoiled: SpoiledMachine, prompts: Prompts, play: Play
-) -> None:
+def test_a_worker_that_misbehaves(order: str, why: str, saved: Saved, spoiled: ScriptedMachine) -> None:
     requests = [(text, Sampling(max_tokens=20, ignore_eos=True)) for text in prompts(1, 2, 3, 4, 5)]
-    layout = Layout(1, 1, pipelining="serial", oversubscribe=True)
+    layout = shared(1, 1, pipelining="serial")
     with Engine(saved("llama-gqa"), layout=layout, machine=spoiled, kv_tokens=500) as engine:
         wanted = play(engine, requests)
-        told: list[float] = []
-
-        def spoil(step: int) -> None:
-            if step == 5:
-                spoiled.order.write_text(order)
-                told.append(time.monotonic())
-
-        assert play(engine, requests, spoil) == wanted
+        assert play(engine, requests, at(5, spoiled.file.write_text, order)) == wanted
         (fault,) = engine.faults
         assert fault.workers == ("model 0",)
         assert fault.why.startswith(why)
 
 
-def test_one_that_misbehaves_for_ever(saved: Callable[..., Path], spoiled: SpoiledMachine) -> None:
+def test_one_that_misbehaves_for_ever(saved: Saved, spoiled: ScriptedMachine) -> None:
     """Replacing it over and over helps nobody."""
-    layout = Layout(1, 1, pipelining="serial", oversubscribe=True)
+    layout = shared(1, 1, pipelining="serial")
     with Engine(saved("llama-gqa"), layout=layout, machine=spoiled, kv_tokens=500) as engine:
         engine.submit([1, 2, 3], Sampling(max_tokens=20))
         regroup, tries = engine.core.regroup, []
 
         def spoil(lost: object) -> object:
             tries.append(lost)
-            spoiled.order.write_text("fail")
+            spoiled.file.write_text("fail")
             return regroup(lost)
 
         engine.core.regroup = spoil  # type: ignore[method-assign]
-        spoiled.order.write_text("fail")
+        spoiled.file.write_text("fail")
         with pytest.raises(EngineError, match="engine-recovery-failed"):
             engine.run()
         assert len(tries) == MAX_RECOVERY_ATTEMPTS + 1
         with pytest.raises(EngineError, match="engine-closed"):
             engine.step()
-        spoiled.order.unlink(missing_ok=True)
+        spoiled.file.unlink(missing_ok=True)
 
 
-def test_requests_cancelled_while_workers_are_lost(
-    load: Load, start: Start, sound: Callable[[Engine], None], play: Play, tokens_of: TokensOf
-) -> None:
+def test_requests_cancelled_while_workers_are_lost(load: Load, start: Start) -> None:
     engine = start(LAYOUTS["requests"])
     numbers = [engine.submit(*request) for request in load]
     for step in range(8):
@@ -277,9 +239,7 @@ def test_requests_cancelled_while_workers_are_lost(
     sound(engine)
 
 
-def test_going_on_after_tokens_that_were_made(
-    load: Load, start: Start, sound: Callable[[Engine], None], play: Play, tokens_of: TokensOf
-) -> None:
+def test_going_on_after_tokens_that_were_made(load: Load, start: Start) -> None:
     """By an engine that is no more."""
     engine = start(LAYOUTS["heads"])
     single = [
@@ -306,7 +266,7 @@ def test_going_on_after_tokens_that_were_made(
     ],
 )
 def test_tokens_that_nobody_goes_on_after(
-    sampling: Sampling, made: list[int], code: str, saved: Callable[..., Path]
+    sampling: Sampling, made: list[int], code: str, saved: Saved
 ) -> None:
     engine = Engine(saved("llama-gqa"), kv_tokens=100)
     with pytest.raises(RequestError, match=code):
@@ -314,8 +274,8 @@ def test_tokens_that_nobody_goes_on_after(
     assert engine.idle
 
 
-def test_harm_that_cannot_be_done(start: Start, saved: Callable[..., Path]) -> None:
-    engine = start(Layout(1, 1, oversubscribe=True))
+def test_harm_that_cannot_be_done(start: Start, saved: Saved) -> None:
+    engine = start(shared(1, 1))
     with pytest.raises(EngineError, match="engine-worker-unknown"):
         engine.strike("model 7")
     with pytest.raises(EngineError, match="engine-harm-unknown"):

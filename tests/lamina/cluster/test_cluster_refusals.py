@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import transformers
+from cluster_support import Saved, shared, workers_of
 
 from lamina import Engine, host_memory
 from lamina.cluster import Layout, Machine
 from lamina.serve import EngineError
-
-Saved = Callable[..., Path]
 
 
 @pytest.mark.parametrize(
@@ -72,12 +70,6 @@ def refused(model: Any, layout: Layout, machine: Machine, **options: Any) -> Eng
         (None, Layout(500, 500), {}, "layout-cores-too-few"),
         (None, None, {"device": "cuda"}, "layout-device-unsupported"),
         (None, None, {"overcommit": 0.5}, "layout-overcommit-unsupported"),
-        (None, None, {"dtype": torch.int8}, "engine-dtype-unknown"),
-        (None, None, {"kv_tokens": 0}, "engine-count-invalid"),
-        (None, None, {"kv_tokens": 5, "kv_bytes": 5}, "engine-kv-twice"),
-        (None, None, {"policy": "luck"}, "engine-policy-unknown"),
-        (None, None, {"admission": "luck"}, "engine-admission-unknown"),
-        (None, None, {"load_format": "luck"}, "engine-load-format-unknown"),
         ("/no/such/model", None, {}, "model-not-found"),
         (5, None, {}, "layout-model-object"),
         ("an object", None, {}, "layout-model-object"),
@@ -96,45 +88,39 @@ def test_before_a_process_starts(
     if model == "an object":
         model = small_model("llama-gqa")
     given = saved("llama-gqa") if model is None else model
-    assert refused(given, layout or Layout(oversubscribe=True), unborn, **options).code == code
+    assert refused(given, layout or shared(), unborn, **options).code == code
     assert unborn._process is None
 
 
 @pytest.mark.parametrize(
     ("family", "layout", "options", "code"),
     [
-        ("llama-gqa", Layout(1, 3, oversubscribe=True), {}, "layout-heads-uneven"),
-        ("llama-gqa", Layout(4, 1, oversubscribe=True), {}, "layout-heads-uneven"),
-        ("llama", Layout(3, 1, batches=2, oversubscribe=True), {}, "layout-heads-uneven"),
+        ("llama-gqa", shared(1, 3), {}, "layout-heads-uneven"),
+        ("llama-gqa", shared(4, 1), {}, "layout-heads-uneven"),
+        ("llama", shared(3, 1, batches=2), {}, "layout-heads-uneven"),
         (
             "llama-gqa",
-            Layout(4, 1, pipeline_parallel=4, oversubscribe=True),
+            shared(4, 1, pipeline_parallel=4),
             {},
             "layout-too-many-stages",
         ),
         (
             "llama-gqa",
-            Layout(2, 1, batches=3, oversubscribe=True),
+            shared(2, 1, batches=3),
             {"max_sequences": 2},
             "engine-max-sequences-too-few",
         ),
         (
             "llama-gqa",
-            Layout(1, 2, partition="requests", oversubscribe=True),
+            shared(1, 2, partition="requests"),
             {"kv_tokens": 1},
             "engine-kv-too-small",
         ),
-        ("llama-gqa", Layout(oversubscribe=True), {"kv_bytes": 3}, "engine-kv-too-small"),
+        ("llama-gqa", shared(), {"kv_bytes": 3}, "engine-kv-too-small"),
     ],
 )
 def test_once_the_model_is_known_and_before_a_worker_starts(
-    saved: Saved,
-    machine: Machine,
-    workers_of: Callable[[Machine], list[int]],
-    family: str,
-    layout: Layout,
-    options: dict[str, Any],
-    code: str,
+    saved: Saved, machine: Machine, family: str, layout: Layout, options: dict[str, Any], code: str
 ) -> None:
     assert refused(saved(family), layout, machine, **options).code == code
     assert not workers_of(machine)
@@ -142,17 +128,13 @@ def test_once_the_model_is_known_and_before_a_worker_starts(
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_what_does_not_fit_in_memory(
-    saved: Saved,
-    machine: Machine,
-    workers_of: Callable[[Machine], list[int]],
-    monkeypatch: pytest.MonkeyPatch,
-    ranks: int,
+    saved: Saved, machine: Machine, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
     """Cut up for ranks, weights are there twice."""
     loaded: list[object] = []
-    monkeypatch.setattr(machine, "load", loaded.append)
+    monkeypatch.setattr(machine, "start", lambda *asked: loaded.append(asked))
     monkeypatch.setattr(host_memory, "free_bytes", lambda: 1_500_000_000)
-    layout = Layout(ranks, 2, pipelining="serial", partition="requests", oversubscribe=True)
+    layout = shared(ranks, 2, pipelining="serial", partition="requests")
     error = refused(saved("llama-gqa"), layout, machine, kv_bytes=2_000_000_000)
     assert error.code == "engine-out-of-memory"
     assert "2.0 GB of KV are 0.5 GB more than the 1.5 GB" in str(error)
@@ -169,7 +151,7 @@ def test_stages_in_ranks_have_their_shares_of_all_slices(
     folder = saved("llama-gqa")
     weights = (folder / "model.safetensors").stat().st_size
     monkeypatch.setattr(host_memory, "free_bytes", lambda: int(2.5 * weights))
-    layout = Layout(4, 1, pipeline_parallel=2, oversubscribe=True)
+    layout = shared(4, 1, pipeline_parallel=2)
     assert refused(folder, layout, machine, kv_tokens=2).code == "engine-out-of-memory"
 
 
@@ -190,17 +172,16 @@ def test_a_damaged_folder_leaves_the_machine_as_good_as_before(
     saved: Saved,
     tmp_path: Path,
     machine: Machine,
-    workers_of: Callable[[Machine], list[int]],
     damage: Callable[[Path], object],
     sentence: str,
 ) -> None:
     small_model("llama-gqa").save_pretrained(tmp_path)
     damage(tmp_path)
-    said = str(refused(tmp_path, Layout(oversubscribe=True), machine, kv_tokens=100))
+    said = str(refused(tmp_path, shared(), machine, kv_tokens=100))
     assert sentence in said
     assert len(said) < 500
     assert not workers_of(machine)
-    with Engine(saved("llama-gqa"), layout=Layout(oversubscribe=True), machine=machine) as engine:
+    with Engine(saved("llama-gqa"), layout=shared(), machine=machine) as engine:
         assert len(engine.generate([[1, 2]])[0].completions[0].tokens) == 16
 
 
@@ -212,7 +193,7 @@ def test_a_folder_whose_model_is_replaced(
     for family in ("llama-gqa", "llama", "llama-gqa"):
         small_model(family).save_pretrained(tmp_path)
         for folder in (tmp_path, saved(family)):
-            layout = Layout(oversubscribe=True)
+            layout = shared()
             with Engine(folder, layout=layout, machine=machine, kv_tokens=100) as engine:
                 seen.append(engine.generate([[1, 2]])[0].completions[0].tokens)
     assert seen[0::2] == seen[1::2]
@@ -221,7 +202,7 @@ def test_a_folder_whose_model_is_replaced(
 
 def test_a_config_needs_dummy_weights(small_model: Any, machine: Machine) -> None:
     config: transformers.PretrainedConfig = small_model("llama-gqa").config
-    layout = Layout(oversubscribe=True)
+    layout = shared()
     assert "load_format" in str(refused(config, layout, machine))
     with Engine(config, layout=layout, machine=machine, load_format="dummy", kv_tokens=100) as engine:
         assert len(engine.generate([[1, 2]])[0].completions[0].tokens) == 16

@@ -5,35 +5,28 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import transformers
+from cluster_support import Reference, Saved, Start, prompts, shared, sound, tokens_of
 
 from lamina import Engine, Sampling
-from lamina.cluster import ClusterCore, Layout, Machine, framing
+from lamina.cluster import ClusterCore, Layout, Machine, messages
 from lamina.serve.requests import Result
 
-Start = Callable[..., Engine]
 Alone = Callable[[tuple[int, ...], Sampling], list[Result]]
-Sound = Callable[[Engine], None]
-Prompts = Callable[..., list[list[int]]]
-Reference = Callable[..., list[int]]
-Tokens = Callable[[Result], list[list[int]]]
-Saved = Callable[..., Path]
-
 LAYOUTS = {
-    "rotational-2": Layout(1, 1, oversubscribe=True),
-    "rotational-3-by-requests": Layout(2, 2, batches=3, partition="requests", oversubscribe=True),
-    "fixed-in-2-ranks": Layout(4, 2, pipelining="fixed", oversubscribe=True),
-    "stages": Layout(2, 1, pipeline_parallel=2, oversubscribe=True),
+    "rotational-2": shared(1, 1),
+    "rotational-3-by-requests": shared(2, 2, batches=3, partition="requests"),
+    "fixed-in-2-ranks": shared(4, 2, pipelining="fixed"),
+    "stages": shared(2, 1, pipeline_parallel=2),
 }
 anywhere = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 
 
 @pytest.fixture(scope="module")
-def alone(saved: Saved, prompts: Prompts) -> Alone:
+def alone(saved: Saved) -> Alone:
     """What an engine without workers makes of prompts of these lengths."""
 
     @functools.cache
@@ -56,7 +49,7 @@ def alone(saved: Saved, prompts: Prompts) -> Alone:
     ids=["samples", "4-beams", "3-beams", "2-beams", "stops"],
 )
 def test_wishes_are_fulfilled_as_in_one_process(
-    kept: Start, sound: Sound, prompts: Prompts, alone: Alone, layout: Layout, wish: Sampling
+    kept: Start, alone: Alone, layout: Layout, wish: Sampling
 ) -> None:
     lengths = (12, 3, 25, 7, 1)
     engine = kept(layout)
@@ -76,10 +69,10 @@ def test_wishes_are_fulfilled_as_in_one_process(
 @pytest.mark.parametrize(
     ("layout", "kv_tokens"),
     [
-        (Layout(1, 1, oversubscribe=True), 120),
-        (Layout(1, 2, partition="requests", oversubscribe=True), 240),
-        (Layout(2, 2, batches=3, partition="requests", oversubscribe=True), 240),
-        (Layout(2, 1, pipeline_parallel=2, oversubscribe=True), 120),
+        (shared(1, 1), 120),
+        (shared(1, 2, partition="requests"), 240),
+        (shared(2, 2, batches=3, partition="requests"), 240),
+        (shared(2, 1, pipeline_parallel=2), 120),
     ],
     ids=["rotational-2", "2-pools", "rotational-3-2-pools", "stages"],
 )
@@ -93,14 +86,7 @@ def test_wishes_are_fulfilled_as_in_one_process(
     ids=["greedy", "samples", "beams"],
 )
 def test_those_that_make_room_make_the_same_tokens(
-    kept: Start,
-    sound: Sound,
-    prompts: Prompts,
-    alone: Alone,
-    tokens_of: Tokens,
-    layout: Layout,
-    kv_tokens: int,
-    wish: Sampling,
+    kept: Start, alone: Alone, layout: Layout, kv_tokens: int, wish: Sampling
 ) -> None:
     lengths = (20, 25, 18, 30, 12, 16, 22, 9)
     roomy = alone(lengths, wish)
@@ -116,7 +102,7 @@ def test_those_that_make_room_make_the_same_tokens(
 
 
 @anywhere
-def test_decode_only(start: Start, sound: Sound, layout: Layout) -> None:
+def test_decode_only(start: Start, layout: Layout) -> None:
     """Prompts by length, KV made up: as many tokens as were asked for, the same each time."""
     seen = []
     for _ in range(2):
@@ -129,9 +115,9 @@ def test_decode_only(start: Start, sound: Sound, layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("partition", ["heads", "requests"])
-def test_batches_are_counted_in_a_memory_of_few_tokens(start: Start, sound: Sound, partition: str) -> None:
+def test_batches_are_counted_in_a_memory_of_few_tokens(start: Start, partition: str) -> None:
     """What is run to find their number needs no more than there is."""
-    layout = Layout(1, 2, batches="auto", partition=partition, oversubscribe=True)  # type: ignore[arg-type]
+    layout = shared(1, 2, batches="auto", partition=partition)  # type: ignore[arg-type]
     engine = start(layout, kv_tokens=100, max_sequences=64)
     assert isinstance(engine.core, ClusterCore)
     assert [trial.batches for trial in engine.core.trials] == [1, 2]
@@ -141,9 +127,7 @@ def test_batches_are_counted_in_a_memory_of_few_tokens(start: Start, sound: Soun
 
 
 @anywhere
-def test_streams_give_every_token_once(
-    kept: Start, sound: Sound, prompts: Prompts, tokens_of: Tokens, layout: Layout
-) -> None:
+def test_streams_give_every_token_once(kept: Start, layout: Layout) -> None:
     engine = kept(layout)
     texts = prompts(6, 13)
     other = engine.submit(texts[0], Sampling(max_tokens=5))
@@ -159,15 +143,7 @@ def test_streams_give_every_token_once(
 
 @anywhere
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 7])
-def test_cancelling_at_every_stage(
-    kept: Start,
-    sound: Sound,
-    prompts: Prompts,
-    reference: Reference,
-    tokens_of: Tokens,
-    layout: Layout,
-    steps: int,
-) -> None:
+def test_cancelling_at_every_stage(kept: Start, reference: Reference, layout: Layout, steps: int) -> None:
     """In flight, just joined, waiting: whoever stays makes the same tokens, and all memory comes back."""
     engine = kept(layout, kv_tokens=200 * (2 if layout.partition == "requests" else 1))
     texts = prompts(10, 20, 30, 11, 21, 31, 12, 22, 32)
@@ -193,7 +169,7 @@ def test_cancelling_at_every_stage(
     sound(engine)
 
 
-def test_the_last_one_cancelled_leaves_nothing(kept: Start, sound: Sound, prompts: Prompts) -> None:
+def test_the_last_one_cancelled_leaves_nothing(kept: Start) -> None:
     engine = kept(LAYOUTS["rotational-3-by-requests"])
     for steps in range(5):
         numbers = [engine.submit(text, Sampling(max_tokens=20)) for text in prompts(5, 9, 2, 7)]
@@ -209,9 +185,7 @@ def test_the_last_one_cancelled_leaves_nothing(kept: Start, sound: Sound, prompt
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("admission", ["reserve", "grow"])
-def test_coming_and_going_at_random(
-    kept: Start, sound: Sound, reference: Reference, prompts: Prompts, seed: int, admission: str
-) -> None:
+def test_coming_and_going_at_random(kept: Start, reference: Reference, seed: int, admission: str) -> None:
     layout = LAYOUTS["rotational-3-by-requests"]
     engine = kept(layout, kv_tokens=260, max_sequences=12, admission=admission)
     draws = random.Random(seed)
@@ -254,7 +228,7 @@ def test_coming_and_going_at_random(
 
 def test_requests_are_dealt_out_by_length_and_not_by_number(start: Start) -> None:
     """One long request takes as much of an attention worker as many short ones."""
-    layout = Layout(1, 2, partition="requests", oversubscribe=True)
+    layout = shared(1, 2, partition="requests")
     engine = start(layout, decode_only=True, kv_tokens=4000)
     engine.submit(240, Sampling(max_tokens=10))
     for _ in range(8):
@@ -268,7 +242,7 @@ def test_requests_are_dealt_out_by_length_and_not_by_number(start: Start) -> Non
     engine.run()
 
 
-def test_records_may_be_asked_for_at_any_moment(start: Start, sound: Sound, prompts: Prompts) -> None:
+def test_records_may_be_asked_for_at_any_moment(start: Start) -> None:
     engine = start(LAYOUTS["rotational-3-by-requests"])
     for text in prompts(5, 9, 2, 7):
         engine.submit(text, Sampling(max_tokens=12))
@@ -282,14 +256,14 @@ def test_records_may_be_asked_for_at_any_moment(start: Start, sound: Sound, prom
     sound(engine)
 
 
-def test_more_than_a_control_message_holds(saved: Saved, machine: Machine, sound: Sound) -> None:
+def test_more_than_a_control_message_holds(saved: Saved, machine: Machine) -> None:
     """Log-probabilities of a large vocabulary for many, told in parts."""
     config = transformers.AutoConfig.from_pretrained(saved("llama-gqa"))
     config.vocab_size = 30_000
     rows = 30
-    assert rows * config.vocab_size * 12 > framing.PART_BYTES
+    assert rows * config.vocab_size * 12 > messages.PART_BYTES
     options: dict[str, Any] = {"load_format": "dummy", "kv_tokens": 1000, "machine": machine}
-    with Engine(config, layout=Layout(pipelining="serial", oversubscribe=True), **options) as engine:
+    with Engine(config, layout=shared(pipelining="serial"), **options) as engine:
         made = engine.generate([[5]] * rows, Sampling(max_tokens=1, logprobs=config.vocab_size))
         sound(engine)
     first, *others = (result.completions[0].logprobs for result in made)

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from cluster_support import Load, Saved, Start, play, prompts, shared, sound
 
 from lamina import Engine, Sampling
-from lamina.cluster import Layout
-from lamina.serve import EngineError, Result
+from lamina.serve import EngineError
 
 LAYOUTS = {
-    "heads": Layout(1, 1, oversubscribe=True),
-    "requests": Layout(2, 1, batches=3, partition="requests", oversubscribe=True),
-    "stages": Layout(2, 1, pipeline_parallel=2, oversubscribe=True),
-    "ranks": Layout(2, 1, pipelining="serial", oversubscribe=True),
+    "heads": shared(1, 1),
+    "requests": shared(2, 1, batches=3, partition="requests"),
+    "stages": shared(2, 1, pipeline_parallel=2),
+    "ranks": shared(2, 1, pipelining="serial"),
 }
 KV_TOKENS = 700
-Start = Callable[..., Engine]
-Prompts = Callable[..., list[list[int]]]
-Load = list[tuple[list[int], Sampling]]
 
 
 @pytest.fixture(scope="module")
-def load(prompts: Prompts) -> Load:
+def load() -> Load:
     """More than has room at once."""
     kinds = ({}, {"temperature": 1.0, "seed": 3}, {"n": 3, "temperature": 0.8, "seed": 4}, {"beams": 2})
     texts = prompts(*(7 + 11 * number % 43 for number in range(16)))
@@ -35,35 +30,11 @@ def load(prompts: Prompts) -> Load:
     ]
 
 
-def tokens_of(result: Result) -> list[tuple[int, ...]]:
-    return [done.tokens for done in result.completions]
-
-
-def play(engine: Engine, load: Load, before: Callable[[int], None] = lambda step: None) -> list[object]:
-    """Serve all. Every request that joined and did not have to make room is told to end once."""
-    numbers = [engine.submit(*request) for request in load]
-    step, running = 0, set()
-    while not engine.idle:
-        before(step)
-        told = engine.step()
-        assert running.issuperset(told.preempted)
-        running -= set(told.preempted)
-        assert running.isdisjoint(told.joined)
-        running |= set(told.joined)
-        assert running.issuperset(told.ended)
-        running -= set(told.ended)
-        step += 1
-    assert not running
-    return [tokens_of(engine.result(number)) for number in numbers]
-
-
 @pytest.mark.long(but=["stages-*", "requests-grow"])
 @pytest.mark.parametrize(
     ("layout", "admission"), [*((name, "reserve") for name in LAYOUTS), ("requests", "grow")]
 )
-def test_out_and_in_again(
-    layout: str, admission: str, load: Load, start: Start, sound: Callable[[Engine], None]
-) -> None:
+def test_out_and_in_again(layout: str, admission: str, load: Load, start: Start) -> None:
     wanted = play(start(LAYOUTS[layout], kv_tokens=KV_TOKENS, admission=admission), load)
     engine = start(LAYOUTS[layout], kv_tokens=KV_TOKENS, admission=admission)
     wishes = {4: 2, 11: 1, 17: 2}
@@ -93,7 +64,7 @@ def test_requests_are_spread_over_all(load: Load, start: Start) -> None:
     play(engine, load, scale)
 
 
-def test_workers_killed_before_and_after(load: Load, start: Start, sound: Callable[[Engine], None]) -> None:
+def test_workers_killed_before_and_after(load: Load, start: Start) -> None:
     """So that some are found lost while the last iterations end, or while all meet."""
     wanted = play(start(LAYOUTS["requests"], kv_tokens=KV_TOKENS), load)
     engine = start(LAYOUTS["requests"], kv_tokens=KV_TOKENS)
@@ -110,7 +81,7 @@ def test_workers_killed_before_and_after(load: Load, start: Start, sound: Callab
     sound(engine)
 
 
-def test_an_idle_engine(load: Load, start: Start, sound: Callable[[Engine], None]) -> None:
+def test_an_idle_engine(load: Load, start: Start) -> None:
     engine = start(LAYOUTS["heads"], kv_tokens=KV_TOKENS)
     engine.scale(attention_workers=2)
     assert engine.idle
@@ -120,7 +91,7 @@ def test_an_idle_engine(load: Load, start: Start, sound: Callable[[Engine], None
     sound(engine)
 
 
-def test_what_cannot_be(saved: Callable[..., Path], start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be(saved: Saved, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what runs goes on."""
     engine = start(LAYOUTS["heads"], kv_tokens=100)
     engine.scale(attention_workers=2)

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lamina.cluster import framing
+from lamina.cluster import messages
 from lamina.cluster.front_end import FrontEnd
-from lamina.cluster.messages import ArenaState, CheckArena, Plan, Regroup
+from lamina.cluster.messages import ArenaState, Order, Plan, Regroup
 from lamina.fhbn import Listener, connect, new_secret
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
@@ -35,11 +35,11 @@ def test_a_check_is_of_a_worker_that_has_begun_what_was_planned_before(
     says, front = ends
     begun = False
     front.check = lambda: ArenaState(int(begun))
-    framing.send(says, PLAN, Deadline(30))
-    framing.send(says, CheckArena(), Deadline(30))
+    messages.send(says, PLAN, Deadline(30))
+    messages.send(says, Order("arena"), Deadline(30))
     # As one does who waits for KV meanwhile.
     assert front.has_plan(0, 3, 30)
     front.plan(0, 3)
     begun = True
     front.look(30)
-    assert framing.receive(says, Deadline(30)) == ArenaState(1)
+    assert messages.receive(says, Deadline(30)) == ArenaState(1)

@@ -9,49 +9,34 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from cluster_support import KvTaker, channel
 
-from lamina._native import ShmReceiver, ShmSegment, ShmSender
-from lamina.attention.worker import TensorWorker
-from lamina.cluster.kv_pull import CALLED_OFF, PIECE_BYTES, KvPull, PieceHeader, piece_bytes, piece_tokens
+from lamina._native import ShmSender
+from lamina.cluster.kv_pull import CALLED_OFF, PIECE_BYTES, PieceHeader, piece_bytes, piece_tokens
 from lamina.fhbn import ChannelClosedError, ChannelCorruptedError, ChannelTimeoutError
-from lamina.kv import Arena, ArenaShape
-from lamina.pipeline.kv_slots import Arrival
+from lamina.kv import ArenaShape
 
 SHAPE = ArenaShape(layers=2, kv_heads=2, head_dim=16, dtype=torch.float32)
 NOBODY_SAYS = 0.02  # seconds
 
 
-def channel(slots: int = 64, message_bytes: int = 1 << 14) -> tuple[ShmSender, ShmReceiver]:
-    segment = ShmSegment.create(message_bytes, slots, epoch=7, first_seqno=0)
-    sender = ShmSender(ShmSegment.attach(segment.descriptor), "attention 0", timeout_s=30, spin_s=0)
-    return sender, ShmReceiver(segment, "prefill 0", timeout_s=30, spin_s=0)
-
-
-class Attention:
-    """An attention worker, as far as KV comes to it from two prefill workers."""
+class Attention(KvTaker):
+    """That takes KV from two prefill workers."""
 
     def __init__(self) -> None:
-        self.arena = Arena(SHAPE, 200)
-        store = TensorWorker(SHAPE.dtype, 4, SHAPE.kv_heads, SHAPE.head_dim, threads=1)
-        for layer in range(SHAPE.layers):
-            store.add_layer(self.arena.keys(layer), self.arena.values(layer), scale=1.0)
-        self.had: list[int] = []
         self.looks = 0
-        self.pull = KvPull(store, SHAPE.layers, self.had.append, self.look)
+        super().__init__(SHAPE, self.look)
         self.prefill: list[ShmSender] = []
         for _ in range(2):
             self.connect()
 
     def connect(self) -> None:
-        sender, receiver = channel()
+        sender, receiver = channel("attention 0")
         self.prefill.append(sender)
         self.pull.add(receiver)
 
     def look(self) -> None:
         self.looks += 1
-
-    def expect(self, name: int, tokens: int, shared: int = 0) -> None:
-        self.pull.expect(Arrival(name, shared, self.arena.slab.allocate(name, tokens - shared)))
 
     def pull_all(self) -> int:
         taken = 0
@@ -218,7 +203,7 @@ def test_kv_that_has_no_place_is_refused(attention: Attention, layer: int, first
 
 
 def test_a_message_that_is_there_goes_first(attention: Attention) -> None:
-    sender, receiver = channel()
+    sender, receiver = channel("attention 0")
     attention.expect(1, 20)
     send(attention.prefill[0], 1, 20)
     sender.send(b"qkv")
@@ -228,7 +213,7 @@ def test_a_message_that_is_there_goes_first(attention: Attention) -> None:
 
 
 def test_pieces_are_pulled_until_a_message_is_there_and_not_after(attention: Attention) -> None:
-    sender, receiver = channel()
+    sender, receiver = channel("attention 0")
     attention.expect(1, 20)
     pieces = send(attention.prefill[0], 1, 20)
     store, appended = attention.pull._store.append, 0
@@ -250,7 +235,7 @@ def test_pieces_are_pulled_until_a_message_is_there_and_not_after(attention: Att
 
 
 def test_a_message_wakes_one_who_has_nothing_to_pull(attention: Attention) -> None:
-    sender, receiver = channel()
+    sender, receiver = channel("attention 0")
     attention.expect(1, 20)
     threading.Timer(NOBODY_SAYS, sender.send, [b"qkv"]).start()
     before = time.process_time()
@@ -260,7 +245,7 @@ def test_a_message_wakes_one_who_has_nothing_to_pull(attention: Attention) -> No
 
 
 def test_waiting_ends_in_time(attention: Attention) -> None:
-    sender, receiver = channel()
+    sender, receiver = channel("attention 0")
     attention.expect(1, 20)
     with pytest.raises(ChannelTimeoutError, match="nothing came from prefill 0 in time"):
         attention.pull.recv(receiver, NOBODY_SAYS)
@@ -270,7 +255,7 @@ def test_waiting_ends_in_time(attention: Attention) -> None:
 
 
 def test_while_nothing_is_expected_nobody_looks_for_it(attention: Attention) -> None:
-    sender, receiver = channel()
+    sender, receiver = channel("attention 0")
     send(attention.prefill[0], 1, 20)
     threading.Timer(NOBODY_SAYS, sender.send, [b"qkv"]).start()
     attention.pull.recv(receiver, 30).release()

@@ -11,47 +11,49 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cluster_support import (
+    KINDS,
+    Load,
+    Reference,
+    Saved,
+    ScriptedMachine,
+    Start,
+    at,
+    mixed,
+    play,
+    prompts,
+    shared,
+    sound,
+    tokens_of,
+)
 
 from lamina import Engine, Sampling
 from lamina.cluster import Layout, Machine
 from lamina.cluster.messages import Forget, KvStored, PrefillFailed
 from lamina.cluster.prefill_dispatch import PrefillDispatch, PrefillRequest
-from lamina.serve import EngineError, Result
+from lamina.serve import EngineError
 
 HELD = Path(__file__).with_name("held.py")
 LONG, WRONG = 60, 13  # as there
 POSITIONS = 2048
 LAYOUTS = {
-    "serial": Layout(1, 1, prefill_workers=1, pipelining="serial", oversubscribe=True),
-    "heads": Layout(1, 2, prefill_workers=1, oversubscribe=True),
-    "requests": Layout(2, 2, prefill_workers=2, batches=3, partition="requests", oversubscribe=True),
-    "ranks": Layout(2, 1, prefill_workers=2, pipelining="serial", oversubscribe=True),
-    "stages": Layout(2, 2, prefill_workers=1, pipeline_parallel=2, oversubscribe=True),
-    "streamed": Layout(1, 2, prefill_workers=1, stream_chunks=2, oversubscribe=True),
-    "gloo": Layout(1, 2, prefill_workers=1, partition="requests", network="gloo", oversubscribe=True),
+    "serial": shared(1, 1, prefill_workers=1, pipelining="serial"),
+    "heads": shared(1, 2, prefill_workers=1),
+    "requests": shared(2, 2, prefill_workers=2, batches=3, partition="requests"),
+    "ranks": shared(2, 1, prefill_workers=2, pipelining="serial"),
+    "stages": shared(2, 2, prefill_workers=1, pipeline_parallel=2),
+    "streamed": shared(1, 2, prefill_workers=1, stream_chunks=2),
+    "gloo": shared(1, 2, prefill_workers=1, partition="requests", network="gloo"),
 }
-Start = Callable[..., Engine]
-Play = Callable[..., list[list[list[int]]]]
-TokensOf = Callable[[Result], list[list[int]]]
-Prompts = Callable[..., list[list[int]]]
-Sound = Callable[[Engine], None]
-Load = list[tuple[list[int], Sampling]]
 
 
 @pytest.fixture(scope="module")
-def load(mixed: Callable[[int], Load]) -> Load:
+def load() -> Load:
     return mixed(15)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_tokens_are_the_originals(
-    layout: str,
-    start: Start,
-    prompts: Prompts,
-    reference: Callable[..., list[int]],
-    sound: Sound,
-    tokens_of: TokensOf,
-) -> None:
+def test_tokens_are_the_originals(layout: str, start: Start, reference: Reference) -> None:
     """Of short prompts, of one token, and of one that takes several chunks and pieces."""
     engine = start(LAYOUTS[layout], layers=3, positions=POSITIONS)
     texts = prompts(30, 1, 700, 2, 45)
@@ -64,8 +66,8 @@ def test_tokens_are_the_originals(
 
 
 @pytest.mark.parametrize("layout", ["heads", "requests"])
-def test_requests_of_all_kinds(layout: str, load: Load, start: Start, sound: Sound, play: Play) -> None:
-    wanted = play(start(Layout(1, 1, oversubscribe=True)), load)
+def test_requests_of_all_kinds(layout: str, load: Load, start: Start) -> None:
+    wanted = play(start(shared(1, 1)), load)
     engine = start(LAYOUTS[layout])
     assert play(engine, load) == wanted
     assert play(engine, load) == wanted
@@ -74,11 +76,9 @@ def test_requests_of_all_kinds(layout: str, load: Load, start: Start, sound: Sou
 
 
 @pytest.mark.parametrize(("layout", "kv_tokens"), [("heads", 150), ("requests", 260)])
-def test_those_who_made_room_come_back(
-    layout: str, kv_tokens: int, load: Load, start: Start, sound: Sound, play: Play, tokens_of: TokensOf
-) -> None:
+def test_those_who_made_room_come_back(layout: str, kv_tokens: int, load: Load, start: Start) -> None:
     """With what they have made since: of samples and beams each its own."""
-    wanted = play(start(Layout(1, 1, oversubscribe=True)), load)
+    wanted = play(start(shared(1, 1)), load)
     engine = start(LAYOUTS[layout], admission="grow", kv_tokens=kv_tokens)
     preempted: list[int] = []
     numbers = [engine.submit(*request) for request in load]
@@ -89,24 +89,15 @@ def test_those_who_made_room_come_back(
     sound(engine)
 
 
-class HeldMachine(Machine):
-    """Its prefill workers wait in the middle of long prompts while there is a file."""
-
-    def __init__(self, file: Path) -> None:
-        super().__init__()
-        self.file = file
-        self.program = (str(HELD), str(file))
-
-
 @pytest.fixture(scope="module")
-def held_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HeldMachine]:
-    machine = HeldMachine(tmp_path_factory.mktemp("held") / "file")
-    with machine:
+def held_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedMachine]:
+    """Its prefill workers wait in the middle of long prompts while there is a file."""
+    with ScriptedMachine(HELD, tmp_path_factory.mktemp("held") / "file") as machine:
         yield machine
 
 
 @pytest.fixture
-def held(held_machine: HeldMachine, saved: Callable[..., Path]) -> Iterator[Callable[..., Engine]]:
+def held(held_machine: ScriptedMachine, saved: Saved) -> Iterator[Start]:
     """An engine in which whoever has a long prompt is staged until the file has gone."""
     started: list[Engine] = []
     held_machine.file.touch()
@@ -125,25 +116,18 @@ def held(held_machine: HeldMachine, saved: Callable[..., Path]) -> Iterator[Call
 
 
 @pytest.fixture
-def release(held_machine: HeldMachine) -> Callable[[], None]:
+def release(held_machine: ScriptedMachine) -> Callable[[], None]:
     return held_machine.file.unlink
 
 
 @pytest.mark.long(but=["serial"])
 @pytest.mark.parametrize("layout", ["serial", "heads", "requests"])
 def test_others_decode_while_a_prompt_is_computed(
-    layout: str,
-    held: Callable[..., Engine],
-    release: Callable[[], None],
-    prompts: Prompts,
-    start: Start,
-    sound: Sound,
-    play: Play,
-    tokens_of: TokensOf,
+    layout: str, held: Start, release: Callable[[], None], start: Start
 ) -> None:
     short, long = prompts(5, LONG + 20)
     wish = Sampling(max_tokens=25, ignore_eos=True)
-    wanted = play(start(Layout(1, 1, oversubscribe=True)), [(short, wish), (long, wish)])
+    wanted = play(start(shared(1, 1)), [(short, wish), (long, wish)])
     engine = held(layout)
     first = engine.submit(short, wish)
     engine.step()
@@ -160,9 +144,7 @@ def test_others_decode_while_a_prompt_is_computed(
     sound(engine)
 
 
-def test_where_nobody_decodes_a_step_waits_for_a_prompt(
-    held: Callable[..., Engine], release: Callable[[], None], prompts: Prompts, sound: Sound
-) -> None:
+def test_where_nobody_decodes_a_step_waits_for_a_prompt(held: Start, release: Callable[[], None]) -> None:
     """Asleep, and until its first token."""
     engine = held("heads")
     (long,) = prompts(LONG + 1)
@@ -179,13 +161,7 @@ def test_where_nobody_decodes_a_step_waits_for_a_prompt(
 
 @pytest.mark.parametrize("layout", ["heads", "requests"])
 def test_cancelled_while_its_prompt_is_computed(
-    layout: str,
-    held: Callable[..., Engine],
-    release: Callable[[], None],
-    prompts: Prompts,
-    sound: Sound,
-    play: Play,
-    tokens_of: TokensOf,
+    layout: str, held: Start, release: Callable[[], None]
 ) -> None:
     """Its memory is for others at once, and what still comes of it harms nobody."""
     short, long, other = prompts(5, LONG + 20, LONG + 15)
@@ -211,7 +187,7 @@ def test_cancelled_while_its_prompt_is_computed(
 
 
 def test_the_last_one_cancelled_while_its_prompt_is_computed(
-    held: Callable[..., Engine], release: Callable[[], None], prompts: Prompts, sound: Sound
+    held: Start, release: Callable[[], None]
 ) -> None:
     short, long = prompts(5, LONG + 1)
     engine = held("requests")
@@ -227,9 +203,7 @@ def test_the_last_one_cancelled_while_its_prompt_is_computed(
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_prompt_that_cannot_be_computed_fails_alone(
-    alone: bool, held: Callable[..., Engine], prompts: Prompts, sound: Sound, play: Play, tokens_of: TokensOf
-) -> None:
+def test_a_prompt_that_cannot_be_computed_fails_alone(alone: bool, held: Start) -> None:
     short, wrong = prompts(5, WRONG + 1)
     engine = held("heads")
     numbers = [] if alone else [engine.submit(short, Sampling(max_tokens=5, ignore_eos=True))]
@@ -250,48 +224,23 @@ def test_a_prompt_that_cannot_be_computed_fails_alone(
 @pytest.mark.parametrize("layout", ["heads", "requests"])
 @pytest.mark.parametrize("victim", ["model 0", "attention 0", "attention 1", "prefill 0"])
 def test_workers_killed_while_prompts_are_computed(
-    layout: str,
-    victim: str,
-    held: Callable[..., Engine],
-    start: Start,
-    prompts: Prompts,
-    sound: Sound,
-    play: Play,
-    kinds: tuple[dict[str, Any], ...],
+    layout: str, victim: str, held: Start, start: Start
 ) -> None:
     """Nobody waits for prefill workers after that, though they are still held."""
     texts = prompts(5, 20, LONG, LONG + 20, 7)
     load = [
-        (text, Sampling(max_tokens=12, ignore_eos=True, **kinds[i % len(kinds)]))
+        (text, Sampling(max_tokens=12, ignore_eos=True, **KINDS[i % len(KINDS)]))
         for i, text in enumerate(texts)
     ]
-    wanted = play(start(Layout(1, 1, oversubscribe=True)), load)
+    wanted = play(start(shared(1, 1)), load)
     engine = held(layout)
-
-    def strike(step: int) -> None:
-        if step == 4:
-            engine.strike(victim)
-
-    assert play(engine, load, strike) == wanted
+    assert play(engine, load, at(4, engine.strike, victim)) == wanted
     (fault,) = engine.faults
     assert victim in fault.workers
     sound(engine)
 
 
-@pytest.mark.long
-def test_workers_killed_and_stopped_at_any_moment(
-    load: Load, start: Start, sound: Sound, play: Play, harassed: Any
-) -> None:
-    layout = LAYOUTS["requests"]
-    wanted = play(start(layout), load * 2)
-    engine = start(layout)
-    with harassed(engine, 9):
-        found = play(engine, load * 2)
-    assert found == wanted
-    sound(engine)
-
-
-def test_a_decode_only_engine_has_no_prefill_workers(saved: Callable[..., Path], machine: Machine) -> None:
+def test_a_decode_only_engine_has_no_prefill_workers(saved: Saved, machine: Machine) -> None:
     with pytest.raises(EngineError, match="layout-prefill-without-prompts"):
         Engine(saved("llama-gqa"), layout=LAYOUTS["heads"], machine=machine, decode_only=True)
 
@@ -326,15 +275,14 @@ class FewWords:
 def test_prompts_go_to_who_has_the_least_to_do() -> None:
     workers = FewWords()
     prefilling = PrefillDispatch(workers, Layout(2, 2, prefill_workers=2, batches=3))  # type: ignore[arg-type]
-    for name, tokens, shared in ((1, 50, 0), (2, 60, 20), (3, 5, 0), (4, 20, 0), (5, 1, 0)):
-        prefilling.compute(PrefillRequest(name, np.zeros(tokens, np.int32), shared, 0))
+    for name, tokens, known in ((1, 50, 0), (2, 60, 20), (3, 5, 0), (4, 20, 0), (5, 1, 0)):
+        prefilling.compute(PrefillRequest(name, np.zeros(tokens, np.int32), known, 0))
     assert [number for number, _ in workers.sent] == [4, 5, 5, 5, 4]
     assert [message.to for _, message in workers.sent] == [[0, 1]] * 5
     workers.coming = [(2, KvStored(2)), (3, KvStored(2)), (2, KvStored(1)), (2, KvStored(77))]
-    assert prefilling.news(wait=False).computed == [2]
+    assert prefilling.news(wait=False) == {2: None}
     workers.coming = [(4, PrefillFailed(1, "bad luck")), (2, KvStored(1))]
-    news = prefilling.news(wait=False)
-    assert (news.computed, news.failed) == ([], {1: "bad luck"})
+    assert prefilling.news(wait=False) == {1: "bad luck"}
     prefilling.forget([1, 4, 88])
     assert workers.sent[5:] == [(5, Forget(4))]
     prefilling.compute(PrefillRequest(6, np.zeros(9, np.int32), 0, 0))

@@ -7,27 +7,23 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import transformers
+from cluster_support import KvTaker, channel
 
-from lamina._native import ShmReceiver, ShmSegment, ShmSender
-from lamina.attention.worker import TensorWorker
-from lamina.cluster.config import WorkerConfig
-from lamina.cluster.front_end import Context, FrontEnd
-from lamina.cluster.heartbeat import Heartbeat
-from lamina.cluster.kv_pull import CALLED_OFF, PIECE_SLOTS, KvPull, PieceHeader, piece_bytes
+from lamina._native import ShmReceiver
+from lamina.cluster.front_end import Context
+from lamina.cluster.kv_pull import CALLED_OFF, PIECE_SLOTS, PieceHeader, piece_bytes
 from lamina.cluster.messages import Compute, Forget, PrefillFailed
-from lamina.cluster.prefill_worker import PrefillJobs, PrefillRole
+from lamina.cluster.prefill_worker import PrefillJob, PrefillRole
 from lamina.convert import Conversion, convert
-from lamina.kv import Arena
 from lamina.model import prefill
 from lamina.pipeline import Recorder
-from lamina.pipeline.arenas import arena_shape, attend_over
-from lamina.pipeline.kv_slots import Arrival
+from lamina.pipeline.arenas import arena_shape
 from lamina.pipeline.partition import Along, Partition
 
 SmallModel = Callable[..., transformers.PreTrainedModel]
@@ -43,18 +39,21 @@ class OverError(Exception):
 class ScriptedFrontEnd:
     """Says what was put into its queue, and then that it has ended."""
 
+    take: Callable[[Compute | Forget], None]
+
     def __init__(self) -> None:
         self.jobs: queue.Queue[Compute | Forget | None] = queue.Queue()
         self.received: list[Any] = []
 
-    def job(self, *, wait: bool) -> Compute | Forget | None:
-        try:
-            message = self.jobs.get(block=wait, timeout=30)
-        except queue.Empty:
-            return None
+    def receive(self) -> None:
+        message = self.jobs.get(timeout=30)
         if message is None:
             raise OverError
-        return message
+        self.take(message)
+
+    def look(self) -> None:
+        while not self.jobs.empty():
+            self.receive()
 
     def send(self, message: Any) -> None:
         self.received.append(message)
@@ -83,28 +82,27 @@ class Working:
         self.now = False
 
 
-class Attention:
+class Attention(KvTaker):
     """One attention worker."""
 
     def __init__(self, conversion: Conversion, heads: range, receiver: ShmReceiver) -> None:
-        first = conversion.attentions[0]
-        self.arena = Arena(arena_shape(conversion, len(heads)), 500)
-        group = first.heads // first.kv_heads
-        store = TensorWorker(conversion.dtype, group * len(heads), len(heads), first.head_dim, threads=1)
-        attend_over(store, self.arena, conversion.attentions)
+        super().__init__(arena_shape(conversion, len(heads)))
         self.heads = slice(heads.start, heads.stop)
-        self.had: list[int] = []
         self.receiver = receiver
-        self.pull = KvPull(store, len(conversion.attentions), self.had.append, lambda: None)
         self.pull.add(receiver)
-
-    def expect(self, name: int, tokens: int, shared: int = 0) -> None:
-        self.pull.expect(Arrival(name, shared, self.arena.slab.allocate(name, tokens - shared)))
 
     def matches(self, name: int, kv: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         for layer, wanted in enumerate(kv):
             for found, whole in zip(self.arena.read(layer, name), wanted, strict=True):
                 torch.testing.assert_close(found, whole[:, self.heads], rtol=1e-4, atol=1e-5)
+
+
+def role_of(served: Served, along: Along, front: ScriptedFrontEnd, heartbeat: Working) -> PrefillRole:
+    model, conversion = served
+    first = conversion.attentions[0]
+    config = SimpleNamespace(partition=Partition(along, 1, WORKERS, first.heads, first.kv_heads))
+    context: Any = (config, front, Recorder(), heartbeat)
+    return PrefillRole(Context(*context), conversion, model)
 
 
 class Cast:
@@ -113,29 +111,16 @@ class Cast:
     def __init__(self, served: Served, along: Along, slots: int) -> None:
         self.model, self.conversion = served
         first = self.conversion.attentions[0]
-        partition = Partition(along, 1, WORKERS, first.heads, first.kv_heads)
         self.front = ScriptedFrontEnd()
         self.heartbeat = Working()
-        self.role = PrefillRole(
-            Context(
-                cast(WorkerConfig, SimpleNamespace(partition=partition)),
-                cast(FrontEnd, self.front),
-                Recorder(),
-                cast(Heartbeat, self.heartbeat),
-            ),
-            self.conversion,
-            self.model,
-        )
+        self.role = role_of(served, along, self.front, self.heartbeat)
+        partition = self.role._partition
         self.attention: list[Attention] = []
         for worker in range(WORKERS):
             heads = partition.of_worker(worker)
             most = piece_bytes(2 * len(heads) * first.head_dim * self.conversion.dtype.itemsize)
-            segment = ShmSegment.create(most, slots, epoch=7, first_seqno=0)
-            sender = ShmSender(
-                ShmSegment.attach(segment.descriptor), f"attention {worker}", timeout_s=30, spin_s=0
-            )
-            self.role.add(worker, sender)
-            receiver = ShmReceiver(segment, "prefill 0", timeout_s=30, spin_s=0)
+            sender, receiver = channel(f"attention {worker}", slots, most)
+            self.role.channels.senders[worker] = sender  # type: ignore[assignment]
             self.attention.append(Attention(self.conversion, heads, receiver))
         self._thread = threading.Thread(target=self._work)
         self.error: BaseException | None = None
@@ -317,13 +302,24 @@ def test_a_prompt_that_cannot_be_computed_is_told_and_called_off(
     assert [head.name for head in headlines(cast.attention[1])] == [2, 2, 2], "others are computed"
 
 
-def test_what_was_asked_for_before_a_loss_is_not_computed_after_it() -> None:
-    front = ScriptedFrontEnd()
-    jobs = PrefillJobs(cast(FrontEnd, front), 3)
+def test_what_was_asked_for_before_a_loss_is_not_computed_after_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front, computed = ScriptedFrontEnd(), []
+    role = role_of(served, "heads", front, Working())
+
+    def compute(job: PrefillJob) -> None:
+        computed.append(job.name)
+        if job.name == 1:
+            role.regroup()
+            front.forget(2)
+            front.compute(3, [7, 8])
+        else:
+            front.end()
+
+    monkeypatch.setattr(role, "_compute", compute)
     for name in (1, 2):
         front.compute(name, [7, 8])
-    assert jobs.next().name == 1
-    jobs.clear()
-    front.forget(2)
-    front.compute(3, [7, 8])
-    assert jobs.next().name == 3
+    with pytest.raises(OverError):
+        role.work()
+    assert computed == [1, 3]

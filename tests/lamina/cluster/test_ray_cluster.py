@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster_support import Reference, Saved, eventually, shared
 
 from lamina import Engine, Sampling
 from lamina.cluster import Layout
@@ -26,10 +27,6 @@ pytestmark = pytest.mark.long
 FRONT = Path(__file__).with_name("ray_front.py")
 PROMPT, TOKENS = (5, 17, 99, 3), 12
 KINDS = ("compute_gpu", "memory_gpu")
-
-Saved = Callable[..., Path]
-Reference = Callable[..., list[int]]
-Eventually = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +65,7 @@ def groups() -> list[dict[str, Any]]:
 def test_tokens_and_places(
     ray_machine: RayMachine, saved: Saved, reference: Reference, network: str, became: str
 ) -> None:
-    layout = Layout(network=network, oversubscribe=True)
+    layout = shared(network=network)
     with Engine(saved("llama-gqa"), layout=layout, machine=ray_machine, kv_tokens=500) as engine:
         assert generated(engine) == reference("llama-gqa", PROMPT, TOKENS)
         assert engine.core.network == became
@@ -91,7 +88,7 @@ def test_an_actor_serves_the_next_engine(ray_machine: RayMachine, saved: Saved) 
 
 
 def test_more_than_there_is(ray_machine: RayMachine, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
-    layout = Layout(3, 1, batches=4, oversubscribe=True)
+    layout = shared(3, 1, batches=4)
     with pytest.raises(
         EngineError,
         match="ray-cluster-too-small",
@@ -119,7 +116,7 @@ def test_more_than_is_free(
             EngineError,
             match="ray-no-room",
         ):
-            Engine(saved("llama-gqa"), layout=Layout(2, 1, batches=3, oversubscribe=True), machine=other)
+            Engine(saved("llama-gqa"), layout=shared(2, 1, batches=3), machine=other)
         assert len(groups()) == before
 
 
@@ -128,7 +125,6 @@ def test_workers_on_cores(
     ray_machine: RayMachine,
     saved: Saved,
     reference: Reference,
-    eventually: Eventually,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where nodes offer nothing else; one is killed, another comes into its bundle, and nobody is left."""
@@ -160,9 +156,7 @@ def test_workers_on_cores(
         machine.cores(Layout())
 
 
-def test_a_front_end_that_is_killed(
-    ray_cluster: Any, ray_machine: RayMachine, saved: Saved, eventually: Eventually
-) -> None:
+def test_a_front_end_that_is_killed(ray_cluster: Any, ray_machine: RayMachine, saved: Saved) -> None:
     before = len(groups())
     assert ray_machine.host == "127.0.0.1"
     child = subprocess.Popen(

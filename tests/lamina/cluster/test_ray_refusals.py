@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from lamina.cluster import Layout
 from lamina.cluster.config import ModelSource, WorkerConfig
-from lamina.cluster.lost import last_sentence
+from lamina.cluster.machine import last_sentence
 from lamina.cluster.ray import session as ray_session
 from lamina.cluster.ray import slots as ray_slots
 from lamina.cluster.ray.machine import RayMachine, at_home, require_memory, require_version
@@ -32,9 +33,7 @@ CONFIG = WorkerConfig(
     core=0,
     kind="model",
     number=0,
-    pipelining="serial",
-    batches=1,
-    stages=1,
+    layout=Layout(pipelining="serial"),
     slices=3,
     partition=Partition("heads", 1, 1, 8, 2),
     most_rows=8,
@@ -42,9 +41,7 @@ CONFIG = WorkerConfig(
     decode_only=False,
     overlap=False,
     backend="python",
-    network="auto",
     spin_s=0.5,
-    timeout_s=1.0,
 )
 ATTENTION = replace(CONFIG, name="attention 0", kind="attention")
 FACTS = ModelFacts(120, 256, (), 2, 8, 2, 8, "float32", 4, weight_bytes=40)

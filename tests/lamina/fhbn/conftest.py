@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from lamina import fhbn
-from lamina._native import SoftNic
+from lamina._native import SoftNic, SoftWriter
 from lamina.fhbn import softnic
 from lamina.fhbn.control import Control
 from lamina.fhbn.deadline import Deadline
@@ -97,12 +97,23 @@ def pair(controls: Callable[[str], tuple[Control, Control]]) -> tuple[Control, C
 
 
 @pytest.fixture
-def links(listener: fhbn.Listener, secret: bytes, both: Both) -> Iterator[tuple[fhbn.Link, fhbn.Link]]:
+def meet(listener: fhbn.Listener, secret: bytes, both: Both) -> Callable[..., tuple[fhbn.Link, fhbn.Link]]:
+    """Connect to the listener: its end of the link, and that of the process of this name."""
+
+    def call(name: str = "attention worker 0", timeout_s: float = 30) -> tuple[fhbn.Link, fhbn.Link]:
+        met: tuple[fhbn.Link, fhbn.Link] = both(
+            lambda: listener.accept(timeout_s),
+            lambda: fhbn.connect(listener.address, name=name, secret=secret, timeout_s=timeout_s),
+        )
+        return met
+
+    return call
+
+
+@pytest.fixture
+def links(meet: Callable[..., tuple[fhbn.Link, fhbn.Link]]) -> Iterator[tuple[fhbn.Link, fhbn.Link]]:
     """Two ends of one link, both in this process: model worker 0's and attention worker 0's."""
-    ours, theirs = both(
-        lambda: listener.accept(30),
-        lambda: fhbn.connect(listener.address, name="attention worker 0", secret=secret),
-    )
+    ours, theirs = meet()
     with ours, theirs:
         yield ours, theirs
 
@@ -161,7 +172,7 @@ def ends(links: tuple[fhbn.Link, fhbn.Link], both: Both) -> Callable[..., tuple[
     """Open a channel between the two ends of a link: its sender and its receiver."""
 
     def make(
-        network: str, message_bytes: int = 4096, slots: int = 4, first_seqno: int = 0
+        network: str = "auto", message_bytes: int = 4096, slots: int = 4, first_seqno: int = 0
     ) -> tuple[Any, Any]:
         return both(
             lambda: links[0].sender("data", network=network),
@@ -171,6 +182,20 @@ def ends(links: tuple[fhbn.Link, fhbn.Link], both: Both) -> Callable[..., tuple[
         )
 
     return make
+
+
+@pytest.fixture
+def writers(monkeypatch: pytest.MonkeyPatch) -> dict[str, SoftWriter]:
+    """What writes for a softnic's sender and for its receiver, once there are any."""
+    made: dict[str, SoftWriter] = {}
+
+    def noted(*asked: Any, mirror: bool) -> SoftWriter:
+        writer = SoftWriter(*asked, mirror=mirror)
+        made["sender" if mirror else "receiver"] = writer
+        return writer
+
+    monkeypatch.setattr(softnic, "SoftWriter", noted)
+    return made
 
 
 @pytest.fixture

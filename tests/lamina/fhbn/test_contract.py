@@ -313,10 +313,8 @@ def test_the_peers_end_is_no_message_and_ends_a_wait_for_one(ends: Open, network
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_nothing_is_left(listener: fhbn.Listener, secret: bytes, both: Both, network: str) -> None:
-    ours, theirs = both(
-        lambda: listener.accept(30), lambda: fhbn.connect(listener.address, name="other", secret=secret)
-    )
+def test_nothing_is_left(meet: Callable[[], Any], both: Both, network: str) -> None:
+    ours, theirs = meet()
     with ours, theirs:
         for _ in range(3):
             sender, receiver = both(

@@ -1,8 +1,9 @@
-"""The control connection: who may speak on it, and what garbage on it comes to."""
+"""The control connection: who may speak on it, what garbage comes to, and what closes it."""
 
 from __future__ import annotations
 
 import hmac
+import signal
 import socket
 import struct
 from collections.abc import Callable
@@ -127,17 +128,7 @@ def test_the_end_of_the_other_side_is_told(pair: Pair) -> None:
     other.close()
     with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
         one.hear(soon())
-
-
-def test_a_peer_that_takes_nothing_is_told(pair: Pair) -> None:
-    one, _ = pair
-
-    def say_for_ever() -> None:
-        while True:
-            one.say({"a": bytes(1 << 20)}, Deadline(0.05))
-
-    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
-        say_for_ever()
+    assert one.fileno() == -1
 
 
 @pytest.mark.parametrize("kind", [int, str, bytes, dict])
@@ -183,7 +174,7 @@ def test_a_secret_that_is_none_is_refused(secret: bytes) -> None:
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(garbage=st.binary(max_size=200), greets=st.booleans())
 def test_garbage_turns_nobody_else_away(
-    both: Both, listener: fhbn.Listener, secret: bytes, garbage: bytes, greets: bool
+    meet: Callable[[], Any], listener: fhbn.Listener, garbage: bytes, greets: bool
 ) -> None:
     host, port = listener.address.split(":")
     with socket.create_connection((host, int(port))) as stranger:
@@ -191,12 +182,9 @@ def test_garbage_turns_nobody_else_away(
             stranger.sendall(b"lamina control 1" + bytes(32))
         stranger.sendall(garbage)
         stranger.shutdown(socket.SHUT_WR)
-        ours, theirs = both(
-            lambda: listener.accept(30),
-            lambda: fhbn.connect(listener.address, name="worker", secret=secret),
-        )
+        ours, theirs = meet()
         with ours, theirs:
-            assert ours.peer == "worker"
+            assert ours.peer == "attention worker 0"
             assert theirs.peer == "model worker 0"
 
 
@@ -240,7 +228,7 @@ def test_a_strange_introduction_is_turned_away(both: Both, secret: bytes, messag
 
 
 def test_proofs_are_compared_in_constant_time(
-    monkeypatch: pytest.MonkeyPatch, both: Both, listener: fhbn.Listener, secret: bytes
+    monkeypatch: pytest.MonkeyPatch, meet: Callable[[], Any]
 ) -> None:
     compared = []
     compare = hmac.compare_digest
@@ -250,9 +238,77 @@ def test_proofs_are_compared_in_constant_time(
         return compare(a, b)
 
     monkeypatch.setattr(hmac, "compare_digest", noted)
-    ours, theirs = both(
-        lambda: listener.accept(30), lambda: fhbn.connect(listener.address, name="worker", secret=secret)
-    )
-    ours.close()
-    theirs.close()
+    for link in meet():
+        link.close()
     assert len(compared) == 4  # a proof and an introduction from either side
+
+
+def interrupted_saying(control: Control) -> None:
+    """What the peer does not read, and so half of it is out when the signal comes."""
+    control.say({"a": bytes(15 << 20)}, soon(), lambda: signal.raise_signal(signal.SIGALRM))
+
+
+def say_for_ever(control: Control, deadline: Deadline) -> None:
+    while True:
+        control.say({"a": bytes(8 << 20)}, deadline)
+
+
+def hear_for_ever(control: Control) -> None:
+    while True:
+        control.hear(soon())
+
+
+def test_an_interruption_of_half_a_message_closes_it(pair: Pair) -> None:
+    one, other = pair
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted_saying(one)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert one.fileno() == -1
+    with pytest.raises(fhbn.PeerLostError):
+        hear_for_ever(other)
+
+
+@pytest.mark.parametrize("call", ["send", "recv"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ConnectionResetError])
+def test_whatever_breaks_it_closes_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, call: str, error: type[BaseException]
+) -> None:
+    one, _ = pair
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(socket.socket, call, fail)
+    with pytest.raises(KeyboardInterrupt if error is KeyboardInterrupt else fhbn.PeerLostError):
+        one.hear(soon()) if call == "recv" else one.say({}, soon())
+    assert one.fileno() == -1
+
+
+def test_a_message_that_was_not_taken_whole_closes_it(pair: Pair) -> None:
+    one, _ = pair
+    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
+        say_for_ever(one, Deadline(0.05))
+    assert one.fileno() == -1
+    with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
+        one.say({}, soon())
+
+
+def test_no_time_is_a_timeout_and_leaves_it_open(pair: Pair) -> None:
+    one, other = pair
+    with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
+        one.hear(Deadline(0))
+    other.say({"a": 1}, soon())
+    assert one.hear(Deadline(float("inf"))) == {"a": 1}
+
+
+def test_what_is_no_time_is_refused() -> None:
+    for senseless in (-1e-9, float("-inf"), float("nan")):
+        with pytest.raises(ValueError, match="a number of seconds, 0 or more"):
+            Deadline(senseless)
+    assert Deadline(0).left_s == 0
+    assert 0 < Deadline(0).wait_s < 1e-3
+    with socket.socket() as waits:
+        waits.settimeout(Deadline(float("inf")).wait_s)

@@ -13,7 +13,7 @@ import os
 import random
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,21 +41,8 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     path = tmp_path_factory.mktemp("emulated") / "liblamina_cuda.so"
     folders = [f"-I{ROOT / folder}" for folder in ("csrc", "tests/csrc", "tests/csrc/fake_cuda")]
     source = ROOT / "tests/csrc/cuda_emulated_library.cpp"
-    subprocess.run(
-        [
-            compiler,
-            "-std=c++20",
-            "-O1",
-            "-shared",
-            "-fPIC",
-            "-fvisibility=hidden",
-            *folders,
-            source,
-            "-o",
-            path,
-        ],
-        check=True,
-    )
+    options = ["-std=c++20", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", *folders]
+    subprocess.run([compiler, *options, source, "-o", path], check=True)
     library = ctypes.CDLL(str(path))
     library.lamina_cuda_message.restype = ctypes.c_char_p
     for name, types in cuda_library._SIGNATURES.items():
@@ -236,22 +223,6 @@ def test_a_receiver_that_is_gone_is_told_as_that(from_device: FromDevice) -> Non
         sender.check()
 
 
-@pytest.fixture
-def writers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SoftWriter]]:
-    """The senders' writers, as they are made."""
-    made: list[SoftWriter] = []
-
-    def noted(*asked: Any, mirror: bool) -> SoftWriter:
-        writer = SoftWriter(*asked, mirror=mirror)
-        if mirror:
-            made.append(writer)
-        return writer
-
-    monkeypatch.setattr(softnic, "SoftWriter", noted)
-    yield made
-    made.clear()
-
-
 @pytest.mark.long(but=["fail-*"])
 @pytest.mark.parametrize(
     ("act", "sentence"),
@@ -261,19 +232,19 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SoftWriter]]:
     ],
 )
 def test_a_nic_that_fails_is_told_and_asked_for_nothing_more(
-    from_device: FromDevice, writers: list[SoftWriter], act: str, sentence: str
+    from_device: FromDevice, writers: dict[str, SoftWriter], act: str, sentence: str
 ) -> None:
     sender, receiver = from_device(timeout_s=1)
-    getattr(writers[0], act)()
+    getattr(writers["sender"], act)()
     for _ in range(5):  # the ring has four slots: the fifth message waits, and comes too late
         sender.send(*on_device(b"x"))
     sender.drain()
     for _ in range(2):
         with pytest.raises(fhbn.NicError, match=sentence):
             sender.check()
-    counted = writers[0].counts["doorbells"]
+    counted = writers["sender"].counts["doorbells"]
     sender.close()
-    assert writers[0].counts["doorbells"] == counted
+    assert writers["sender"].counts["doorbells"] == counted
     receiver.close()
 
 
@@ -346,10 +317,8 @@ def test_an_end_is_closed_in_order(from_device: FromDevice, calls: list[str]) ->
 
 
 @pytest.mark.usefixtures("nothing_left")
-def test_nothing_of_a_device_end_is_left(listener: fhbn.Listener, secret: bytes, both: Both) -> None:
-    ours, theirs = both(
-        lambda: listener.accept(30), lambda: fhbn.connect(listener.address, name="other", secret=secret)
-    )
+def test_nothing_of_a_device_end_is_left(meet: Callable[[], Links], both: Both) -> None:
+    ours, theirs = meet()
     with ours, theirs:
         sender, receiver = both(
             lambda: ours.device_sender("a", network="softnic"),

@@ -1,18 +1,54 @@
-"""A channel's ends on a GPU beside the host's, where there is a GPU."""
+"""A channel's ends on a GPU beside the host's, where there is a GPU; over mlx5 where a ConnectX is too."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
-from lamina import _native
-from lamina._native import ShmReceiver, ShmSegment, ShmSender
+from lamina import _native, fhbn
+from lamina._native import NicSender, ShmSegment, ShmSender, SoftWriter
 from lamina.fhbn import device
 from lamina.fhbn.device import DeviceReceiver, DeviceSender
+from lamina.fhbn.engines import engine
+from lamina.fhbn.place import Place
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="there is no CUDA device for torch here"
 )
+
+Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
+Links = tuple[fhbn.Link, fhbn.Link]
+Open = Callable[..., tuple[Any, Any]]
+
+
+@pytest.fixture(params=["shm", "softnic", "mlx5"])
+def network(request: pytest.FixtureRequest) -> str:
+    here = Place.here()
+    why = engine(request.param).missing(here, here)
+    if why is not None:
+        pytest.skip(f"{request.param} cannot be used: {why}")
+    return str(request.param)
+
+
+@pytest.fixture
+def from_device(links: Links, both: Both) -> Open:
+    """A sender on the GPU and a receiver on the host."""
+    return lambda network: both(
+        lambda: links[0].device_sender("out", network=network, timeout_s=20),
+        lambda: links[1].receiver("out", message_bytes=1 << 16, network=network, timeout_s=20),
+    )
+
+
+@pytest.fixture
+def to_device(links: Links, both: Both) -> Open:
+    """A sender on the host and a receiver on the GPU."""
+    return lambda network: both(
+        lambda: links[0].sender("back", network=network, timeout_s=20),
+        lambda: links[1].device_receiver("back", message_bytes=1 << 16, network=network, timeout_s=20),
+    )
 
 
 def segment(slots: int = 2) -> ShmSegment:
@@ -30,58 +66,84 @@ def parts(seed: int) -> list[torch.Tensor]:
     ]
 
 
-def test_a_device_sends_to_the_host() -> None:
-    ring = segment()
-    receiver = ShmReceiver(ring, "the device", timeout_s=10, spin_s=0)
-    with DeviceSender(ring, "the host", timeout_s=10) as sender:
-        for seed in range(20):
-            sent = parts(seed)
-            sender.send(*sent)
-            with receiver.recv() as message:
-                got = [bytes(message[i]) for i in range(len(message))]
-            assert got == [t.reshape(-1).view(torch.uint8).cpu().numpy().tobytes() for t in sent]
-            sender.check()
-    with pytest.raises(_native.ChannelClosedError, match="the device has closed"):
+def content(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.reshape(-1).view(torch.uint8).cpu().numpy().tobytes())
+
+
+def test_a_device_sends_to_the_host_and_its_end_is_told(from_device: Open, network: str) -> None:
+    sender, receiver = from_device(network)
+    for seed in range(200):  # more requests than the queue holds
+        sent = parts(seed)
+        sender.send(*sent)
+        with receiver.recv() as message:
+            got = [bytes(message[i]) for i in range(len(message))]
+        assert got == [content(tensor) for tensor in sent]
+        sender.check()
+    sender.send(*sent)
+    torch.cuda.synchronize()  # close() would end a wait for a slot
+    sender.close()
+    with receiver.recv() as message:
+        assert len(message) == len(sent)
+    with pytest.raises(fhbn.ChannelClosedError, match="has closed the channel and all its messages"):
         receiver.recv()
 
 
-def test_a_device_receives_from_the_host() -> None:
-    ring = segment()
-    sender = ShmSender(ring, "the device", timeout_s=10, spin_s=0)
-    with DeviceReceiver(ring, "the host", timeout_s=10) as receiver:
-        for seed in range(20):
-            sent = parts(seed)
-            into = [torch.zeros_like(t) for t in sent]
-            receiver.recv_into(*into)  # before the message is there
-            sender.send(*(t.cpu() for t in sent))
-            torch.cuda.synchronize()
-            receiver.check()
-            assert all(torch.equal(a, b) for a, b in zip(into, sent, strict=True))
+def test_a_device_receives_from_the_host_and_its_end_is_told(to_device: Open, network: str) -> None:
+    sender, receiver = to_device(network)
+    for seed in range(200):
+        sent = parts(seed)
+        into = [torch.zeros_like(tensor) for tensor in sent]
+        receiver.recv_into(*into)  # before the message is there
+        sender.send(*(tensor.cpu() for tensor in sent))
+        torch.cuda.synchronize()
+        receiver.check()
+        assert all(torch.equal(a, b) for a, b in zip(into, sent, strict=True))
+    receiver.close()
+    assert sender.consumed == 200
+    with pytest.raises(fhbn.ChannelClosedError, match="has closed the channel and takes no more"):
+        fill(sender)
 
 
-def test_a_replayed_graph_sends_and_receives_the_next_message() -> None:
-    there, back = segment(), segment()
-    with (
-        DeviceSender(there, "the host", timeout_s=10) as sender,
-        DeviceReceiver(back, "the host", timeout_s=10) as receiver,
-    ):
-        x, y = torch.zeros(100, device="cuda"), torch.zeros(100, device="cuda")
-        host_in = ShmReceiver(there, "the device", timeout_s=10, spin_s=0)
-        host_out = ShmSender(back, "the device", timeout_s=10, spin_s=0)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            x.add_(1)
-            sender.send(x)
-            receiver.recv_into(y)
-            y.mul_(2)
-        for step in range(1, 30):
-            graph.replay()
-            with host_in.recv() as message:
-                host_out.send(bytes(message[0]))
-            torch.cuda.synchronize()
-            sender.check()
-            receiver.check()
-            assert y.tolist() == [2.0 * step] * 100
+def fill(sender: NicSender) -> None:
+    """The ring has four slots: the fifth message waits."""
+    for _ in range(5):
+        sender.send(b"x")
+
+
+def test_a_replayed_graph_posts_what_is_new(from_device: Open, to_device: Open, network: str) -> None:
+    sender, host_in = from_device(network)
+    host_out, receiver = to_device(network)
+    x, y = torch.zeros(100, device="cuda"), torch.zeros(100, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x.add_(1)
+        sender.send(x)
+        receiver.recv_into(y)
+        y.mul_(2)
+    for step in range(1, 30):
+        graph.replay()
+        with host_in.recv() as message:
+            host_out.send(bytes(message[0]))
+        torch.cuda.synchronize()
+        sender.check()
+        receiver.check()
+        assert y.tolist() == [2.0 * step] * 100
+    del graph
+    sender.close()
+    receiver.close()
+
+
+def test_a_nic_that_fails_is_told(from_device: Open, writers: dict[str, SoftWriter]) -> None:
+    sender, receiver = from_device("softnic")
+    for writer in writers.values():
+        writer.fail()
+    sender.send(torch.zeros(4, device="cuda"))
+    sender.drain()
+    torch.cuda.synchronize()
+    with pytest.raises(fhbn.NicError, match="has failed and sends nothing more"):
+        sender.check()
+    sender.close()
+    receiver.close()
 
 
 def test_waits_end_and_the_end_does_nothing_more() -> None:

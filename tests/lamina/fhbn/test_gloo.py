@@ -1,35 +1,52 @@
-"""Channels over gloo: what those in shared memory do, over TCP, but for what gloo cannot."""
+"""Channels over gloo: what it cannot do, and what a signal, garbage or a hostile machine can do to one."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed import ProcessGroupGloo
 
 from lamina import fhbn
-from lamina.fhbn import gloo
-from lamina.fhbn.frame import MOST_INLINE
+from lamina.fhbn import gloo, gloo_end
+from lamina.fhbn.channel_spec import ChannelSpec
+from lamina.fhbn.control import Control
+from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.frame import HEADER, Framing, Spans
+from lamina.fhbn.gloo_receiver import GlooReceiver
+from lamina.fhbn.gloo_sender import GlooSender
 from lamina.fhbn.place import Place
-from lamina.fhbn.torch_distributed import ControlStore
+from lamina.fhbn.torch_distributed import ControlStore, own_host
 
 Links = tuple[fhbn.Link, fhbn.Link]
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 Open = Callable[..., tuple[fhbn.Sender, fhbn.Receiver]]
-LARGE = MOST_INLINE + 1000
+Ends = tuple[GlooSender, GlooReceiver]
 
 
 @pytest.fixture
-def ends(links: Links, both: Both) -> Open:
-    """Open a channel between two ends in this process."""
-    return lambda **options: both(
-        lambda: links[0].sender("qkv", network="gloo"),
-        lambda: links[1].receiver("qkv", message_bytes=4096, network="gloo", **options),
-    )
+def ends(ends: Open) -> Open:
+    """Open a channel over gloo between two ends in this process."""
+    return partial(ends, "gloo")
+
+
+@pytest.fixture
+def gloo_ends(ends: Open) -> Iterator[Ends]:
+    """One that is closed at the end of the test, and takes messages of two sends."""
+    made: Any = ends(message_bytes=1 << 17)
+    yield made
+    for end in made:
+        end.close()
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_sender_is_told_only_where_to_write_next(ends: Open) -> None:
@@ -55,10 +72,6 @@ def test_an_interruption_of_the_meeting_is_one(
     monkeypatch: pytest.MonkeyPatch, links: Links, both: Both
 ) -> None:
     ours, theirs = links
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(ControlStore, "_wait_for", interrupted)
     with pytest.raises(KeyboardInterrupt):
         both(
@@ -118,3 +131,133 @@ def test_the_peers_end_is_told_by_recv_only(ends: Open) -> None:
     with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
         receiver.recv()
     assert not receiver.ready()
+
+
+@pytest.mark.parametrize("where", ["_posted", "_wait"])
+def test_an_interrupted_send_breaks_the_channel(
+    gloo_ends: Ends, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Whether the other side will see the message is not known: the next one must not take its number."""
+    sender, _ = gloo_ends
+    with monkeypatch.context() as patched:
+        patched.setattr(sender, where, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sender.send(b"1")
+    with pytest.raises(fhbn.ChannelError, match="channel-unusable"):
+        sender.send(b"1")
+    assert sender.next_seqno == 0
+
+
+def test_an_interrupted_recv_breaks_the_channel(gloo_ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    sender, receiver = gloo_ends
+    sender.send(b"1")
+    with monkeypatch.context() as patched:
+        patched.setattr(receiver, "_wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            receiver.recv()
+    with pytest.raises(fhbn.ChannelError, match="channel-unusable"):
+        receiver.recv()
+
+
+def test_a_mistake_of_the_caller_breaks_nothing(gloo_ends: Ends) -> None:
+    sender, receiver = gloo_ends
+    for call in (lambda: sender.send("text"), lambda: sender.send(bytes(1 << 18))):
+        with pytest.raises((TypeError, ValueError)):
+            call()
+    sender.send(b"1")
+    assert bytes(receiver.recv()[0]) == b"1"
+
+
+class Collecting(list[bool]):
+    """A list in whose reading garbage is collected: another message is released in the middle of it."""
+
+    release: Callable[[], None] | None = None
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        if found and self.release is not None:
+            release, self.release = self.release, None
+            release()
+        return found
+
+
+def test_a_message_may_end_while_another_ones_slot_is_opened(gloo_ends: Ends) -> None:
+    sender, receiver = gloo_ends
+    for number in range(4):
+        sender.send(bytes([number]))
+    held = [receiver.recv() for _ in range(4)]
+    given_back = receiver._given_back = Collecting(receiver._given_back)
+    given_back.release = held[1].release
+    held[0].release()
+    assert receiver.consumed == 2
+    # Each slot was opened once: what comes next lies where it is looked for.
+    for number in (4, 5):
+        sender.send(bytes([number]))
+        assert bytes(receiver.recv()[0]) == bytes([number])
+
+
+def test_on_one_machine_gloo_is_not_reached_from_others(
+    controls: Callable[[str], tuple[Control, Control]], both: Both
+) -> None:
+    """Its connections are not authenticated."""
+    one, other = controls("127.0.0.2")
+    deadline = Deadline(30)
+    hosts = both(lambda: own_host(one, deadline), lambda: own_host(other, deadline))
+    assert hosts == ("127.0.0.1", "127.0.0.1")
+
+
+def test_across_machines_gloo_listens_where_the_peer_has_come(
+    controls: Callable[[str], tuple[Control, Control]], both: Both
+) -> None:
+    one, other = controls("127.0.0.2")
+    deadline = Deadline(30)
+
+    def elsewhere() -> None:
+        one.say({"machine": "another"}, deadline)
+        assert one.hear(deadline)["machine"] == Place.here().machine
+
+    host, _ = both(lambda: own_host(other, deadline), elsewhere)
+    assert host == "127.0.0.2"
+
+
+def test_gloo_is_given_that_address(links: Links, both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = links
+    create = ProcessGroupGloo.create_device
+    given: list[str] = []
+
+    def noted(*, hostname: str, lazy_init: bool) -> Any:
+        given.append(hostname)
+        return create(hostname=hostname, lazy_init=lazy_init)
+
+    monkeypatch.setattr(gloo_end.ProcessGroupGloo, "create_device", noted)
+    both(
+        lambda: ours.sender("qkv", network="gloo"),
+        lambda: theirs.receiver("qkv", message_bytes=64, network="gloo"),
+    )
+    assert given == ["127.0.0.1", "127.0.0.1"]
+    assert not torch.distributed.is_initialized()
+
+
+def framing(epoch: int = 7) -> Framing:
+    return Framing(ChannelSpec("qkv", 200, 4, epoch, 0, 1.0, 0.0), "peer")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        (1, 7, 0),  # another message than the next one
+        (0, 8, 0),  # of another epoch
+        (0, 7, 15),  # impossibly many parts
+        *((0, 7, 1, 257), (0, 7, 2, 256, 1), (0, 7, 2, 2**64 - 1, 2**64 - 1)),  # larger than the channel's
+    ],
+)
+def test_a_senseless_header_is_refused(header: tuple[int, ...]) -> None:
+    packed = HEADER.pack(*header, *(0,) * (17 - len(header)))
+    with pytest.raises(fhbn.ChannelCorruptedError, match="channel-corrupted"):
+        framing().checked(memoryview(packed), 0)
+
+
+def test_a_header_is_read_as_it_was_written() -> None:
+    frame = memoryview(bytearray(HEADER.size))
+    framing().write(frame, 2**64 - 1, [1, 64, 65])
+    assert framing().checked(frame, 2**64 - 1) == Spans(((0, 1), (64, 128), (128, 193)), 256)

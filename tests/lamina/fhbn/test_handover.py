@@ -22,19 +22,12 @@ from lamina.fhbn.deadline import Deadline
 
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 Links = tuple[fhbn.Link, fhbn.Link]
+Open = Callable[..., tuple[Any, Any]]
 SPEC = ChannelSpec("a", 64, 4, 7, 0, 30.0, 0.0)
 
 
 def soon() -> Deadline:
     return Deadline(30)
-
-
-def opened(links: Links, both: Both) -> tuple[fhbn.Sender, fhbn.Receiver]:
-    ours, theirs = links
-    ends: tuple[fhbn.Sender, fhbn.Receiver] = both(
-        lambda: ours.sender("a"), lambda: theirs.receiver("a", message_bytes=64)
-    )
-    return ends
 
 
 @pytest.fixture
@@ -63,7 +56,7 @@ def visitor(offer: dict[str, Any]) -> socket.socket:
     return connection
 
 
-def test_only_who_shows_the_token_gets_the_memory(links: Links, both: Both, before_coming: Before) -> None:
+def test_only_who_shows_the_token_gets_the_memory(ends: Open, before_coming: Before) -> None:
     """Somebody else on this machine finds the local socket, and comes first."""
     got: list[bytes] = []
 
@@ -74,12 +67,12 @@ def test_only_who_shows_the_token_gets_the_memory(links: Links, both: Both, befo
                 got.append(thief.recv(16))
 
     before_coming(steal)
-    opened(links, both)
+    ends()
     assert got == [b"", b"", b""]
 
 
 def test_another_user_does_not_get_the_memory_with_the_token_either(
-    links: Links, both: Both, before_coming: Before, monkeypatch: pytest.MonkeyPatch
+    ends: Open, before_coming: Before, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     credentials = handover._credentials
     got: list[bytes] = []
@@ -97,13 +90,11 @@ def test_another_user_does_not_get_the_memory_with_the_token_either(
         monkeypatch.setattr(handover, "_credentials", credentials)
 
     before_coming(steal)
-    opened(links, both)
+    ends()
     assert got in ([], [b""])
 
 
-def test_those_who_come_and_are_silent_are_not_waited_for(
-    links: Links, both: Both, before_coming: Before
-) -> None:
+def test_those_who_come_and_are_silent_are_not_waited_for(ends: Open, before_coming: Before) -> None:
     with contextlib.ExitStack() as strangers:
 
         def crowd(offer: dict[str, Any]) -> None:
@@ -111,7 +102,7 @@ def test_those_who_come_and_are_silent_are_not_waited_for(
                 strangers.enter_context(visitor(offer))
 
         before_coming(crowd)
-        sender, receiver = opened(links, both)
+        sender, receiver = ends()
         sender.send(b"x")
         assert bytes(receiver.recv()[0]) == b"x"
 
@@ -272,11 +263,11 @@ def receive_for_ever(receiver: fhbn.Receiver) -> None:
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_link_that_is_closed_is_nobodys_death(
-    links: Links, both: Both, monkeypatch: pytest.MonkeyPatch, seen: bool
+    links: Links, ends: Open, monkeypatch: pytest.MonkeyPatch, seen: bool
 ) -> None:
     if not seen:
         monkeypatch.setattr(os, "pidfd_open", unseen)
-    sender, receiver = opened(links, both)
+    sender, receiver = ends()
     for link in links:
         link.close()
     with pytest.raises(fhbn.ChannelTimeoutError):
@@ -288,9 +279,9 @@ def test_a_link_that_is_closed_is_nobodys_death(
     assert bytes(receiver.recv()[0]) == b"x"
 
 
-def test_an_end_that_was_closed_is_closed_and_not_lost(links: Links, both: Both) -> None:
+def test_an_end_that_was_closed_is_closed_and_not_lost(ends: Open) -> None:
     """Its connection goes too."""
-    sender, receiver = opened(links, both)
+    sender, receiver = ends()
     sender.send(b"x")
     sender.close()
     del sender

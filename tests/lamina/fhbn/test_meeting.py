@@ -104,7 +104,7 @@ def stranger(listener: fhbn.Listener, says: bytes = b"") -> socket.socket:
 
 
 def test_those_who_fall_silent_do_not_keep_others_out(
-    listener: fhbn.Listener, secret: bytes, both: Both, monkeypatch: pytest.MonkeyPatch
+    listener: fhbn.Listener, meet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before they have said anything, in the middle of their greeting, and after it."""
     monkeypatch.setattr("lamina.fhbn.meeting._GREETING_S", 1.0)
@@ -113,10 +113,7 @@ def test_those_who_fall_silent_do_not_keep_others_out(
         for says in (b"", whole[:7], whole[:48], whole) * 10:
             strangers.enter_context(stranger(listener, says))
         start = time.monotonic()
-        ours, theirs = both(
-            lambda: listener.accept(60),
-            lambda: fhbn.connect(listener.address, name="worker", secret=secret, timeout_s=60),
-        )
+        ours, theirs = meet("worker", 60)
         # One after the other they would take 40 s.
         assert time.monotonic() - start < 20
         with ours, theirs:
@@ -173,13 +170,8 @@ def test_a_meeting_that_fails_is_hung_up(secret: bytes) -> None:
 
 
 @pytest.mark.parametrize("timeout_s", [float("inf"), 1e9])
-def test_a_meeting_may_wait_for_ever(
-    listener: fhbn.Listener, secret: bytes, both: Both, timeout_s: float
-) -> None:
-    ours, theirs = both(
-        lambda: listener.accept(timeout_s),
-        lambda: fhbn.connect(listener.address, name="worker", secret=secret, timeout_s=timeout_s),
-    )
+def test_a_meeting_may_wait_for_ever(meet: Callable[..., Any], both: Both, timeout_s: float) -> None:
+    ours, theirs = meet(timeout_s=timeout_s)
     with ours, theirs:
         sender, receiver = both(
             lambda: ours.sender("a", timeout_s=timeout_s),

@@ -11,7 +11,6 @@ import pytest
 
 from lamina import fhbn
 from lamina._native import NicReceiver, NicSender, SoftWriter
-from lamina.fhbn import softnic
 
 Ends = tuple[NicSender, NicReceiver]
 Open = Callable[..., Ends]
@@ -82,20 +81,6 @@ def test_a_write_is_refused(
     expect_told(lambda: fill(sender), REFUSES)
     expect_told(lambda: receiver.recv(30), HAS_FAILED)
     expect_goes_on(ends, network, receiver)
-
-
-@pytest.fixture
-def writers(monkeypatch: pytest.MonkeyPatch) -> dict[str, SoftWriter]:
-    """What writes for the sender and for the receiver, once there are any."""
-    made: dict[str, SoftWriter] = {}
-
-    def noted(*asked: Any, mirror: bool) -> SoftWriter:
-        writer = SoftWriter(*asked, mirror=mirror)
-        made["sender" if mirror else "receiver"] = writer
-        return writer
-
-    monkeypatch.setattr(softnic, "SoftWriter", noted)
-    return made
 
 
 @pytest.mark.parametrize(

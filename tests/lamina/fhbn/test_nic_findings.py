@@ -13,8 +13,7 @@ pytest.importorskip("msgpack")
 from lamina.fhbn.nic import findings
 from lamina.fhbn.nic.devices import Device, Gid, Listed, Port
 from lamina.fhbn.nic.diagnosis import Diagnosis, conclusion
-from lamina.fhbn.nic.gpu import Gpu
-from lamina.fhbn.nic.machine import System
+from lamina.fhbn.nic.machine import Gpu, System
 
 Found = TypeVar("Found")
 GPU = Gpu(1, None, peermem=True, dmabuf=False, maps_registers=True)

@@ -7,8 +7,7 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from lamina import fhbn
 from lamina.fhbn.control import Control
 
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
-Links = tuple[fhbn.Link, fhbn.Link]
 Meet = Callable[[], Any]
 # What a peer says and hears before both have their ends.
 STEPS = {"softnic": 6, "verbs": 5}
@@ -39,21 +37,6 @@ pytestmark = [
 
 class DiedError(Exception):
     """What the peer's own call ends with."""
-
-
-@pytest.fixture
-def meet(listener: fhbn.Listener, secret: bytes, both: Both) -> Meet:
-    """A new link: what ends badly ends the link too."""
-
-    @contextmanager
-    def make() -> Iterator[Links]:
-        ours, theirs = both(
-            lambda: listener.accept(30), lambda: fhbn.connect(listener.address, name="worker", secret=secret)
-        )
-        with ours, theirs:
-            yield ours, theirs
-
-    return make
 
 
 def opening(link: fhbn.Link, network: str, *, sends: bool, timeout_s: float = 30) -> Callable[[], Any]:
@@ -81,7 +64,8 @@ def before(control: Control, step: int, act: Callable[[], None]) -> None:
 @pytest.mark.long(but=["softnic-*"])
 def test_a_peer_that_dies_at_any_step(meet: Meet, both: Both, network: str, ours_sends: bool) -> None:
     for step in range(STEPS[network]):
-        with meet() as (ours, theirs):
+        ours, theirs = meet()
+        with ours, theirs:
 
             def die(theirs: fhbn.Link = theirs) -> None:
                 theirs.close()
@@ -99,7 +83,8 @@ def test_a_peer_that_dies_at_any_step(meet: Meet, both: Both, network: str, ours
 @pytest.mark.long(but=["softnic-sender"])
 def test_a_peer_that_falls_silent_at_any_step(meet: Meet, both: Both, network: str, ours_sends: bool) -> None:
     for step in range(STEPS[network]):
-        with meet() as (ours, theirs):
+        ours, theirs = meet()
+        with ours, theirs:
             over = threading.Event()
 
             def fall_silent(theirs: fhbn.Link = theirs, over: threading.Event = over) -> None:
@@ -127,7 +112,8 @@ def test_an_address_that_makes_no_sense_is_refused_aloud(
 ) -> None:
     wrong = WRONG[network]
     for name, strange in itertools.chain(wrong.items(), itertools.product(wrong, STRANGE)):
-        with meet() as (ours, theirs):
+        ours, theirs = meet()
+        with ours, theirs:
             say = theirs.control.say
 
             def falsely(

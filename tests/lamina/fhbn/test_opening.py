@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from lamina import fhbn
 from lamina.fhbn import shm
@@ -30,7 +32,7 @@ def soon() -> Deadline:
         (end, mistake, sentence)
         for end in ("sender", "receiver")
         for mistake, sentence in [
-            ({"network": "pigeon"}, "network 'pigeon' is unknown"),
+            ({"network": "pigeon"}, "network 'pigeon' is unknown: give one of auto, shm"),
             ({"name": ""}, "a channel's name has 1 to 200 printable characters"),
             ({"name": "a\nb"}, "a channel's name has 1 to 200 printable characters"),
             ({"timeout_s": float("nan")}, "a number of seconds, 0 or more"),
@@ -40,7 +42,9 @@ def soon() -> Deadline:
     ]
     + [
         ("receiver", {"slots": 0}, "0 slots: give 1 to 65,536"),
-        ("receiver", {"message_bytes": 0}, "messages of 0 bytes"),
+        ("receiver", {"slots": 70_000}, "70,000 slots: give 1 to 65,536"),
+        ("receiver", {"message_bytes": 0}, "messages of 0 bytes: give 1 or more"),
+        ("receiver", {"first_seqno": -1}, "they have 64 and 32 bits"),
     ],
 )
 def test_an_own_mistake_leaves_the_link_as_it_was(
@@ -165,3 +169,43 @@ def test_a_place_tells_kernels_and_network_namespaces_apart(monkeypatch: pytest.
     assert shm.missing(elsewhere, elsewhere) is None
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: "another boot")
     assert shm.missing(elsewhere, Place.here()) is not None
+
+
+offers = st.fixed_dictionaries(
+    {},
+    optional={
+        "engines": st.lists(st.sampled_from(["shm", "gloo", "x"]) | st.integers(0, 9), max_size=3)
+        | st.text(max_size=3),
+        "terms": st.fixed_dictionaries(
+            {},
+            optional={
+                "name": st.sampled_from(["a", "b"]) | st.none(),
+                "message_bytes": st.integers(-(2**63), 2**64 - 1),
+                "slots": st.integers(-1, 5) | st.integers(-(2**63), 2**64 - 1),
+                "epoch": st.integers(-(2**63), 2**64 - 1),
+                "first_seqno": st.integers(-(2**63), 2**64 - 1),
+            },
+        ),
+        "socket": st.binary(max_size=120),
+        "token": st.binary(max_size=40),
+        "use": st.text(max_size=5),
+    },
+)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(said=st.lists(offers, max_size=3))
+def test_strange_offers_end_in_a_sentence(meet: Callable[[], Links], said: list[dict[str, Any]]) -> None:
+    """From one who has the secret: whatever it says instead of opening a channel."""
+    ours, theirs = meet()
+    with ours, theirs:
+        for message in said:
+            theirs.control.say(message, soon())
+        theirs.close()
+        # It goes, or it has said what makes no sense; nothing of ours is wrong.
+        with pytest.raises((fhbn.HandshakeError, fhbn.PeerLostError)) as refused:
+            ours.sender("a", network="shm", timeout_s=30)
+        if not said:
+            assert refused.type is fhbn.PeerLostError
+        assert "\n" not in str(refused.value)
+        assert closed(ours)

@@ -82,12 +82,12 @@ class World:
         pending.released += [beam.name for beam in beams if beam.name not in taken]
         for beam, (name, cells, token) in zip(beams, new, strict=True):
             beam.name, beam.cells, beam.token = name, cells, token
-            self.running.kv[beam.row], self.running.last[beam.row] = name, token
+            self.running.name[beam.row], self.running.token[beam.row] = name, token
 
     def leave(self, batch: int, share: float) -> None:
         gone = [each for each in self.batches[batch] if self.data.draw(st.floats(0, 1)) < share]
         rows = [each.row for each in gone]
-        self.pending[batch].leave(self.running.kv[rows])
+        self.pending[batch].leave(self.running.name[rows])
         self.running.leave(batch, rows)
         self.running.close(rows)
         self.batches[batch] = [each for each in self.batches[batch] if each not in gone]
@@ -106,7 +106,11 @@ class World:
                 *(self.number() for _ in range(tokens - known)),
             ]
             new = Sequence(name, row, family, self.number(), cells, pool=pool)
-            self.running.kv[row], self.running.last[row], self.running.position[row] = name, new.token, tokens
+            self.running.name[row], self.running.token[row], self.running.position[row] = (
+                name,
+                new.token,
+                tokens,
+            )
             self.pending[batch].joining.append((row, parent.name if parent else NO_PARENT, known, pool))
             parent = parent or new
             rows.append(row)
@@ -146,10 +150,10 @@ class World:
     def check(self, batch: int) -> None:
         rows, model = self.rosters[batch], self.batches[batch]
         assert len(rows) == len(model)
-        assert rows.names.tolist() == self.kv_slots.names(batch).tolist() == self.column(batch, "name")
-        assert rows.tokens.tolist() == self.column(batch, "token")
-        assert rows.pools.tolist() == self.column(batch, "pool")
-        assert rows.positions.tolist() == [len(each.cells) for each in model]
+        assert rows.columns.name.tolist() == self.kv_slots.names(batch).tolist() == self.column(batch, "name")
+        assert rows.columns.token.tolist() == self.column(batch, "token")
+        assert rows.columns.pool.tolist() == self.column(batch, "pool")
+        assert rows.columns.position.tolist() == [len(each.cells) for each in model]
         assert self.running.batches[batch].tolist() == self.column(batch, "row")
 
     def check_slots(self) -> None:
@@ -189,7 +193,7 @@ def test_two_beams_that_swap_do_not_lose_each_other() -> None:
     running, pending = SequenceTable(), DeltaBuilder()
     for name in (1, 2):
         row = running.open(0, Sampling(beams=2), 0, (), 4)
-        running.kv[row] = name
+        running.name[row] = name
         running.position[row] = 2 + name
         pending.joining.append((row, NO_PARENT, 0, 0))
     delta = pending.build(running)
@@ -199,8 +203,8 @@ def test_two_beams_that_swap_do_not_lose_each_other() -> None:
     swapped = BatchDelta(renamed=np.array([[1, 2, 70], [2, 1, 80]], np.int64))
     kv_slots.apply(0, swapped)
     rows.apply(swapped)
-    assert rows.names.tolist() == kv_slots.names(0).tolist() == [2, 1]
-    assert rows.tokens.tolist() == [70, 80]
+    assert rows.columns.name.tolist() == kv_slots.names(0).tolist() == [2, 1]
+    assert rows.columns.token.tolist() == [70, 80]
     assert {name: kv_slots.arena.slab.indices(name).tolist() for name in (1, 2)} == kept
 
 
@@ -248,14 +252,18 @@ def test_a_change_is_not_undone_by_the_next_one() -> None:
     rows.apply(sent(pending.build(running)))
     rows.advance(np.frombuffer(np.array([5], np.int64).tobytes(), np.int64))
     rows.apply(BatchDelta(renamed=np.array([[0, 9, 6]], np.int64)))
-    assert (rows.names.tolist(), rows.tokens.tolist(), rows.pools.tolist()) == ([9], [6], [2])
+    assert (rows.columns.name.tolist(), rows.columns.token.tolist(), rows.columns.pool.tolist()) == (
+        [9],
+        [6],
+        [2],
+    )
 
 
 def chosen_with(most: list[int], vocab: int = 7) -> tuple[NDArray[np.float32], BatchRows]:
     rows, running, pending = BatchRows(), SequenceTable(), DeltaBuilder()
     for name, each in enumerate(most):
         row = running.open(0, Sampling(), 0, (), None if each == NO_LOGPROBS else each)
-        running.kv[row] = name
+        running.name[row] = name
         pending.joining.append((row, NO_PARENT, 0, 0))
     rows.apply(pending.build(running))
     return np.random.default_rng(0).normal(size=(len(most), vocab)).astype(np.float32), rows

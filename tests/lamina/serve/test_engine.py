@@ -205,11 +205,15 @@ def test_shortest_first_and_a_policy_of_ones_own(model: Any) -> None:
 
 def test_decode_only_starts_with_the_prompts_length(model: Any) -> None:
     engine = Engine(model, kv_tokens=300, decode_only=True)
-    number = engine.submit(200, Sampling(max_tokens=5))
+    number = engine.submit(np.int64(200), Sampling(max_tokens=5))
     assert engine.step().kv_tokens == 200
     assert engine.step().kv_tokens == 201
     engine.run()
     assert len(tokens_of(engine, number)[0]) == 5
+    with pytest.raises(RequestError, match="request-prompt-empty"):
+        engine.submit(0)
+    with pytest.raises(RequestError, match="request-not-whole"):
+        engine.submit(True)
 
 
 def test_a_step_says_where_its_time_went(model: Any) -> None:
@@ -348,16 +352,6 @@ def test_extreme_but_lawful_wishes(model: Any) -> None:
     ):
         assert engine.generate([PROMPT], Sampling(max_tokens=8, **wish))[0].completions[0].tokens == greedy
     assert engine.generate([PROMPT], Sampling(max_tokens=8, temperature=1e30, seed=1))[0].completions
-
-
-def test_decode_only_takes_a_columns_numbers(model: Any) -> None:
-    engine = Engine(model, kv_tokens=300, decode_only=True)
-    engine.submit(np.int64(20), Sampling(max_tokens=2))
-    assert engine.step().kv_tokens == 20
-    with pytest.raises(RequestError, match="request-prompt-empty"):
-        engine.submit(0)
-    with pytest.raises(RequestError, match="request-not-whole"):
-        engine.submit(True)
 
 
 def test_the_callers_model_is_left_as_it_was(small_model: SmallModel) -> None:

@@ -7,16 +7,12 @@ from collections.abc import Callable
 import pytest
 import torch
 import transformers
+from cluster_support import prompts
 
 from lamina import Engine, Sampling
 
 SmallModel = Callable[..., transformers.PreTrainedModel]
 TOKENS = 64
-
-
-def prompts_of(lengths: list[int], vocab: int = 120) -> list[list[int]]:
-    generator = torch.Generator().manual_seed(sum(lengths))
-    return [torch.randint(1, vocab, (n,), generator=generator).tolist() for n in lengths]
 
 
 def reference(
@@ -38,8 +34,8 @@ def test_greedy_tokens_are_transformers_own(family: str, small_model: SmallModel
     model = small_model(family)
     engine = Engine(model, kv_tokens=1000)
     # Some are there from the start, some join while others run, and they leave at different times.
-    first = prompts_of([5, 1, 30])
-    later = prompts_of([17, 2])
+    first = prompts(5, 1, 30)
+    later = prompts(17, 2)
     expected = {}
     numbers = {}
     for prompt, tokens in zip(first, (TOKENS, 20, 41), strict=True):
@@ -62,7 +58,7 @@ def test_the_order_of_overlap_and_the_threads_change_no_bit(family: str, small_m
     seen = []
     for overlap, threads in ((True, 1), (False, 1), (True, 2), (False, 2)):
         engine = Engine(model, kv_tokens=1000, overlap=overlap, threads=threads)
-        results = engine.generate(prompts_of([40, 3, 9]), Sampling(max_tokens=40, logprobs=3))
+        results = engine.generate(prompts(40, 3, 9), Sampling(max_tokens=40, logprobs=3))
         seen.append([result.completions for result in results])
     assert seen[0] == seen[1] == seen[2] == seen[3]
 
@@ -70,7 +66,7 @@ def test_the_order_of_overlap_and_the_threads_change_no_bit(family: str, small_m
 @pytest.mark.parametrize("rope", ["carry", "recompute"])
 def test_rope_carried_or_recomputed_gives_the_same_tokens(rope: str, small_model: SmallModel) -> None:
     model = small_model("gemma3")
-    prompt = prompts_of([12])[0]
+    prompt = prompts(12)[0]
     made = Engine(model, kv_tokens=200, rope=rope).generate([prompt], Sampling(max_tokens=TOKENS))
     assert list(made[0].completions[0].tokens) == reference(model, prompt, TOKENS)[0]
 
@@ -82,7 +78,7 @@ def test_bfloat16_stays_close_to_transformers(family: str, small_model: SmallMod
     Eight bits of mantissa and sums in another order: 2^-8 of a logit's size, a few roundings deep.
     """
     model = small_model(family, dtype=torch.bfloat16)
-    prompt = prompts_of([24])[0]
+    prompt = prompts(24)[0]
     engine = Engine(model, kv_tokens=200)
     made = engine.generate([prompt], Sampling(max_tokens=24, logprobs=0))[0].completions[0]
     whole = torch.tensor([prompt + list(made.tokens)])
@@ -111,13 +107,13 @@ def test_beam_search_is_transformers_own(
     # Several end tokens, so that beams end at different lengths.
     model = small_model(family)
     model.generation_config.eos_token_id = [7, 11, 19]
-    prompts = prompts_of([6, 13])
+    texts = prompts(6, 13)
     engine = Engine(model, kv_tokens=2000)
-    results = engine.generate(prompts, Sampling(max_tokens=30, **wish))
+    results = engine.generate(texts, Sampling(max_tokens=30, **wish))
     engine.check_integrity()
     names = {"beams": "num_beams", "n": "num_return_sequences"}
     options = {names.get(name, name): value for name, value in wish.items()}
-    for prompt, result in zip(prompts, results, strict=True):
+    for prompt, result in zip(texts, results, strict=True):
         expected = [_until_end(row) for row in reference(model, prompt, 30, **options)]
         assert [list(done.tokens) for done in result.completions] == expected
 
@@ -131,11 +127,11 @@ def test_preempted_requests_make_the_same_tokens(small_model: SmallModel) -> Non
     """Room for the prompts but not for all that grows out of them: the youngest starts again."""
     model = small_model("llama-gqa")
     engine = Engine(model, kv_tokens=120, admission="grow")
-    prompts = prompts_of([20, 25, 18, 30])
-    results = engine.generate(prompts, Sampling(max_tokens=TOKENS))
+    texts = prompts(20, 25, 18, 30)
+    results = engine.generate(texts, Sampling(max_tokens=TOKENS))
     engine.check_integrity()
     assert sum(result.preemptions for result in results) > 0
-    for prompt, result in zip(prompts, results, strict=True):
+    for prompt, result in zip(texts, results, strict=True):
         assert list(result.completions[0].tokens) == reference(model, prompt, TOKENS)[0]
 
 
@@ -143,10 +139,10 @@ def test_preempted_requests_make_the_same_tokens(small_model: SmallModel) -> Non
 def test_preempted_samples_and_beams_too(wish: dict[str, object], small_model: SmallModel) -> None:
     model = small_model("llama-gqa")
     sampling = Sampling(max_tokens=30, **wish)
-    prompts = prompts_of([10, 12])
-    roomy = Engine(model, kv_tokens=1000).generate(prompts, sampling)
+    texts = prompts(10, 12)
+    roomy = Engine(model, kv_tokens=1000).generate(texts, sampling)
     engine = Engine(model, kv_tokens=140, admission="grow")
-    tight = engine.generate(prompts, sampling)
+    tight = engine.generate(texts, sampling)
     engine.check_integrity()
     assert sum(result.preemptions for result in tight) > 0
     for one, other in zip(tight, roomy, strict=True):
@@ -158,11 +154,11 @@ def test_preempted_samples_and_beams_too(wish: dict[str, object], small_model: S
 
 def test_overcommitted_memory_changes_no_token(small_model: SmallModel) -> None:
     model = small_model("llama-gqa")
-    prompts = prompts_of([60, 50, 70])
+    texts = prompts(60, 50, 70)
     engine = Engine(model, kv_tokens=128, overcommit=2.0)
-    results = engine.generate(prompts, Sampling(max_tokens=40))
+    results = engine.generate(texts, Sampling(max_tokens=40))
     pager = engine.core.arena.pager
     assert pager is not None
     assert pager.faults.moved + pager.faults.in_place > 0
-    for prompt, result in zip(prompts, results, strict=True):
+    for prompt, result in zip(texts, results, strict=True):
         assert list(result.completions[0].tokens) == reference(model, prompt, 40)[0]

@@ -26,7 +26,7 @@ from lamina.pipeline.batch_rows import Landed, Spent
 from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.kv_slots import Arrival
 from lamina.serve import EngineError, RequestError
-from lamina.serve.step import Step
+from lamina.serve.requests import Step
 
 SmallModel = Callable[..., transformers.PreTrainedModel]
 PROMPT = [5, 17, 99, 3]
@@ -63,7 +63,7 @@ class MadeUpCore:
         assert self.flying[batch], "landed and not launched"
         self.flying[batch] = 0
         rows = self.rosters[batch]
-        tokens = (rows.tokens * 7 + rows.positions) % VOCABULARY
+        tokens = (rows.columns.token * 7 + rows.columns.position) % VOCABULARY
         rows.advance(tokens)
         return Landed(Choice(tokens), Spent(waited_s=1e-9), time.monotonic(), self.failed[batch])
 
@@ -73,7 +73,7 @@ class MadeUpCore:
     def check_integrity(self) -> None:
         self.kv_slots.arena.check_integrity()
         for batch, rows in enumerate(self.rosters):
-            assert rows.names.tolist() == self.kv_slots.names(batch).tolist()
+            assert rows.columns.name.tolist() == self.kv_slots.names(batch).tolist()
 
     def close(self) -> None:
         self.closed = True

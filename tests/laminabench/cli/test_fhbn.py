@@ -13,9 +13,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from lamina.fhbn.nic import diagnosed
 from lamina.fhbn.nic.devices import Device, Gid, Listed, Port
-from lamina.fhbn.nic.diagnosis import conclusion
+from lamina.fhbn.nic.diagnosis import conclusion, diagnosed
 from lamina.fhbn.nic.machine import system_below
 from laminabench.bench.fhbn import cuda
 from laminabench.bench.fhbn.results import cells, text

@@ -78,10 +78,10 @@ def test_a_row_is_for_reading(published, ours, unit, words) -> None:
 
 def test_the_page_counts_what_holds_and_what_cannot_be_compared(tmp_path: Path) -> None:
     claims = (claim(1.0, 1.0), claim(1.0, 2.0, remark="a | b"), claim(1.0, None))
-    write_page(tmp_path / "PAPER.md", [Written("fig2", "Title", "How.", claims, 1)])
+    write_page(tmp_path / "PAPER.md", [Written("fig2", "How.", claims, 1)])
     page = (tmp_path / "PAPER.md").read_text()
     assert "1 figures and tables, 3 claims: 1 hold or come out within 10 %, 1 do not, 1 cannot" in page
-    assert "### fig2: Title" in page
+    assert "### fig2: Time and MFU of the non-attention operators" in page
     assert "a \\| b" in page
     assert "## v1" not in page
 
@@ -89,7 +89,7 @@ def test_the_page_counts_what_holds_and_what_cannot_be_compared(tmp_path: Path) 
 def test_what_was_only_entered_counts_as_nothing(tmp_path: Path) -> None:
     entered = claim(100.0, 100.0, entered=True)
     assert entered.row()[4] == "entered"
-    write_page(tmp_path / "PAPER.md", [Written("table1", "title", "how", (entered, claim(1.0, 1.0)), 2)])
+    write_page(tmp_path / "PAPER.md", [Written("table1", "how", (entered, claim(1.0, 1.0)), 2)])
     assert "2 claims: 1 hold or come out within 10 %, 0 do not, 0 cannot be compared here, 1 are" in (
         tmp_path / "PAPER.md"
     ).read_text(encoding="utf-8")
@@ -98,7 +98,7 @@ def test_what_was_only_entered_counts_as_nothing(tmp_path: Path) -> None:
 def test_what_a_parameter_was_fitted_to_is_called_so_and_counts_as_nothing(tmp_path: Path) -> None:
     fitted = claim(1.30, 1.29, fitted=True)
     assert fitted.row()[4] == "-0.8% (fitted)"
-    write_page(tmp_path / "PAPER.md", [Written("h2m2-fig7", "title", "how", (fitted, claim(1.0, 2.0)), 2)])
+    write_page(tmp_path / "PAPER.md", [Written("h2m2-fig7", "how", (fitted, claim(1.0, 2.0)), 2)])
     page = (tmp_path / "PAPER.md").read_text(encoding="utf-8")
     assert "2 claims: 0 hold or come out within 10 %, 1 do not, 0 cannot be compared here, 0 are" in page
     assert "and 1 are what a parameter was fitted to" in page
@@ -113,7 +113,7 @@ def test_a_row_does_not_repeat_what_is_under_the_picture(tmp_path: Path) -> None
         Claim("three", "section 1", 1.0, 1.0, "computed: sizes of tensors"),
     )
     caption = f"{how[0].upper()}{how[1:]}. Lines end somewhere."
-    write_page(tmp_path / "PAPER.md", [Written("h2m2-fig7", "title", caption, rows, 2)])
+    write_page(tmp_path / "PAPER.md", [Written("h2m2-fig7", caption, rows, 2)])
     page = (tmp_path / "PAPER.md").read_text(encoding="utf-8")
     assert page.count("parameter_9 0.9") == 1
     assert "| modelled, as under the picture |" in page

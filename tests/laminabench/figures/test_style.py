@@ -79,7 +79,7 @@ def test_a_foot_is_no_wider_than_its_figure() -> None:
 def test_a_table_has_every_cell() -> None:
     frame = pd.DataFrame([("a", 1234.5, None), ("b", 0.12345, float("nan"))], columns=["name", "x\ny", "z"])
     with style.look():
-        figure = style.table_picture(frame, note="How.")
+        figure = style.table_picture(frame)
     table = figure.axes[0].tables[0]
     words = {place: cell.get_text().get_text() for place, cell in table.get_celld().items()}
     assert words == {

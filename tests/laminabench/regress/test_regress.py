@@ -14,11 +14,10 @@ import pytest
 from laminabench.analysis.metrics_table import IN_GOLDENS
 from laminabench.errors import UserError
 from laminabench.present.check import lines, write_junit, write_markdown
-from laminabench.regress.case_file import MEASURED_TOLERANCE, Case, CaseFile, read_cases
-from laminabench.regress.causes import causes
+from laminabench.regress.case_file import LEAST_ROUNDS, MEASURED_TOLERANCE, Case, CaseFile, read_cases
+from laminabench.regress.facts import causes
 from laminabench.regress.golden import Obtained, Value, goldens_in, read_golden, write_golden
-from laminabench.regress.interval import LEAST_ROUNDS, change_interval
-from laminabench.regress.verdict import Verdict, direction, judge, stale
+from laminabench.regress.verdict import Verdict, change_interval, direction, judge, stale
 
 FACTS: dict[str, Any] = {
     "backend": "modelled",

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from laminabench.analysis.metrics import summarise
 from laminabench.errors import UserError
-from laminabench.runs.format import FIRST_VERSION, FORMAT_VERSION, sha256_of
+from laminabench.runs.format import FIRST_VERSION, FORMAT_VERSION
 from laminabench.runs.manifest import Manifest, Partial
 from laminabench.runs.read import read_manifest, read_run
 from laminabench.runs.schema import TABLES
@@ -59,21 +59,17 @@ def written(tmp_path: Path, seen: Seen, streams: list[Any], manifest_of: Manifes
     return tmp_path / "run"
 
 
-def require_same(found: Outcome, outcome: Outcome) -> None:
-    for table in ("requests", "iterations", "stints", "chunks", "calls"):
-        for name, column in getattr(outcome, table).items():
-            back = getattr(found, table)[name]
-            assert back.dtype == column.dtype, name
-            np.testing.assert_array_equal(back, column, err_msg=f"{table}.{name}")
+def require_same(found: Outcome, outcome: Outcome, same_tables: Any) -> None:
+    same_tables(found, outcome, ("requests", "iterations", "stints", "chunks", "calls"))
     assert math.isnan(found.attention_busy_s)
     assert np.isnan(found.replica_busy_s).tolist() == [True]
     assert (found.end_s, found.queue_empty_s) == (outcome.end_s, outcome.queue_empty_s)
 
 
-def test_it_comes_back_as_it_was(written: Path, seen: Seen, streams: list[Any]) -> None:
+def test_it_comes_back_as_it_was(written: Path, seen: Seen, streams: list[Any], same_tables: Any) -> None:
     outcome, trace = seen(streams, 2.0), trace_of(len(streams))
     run = read_run(written)
-    require_same(run.outcome, outcome)
+    require_same(run.outcome, outcome, same_tables)
     ours, theirs = (
         summarise(each, lengths, mode="open", slo_tbt_ms=1, usd_per_hour=2)
         for each, lengths in ((outcome, trace), (run.outcome, run))
@@ -110,6 +106,7 @@ def test_whatever_a_client_saw_comes_back(
     stream: Any,
     seen: Seen,
     manifest_of: ManifestOf,
+    same_tables: Any,
     drawn: list[Any],
 ) -> None:
     streams = [
@@ -119,7 +116,7 @@ def test_whatever_a_client_saw_comes_back(
     outcome = seen(streams)
     directory = tmp_path_factory.mktemp("seen") / "run"
     write_run(directory, outcome, trace_of(len(streams)), manifest_of(trace_of(len(streams))))
-    require_same(read_run(directory).outcome, outcome)
+    require_same(read_run(directory).outcome, outcome, same_tables)
 
 
 # Who may read it
@@ -153,28 +150,8 @@ def test_only_what_older_readers_would_misread_is_of_a_newer_version(
 
 
 @pytest.mark.parametrize("name", ["chunks", "calls"])
-def test_a_missing_or_damaged_table(written: Path, name: str) -> None:
-    path = written / f"{name}.parquet"
-    content = path.read_bytes()
-    flipped = [bytearray(content) for _ in range(8)]
-    for place, bits in enumerate(flipped):
-        bits[len(content) * place // 8] ^= 1
-    for damage in (*flipped, content[: len(content) // 2], b""):
-        path.write_bytes(damage)
-        with pytest.raises(UserError, match="run-damaged"):
-            read_run(written)
-    path.unlink()
-    with pytest.raises(UserError, match="run-incomplete"):
-        read_run(written)
-
-
-def rewritten(directory: Path, name: str, change: Callable[[pa.Table], pa.Table]) -> None:
-    """As another program would write it that takes care of the checksum."""
-    path = directory / f"{name}.parquet"
-    pq.write_table(change(pq.read_table(path)), path)
-    facts = json.loads((directory / "run.json").read_text())
-    facts["tables"][name]["sha256"] = sha256_of(path)
-    (directory / "run.json").write_text(json.dumps(facts))
+def test_a_missing_or_damaged_table(written: Path, name: str, damaged: Any) -> None:
+    damaged(written, name)
 
 
 def with_column(name: str, values: list[Any]) -> Callable[[pa.Table], pa.Table]:
@@ -198,10 +175,8 @@ def with_column(name: str, values: list[Any]) -> Callable[[pa.Table], pa.Table]:
         ("chunks", with_column("at_s", [0.1, 0.1, 0.1, 0.2, None])),
     ],
 )
-def test_another_programs_table(written: Path, table: str, change: Callable[[pa.Table], pa.Table]) -> None:
+def test_another_programs_table(written: Path, rewritten: Any, table: str, change: Any) -> None:
     rewritten(written, table, change)
-    with pytest.raises(UserError, match="run-damaged"):
-        read_run(written)
 
 
 def test_chunks_without_calls(written: Path) -> None:

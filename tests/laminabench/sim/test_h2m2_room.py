@@ -10,21 +10,11 @@ from h2m2_reference import few_pages
 from laminabench import _sim
 from laminabench._sim import H2m2Memory
 from laminabench.catalog.boards import board
+from laminabench.catalog.find_model import model
+from laminabench.sim.spec import shape_of
 
 PAPER = board("h2m2").native()
-GPT3 = {
-    "layers": 96,
-    "hidden": 12288,
-    "heads": 96,
-    "kv_heads": 96,
-    "head_dim": 128,
-    "intermediate": 49152,
-    "ff_matrices": 2,
-    "vocab": 0,
-    "element_bytes": 1,
-}
-CHINCHILLA = GPT3 | {"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 64, "intermediate": 32768}
-LLAMA = CHINCHILLA | {"kv_heads": 8, "intermediate": 28672, "ff_matrices": 3}
+GPT3, CHINCHILLA, LLAMA = (shape_of(model(n)) for n in ("gpt3-175b", "chinchilla-70b", "llama2-70b"))
 
 
 def weight_bytes(shape: dict[str, Any]) -> int:

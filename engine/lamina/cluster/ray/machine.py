@@ -9,7 +9,6 @@ import weakref
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 from lamina.cluster.config import ModelSource, WorkerConfig
@@ -86,15 +85,14 @@ class RayMachine:
         return sys.maxsize
 
     def convert(self, model: ModelSource) -> ModelFacts:
-        """Cut the model at its attention operators; what is to be known of it."""
         self._require_open()
         return ModelFacts.of(self._models.conversion(model))
 
-    def load(self, model: ModelSource) -> None:
-        """Nothing: nodes load what they need when workers start."""
-
     def start(self, model: ModelSource, configs: Sequence[WorkerConfig]) -> list[int]:
-        """Workers; what they are called from now on. One that takes over comes into a bundle that is free."""
+        """Workers; what they are called from now on. One that takes over comes into a bundle that is free.
+
+        Nodes load what they need of the model.
+        """
         self._require_open()
         try:
             return self._start(model, configs)
@@ -133,7 +131,6 @@ class RayMachine:
         return handle
 
     def kill(self, handles: Sequence[int]) -> None:
-        """End these workers now, and wait until they are gone."""
         if self._closed:
             return
         self._settle(handles, _GOODBYE_S)
@@ -163,7 +160,6 @@ class RayMachine:
         return {handle: status for handle, status in result.items() if status is not None}
 
     def where(self, handles: Sequence[int]) -> list[Spot]:
-        """The places of workers."""
         return [self._started[handle].spot for handle in handles]
 
     def errors(self) -> str:
@@ -171,7 +167,6 @@ class RayMachine:
         return "\n".join(self._texts)
 
     def _settle(self, handles: Sequence[int], wait_s: float) -> None:
-        """Note how workers have ended."""
         runs = {self._started[one].run: self._started[one] for one in handles}
         pending = [run for run, started in runs.items() if started.status is None]
         if not pending:
@@ -198,7 +193,6 @@ class RayMachine:
             raise EngineError("machine-closed", "the machine was closed: make a new one")
 
     def close(self) -> None:
-        """End all workers, and give back what was reserved."""
         if self._closed:
             return
         handles = list(self._started)
@@ -210,9 +204,7 @@ class RayMachine:
     def __enter__(self) -> RayMachine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -226,7 +218,6 @@ def _finish(slots: Slots) -> None:
 
 
 def require_version(names: Sequence[str], spots: Sequence[Spot]) -> None:
-    """An EngineError unless all nodes have the front end's package."""
     own = installed_version()
     for name, spot in zip(names, spots, strict=True):
         if spot.version != own:

@@ -67,7 +67,6 @@ def own_host() -> str:
 
 
 def alive_nodes() -> list[dict[str, Any]]:
-    """As Ray describes them."""
     return [node for node in installed().nodes() if node["Alive"]]
 
 

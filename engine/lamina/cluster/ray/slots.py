@@ -46,28 +46,26 @@ class Slots:
     def take(self, kinds: Sequence[str]) -> list[Slot]:
         """A slot for each worker: those that have an actor first, reserved ones next, new ones at last."""
         with self.taking:
-            return self._taken([self.resource_of(kind) for kind in kinds])
-
-    def _taken(self, resources: list[str]) -> list[Slot]:
-        chosen = [self._idle(resource) for resource in resources]
-        lacking = [name for name, slot in zip(resources, chosen, strict=True) if slot is None]
-        fresh: list[Slot] = []
-        try:
-            if lacking:
-                # At once, where no waiting would help.
-                require_room([*(slot.resource for slot in self.slots), *lacking])
-                fresh += self._reserve(lacking)
-            taken = [*filter(None, chosen), *fresh]
-            # Ray looks for another place for bundles whose node has gone.
-            if not all(group.wait(_ROOM_S) for group in {slot.group for slot in taken}):
-                raise _no_room(resources)
-        except BaseException:
-            for slot in filter(None, chosen):
-                slot.busy = False
-            self._forget(fresh)
-            raise
-        rest = iter(fresh)
-        return [slot or next(rest) for slot in chosen]
+            resources = [self.resource_of(kind) for kind in kinds]
+            chosen = [self._idle(resource) for resource in resources]
+            lacking = [name for name, slot in zip(resources, chosen, strict=True) if slot is None]
+            fresh: list[Slot] = []
+            try:
+                if lacking:
+                    # At once, where no waiting would help.
+                    require_room([*(slot.resource for slot in self.slots), *lacking])
+                    fresh += self._reserve(lacking)
+                taken = [*filter(None, chosen), *fresh]
+                # Ray looks for another place for bundles whose node has gone.
+                if not all(group.wait(_ROOM_S) for group in {slot.group for slot in taken}):
+                    raise _no_room(resources)
+            except BaseException:
+                for slot in filter(None, chosen):
+                    slot.busy = False
+                self._forget(fresh)
+                raise
+            rest = iter(fresh)
+            return [slot or next(rest) for slot in chosen]
 
     def resource_of(self, kind: str) -> str:
         """What a worker of this kind takes one of: it stays so when the last node that offers it has gone."""
@@ -101,7 +99,6 @@ class Slots:
         self.slots[:] = [slot for slot in self.slots if slot not in fresh]
 
     def release(self) -> None:
-        """End all actors, and give everything back."""
         ray = installed()
         for slot in self.slots:
             if slot.actor is not None:
@@ -145,7 +142,6 @@ class ActorLostError(EngineError):
 
 
 def fill(slots: Sequence[Slot]) -> None:
-    """Put an actor where there is none."""
     ray = installed()
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -193,7 +189,6 @@ def answers(names: Sequence[str], asked: Sequence[Any]) -> list[Any]:
 
 
 def outcome(run: Any) -> tuple[int, str]:
-    """How a worker has ended, and why."""
     ray = installed()
     try:
         status, text = ray.get(run)

@@ -41,7 +41,6 @@ class RayWorker:
         self._cores = tuple(sorted(os.sched_getaffinity(0)))
 
     def look(self, model: ModelSource) -> Spot:
-        """Where it is."""
         import ray
 
         return Spot(
@@ -94,5 +93,4 @@ def has_weights(kind: str) -> bool:
 
 
 def installed_version() -> str:
-    """Of the package that lamina is in."""
     return version("laminabench")

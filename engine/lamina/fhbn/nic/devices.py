@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import socket
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +56,6 @@ class Device:
     part_id: int
     max_queue_pairs: int
     ports: tuple[Port, ...]
-
-    def described(self) -> dict[str, object]:
-        """For JSON."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

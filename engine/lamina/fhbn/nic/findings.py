@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lamina.fhbn.nic.devices import Device, Port
-from lamina.fhbn.nic.gpu import Gpu
-from lamina.fhbn.nic.machine import System
+from lamina.fhbn.nic.machine import Gpu, System
 
 RDMA = ("verbs", "mlx5", "mlx5 on a GPU")
 MLX5 = ("mlx5", "mlx5 on a GPU")

@@ -6,15 +6,26 @@ import ctypes
 import os
 import platform
 import resource
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-
-from lamina.fhbn.nic.gpu import Gpu, gpu_below
 
 _MELLANOX = "0x15b3"
 _NETWORK_CLASSES = ("0x0200", "0x0207")  # Ethernet and InfiniBand controllers
 _CAP_IPC_LOCK = 14
 _UNMAPPED = ["0", "0", "4294967295"]
+_DMA_BUF_SUPPORTED = 124  # CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED
+_OVERRIDE = "PeerMappingOverride=1"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Of the first device; `count` is 0 where there is none, or no driver."""
+
+    count: int
+    why_none: str | None
+    peermem: bool  # the module through which verbs take a GPU's address as they take any
+    dmabuf: bool  # the driver hands a GPU's memory out as a file that verbs can register
+    maps_registers: bool  # a GPU's kernels may be given the NIC's doorbell page
 
 
 @dataclass(frozen=True)
@@ -33,10 +44,6 @@ class System:
     memlock_bytes: int | None
     gpu: Gpu
 
-    def described(self) -> dict[str, object]:
-        """For JSON."""
-        return asdict(self)
-
 
 def system_below(root: Path = Path("/")) -> System:
     """Of this machine, or of what is laid out like one below `root`."""
@@ -52,7 +59,7 @@ def system_below(root: Path = Path("/")) -> System:
         libmlx5=_library("libmlx5.so.1") is not None,
         registers_dmabuf=hasattr(verbs, "ibv_reg_dmabuf_mr"),
         memlock_bytes=_memlock_bytes(root / "proc/self"),
-        gpu=gpu_below(root),
+        gpu=_gpu_below(root),
     )
 
 
@@ -110,3 +117,37 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return ""
+
+
+def _gpu_below(root: Path) -> Gpu:
+    count, dmabuf, why_none = _asked()
+    modules = root / "sys/module"
+    return Gpu(
+        count=count,
+        why_none=why_none,
+        peermem=(modules / "nvidia_peermem").is_dir() or (modules / "nv_peer_mem").is_dir(),
+        dmabuf=dmabuf,
+        maps_registers=_maps_registers(root / "proc/driver/nvidia/params"),
+    )
+
+
+def _asked() -> tuple[int, bool, str | None]:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0, False, "there is no NVIDIA driver (libcuda.so.1)"
+    status = driver.cuInit(0)
+    if status != 0:
+        return 0, False, f"the NVIDIA driver cannot start (cuInit gave error {status})"
+    count, supported, device = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+    driver.cuDeviceGetCount(ctypes.byref(count))
+    if count.value == 0:
+        return 0, False, "the NVIDIA driver has no device for this process"
+    if driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
+        driver.cuDeviceGetAttribute(ctypes.byref(supported), _DMA_BUF_SUPPORTED, device)
+    return count.value, bool(supported.value), None
+
+
+def _maps_registers(parameters: Path) -> bool:
+    """Registering another device's registers takes root, or an option of the driver's."""
+    return parameters.exists() and (os.geteuid() == 0 or _OVERRIDE in _text(parameters))

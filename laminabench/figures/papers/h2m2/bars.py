@@ -3,25 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from laminabench.figures.papers.h2m2.ground import COLOURS
-from laminabench.figures.style import INK, OVER_GRID, PUBLISHED
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
+from laminabench.figures.style import INK, OVER_GRID, PAGE, PUBLISHED, Looks, sheet
 
 _GROUP = 0.8  # of the distance between two groups
 # Averages have a number above each bar: these are as wide as that, in inches.
 _NUMBER = 0.24
-DOTS: dict[str, Any] = {"color": PUBLISHED, "lw": 1.6, "ls": (0, (1, 1))}
+_NUMBERS: Looks = {
+    "xytext": (0, 3),
+    "textcoords": "offset points",
+    "ha": "center",
+    "va": "bottom",
+    "fontsize": 6,
+    "color": INK,
+    "bbox": {**OVER_GRID, "pad": 0},
+}
+DOTS: Looks = {"color": PUBLISHED, "lw": 1.6, "ls": (0, (1, 1))}
 
 
-def point_names(frame: pd.DataFrame, *, batches: bool = True) -> pd.Series[str]:
-    """`B16 S512` as the paper writes it, or the length alone where the batch is always the same."""
-    lengths = frame["length"].astype(str)
-    return "B" + frame["batch"].astype(str) + "\nS" + lengths if batches else lengths
+def picture_of_points(
+    frame: pd.DataFrame,
+    published: Mapping[str, float],
+    *,
+    ncols: int,
+    height: float = 2.6,
+    words: Mapping[str, str] | None = None,
+    colours: Mapping[str, str] = COLOURS,
+) -> Figure:
+    """Speed-ups over LPDDR alone at each batch and length, and their averages beside the published ones."""
+    figure, axes = sheet(width=PAGE, height=height)
+    # As the paper writes them.
+    names = "B" + frame["batch"].astype(str) + "\nS" + frame["length"].astype(str)
+    bars(axes, frame, names, inches=PAGE, published=published, colours=colours)
+    axes.set_ylabel("speed-up over LPDDR-only")
+    handles, labels = legend_entries(axes)
+    labels = [(words or {}).get(label, label) for label in labels]
+    figure.legend(handles, labels, loc="outside upper left", ncols=ncols)
+    return figure
+
+
+def bars_of_lengths(
+    axes: Axes,
+    frame: pd.DataFrame,
+    *,
+    inches: float,
+    published: Mapping[str, float],
+    column: str = "speed_up",
+) -> None:
+    """Bars where the batch is always the same."""
+    names = frame["length"].astype(str)
+    bars(axes, frame, names, inches=inches, column=column, published=published)
+    axes.set(xlabel="length of the requests, tokens", ylabel="speed-up over LPDDR-only")
 
 
 def bars(
@@ -31,7 +70,7 @@ def bars(
     *,
     inches: float,
     column: str = "speed_up",
-    published: Mapping[str, float] | None = None,
+    published: Mapping[str, float],
     colours: Mapping[str, str] = COLOURS,
 ) -> None:
     """Every point of the frame, then the averages; what is published of these is a dotted grey line.
@@ -50,12 +89,13 @@ def bars(
         shift = place - (len(ways) - 1) / 2
         places = [points.index(name) + shift * width for name in names[mine.index]]
         axes.bar(places, mine[column], width, color=colours[way], label=way, linewidth=0)
-        mean, line = float(mine[column].mean()), (published or {}).get(way)
+        mean, line = float(mine[column].mean()), published.get(way)
         axes.bar(middle + shift * wide, mean, wide, color=colours[way], linewidth=0)
         if {"lowest", "highest"} <= set(mine.columns):
             lows, highs = ([*mine[end], mine[end].mean()] for end in ("lowest", "highest"))
             axes.vlines([*places, middle + shift * wide], lows, highs, color=INK, lw=0.8)
-        _number(axes, middle + shift * wide, mean, max(mean, line or 0.0))
+        above = (middle + shift * wide, max(mean, line or 0.0))
+        axes.annotate(f"{mean:.2f}", above, **_NUMBERS)
         if line is not None:
             left = middle + (shift - 0.5) * wide
             axes.hlines(line, left, left + wide, zorder=3, **DOTS)
@@ -64,17 +104,7 @@ def bars(
     axes.grid(visible=False, axis="x")
 
 
-def _number(axes: Axes, place: float, value: float, above: float) -> None:
-    words: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 6, "color": INK}
-    behind = {**OVER_GRID, "pad": 0}
-    axes.annotate(
-        f"{value:.2f}", (place, above), xytext=(0, 3), textcoords="offset points", bbox=behind, **words
-    )
-
-
 def legend_entries(axes: Axes) -> tuple[list[Any], list[str]]:
     """The bars', and the dotted line's."""
-    from matplotlib.lines import Line2D
-
     handles, labels = axes.get_legend_handles_labels()
     return [*handles, Line2D([], [], **DOTS)], [*labels, "published average"]

@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import pandas as pd
 
 from laminabench.catalog.boards import Board, board
 from laminabench.catalog.find_model import model
 from laminabench.catalog.models import ModelShape
 from laminabench.figures.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 from laminabench.sim.h2m2 import IterationLoad, Plan, plan, uniform
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 BASELINE = "lpddr"
 
@@ -110,25 +109,21 @@ def speed_ups(
     ways: Sequence[Way], model_name: str, points: Iterable[tuple[int, int]], on: Board | None = None
 ) -> pd.DataFrame:
     """A row for every point and way."""
-    import pandas as pd
-
-    rows = []
-    for point in points:
-        baseline = baseline_s(model_name, point)
-        for way in ways:
-            found = plan_of(way, model_name, point, on)
-            rows.append(
-                {
-                    **dict(zip(("model", "batch", "length"), (model_name, *point), strict=True)),
-                    "way": way.words,
-                    "iteration_ms": 1000 * found.iteration_s,
-                    "speed_up": baseline / found.iteration_s,
-                    "qkv_on_hbm": found.mapping.qkv,
-                    "attention_on_hbm": found.mapping.attention,
-                    "fc_on_hbm": found.mapping.fc,
-                }
-            )
-    return pd.DataFrame(rows)
+    plans = ((point, way, plan_of(way, model_name, point, on)) for point in points for way in ways)
+    return pd.DataFrame(
+        {
+            "model": model_name,
+            "batch": point[0],
+            "length": point[1],
+            "way": way.words,
+            "iteration_ms": 1000 * found.iteration_s,
+            "speed_up": baseline_s(model_name, point) / found.iteration_s,
+            "qkv_on_hbm": found.mapping.qkv,
+            "attention_on_hbm": found.mapping.attention,
+            "fc_on_hbm": found.mapping.fc,
+        }
+        for point, way, found in plans
+    )
 
 
 def means(frame: pd.DataFrame) -> dict[str, float]:

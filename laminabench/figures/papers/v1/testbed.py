@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, Workers
@@ -18,9 +19,6 @@ from laminabench.systems.modelled.lamina_v1 import NETWORK
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import system
 from laminabench.traces.table import Trace, TraceMeta, make_trace
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 CARD = "a100-40g"
 # Computation and memory devices. LLaMA-13B's are in section 6.3; the paper does not say LLaMA-33B's: its
@@ -152,8 +150,6 @@ def points_frame(
     ground: Ground, ways: tuple[str, ...], contexts: tuple[int, ...], batches: tuple[int, ...]
 ) -> pd.DataFrame:
     """What `sweep` has of both models, with every cost set: a row for each point."""
-    import pandas as pd
-
     points = [
         each
         for costs in ground.costs()

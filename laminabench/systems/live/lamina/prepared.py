@@ -18,7 +18,6 @@ from laminabench.json_safe import JsonObject
 from laminabench.listener import Listener
 from laminabench.request import ReplayRequest
 from laminabench.runs.summary import Resumed as ResumedFacts
-from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import Pipelining
 from laminabench.sim.timeline import bubbles, write_timeline
 from laminabench.systems.base import (
@@ -79,7 +78,9 @@ class PreparedEngine(Prepared):
         for event in past.events:
             log.apply(unpacked(event))
         if log.begun:
-            setup = _as_begun(setup, log.begun)
+            # With what the engine settled on when the replay began, so that the same requests fit.
+            begun, pipelining = log.begun, cast(Pipelining, log.begun.pipelining)
+            setup = replace(setup, batches=begun.batches, pipelining=pipelining, kv_tokens=begun.kv_tokens)
         tokens = engine_setup.kv_tokens(setup, trace, engine_setup.free_bytes(setup))
         made_up = setup.prefill == "off"
         prompts = None if made_up else partial(prompt_of, trace, request.seed, setup.model.vocab)
@@ -105,6 +106,13 @@ class PreparedEngine(Prepared):
             resumed=ResumedFacts(times=len(log.resumed_s), at_s=log.resumed_s),
             tokens_sha256=None if made is None else tokens_sha256(made),
         )
+
+        def draw(path: Path, window: Window | None) -> JsonObject:
+            """Of the replay that has been: what the workers recorded of one window."""
+            drawn, lanes, (first, last) = records.drawn(outcome, window)
+            write_timeline(path, drawn, lanes)
+            return {"window_s": [first, min(last, outcome.end_s)], "bubbles": bubbles(drawn, lanes)}
+
         return Replayed(
             outcome,
             facts,
@@ -112,7 +120,7 @@ class PreparedEngine(Prepared):
             marks={"faults": faults, "resumed_s": log.resumed_s},
             why_rejected=log.why_refused,
             problem=_unsound(records),
-            draw=lambda path, window: _drawn(path, window, outcome, records),
+            draw=draw,
         )
 
 
@@ -139,12 +147,6 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
     return PreparedEngine(request, setup, faults)
 
 
-def _as_begun(setup: LiveSetup, begun: Begun) -> LiveSetup:
-    """With what the engine settled on when the replay began, so that the same requests fit."""
-    pipelining = cast(Pipelining, begun.pipelining)
-    return replace(setup, batches=begun.batches, pipelining=pipelining, kv_tokens=begun.kv_tokens)
-
-
 def _unsound(records: Recorded) -> CheckFailedError | None:
     """The workers did what the schedule says, or the numbers are of something else."""
     if not records.violations:
@@ -154,10 +156,3 @@ def _unsound(records: Recorded) -> CheckFailedError | None:
         f"the workers left the schedule {len(records.violations)} times, first: {records.violations[0]}; "
         "this is a bug of the engine",
     )
-
-
-def _drawn(path: Path, window: Window | None, outcome: Outcome, records: Recorded) -> JsonObject:
-    """Of the replay that has been: what the workers recorded of one window."""
-    drawn, lanes, window_s = records.drawn(outcome, window)
-    write_timeline(path, drawn, lanes)
-    return {"window_s": [window_s[0], min(window_s[1], outcome.end_s)], "bubbles": bubbles(drawn, lanes)}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from laminabench.catalog.models import load_models
 from laminabench.errors import CheckFailedError, UserError
@@ -21,17 +21,6 @@ KEY_VARIABLE = "LAMINABENCH_API_KEY"
 TOKENS_EACH = 4096
 
 
-class ServeLimits(TypedDict):
-    """Those of lamina.http.Limits that a user can choose."""
-
-    body_bytes: int
-    most_waiting: int
-    most_connections: int
-    client_s: float
-    drain_s: float
-    max_model_len: int | None
-
-
 @dataclass(frozen=True, slots=True)
 class ServeSetup:
     """The user's choices, resolved."""
@@ -42,7 +31,7 @@ class ServeSetup:
     port: int
     tokenizer: Path | None
     api_key: str | None = field(repr=False)
-    limits: ServeLimits
+    limits: Mapping[str, Any]  # of lamina.http.Limits, those that a user can choose
     verbose: bool = False
 
 

@@ -79,24 +79,22 @@ class LiveSetup(LocalSetup):
 
     def facts(self, engine: Engine) -> dict[str, Any]:
         """What a reader should know, under the names that modelled replays use."""
+        same = (
+            *("pipeline_parallel", "overlap", "stream_chunks", "admission"),
+            *("oversubscribe", "prefill", "ray"),
+        )
         return {
             "model_workers": self.workers[0],
             "attention_workers": self.workers[1],
             "replicas": 1 if self.pipeline_parallel > 1 else engine.schedule.places,
-            "pipeline_parallel": self.pipeline_parallel,
             "batches": engine.schedule.batches,
             "pipelining": engine.schedule.pipelining,
             "attention_partition": self.partition,
-            "overlap": self.overlap,
-            "stream_chunks": self.stream_chunks,
             "network": engine.core.network,
             "kv_capacity_tokens": engine.kv_tokens,
-            "admission": self.admission,
             "max_num_seqs": self.max_sequences,
-            "oversubscribe": self.oversubscribe,
-            "prefill": self.prefill,
             "dtype": self.model.dtype,
-            "ray": self.ray,
+            **{name: getattr(self, name) for name in same},
         }
 
     def layout(self) -> dict[str, Any]:

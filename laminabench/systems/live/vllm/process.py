@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from laminabench.baselines.environment import Environment, runner_folder
 
@@ -31,7 +30,7 @@ class VllmEndedError(Exception):
     """It ended, or does nothing any more, before it was done; why, in a sentence."""
 
 
-class VllmProcess:
+class VllmProcess(contextlib.AbstractContextManager["VllmProcess"]):
     """The runner at work. Its lines are objects; `log` is what vLLM wrote."""
 
     def __init__(
@@ -119,12 +118,7 @@ class VllmProcess:
             log.seek(max(0, size - _LOG_BYTES))
             return log.read()
 
-    def __enter__(self) -> VllmProcess:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

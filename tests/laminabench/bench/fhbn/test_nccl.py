@@ -14,9 +14,8 @@ from lamina import fhbn
 from lamina.fhbn.channel_spec import ChannelSpec
 from lamina.fhbn.engines import usable
 from lamina.fhbn.frame import HEADER, Framing
-from lamina.fhbn.group_end import GroupEnd
 from lamina.fhbn.place import Place
-from lamina.fhbn.torch_distributed import RECEIVER
+from lamina.fhbn.torch_distributed import RECEIVER, GroupEnd
 from laminabench.bench.fhbn import nccl, options  # noqa: F401 - the latter adds NCCL to the engines
 from laminabench.bench.fhbn.nccl_ends import NcclReceiver
 

@@ -1,31 +1,28 @@
-"""What holds for every figure of every paper."""
+"""The papers' figures, of the beginnings of traces, each made once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from functools import cache
 
-import pandas as pd
 import pytest
 
-from laminabench.figures.ground import Ground
-from laminabench.figures.paper import SUFFIXES, Written, write
+from laminabench.figures.claims import Claim
+from laminabench.figures.ground import Ground, kept_results
+from laminabench.figures.paper import Made, make
 
 
-@pytest.fixture
-def written_whole(tmp_path: Path) -> Callable[[Ground, str], Written]:
-    """Writes a figure; holds that all of it is there, and that what does not come out is explained."""
+@pytest.fixture(scope="session")
+def ground() -> Ground:
+    return Ground(kept_results(), num_requests=200, offline=True)
 
-    def check(ground: Ground, name: str) -> Written:
-        written = write(ground, (name, tmp_path))
-        assert sorted(path.suffix for path in tmp_path.iterdir()) == sorted(SUFFIXES)
-        assert all(path.stat().st_size > 100 for path in tmp_path.iterdir())
-        assert len(pd.read_csv(tmp_path / f"{name}.csv")) == written.rows
-        assert written.how.endswith(".")
-        for each in written.claims:
-            assert each.remark or each.holds is not False, each.what
-            assert each.where.startswith(("section", "table")), each.what
-            assert each.how, each.what
-        return written
 
-    return check
+@pytest.fixture(scope="session")
+def made(ground: Ground) -> Callable[[str], Made]:
+    return cache(lambda name: make(name, ground))
+
+
+@pytest.fixture(scope="session")
+def claim(made: Callable[[str], Made]) -> Callable[[str, str], Claim]:
+    """One of a figure's claims, by how it begins."""
+    return lambda name, words: next(each for each in made(name).claims if each.what.startswith(words))

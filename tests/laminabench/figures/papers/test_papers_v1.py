@@ -1,19 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-
 import numpy as np
 import pytest
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
-from laminabench.figures.ground import Ground
-from laminabench.figures.paper import V1, Made, Written, figure
-from laminabench.figures.papers.v1 import fig12, table1
-from laminabench.figures.papers.v1.fig1 import homogeneous, offloaded
-from laminabench.figures.papers.v1.model_part import (
+from laminabench.figures.papers.v1 import served, tables
+from laminabench.figures.papers.v1.estimate import homogeneous, offloaded
+from laminabench.figures.papers.v1.parts import (
     BATCHES,
     TABLE3,
     implied_mfu,
@@ -36,44 +31,28 @@ from laminabench.figures.papers.v1.testbed import (
     usd,
 )
 
-GROUND = Ground(num_requests=200, offline=True)
-
-
-@cache
-def made(name: str) -> Made:
-    return figure(name).make(GROUND)
-
-
-@pytest.mark.long(but=["v1-fig1", "v1-fig14", "v1-table1"])
-@pytest.mark.parametrize("name", V1)
-def test_a_figure_is_written_whole_and_explains_what_does_not_come_out(
-    name: str, written_whole: Callable[[Ground, str], Written]
-) -> None:
-    written = written_whole(GROUND, name)
-    assert written.how.startswith(("Computed", "Modelled"))
-
 
 @pytest.mark.parametrize(("column", "half"), [("$/GB", 0.5), ("$/(GB/s)", 0.005)])
-def test_table_1_rounds_to_the_printed_numbers(column, half) -> None:
+def test_table_1_rounds_to_the_printed_numbers(column, half, made) -> None:
     frame = made("v1-table1").frame
     assert (abs(frame[column] - frame[f"published {column}"]) <= half + 1e-9).all()
 
 
-def test_table_1_s_own_values_are_called_entered_and_are_the_printed_ones() -> None:
+def test_table_1_s_own_values_are_called_entered_and_are_the_printed_ones(made) -> None:
     entered = [claim for claim in made("v1-table1").claims if claim.entered]
     assert len(entered) == 5 * 3
     assert all(claim.ours == claim.published for claim in entered)
     assert "price of rtx-3090" in [claim.what for claim in entered]
 
 
-def test_alpha_is_what_both_memory_and_bandwidth_are_cheaper_by() -> None:
+def test_alpha_is_what_both_memory_and_bandwidth_are_cheaper_by(made) -> None:
     claim = next(claim for claim in made("v1-table1").claims if claim.what.startswith("alpha"))
     # An A100's dollars a GB over an RTX 3090's; an H100's dollars a GB/s over an Arc A770's.
     assert claim.ours == pytest.approx((17500 / 80 / (1600 / 24), 36500 / 3350 / (350 / 560)))
-    assert list(table1.PUBLISHED) == made("v1-table1").frame["accelerator"].to_list()
+    assert list(tables.TABLE_1) == made("v1-table1").frame["accelerator"].to_list()
 
 
-def test_table_4_is_exact() -> None:
+def test_table_4_is_exact(made) -> None:
     frame = made("v1-table4").frame
     assert (abs(frame["ours\nGB"] - frame["published\nGB"]) < 0.05).all()
     assert frame["layers"].to_list() == [40, 60]
@@ -97,7 +76,7 @@ def test_table_3_implies_a_utilisation_of_all_devices_together() -> None:
     assert implied_mfu(model("llama-65b"), card, 1, 15.90e9) > 1
 
 
-def test_table_3_has_every_published_cell_beside_a_band() -> None:
+def test_table_3_has_every_published_cell_beside_a_band(made) -> None:
     frame = made("v1-table3").frame
     assert frame["published\nGB/s"].to_list() == [rate for row in TABLE3.values() for rate in row]
     assert (frame["ours, low\nGB/s"] <= frame["ours, high\nGB/s"]).all()
@@ -154,7 +133,7 @@ def test_requests_of_one_length_end_with_their_context() -> None:
     assert len(trace) == 5
 
 
-def test_twelve_memory_devices_would_reach_the_paper_s_largest_batch() -> None:
+def test_twelve_memory_devices_would_reach_the_paper_s_largest_batch(made) -> None:
     costs = load_costs("roofline")
     per_token = 2 * 2 * 60 * 6656
     pool = int((0.9 * 40 * 2**30 - 1e9) // per_token) // 2048
@@ -180,18 +159,18 @@ def test_a_sweep_ends_with_what_fits() -> None:
     assert [each.batch for each in found] == [1, 8, 25]
 
 
-def test_ratios_are_of_largest_batches_and_of_equal_ones() -> None:
+def test_ratios_are_of_largest_batches_and_of_equal_ones(made) -> None:
     frame = made("v1-fig12").frame
-    largest = fig12._ratios(frame, "batch")
+    largest = served.ratios(frame, "batch")
     assert largest["vllm-0.14", "llama-13b", 512] == pytest.approx(267 / 25)
-    rotation = fig12._ratios(frame, "rotation")
+    rotation = served.ratios(frame, "rotation")
     assert set(rotation.index.get_level_values("batch")) >= {129, 256}
     rows = frame[(frame["model"] == "llama-13b") & (frame["context"] == 512) & (frame["batch"] == 256)]
     one = rows[rows["costs"] == "vllm-0.14"].set_index("system")["tokens_per_s"]
     assert rotation["vllm-0.14", "llama-13b", 512, 256] == pytest.approx(one[ROTATIONAL] / one[LAMINA])
 
 
-def test_figure_12_s_small_batches_are_those_of_the_frame() -> None:
+def test_figure_12_s_small_batches_are_those_of_the_frame(made) -> None:
     frame = made("v1-fig12").frame
     slower = next(claim for claim in made("v1-fig12").claims if claim.what.startswith("latency"))
     assert slower.published == 2
@@ -202,7 +181,7 @@ def test_figure_12_s_small_batches_are_those_of_the_frame() -> None:
     assert 1 < slower.ours[0] <= slower.ours[1] < 2
 
 
-def test_figure_5_knows_the_share_of_an_a100_and_no_gain_of_one_device() -> None:
+def test_figure_5_knows_the_share_of_an_a100_and_no_gain_of_one_device(made) -> None:
     claim = made("v1-fig5").claims[0]
     assert claim.ours == pytest.approx(31.25)
     frame = made("v1-fig5").frame
@@ -210,7 +189,7 @@ def test_figure_5_knows_the_share_of_an_a100_and_no_gain_of_one_device() -> None
     assert frame["speed_up"].max() < 4
 
 
-def test_figure_6_s_utilisations_are_one_read_and_two_operations_an_element() -> None:
+def test_figure_6_s_utilisations_are_one_read_and_two_operations_an_element(made) -> None:
     frame = made("v1-fig6").frame
     mine = frame[frame["device"] == "h100"]
     # An operation for each byte of bf16 KV.
@@ -218,14 +197,14 @@ def test_figure_6_s_utilisations_are_one_read_and_two_operations_an_element() ->
     assert mine["mbu_percent"].max() < 100
 
 
-def test_figure_13_has_the_best_of_each_system_for_its_price() -> None:
+def test_figure_13_has_the_best_of_each_system_for_its_price(made) -> None:
     frame = made("v1-fig13").frame
     assert len(frame) == 2 * 2 * 4 * 2
     per_usd = frame["tokens_per_s_per_1000_usd"]
     assert per_usd.to_numpy() == pytest.approx((1000 * frame["tokens_per_s"] / frame["usd"]).to_numpy())
 
 
-def test_figure_15_adds_the_round_trip_to_the_bytes() -> None:
+def test_figure_15_adds_the_round_trip_to_the_bytes(made) -> None:
     frame = made("v1-fig15").frame
     first = frame[frame["batch"] == 1].set_index("what")["us"]
     sent = 4 * 2 * 5120
@@ -236,13 +215,13 @@ def test_figure_15_adds_the_round_trip_to_the_bytes() -> None:
     assert by_what["round trip with it"].ours is None
 
 
-def test_figure_16_hides_no_more_than_there_is() -> None:
+def test_figure_16_hides_no_more_than_there_is(made) -> None:
     frame = made("v1-fig16").frame
     assert (frame["masked_percent"] < 100).all()
     assert (frame["saved_percent"] < frame["masked_percent"].clip(lower=0) + 1e-9).all()
 
 
-def test_figure_17_leaves_out_what_vllm_cannot_hold() -> None:
+def test_figure_17_leaves_out_what_vllm_cannot_hold(made) -> None:
     frame = made("v1-fig17").frame
     assert set(frame["system"]) == {"vLLM", *(f"{count} memory devices" for count in (2, 4, 8, 12))}
     assert (frame["batch"] <= frame["limit"] + 1e-9).all()

@@ -1,9 +1,7 @@
-"""The figures and tables of the current paper: what they say by hand, and that all of them are written."""
+"""The figures and tables of the current paper: what they say, by hand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,54 +11,33 @@ from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.figures import style
-from laminabench.figures.claims import Claim
-from laminabench.figures.ground import COST_SETS, Ground, kept_results
-from laminabench.figures.paper import V2, Made, Written, figure
-from laminabench.figures.papers.v2 import fig2, fig4, fig11, fig13, fig14, table3, table4
-from laminabench.figures.papers.v2.fig3 import fitting
+from laminabench.figures.ground import COST_SETS, Ground
+from laminabench.figures.papers.v2 import analysis, served, tables
+from laminabench.figures.papers.v2.ping_pong import fig13
 from laminabench.figures.papers.v2.steps import most_requests, serial, sizes, step
-
-GROUND = Ground(kept_results(), num_requests=200, offline=True)
-
-
-@cache
-def made(name: str) -> Made:
-    return figure(name).make(GROUND)
-
-
-def claim(name: str, beginning: str) -> Claim:
-    return next(each for each in made(name).claims if each.what.startswith(beginning))
-
-
-@pytest.mark.long(but=["fig2", "fig14", "table4"])
-@pytest.mark.parametrize("name", V2)
-def test_a_figure_is_written_whole_and_explains_what_does_not_come_out(
-    name: str, written_whole: Callable[[Ground, str], Written]
-) -> None:
-    written_whole(GROUND, name)
 
 
 @pytest.mark.parametrize("name", ["table1", "table3", "table5"])
-def test_a_table_is_exact(name: str) -> None:
+def test_a_table_is_exact(name: str, made) -> None:
     cells = [each for each in made(name).claims if each.where.startswith("table")]
     for each in cells:
         assert each.ours == pytest.approx(each.published, rel=0.0015), each.what
     assert len(cells) == {"table1": 20, "table3": 12, "table5": 6}[name]
 
 
-def test_table_1_says_what_a_dollar_buys() -> None:
+def test_table_1_says_what_a_dollar_buys(made, claim) -> None:
     frame = made("table1").frame.set_index("")
     assert frame.loc["BF16 rate for its price", "tpu-v6e"] == pytest.approx(918 / 2.70)
     assert frame.loc["bandwidth for its price", "h20"] == pytest.approx(4000 / 4.63)
     assert claim("table1", "TPU v6e or H20").ours == "tpu-v6e has both"
 
 
-def test_table_2_has_the_shape_of_llama3_70b() -> None:
+def test_table_2_has_the_shape_of_llama3_70b(made) -> None:
     assert [each.ours for each in made("table2").claims[1:]] == [8192, 80, 8, 2]
     assert 70e9 < float(str(made("table2").frame["ours"][0]).replace(",", "")) < 71e9
 
 
-def test_table_3_counts_layers_and_one_table_of_32000() -> None:
+def test_table_3_counts_layers_and_one_table_of_32000(made) -> None:
     frame = made("table3").frame.set_index("model")
     layer = 4 * 6656**2 + 3 * 6656 * 17920 + 2 * 6656
     by_hand = 2 * (60 * layer + 6656 + 32000 * 6656) / 1e9
@@ -68,26 +45,26 @@ def test_table_3_counts_layers_and_one_table_of_32000() -> None:
     # Two real tables of 128,256 rows, instead of one of 32,000.
     more = frame.loc["llama3-70b", "with all\ntables, GB"] - frame.loc["llama3-70b"].iloc[1]
     assert more == pytest.approx(2 * 8192 * (2 * 128256 - 32000) / 1e9)
-    assert list(frame.index) == list(table3.PUBLISHED)
+    assert list(frame.index) == list(tables.TABLE_3)
 
 
 def test_table_4_is_exact_on_real_traces(real_traces: Path) -> None:
     del real_traces  # which the ground finds by itself
-    claims = table4.make(Ground(offline=True)).claims
+    claims = tables.table4(Ground(offline=True)).claims
     real = [each for each in claims if each.how == "computed: from the real trace"]
     assert len(real) >= 3
     assert all(each.ours == pytest.approx(each.published, rel=1e-3) for each in real)
 
 
-def test_a_draft_of_table_4_says_that_it_is_one() -> None:
+def test_a_draft_of_table_4_says_that_it_is_one(claim) -> None:
     counted = claim("table4", "requests of azure-conv")
     assert (counted.published, counted.ours) == (19366, 200)
     assert "first 200 requests" in counted.remark
 
 
-def test_the_roofline_of_figure_2_is_flat_and_then_rises() -> None:
+def test_the_roofline_of_figure_2_is_flat_and_then_rises(made) -> None:
     shape, card = model("llama3-70b"), device("h100")
-    small, large = fig2.roofline(shape, card, 2, np.array([1, 1024]))
+    small, large = analysis.roofline(shape, card, 2, np.array([1, 1024]))
     weights = 2 * (80 * (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672) + 128256 * 8192)
     assert small == pytest.approx((weights + 2 * 2 * 8192) / (2 * 3.35e12))
     assert large == pytest.approx(weights * 1024 / (2 * 989e12))
@@ -95,39 +72,39 @@ def test_the_roofline_of_figure_2_is_flat_and_then_rises() -> None:
     assert ideal["mfu_percent"].to_numpy() == pytest.approx(100)
 
 
-def test_figure_2_is_slower_than_the_roofline() -> None:
+def test_figure_2_is_slower_than_the_roofline(made) -> None:
     times = made("fig2").frame.pivot_table(index=["devices", "batch"], columns="costs", values="ms")
     for costs in COST_SETS:
         assert (times[costs] > times["roofline"]).all()
 
 
-def test_figure_3_reads_every_kv_byte_once() -> None:
+def test_figure_3_reads_every_kv_byte_once(made) -> None:
     frame = made("fig3").frame
     one = frame.query("costs == 'vllm-0.14' and device == 'h100' and context == 8192 and batch == 20").iloc[0]
     kv_bytes = 20 * 8192 * 2 * 80 * 8 * 128 * 2
     assert one["mbu_percent"] == pytest.approx(100 * kv_bytes / (one["ms"] / 1000 * 3.35e12))
     assert frame["mbu_percent"].max() < 100
-    assert fitting("h100", 8192) == pytest.approx(80e9 / (8192 * 327680))
+    assert analysis.fitting("h100", 8192) == pytest.approx(80e9 / (8192 * 327680))
     assert frame.query("device == 'h100' and context == 8192")["batch"].max() == 29
 
 
 def test_figure_4_is_section_3_1s_formula() -> None:
     shape, costs = model("llama3-70b"), load_costs("roofline")
-    found = fig4.least_bandwidth(costs, shape, (2, 2), 4096, np.array([300]))
+    found = analysis.least_bandwidth(costs, shape, (2, 2), 4096, np.array([300]))
     model_s = costs.model_step_seconds(shape, device("h100"), 2, 300)
     attention_s = 300 * 4096 * 327680 / 2 / 4e12
     by_hand = 2.25 * 2 * 8192 * 300 * 80 / (0.2 * (model_s + attention_s))
     assert found[0] == pytest.approx(float(by_hand))
 
 
-def test_figure_4_holds_for_each_nic_and_not_for_all_together() -> None:
+def test_figure_4_holds_for_each_nic_and_not_for_all_together(made) -> None:
     verdicts = {each.what.split(", ")[-1]: each.holds for each in made("fig4").claims[:4]}
     assert verdicts == {"all NICs together": False, "each NIC": True}
     frame = made("fig4").frame.query("dop == '(4, 4)'")
     assert (frame["aggregate_gb_per_s"] / frame["nic_gb_per_s"]).to_numpy() == pytest.approx(4)
 
 
-def test_figure_10_has_twelve_cells_for_each_set() -> None:
+def test_figure_10_has_twelve_cells_for_each_set(made) -> None:
     frame = made("fig10").frame
     assert len(frame) == len(COST_SETS) * 12 * 2
     rates = frame.pivot_table(index=["costs", "model", "trace"], columns="system", values="tokens_per_s")
@@ -135,9 +112,9 @@ def test_figure_10_has_twelve_cells_for_each_set() -> None:
     assert made("fig10").claims[0].ours == pytest.approx((gains.min(), gains.max()))
 
 
-def test_figure_11_prices_what_it_runs() -> None:
+def test_figure_11_prices_what_it_runs(made) -> None:
     frame = made("fig11").frame
-    assert len(frame) == len(COST_SETS) * len(fig11.MODELS) * len(fig11.CASES) * 7
+    assert len(frame) == len(COST_SETS) * len(served.MODELS) * len(served.CASES) * 7
     prices = frame.groupby("dop")["usd_per_hour"].first()
     assert prices["(2, 4)"] == pytest.approx(2 * 11.06 + 4 * 4.63)
     assert prices["TP 8"] == pytest.approx(8 * 11.06)
@@ -145,7 +122,7 @@ def test_figure_11_prices_what_it_runs() -> None:
     assert frame["tokens_per_usd"].to_numpy() == pytest.approx(per_usd.to_numpy())
 
 
-def test_a_step_takes_no_longer_than_its_parts_and_no_less_than_the_longest() -> None:
+def test_a_step_takes_no_longer_than_its_parts_and_no_less_than_the_longest(made) -> None:
     frame = made("fig12").frame
     parts = frame[["model_ms", "attention_ms", "network_ms", "host_ms"]]
     assert (frame["tbt_ms"] <= parts.sum(axis=1) + 1e-6).all()
@@ -168,7 +145,7 @@ def test_sizes_end_with_the_most() -> None:
     assert sizes(11) == [1, 2, 3, 4, 5, 6, 7, 8, 10, 11]
 
 
-def test_figure_13_keeps_what_is_published_apart_from_what_was_measured() -> None:
+def test_figure_13_keeps_what_is_published_apart_from_what_was_measured(made) -> None:
     frame = made("fig13").frame.set_index(["kind", "engine"])
     assert frame.loc[("published", "FHBN"), ["rtt_us_p50", "gb_per_s"]].to_list() == [33.0, 45.7]
     assert set(frame.loc["measured"].index) == {"shm", "gloo"}
@@ -178,11 +155,11 @@ def test_figure_13_keeps_what_is_published_apart_from_what_was_measured() -> Non
 
 
 def test_figure_13_shows_the_published_values_alone_where_nothing_was_measured(tmp_path: Path) -> None:
-    alone = fig13.make(Ground(tmp_path, offline=True))
+    alone = fig13(Ground(tmp_path, offline=True))
     assert set(alone.frame["kind"]) == {"published"}
     assert "no ping-pong was measured" in alone.how
     with style.look():
-        picture = fig13.draw(alone)
+        picture = alone.picture()
     words = [each.get_text() for axes in picture.axes for each in axes.texts]
     assert words == [
         "published: FHBN, 33.0 us",
@@ -192,7 +169,7 @@ def test_figure_13_shows_the_published_values_alone_where_nothing_was_measured(t
     ]
 
 
-def test_figure_14_never_loses_by_overlapping() -> None:
+def test_figure_14_never_loses_by_overlapping(made) -> None:
     frame = made("fig14").frame
     assert (frame["speed_up_percent"] > 0).all()
     assert frame["speed_up_percent"].to_numpy() == pytest.approx(
@@ -200,4 +177,3 @@ def test_figure_14_never_loses_by_overlapping() -> None:
     )
     best = frame.groupby("model")["speed_up_percent"].max()
     assert best["llama-65b"] > 3 * best["llama3-70b"]
-    assert list(fig14.PUBLISHED) == ["llama-65b", "llama3-70b"]

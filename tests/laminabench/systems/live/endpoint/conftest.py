@@ -106,10 +106,10 @@ class StandIn:
     url: str = ""
     refuse: Callable[[Asked], str | None] = lambda asked: None
     _at_once: int = 0
-    _loop: asyncio.AbstractEventLoop | None = None
-    _server: asyncio.Server | None = None
-    _thread: threading.Thread | None = None
-    _stop: asyncio.Event | None = None
+    _loop: asyncio.AbstractEventLoop = field(init=False)
+    _server: asyncio.Server = field(init=False)
+    _thread: threading.Thread = field(init=False)
+    _stop: asyncio.Event = field(init=False)
 
     @property
     def good(self) -> Answer:
@@ -121,11 +121,7 @@ class StandIn:
 
     def start(self) -> None:
         ready = threading.Event()
-
-        def run() -> None:
-            asyncio.run(self._run(ready))
-
-        self._thread = threading.Thread(target=run)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(ready)))
         self._thread.start()
         assert ready.wait(30)
 
@@ -140,17 +136,12 @@ class StandIn:
             task.cancel()
 
     def stop(self) -> None:
-        assert self._loop is not None
-        assert self._stop is not None
-        assert self._thread is not None
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(30)
 
     def go_away(self) -> None:
         """Listen no more, and end every connection with its next answer."""
         self.gone = True
-        assert self._loop is not None
-        assert self._server is not None
         self._loop.call_soon_threadsafe(self._server.close)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

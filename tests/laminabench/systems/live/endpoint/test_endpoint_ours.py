@@ -101,8 +101,6 @@ def replayed(url: str, trace: Trace, api: Api = "completions", tokenizer: Path |
 def require_all(found: Seen, requests: int, prompt: int, output: int) -> None:
     """Every token of the trace was asked for, made and seen."""
     calls, chunks = found.outcome.calls, found.outcome.chunks
-    assert calls is not None
-    assert chunks is not None
     assert calls["error"].tolist() == [""] * requests
     assert found.outcome.requests["status"].tolist() == [DONE] * requests
     assert np.bincount(chunks["request"], chunks["tokens"]).tolist() == [output] * requests

@@ -17,79 +17,46 @@ from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.endpoint.attempts import Attempts
 from laminabench.systems.live.endpoint.records import Records
-from laminabench.systems.live.endpoint.replaying import Seen, replay
+from laminabench.systems.live.endpoint.replaying import replay
 from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served, parse_url
 from laminabench.systems.live.endpoint.stream import Stream
 from laminabench.systems.live.endpoint.wire import GONE, Connection, NoConnectionError, Pool
 from laminabench.traces.table import Trace
 
-Replayed = Callable[..., Seen]
+Replayed = Callable[..., Any]
 MakeTrace = Callable[..., Trace]
 
 
-async def reset_at_once(asked: Any) -> None:
-    asked.reset()
+def does(*steps: Any) -> Any:
+    """An answer of these steps: what `Asked` can do, by its name, with arguments where it takes any."""
+
+    async def answer(asked: Any) -> None:
+        for step in steps:
+            name, arguments = step if isinstance(step, tuple) else (step, {})
+            done = getattr(asked, name)(**arguments)
+            if done is not None:
+                await done
+
+    return answer
 
 
-async def reset_in_mid_stream(asked: Any) -> None:
-    asked.stream()
-    await asked.token(usage=1)
-    asked.reset()
+def refusal(status: int, **fields: str) -> Any:
+    return does(("plain", {"status": status, "body": {"error": {"message": "no"}}, **fields}))
 
 
-async def cut_short(asked: Any) -> None:
-    asked.stream()
-    await asked.token(usage=1)
-    asked.over()
-
-
-async def garbage_events(asked: Any) -> None:
-    asked.stream()
-    await asked.event("{not json")
-    await asked.end()
-
-
-async def error_in_stream(asked: Any) -> None:
-    asked.stream()
-    await asked.event({"error": {"message": "out of memory"}})
-    await asked.end()
-
-
-async def no_stream(asked: Any) -> None:
-    asked.plain(200, {"choices": [{"text": "all of it"}]})
+BEGUN = ("stream", ("token", {"usage": 1}))
+reset_at_once, reset_in_mid_stream, cut_short = does("reset"), does(*BEGUN, "reset"), does(*BEGUN, "over")
+garbage_events = does("stream", ("event", {"said": "{not json"}), "end")
+error_in_stream = does("stream", ("event", {"said": {"error": {"message": "out of memory"}}}), "end")
+no_stream = does(("plain", {"status": 200, "body": {"choices": [{"text": "all of it"}]}}))
+nothing_in_it = does("stream", ("end", {"usage": 0}))
+no_number = does("stream", ("token", {"usage": 2**70}), "end")
+fewer_than_none = does(*BEGUN, ("end", {"usage": -1}))
+not_found, broken, busy = refusal(404), refusal(500), refusal(429, Retry_After="0")
 
 
 async def no_http(asked: Any) -> None:
     asked.writer.write(b"SSH-2.0-OpenSSH\r\n\r\n")
-
-
-async def nothing_in_it(asked: Any) -> None:
-    asked.stream()
-    await asked.end(usage=0)
-
-
-async def not_found(asked: Any) -> None:
-    asked.plain(404, {"error": {"message": "gone"}})
-
-
-async def broken(asked: Any) -> None:
-    asked.plain(500, {"error": {"message": "oops"}})
-
-
-async def busy(asked: Any) -> None:
-    asked.plain(429, {"error": {"message": "later"}}, Retry_After="0")
-
-
-async def no_number(asked: Any) -> None:
-    asked.stream()
-    await asked.token(usage=2**70)
-    await asked.end()
-
-
-async def fewer_than_none(asked: Any) -> None:
-    asked.stream()
-    await asked.token(usage=1)
-    await asked.end(usage=-1)
 
 
 async def silent(_: Any) -> None:
@@ -125,8 +92,6 @@ def test_what_goes_wrong_is_named_and_the_replay_goes_on(
     server.answers.append(answer)
     found = seen(make_trace(requests=3, output=2), mode="closed", concurrency=1)
     calls, chunks = found.outcome.calls, found.outcome.chunks
-    assert calls is not None
-    assert chunks is not None
     assert found.outcome.requests["status"].tolist() == [FAILED, DONE, DONE]
     assert calls["error"][0].startswith(error)
     assert calls["error"][1:].tolist() == ["", ""]
@@ -144,7 +109,6 @@ def test_what_may_work_the_second_time_is_tried_again_and_counted(
 ) -> None:
     server.answers.extend([answer, answer])
     found = seen(make_trace(requests=1), retries=3, mode="closed", concurrency=1)
-    assert found.outcome.calls is not None
     assert found.outcome.calls["attempts"].tolist() == [3 if again else 1]
     assert found.outcome.requests["status"].tolist() == [DONE if again else FAILED]
 
@@ -178,7 +142,6 @@ def test_nobody_waits_for_ever(
 ) -> None:
     server.answers.append(answer)
     found = seen(make_trace(requests=1), **limits)
-    assert found.outcome.calls is not None
     assert found.outcome.calls["error"].tolist() == [error]
     assert found.outcome.requests["status"].tolist() == [FAILED]
 
@@ -202,25 +165,27 @@ def test_a_server_that_is_gone_ends_the_replay_early(
     assert not found.interrupted
 
 
-def test_nobody_there_is_a_sentence(make_trace: MakeTrace) -> None:
+@pytest.mark.parametrize(
+    ("where", "code"),
+    [
+        ("nobody", "endpoint-unreachable"),
+        ("no TLS", "endpoint-unreachable"),
+        ("no host", "endpoint-unknown-host"),
+    ],
+)
+def test_a_server_that_cannot_be_asked_is_a_sentence(
+    server: Any, make_trace: MakeTrace, where: str, code: str
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and nobody listens
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        url = {
+            "nobody": f"http://127.0.0.1:{taken.getsockname()[1]}",
+            "no TLS": server.url.replace("http:", "https:"),
+            "no host": "http://no-such-host.invalid",
+        }[where]
         setup = EndpointSetup(Behind(parse_url(url)), Served("m"))
-        with pytest.raises(UserError, match="endpoint-unreachable"):
+        with pytest.raises(UserError, match=code):
             replay(make_trace(), setup, Offered("open", 0, None), seed=0, tell=lambda ended, made: None)
-
-
-def test_http_where_tls_is_expected_is_a_sentence(server: Any, make_trace: MakeTrace) -> None:
-    setup = EndpointSetup(Behind(parse_url(server.url.replace("http:", "https:"))), Served("m"))
-    with pytest.raises(UserError, match="endpoint-unreachable"):
-        replay(make_trace(), setup, Offered("open", 0, None), seed=0, tell=lambda ended, made: None)
-
-
-def test_a_host_that_is_none_is_a_sentence(make_trace: MakeTrace) -> None:
-    setup = EndpointSetup(Behind(parse_url("http://no-such-host.invalid")), Served("m"))
-    with pytest.raises(UserError, match="endpoint-unknown-host"):
-        replay(make_trace(), setup, Offered("open", 0, None), seed=0, tell=lambda ended, made: None)
 
 
 def test_no_thread_or_connection_is_left(server: Any, seen: Replayed, make_trace: MakeTrace) -> None:

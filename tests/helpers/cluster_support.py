@@ -1,0 +1,192 @@
+"""Engines with workers, as tests use them: loads, what is made of them, and whether all is sound after it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lamina import Engine, Sampling
+from lamina._native import ShmReceiver, ShmSegment, ShmSender
+from lamina.attention.worker import TensorWorker
+from lamina.cluster import Layout, Machine
+from lamina.cluster.kv_pull import KvPull
+from lamina.kv import Arena, ArenaShape
+from lamina.pipeline import check_schedule
+from lamina.pipeline.kv_slots import Arrival
+from lamina.serve.requests import Result
+
+# Wishes of requests: drawn, several samples, beams, logprobs.
+KINDS: tuple[dict[str, Any], ...] = (
+    {},
+    {"temperature": 1.0, "seed": 3},
+    {"n": 3, "temperature": 0.8, "seed": 4},
+    {"beams": 3},
+    {"logprobs": 2},
+)
+DEADLINE_S = 60.0  # for what takes a moment, on a machine that others use too
+Load = list[tuple[list[int], Sampling]]
+Start = Callable[..., Engine]
+Saved = Callable[..., Path]
+Reference = Callable[..., list[int]]
+shared = functools.partial(Layout, oversubscribe=True)
+
+
+class ScriptedMachine(Machine):
+    """Its fork server is a script of these tests, which looks at a file."""
+
+    def __init__(self, script: Path, file: Path) -> None:
+        super().__init__()
+        self.file = file
+        self.program = (str(script), str(file))
+
+
+class KvTaker:
+    """An attention worker, as far as KV comes to it."""
+
+    def __init__(self, shape: ArenaShape, look: Callable[[], None] = lambda: None) -> None:
+        self.arena = Arena(shape, 500)
+        store = TensorWorker(shape.dtype, shape.kv_heads, shape.kv_heads, shape.head_dim, threads=1)
+        for layer in range(shape.layers):
+            store.add_layer(self.arena.keys(layer), self.arena.values(layer), scale=1.0)
+        self.had: list[int] = []
+        self.pull = KvPull(store, shape.layers, self.had.append, look)
+
+    def expect(self, name: int, tokens: int, shared: int = 0) -> None:
+        self.pull.expect(Arrival(name, shared, self.arena.slab.allocate(name, tokens - shared)))
+
+
+def channel(to: str, slots: int = 64, message_bytes: int = 1 << 14) -> tuple[ShmSender, ShmReceiver]:
+    """From a prefill worker."""
+    segment = ShmSegment.create(message_bytes, slots, epoch=7, first_seqno=0)
+    sender = ShmSender(ShmSegment.attach(segment.descriptor), to, timeout_s=30, spin_s=0)
+    return sender, ShmReceiver(segment, "prefill 0", timeout_s=30, spin_s=0)
+
+
+def prompts(*lengths: int, vocab: int = 120) -> list[list[int]]:
+    """Random prompts of these lengths, the same every time."""
+    generator = torch.Generator().manual_seed(sum(lengths))
+    return [torch.randint(1, vocab, (n,), generator=generator).tolist() for n in lengths]
+
+
+def mixed(count: int) -> Load:
+    """So many requests of all kinds, of all lengths."""
+    draw = random.Random(1)
+    texts = prompts(*(draw.randrange(1, 50) for _ in range(count)))
+    return [
+        (text, Sampling(max_tokens=draw.randrange(3, 20), ignore_eos=True, **KINDS[i % len(KINDS)]))
+        for i, text in enumerate(texts)
+    ]
+
+
+def tokens_of(result: Result) -> list[list[int]]:
+    """A result's tokens, completion by completion."""
+    return [list(done.tokens) for done in result.completions]
+
+
+def play(
+    engine: Engine, load: Load, between: Callable[[int], object] = lambda step: None
+) -> list[list[list[int]]]:
+    """Serve all requests of a load; what comes between two steps, and the tokens.
+
+    Every request that joined and did not have to make room is told to end once.
+    """
+    numbers = [engine.submit(*request) for request in load]
+    step, running = 0, set()
+    while not engine.idle:
+        between(step)
+        told = engine.step()
+        assert running.issuperset(told.preempted)
+        running -= set(told.preempted)
+        assert running.isdisjoint(told.joined)
+        running |= set(told.joined)
+        assert running.issuperset(told.ended)
+        running -= set(told.ended)
+        step += 1
+    assert not running
+    return [tokens_of(engine.result(number)) for number in numbers]
+
+
+def at(when: int, deed: Callable[..., object], *given: Any) -> Callable[[int], None]:
+    """For `play`: this is done before one of the steps."""
+
+    def between(step: int) -> None:
+        if step == when:
+            deed(*given)
+
+    return between
+
+
+def sound(engine: Engine) -> None:
+    """Fail unless an idle engine's workers have kept the schedule and hold nothing."""
+    assert engine.idle
+    records = engine.records()
+    assert records is not None
+    assert len(records) > 0
+    assert check_schedule(records, engine.schedule) == []
+    engine.check_integrity()
+    assert not any(engine.core.kv_used())
+
+
+@contextlib.contextmanager
+def harassed(engine: Engine, seed: int) -> Iterator[None]:
+    """Meanwhile an engine's workers are killed and stopped, by somebody who looks at nothing."""
+    draw, enough = random.Random(seed), threading.Event()
+
+    def blows() -> None:
+        for _ in range(6):
+            if enough.wait(draw.uniform(0.1, 0.6)):
+                return
+            pids = list(engine.core._workers._pids.values())
+            if pids:
+                os.kill(draw.choice(pids), draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP]))
+
+    thread = threading.Thread(target=blows)
+    thread.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join()
+
+
+def eventually(holds: Callable[[], bool], what: str = "what was waited for has not come") -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.005)
+
+
+def workers_of(machine: Machine) -> list[int]:
+    """A machine's workers that have not ended, or that nobody has asked how they did."""
+    process = machine._process
+    return [] if process is None else children_of(process.pid)
+
+
+def children_of(parent: int) -> list[int]:
+    """Processes begun by another one and not reaped."""
+    numbers = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdecimal()]
+    return [number for number in numbers if stat_of(number)[1:2] == [str(parent)]]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    return stat_of(pid)[:1] not in ([], ["Z"])
+
+
+def stat_of(pid: int) -> list[str]:
+    """Its state, its parent, and more; nothing if it is not there."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
