@@ -13,15 +13,7 @@ import pyarrow.csv
 from laminabench.errors import UserError
 from laminabench.traces.formats.arrivals import Clock
 from laminabench.traces.formats.layout import Columns, choose
-from laminabench.traces.formats.reading import (
-    Reading,
-    Record,
-    Requests,
-    all_tokens,
-    no_nulls,
-    requests_from,
-    session_ids,
-)
+from laminabench.traces.formats.reading import Reading, Record, Requests, all_rows, no_nulls, requests_from
 from laminabench.traces.formats.source import Source
 from laminabench.traces.formats.wording import BadValueError, Doubtful, Written, unreadable
 
@@ -72,12 +64,7 @@ def fast(reading: Reading, header: Header, columns: Columns) -> Requests:
     arrival_s = None
     if columns.arrival is not None and clock is not None:
         arrival_s = clock.seconds(no_nulls(table[columns.arrival]))
-    return Requests(
-        arrival_s,
-        all_tokens(table[columns.prompt].chunks, least=1),
-        all_tokens(table[columns.output].chunks, least=0),
-        session_ids(table[columns.session]) if columns.session is not None else None,
-    )
+    return all_rows(table, columns, arrival_s)
 
 
 def _clock(reading: Reading, header: Header, arrival: str) -> Clock:
