@@ -34,13 +34,7 @@ def trace_of(prompt: Sequence[int], output: Sequence[int], arrival_s: Any = None
     return Trace(arrival_s, np.array(prompt, np.int32), np.array(output, np.int32), about)
 
 
-def outcome_of(
-    durations_s: Any,
-    size: int = 10,
-    columns: Columns | None = None,
-    requests: Columns | None = None,
-    **more: Any,
-) -> Outcome:
+def outcome_of(durations_s: Any, size: int = 10, columns: Columns | None = None, **more: Any) -> Outcome:
     """One batch of so many requests, iteration after iteration; `columns` are what is unlike that."""
     lasts = np.asarray(durations_s, np.float64)
     rows, nothing = len(lasts), np.zeros(len(lasts))
