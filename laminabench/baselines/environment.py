@@ -139,9 +139,7 @@ def find(kind: Kind) -> Environment:
     folder = default_folder(kind)
     environment = ready(folder, kind)
     if environment is None:
-        state = (
-            "not here yet" if look_at(folder) is None else "not all installed, or not as pinned now"
-        )
+        state = "not here yet" if look_at(folder) is None else "not all installed, or not as pinned now"
         why = f"vLLM is {state}: `{_SETUP} --{kind}` builds its environment ({folder})"
         raise UserError("baseline-not-ready", why)
     return environment

@@ -165,7 +165,7 @@ class _Content(io.RawIOBase):
 
 
 class CleanUtf8(io.RawIOBase):
-    """UTF-8 for Arrow, which checks no column it leaves out; Doubtful at the first NUL, or byte that is none."""
+    """UTF-8 for Arrow, which checks no column it leaves out; Doubtful at a NUL or a byte that is none."""
 
     def __init__(self, source: Source) -> None:
         self._content = _Content(source)
