@@ -137,9 +137,9 @@ def find(kind: Kind) -> Environment:
     if chosen:
         return environment_of(expanded(chosen), kind, f"{CHOSEN} is {chosen}")
     folder = default_folder(kind)
-    environment = look_at(folder)
-    if environment is None or not is_ready(folder, kind):
-        state = "not here yet" if environment is None else "not completely installed, or not as pinned now"
+    environment = ready(folder, kind)
+    if environment is None:
+        state = "not here yet" if look_at(folder) is None else "not all installed, or not as pinned now"
         why = f"vLLM is {state}: `{_SETUP} --{kind}` builds its environment ({folder})"
         raise UserError("baseline-not-ready", why)
     return environment
@@ -161,16 +161,14 @@ def environment_of(python: Path, kind: Kind, named_by: str) -> Environment:
     return environment
 
 
-def is_ready(folder: Path, kind: Kind) -> bool:
-    """Whether all that is pinned today was installed and checked, and is still there."""
+def ready(folder: Path, kind: Kind) -> Environment | None:
+    """The environment, if all that is pinned today was installed and checked, and is still there."""
     try:
         stamp = json.loads((folder / STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False
-    if stamp != {"kind": kind, "pins_sha256": pins_sha256(kind)}:
-        return False
-    environment = look_at(folder)
-    return environment is not None and not environment.unlike_pins
+        return None
+    environment = look_at(folder) if stamp == {"kind": kind, "pins_sha256": pins_sha256(kind)} else None
+    return None if environment is None or environment.unlike_pins else environment
 
 
 def look_at(folder: Path) -> Environment | None:
@@ -193,21 +191,14 @@ def look_at(folder: Path) -> Environment | None:
 
 def set_up(folder: Path, kind: Kind, python: str | None, progress: Progress) -> tuple[Environment, bool]:
     """The environment at that folder, built if it is not there as pinned; and whether it was there."""
-    if is_ready(folder, kind):
-        return _looked_at(folder), True
+    if found := ready(folder, kind):
+        return found, True
     interpreter = _interpreter(python)
     _require_machine(folder, kind)
     with _alone(folder):
-        if is_ready(folder, kind):  # another process has built it meanwhile
-            return _looked_at(folder), True
-        _build(folder, kind, interpreter, progress)
-    return _looked_at(folder), False
-
-
-def _looked_at(folder: Path) -> Environment:
-    environment = look_at(folder)
-    assert environment is not None
-    return environment
+        if found := ready(folder, kind):  # another process has built it meanwhile
+            return found, True
+        return _build(folder, kind, interpreter, progress), False
 
 
 def _interpreter(chosen: str | None) -> str:
@@ -282,7 +273,7 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> None:
+def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> Environment:
     (folder / STAMP).unlink(missing_ok=True)
     wanted = pins_file(kind)
     lines = wanted.read_text(encoding="utf-8").splitlines()
@@ -306,7 +297,16 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> No
         "not all of what vLLM needs",
     )
     progress("loading vLLM once", total, total)
-    _require_as_pinned(folder, kind)
+    there = look_at(folder)
+    if there is None:
+        raise UserError(
+            "baseline-not-as-pinned", f"pip says it has installed vLLM into {folder}, and it is not there"
+        )
+    if there.kind != kind or there.unlike_pins:
+        raise UserError(
+            "baseline-not-as-pinned",
+            f"{folder} is not as pinned: {', '.join(there.unlike_pins[:3]) or there.kind}",
+        )
     loaded = subprocess.run(
         [str(folder / "bin" / "python"), "-P", "-c", _LOADS[kind] + "; import vllm.v1.engine.llm_engine"],
         env=os.environ | {"VLLM_NO_USAGE_STATS": "1", "PYTHONPATH": ""},
@@ -321,6 +321,7 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> No
     stamp = folder / f".{STAMP}"
     stamp.write_text(json.dumps({"kind": kind, "pins_sha256": pins_sha256(kind)}) + "\n", encoding="utf-8")
     stamp.rename(folder / STAMP)
+    return there
 
 
 def _install(folder: Path, what: list[str], progress: Callable[[int], None], missing: str) -> None:
@@ -370,19 +371,6 @@ def _not_installed(output: str, missing: str) -> UserError:
             "(PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL)",
         )
     return UserError("baseline-install-failed", f"{missing} could be installed: {_last_line(output)}")
-
-
-def _require_as_pinned(folder: Path, kind: Kind) -> None:
-    there = look_at(folder)
-    if there is None:
-        raise UserError(
-            "baseline-not-as-pinned", f"pip says it has installed vLLM into {folder}, and it is not there"
-        )
-    if there.kind != kind or there.unlike_pins:
-        raise UserError(
-            "baseline-not-as-pinned",
-            f"{folder} is not as pinned: {', '.join(there.unlike_pins[:3]) or there.kind}",
-        )
 
 
 def _last_line(text: str) -> str:

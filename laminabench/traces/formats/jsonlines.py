@@ -15,7 +15,7 @@ from laminabench.traces.arrow import numpy_of
 from laminabench.traces.formats.arrivals import PER_SECOND, Clock, exact_seconds
 from laminabench.traces.formats.layout import Columns, choose
 from laminabench.traces.formats.reading import Reading, Record, Requests, all_rows, no_nulls, requests_from
-from laminabench.traces.formats.source import Source
+from laminabench.traces.formats.source import CleanUtf8, Source
 from laminabench.traces.formats.wording import BadValueError, Doubtful, Written, shown, unreadable
 from laminabench.traces.table import Float64
 
@@ -49,7 +49,7 @@ def fast(reading: Reading, columns: Columns, first: Record) -> Requests:
     for name, number in ((columns.arrival, pa.float64()), (columns.session, pa.int64())):
         if name is not None:
             fields.append((name, number if isinstance(first.cells.get(name), Written) else pa.string()))
-    with reading.source.utf8() as stream:
+    with CleanUtf8(reading.source) as stream:
         table = pa.json.read_json(
             stream,
             read_options=pa.json.ReadOptions(block_size=_BLOCK_BYTES),

@@ -19,10 +19,10 @@ from laminabench.baselines.environment import (
     differences,
     find,
     installed,
-    is_ready,
     look_at,
     pinned,
     pins_file,
+    ready,
 )
 from laminabench.errors import UserError
 
@@ -127,7 +127,7 @@ def test_what_is_half_built_is_not_ready_and_is_built_anew(
         set_up(tmp_path, python)
     assert error.value.code == code
     assert "\n" not in str(error.value)
-    assert not is_ready(tmp_path / "venv", "cpu")
+    assert not ready(tmp_path / "venv", "cpu")
     assert broken not in ("torch", "offline") or len((tmp_path / "log").read_text().split(" install ")) == 2
     (tmp_path / "broken").unlink()
     was_there, asked = set_up(tmp_path, python)
@@ -138,10 +138,10 @@ def test_what_is_half_built_is_not_ready_and_is_built_anew(
 @needs_machine
 def test_a_package_that_is_gone_makes_it_not_ready(python: Path, tmp_path: Path) -> None:
     set_up(tmp_path, python)
-    assert is_ready(tmp_path / "venv", "cpu")
-    assert not is_ready(tmp_path / "venv", "cuda")
+    assert ready(tmp_path / "venv", "cpu")
+    assert not ready(tmp_path / "venv", "cuda")
     next((tmp_path / "venv").glob("lib/*/site-packages/numpy-*")).rmdir()
-    assert not is_ready(tmp_path / "venv", "cpu")
+    assert not ready(tmp_path / "venv", "cpu")
     found = look_at(tmp_path / "venv")
     assert found is not None
     assert found.unlike_pins == ("no numpy",)
