@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,18 @@ def flat(value: Any, path: str = "") -> dict[str, Any]:
     if not isinstance(value, dict):
         return {path: value}
     return {key: leaf for name, inner in value.items() for key, leaf in flat(inner, f"{path}/{name}").items()}
+
+
+def described(values: Sequence[int]) -> dict[str, float | None]:
+    """A summary of ticks in milliseconds, the slow way."""
+    if not values:
+        return dict.fromkeys(("mean", *(name for name, _ in POINTS)))
+    ordered = sorted(values)
+    found = {
+        name: ordered[max(0, -(-len(ordered) * some // 1000) - 1)] / (TICKS_PER_S / 1000)
+        for name, some in POINTS
+    }
+    return {"mean": float(Fraction(sum(ordered), len(ordered))) / (TICKS_PER_S / 1000), **found}
 
 
 def trace_of(prompt: Sequence[int], output: Sequence[int], arrival_s: Any = None, **meta: Any) -> Trace:

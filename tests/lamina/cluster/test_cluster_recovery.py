@@ -17,7 +17,6 @@ from cluster_support import (
     ScriptedMachine,
     Start,
     at,
-    children_of,
     harassed,
     mixed,
     play,
@@ -26,6 +25,7 @@ from cluster_support import (
     sound,
     tokens_of,
 )
+from processes import children_of
 
 from lamina import Engine, Sampling
 from lamina.cluster import LostError, Machine, heartbeat

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_outcome import POINTS, flat, outcome_of, to_ticks, trace_of
+from made_outcome import described, flat, outcome_of, to_ticks, trace_of
 from msgspec import structs
 
 from laminabench.analysis import rates
@@ -113,13 +113,7 @@ def slow_metrics(outcome: Outcome, of: Window, limit_ms: float) -> dict[str, Any
     return {
         "throughput_tokens_per_s": float(len(made) / seconds),
         "mean_batch": float(served / (end - start)),
-        "tbt_ms": {
-            "mean": float(Fraction(sum(gaps), len(gaps))) / 1e7 if gaps else None,
-            **{
-                name: gaps[max(0, -(-len(gaps) * permille // 1000) - 1)] / 1e7 if gaps else None
-                for name, permille in POINTS
-            },
-        },
+        "tbt_ms": described(gaps),
         "slo": {
             "tbt_ms": limit_ms,
             "token_attainment": 1 - late / len(gaps) if gaps else None,

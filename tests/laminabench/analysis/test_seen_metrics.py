@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_outcome import POINTS, flat, outcome_of, to_ticks, trace_of
+from made_outcome import described, flat, outcome_of, to_ticks, trace_of
 
 from laminabench.analysis.attainment import cdf, curve, worst_gaps
 from laminabench.analysis.bootstrap import FEWEST_ITERATIONS, resamples
@@ -30,7 +30,6 @@ from laminabench.sim.spec import TICKS_PER_S, Spec, Timing
 from laminabench.traces.table import Trace
 
 Seen = Callable[..., Outcome]
-_PER_MS = TICKS_PER_S / 1000
 
 
 def outputs_of(*outputs: int, prompt: int = 1) -> Trace:
@@ -64,14 +63,6 @@ def drawn_streams(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 def token_times(streams: Sequence[Any]) -> list[list[int]]:
     return [[to_ticks(at) for at, tokens in each.chunks for _ in range(tokens)] for each in streams]
-
-
-def described(values: Sequence[int]) -> dict[str, float | None]:
-    if not values:
-        return dict.fromkeys(("mean", *(name for name, _ in POINTS)))
-    ordered = sorted(values)
-    found = {name: ordered[max(0, -(-len(ordered) * some // 1000) - 1)] / _PER_MS for name, some in POINTS}
-    return {"mean": float(Fraction(sum(ordered), len(ordered))) / _PER_MS, **found}
 
 
 def slow_metrics(streams: Sequence[Any], of: Window, limit: int) -> dict[str, Any]:
