@@ -76,6 +76,13 @@ def test_both_limits_are_on_the_screen(shell: Shell) -> None:
         assert any(line.startswith(f"{label} ") for line in out.splitlines()), label
 
 
+def test_waits_for_first_tokens_are_drawn_over_time(shell: Shell) -> None:
+    code, _, err = shell("replay", *OPEN, *VLLM, "--no-out", "--slo-ttft-ms", "900", "--plot", "t.svg")
+    assert code == 0, err
+    drawn = Path("t.svg").read_text(encoding="utf-8")
+    assert drawn.count('<g id="axes_') == 3
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
