@@ -9,8 +9,7 @@ import msgspec
 
 from lamina.cluster.layout import Layout
 from lamina.model.load import LoadFormat
-from lamina.pipeline.partition import Partition
-from lamina.pipeline.schedule import Schedule
+from lamina.pipeline.partition import Partition, Schedule
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

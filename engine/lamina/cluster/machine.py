@@ -17,8 +17,7 @@ from lamina import host_memory
 from lamina.cluster import messages
 from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.cluster.layout import Layout
-from lamina.pipeline.facts import ModelFacts
-from lamina.pipeline.options import EngineError
+from lamina.pipeline.options import EngineError, ModelFacts
 
 if TYPE_CHECKING:
     from lamina.cluster.ray.machine import RayMachine

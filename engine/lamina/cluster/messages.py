@@ -23,7 +23,7 @@ from lamina.fhbn.control import MOST_MESSAGE_BYTES, Control
 from lamina.fhbn.deadline import Deadline
 from lamina.pipeline.batch_delta import BatchDelta, Ints, Tokens
 from lamina.pipeline.batch_rows import Revealed
-from lamina.pipeline.facts import ModelFacts
+from lamina.pipeline.options import ModelFacts
 from lamina.pipeline.partition import Partition
 from lamina.pipeline.records import WorkRecords
 

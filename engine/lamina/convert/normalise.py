@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from lamina.convert.attention import CACHED
 from lamina.convert.errors import ConversionError
-from lamina.convert.spec import BATCH, annotate, known_spec, spec_of
+from lamina.convert.program import BATCH, annotate, known_spec, spec_of
 from lamina.convert.trace import Traced
 
 _aten = torch.ops.aten

@@ -7,10 +7,13 @@ after that carries a code that only they can make. It is not encrypted.
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 import socket
 import struct
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgpack
@@ -269,3 +272,28 @@ def field(message: WireMessage, name: str, kind: type[T], peer: str) -> T:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise HandshakeError("channel-message", f"{peer} has sent a message without a sound '{name}'")
     return value
+
+
+@dataclass(frozen=True)
+class Place:
+    """Two processes whose `machine` is the same can hand each other memory, if they are the same `user`."""
+
+    machine: str
+    user: int
+
+    @staticmethod
+    def here() -> Place:
+        """Of this process: the running kernel, and the network namespace with its local sockets."""
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        network = Path("/proc/self/ns/net").readlink()
+        return Place(f"{boot} {network}", os.getuid())
+
+    @staticmethod
+    def from_wire(message: WireMessage, peer: str) -> Place:
+        """As the peer has sent it."""
+        place = field(message, "place", dict, peer)
+        return Place(field(place, "machine", str, peer), field(place, "user", int, peer))
+
+    def to_wire(self) -> WireMessage:
+        """As the peer gets it."""
+        return asdict(self)

@@ -16,8 +16,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
 from lamina.http import answers
+from lamina.http.answers import ApiError
 from lamina.http.api import ChatRequest, CompletionRequest, GenerationRequest
-from lamina.http.errors import ApiError
 from lamina.http.guard import Guard
 from lamina.http.service import Service
 

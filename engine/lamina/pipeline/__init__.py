@@ -2,12 +2,10 @@
 
 from lamina.pipeline.batch_delta import BatchDelta, BatchSnapshot, Joined
 from lamina.pipeline.batch_rows import BatchRows, Choice, Landed, Revealed, Spent
-from lamina.pipeline.check import check_schedule
 from lamina.pipeline.kv_slots import KvSlots
 from lamina.pipeline.options import CoreOptions, EngineError
-from lamina.pipeline.partition import Partition
-from lamina.pipeline.records import Recorder, Records
-from lamina.pipeline.schedule import Schedule, Turn
+from lamina.pipeline.partition import Partition, Schedule, Turn
+from lamina.pipeline.records import Recorder, Records, check_schedule
 
 __all__ = [
     "BatchDelta",

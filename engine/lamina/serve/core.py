@@ -27,9 +27,8 @@ from lamina.pipeline import (
     Spent,
 )
 from lamina.pipeline.arenas import arena_shape, arena_tokens, attend_over
-from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.kv_slots import Arrival
-from lamina.pipeline.options import original_of
+from lamina.pipeline.options import ModelFacts, original_of
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion

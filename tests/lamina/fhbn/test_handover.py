@@ -17,7 +17,7 @@ import pytest
 from lamina import fhbn
 from lamina._native import ShmReceiver, ShmSegment
 from lamina.fhbn import handover, shm
-from lamina.fhbn.channel_spec import ChannelSpec
+from lamina.fhbn.channel import ChannelSpec
 from lamina.fhbn.deadline import Deadline
 
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
