@@ -14,15 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lamina.cluster.config import Kind, ModelSource, WorkerConfig
 from lamina.cluster.layout import ITERATIONS, Layout, Scaled, Trial, made_up, settle
 from lamina.cluster.machine import LostError, Machine, Replaced, Workplace
-from lamina.cluster.messages import ArenaState, ChosenTokens, Order, Plan
+from lamina.cluster.messages import ArenaState, ChosenTokens, Kind, ModelSource, Order, Plan, WorkerConfig
 from lamina.cluster.models import source_of
 from lamina.cluster.prefill_dispatch import PrefillDispatch
 from lamina.cluster.worker_pool import WorkerPool
 from lamina.fhbn import Listener, new_secret
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Deadline
 from lamina.kv import ArenaShape
 from lamina.pipeline import (
     BatchDelta,
@@ -36,7 +35,7 @@ from lamina.pipeline import (
     Spent,
 )
 from lamina.pipeline.arenas import arena_tokens
-from lamina.pipeline.batch_delta import Ints, Tokens
+from lamina.pipeline.batch_rows import Ints, Tokens
 from lamina.pipeline.records import WorkRecords, gather
 
 _NO_TEXT: Tokens = np.empty(0, np.int32)

@@ -11,7 +11,7 @@ import numpy as np
 
 from lamina.fhbn import NETWORKS
 from lamina.pipeline import BatchDelta, Joined
-from lamina.pipeline.batch_delta import NO_LOGPROBS, NO_PARENT, Ints
+from lamina.pipeline.batch_rows import NO_LOGPROBS, NO_PARENT, Ints
 from lamina.pipeline.options import EngineError, ModelFacts, require_count
 from lamina.pipeline.partition import PIPELININGS, Along, Partition, Pipelining, Schedule
 from lamina.pipeline.records import Iterations

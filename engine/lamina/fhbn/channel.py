@@ -8,8 +8,7 @@ from types import TracebackType
 from typing import Protocol
 
 from lamina._native import _MOST_PARTS
-from lamina.fhbn.control import WireMessage, field, sound_name
-from lamina.fhbn.deadline import seconds
+from lamina.fhbn.control import WireMessage, field, seconds, sound_name
 from lamina.fhbn.errors import HandshakeError
 
 

@@ -33,7 +33,7 @@ from lamina._native import (
 )
 from lamina.cuda_library import CudaError
 from lamina.fhbn.channel import MOST_PARTS
-from lamina.fhbn.deadline import seconds
+from lamina.fhbn.control import seconds
 
 
 class Watch:

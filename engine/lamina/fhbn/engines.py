@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 from lamina.fhbn.channel import ChannelSpec, Receiver, Sender
-from lamina.fhbn.control import Control, Place
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Control, Deadline, Place
 from lamina.fhbn.errors import HandshakeError
 
 # From best to worst; `auto` takes the first that both ends have. The others are taken when they are asked

@@ -14,8 +14,7 @@ from __future__ import annotations
 import importlib.util
 
 from lamina.fhbn.channel import ChannelSpec, Receiver, Sender
-from lamina.fhbn.control import Control, Place
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Control, Deadline, Place
 
 NEEDS = "torch, and TCP between the two"
 VERIFIED = "yes"

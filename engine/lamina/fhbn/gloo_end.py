@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch.distributed import ProcessGroupGloo
 
 from lamina.fhbn.channel import ChannelSpec
-from lamina.fhbn.control import Control
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Control, Deadline
 from lamina.fhbn.errors import ChannelClosedError, ChannelError, ChannelTimeoutError, PeerLostError
 from lamina.fhbn.torch_distributed import (
     HEADER,

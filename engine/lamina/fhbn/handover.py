@@ -16,8 +16,7 @@ from collections.abc import Generator, Iterator
 from selectors import EVENT_READ, DefaultSelector
 from typing import NoReturn
 
-from lamina.fhbn.control import Control, Place, field
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Control, Deadline, Place, field
 from lamina.fhbn.errors import ChannelTimeoutError, HandshakeError
 
 _TOKEN_BYTES = 32

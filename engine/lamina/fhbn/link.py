@@ -13,15 +13,16 @@ from lamina.fhbn.channel import ChannelSpec, Receiver, Sender
 from lamina.fhbn.control import (
     INTRODUCTION_BYTES,
     Control,
+    Deadline,
     Place,
     RefusedError,
     WireMessage,
     field,
     greeting,
     require_secret,
+    seconds,
     sound_name,
 )
-from lamina.fhbn.deadline import Deadline, seconds
 from lamina.fhbn.engines import best, engine, require_network, usable
 from lamina.fhbn.errors import (
     ChannelClosedError,

@@ -14,8 +14,7 @@ from lamina import host_memory
 from lamina._native import NicReceiver, NicSender, ShmReceiver, ShmSegment, ShmSender
 from lamina.fhbn import handover
 from lamina.fhbn.channel import ChannelSpec
-from lamina.fhbn.control import Control, Place
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Control, Deadline, Place
 from lamina.fhbn.errors import HandshakeError
 
 AnyEnd = TypeVar("AnyEnd", NicReceiver, NicSender)

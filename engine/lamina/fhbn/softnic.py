@@ -16,8 +16,7 @@ from weakref import WeakValueDictionary
 from lamina._native import ShmSegment, SoftNic, SoftWriter
 from lamina.fhbn import handover
 from lamina.fhbn.channel import ChannelSpec
-from lamina.fhbn.control import Control, Place, field
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Control, Deadline, Place, field
 from lamina.fhbn.errors import HandshakeError
 from lamina.fhbn.shm import Joined, NicEngine, attached, called, new_ring
 

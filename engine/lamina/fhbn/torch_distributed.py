@@ -19,8 +19,7 @@ import torch
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from lamina.fhbn.channel import MOST_PARTS, ChannelSpec
-from lamina.fhbn.control import Control, Place, field
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Control, Deadline, Place, field
 from lamina.fhbn.errors import (
     ChannelClosedError,
     ChannelCorruptedError,

@@ -17,8 +17,7 @@ from collections.abc import Callable, Iterator
 
 from lamina._native import ConnectxWriter, VerbsWriter, mlx5_port, verbs_port
 from lamina.fhbn.channel import ChannelSpec
-from lamina.fhbn.control import Control, Place, WireMessage, field
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Control, Deadline, Place, WireMessage, field
 from lamina.fhbn.errors import ChannelError, HandshakeError
 from lamina.fhbn.shm import Joined, NicEngine, called, new_ring
 

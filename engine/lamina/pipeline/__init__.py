@@ -1,7 +1,15 @@
 """Batches on their way through workers: what workers are sent, their order of work, and their records."""
 
-from lamina.pipeline.batch_delta import BatchDelta, BatchSnapshot, Joined
-from lamina.pipeline.batch_rows import BatchRows, Choice, Landed, Revealed, Spent
+from lamina.pipeline.batch_rows import (
+    BatchDelta,
+    BatchRows,
+    BatchSnapshot,
+    Choice,
+    Joined,
+    Landed,
+    Revealed,
+    Spent,
+)
 from lamina.pipeline.kv_slots import KvSlots
 from lamina.pipeline.options import CoreOptions, EngineError
 from lamina.pipeline.partition import Partition, Schedule, Turn

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from lamina.attention.cuda import CudaAttentionWorker, require_device
-from lamina.attention.worker import TensorWorker
+from lamina.attention.worker import CudaAttentionWorker, TensorWorker, require_device
 from lamina.cluster import ClusterCore, LostError, Replaced, Scaled
 from lamina.cluster.prefill_dispatch import PrefillDispatch
 from lamina.kv import Arena

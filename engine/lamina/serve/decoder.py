@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from lamina.cluster.prefill_dispatch import PrefillRequest
 from lamina.pipeline import BatchDelta, BatchSnapshot, Choice, Joined, Landed
-from lamina.pipeline.batch_delta import ALL, NO_PARENT, places_of
+from lamina.pipeline.batch_rows import ALL, NO_PARENT, places_of
 from lamina.serve.requests import (
     BeamSearch,
     Completion,

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from lamina.fhbn.channel import ChannelSpec
-from lamina.fhbn.control import Control
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Control, Deadline
 from lamina.fhbn.errors import ChannelClosedError, ChannelError, ChannelTimeoutError
 from lamina.fhbn.torch_distributed import (
     HEADER,

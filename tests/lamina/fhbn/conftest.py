@@ -27,8 +27,7 @@ import pytest
 from lamina import fhbn
 from lamina._native import SoftNic, SoftWriter
 from lamina.fhbn import softnic
-from lamina.fhbn.control import Control, Place
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Control, Deadline, Place
 from lamina.fhbn.engines import engine
 
 CHILD = Path(__file__).with_name("child.py")

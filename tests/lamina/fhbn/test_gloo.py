@@ -16,8 +16,7 @@ from torch.distributed import ProcessGroupGloo
 from lamina import fhbn
 from lamina.fhbn import gloo, gloo_end
 from lamina.fhbn.channel import ChannelSpec
-from lamina.fhbn.control import Control, Place
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Control, Deadline, Place
 from lamina.fhbn.gloo_end import GlooReceiver, GlooSender
 from lamina.fhbn.torch_distributed import HEADER, ControlStore, Framing, Spans, own_host
 

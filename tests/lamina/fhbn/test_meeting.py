@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from lamina import fhbn
-from lamina.fhbn.control import Control, greeting
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Control, Deadline, greeting
 
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from lamina import fhbn
 from lamina.fhbn import shm
 from lamina.fhbn.channel import ChannelSpec
-from lamina.fhbn.control import Place
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Deadline, Place
 
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 Links = tuple[fhbn.Link, fhbn.Link]

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 if TYPE_CHECKING:
+    from lamina.http.app import Serving
     from lamina.http.choice import Tokenizer
     from lamina.http.driver import Driver
-    from lamina.http.server import Serving
     from lamina.serve import Engine
 
 VOCAB = 320
@@ -260,7 +260,7 @@ def serve(make_engine: Callable[..., Engine]) -> Serve:
     import uvloop
 
     from lamina.http.address import bound
-    from lamina.http.server import Serving
+    from lamina.http.app import Serving
     from lamina.http.service import Limits, Service
 
     @contextlib.contextmanager

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.cluster.layout import Layout
+from lamina.cluster.messages import ModelSource, WorkerConfig
 from lamina.cluster.models import Models
 from lamina.cluster.ray.slots import (
     KILLED,
@@ -21,15 +21,17 @@ from lamina.cluster.ray.slots import (
     ActorLostError,
     Slot,
     Slots,
+    Spot,
     answers,
     empty,
     fill,
+    has_weights,
     installed,
+    installed_version,
     outcome,
     own_host,
     require_room,
 )
-from lamina.cluster.ray.worker import Spot, has_weights, installed_version
 from lamina.pipeline.options import EngineError, ModelFacts
 
 END_S = 5.0

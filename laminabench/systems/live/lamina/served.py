@@ -79,7 +79,7 @@ def serve(setup: ServeSetup, *, starting: Callable[[], None], ready: Callable[[s
         raise UserError("serve-unbound", _unbound(setup, error)) from error
     with sock:
         starting()
-        from lamina.http.server import Serving  # with torch, once the port is known to be free
+        from lamina.http.app import Serving  # with torch, once the port is known to be free
         from lamina.http.service import Limits, Service
 
         tokenizer = _tokenizer(setup)

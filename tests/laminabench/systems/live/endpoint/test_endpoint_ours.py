@@ -55,8 +55,8 @@ def our_url(tokenizer_folder: Path) -> Iterator[str]:
     import uvloop
 
     from lamina.http.address import bound
+    from lamina.http.app import Serving
     from lamina.http.choice import Tokenizer
-    from lamina.http.server import Serving
     from lamina.http.service import Limits, Service
     from lamina.serve import Engine
 
