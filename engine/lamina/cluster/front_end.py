@@ -73,7 +73,7 @@ class Heartbeat:
         try:
             while True:
                 messages.receive(self._link.control, Deadline(_FOREVER_S))
-                messages.send(self._link.control, self._activity(), Deadline(_MEETING_S))
+                messages.send(self._link.control, self._activity(), Deadline(MEETING_S))
         except ChannelError:
             return
 

@@ -11,7 +11,6 @@ import torch
 from torch import fx
 from transformers import PreTrainedModel
 
-from lamina.convert.bind import SlicedModel
 from lamina.convert.constants import constants_of, tables_in
 from lamina.convert.errors import ConversionError, named
 from lamina.convert.fused import split_fused
@@ -19,6 +18,7 @@ from lamina.convert.normalise import normalise
 from lamina.convert.partition import partition
 from lamina.convert.program import BATCH, known_spec, spec_of
 from lamina.convert.sharding import Sharded, shard
+from lamina.convert.sliced import SlicedModel
 from lamina.convert.slices import slices_of
 from lamina.convert.source import Source, build_on_meta, check_tables, open_source
 from lamina.convert.trace import Traced, trace

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lamina.convert.bind import BoundSlice, SlicedModel, bind_python, tensors_by_name, usable
+from lamina.convert.bind import BoundSlice, bind_python, tensors_by_name, usable
 from lamina.convert.codegen import slice_source
 from lamina.convert.constants import BoundConstants, Constant, weight_name
 from lamina.convert.errors import ConversionError
 from lamina.convert.program import COLLECTIVE, RANK, Collective, Name
 from lamina.convert.sharding.places import WeightPart
 from lamina.convert.sharding.program import ShardedProgram, shard_program
+from lamina.convert.sliced import SlicedModel
 from lamina.convert.slices import SliceClass
 from lamina.operators import AttentionOp
 

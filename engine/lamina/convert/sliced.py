@@ -1,0 +1,66 @@
+"""A model in slices: what follows from its architecture alone, and its slices with weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from lamina.convert.bind import BoundSlice, bind_cudagraph, bind_python, tensors_by_name, usable
+from lamina.convert.constants import BoundConstants, Constant
+from lamina.convert.errors import ConversionError
+from lamina.convert.program import Name
+from lamina.convert.slices import Slice, SliceClass
+from lamina.operators import AttentionOp
+
+BACKENDS = ("python", "aot", "cudagraph")
+
+
+@dataclass(frozen=True)
+class SlicedModel:
+    """What follows from an architecture alone; conversions of the same architecture share it."""
+
+    slices: tuple[Slice, ...] = field(repr=False)
+    classes: tuple[SliceClass, ...] = field(repr=False)
+    attentions: tuple[AttentionOp, ...]
+    cut_bytes: tuple[int, ...]  # context for one request, around each attention operator
+    constants: Mapping[Name, Constant] = field(repr=False)
+    tables: Mapping[str, Tensor] = field(repr=False)  # those that no checkpoint holds, by the buffer's name
+
+    def bind(
+        self,
+        tensors: Mapping[str, Tensor] | PreTrainedModel,
+        backend: str = "python",
+        device: torch.device | str = "cpu",
+    ) -> list[BoundSlice]:
+        """The slices with weights, ready to run.
+
+        `tensors` has them by their names in the Hugging Face model; either name of a tied pair is enough, and
+        tables that no checkpoint holds are made here. A weight is copied only to be moved, cast or split.
+        """
+        if backend not in BACKENDS:
+            raise ConversionError(
+                "convert-backend-unknown", f"there is no backend {backend!r}; choose {', '.join(BACKENDS)}"
+            )
+        place = usable(device)
+        constants = BoundConstants(self.constants, tensors_by_name(tensors), place)
+        bound: list[BoundSlice] = []
+        for piece in self.slices:
+            weights = [constants[name] for name in piece.weights]
+            bound.append(_bind(backend, self.classes[piece.class_index], piece.index, weights, place))
+        return bound
+
+
+def _bind(
+    backend: str, kind: SliceClass, index: int, weights: list[Tensor], device: torch.device
+) -> BoundSlice:
+    if backend == "python":
+        return bind_python(kind, index, weights, device)
+    if backend == "aot":
+        from lamina.convert.aot import bind_aot  # needs the exporter and a compiler, which others do not
+
+        return bind_aot(kind, index, weights, device)
+    return bind_cudagraph(kind, index, weights, device)
