@@ -122,7 +122,7 @@ class BoardMemory:
     latency_s: float
     chips: int
 
-    def native(self) -> dict[str, Any]:
+    def native(self) -> Table:
         return {
             "capacity_bytes": self.capacity_bytes,
             "bytes_per_ns": self.bandwidth_bytes_per_s / 1e9,
@@ -166,7 +166,7 @@ class Board:
     memory_power_ratio: float  # of an HBM device to the LPDDR memory
     origins: Mapping[str, Origin] = field(default_factory=dict, repr=False, compare=False, hash=False)
 
-    def native(self) -> dict[str, Any]:
+    def native(self) -> Table:
         """The board as the C++ side takes it: its field names, bytes and nanoseconds."""
         return {
             "hbm": self.hbm.native(),
@@ -180,12 +180,12 @@ class Board:
             "page_bytes": float(int(self.page_bytes)),
         }
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Table:
         """Every parameter by name, in the unit of its name, for manifests."""
         shown = {name: self._shown(parameter) for name, parameter in PARAMETERS.items()}
         return {"name": self.name, "title": self.title, **shown}
 
-    def assumptions(self) -> list[dict[str, Any]]:
+    def assumptions(self) -> list[Table]:
         """Every parameter with its value, its unit, and where it is from."""
         return [
             {"name": name, "value": self._shown(parameter), "unit": parameter.unit}
@@ -274,8 +274,8 @@ def _origins(row: Table, rows: Table) -> dict[str, Origin]:
 
 
 def _board(name: str, title: str, origins: Mapping[str, Origin]) -> Board:
-    own: dict[str, Any] = {}
-    sides: dict[str, dict[str, Any]] = {"hbm": {}, "lpddr": {}}
+    own: Table = {}
+    sides: dict[str, Table] = {"hbm": {}, "lpddr": {}}
     for key, parameter in PARAMETERS.items():
         fields = own if parameter.side is None else sides[parameter.side]
         fields[parameter.field] = parameter.stored(origins[key].value)

@@ -146,7 +146,7 @@ class Device:
         bandwidth = self.bandwidth_bytes_per_s / GB
         return None if self.purchase is None else self.purchase.usd / bandwidth
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Table:
         return {
             "name": self.name,
             "title": self.title,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any, NamedTuple, TypedDict
+from typing import NamedTuple, TypedDict
 
-from laminabench.catalog.entries import packaged
+from laminabench.catalog.entries import Table, packaged
 from laminabench.errors import UserError
 
 DTYPE_BYTES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp32": 4}
@@ -199,7 +199,7 @@ class ModelShape:
         even = tp >= 1 and self.heads % tp == 0 and self.intermediate % tp == 0
         return even and (self.kv_heads % tp == 0 or tp % self.kv_heads == 0)
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Table:
         facts = asdict(self)
         if not self.relative_positions:
             del facts["relative_positions"]  # one family's: goldens of all the others do without

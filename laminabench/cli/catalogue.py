@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from laminabench.catalog.entries import Table
 from laminabench.cli.flags import price_options
 from laminabench.cli.options import FILE, PATH, option
 from laminabench.cli.output import Output, reporting
@@ -41,7 +42,7 @@ def list_hardware(
     out.result({"hardware": rows}, lambda console: console.print(table(titles, map(_device_cells, rows))))
 
 
-def _device_cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _device_cells(row: Table) -> tuple[str, ...]:
     price, tflops = row["price"], row["tflops"].get("bf16")
     return (
         f"[bold]{row['name']}[/bold]",
@@ -129,7 +130,7 @@ def list_models(out: Output) -> None:
     )
 
 
-def _model_cells(row: dict[str, Any]) -> tuple[str, ...]:
+def _model_cells(row: Table) -> tuple[str, ...]:
     return (
         f"[bold]{row['name']}[/bold]",
         *(f"{row[key]:,}" for key in ("layers", "hidden", "heads", "kv_heads")),
@@ -216,7 +217,7 @@ def fit(set_name: str, folder: Path | None, target: Path | None, out: Output) ->
     out.result({"set": set_name, "errors": rows}, lambda console: _print_errors(console, rows))
 
 
-def _print_errors(console: Console, rows: list[dict[str, Any]]) -> None:
+def _print_errors(console: Console, rows: list[Table]) -> None:
     # Not every term has every kind of error.
     names = list(dict.fromkeys(key for row in rows for key in row))
     found = [[row.get(name, "") for name in names] for row in rows]

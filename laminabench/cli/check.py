@@ -45,7 +45,7 @@ def check(
     """
     from laminabench.present.check import headline, render, write_junit, write_markdown
     from laminabench.regress.case_file import read_cases
-    from laminabench.regress.gate import goldens_of, keep, verdicts_on
+    from laminabench.regress.verdict import goldens_of, keep, verdicts_on
     from laminabench.runs.replace import require_writable
 
     began = time.perf_counter()

@@ -12,6 +12,7 @@ import click
 from laminabench.analysis.metrics_table import COLUMNS
 from laminabench.cli.options import COUNT, FILE, FOLDER, option
 from laminabench.cli.output import Output, reporting
+from laminabench.cli.sweep_run import Row
 from laminabench.errors import UserError
 from laminabench.present.numbers import number, share
 from laminabench.present.terminal import literal, table
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 # More are a page, and in the table that was written.
 MOST_ERRORS = 8
-Row = dict[str, Any]
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -128,7 +128,7 @@ def _best(rows: Sequence[Row]) -> dict[str, float]:
     return found
 
 
-def _render(console: Console, result: dict[str, Any]) -> None:
+def _render(console: Console, result: Row) -> None:
     """The table, then what failed, then where all of it is."""
     rows, columns = result["rows"], list(result["vary"])
     console.print(_headline(result), soft_wrap=True)
@@ -144,7 +144,7 @@ def _render(console: Console, result: dict[str, Any]) -> None:
     )
 
 
-def _headline(result: dict[str, Any]) -> str:
+def _headline(result: Row) -> str:
     how = " and ".join(sorted({row["backend"] for row in result["rows"]}))
     kept = f", {result['kept']:,} kept from before" if result["kept"] else ""
     failed = f", {result['failed']:,} failed" if result["failed"] else ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from laminabench.bench.fhbn.results import CAVEATS, SHARE_FROM, read, size_text
 from laminabench.figures.drawn import drawn
+from laminabench.figures.style import Looks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +55,7 @@ def picture(result: Mapping[str, Any]) -> Figure:
         sizes = [row["bytes"] for row in rows]
         colour, mark = _LOOKS[engine]
         label = f"{engine} ({CAVEATS[engine]})" if engine in CAVEATS else engine
-        looks: dict[str, Any] = {"color": colour, "marker": mark, "markersize": 4, "lw": 1.6, "label": label}
+        looks: Looks = {"color": colour, "marker": mark, "markersize": 4, "lw": 1.6, "label": label}
         trips.plot(sizes, [row["rtt_us_p50"] for row in rows], **looks)
         trips.fill_between(
             sizes,

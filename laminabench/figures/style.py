@@ -25,6 +25,9 @@ COLUMN, PAGE = 3.45, 7.1
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW = (
     *("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442"),
 )
+# Keyword arguments of what draws.
+Looks = dict[str, Any]
+
 CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
 SYSTEM_COLOURS = {"lamina": BLUE, "lamina-v1": SKY, "vllm": VERMILION, "h2m2": GREEN}
 INK, PAPER, RULE, PUBLISHED = "#1f2328", "#ffffff", "#d0d4d9", "#6e7781"

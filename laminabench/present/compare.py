@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+from laminabench import markdown
 from laminabench.analysis.estimate import Estimate, Interval
 from laminabench.analysis.metrics_table import Metric
+from laminabench.atomic import replacing
 from laminabench.catalog.models import DTYPE_BYTES
 from laminabench.compare.cells import Cell
 from laminabench.compare.sides import Row, Side, SideBySide
 from laminabench.compare.spec import KV_APART
 from laminabench.present.numbers import number, share
-from laminabench.present.sheets import Sheet
+from laminabench.present.terminal import literal, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # v2 6.1, over 3 models and 4 traces.
 PAPERS = ("lamina", "vllm")
@@ -26,6 +33,15 @@ _NARROW_KV = (
 )
 
 
+class Sheet(NamedTuple):
+    """A table, with `>` before the titles of numbers, and what is to be said under it."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    notes: tuple[str, ...] = ()
+
+
 def sheet_of_runs(compared: SideBySide) -> Sheet:
     """Metrics by Runs."""
     notes = []
@@ -36,7 +52,8 @@ def sheet_of_runs(compared: SideBySide) -> Sheet:
 
 def sheet_of_cell(cell: Cell, base: str) -> Sheet:
     """Metrics by systems."""
-    title = f"{cell.model} on {cell.trace}, modelled with {cell.costs}, {_left_out(cell)}"
+    left_out = f"{cell.dropped:,} requests" if cell.dropped else "no request"
+    title = f"{cell.model} on {cell.trace}, modelled with {cell.costs}, {left_out} left out"
     return _by_metric(cell.sides(base), title, list(behind([cell], base)))
 
 
@@ -74,7 +91,7 @@ def _held(cell: Cell) -> str:
     kinds: dict[str, list[str]] = {}
     for name, kind in cell.held_in.items():
         kinds.setdefault(kind, []).append(name)
-    wide = [kind for kind in kinds if _in_16_bits(kind)]
+    wide = [kind for kind in kinds if all(DTYPE_BYTES[each] == 2 for each in kind.split(KV_APART))]
     if len(wide) == len(kinds):
         return ""
     said = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
@@ -82,10 +99,6 @@ def _held(cell: Cell) -> str:
     by_cost_sets = {kind for name, kind in cell.held_in.items() if name not in cell.boards}
     unmeasured = "" if by_cost_sets <= set(wide) else f" ({_NARROW_KV})"
     return f"weights and KV of {cell.model} are in {said}{narrow}{unmeasured}"
-
-
-def _in_16_bits(kind: str) -> bool:
-    return all(DTYPE_BYTES[each] == 2 for each in kind.split(KV_APART))
 
 
 def _line(cell: Cell, names: list[str]) -> tuple[str, ...]:
@@ -177,5 +190,36 @@ def _with_interval(
     return f"{written(estimate.value)}{sure}"
 
 
-def _left_out(cell: Cell) -> str:
-    return f"{cell.dropped:,} requests left out" if cell.dropped else "no request left out"
+def print_sheets(console: Console, sheets: Sequence[Sheet], failed: Sequence[str]) -> None:
+    """Each as a table with its notes; then every gate that failed, a line each."""
+    for place, sheet in enumerate(sheets):
+        if place:
+            console.print()
+        console.print(f"[bold]{literal(sheet.title)}[/bold]", soft_wrap=True)
+        console.print(table(sheet.columns, (map(literal, cells) for cells in sheet.rows)))
+        for note in sheet.notes:
+            console.print(f"[dim]{literal(note)}[/dim]", soft_wrap=True)
+    for line in failed:
+        console.print(f"[red]failed[/red] {literal(line)}", soft_wrap=True)
+
+
+def write_markdown(path: Path, sheets: Sequence[Sheet], notes: Sequence[str], failed: Sequence[str]) -> None:
+    """The same with the notes, for a comment or a page."""
+    with replacing(path) as temporary:
+        temporary.write_text("\n".join(_paragraphs(sheets, notes, failed)) + "\n", encoding="utf-8")
+
+
+def _paragraphs(sheets: Sequence[Sheet], notes: Sequence[str], failed: Sequence[str]) -> Iterator[str]:
+    for place, sheet in enumerate(sheets):
+        if place:
+            yield ""
+        yield f"### {markdown.plain(sheet.title)}"
+        yield ""
+        yield from markdown.table(sheet.columns, sheet.rows)
+        if sheet.notes:
+            yield ""
+            yield from (f"- {markdown.plain(note)}" for note in sheet.notes)
+    said = [*map(markdown.plain, notes), *(f"**failed** {markdown.plain(line)}" for line in failed)]
+    if said:
+        yield ""
+        yield from (f"- {line}" for line in said)

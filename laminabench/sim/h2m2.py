@@ -1,10 +1,13 @@
-"""One iteration on a board with two memories: how a mapping policy runs it, and how long it takes."""
+"""One iteration on a board with two memories: how a policy maps and runs it; and the paper's requests."""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from laminabench import _sim
 from laminabench.catalog.boards import NS, Board
@@ -13,6 +16,9 @@ from laminabench.catalog.models import ModelShape
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
 from laminabench.sim.spec import POLICIES, shape_of
+from laminabench.traces.table import Trace, TraceMeta
+
+ITERATIONS, BATCH, LONGEST = 128, 32, 2048
 
 
 class IterationLoad(NamedTuple):
@@ -136,25 +142,19 @@ def flexgen_shares(
 def _shares(
     board: Board, model: ModelShape, load: IterationLoad, lm_head: bool
 ) -> tuple[float, float] | None:
-    by_sublayer = footprint(model, load.kv_tokens, lm_head=lm_head)
-    return _solve_shares(board, by_sublayer, model.group, load.batch)
-
-
-def _solve_shares(
-    board: Board, bytes_by_sublayer: dict[str, float], group: int, batch: int
-) -> tuple[float, float] | None:
     """FlexGen's linear programme over the shares of weights and of KV in HBM; None if nothing fits.
 
     Each side's operations at its units' peak rate, and each side's bytes within its memory: bandwidths it
-    does not see, and qkv and fc are weights alike. `group` query heads use each byte of KV.
+    does not see, and qkv and fc are weights alike. As many query heads as a group has use each byte of KV.
     """
     from scipy.optimize import linprog
 
+    bytes_by_sublayer = footprint(model, load.kv_tokens, lm_head=lm_head)
     weights = bytes_by_sublayer["qkv"] + bytes_by_sublayer["fc"]
     kv = bytes_by_sublayer["attention"]
     per_core = board.clock_hz * board.cores
-    weights_s = weights * batch / (per_core * board.mm_size**2)
-    kv_s = kv * group / (per_core * board.mv_rows * board.mv_width)
+    weights_s = weights * load.batch / (per_core * board.mm_size**2)
+    kv_s = kv * model.group / (per_core * board.mv_rows * board.mv_width)
     # Minimise the last of (weights, kv, time), in units near one, as solvers want them.
     size, time = weights + kv, weights_s + kv_s
     in_bytes = (weights / size, kv / size)
@@ -249,3 +249,28 @@ def _most(fits: Callable[[int], bool], too_many: int) -> int:
         middle = (fine + wrong) // 2
         fine, wrong = (middle, wrong) if fits(middle) else (fine, middle)
     return fine
+
+
+def dynamic_trace(seed: int, iterations: int = ITERATIONS, batch: int = BATCH) -> Trace:
+    """The paper's dynamic scenario: a batch that stays full while its requests end at random.
+
+    Requests have 1 to 2048 tokens, each as likely, and one in 128 ends with each iteration.
+    One that ends is replaced at once. Replayed saturated, first come, first served, with `max_num_seqs` =
+    `batch`, it is exactly so many iterations of a full batch: whatever would have gone on ends with the last.
+    """
+    rng = np.random.default_rng(seed)
+    prompts: list[int] = []
+    outputs: list[int] = []
+    # The iteration with which each place in the batch is free for the next row.
+    free = [0] * batch
+    while (begins := free[0]) < iterations:
+        lasts = min(int(rng.geometric(1 / ITERATIONS)), iterations - begins)
+        prompts.append(int(rng.integers(1, LONGEST, endpoint=True)))
+        outputs.append(lasts)
+        heapq.heapreplace(free, begins + lasts)
+    return Trace(
+        np.zeros(len(prompts)),
+        np.array(prompts, np.int32),
+        np.array(outputs, np.int32),
+        TraceMeta(f"h2m2-dynamic-{seed}", origin="drawn from H2M2's distributions", has_arrivals=False),
+    )

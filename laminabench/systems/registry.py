@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -16,82 +15,40 @@ from laminabench.catalog.network import Network, parse_network
 from laminabench.errors import UserError
 from laminabench.listener import SILENT, Listener
 from laminabench.nearest import nearest
-from laminabench.request import CHOICES, CUTS, FLAGS, OUTPUT, SERVER, WORKLOAD, ReplayRequest
+from laminabench.request import CHOICES, CUTS, FLAGS, OUTPUT, WORKLOAD, ReplayRequest
 from laminabench.runs.manifest import Backend
-from laminabench.systems.base import Prepared
+from laminabench.systems.base import Live, Prepared
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.modelled.system import System
 
-
-@dataclass(frozen=True, slots=True)
-class Live:
-    """A live system: the package that prepares a request for it, and as a modelled `System` what it takes."""
-
-    package: str
-    TAKES: frozenset[str]
-    ANYWAY: Mapping[str, object]
-    WHY_NOT: str
-
-    def prepare(self, request: ReplayRequest, listener: Listener) -> Prepared:
-        """The request settled; a UserError if this machine cannot replay it."""
-        package = importlib.import_module(f"laminabench.systems.live.{self.package}.prepared")
-        prepared: Prepared = package.prepare(request, listener)
-        return prepared
-
-
 _MODELLED = "laminabench.systems.modelled"
-# By name; a new system is one package and one entry here.
+_LIVE = "laminabench.systems.live"
+# By name; a new system is one package and one line here.
 MODULES = {
     "lamina": f"{_MODELLED}.lamina",
     "lamina-v1": f"{_MODELLED}.lamina_v1",
     "vllm": f"{_MODELLED}.vllm",
     "h2m2": f"{_MODELLED}.h2m2",
 }
-LIVE = {
-    "lamina": Live(
-        "lamina",
-        frozenset(
-            {
-                *("batches", "pipelining", "pipeline_parallel", "partition", "overlap", "stream_chunks"),
-                *("stream_along", "admission", "kv_tokens", "max_num_seqs", "network", "policy", "prefill"),
-                *("oversubscribe", "ray", "dtype", "chaos", "timeline", "timeline_window"),
-            }
-        ),
-        {"kv_overcommit": 1.0},
-        "times are the clock's, and every worker has its memory to itself, see --kv-tokens",
-    ),
-    "vllm": Live(
-        "vllm",
-        frozenset(
-            {
-                *("tensor_parallel", "max_num_seqs", "max_model_len", "block_size", "kv_tokens", "dtype"),
-                *("gpu_memory_utilization", "enforce_eager", "runner_timeout"),
-            }
-        ),
-        # vLLM serves who came first; its KV grows, and it preempts where memory runs out.
-        {"policy": "fifo", "admission": "grow"},
-        "it has one batch, and its own order, network and recovery; see --tensor-parallel, --max-num-seqs",
-    ),
-    "openai": Live(
-        "endpoint",
-        frozenset(FLAGS[SERVER]),
-        # The server decides who goes first.
-        {"policy": "fifo"},
-        "the server has been started already, and nothing is seen of its workers",
-    ),
-}
+LIVE = {"lamina": f"{_LIVE}.lamina", "vllm": f"{_LIVE}.vllm", "openai": f"{_LIVE}.endpoint"}
 NAMES = tuple(dict.fromkeys((*MODULES, *LIVE)))
 
 # Choices of every replay.
 _COMMON = frozenset(
     {"system", "deployment", "model", "backend", "price", "power", "price_basis"}
     | {name for group in (WORKLOAD, CUTS, OUTPUT) for name in FLAGS[group]}
-) - {"policy", "timeline", "timeline_window"}
+) - {"policy", "slo_ttft_ms", "timeline", "timeline_window"}
 
 
 def system(name: str) -> System:
     """The modelled system of that name."""
     found: System = importlib.import_module(MODULES[name]).SYSTEM
+    return found
+
+
+def live_system(name: str) -> Live:
+    """The live system of that name."""
+    found: Live = importlib.import_module(LIVE[name]).SYSTEM
     return found
 
 
@@ -117,7 +74,7 @@ def deployments(
 def prepare(request: ReplayRequest, listener: Listener = SILENT) -> Prepared:
     """The request with all its choices settled; a UserError for what its system does not have."""
     backend = backend_of(request)
-    found = LIVE[request.system] if backend == "live" else system(request.system)
+    found = live_system(request.system) if backend == "live" else system(request.system)
     _require_taken(request, found, backend)
     request = msgspec.structs.replace(request, backend=backend)
     if isinstance(found, Live):
@@ -164,7 +121,7 @@ def _require_taken(request: ReplayRequest, found: System | Live, backend: Backen
 def _takers(name: str) -> Iterator[str]:
     """Systems that take a choice."""
     yield from (each for each in MODULES if name in system(each).TAKES)
-    yield from (f"live {each}" for each in LIVE if name in LIVE[each].TAKES)
+    yield from (f"live {each}" for each in LIVE if name in live_system(each).TAKES)
 
 
 def papers_setup(name: str, model: ModelShape, costs: CostSet, network: Network | None = None) -> Setup:

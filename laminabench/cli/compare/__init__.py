@@ -137,7 +137,7 @@ def compare(out: Output, workload: ReplayRequest, **flags: Any) -> None:
     from laminabench.cli.compare.live import of_live
     from laminabench.compare.sides import failures, parse_gate
     from laminabench.figures.drawn import check_target
-    from laminabench.present.sheets import print_sheets, write_markdown
+    from laminabench.present.compare import print_sheets, write_markdown
     from laminabench.runs.replace import require_writable
 
     plot, markdown = flags["plot"], flags["markdown"]

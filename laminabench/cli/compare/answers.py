@@ -21,8 +21,7 @@ from laminabench.compare.sides import SideBySide
 from laminabench.compare.spec import ComparisonSpec, Equal
 from laminabench.errors import UserError
 from laminabench.json_safe import Json
-from laminabench.present.compare import sheet_of_cell, sheet_of_runs, sheets_of_grid
-from laminabench.present.sheets import Sheet
+from laminabench.present.compare import Sheet, sheet_of_cell, sheet_of_runs, sheets_of_grid
 from laminabench.replay import Workload
 from laminabench.replay.run import load
 from laminabench.request import ReplayRequest

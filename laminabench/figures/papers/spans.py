@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from laminabench.figures.style import INK, no_legend
+from laminabench.figures.style import INK, Looks, no_legend
 
 
 def ends(values: pd.Series[float]) -> tuple[float, float]:
@@ -44,7 +44,7 @@ def set_bars(axes: Axes, frame: pd.DataFrame, x: str, y: str, **options: Any) ->
     """Bars to the cost sets' mean, and lines from the lower to the higher. Without a legend."""
     import seaborn as sns
 
-    spans: dict[str, Any] = {"errorbar": ends, "err_kws": {"linewidth": 1, "color": INK}}
+    spans: Looks = {"errorbar": ends, "err_kws": {"linewidth": 1, "color": INK}}
     sns.barplot(frame, x=x, y=y, saturation=1, ax=axes, **spans, **options)
     no_legend(axes)
     axes.grid(visible=False, axis="x")

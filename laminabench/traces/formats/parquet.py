@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from laminabench.errors import UserError
-from laminabench.traces.arrow import mask_of, numpy_of
-from laminabench.traces.formats.arrivals import LIMIT, PER_SECOND, Clock, exact_seconds, since_first
+from laminabench.traces.arrow import numpy_of
+from laminabench.traces.formats.arrivals import PER_SECOND, Clock, exact_seconds, since_first
 from laminabench.traces.formats.layout import Columns, choose
 from laminabench.traces.formats.reading import (
-    BadRows,
     Reading,
+    Record,
     Requests,
+    all_tokens,
     block_lists,
-    good_tokens,
+    no_nulls,
+    requests_from,
     session_ids,
 )
-from laminabench.traces.formats.wording import BadValueError, Doubtful, name_of, shown
-from laminabench.traces.table import MAX_TOKENS, Float64, Int32, Int64, PrefixBlocks, TraceMeta, taken
+from laminabench.traces.formats.wording import BadValueError, Doubtful, Written, shown
+from laminabench.traces.table import MAX_TOKENS, Float64, Int32, Int64, PrefixBlocks, TraceMeta
 
 METADATA_KEY = b"laminabench"
-_BATCH = 1 << 20
-Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
+_BATCH, _BATCH_OF_TEXTS = 1 << 20, 1 << 14
 
 
 def read(reading: Reading) -> Requests:
@@ -46,192 +50,149 @@ def read(reading: Reading) -> Requests:
 def _read(file: pa.parquet.ParquetFile, reading: Reading) -> Requests:
     label, schema = reading.source.label, file.schema_arrow
     columns = choose(reading.layout, schema.names, reading.columns, label)
+    _require_types(schema, columns, label)
+    if columns.arrival is not None and _is_moment(kind := schema.field(columns.arrival).type):
+        reading = replace(reading, time_unit=_timestamp(kind).unit)
+    with contextlib.suppress(Doubtful, BadValueError, pa.ArrowException):
+        return replace(_fast(file, columns, reading), meta=_own_meta(schema, label))
+    found = requests_from(_records(file, columns), columns, reading)
+    return replace(found, meta=_own_meta(schema, label))
+
+
+def _require_types(schema: pa.Schema, columns: Columns, label: str) -> None:
+    for column, wanted, *right in (
+        (columns.prompt, "whole numbers", _is_number),
+        (columns.output, "whole numbers", _is_number),
+        (columns.arrival, "times", _is_number, _is_moment, _is_text),
+        (columns.session, "numbers or names", pa.types.is_integer, _is_text),
+        (columns.blocks, "lists of whole numbers", _is_integers),
+    ):
+        kind = None if column is None else schema.field(column).type
+        if kind is not None and not any(is_so(kind) for is_so in right):
+            raise UserError(
+                "trace-bad-column-type",
+                f"{label}: column {shown(column)} holds {str(kind)[:40]}, not {wanted}",
+            )
+
+
+def _fast(file: pa.parquet.ParquetFile, columns: Columns, reading: Reading) -> Requests:
+    """Without a look at single rows: Doubtful where one might be bad."""
     if file.metadata.num_rows == 0:
-        BadRows(label, reading.skip_bad).notes(0)
-    table = _Table(file, label)
-    good = np.ones(file.metadata.num_rows, np.bool_)
-    bad = BadRows(label, reading.skip_bad)
-    prompt = table.tokens(columns.prompt, 1, good)
-    output = table.tokens(columns.output, 0, good)
-    arrival = table.arrivals(columns.arrival, reading.time_unit, good) if columns.arrival else None
-    blocks = table.blocks(columns.blocks, good) if columns.blocks else None
-    session = table.sessions(columns.session) if columns.session else None
-    if not good.all():
-        row = int(np.argmin(good))
-        bad.add(f"{label}: row {row + 1}", table.problem_of(row, columns), int(len(good) - good.sum()))
-    notes = bad.notes(int(good.sum()))
-    if not good.all():
-        columns_read = (prompt, output, arrival, session, blocks)
-        prompt, output, arrival, session, blocks = taken(np.flatnonzero(good), columns_read)
-    arrival_s = arrival.seconds() if arrival is not None else None
-    return Requests(arrival_s, prompt, output, session, blocks, notes, _own_meta(schema, label))
+        raise Doubtful("no rows")
+
+    def tokens(column: str, least: int) -> Int32:
+        return _filled(file, column, np.int32, lambda chunk: all_tokens([_floats(chunk)], least))
+
+    return Requests(
+        _arrivals(file, columns.arrival, reading) if columns.arrival else None,
+        tokens(columns.prompt, 1),
+        tokens(columns.output, 0),
+        _sessions(file, columns.session) if columns.session else None,
+        _blocks(file, columns.blocks) if columns.blocks else None,
+    )
 
 
-@dataclass(slots=True)
-class _Arrivals:
-    """Times as numbers, of this many a second."""
+def _arrivals(file: pa.parquet.ParquetFile, column: str, reading: Reading) -> Float64:
+    kind = file.schema_arrow.field(column).type
+    if _is_text(kind):
+        texts = pa.chunked_array([no_nulls(chunk).cast(pa.string()) for chunk in _chunks(file, column)])
+        clock = Clock(texts[0].as_py(), reading.time_unit)
+        if not clock.dates:
+            raise Doubtful("a number in quotes")
+        return clock.seconds(texts)
+    per_second = PER_SECOND[reading.time_unit]
+    if _is_moment(kind) or pa.types.is_integer(kind):
+        ticks = _filled(file, column, np.int64, lambda chunk: numpy_of(no_nulls(_ticks(chunk))))
+        return since_first(ticks, per_second)
+    values = _filled(file, column, np.float64, lambda chunk: numpy_of(no_nulls(_floats(chunk))))
+    exact = exact_seconds(values, per_second)
+    return exact if exact is not None else np.asarray((values - values[0]) / per_second)
 
-    values: Int64 | Float64
-    per_second: int
 
-    def take(self, rows: Int64) -> _Arrivals:
-        return _Arrivals(self.values[rows], self.per_second)
-
-    def seconds(self) -> Float64:
-        if self.values.dtype == np.int64:
-            return since_first(self.values.astype(np.int64, copy=False), self.per_second)
-        values = self.values.astype(np.float64, copy=False)
-        exact = exact_seconds(values, self.per_second)
-        return exact if exact is not None else (values - values[0]) / self.per_second
+def _sessions(file: pa.parquet.ParquetFile, column: str) -> Int64:
+    if file.schema_arrow.field(column).type == pa.int64():
+        with contextlib.suppress(Doubtful):
+            return _filled(file, column, np.int64, lambda chunk: numpy_of(no_nulls(chunk)))
+    return session_ids(pa.chunked_array([chunk.cast(pa.string()) for chunk in _chunks(file, column)]))
 
 
-class _Table:
-    """The columns of a file, one at a time and in batches: a month of traffic fits into memory once."""
+def _blocks(file: pa.parquet.ParquetFile, column: str) -> PrefixBlocks:
+    parts = [
+        block_lists(pa.chunked_array([chunk.cast(pa.list_(pa.int64()))])) for chunk in _chunks(file, column)
+    ]
+    offsets = np.zeros(file.metadata.num_rows + 1, np.int64)
+    np.cumsum(np.concatenate([part.lengths() for part in parts]), out=offsets[1:])
+    return PrefixBlocks(offsets, np.concatenate([part.ids for part in parts]))
 
-    def __init__(self, file: pa.parquet.ParquetFile, label: str) -> None:
-        self._file = file
-        self._label = label
-        self._rows = file.metadata.num_rows
 
-    def _chunks_of(self, column: str) -> Iterator[tuple[slice, pa.Array]]:
-        start = 0
-        for batch in self._file.iter_batches(batch_size=_BATCH, columns=[column]):
-            chunk = batch.column(batch.schema.get_field_index(column))
-            yield slice(start, start + len(chunk)), chunk
-            start += len(chunk)
-        if start != self._rows:
-            raise pa.ArrowInvalid("fewer rows than the footer promises")
+def _filled(
+    file: pa.parquet.ParquetFile, column: str, dtype: type, numbers: Callable[[pa.Array], NDArray[Any]]
+) -> NDArray[Any]:
+    """A column as numbers, in batches: a month of traffic fits into memory once."""
+    filled, start = np.empty(file.metadata.num_rows, dtype), 0
+    for chunk in _chunks(file, column):
+        filled[start : start + len(chunk)] = numbers(chunk)
+        start += len(chunk)
+    return filled
 
-    def _type(self, column: str) -> pa.DataType:
-        return self._file.schema_arrow.field(column).type
 
-    def _wrong(self, column: str, wanted: str) -> UserError:
-        return UserError(
-            "trace-bad-column-type",
-            f"{self._label}: column {shown(column)} holds {str(self._type(column))[:40]}, not {wanted}",
-        )
+def _chunks(file: pa.parquet.ParquetFile, column: str) -> Iterator[pa.Array]:
+    rows = 0
+    for batch in file.iter_batches(batch_size=_BATCH, columns=[column]):
+        yield batch.column(batch.schema.get_field_index(column))
+        rows += len(batch)
+    if rows != file.metadata.num_rows:
+        raise pa.ArrowInvalid("fewer rows than the footer promises")
 
-    def tokens(self, column: str, least: int, good: Mask) -> Int32:
-        if not _is_number(self._type(column)):
-            raise self._wrong(column, "whole numbers")
-        tokens = np.zeros(self._rows, np.int32)
-        for rows, chunk in self._chunks_of(column):
-            values = _floats(chunk)
-            fine = good_tokens(values, least)
-            good[rows] &= fine
-            tokens[rows] = values if fine.all() else np.where(fine, values, 0)
-        return tokens
 
-    def arrivals(self, column: str, unit: str, good: Mask) -> _Arrivals:
-        kind = self._type(column)
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            return self._text_arrivals(column, unit, good)
-        if pa.types.is_date(kind):
-            kind = pa.timestamp("s")
-        whole = pa.types.is_timestamp(kind) or pa.types.is_integer(kind)
-        if not whole and not _is_number(kind):
-            raise self._wrong(column, "times")
-        values = np.zeros(self._rows, np.int64 if whole else np.float64)
-        for rows, chunk in self._chunks_of(column):
-            if whole:
-                good[rows] &= mask_of(chunk.is_valid())
-                ticks = chunk.cast(kind).cast(pa.int64(), safe=False).fill_null(0)
-                values[rows] = numpy_of(ticks)
-            else:
-                values[rows] = _floats(chunk)
-            good[rows] &= (values[rows] < LIMIT) & (values[rows] > -LIMIT)
-        return _Arrivals(values, PER_SECOND[kind.unit if pa.types.is_timestamp(kind) else unit])
+def _records(file: pa.parquet.ParquetFile, columns: Columns) -> Iterator[Record]:
+    """Row by row as texts, which is what the checks of rows take."""
+    names, row = columns.names(), 0
+    for batch in file.iter_batches(batch_size=_BATCH_OF_TEXTS, columns=names):
+        cells = [_texts(batch.column(batch.schema.get_field_index(name))) for name in names]
+        for row, values in enumerate(zip(*cells, strict=True), row + 1):  # noqa: B020 - it goes on
+            yield Record(f" row {row}", dict(zip(names, values, strict=True)))
 
-    def _text_arrivals(self, column: str, unit: str, good: Mask) -> _Arrivals:
-        texts: list[str] = []
-        clock = None
-        for rows, chunk in self._chunks_of(column):
-            for row, text in enumerate(chunk.to_pylist(), rows.start):
-                try:
-                    clock = clock or Clock(text or "", unit)
-                    texts.append(clock.normal(text or ""))
-                except BadValueError:
-                    good[row] = False
-                    texts.append(texts[-1] if texts else "")
-        if clock is None:
-            return _Arrivals(np.zeros(self._rows), 1)
-        # What stands before the first time is bad as well: any time will do in its place.
-        first = next(text for text in texts if text)
-        column_of_texts = pa.chunked_array([pa.array([text or first for text in texts], pa.string())])
-        return _Arrivals(clock.seconds(column_of_texts), 1)
 
-    def sessions(self, column: str) -> Int64:
-        kind = self._type(column)
-        if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-            raise self._wrong(column, "numbers or names")
-        if kind == pa.int64() and not _may_be_null(self._file, column):
-            sessions = np.empty(self._rows, np.int64)
-            for rows, chunk in self._chunks_of(column):
-                sessions[rows] = numpy_of(chunk)
-            return sessions
-        texts = [chunk.cast(pa.string()) for _, chunk in self._chunks_of(column)]
-        return session_ids(pa.chunked_array(texts, pa.string()))
-
-    def blocks(self, column: str, good: Mask) -> PrefixBlocks:
-        kind = self._type(column)
-        listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-        if not listed or not pa.types.is_integer(kind.value_type):
-            raise self._wrong(column, "lists of whole numbers")
-        parts: list[PrefixBlocks] = []
-        for rows, chunk in self._chunks_of(column):
-            chunk = chunk.cast(pa.list_(pa.int64()), safe=True)  # noqa: PLW2901
-            try:
-                parts.append(block_lists(pa.chunked_array([chunk])))
-            except Doubtful:
-                lists = chunk.to_pylist()
-                fine = [row is not None and all(id_ is not None and id_ >= 0 for id_ in row) for row in lists]
-                good[rows] &= np.array(fine)
-                parts.append(
-                    PrefixBlocks.from_lists(row if ok else [] for row, ok in zip(lists, fine, strict=True))
-                )
-        offsets = np.zeros(self._rows + 1, np.int64)
-        np.cumsum(np.concatenate([part.lengths() for part in parts]), out=offsets[1:])
-        return PrefixBlocks(offsets, np.concatenate([part.ids for part in parts]))
-
-    def problem_of(self, row: int, columns: Columns) -> str:
-        """What is wrong with a row that is known to be bad."""
-        for column, least in ((columns.prompt, 1), (columns.output, 0)):
-            value = self._value(column, row)
-            if value is None or not good_tokens(np.array([float(str(value))]), least).all():
-                return (
-                    f"{name_of(column)} is {shown(value)}, not a whole number from {least} to {MAX_TOKENS:,}"
-                )
-        if columns.blocks is not None:
-            value = self._value(columns.blocks, row)
-            if not isinstance(value, list) or any(block is None or block < 0 for block in value):
-                return f"{name_of(columns.blocks)} is not a list of whole numbers from 0"
-        assert columns.arrival is not None
-        return f"{name_of(columns.arrival)} is {shown(self._value(columns.arrival, row))}, not such a time"
-
-    def _value(self, column: str, row: int) -> object:
-        for rows, chunk in self._chunks_of(column):
-            if row < rows.stop:
-                value: object = chunk[row - rows.start].as_py()
-                return value
-        raise AssertionError(row)
+def _texts(chunk: pa.Array) -> list[object]:
+    if pa.types.is_list(chunk.type) or pa.types.is_large_list(chunk.type):
+        lists = chunk.to_pylist()
+        return [row and [id_ if id_ is None else Written(id_) for id_ in row] for row in lists]
+    if _is_moment(chunk.type):
+        chunk = _ticks(chunk)
+    elif pa.types.is_floating(chunk.type):
+        chunk = chunk.cast(pa.float64())
+    return [text if text is None else Written(text) for text in chunk.cast(pa.string()).to_pylist()]
 
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def _floats(chunk: pa.Array) -> Float64:
-    """Missing values become NaN, which no check lets through."""
-    values: Float64 = numpy_of(chunk.cast(pa.float64(), safe=False).fill_null(float("nan")))
-    return values
+def _is_moment(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
-def _may_be_null(file: pa.parquet.ParquetFile, column: str) -> bool:
-    if not file.schema_arrow.field(column).nullable:
-        return False
-    place = file.schema_arrow.names.index(column)
-    groups = (file.metadata.row_group(group).column(place) for group in range(file.metadata.num_row_groups))
-    return any(group.statistics is None or group.statistics.null_count != 0 for group in groups)
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_integers(kind: pa.DataType) -> bool:
+    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return bool(listed and pa.types.is_integer(kind.value_type))
+
+
+def _timestamp(kind: pa.DataType) -> pa.DataType:
+    return pa.timestamp("s") if pa.types.is_date(kind) else kind
+
+
+def _ticks(chunk: pa.Array) -> pa.Array:
+    """Whole numbers; moments as so many of their units."""
+    return (chunk.cast(_timestamp(chunk.type)) if _is_moment(chunk.type) else chunk).cast(pa.int64())
+
+
+def _floats(chunk: pa.Array) -> pa.Array:
+    return chunk.cast(pa.float64(), safe=False)
 
 
 def _own_meta(schema: pa.Schema, label: str) -> TraceMeta | None:

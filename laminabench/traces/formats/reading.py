@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -73,21 +73,16 @@ class BadRows:
         return (f"{self.count:,} bad row{'s' * (self.count > 1)} skipped, the first at {self.first}",)
 
 
-def good_tokens(values: Float64, least: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Where a column of counts holds whole numbers from `least` to MAX_TOKENS (NaN compares false)."""
-    good: np.ndarray[tuple[int], np.dtype[np.bool_]] = values >= least
-    good &= values <= MAX_TOKENS
-    good &= values == np.floor(values)
-    return good
-
-
-def all_tokens(column: pa.ChunkedArray, least: int) -> Int32:
-    """A float64 column of counts; Doubtful unless every one is good."""
-    tokens = np.empty(len(column), np.int32)
+def all_tokens(chunks: Sequence[pa.Array], least: int) -> Int32:
+    """The chunks of a float64 column of counts; Doubtful unless every one is good."""
+    tokens = np.empty(sum(map(len, chunks)), np.int32)
     start = 0
-    for chunk in column.chunks:
+    for chunk in chunks:
         values = numpy_of(no_nulls(chunk))
-        if not good_tokens(values, least).all():
+        good = values >= least  # as is no NaN
+        good &= values <= MAX_TOKENS
+        good &= values == np.floor(values)
+        if not good.all():
             raise Doubtful("a count that is none")
         tokens[start : start + len(values)] = values
         start += len(values)
@@ -132,10 +127,21 @@ def block_lists(column: pa.ChunkedArray) -> PrefixBlocks:
     return PrefixBlocks(offsets, np.concatenate(ids) if ids else np.empty(0, np.int64))
 
 
+def all_rows(table: pa.Table, columns: Columns, arrival_s: Float64 | None) -> Requests:
+    """Every row of a table that Arrow has read; Doubtful unless all are good."""
+    return Requests(
+        arrival_s,
+        all_tokens(table[columns.prompt].chunks, least=1),
+        all_tokens(table[columns.output].chunks, least=0),
+        session_ids(table[columns.session].cast(pa.string())) if columns.session is not None else None,
+        block_lists(table[columns.blocks]) if columns.blocks is not None else None,
+    )
+
+
 class Record(NamedTuple):
     """One row of a file: its cells, or the problem that left it without."""
 
-    line: int
+    line: int | str  # or of what has no lines: which row
     cells: Mapping[str, object]
     problem: str = ""
 

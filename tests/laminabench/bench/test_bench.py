@@ -11,7 +11,7 @@ import torch
 from laminabench.bench import attention, attention_cuda, sim, slab, traces
 from laminabench.bench.attention_cuda import Shape
 from laminabench.bench.endpoint_server import pieces
-from laminabench.sim.h2m2_scenario import dynamic_trace
+from laminabench.sim.h2m2 import dynamic_trace
 from laminabench.traces.resolve import resolve as resolved
 
 Facts = Callable[..., dict[str, Any]]

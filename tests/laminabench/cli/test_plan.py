@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 
 from laminabench.bench import plan as bench_plan
-from laminabench.catalog.cost_file import load_costs
-from laminabench.catalog.find_model import model
-from laminabench.plan.question import Question, candidates
 from laminabench.traces.table import TraceMeta, make_trace
 
 FEW = ("--devices", "h100,h20", "--budget", "45", "--model", "llama3-70b", "-q")
@@ -180,22 +177,15 @@ def test_prices_of_different_kinds_are_told(shell: Any, trace: str) -> None:
 
 
 def test_bench_plan_judges_by_its_median(as_json: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def small() -> Any:
-        random = np.random.default_rng(0)
-        prompt, output = (random.integers(low, 10 * low, 100).astype(np.int32) for low in (200, 20))
-        trace = make_trace(np.arange(100.0), prompt, output, TraceMeta("small"))
-        shape = model("llama3-70b")
-        asked = Question(trace, shape, load_costs("vllm-0.14"), 100.0)
-        return asked, list(candidates(["vllm", "lamina"], shape, bench_plan.devices_of("h100", _devices())))
-
-    monkeypatch.setattr(bench_plan, "question", small)
+    random = np.random.default_rng(0)
+    prompt, output = (random.integers(low, 10 * low, 100).astype(np.int32) for low in (200, 20))
+    trace = make_trace(np.arange(100.0), prompt, output, TraceMeta("small"))
+    monkeypatch.setattr(bench_plan, "resolve", lambda *_, **__: trace)
+    monkeypatch.setattr(bench_plan, "MODULES", ["vllm", "lamina"])
+    monkeypatch.setattr(bench_plan, "DEVICES", "h100")
     found = as_json("bench", "plan", "--repeats", "2", "--jobs", "1")
     rates, ratios = found["candidates_per_s"], found["times_faster_than_grid"]
     assert 0 < rates["min"] <= rates["median"] <= rates["max"]
     assert 0 < ratios["min"] <= ratios["median"] <= ratios["max"]
     assert found["same_winner"] is found["same_front"] is True
     assert found["met"] == (rates["median"] >= found["target_per_s"])
-
-
-def _devices() -> Any:
-    return bench_plan.load_devices()

@@ -240,12 +240,6 @@ def test_blows_that_fell_do_not_fall_again(shell: Any, cut_off: Any, as_json: An
     assert facts["tokens_sha256"] == as_json(*LIVE, "--no-out")["tokens_sha256"]
 
 
-WORKERS = (
-    *("--trace", "azure-code", "--offline", "--num-requests", "60", "--scale-lengths", "0.1"),
-    *("--backend", "live", "--max-num-seqs", "16", "--seed", "5"),
-)
-
-
 def _iterations(path: Path) -> int:
     """How many are in a journal that somebody writes to."""
     try:
@@ -271,7 +265,7 @@ def test_ctrl_c_and_kill_9_lose_nothing(
     of its own.
     """
     (tmp_path / "tiny.json").write_text(json.dumps(exact_model))
-    arguments = (*WORKERS, "--model", "tiny.json", "--prefill", "model", "--oversubscribe", "-q")
+    arguments = (*SMALL, "--model", "tiny.json", "--prefill", "model", "--oversubscribe", "-q")
     whole = as_json("replay", *arguments, "--out", "whole")
     journal = tmp_path / "cut.journal"
     before = 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pytest
+from made_outcome import trace_of
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.costs import CostSet
@@ -19,15 +19,14 @@ from laminabench.compare.spec import ComparisonSpec, Equal, longest_held
 from laminabench.errors import UserError
 from laminabench.replay import Workload
 from laminabench.runs.summary import Requests
-from laminabench.traces.table import Trace, TraceMeta
+from laminabench.traces.table import Trace
 
 MODEL, COSTS = model("llama3-70b"), load_costs("roofline")
 PAIR = ("lamina", "vllm")
 
 
 def requests(*lengths: tuple[int, int]) -> Trace:
-    prompt, output = np.array(lengths, np.int32).T
-    return Trace(np.zeros(len(lengths)), prompt.copy(), output.copy(), TraceMeta("few"))
+    return trace_of(*zip(*lengths, strict=True), name="few")
 
 
 TRACE = requests(*[(1000, 20), (4000, 30), (500, 40)] * 20)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laminabench.sim.h2m2_scenario import BATCH, ITERATIONS, LONGEST, dynamic_trace
+from laminabench.sim.h2m2 import BATCH, ITERATIONS, LONGEST, dynamic_trace
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Spec, Timing
 

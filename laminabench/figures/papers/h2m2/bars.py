@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from laminabench.figures.papers.h2m2.ground import COLOURS
-from laminabench.figures.style import INK, OVER_GRID, PAGE, PUBLISHED, sheet
+from laminabench.figures.style import INK, OVER_GRID, PAGE, PUBLISHED, Looks, sheet
 
 _GROUP = 0.8  # of the distance between two groups
 # Averages have a number above each bar: these are as wide as that, in inches.
 _NUMBER = 0.24
-_NUMBERS: dict[str, Any] = {
+_NUMBERS: Looks = {
     "xytext": (0, 3),
     "textcoords": "offset points",
     "ha": "center",
@@ -25,7 +25,7 @@ _NUMBERS: dict[str, Any] = {
     "color": INK,
     "bbox": {**OVER_GRID, "pad": 0},
 }
-DOTS: dict[str, Any] = {"color": PUBLISHED, "lw": 1.6, "ls": (0, (1, 1))}
+DOTS: Looks = {"color": PUBLISHED, "lw": 1.6, "ls": (0, (1, 1))}
 
 
 def picture_of_points(

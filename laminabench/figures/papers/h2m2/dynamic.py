@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -35,12 +35,22 @@ from laminabench.figures.style import (
     OVER_GRID,
     PAGE,
     VERMILION,
+    Looks,
     published_line,
     sentence,
     sheet,
 )
-from laminabench.sim.h2m2 import IterationLoad, flexgen_shares, load_of, plan, uniform
-from laminabench.sim.h2m2_scenario import BATCH, ITERATIONS, LONGEST, dynamic_trace
+from laminabench.sim.h2m2 import (
+    BATCH,
+    ITERATIONS,
+    LONGEST,
+    IterationLoad,
+    dynamic_trace,
+    flexgen_shares,
+    load_of,
+    plan,
+    uniform,
+)
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import simulate
 from laminabench.sim.spec import BoardTiming, Float64, Offered, Spec, shape_of
@@ -154,7 +164,7 @@ ONCE = Way("FlexGen, solved for the worst case", "flexgen", shares=flexgen_share
 SMALLER = Way(f"FlexGen, {_FITTED_SHARE}", "flexgen", shares=lambda *_: (_FITTED_SHARE, _FITTED_SHARE))
 # Without whole pages and columns, and without moving.
 EXACTLY = {H2M2: "H2M2, to the byte", ORACLE: "Oracle, to the byte"}
-_LOOKS: dict[str, dict[str, Any]] = {
+_LOOKS: dict[str, Looks] = {
     ORACLE.words: {"color": BLUE},
     H2M2.words: {"color": GREEN},
     EXACTLY[H2M2]: {"color": GREEN, "ls": (0, (4, 2)), "lw": 0.9},
@@ -266,7 +276,7 @@ def _speed_ups(axes: Axes, frame: pd.DataFrame) -> None:
 def _kv(axes: Axes, frame: pd.DataFrame) -> None:
     axes.plot(frame["iteration"], frame["kv_gb"], color=INK, lw=1)
     shown = frame[frame["iteration"].isin(CHECKPOINTS)]
-    words: dict[str, Any] = {"ha": "center", "fontsize": 6, "color": INK, "bbox": {**OVER_GRID, "pad": 0}}
+    words: Looks = {"ha": "center", "fontsize": 6, "color": INK, "bbox": {**OVER_GRID, "pad": 0}}
     for place in zip(shown["iteration"], shown["kv_gb"], strict=True):
         axes.plot(*place, "o", color=INK, markersize=3)
         axes.annotate(f"{place[1]:.0f}", place, xytext=(0, 4), textcoords="offset points", **words)

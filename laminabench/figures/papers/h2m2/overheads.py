@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -30,7 +30,7 @@ from laminabench.figures.papers.h2m2.ground import (
     plan_of,
     points_of,
 )
-from laminabench.figures.style import sentence, table_picture
+from laminabench.figures.style import Looks, sentence, table_picture
 from laminabench.sim.h2m2 import IterationLoad, Mapping, Plan, time_of, uniform
 from laminabench.sim.spec import shape_of
 
@@ -214,7 +214,7 @@ def _placed(
     most = shape.kv_heads if sublayer == "attention" else shape.heads
     best, best_s = mapping, float("inf")
     for count in range(most + 1):
-        heads: dict[str, Any] = {sublayer: count}
+        heads: Looks = {sublayer: count}
         tried = mapping._replace(**heads)
         found = time_of(board, shape, tried, load)
         if sum(found.hbm_bytes.values()) > board.hbm.capacity_bytes:

@@ -34,7 +34,7 @@ from laminabench.figures.papers.v1.testbed import (
     system_name,
     usd,
 )
-from laminabench.figures.style import CYCLE, INK, PAGE, SYSTEM_COLOURS, published_band, sentence, sheet
+from laminabench.figures.style import CYCLE, INK, PAGE, SYSTEM_COLOURS, Looks, published_band, sentence, sheet
 from laminabench.replay import Workload, replay
 from laminabench.traces.table import Trace
 
@@ -164,7 +164,7 @@ def _draw_fig12(frame: pd.DataFrame) -> Figure:
 
 
 def _throughput(axes: Axes, frame: pd.DataFrame) -> None:
-    looks: dict[str, Any] = {"palette": _COLOURS, "marker": "o", "markersize": 3}
+    looks: Looks = {"palette": _COLOURS, "marker": "o", "markersize": 3}
     band(axes, frame, "batch", "tokens_per_s", hue="system", hue_order=WAYS, **looks)
     # It lies on Lamina's line, where there is one.
     axes.lines[WAYS.index(VLLM)].set(zorder=3, marker="D", markersize=4)
@@ -242,7 +242,7 @@ def _draw_fig13(frame: pd.DataFrame) -> Figure:
     """Bars for both models, and their ratios in the paper's range."""
     figure, axes = sheet(1, 3, width=PAGE, height=2.5)
     for each, (name,), mine in panels(axes[:2], frame, model=DOPS):
-        looks: dict[str, Any] = {"hue_order": list(_SYSTEMS), "palette": _SYSTEMS}
+        looks: Looks = {"hue_order": list(_SYSTEMS), "palette": _SYSTEMS}
         set_bars(each, mine, "context", _PER_USD, hue="system", **looks)
         each.set(xlabel="context, tokens", ylabel="tokens/s for $1,000")
         each.set_title(name)

@@ -14,7 +14,7 @@ from laminabench.catalog.network import parse_network
 from laminabench.figures.claims import Claim, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
-from laminabench.figures.style import BLUE, PAGE, VERMILION, published_line, sheet
+from laminabench.figures.style import BLUE, PAGE, VERMILION, Looks, published_line, sheet
 
 KEPT = "fhbn-2-cores"
 # Section 6.3, GPUs of two nodes over 400 Gbit/s RoCE: round trip of small messages, peak bandwidth.
@@ -81,7 +81,7 @@ def _draw(frame: pd.DataFrame) -> Figure:
     measured = frame[frame["kind"] == "measured"]
     for engine, mine in measured.groupby("engine", sort=False):
         colour, mark = _LOOKS[str(engine)]
-        looks: dict[str, Any] = {"color": colour, "marker": mark, "markersize": 3}
+        looks: Looks = {"color": colour, "marker": mark, "markersize": 3}
         trips.plot(mine["bytes"], mine["rtt_us_p50"], label=f"{engine}, measured on one machine", **looks)
         trips.fill_between(
             mine["bytes"], mine["rtt_us_p10"], mine["rtt_us_p99"], color=colour, alpha=0.2, lw=0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -19,7 +19,7 @@ from laminabench.figures.claims import Claim, Section
 from laminabench.figures.ground import TRACES, Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import ends, panels, set_bars
-from laminabench.figures.style import INK, OVER_GRID, PAGE, PUBLISHED, SYSTEM_COLOURS, sentence, sheet
+from laminabench.figures.style import INK, OVER_GRID, PAGE, PUBLISHED, SYSTEM_COLOURS, Looks, sentence, sheet
 from laminabench.replay import Workload, replay
 from laminabench.systems.modelled.setup import Setup
 from laminabench.traces.table import Trace
@@ -76,7 +76,7 @@ def fig10(ground: Ground) -> Made:
 def _draw_fig10(frame: pd.DataFrame) -> Figure:
     """Rows of metrics by columns of models, as in the paper."""
     figure, axes = sheet(3, 3, width=PAGE, height=4.6, sharex=True)
-    looks: dict[str, Any] = {"order": TRACES, "hue_order": PAIR, "palette": SYSTEM_COLOURS, "legend": "brief"}
+    looks: Looks = {"order": TRACES, "hue_order": PAIR, "palette": SYSTEM_COLOURS, "legend": "brief"}
     for row, (metric, words) in zip(axes, _METRICS.items(), strict=True):
         for panel, _, mine in panels(row, frame, model=EQUAL_COST_MODELS):
             set_bars(panel, mine, "trace", metric, hue="system", **looks)
@@ -223,7 +223,7 @@ def _draw_fig11(batch: Claim, frame: pd.DataFrame) -> Figure:
     assert isinstance(batch.ours, tuple)
     words = f"published: a batch of {_BATCH:.0f} with (2, 4)\nhere: {batch.ours[0]:.0f}"
     about = axes[CASES.index("azure-conv")][MODELS.index("llama3-70b")]
-    place: dict[str, Any] = {"transform": about.transAxes, "ha": "right", "va": "bottom"}
+    place: Looks = {"transform": about.transAxes, "ha": "right", "va": "bottom"}
     about.text(0.98, 0.04, words, fontsize=7, color=PUBLISHED, bbox=OVER_GRID, **place)
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper left", ncols=2)
     return figure

@@ -1,1 +1,14 @@
 """Any OpenAI-compatible server, over HTTP."""
+
+from __future__ import annotations
+
+from laminabench.request import FLAGS, SERVER
+from laminabench.systems.base import Live
+
+SYSTEM = Live(
+    __name__,
+    frozenset(FLAGS[SERVER]),
+    # The server decides who goes first.
+    {"policy": "fifo"},
+    "the server has been started already, and nothing is seen of its workers",
+)

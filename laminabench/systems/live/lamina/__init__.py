@@ -1,1 +1,18 @@
 """The reference engine on this machine: a replay by real clocks, and `laminabench serve`."""
+
+from __future__ import annotations
+
+from laminabench.systems.base import Live
+
+SYSTEM = Live(
+    __name__,
+    frozenset(
+        {
+            *("batches", "pipelining", "pipeline_parallel", "partition", "overlap", "stream_chunks"),
+            *("stream_along", "admission", "kv_tokens", "max_num_seqs", "network", "policy", "prefill"),
+            *("slo_ttft_ms", "oversubscribe", "ray", "dtype", "chaos", "timeline", "timeline_window"),
+        }
+    ),
+    {"kv_overcommit": 1.0},
+    "times are the clock's, and every worker has its memory to itself, see --kv-tokens",
+)
