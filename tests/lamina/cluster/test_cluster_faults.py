@@ -21,7 +21,7 @@ from lamina import Engine, Sampling
 from lamina.cluster import Layout, Machine, messages
 from lamina.cluster.messages import Failed
 from lamina.fhbn import Listener, connect, new_secret
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Deadline
 from lamina.serve import EngineError
 
 FRONT = Path(__file__).with_name("front.py")

@@ -15,8 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lamina import fhbn
-from lamina.fhbn.control import MOST_MESSAGE_BYTES, Control, RefusedError, field
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import MOST_MESSAGE_BYTES, Control, Deadline, RefusedError, field
 
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 Pair = tuple[Control, Control]

@@ -17,8 +17,8 @@ import pytest
 from lamina import fhbn
 from lamina._native import ShmReceiver, ShmSegment
 from lamina.fhbn import handover, shm
-from lamina.fhbn.channel_spec import ChannelSpec
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.channel import ChannelSpec
+from lamina.fhbn.control import Deadline
 
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 Links = tuple[fhbn.Link, fhbn.Link]

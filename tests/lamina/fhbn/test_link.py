@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lamina import fhbn, host_memory
+from lamina.fhbn.control import Place
 from lamina.fhbn.engines import best, usable
-from lamina.fhbn.place import Place
 
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 Links = tuple[fhbn.Link, fhbn.Link]

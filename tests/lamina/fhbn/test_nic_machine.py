@@ -11,10 +11,9 @@ import pytest
 
 pytest.importorskip("msgpack")
 
-from lamina.fhbn.nic import machine, pyverbs_package
-from lamina.fhbn.nic.devices import _provider, listed
+from lamina.fhbn.nic import devices, machine
+from lamina.fhbn.nic.devices import NoPyverbsError, _provider, listed, pyverbs
 from lamina.fhbn.nic.machine import system_below
-from lamina.fhbn.nic.pyverbs_package import NoPyverbsError, pyverbs
 
 pytestmark = pytest.mark.outside
 
@@ -158,7 +157,7 @@ def test_a_broken_pyverbs_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_the_systems_pyverbs_brings_nothing_else_along() -> None:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    if not (pyverbs_package.SYSTEM_PACKAGES / "pyverbs" / f"device{suffix}").exists():
+    if not (devices.SYSTEM_PACKAGES / "pyverbs" / f"device{suffix}").exists():
         pytest.skip("the system has no pyverbs for this Python")
     code = (
         "import sys; before = list(sys.path); from lamina.fhbn.nic.devices import listed; listed()\n"

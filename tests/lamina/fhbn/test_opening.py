@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from lamina import fhbn
 from lamina.fhbn import shm
-from lamina.fhbn.channel_spec import ChannelSpec
-from lamina.fhbn.deadline import Deadline
-from lamina.fhbn.place import Place
+from lamina.fhbn.channel import ChannelSpec
+from lamina.fhbn.control import Deadline, Place
 
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 Links = tuple[fhbn.Link, fhbn.Link]
