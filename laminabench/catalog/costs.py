@@ -164,7 +164,7 @@ class CostSet(msgspec.Struct, frozen=True):
         ]
         if prompts:
             cost = self._term(self.prompt_attention, device, "attention of prompts")
-            terms.insert(2, ("prompt attention", cost))
+            terms.insert(2, ("prompts", cost))
         if tp > 1:
             terms.insert(2, (f"allreduce over {tp}", self._allreduce(device, tp)))
         borrowed = self.borrowed.get(device.name)

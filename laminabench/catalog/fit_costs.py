@@ -72,7 +72,7 @@ def error_rows(costs: CostSet) -> list[dict[str, object]]:
     tables: tuple[tuple[str, Iterable[tuple[Any, Any]]], ...] = (
         ("gemm", costs.gemm.items()),
         ("attention", costs.attention.items()),
-        ("prompt attention", costs.prompt_attention.items()),
+        ("prompts", costs.prompt_attention.items()),
         ("allreduce", costs.allreduce.items()),
         ("elementwise", costs.elementwise.items()),
     )
@@ -206,12 +206,7 @@ def _prompt_attention(folder: Path, name: str) -> PromptAttentionCost:
     held = _held_out_heads(samples, fit_prompt_attention, prompt_attention_times, on)
     cost = fit_prompt_attention(on, samples)
     times = prompt_attention_times(cost, on, samples)
-    long = samples["batch"] * samples["tokens"] >= 2048
-    errors = {
-        "op": mape(times, samples.seconds),
-        "op_from_2048_rows": mape(times[long], samples.seconds[long]),
-        "held_out_op": held,
-    }
+    errors = {"op": mape(times, samples.seconds), "held_out_op": held}
     where = f"ai-dynamo/aiconfigurator (Apache-2.0), vLLM {version}, {gpu}/attention"
     source = f"{where}; held out: a fifth of the head counts"
     if measured != name:

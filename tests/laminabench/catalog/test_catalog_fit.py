@@ -117,9 +117,7 @@ def test_only_fitted_sets_can_be_fitted(tmp_path):
 
 def test_error_rows_name_every_fitted_term():
     rows = error_rows(load_costs())
-    assert {row["term"] for row in rows} == {
-        *("gemm", "attention", "prompt attention", "allreduce", "elementwise")
-    }
+    assert {row["term"] for row in rows} == {*("gemm", "attention", "prompts", "allreduce", "elementwise")}
     assert all(row["samples"] > 0 and 0 < row["op"] < 20 for row in rows)
 
 

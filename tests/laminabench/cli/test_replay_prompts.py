@@ -37,7 +37,7 @@ def test_a_replay_with_prompts_says_how_long_first_tokens_take(as_json: AsJson, 
     assert facts["ttft_ms"]["max"] == pytest.approx(waited[-1] * 1000)
     assert facts["slo"]["ttft_attainment"] == pytest.approx(np.mean(waited <= 2))
     assert facts["slo"]["joint_attainment"] <= facts["slo"]["request_attainment"]
-    assert {"prompt attention", "gemm", "attention"} <= {row["term"] for row in run.manifest.coefficients}
+    assert {"prompts", "gemm", "attention"} <= {row["term"] for row in run.manifest.coefficients}
 
 
 def test_prompts_cost_what_decoding_alone_does_not_show(as_json: AsJson) -> None:

@@ -233,7 +233,7 @@ def coefficients(setup: Setup, tp: int) -> list[dict[str, object]]:
         *(
             {**row, "device": setup.deployment.attention.device.name}
             for row in attention_rows
-            if row["term"] in ("attention", "prompt attention")
+            if row["term"] in ("attention", "prompts")
         ),
         {"term": "network", **asdict(setup.network)},
         *assumptions(setup),
