@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,10 +16,7 @@ import pytest
 from cluster_support import Saved, alive, eventually, shared, workers_of
 
 from lamina import Engine, Sampling
-from lamina.cluster import Layout, Machine, messages
-from lamina.cluster.messages import Failed
-from lamina.fhbn import Listener, connect, new_secret
-from lamina.fhbn.deadline import Deadline
+from lamina.cluster import Layout, Machine
 from lamina.serve import EngineError
 
 FRONT = Path(__file__).with_name("front.py")
@@ -163,23 +159,19 @@ def test_a_front_end_that_is_killed(front: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("deed", "error"), [("raise", "ZeroDivisionError"), ("exit", "")])
-def test_a_front_end_that_ends(front: Any, deed: str, error: str) -> None:
-    """By an exception inside `with`, or without having closed anything."""
+@pytest.mark.parametrize(
+    ("deed", "error", "status"),
+    [("raise", "ZeroDivisionError", 1), ("exit", "", 0), ("wait", "KeyboardInterrupt", -signal.SIGINT)],
+)
+def test_a_front_end_that_ends(front: Any, deed: str, error: str, status: int) -> None:
+    """By an exception inside `with`, without having closed anything, or interrupted."""
     child, pids = front(deed)
+    if deed == "wait":
+        os.killpg(child.pid, signal.SIGINT)
     _, errors = child.communicate(timeout=60)
     assert errors.strip().rpartition("\n")[2] == error
-    assert child.returncode == bool(error)
+    assert child.returncode == status
     assert not any(map(alive, pids)), "nobody is left when it has ended"
-
-
-@pytest.mark.long
-def test_a_front_end_that_is_interrupted(front: Any) -> None:
-    child, pids = front("wait")
-    os.killpg(child.pid, signal.SIGINT)
-    _, errors = child.communicate(timeout=60)
-    assert errors.strip().rpartition("\n")[2] == "KeyboardInterrupt"
-    assert not any(map(alive, pids))
 
 
 @pytest.mark.long
@@ -190,21 +182,3 @@ def test_a_front_end_that_forgets_its_engine(front: Any) -> None:
     eventually(lambda: not any(map(alive, pids)))
     _, errors = child.communicate(timeout=60)
     assert (errors, child.returncode) == ("", 0)
-
-
-def test_messages_of_any_size() -> None:
-    secret, received = new_secret(), []
-    sent = [Failed("short"), Failed("x" * (3 * messages.PART_BYTES + 5)), Failed("")]
-
-    def other(address: str) -> None:
-        with connect(address, name="worker", secret=secret) as link:
-            for message in sent:
-                messages.send(link.control, message, Deadline(60))
-
-    with Listener("front end", secret) as listener:
-        thread = threading.Thread(target=other, args=(listener.address,))
-        thread.start()
-        with listener.accept() as link:
-            received += [messages.receive(link.control, Deadline(60)) for _ in range(3)]
-        thread.join()
-    assert received == sent

@@ -12,12 +12,11 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from fhbn_support import Both
 
 from lamina import fhbn
 from lamina.fhbn.control import Control, greeting
 from lamina.fhbn.deadline import Deadline
-
-Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
