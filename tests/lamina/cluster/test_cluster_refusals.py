@@ -71,7 +71,6 @@ def refused(model: Any, layout: Layout, machine: Machine, **options: Any) -> Eng
         (None, Layout(500, 500), {}, "layout-cores-too-few"),
         (None, None, {"device": "cuda"}, "layout-device-unsupported"),
         (None, None, {"overcommit": 0.5}, "layout-overcommit-unsupported"),
-        (None, shared(1, 2, prefill_workers=1), {"decode_only": True}, "layout-prefill-without-prompts"),
         ("/no/such/model", None, {}, "model-not-found"),
         (5, None, {}, "layout-model-object"),
         ("an object", None, {}, "layout-model-object"),
@@ -104,6 +103,7 @@ def test_before_a_process_starts(
         ("llama-gqa", shared(2, 1, batches=3), {"max_sequences": 2}, "engine-max-sequences-too-few"),
         ("llama-gqa", shared(1, 2, partition="requests"), {"kv_tokens": 1}, "engine-kv-too-small"),
         ("llama-gqa", shared(), {"kv_bytes": 3}, "engine-kv-too-small"),
+        ("llama-gqa", shared(prefill_workers=1), {"decode_only": True}, "layout-prefill-without-prompts"),
     ],
 )
 def test_once_the_model_is_known_and_before_a_worker_starts(
