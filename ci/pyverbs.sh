@@ -8,7 +8,7 @@ venv=${1:-.venv}
 say() { echo "pyverbs: $*"; }
 headers() { [ -e /usr/include/infiniband/mlx5dv.h ]; }
 # Nothing if it can be loaded, else why not.
-why_not() { "$venv/bin/python" -c 'from lamina.fhbn.nic.pyverbs_package import pyverbs; pyverbs()' 2>&1 | tail -n 1; }
+why_not() { "$venv/bin/python" -c 'from lamina.fhbn.nic.devices import pyverbs; pyverbs()' 2>&1 | tail -n 1; }
 
 if headers && [ -z "$(why_not)" ]; then
   say "it is here"

@@ -63,6 +63,7 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     mode: Literal["saturate", "open", "closed"] = "saturate"
     concurrency: Count | None = None
     slo_tbt_ms: Annotated[float, Meta(gt=0, le=1e9)] = 100.0
+    slo_ttft_ms: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     policy: str | None = None
 
     system: str = "lamina"
@@ -86,6 +87,8 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_num_seqs: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
     block_size: Annotated[int, Meta(ge=1, le=4096)] | None = None
     gpu_memory_utilization: Annotated[float, Meta(ge=0.1, le=1)] | None = None
+    prefill: UpTo64 | Literal["off", "colocated", "model"] | None = None
+    max_batched_tokens: Annotated[int, Meta(ge=1, le=1 << 17)] | None = None
     mapping: str | None = None
     board: str | None = None
     price: tuple[str, ...] = ()
@@ -93,7 +96,6 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     price_basis: Literal["rent", "purchase"] | None = None
 
     oversubscribe: bool | None = None
-    prefill: UpTo64 | Literal["off", "model"] | None = None
     dtype: Literal["bf16", "fp16", "fp32"] | None = None
     chaos: tuple[str, ...] = ()
     ray: str | None = None
@@ -193,6 +195,7 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
         "mode": Flag("Queue never empty, the trace's own arrivals, or fixed concurrency."),
         "concurrency": Flag("With --mode closed: requests in the system at once."),
         "slo_tbt_ms": Flag("Time between tokens that counts as good."),
+        "slo_ttft_ms": Flag("With --prefill: time to the first token that counts as good."),
         "policy": Flag("Who goes first: fifo (default), sjf, deadline, module:Class."),
     },
     SYSTEM: {
@@ -216,11 +219,19 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
         "admission": Flag(
             "KV for the final length at once (reserve, default), or as it grows, with preemption."
         ),
-        "prefix_sharing": Flag("Store prompt prefixes that the trace marks as equal once."),
+        "prefix_sharing": Flag(
+            "Store prompt prefixes that the trace marks as equal once; --prefill: unless asked not to.",
+            opposite=True,
+        ),
         "kv_tokens": Flag("KV memory, of all workers together; else what fits."),
         "max_num_seqs": Flag("Most running at once; live 256."),
         "block_size": Flag("KV tokens in a block: vllm 16, lamina 1."),
         "gpu_memory_utilization": Flag("Share of a device's memory in use; 0.9.", metavar="X"),
+        "prefill": Flag(
+            "Prompts: there already (off, default), or computed beside decoding (colocated). Live: made up "
+            "(off), computed by the model workers (model), or by N others."
+        ),
+        "max_batched_tokens": Flag("--prefill: tokens that a batch computes in an iteration; 2048."),
         "mapping": Flag("h2m2: who says what is on which side; greedy."),
         "board": Flag("h2m2: another board than the device's.", metavar="NAME|FILE"),
         "price": Flag("Price per hour instead of the catalogue's, repeatable.", metavar="DEVICE=USD"),
@@ -231,9 +242,6 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
     },
     LIVE: {
         "oversubscribe": Flag("More workers than cores may share them."),
-        "prefill": Flag(
-            "Prompts made up (off, default), computed by the model workers (model), or by N others."
-        ),
         "dtype": Flag("Of weights and KV; else the model's."),
         "chaos": Flag(
             "Repeatable: kill a worker, as attention:1@t=3s, random@tokens=500, random*50.",

@@ -91,6 +91,8 @@ public:
   void remove(Index request);
 
   std::int64_t size(int batch) const { return lane(batch).size; }
+  // All that the next iteration computes something for: here nothing but those that it makes a token for.
+  std::int64_t sequences(int batch) const { return size(batch); }
   // KV tokens the batch's next iteration reads, in the pool that holds most of them and in all.
   std::int64_t largest_kv(int batch) const;
   std::int64_t kv(int batch) const;
@@ -113,6 +115,8 @@ public:
   int pool(Index request) const { return pool_[request]; }
   std::int32_t produced(Index request) const;
   const KvPools& pools() const { return pools_; }
+  std::int64_t used() const { return pools_.used(); }
+  std::int64_t capacity() const { return pools_.capacity() * pools_.pools(); }
 
   // Recounts everything; throws std::logic_error naming the first thing found wrong.
   void check_integrity() const;

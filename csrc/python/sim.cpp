@@ -85,11 +85,12 @@ ServingCosts serving_costs_of(const nb::dict& d) {
           nb::cast<bool>(d["host_async"]), nb::cast<double>(d["recompute_per_token"])};
 }
 
-Costs costs_of(const nb::dict& d, std::int64_t most) {
+// For batches of at most so many requests and, of slices and transfers, rows.
+Costs costs_of(const nb::dict& d, std::int64_t most, std::int64_t rows) {
   Costs costs;
-  costs.loads.resize(static_cast<std::size_t>(most) + 1);
+  costs.loads.resize(static_cast<std::size_t>(rows) + 1);
   const auto column = [&](const char* name, Ticks Load::* field) {
-    const std::vector<Ticks> table = table_of<Ticks>(d, name, most);
+    const std::vector<Ticks> table = table_of<Ticks>(d, name, rows);
     for (std::size_t b = 0; b < costs.loads.size(); ++b) costs.loads[b].*field = table[b];
   };
   column("first_slice", &Load::first_slice);
@@ -114,6 +115,12 @@ Costs costs_of(const nb::dict& d, std::int64_t most) {
   costs.device_tokens = nb::cast<std::int64_t>(d["device_tokens"]);
   costs.paged_per_token = nb::cast<double>(d["paged_per_token"]);
   costs.serving = serving_costs_of(d);
+  if (d.contains("prompts")) {
+    const auto prompts = nb::cast<nb::dict>(d["prompts"]);
+    costs.prompts = {nb::cast<Ticks>(prompts["fixed"]), nb::cast<double>(prompts["per_row"]),
+                     nb::cast<double>(prompts["per_pair"]), nb::cast<double>(prompts["per_token"]),
+                     table_of<Ticks>(prompts, "head", most)};
+  }
   return costs;
 }
 
@@ -197,6 +204,11 @@ Facts dict_of(Result&& result) {
   all["stints"] = stints;
   all["timeline"] = timeline;
   if (result.memory) all["memory"] = dict_of(std::move(*result.memory));
+  if (result.prompt_tokens) {
+    nb::dict prompts;
+    prompts["prompt_tokens"] = array_of(std::move(*result.prompt_tokens));
+    all["prompts"] = prompts;
+  }
   all["replica_busy_s"] = seconds_of(std::move(result.replica_busy));
   all["attention_busy_s"] = static_cast<double>(result.attention_busy) / kTicksPerSecond;
   all["end_s"] = static_cast<double>(result.end) / kTicksPerSecond;
@@ -216,9 +228,9 @@ Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const 
           const Input<std::int64_t>& prefix_offsets, const Input<std::int64_t>& prefix_ids,
           int prefix_block_tokens, const std::string& mode, std::int64_t concurrency, int batches,
           const std::string& pipelining, int layers, int pools, std::int64_t tokens_per_pool,
-          int block_tokens, const std::string& admission, std::int64_t max_requests, const nb::dict& costs,
-          const Callback<std::int64_t>& priority, Ticks record_from, Ticks record_to,
-          const Callback<void>& progress, bool check) {
+          int block_tokens, const std::string& admission, std::int64_t max_requests,
+          std::int64_t prompt_budget, const nb::dict& costs, const Callback<std::int64_t>& priority,
+          Ticks record_from, Ticks record_to, const Callback<void>& progress, bool check) {
   Workload workload;
   workload.arrival = span_of(arrival);
   workload.requests = {span_of(prompt),     span_of(output),     span_of(prefix_offsets),
@@ -233,7 +245,8 @@ Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const 
   const Rotation rotation{pipelining_named(pipelining), batches};
   const bool on_board = costs.contains("board");
   const BoardCosts board = on_board ? board_costs_of(costs) : BoardCosts{};
-  const Costs tables = on_board ? Costs{} : costs_of(costs, max_requests);
+  const std::int64_t rows = std::max(max_requests, prompt_budget);
+  const Costs tables = on_board ? Costs{} : costs_of(costs, max_requests, rows);
   Scheduler::Priority call;
   if (!priority.is_none()) {
     call = [&](Scheduler::Index request) {
@@ -250,9 +263,14 @@ Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const 
   {
     nb::gil_scoped_release released;
     const Recording recording{record_from, record_to};
-    result = on_board ? simulate(workload, limits, std::move(call), board, recording, look, check)
-                      : simulate(workload, limits, std::move(call), rotation, layers, tables, recording, look,
-                                 check);
+    if (on_board) {
+      result = simulate(workload, limits, std::move(call), board, recording, look, check);
+    } else if (prompt_budget > 0) {
+      result = simulate(workload, limits, prompt_budget, std::move(call), rotation, layers, tables, recording,
+                        look, check);
+    } else {
+      result = simulate(workload, limits, std::move(call), rotation, layers, tables, recording, look, check);
+    }
   }
   return dict_of(std::move(result));
 }
@@ -265,8 +283,8 @@ NB_MODULE(_sim, m) {
         "KV tokens a board has room for, and how many it allocates at once.");
   m.def("run", &run, nb::kw_only(), "arrival"_a, "prompt"_a, "output"_a, "prefix_offsets"_a, "prefix_ids"_a,
         "prefix_block_tokens"_a, "mode"_a, "concurrency"_a, "batches"_a, "pipelining"_a, "layers"_a,
-        "pools"_a, "tokens_per_pool"_a, "block_tokens"_a, "admission"_a, "max_requests"_a, "costs"_a,
-        "priority"_a.none(), "record_from"_a, "record_to"_a, "progress"_a.none(), "check"_a,
+        "pools"_a, "tokens_per_pool"_a, "block_tokens"_a, "admission"_a, "max_requests"_a, "prompt_budget"_a,
+        "costs"_a, "priority"_a.none(), "record_from"_a, "record_to"_a, "progress"_a.none(), "check"_a,
         "Replay a workload on a modelled deployment; columns in, columns out.");
   bind_h2m2(m);
   bind_h2m2_memory(m);

@@ -160,7 +160,8 @@ Result simulate(const Workload& workload, const SchedulerLimits& limits, Schedul
                 const BoardCosts& costs, Recording recording, const Progress& progress, bool check) {
   BoardHardware hardware(costs, workload.requests, limits.tokens_per_pool);
   // One batch: a board works on one iteration at a time.
-  Simulation simulation(workload, limits, std::move(priority), Rotation{}, costs.shape.layers, hardware);
+  Simulation simulation(workload, Scheduler(workload.requests, limits, std::move(priority)), Rotation{},
+                        costs.shape.layers, hardware);
   Result result = simulation.run(recording, progress, check);
   result.memory = hardware.take_rows();
   return result;

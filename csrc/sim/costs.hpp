@@ -18,10 +18,20 @@ struct ServingCosts {
   double recompute_per_token = 0;  // to bring back the KV of a preempted request
 };
 
-// How long things take on a deployment, worked out beforehand: tables by batch size (entry B for B requests),
-// straight lines in KV tokens.
+// Attention of chunks of prompts, per layer.
+struct PromptCosts {
+  Ticks fixed = 0;            // of an iteration that has chunks
+  double per_row = 0;         // and token of a chunk
+  double per_pair = 0;        // and pair of a token and one that it looks at
+  double per_token = 0;       // at least this for every token that a chunk looks at: its KV is read once
+  std::vector<Ticks> head{};  // LM head and sampling, by requests that a token is made for
+};
+
+// How long things take on a deployment, worked out beforehand: tables by batch size (entry B for B requests;
+// with prompts, for B tokens where a slice or a transfer is meant), straight lines in KV tokens.
 struct Costs {
   ServingCosts serving;
+  PromptCosts prompts;
   std::vector<Load> loads;                  // all but attention, which depends on KV tokens too
   std::vector<Ticks> attention_fixed;       // per layer
   std::vector<double> attention_per_token;  // ticks per layer and KV token of the fullest pool
@@ -39,13 +49,36 @@ struct Costs {
 
 inline Ticks to_ticks(double ticks) { return static_cast<Ticks>(ticks + 0.5); }
 
-// One batch's iteration: `size` requests that read `kv` tokens in the fullest pool, of `stored` there.
-inline Load load_of(const Costs& costs, std::int64_t size, std::int64_t kv, std::int64_t stored) {
-  if (size == 0) return {};
-  const auto b = static_cast<std::size_t>(size);
-  Load load = costs.loads[b];
-  load.attention =
-      costs.attention_fixed[b] + to_ticks(static_cast<double>(kv) * costs.attention_per_token[b]);
+// A chunk of `tokens` that come after `before` others.
+inline Ticks chunk_ticks(const PromptCosts& costs, std::int64_t tokens, std::int64_t before) {
+  const std::int64_t pairs = tokens * before + tokens * (tokens + 1) / 2;
+  const double compute =
+      static_cast<double>(tokens) * costs.per_row + static_cast<double>(pairs) * costs.per_pair;
+  return to_ticks(std::max(compute, static_cast<double>(before + tokens) * costs.per_token));
+}
+
+// What one batch's iteration computes.
+struct Composition {
+  std::int64_t rows;      // tokens that pass through the model
+  std::int64_t decoding;  // requests that attend to `kv` tokens in the fullest pool, of `stored` there
+  std::int64_t made;      // with prompts: requests that a token is made for
+  std::int64_t kv;
+  std::int64_t stored;
+  Ticks chunks;  // attention of chunks
+};
+
+inline Load load_of(const Costs& costs, const Composition& batch) {
+  if (batch.rows == 0) return {};
+  const auto b = static_cast<std::size_t>(batch.decoding);
+  const std::int64_t kv = batch.kv, stored = batch.stored, size = batch.rows;
+  Load load = costs.loads[static_cast<std::size_t>(size)];
+  if (!costs.prompts.head.empty())
+    load.last_slice += costs.prompts.head[static_cast<std::size_t>(batch.made)];
+  load.attention = batch.chunks;
+  if (batch.decoding > 0) {
+    load.attention +=
+        costs.attention_fixed[b] + to_ticks(static_cast<double>(kv) * costs.attention_per_token[b]);
+  }
   if (stored > costs.device_tokens) {
     const double paged = static_cast<double>(stored - costs.device_tokens) / static_cast<double>(stored);
     load.attention += to_ticks(static_cast<double>(kv) * paged * costs.paged_per_token);

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <concepts>
 #include <limits>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "core/prompt_scheduler.hpp"
 #include "sim/costs.hpp"
 #include "sim/simulator.hpp"
 
@@ -14,9 +16,9 @@ namespace lamina::sim {
 inline constexpr Ticks kNever = -1;
 
 // What iterations run on: it follows who is there, and says what each iteration is to the workers.
-template <typename H>
-concept Hardware = requires(H hardware, const H same, const Scheduler& scheduler,
-                            const std::vector<Scheduler::Index>& requests, const Scheduler::Change& change) {
+template <typename H, typename S>
+concept Hardware = requires(H hardware, const H same, const S& scheduler,
+                            const std::vector<Scheduler::Index>& requests, const typename S::Change& change) {
   // Between two looks at the progress callback: often enough for Ctrl-C, seldom enough to cost nothing.
   { H::kCyclesPerLook } -> std::convertible_to<std::int64_t>;
   { same.serving() } -> std::convertible_to<const ServingCosts&>;
@@ -28,18 +30,18 @@ concept Hardware = requires(H hardware, const H same, const Scheduler& scheduler
   same.check_integrity();
 };
 
-// A replay, cycle by cycle, as simulate() describes it: the same order of events on any hardware.
-template <Hardware H>
+// A replay, cycle by cycle, as simulate() describes it: the same order of events on any hardware, and whether
+// prompts are computed too (PromptScheduler) or not.
+template <typename S, Hardware<S> H>
 class Simulation {
 public:
-  Simulation(const Workload& workload, const SchedulerLimits& limits, Scheduler::Priority priority,
-             Rotation rotation, int layers, H& hardware)
+  Simulation(const Workload& workload, S scheduler, Rotation rotation, int layers, H& hardware)
       : workload_(workload),
         hardware_(hardware),
         layers_(layers),
-        scheduler_(workload.requests, limits, std::move(priority)),
+        scheduler_(std::move(scheduler)),
         pipeline_(rotation, layers),
-        loads_(static_cast<std::size_t>(limits.batches)),
+        loads_(static_cast<std::size_t>(rotation.batches)),
         ready_(loads_.size()),
         finished_(loads_.size()),
         pending_(loads_.size()) {
@@ -54,6 +56,7 @@ public:
     r.last_iteration.assign(rows, kNever);
     r.batch.assign(rows, -1);
     r.preemptions.assign(rows, 0);
+    if constexpr (kPrompts) result_.prompt_tokens.emplace();
   }
 
   Result run(Recording recording, const Progress& progress, bool check) {
@@ -69,12 +72,14 @@ public:
     result_.attention_busy = pipeline_.attention_busy();
     result_.end = now_;
     if (!queue_was_empty_) result_.queue_empty_at = now_;
-    result_.kv_capacity_tokens = scheduler_.pools().capacity() * scheduler_.pools().pools();
+    result_.kv_capacity_tokens = scheduler_.capacity();
     result_.timeline = pipeline_.recorded();
     return std::move(result_);
   }
 
 private:
+  static constexpr bool kPrompts = std::is_same_v<S, PromptScheduler>;
+
   bool step() {
     wake();
     bool active = false;
@@ -114,34 +119,37 @@ private:
       first_tokens(j);
       finish(batch);
     }
-    arrive();
-    const Scheduler::Change& change = scheduler_.advance(batch);
+    // An iteration that was scheduled while the last one ran has nobody who came since.
+    arrive(kPrompts && prepared > 0 ? pending_[j].start : now_);
+    const typename S::Change& change = scheduler_.advance(batch);
     note(batch, change);
     if (!queue_was_empty_ && scheduler_.waiting() == 0 && next_ > 0) {
       queue_was_empty_ = true;
       result_.queue_empty_at = now_;
     }
-    const std::int64_t size = scheduler_.size(batch);
-    result_.peak_kv_tokens = std::max(result_.peak_kv_tokens, scheduler_.pools().used());
+    result_.peak_kv_tokens = std::max(result_.peak_kv_tokens, scheduler_.used());
     Load& load = loads_[j];
     load = hardware_.load(scheduler_, batch, change);
-    load.first_slice +=
-        to_ticks(static_cast<double>(change.recomputed_tokens) * hardware_.serving().recompute_per_token);
+    if constexpr (!kPrompts) {
+      load.first_slice +=
+          to_ticks(static_cast<double>(change.recomputed_tokens) * hardware_.serving().recompute_per_token);
+    }
     Pending& pending = pending_[j];
     pending.start = now_;
-    pending.host = load.active ? std::max<Ticks>(0, host_of(hardware_.serving(), size) - prepared) : 0;
+    const std::int64_t sequences = scheduler_.sequences(batch);
+    pending.host = load.active ? std::max<Ticks>(0, host_of(hardware_.serving(), sequences) - prepared) : 0;
     pending.joined = static_cast<std::int32_t>(change.joined.size());
     ready_[j] = now_ + pending.host;
   }
 
-  // Requests that have arrived by now; closed: as many as make the concurrency full.
-  void arrive() {
+  // Requests that have arrived by then; closed: as many as make the concurrency full.
+  void arrive(Ticks by) {
     const std::size_t rows = workload_.arrival.size();
     while (next_ < rows) {
       if (workload_.mode == Mode::kClosed) {
         if (in_system_ >= workload_.concurrency) return;
         result_.requests.arrival[next_] = now_;
-      } else if (result_.requests.arrival[next_] > now_) {
+      } else if (result_.requests.arrival[next_] > by) {
         return;
       }
       if (scheduler_.enqueue(static_cast<Scheduler::Index>(next_)) == RequestState::kWaiting) ++in_system_;
@@ -168,7 +176,7 @@ private:
     }
   }
 
-  void note(int batch, const Scheduler::Change& change) {
+  void note(int batch, const typename S::Change& change) {
     RequestRows& r = result_.requests;
     const auto j = static_cast<std::size_t>(batch);
     const std::int64_t iteration = scheduler_.iterations(batch);
@@ -176,15 +184,21 @@ private:
       if (r.preemptions[request]++ == 0) stint_start(request) = r.first_iteration[request];
       end_stint(request, batch, iteration - 1);
     }
+    if constexpr (kPrompts) {
+      // It had made no token since it was admitted, so no stretch of them ends.
+      for (const Scheduler::Index request : change.sent_back) ++r.preemptions[request];
+      for (const Scheduler::Index request : change.admitted) {
+        if (r.admitted[request] == kNever) r.admitted[request] = now_;
+        r.batch[request] = batch;
+      }
+    }
     for (const Scheduler::Index request : change.joined) {
       r.batch[request] = batch;
-      if (r.first_iteration[request] == kNever) {
-        r.admitted[request] = now_;
-        r.first_iteration[request] = iteration;
-        pending_[j].first.push_back(request);
-      } else {
-        stint_start(request) = iteration;
-      }
+      if (r.preemptions[request] > 0) stint_start(request) = iteration;
+      if (r.first_iteration[request] != kNever) continue;
+      if constexpr (!kPrompts) r.admitted[request] = now_;
+      r.first_iteration[request] = iteration;
+      pending_[j].first.push_back(request);
     }
   }
 
@@ -214,6 +228,10 @@ private:
     rows.attention[i] = layers_ * (load.attention + load.combine);
     rows.network[i] = layers_ * (load.q_transfer + load.out_transfer);
     rows.host[i] = pending.host;
+    if constexpr (kPrompts) {
+      const PromptScheduler::Step& step = scheduler_.step(batch);
+      result_.prompt_tokens->push_back(static_cast<std::int32_t>(step.rows - step.decoding));
+    }
   }
 
   struct Pending {
@@ -226,7 +244,7 @@ private:
   const Workload& workload_;
   H& hardware_;
   const int layers_;
-  Scheduler scheduler_;
+  S scheduler_;
   Pipeline pipeline_;
   std::vector<Load> loads_;
   std::vector<Ticks> ready_, finished_;

@@ -1,6 +1,8 @@
 #include "sim/simulator.hpp"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "sim/simulation.hpp"
 
@@ -18,12 +20,25 @@ public:
   const ServingCosts& serving() const { return costs_.serving; }
   void leave(const std::vector<Scheduler::Index>&) {}
   Load load(const Scheduler& scheduler, int batch, const Scheduler::Change&) {
-    return load_of(costs_, scheduler.size(batch), scheduler.largest_kv(batch), scheduler.fullest_pool());
+    const std::int64_t size = scheduler.size(batch);
+    return load_of(costs_, {size, size, 0, scheduler.largest_kv(batch), scheduler.fullest_pool(), 0});
+  }
+  // With prompts: model and network by tokens, attention by what decodes and what chunks there are.
+  Load load(const PromptScheduler& scheduler, int batch, const PromptScheduler::Change&) {
+    const PromptScheduler::Step& step = scheduler.step(batch);
+    in_pool_.assign(static_cast<std::size_t>(scheduler.pools()), 0);
+    for (const PromptScheduler::Chunk& chunk : step.chunks)
+      in_pool_[static_cast<std::size_t>(scheduler.pool(chunk.request))] +=
+          chunk_ticks(costs_.prompts, chunk.tokens, chunk.before);
+    return load_of(costs_, {step.rows, step.decoding, scheduler.size(batch), scheduler.largest_kv(batch),
+                            scheduler.fullest_pool(),
+                            std::ranges::max(in_pool_) + (step.chunks.empty() ? 0 : costs_.prompts.fixed)});
   }
   void check_integrity() const {}
 
 private:
   const Costs& costs_;
+  std::vector<Ticks> in_pool_;
 };
 
 }  // namespace
@@ -32,7 +47,18 @@ Result simulate(const Workload& workload, const SchedulerLimits& limits, Schedul
                 Rotation rotation, int layers, const Costs& costs, Recording recording,
                 const Progress& progress, bool check) {
   CostTables hardware(costs);
-  Simulation simulation(workload, limits, std::move(priority), rotation, layers, hardware);
+  Simulation simulation(workload, Scheduler(workload.requests, limits, std::move(priority)), rotation, layers,
+                        hardware);
+  return simulation.run(recording, progress, check);
+}
+
+Result simulate(const Workload& workload, const SchedulerLimits& limits, std::int64_t budget,
+                Scheduler::Priority priority, Rotation rotation, int layers, const Costs& costs,
+                Recording recording, const Progress& progress, bool check) {
+  CostTables hardware(costs);
+  const PromptLimits prompts{budget, costs.serving.host_async};
+  Simulation simulation(workload, PromptScheduler(workload.requests, limits, prompts, std::move(priority)),
+                        rotation, layers, hardware);
   return simulation.run(recording, progress, check);
 }
 

@@ -105,7 +105,8 @@ struct Result {
   std::int64_t peak_kv_tokens = 0;
   std::int64_t kv_capacity_tokens = 0;
   std::vector<Stretch> timeline;
-  std::optional<MemoryRows> memory;  // of a board whose policy maps
+  std::optional<MemoryRows> memory;                        // of a board whose policy maps
+  std::optional<std::vector<std::int32_t>> prompt_tokens;  // of every iteration, where prompts are computed
 };
 
 struct Recording {
@@ -143,6 +144,11 @@ using Progress = std::function<void(std::int64_t)>;
 Result simulate(const Workload& workload, const SchedulerLimits& limits, Scheduler::Priority priority,
                 Rotation rotation, int layers, const Costs& costs, Recording recording,
                 const Progress& progress, bool check);
+
+// The same with prompts, computed in chunks beside the requests that decode.
+Result simulate(const Workload& workload, const SchedulerLimits& limits, std::int64_t budget,
+                Scheduler::Priority priority, Rotation rotation, int layers, const Costs& costs,
+                Recording recording, const Progress& progress, bool check);
 
 // The same on a board: one batch, serial.
 Result simulate(const Workload& workload, const SchedulerLimits& limits, Scheduler::Priority priority,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,23 +146,48 @@ def request_attainment(
     outcome: Outcome, tokens: Tokens, limit: int, window: Window | None = None
 ) -> float | None:
     """Share of the requests (that finished in the window) all of whose gaps were within the limit."""
+    found = requests_in_time(outcome, tokens, limit, window)
+    return found.gaps / found.finished if found.finished else None
+
+
+class InTime(NamedTuple):
+    """Of the requests that finished, how many kept the limit on gaps; and the one on the first token too."""
+
+    finished: int
+    gaps: int
+    both: int
+
+
+def requests_in_time(
+    outcome: Outcome,
+    tokens: Tokens,
+    limit: int,
+    window: Window | None = None,
+    first_token: int | None = None,
+) -> InTime:
+    """The requests that finished (in the window), by which limits, in ticks, they kept throughout."""
     columns = outcome.requests
     late, base = _late_before(tokens, limit)
     apart, missed = _missed_apart(outcome, tokens, limit, late, base)
-    finished = attained = 0
+    finished = attained = both = 0
     for rows in chunks(len(columns["finished_s"])):
         some = rows.start + np.flatnonzero(np.isfinite(columns["finished_s"][rows]))
         if window is not None:
             at = ticks(columns["finished_s"][some])
             some = some[(at > window.start) & (at <= window.end)]
         finished += len(some)
+        kept = np.zeros(0, np.int64)
         if len(apart):
-            attained += int(np.count_nonzero(apart[some] & ~missed[some]))
+            kept = some[apart[some] & ~missed[some]]
             some = some[~apart[some]]
         offset = base[columns["batch"][some]]
         first, last = offset + columns["first_iteration"][some], offset + columns["last_iteration"][some]
-        attained += int(np.count_nonzero(late[first] == late[last]))
-    return attained / finished if finished else None
+        kept = np.concatenate([kept, some[late[first] == late[last]]])
+        attained += len(kept)
+        if first_token is not None:
+            waited = ticks(columns["first_token_s"][kept]) - ticks(columns["arrival_s"][kept])
+            both += int(np.count_nonzero(waited <= first_token))
+    return InTime(finished, attained, both)
 
 
 def _late_before(tokens: Tokens, limit: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

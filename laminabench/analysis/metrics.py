@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 from msgspec import UNSET, UnsetType
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from laminabench.analysis import rates
-from laminabench.analysis.attainment import in_time, limit_ticks, request_attainment, token_attainment
+from laminabench.analysis.attainment import (
+    in_time,
+    limit_ticks,
+    request_attainment,
+    requests_in_time,
+    token_attainment,
+)
 from laminabench.analysis.calls import with_calls
 from laminabench.analysis.distribution import total
 from laminabench.analysis.memory import memory_of
@@ -40,16 +46,20 @@ def summarise(
     usd_per_hour: float | None,
     power_w: float | None = None,
     shared_devices: bool = False,
+    slo_ttft_ms: float | None = None,
+    prompts: bool = False,
 ) -> Summary:
     """Everything of the steady window, and the main numbers of the whole run beside it.
 
     `shared_devices`: attention runs on the model workers' own devices, so a bubble is when neither works.
+    `prompts`: they were computed, so the time to the first token says something.
     """
     steady, whole = window(outcome, mode), whole_run(outcome)
     seen = seen_of(outcome)
     tokens = tokens_of(outcome, seen)
-    of_whole = _rates(outcome, tokens, seen, whole, slo_tbt_ms)
-    headline = of_whole if steady == whole else _rates(outcome, tokens, seen, steady, slo_tbt_ms)
+    limits = (slo_tbt_ms, slo_ttft_ms)
+    of_whole = _rates(outcome, tokens, seen, whole, limits)
+    headline = of_whole if steady == whole else _rates(outcome, tokens, seen, steady, limits)
     del tokens
     counts = np.bincount(statuses(outcome), minlength=len(STATUSES)).tolist()
     # Of devices that do both each replica has its own attention.
@@ -73,6 +83,9 @@ def summarise(
         kv=Kv() if seen else _kv(outcome),
         memory=UNSET if outcome.memory is None else memory_of(outcome, steady),
     )
+    if prompts:
+        first, last = (rates.since_arrival(outcome, at, steady) for at in ("first_token_s", "finished_s"))
+        found = replace(found, ttft_ms=first.describe(PER_MS), e2e_ms=last.describe(PER_MS))
     return with_calls(found, outcome, lengths, seen, mode) if seen else found
 
 
@@ -81,22 +94,37 @@ def _kv(outcome: Outcome) -> Kv:
     return Kv(capacity_tokens=capacity, peak_tokens=peak, peak_share=peak / capacity if capacity else None)
 
 
-def _rates(outcome: Outcome, tokens: Tokens, seen: Seen | None, of: Window, slo_tbt_ms: float) -> Rates:
+def _rates(
+    outcome: Outcome, tokens: Tokens, seen: Seen | None, of: Window, limits: tuple[float, float | None]
+) -> Rates:
+    slo_tbt_ms, slo_ttft_ms = limits
     limit = limit_ticks(slo_tbt_ms)
     made = rates.produced(outcome, of)
     gaps = tbt(tokens, of)
     batches = rates.mean_batches(outcome, of, seen)
+    slo = Attainment(
+        tbt_ms=slo_tbt_ms,
+        token_attainment=token_attainment(gaps, limit),
+        request_attainment=request_attainment(outcome, tokens, limit, of),
+        goodput_tokens_per_s=rates.per_second(in_time(made, gaps, limit), of),
+    )
+    if slo_ttft_ms is not None:
+        first = limit_ticks(slo_ttft_ms)
+        waits = rates.since_arrival(outcome, "first_token_s", of)
+        kept = requests_in_time(outcome, tokens, limit, of, first)
+        slo = replace(
+            slo,
+            ttft_ms=slo_ttft_ms,
+            ttft_attainment=token_attainment(waits, first),
+            joint_attainment=kept.both / kept.finished if kept.finished else None,
+            goodput_requests_per_s=rates.per_second(kept.both, of),
+        )
     return Rates(
         throughput_tokens_per_s=rates.per_second(made, of),
         mean_batch=sum(batches),
         mean_batches=batches,
         tbt_ms=gaps.describe(PER_MS),
-        slo=Attainment(
-            tbt_ms=slo_tbt_ms,
-            token_attainment=token_attainment(gaps, limit),
-            request_attainment=request_attainment(outcome, tokens, limit, of),
-            goodput_tokens_per_s=rates.per_second(in_time(made, gaps, limit), of),
-        ),
+        slo=slo,
     )
 
 

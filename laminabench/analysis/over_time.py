@@ -1,4 +1,4 @@
-"""A replay in slices of time: tokens a second, and the gaps between tokens."""
+"""A replay in slices of time: tokens a second, the gaps between tokens, and the waits for the first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from laminabench.analysis.distribution import distribution
 from laminabench.analysis.streams import all_arrivals
 from laminabench.analysis.tbt import gaps_of, tokens_of
 from laminabench.sim.outcome import Outcome
-from laminabench.sim.spec import TICKS_PER_S, Float64, ticks
+from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks, ticks
 
 # As many as a picture can show, and not many fewer tokens in one than a percentile is of.
 MOST_SLICES, FEWEST_SLICES = 120, 20
@@ -39,20 +39,35 @@ def over_time(outcome: Outcome, slices: int | None = None) -> OverTime:
     edges = ticks(edges_s)
     gaps = gaps_of(tokens_of(outcome))
     made = np.bincount(slice_of(at, edges), weights=tokens, minlength=slices)
-    place = slice_of(gaps.end, edges)
+    width_s = outcome.end_s / slices
+    per_s = made / width_s if width_s else np.zeros(slices)
+    return OverTime(edges_s, per_s, *_percentiles(gaps.end, gaps.gap, gaps.count, edges))
+
+
+def first_tokens_over_time(outcome: Outcome, edges_s: Float64) -> tuple[Float64, Float64]:
+    """p50 and p99 of the time from arrival to the first token in each slice, in milliseconds."""
+    requests = outcome.requests
+    began = np.isfinite(requests["first_token_s"])
+    first = ticks(requests["first_token_s"][began])
+    waited = first - ticks(requests["arrival_s"][began])
+    return _percentiles(first, waited, np.ones(len(first), np.int32), ticks(edges_s))
+
+
+def _percentiles(at: Ticks, values: Ticks, count: NDArray[np.int32], edges: Ticks) -> tuple[Float64, Float64]:
+    """p50 and p99 in each slice, in milliseconds, of values that came so often at these moments."""
+    slices = len(edges) - 1
+    place = slice_of(at, edges)
     order = np.argsort(place, kind="stable")
-    gap, count, place = gaps.gap[order], gaps.count[order], place[order]
+    values, count, place = values[order], count[order], place[order]
     p50, p99 = np.full(slices, np.nan), np.full(slices, np.nan)
     first = np.searchsorted(place, np.arange(slices + 1))
     for each in range(slices):
         mine = slice(first[each], first[each + 1])
         if first[each] < first[each + 1]:
-            found = distribution(gap[mine], count[mine])
+            found = distribution(values[mine], count[mine])
             p50[each] = (found.percentile(500) or 0) * _PER_MS
             p99[each] = (found.percentile(990) or 0) * _PER_MS
-    width_s = outcome.end_s / slices
-    per_s = made / width_s if width_s else np.zeros(slices)
-    return OverTime(edges_s, per_s, p50, p99)
+    return p50, p99
 
 
 def slice_of(at: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.int64]:

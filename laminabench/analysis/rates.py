@@ -7,7 +7,7 @@ end and a request by when it finished (for queueing: by when it was admitted).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from msgspec import structs
@@ -141,14 +141,25 @@ def share_of_run(outcome: Outcome, busy_s: float) -> float | None:
 
 def queueing(outcome: Outcome, window: Window | None = None) -> Distribution:
     """Ticks from arrival to the first iteration, of requests admitted in the window (its start included)."""
+    return since_arrival(outcome, "admitted_s", window, start_included=True)
+
+
+def since_arrival(
+    outcome: Outcome,
+    moment: Literal["admitted_s", "first_token_s", "finished_s"],
+    window: Window | None = None,
+    *,
+    start_included: bool = False,
+) -> Distribution:
+    """Ticks from arrival to a moment of a request, of the requests that had it in the window."""
     columns = outcome.requests
     found = []
-    for rows in chunks(len(columns["admitted_s"])):
-        some = np.isfinite(columns["admitted_s"][rows])
-        admitted = ticks(columns["admitted_s"][rows][some])
-        delay = admitted - ticks(columns["arrival_s"][rows][some])
+    for rows in chunks(len(columns[moment])):
+        some = np.isfinite(columns[moment][rows])
+        came = ticks(columns[moment][rows][some])
+        delay = came - ticks(columns["arrival_s"][rows][some])
         if window is not None:
-            delay = delay[(admitted >= window.start) & (admitted <= window.end)]
+            delay = delay[(came > window.start - start_included) & (came <= window.end)]
         found.append(delay)
     return distribution(_joined(found))
 

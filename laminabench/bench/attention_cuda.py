@@ -91,7 +91,7 @@ def run(
 
 def _require_gpu() -> None:
     """A UserError unless torch and the kernels can use a GPU here."""
-    from lamina.attention.cuda import require_device
+    from lamina.attention.worker import require_device
     from lamina.cuda_library import CudaError
 
     try:
@@ -170,7 +170,7 @@ def _lamina(shape: Shape, q: Tensor) -> Callable[[], object]:
     """Begin and finish of one layer, planned once, as in a decode step."""
     import torch
 
-    from lamina.attention.cuda import CudaAttentionWorker
+    from lamina.attention.worker import CudaAttentionWorker
 
     heads, kv_heads = shape.heads
     tokens = shape.batch * shape.context

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from laminabench.bench.frame import (
     QUIET,
@@ -32,6 +33,7 @@ from laminabench.runs.manifest import host
 from laminabench.sim.h2m2 import BATCH, ITERATIONS, LONGEST, dynamic_trace, uniform
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Mode, Spec, shape_of
+from laminabench.systems.modelled.prepared import MAX_BATCHED_TOKENS
 from laminabench.systems.registry import papers_setup, system
 from laminabench.traces.resolve import resolve
 from laminabench.traces.table import Trace
@@ -47,6 +49,7 @@ FIGURE_10_TARGET_S = 1.0
 COLD_TARGET_S = 1.0
 WEEK_TARGET_S = 90.0
 WEEK_TARGET_BYTES = 6e9
+PROMPTS_TARGET_RATIO = 3.0
 FIGURE_10_MODELS = ("llama-33b", "llama-65b", "llama3-70b")
 FIGURE_10_TRACES = ("azure-conv", "azure-code", "kimi-conv", "kimi-ta")
 
@@ -62,6 +65,7 @@ def run(*, week: bool, repeats: int = 5, watcher: Watcher = QUIET) -> Report:
     rows = [
         _hour(conv, "saturate", repeats),
         _hour(conv, "open", repeats),
+        _prompts(conv, repeats),
         _figure_10(repeats),
         *_command(conv, repeats, watcher),
     ]
@@ -75,7 +79,7 @@ def run_boards(*, repeats: int = 5, decisions: int = 200) -> Report:
     board_spec = spec_of("h2m2", BOARD_MODEL)
     trace = resolve("azure-conv", offline=True)
     what = f"the dynamic scenario: {ITERATIONS} iterations of {BATCH} requests, memory managed"
-    managed = spec_of("h2m2", BOARD_MODEL, BATCH)
+    managed = spec_of("h2m2", BOARD_MODEL, max_num_seqs=BATCH)
     seconds = simulation_seconds(dynamic_trace(0), managed, Offered(), repeats)
     hour = simulation_seconds(trace, board_spec, Offered(), repeats)
     rows = [
@@ -106,10 +110,10 @@ def _decision(solver: str, repeats: int, decisions: int) -> Row:
     return replace(timed(what, seconds, DECISION_TARGET_S), met=max(seconds) <= DECISION_TARGET_S)
 
 
-def spec_of(system_name: str, model_name: str, max_num_seqs: int | None = None) -> Spec:
-    """A system's default deployment for a model, as its paper has it."""
+def spec_of(system_name: str, model_name: str, **choices: Any) -> Spec:
+    """A system's default deployment for a model, as its paper has it but for these choices."""
     setup = papers_setup(system_name, model(model_name), load_costs(DEFAULT_COSTS))
-    return system(system_name).build(replace(setup, max_num_seqs=max_num_seqs)).spec
+    return system(system_name).build(replace(setup, **choices)).spec
 
 
 def simulation_seconds(trace: Trace, spec: Spec, offered: Offered, repeats: int) -> list[float]:
@@ -130,6 +134,25 @@ def _hour(trace: Trace, mode: Mode, repeats: int) -> Row:
     seconds = simulation_seconds(trace, spec_of("lamina", "llama3-70b"), Offered(mode), repeats)
     what = f"azure-conv on lamina/llama3-70b, {mode}: simulation"
     return timed(what, seconds, HOUR_TARGET_S, requests=len(trace), tokens=int(trace.output_tokens.sum()))
+
+
+def _prompts(trace: Trace, repeats: int) -> Row:
+    """With prompts computed beside decoding, and without, in turns."""
+    prompts = {"prompt_budget": MAX_BATCHED_TOKENS, "admission": "grow"}
+    specs = {"with": spec_of("vllm", "llama3-70b", **prompts), "without": spec_of("vllm", "llama3-70b")}
+    actions = {
+        name: lambda spec=spec: seconds_of(lambda: simulate(trace, spec, Offered()))
+        for name, spec in specs.items()
+    }
+    in_turns(actions, 1)
+    took = in_turns(actions, repeats)
+    return relative(
+        "azure-conv on vllm/llama3-70b: simulation with prompts / without",
+        ratios(took["with"], took["without"]),
+        PROMPTS_TARGET_RATIO,
+        with_seconds=spread(took["with"]),
+        cpu=_cpu(),
+    )
 
 
 def _figure_10(repeats: int) -> Row:

@@ -18,6 +18,7 @@ from laminabench.catalog.cost_terms import (
     GemmCost,
     HostCost,
     Origin,
+    PromptAttentionCost,
 )
 from laminabench.catalog.costs import Borrowed, CostSet
 from laminabench.catalog.entries import Table, from_path, packaged, pick
@@ -30,8 +31,10 @@ US = 1e-6
 # Units of the times that are not in microseconds.
 SMALL = {"per_k_s": ("ns", 1e-9), "per_query_head_s": ("ns", 1e-9), "per_input_s": ("ps", 1e-12)}
 
-Cost = GemmCost | AttentionCost | AllReduceCost | ElementwiseCost | HostCost
-AnyCost = TypeVar("AnyCost", GemmCost, AttentionCost, AllReduceCost, ElementwiseCost, HostCost)
+Cost = GemmCost | AttentionCost | PromptAttentionCost | AllReduceCost | ElementwiseCost | HostCost
+AnyCost = TypeVar(
+    "AnyCost", GemmCost, AttentionCost, PromptAttentionCost, AllReduceCost, ElementwiseCost, HostCost
+)
 
 
 def load_costs(name: str = DEFAULT_COSTS) -> CostSet:
@@ -67,6 +70,11 @@ def from_table(table: Table, where: str) -> CostSet:
                 for dtype, row in rows.items()
             },
             attention={device: _cost(AttentionCost, row) for device, row in table["attention"].items()},
+            # A set of before there were prompts has none.
+            prompt_attention={
+                device: _cost(PromptAttentionCost, row)
+                for device, row in table.get("prompt_attention", {}).items()
+            },
             allreduce={
                 (device, int(degree.removeprefix("tp"))): _cost(AllReduceCost, row)
                 for device, rows in table["allreduce"].items()
@@ -117,6 +125,7 @@ def to_toml(costs: CostSet, comment: str = "") -> str:
     sections: dict[tuple[str, ...], Cost] = {
         **{("gemm", *on): cost for on, cost in sorted(costs.gemm.items())},
         **{("attention", device): cost for device, cost in sorted(costs.attention.items())},
+        **{("prompt_attention", device): cost for device, cost in sorted(costs.prompt_attention.items())},
         **{("allreduce", on, f"tp{degree}"): cost for (on, degree), cost in sorted(costs.allreduce.items())},
         **{("elementwise", device): cost for device, cost in sorted(costs.elementwise.items())},
     }

@@ -114,6 +114,36 @@ class AttentionTerms(NamedTuple):
         return AttentionTerms(*(layers * term for term in self))
 
 
+class PromptAttentionCost(msgspec.Struct, frozen=True):
+    """Causal attention of prompts, one layer on one device.
+
+    t = overhead + per_query_head rows h + 4 head_dim h pairs / (efficiency peak). A row is a token of a
+    prompt; it pairs with itself and all before it. Chunks after others have more pairs; no table has them.
+    """
+
+    overhead_s: float
+    per_query_head_s: float
+    flops_efficiency: float
+    origin: Origin
+
+    def terms(self, device: Device, query_heads: int, head_dim: int) -> PromptTerms:
+        rate = self.flops_efficiency * device.flops_for("bf16")
+        return PromptTerms(
+            self.overhead_s, self.per_query_head_s * query_heads, 4 * head_dim * query_heads / rate
+        )
+
+
+class PromptTerms(NamedTuple):
+    """Attention of an iteration's chunks of prompts as a sum of products, of one layer."""
+
+    fixed_s: float
+    per_row_s: float
+    per_pair_s: float
+
+    def seconds(self, rows: ArrayLike, pairs: ArrayLike) -> Float64:
+        return self.fixed_s + self.per_row_s * np.asarray(rows) + self.per_pair_s * np.asarray(pairs)
+
+
 class AllReduceCost(msgspec.Struct, frozen=True):
     """t = latency + 2 (p - 1) / p bytes / (efficiency x link), over p devices of one node."""
 

@@ -19,6 +19,8 @@ from laminabench.catalog.cost_terms import (
     GemmCost,
     HostCost,
     Origin,
+    PromptAttentionCost,
+    PromptTerms,
 )
 from laminabench.catalog.entries import Table
 from laminabench.catalog.hardware import Device, canonical_dtype
@@ -57,6 +59,7 @@ class CostSet(msgspec.Struct, frozen=True):
     title: str
     gemm: Mapping[tuple[str, str], GemmCost]  # by device and dtype
     attention: Mapping[str, AttentionCost]
+    prompt_attention: Mapping[str, PromptAttentionCost]
     allreduce: Mapping[tuple[str, int], AllReduceCost]  # by device and degree
     elementwise: Mapping[str, ElementwiseCost]
     host: HostCost
@@ -75,17 +78,15 @@ class CostSet(msgspec.Struct, frozen=True):
         With an uneven split this is the worker with the most KV heads. Where requests are dealt out
         instead of heads, use one worker and give its own requests and KV tokens.
         """
-        if workers < 1:
-            raise UserError(
-                "costs-no-attention-workers", f"{workers} attention workers: at least 1 is needed"
-            )
-        kv_heads = -(-model.kv_heads // workers)
-        # More workers than KV heads (tensor parallelism): each holds a copy of one and fewer query heads.
-        shared = workers > model.kv_heads
-        query_heads = -(-model.heads // workers) if shared else kv_heads * model.group
+        query_heads, kv_heads = _heads_of_worker(model, workers)
         kv_bytes = 2 * kv_heads * model.head_dim * DTYPE_BYTES[model.kv_dtype]
         cost = self._term(self.attention, device, "decode attention")
         return cost.terms(device.bandwidth_bytes_per_s, query_heads, kv_heads, kv_bytes).times(model.layers)
+
+    def prompt_terms(self, model: ModelShape, device: Device, workers: int = 1) -> PromptTerms:
+        """One layer of attention of prompts on one of `workers` that share the heads."""
+        cost = self._term(self.prompt_attention, device, "attention of prompts")
+        return cost.terms(device, _heads_of_worker(model, workers)[0], model.head_dim)
 
     def attention_seconds(
         self, model: ModelShape, device: Device, kv_tokens: ArrayLike, batch: ArrayLike, workers: int = 1
@@ -151,7 +152,9 @@ class CostSet(msgspec.Struct, frozen=True):
             "and --costs roofline has every device",
         )
 
-    def provenance(self, device: Device, tp: int = 1, dtype: str = "bf16") -> list[Table]:
+    def provenance(
+        self, device: Device, tp: int = 1, dtype: str = "bf16", *, prompts: bool = False
+    ) -> list[Table]:
         """Every coefficient used for `device` and where it is from: for manifests and `costs show`."""
         terms: list[tuple[str, Any]] = [
             ("gemm", self._gemm(device, dtype)),
@@ -159,6 +162,9 @@ class CostSet(msgspec.Struct, frozen=True):
             ("elementwise", self._term(self.elementwise, device, "element-wise operations")),
             ("host", self.host),
         ]
+        if prompts:
+            cost = self._term(self.prompt_attention, device, "attention of prompts")
+            terms.insert(2, ("prompt attention", cost))
         if tp > 1:
             terms.insert(2, (f"allreduce over {tp}", self._allreduce(device, tp)))
         borrowed = self.borrowed.get(device.name)
@@ -230,3 +236,13 @@ class CostSet(msgspec.Struct, frozen=True):
         # A degree that was not measured uses the next one that was, or the largest.
         above = [degree for degree in degrees if degree >= tp]
         return self.allreduce[name, above[0] if above else degrees[-1]]
+
+
+def _heads_of_worker(model: ModelShape, workers: int) -> tuple[int, int]:
+    """Query heads and KV heads of the attention worker that has most of them."""
+    if workers < 1:
+        raise UserError("costs-no-attention-workers", f"{workers} attention workers: at least 1 is needed")
+    kv_heads = -(-model.kv_heads // workers)
+    # More workers than KV heads (tensor parallelism): each holds a copy of one and fewer query heads.
+    shared = workers > model.kv_heads
+    return -(-model.heads // workers) if shared else kv_heads * model.group, kv_heads

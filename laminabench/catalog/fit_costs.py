@@ -18,6 +18,7 @@ from laminabench.catalog.cost_terms import (
     Float64,
     GemmCost,
     Origin,
+    PromptAttentionCost,
 )
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.find_model import model
@@ -28,13 +29,16 @@ from laminabench.catalog.fit_terms import (
     fit_attention,
     fit_elementwise,
     fit_gemm,
+    fit_prompt_attention,
     gemm_times,
     mape,
+    prompt_attention_times,
 )
 from laminabench.catalog.hardware import Device, device
 from laminabench.catalog.models import released_models
 from laminabench.catalog.profiles import (
     PROFILED,
+    PROMPTS,
     Samples,
     vidur_allreduce,
     vidur_elementwise,
@@ -42,6 +46,7 @@ from laminabench.catalog.profiles import (
     vllm_allreduce,
     vllm_attention,
     vllm_gemm,
+    vllm_prompt_attention,
 )
 from laminabench.errors import UserError
 
@@ -67,6 +72,7 @@ def error_rows(costs: CostSet) -> list[dict[str, object]]:
     tables: tuple[tuple[str, Iterable[tuple[Any, Any]]], ...] = (
         ("gemm", costs.gemm.items()),
         ("attention", costs.attention.items()),
+        ("prompt attention", costs.prompt_attention.items()),
         ("allreduce", costs.allreduce.items()),
         ("elementwise", costs.elementwise.items()),
     )
@@ -122,6 +128,7 @@ def _cost_set(
         title=title,
         gemm=gemm,
         attention={on: _attention(folder, device(on)) for on in PROFILED},
+        prompt_attention={on: _prompt_attention(folder, on) for on in PROMPTS},
         allreduce={
             (on, degree): _allreduce(device(on), degree, read_allreduce(folder, on, degree), allreduce_source)
             for on in PROFILED
@@ -177,25 +184,56 @@ def _vidur_gemm(folder: Path, on: Device) -> GemmCost:
 
 def _attention(folder: Path, on: Device) -> AttentionCost:
     samples = vllm_attention(folder, on.name)
-    _, group = np.unique(samples["heads"] * 1000 + samples["kv_heads"], return_inverse=True)
-    held = []
-    for fold in range(5):
-        trial = fit_attention(on, samples.where(group % 5 != fold))
-        unseen = samples.where(group % 5 == fold)
-        held.append(mape(attention_times(trial, on, unseen), unseen.seconds))
+    held = _held_out_heads(samples, fit_attention, attention_times, on)
     cost = fit_attention(on, samples)
     times = attention_times(cost, on, samples)
     busy = samples["batch"] * samples["kv_heads"] >= 64
     errors = {
         "op": mape(times, samples.seconds),
         "op_from_64_kv_heads": mape(times[busy], samples.seconds[busy]),
-        "held_out_op": float(np.mean(held)),
+        "held_out_op": held,
     }
     where = f"{PROFILED[on.name][0]}/attention, FlashAttention"
     source = f"{AICONFIGURATOR}, {where}; held out: a fifth of the head counts"
     heads = "1-8 KV heads of size 128, up to 16 query heads each, at least 8 of them in a batch"
     covered = f"{heads}; context 256-32768"
     return replace(cost, origin=Origin("fitted", source, covered, errors, len(samples)))
+
+
+def _prompt_attention(folder: Path, name: str) -> PromptAttentionCost:
+    samples, (measured, gpu, version) = vllm_prompt_attention(folder, name), PROMPTS[name]
+    on = device(measured)
+    held = _held_out_heads(samples, fit_prompt_attention, prompt_attention_times, on)
+    cost = fit_prompt_attention(on, samples)
+    times = prompt_attention_times(cost, on, samples)
+    long = samples["batch"] * samples["tokens"] >= 2048
+    errors = {
+        "op": mape(times, samples.seconds),
+        "op_from_2048_rows": mape(times[long], samples.seconds[long]),
+        "held_out_op": held,
+    }
+    where = f"ai-dynamo/aiconfigurator (Apache-2.0), vLLM {version}, {gpu}/attention"
+    source = f"{where}; held out: a fifth of the head counts"
+    if measured != name:
+        source += f"; {measured}'s stands for {name}'s"
+    covered = "4-64 heads of size 128; whole prompts of 16-16384 tokens, 65536 in all; no chunk after others"
+    return replace(cost, origin=Origin("fitted", source, covered, errors, len(samples)))
+
+
+def _held_out_heads(
+    samples: Samples,
+    fit_cost: Callable[[Device, Samples], Any],
+    times: Callable[[Any, Device, Samples], Float64],
+    on: Device,
+) -> float:
+    """The error on a fifth of the head counts of a fit to the others, on average."""
+    _, group = np.unique(samples["heads"] * 1000 + samples["kv_heads"], return_inverse=True)
+    held = []
+    for fold in range(5):
+        trial = fit_cost(on, samples.where(group % 5 != fold))
+        unseen = samples.where(group % 5 == fold)
+        held.append(mape(times(trial, on, unseen), unseen.seconds))
+    return float(np.mean(held))
 
 
 def _allreduce(on: Device, degree: int, samples: Samples, source: str) -> AllReduceCost:

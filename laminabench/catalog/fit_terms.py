@@ -19,6 +19,7 @@ from laminabench.catalog.cost_terms import (
     Float64,
     GemmCost,
     Origin,
+    PromptAttentionCost,
 )
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape
@@ -81,6 +82,24 @@ def attention_times(cost: AttentionCost, device: Device, samples: Samples) -> Fl
     memory = kv_bytes / (cost.bandwidth_efficiency * device.bandwidth_bytes_per_s)
     heads = cost.per_query_head_s * batch * samples["heads"]
     return cost.overhead_s + heads + memory * (1 + cost.fill / (batch * kv_heads))
+
+
+def fit_prompt_attention(device: Device, samples: Samples) -> PromptAttentionCost:
+    """Overhead, time per row and query head, and the share of the peak rate."""
+
+    def cost(x: Vector) -> PromptAttentionCost:
+        return PromptAttentionCost(_exp(x[0]) * 1e-6, _exp(x[1]) * 1e-9, _share(x[2]), UNKNOWN)
+
+    start = np.array([np.log(11), np.log(0.5), _logit(0.6)])
+    return _fitted(cost, lambda fitted: prompt_attention_times(fitted, device, samples), samples, start)
+
+
+def prompt_attention_times(cost: PromptAttentionCost, device: Device, samples: Samples) -> Float64:
+    """One layer: heads of 128, whole prompts."""
+    batch, tokens, heads = samples["batch"], samples["tokens"], samples["heads"]
+    rate = cost.flops_efficiency * device.flops_for("bf16")
+    flops = 4 * 128 * heads * batch * tokens * (tokens + 1) / 2
+    return cost.overhead_s + cost.per_query_head_s * heads * batch * tokens + flops / rate
 
 
 def fit_allreduce(device: Device, degree: int, samples: Samples) -> AllReduceCost:

@@ -24,7 +24,10 @@ PROFILED = {"h100": ("h100_sxm", "h100"), "a100-80g-sxm": ("a100_sxm", "a100")}
 VIDUR_OPS = {"attn_pre_proj": "qkv", "attn_post_proj": "o", "mlp_up_proj": "gate_up", "mlp_down_proj": "down"}
 VIDUR_SMALL_OPS = ("input_layernorm", "attn_rope", "post_attention_layernorm", "mlp_act", "add")
 
-MAX_ROWS = 2048  # batches of a decode step; larger GEMMs belong to prefill
+MAX_ROWS = 2048  # batches of a decode step, and the usual budget of one with prompts
+# Catalogue device -> whose table of prompts' attention stands for it, and of which version. There is none of
+# H100; its kernels take as long as H200's, whose peak is the same.
+PROMPTS = {"h100": ("h200", "h200_sxm", "0.24.0"), "a100-80g-sxm": ("a100-80g-sxm", "a100_sxm", "0.14.0")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,22 @@ def vllm_attention(folder: Path, device: str) -> Samples:
         "kv_heads": "num_key_value_heads",
         "head_dim": "head_dim",
     }
+    return _samples(table, names, table["latency"].to_numpy(np.float64) * 1e-3)
+
+
+def vllm_prompt_attention(folder: Path, device: str) -> Samples:
+    """Attention of whole prompts by batch, length and heads, of 16 tokens and more, 65,536 in all at most."""
+    _, gpu, version = PROMPTS[device]
+    table = _read(
+        folder / "aiconfigurator" / gpu / "attention" / "vllm" / version, "context_attention_perf.parquet"
+    )
+    if "window_size" in table:
+        table = table[table.window_size == 0]
+    usual = (table.head_dim == 128) & (table.kv_cache_dtype == "bfloat16") & (table.num_heads >= 4)
+    table = table[usual & (table.isl >= 16) & (table.batch_size * table.isl <= 65536)]
+    keys = ["batch_size", "isl", "num_heads", "num_key_value_heads"]
+    table = table.groupby(keys, as_index=False).latency.median()
+    names = {"batch": "batch_size", "tokens": "isl", "heads": "num_heads", "kv_heads": "num_key_value_heads"}
     return _samples(table, names, table["latency"].to_numpy(np.float64) * 1e-3)
 
 

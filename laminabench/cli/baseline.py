@@ -33,8 +33,7 @@ def baseline() -> None:
 @reporting
 def setup(name: str, kind: Kind | None, into: Path | None, python: str | None, out: Output) -> None:
     """Install a system, with pinned versions that are checked. Run again, it does nothing."""
-    from laminabench.baselines.environment import default_folder, default_kind
-    from laminabench.baselines.install import set_up
+    from laminabench.baselines.environment import default_folder, default_kind, set_up
 
     chosen = kind or default_kind()
     folder = (into or default_folder(chosen)).absolute()

@@ -129,6 +129,7 @@ def _plot(found: Result, path: str, out: Output) -> None:
         Path(path),
         title=f"{what} with {prepared.model.name}, {how}",
         slo_tbt_ms=prepared.request.slo_tbt_ms,
+        slo_ttft_ms=prepared.request.slo_ttft_ms,
         **replayed.marks,
     )
     out.note(f"drew {path}")

@@ -68,12 +68,15 @@ def recorded(path: Path, slo_tbt_ms: float | None) -> Recorded:
 def of_run(run: Run, slo_tbt_ms: float | None) -> Recorded:
     """A Run within this limit or its own, and how sure it is of what it measured."""
     path, facts, prices = run.directory, _facts(run.manifest), run.manifest.deployment
+    own = run.manifest.summary
     limit = facts.slo_tbt_ms if slo_tbt_ms is None else slo_tbt_ms
     summary = summarise(
         run.outcome,
         run,
         mode=facts.mode,
         slo_tbt_ms=limit,
+        slo_ttft_ms=own.slo.ttft_ms or None,
+        prompts=own.ttft_ms is not UNSET and run.outcome.chunks is None,
         usd_per_hour=prices.usd_per_hour,
         power_w=prices.power_w,
     )

@@ -1,4 +1,4 @@
-"""A replay over time: tokens a second, time between tokens, faults, and the memories of boards."""
+"""A replay over time: tokens a second, time between tokens and to the first, faults, memories of boards."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from laminabench.analysis.memory import NAMES, memory_over_time
-from laminabench.analysis.over_time import OverTime, over_time
+from laminabench.analysis.over_time import first_tokens_over_time, over_time
 from laminabench.figures.drawn import drawn
 from laminabench.figures.style import BLUE, GREEN, ORANGE, PURPLE
 from laminabench.runs.summary import FaultCost
 from laminabench.sim.outcome import Outcome
+from laminabench.sim.spec import Float64
 from laminabench.traces.formats.wording import printable
 
 if TYPE_CHECKING:
@@ -30,11 +31,12 @@ def draw(
     *,
     title: str,
     slo_tbt_ms: float,
+    slo_ttft_ms: float | None = None,
     faults: Sequence[FaultCost] = (),
     resumed_s: Sequence[float] = (),
 ) -> None:
     """Draw it into `target`, as its suffix names; faults as `analysis.faults` has them."""
-    drawn(lambda: picture(outcome, title, slo_tbt_ms, faults, resumed_s), target)
+    drawn(lambda: picture(outcome, title, slo_tbt_ms, faults, resumed_s, slo_ttft_ms), target)
 
 
 def picture(
@@ -43,6 +45,7 @@ def picture(
     slo_tbt_ms: float,
     faults: Sequence[FaultCost],
     resumed_s: Sequence[float],
+    slo_ttft_ms: float | None = None,
 ) -> Figure:
     """The figure, not yet written anywhere."""
     import seaborn
@@ -50,20 +53,30 @@ def picture(
 
     found = over_time(outcome)
     with seaborn.axes_style("whitegrid"):
-        boards = outcome.memory is not None
-        figure = Figure(figsize=(10.5, 9.5 if boards else 6.0), facecolor="white", layout="constrained")
-        shares = [2, 2, 2, 1] if boards else [1, 1]
+        boards, prompts = outcome.memory is not None, outcome.prompts is not None
+        shares = [2, 2, 2, 1] if boards else [1, 1, 1] if prompts else [1, 1]
+        heights = {2: 6.0, 3: 8.0, 4: 9.5}
+        figure = Figure(figsize=(10.5, heights[len(shares)]), facecolor="white", layout="constrained")
         rates, gaps, *below = figure.subplots(len(shares), 1, sharex=True, height_ratios=shares)
     # A name is the user's: nothing in it is mathematics.
     figure.suptitle(printable(title), parse_math=False)
     rates.stairs(found.tokens_per_s, found.edges_s, fill=True, color=_RATE, alpha=0.6)
     rates.set(ylabel="tokens/s", ylim=(0, None), xlim=(0, max(outcome.end_s, 1e-9)))
-    _gaps(gaps, found, slo_tbt_ms)
+    _times(gaps, found.edges_s, {"TBT p50": found.tbt_p50_ms, "TBT p99": found.tbt_p99_ms}, slo_tbt_ms)
+    gaps.set(ylabel="time between tokens in ms")
     for axes in (rates, gaps):
         _marks(axes, faults, resumed_s)
     handles, labels = gaps.get_legend_handles_labels()
     if boards:
         panels(below, outcome)
+        more = below[0].get_legend_handles_labels()
+        handles, labels = handles + more[0], labels + more[1]
+    if prompts:
+        waits = dict(
+            zip(("TTFT p50", "TTFT p99"), first_tokens_over_time(outcome, found.edges_s), strict=True)
+        )
+        _times(below[0], found.edges_s, waits, slo_ttft_ms)
+        below[0].set(ylabel="time to first token in ms")
         more = below[0].get_legend_handles_labels()
         handles, labels = handles + more[0], labels + more[1]
     (below or [gaps])[-1].set_xlabel("seconds")
@@ -72,16 +85,18 @@ def picture(
     return figure
 
 
-def _gaps(axes: Axes, found: OverTime, slo_tbt_ms: float) -> None:
-    middle = (found.edges_s[:-1] + found.edges_s[1:]) / 2
-    for name, values, colour in (("p50", found.tbt_p50_ms, _P50), ("p99", found.tbt_p99_ms, _P99)):
-        axes.plot(middle, values, color=colour, lw=1.4, marker=".", markersize=3, label=f"TBT {name}")
-    axes.axhline(slo_tbt_ms, color="black", lw=0.8, ls=":", label=f"limit, {slo_tbt_ms:g} ms")
-    axes.set(ylabel="time between tokens in ms")
-    known = np.concatenate([found.tbt_p50_ms, found.tbt_p99_ms, [slo_tbt_ms]])
+def _times(axes: Axes, edges_s: Float64, lines: dict[str, Float64], limit_ms: float | None) -> None:
+    """Lines of a slice's percentiles, the better one first, and the limit if there is one."""
+    middle = (edges_s[:-1] + edges_s[1:]) / 2
+    for (name, values), colour in zip(lines.items(), (_P50, _P99), strict=True):
+        axes.plot(middle, values, color=colour, lw=1.4, marker=".", markersize=3, label=name)
+    limits = [] if limit_ms is None else [limit_ms]
+    for limit in limits:
+        axes.axhline(limit, color="black", lw=0.8, ls=":", label=f"limit, {limit:g} ms")
+    known = np.concatenate([*lines.values(), limits])
     known = known[np.isfinite(known) & (known > 0)]
     # A dip is a hundred times what is normal: both can be seen on a logarithmic axis only.
-    if known.max() > 20 * known.min():
+    if len(known) and known.max() > 20 * known.min():
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
     else:

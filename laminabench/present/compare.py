@@ -52,7 +52,8 @@ def sheet_of_runs(compared: SideBySide) -> Sheet:
 
 def sheet_of_cell(cell: Cell, base: str) -> Sheet:
     """Metrics by systems."""
-    title = f"{cell.model} on {cell.trace}, modelled with {cell.costs}, {_left_out(cell)}"
+    left_out = f"{cell.dropped:,} requests" if cell.dropped else "no request"
+    title = f"{cell.model} on {cell.trace}, modelled with {cell.costs}, {left_out} left out"
     return _by_metric(cell.sides(base), title, list(behind([cell], base)))
 
 
@@ -90,7 +91,7 @@ def _held(cell: Cell) -> str:
     kinds: dict[str, list[str]] = {}
     for name, kind in cell.held_in.items():
         kinds.setdefault(kind, []).append(name)
-    wide = [kind for kind in kinds if _in_16_bits(kind)]
+    wide = [kind for kind in kinds if all(DTYPE_BYTES[each] == 2 for each in kind.split(KV_APART))]
     if len(wide) == len(kinds):
         return ""
     said = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
@@ -98,10 +99,6 @@ def _held(cell: Cell) -> str:
     by_cost_sets = {kind for name, kind in cell.held_in.items() if name not in cell.boards}
     unmeasured = "" if by_cost_sets <= set(wide) else f" ({_NARROW_KV})"
     return f"weights and KV of {cell.model} are in {said}{narrow}{unmeasured}"
-
-
-def _in_16_bits(kind: str) -> bool:
-    return all(DTYPE_BYTES[each] == 2 for each in kind.split(KV_APART))
 
 
 def _line(cell: Cell, names: list[str]) -> tuple[str, ...]:
@@ -191,10 +188,6 @@ def _with_interval(
 ) -> str:
     sure = f" ({written(interval.low)} to {written(interval.high)})" if interval else ""
     return f"{written(estimate.value)}{sure}"
-
-
-def _left_out(cell: Cell) -> str:
-    return f"{cell.dropped:,} requests left out" if cell.dropped else "no request left out"
 
 
 def print_sheets(console: Console, sheets: Sequence[Sheet], failed: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET, Struct
+from msgspec.structs import asdict
 
 from laminabench.json_safe import Json, JsonObject, to_json
 from laminabench.present.numbers import gigabytes, milliseconds, number, share
@@ -106,8 +107,12 @@ def _lines(replayed: Replayed) -> Iterator[Line]:
     batches = f" in {count} batches" if isinstance(count, int) and count > 1 else ""
     filled = f"KV cache up to {share(kv.peak_share)} of {kv.capacity_tokens or 0:,} tokens"
     yield "mean batch", f"[bold]{number(summary.mean_batch)}[/bold] requests{batches}; {filled}"
+    if summary.ttft_ms:
+        yield "TTFT in ms", f"{_points(summary.ttft_ms)}: from arrival, waiting included"
     yield "TBT in ms", _points(summary.tbt_ms)
-    yield _in_time(summary)
+    yield from _in_time(summary)
+    if summary.e2e_ms:
+        yield "end to end, ms", _points(summary.e2e_ms)
     yield "cost", _price(summary.cost)
     yield "energy", _energy(summary.energy)
     shares = summary.time_shares
@@ -142,7 +147,7 @@ def _seen_lines(summary: Summary) -> Iterator[Line]:
     yield "TTFT in ms", f"{_points(summary.ttft_ms)}: sent to first chunk"
     yield "ITL in ms", f"{_points(summary.itl_ms)}: between chunks of {_chunk(chunks)}"
     yield "TBT in ms", f"{_points(summary.tbt_ms)}: between tokens"
-    yield _in_time(summary)
+    yield from _in_time(summary)
     yield "end to end, ms", _points(summary.e2e_ms)
     if summary.cost.usd_per_hour is not None:
         yield "cost", _price(summary.cost)
@@ -162,20 +167,21 @@ def _throughput(summary: Summary) -> str:
 
 def _points(found: object) -> str:
     """Mean, percentiles and maximum."""
-    points = to_json(found) if isinstance(found, Struct) else {}
-    return ", ".join(f"{name} {number(_known(value))}" for name, value in points.items())
+    points = asdict(found) if isinstance(found, Struct) else {}
+    return ", ".join(f"{name} {number(value)}" for name, value in points.items())
 
 
-def _known(value: Json) -> float | None:
-    return value if isinstance(value, float | int) else None
-
-
-def _in_time(summary: Summary) -> Line:
-    """How much was within the limit."""
+def _in_time(summary: Summary) -> Iterator[Line]:
+    """How much was within the limit; and within both, where the first token has one too."""
     slo = summary.slo
     tokens, requests = share(slo.token_attainment), share(slo.request_attainment)
     goodput = f"goodput {number(slo.goodput_tokens_per_s)} tokens/s"
-    return f"within {slo.tbt_ms:g} ms", f"{tokens} of tokens, {requests} of requests throughout; {goodput}"
+    yield f"within {slo.tbt_ms:g} ms", f"{tokens} of tokens, {requests} of requests throughout; {goodput}"
+    if slo.ttft_ms is not UNSET:
+        first, both = (share(number_at(slo, key)) for key in ("ttft_attainment", "joint_attainment"))
+        rate = number(number_at(slo, "goodput_requests_per_s"))
+        line = f"{first} of first tokens within {slo.ttft_ms:,g} ms"
+        yield "both limits", f"{line}; {both} of requests keep both throughout, {rate} requests/s"
 
 
 def _price(cost: Cost) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from laminabench.atomic import replacing
 from laminabench.errors import UserError
+from laminabench.runs.format import manifest_in
 
 FORMAT = "laminabench-golden"
 # A change that older readers would misread is a new version.
@@ -87,12 +88,4 @@ def write_golden(folder: Path, case: str, obtained: Obtained) -> None:
 
 def goldens_in(folder: Path) -> list[str]:
     """The cases that goldens are kept of, by name; other files in the folder are not ours."""
-    return sorted(path.stem for path in folder.glob(f"*{SUFFIX}") if _is_golden(path))
-
-
-def _is_golden(path: Path) -> bool:
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(kept, dict) and kept.get("format") == FORMAT
+    return sorted(path.stem for path in folder.glob(f"*{SUFFIX}") if manifest_in(folder, FORMAT, path.name))

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shlex
 import time
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from laminabench.catalog.hardware import device
 from laminabench.errors import CheckFailedError, UserError
-from laminabench.json_safe import Json, to_json
+from laminabench.json_safe import Json, JsonObject, to_json
 from laminabench.nearest import nearest
 from laminabench.regress.case_file import Case
-from laminabench.regress.facts import facts_of
 from laminabench.regress.golden import Obtained, Value
 from laminabench.regress.verdict import require_samples
 from laminabench.replay import ReplayRequest, run
@@ -51,12 +53,9 @@ def _measured(case: Case, done: Callable[[], None]) -> Obtained:
     metrics: dict[str, Value] = {}
     for metric in case.metrics:
         samples = [require_samples(metric, [each[metric] for each in rounds]) for rounds in values]
-        metrics[metric] = samples[0] if len(samples) == 1 else _ratios(*samples)
+        one, *beside = samples
+        metrics[metric] = [of / over for of, over in zip(one, *beside, strict=True)] if beside else one
     return Obtained(metrics, facts)
-
-
-def _ratios(of: Sequence[float], over: Sequence[float]) -> list[float]:
-    return [one / other for one, other in zip(of, over, strict=True)]
 
 
 def _command(case: Case) -> str:
@@ -92,3 +91,63 @@ def _numbers(summary: Json, path: str = "") -> list[tuple[str, float | None]]:
         return [row for key, value in pairs for row in _numbers(value, f"{path}.{key}".lstrip("."))]
     is_number = summary is None or (isinstance(summary, int | float) and not isinstance(summary, bool))
     return [(path, cast("float | None", summary))] if is_number else []
+
+
+_DATA_SHEET = (
+    "tflops",
+    "memory_gb",
+    "bandwidth_gb_per_s",
+    "interchip_gb_per_s",
+    "nic_gb_per_s",
+    "power_w",
+    "source",
+)
+
+
+def facts_of(case: Case, command: str, manifest: Manifest) -> dict[str, Json]:
+    """How the case's numbers were obtained; of what is measured, where too."""
+    coefficients = _coefficients(manifest.coefficients)
+    trace, deployment = manifest.trace, manifest.deployment
+    devices = deployment.devices or []
+    facts: dict[str, Json] = {
+        "backend": manifest.backend,
+        "command": command,
+        "laminabench": to_json(manifest.laminabench),
+        "case": {**case.flags, **({"against": case.against} if case.against else {})},
+        "trace": {name: getattr(trace, name) for name in ("name", "source", "sha256", "requests")},
+        "deployment": {
+            "name": deployment.name,
+            "usd_per_hour": deployment.usd_per_hour,
+            "prices": {row.device: to_json(row.price) if row.price else None for row in devices},
+        },
+        "devices": {row.device: _data_sheet(row.device) for row in devices},
+        "model": manifest.model,
+        "coefficients": coefficients,
+        "coefficients_sha256": hashlib.sha256(json.dumps(coefficients, sort_keys=True).encode()).hexdigest(),
+    }
+    if case.measured:
+        facts["host"] = to_json(manifest.host)
+        facts["rounds"] = case.rounds
+    plain: dict[str, Json] = json.loads(json.dumps(facts))  # as it is when read back: no tuples
+    return plain
+
+
+def _data_sheet(name: str) -> dict[str, Json]:
+    """What a device can do; the price in force is the deployment's."""
+    found = device(name).describe()
+    return {key: found[key] for key in _DATA_SHEET}
+
+
+def _coefficients(rows: Sequence[JsonObject]) -> dict[str, Json]:
+    """Each term's numbers, by what it is a term of."""
+    named: dict[str, Json] = {}
+    for row in rows:
+        # A network's numbers are in the row itself.
+        own = {key: value for key, value in row.items() if isinstance(value, float | int)}
+        found = cast("JsonObject", row.get("coefficients", own))
+        origin = {key: row[key] for key in ("set", "name") if key in row}
+        named[" ".join([str(row["term"]), *([f"of {row['device']}"] if "device" in row else [])])] = {
+            **origin,
+            **found,
+        }
+    return named

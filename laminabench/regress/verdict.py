@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from laminabench.analysis.metrics_table import better
 from laminabench.errors import UserError
 from laminabench.json_safe import Json
 from laminabench.regress.case_file import LEAST_ROUNDS, Case, CaseFile
-from laminabench.regress.facts import causes, inputs_differ, same_host
 from laminabench.regress.golden import Obtained, Value, golden_path, goldens_in, read_golden, write_golden
 
 Direction = Literal["better", "worse", "up", "down", "same"]
@@ -22,6 +21,7 @@ Status = Literal["same", "moved", "missing", "stale", "skipped"]
 FAILING: tuple[Status, ...] = ("moved", "missing", "stale")
 Goldens = Mapping[str, Obtained | None]
 CONFIDENCE = 0.95
+_SHOWN = ("metric", "golden", "now", "interval", "direction", "tolerance", "moved")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +83,9 @@ class Verdict:
             "backend": self.backend,
             "metrics": [
                 {
-                    "metric": change.metric,
-                    "golden": change.golden,
-                    "now": change.now,
+                    **{name: getattr(change, name) for name in _SHOWN},
                     "change": change.share,
-                    "interval": change.interval,
                     "confidence": CONFIDENCE if change.interval else None,
-                    "direction": change.direction,
-                    "tolerance": change.tolerance,
-                    "moved": change.moved,
                 }
                 for change in self.changes
             ],
@@ -263,3 +257,79 @@ def keep(
 def _differ(golden: Obtained, now: Obtained) -> bool:
     """Whether what moved nowhere is nevertheless of something else than it was."""
     return golden.metrics.keys() != now.metrics.keys() or inputs_differ(golden.facts, now.facts)
+
+
+def same_host(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether what was measured on both may be compared as it is."""
+    return all(one["host"][name] == other["host"][name] for name in ("cpu", "cores"))
+
+
+# How many differences of one kind are worth naming.
+_NAMED = 4
+_NONE = object()
+
+# What each part of the facts is called, in the order in which it explains.
+_INPUTS = {
+    "case": "the case itself",
+    "trace": "the trace",
+    "coefficients": "cost coefficients",
+    "deployment": "the deployment or its price",
+    "devices": "data sheets",
+    "model": "the model",
+    "host": "the machine",
+}
+
+
+def causes(golden: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
+    """The likely causes, a sentence each; what a replay is given comes before what it is done with."""
+    found = []
+    for part, called in _INPUTS.items():
+        differing = list(_differences(golden.get(part, {}), now.get(part, {})))
+        if differing:
+            more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
+            found.append(f"{called}: {'; '.join(differing[:_NAMED])}{more}")
+    return (*found, _code(golden["laminabench"], now["laminabench"], explained=bool(found)))
+
+
+def inputs_differ(golden: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a golden tells of other inputs than there are now; which code used them is not one."""
+    return any(golden.get(part) != now.get(part) for part in _INPUTS if part != "host")
+
+
+def _code(golden: Mapping[str, Any], now: Mapping[str, Any], *, explained: bool) -> str:
+    """What is known of the code's own share."""
+    was, is_ = _version(golden), _version(now)
+    if was != is_:
+        return (
+            f"{'perhaps also the code' if explained else 'nothing but the code'}: laminabench {was} -> {is_}"
+        )
+    if "dirty" in is_:
+        return f"changes to the code that are not committed, perhaps: laminabench {is_} then and now"
+    if explained:
+        return f"not the code: laminabench {is_} then and now"
+    return f"nothing that is recorded: laminabench {is_}, the same inputs"
+
+
+def _version(facts: Mapping[str, Any]) -> str:
+    return f"{facts['version']} ({facts['commit'] or 'no commit known'})"
+
+
+def _differences(golden: Any, now: Any, path: str = "") -> Iterator[str]:
+    if isinstance(golden, dict) and isinstance(now, dict):
+        for key in dict.fromkeys([*golden, *now]):
+            yield from _differences(golden.get(key, _NONE), now.get(key, _NONE), f"{path} {key}".strip())
+    elif golden != now:
+        yield f"{path} {_said(golden)} -> {_said(now)}{_by_how_much(golden, now)}"
+
+
+def _said(value: Any) -> str:
+    if value is _NONE:
+        return "not there"
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    # Checksums and sources are told apart by their beginning.
+    return text if len(text) <= 40 else f"{text[:12]}…"
+
+
+def _by_how_much(golden: Any, now: Any) -> str:
+    numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (golden, now))
+    return f" ({now / golden - 1:+.3g})".replace("+-", "-") if numbers and golden else ""

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import UNSET
 
 from laminabench.analysis.attainment import cdf, curve
+from laminabench.analysis.rates import since_arrival
 from laminabench.present.numbers import number4, share
 from laminabench.report.chart import Chart, axis, dotted_line, line, series
 from laminabench.report.shown import Shown
-from laminabench.sim.spec import Float64
+from laminabench.sim.spec import TICKS_PER_S, Float64
 
 POINTS, LIMITS = 500, 300
 # What lies further out is there, and comes into sight by zooming out (a double click).
 _IN_SIGHT = 1.15
 _OF_TOKENS = "%{y:.2%} of tokens within %{x:,.4~g} ms"
 _OF_REQUESTS = "%{y:.2%} of requests throughout within %{x:,.4~g} ms"
+_OF_FIRST = "%{y:.2%} of first tokens within %{x:,.4~g} s"
 _SHARE = {"tickformat": ".0%", "range": [0, 1.02]}
 
 
@@ -39,6 +42,35 @@ def cdf_chart(runs: Sequence[Shown]) -> Chart:
             "xaxis": axis("ms", range=_sight(runs, limit)),
             "yaxis": axis("share of tokens", **_SHARE),
             **dotted_line(limit, f"{limit:g} ms"),
+        },
+    )
+
+
+def first_token_chart(runs: Sequence[Shown]) -> Chart | None:
+    """How long requests waited for their first token; None where no Run has prompts."""
+    traces, words = [], []
+    for each in runs:
+        if each.run.outcome.prompts is None:
+            continue
+        waits = since_arrival(each.run.outcome, "first_token_s", each.window)
+        at = waits.support(POINTS)
+        seconds, shares = at / TICKS_PER_S, waits.shares_at_most(at)
+        traces.append(line(each, seconds, shares, _OF_FIRST, width=2.5, shape="hv"))
+        p50, p99 = (number4(each.number_at(f"ttft_ms.{point}")) for point in ("p50", "p99"))
+        words.append(f"{each.name} p50 {p50} ms, p99 {p99} ms")
+    if not traces:
+        return None
+    limit = runs[0].slo.ttft_ms
+    return Chart(
+        "ttft",
+        "Time to the first token (TTFT)",
+        f"Distribution of the time to the first token: {series(words)}.",
+        "From arrival, waiting included, of every request whose first token came in the steady window.",
+        traces,
+        {
+            "xaxis": axis("s"),
+            "yaxis": axis("share of requests", **_SHARE),
+            **({} if limit is UNSET else dotted_line(limit / 1000, f"{limit:g} ms")),
         },
     )
 

@@ -14,7 +14,7 @@ from laminabench.errors import UserError
 from laminabench.report.breakdown import cost_charts, time_charts
 from laminabench.report.chart import Chart, series
 from laminabench.report.headline import cards, comparison, swatch
-from laminabench.report.latency import attainment_chart, cdf_chart
+from laminabench.report.latency import attainment_chart, cdf_chart, first_token_chart
 from laminabench.report.markup import Markup, joined, script_data, tag
 from laminabench.report.memory import memory_charts, memory_table
 from laminabench.report.over_time import charts as charts_over_time
@@ -72,7 +72,9 @@ def page(found: Report) -> str:
 
 def _body(found: Report) -> tuple[list[Chart], Markup]:
     runs = found.runs
-    latency, over_time = [cdf_chart(runs), attainment_chart(runs)], charts_over_time(runs)
+    first = first_token_chart(runs)
+    latency = [cdf_chart(runs), attainment_chart(runs), *([first] if first else [])]
+    over_time = charts_over_time(runs)
     spent, costs = time_charts(runs), cost_charts(runs)
     lanes = [] if all(each.seen_by_client for each in runs) else [timeline_chart(runs, found.window_s)]
     seen, faults = seen_tables(runs), fault_tables(runs)

@@ -17,10 +17,10 @@ FIRST_VERSION = 1
 MANIFEST = "run.json"
 
 
-def manifest_in(directory: Path, format_: str) -> dict[str, Any] | None:
-    """run.json of a directory in this format, whatever its version; None of any other."""
+def manifest_in(directory: Path, format_: str, file: str = MANIFEST) -> dict[str, Any] | None:
+    """run.json, or another file, of a directory in this format, whatever its version; None of any other."""
     try:
-        found = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        found = json.loads((directory / file).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and found.get("format") == format_ else None

@@ -164,28 +164,17 @@ class Manifest(Facts, frozen=True, kw_only=True):
 
 
 def manifest(
-    *,
-    command: Sequence[str],
-    trace: Trace,
-    transforms: JsonObject,
-    workload: JsonObject,
-    deployment: JsonObject,
-    model: JsonObject,
-    coefficients: Sequence[JsonObject],
-    **same: Any,
+    *, command: Sequence[str], trace: Trace, workload: JsonObject, deployment: JsonObject, **others: Any
 ) -> Manifest:
-    """The manifest of a Run; what is the `same` there is given by its name."""
+    """The manifest of a Run; its `others` are given by their names."""
     return Manifest(
         laminabench=Code(version=__version__, commit=git_commit()),
         command=shlex.join(command),
         trace=TraceFacts(**{**msgspec.structs.asdict(trace.meta), "requests": len(trace)}),
-        transforms=json_safe(transforms),
         workload=msgspec.convert(json_safe(workload), WorkloadFacts),
         deployment=msgspec.convert(json_safe(deployment), DeploymentFacts),
-        model=json_safe(model),
-        coefficients=[json_safe(coefficient) for coefficient in coefficients],
         host=host(),
-        **same,
+        **json_safe(others),
     )
 
 

@@ -46,8 +46,9 @@ def read_run(directory: Path) -> Run:
     if not {"requests", "iterations"} <= tables.keys():
         raise _damaged(directory / MANIFEST, "it does not name the tables")
     _require_calls_of_requests(directory, tables)
-    if "memory" in tables and len(tables["memory"]["moved_bytes"]) != len(tables["iterations"]["start_s"]):
-        raise _damaged(directory / "memory.parquet", "it has not one row for each iteration")
+    for name in {"memory", "prompts"} & tables.keys():
+        if len(next(iter(tables[name].values()))) != len(tables["iterations"]["start_s"]):
+            raise _damaged(directory / f"{name}.parquet", "it has not one row for each iteration")
     tables.setdefault(
         "stints", {column.name: np.zeros(0, column.type.to_pandas_dtype()) for column in TABLES["stints"]}
     )
@@ -68,6 +69,7 @@ def read_run(directory: Path) -> Run:
         chunks=tables.get("chunks"),
         calls=tables.get("calls"),
         memory=tables.get("memory"),
+        prompts=tables.get("prompts"),
     )
     return Run(directory, manifest, outcome, prompt, output)
 

@@ -20,12 +20,12 @@ STATUS = pa.dictionary(pa.int8(), pa.string())
 # Null where it never came to that.
 REQUESTS = (
     Column("arrival_s", SECONDS, "when it entered the system; 0 in a saturated run"),
-    Column("admitted_s", SECONDS, "when it first joined a batch"),
-    Column("first_token_s", SECONDS, "end of its first iteration"),
+    Column("admitted_s", SECONDS, "when it first joined a batch, or its prompt was begun"),
+    Column("first_token_s", SECONDS, "end of the first iteration that made a token for it"),
     Column("finished_s", SECONDS, "end of its last iteration"),
     Column("prompt_tokens", COUNT, "KV tokens it came with"),
     Column("output_tokens", COUNT, "tokens it asks for"),
-    Column("first_iteration", NUMBER, "of the batch it first joined"),
+    Column("first_iteration", NUMBER, "that made a token for it, of the batch it first joined"),
     Column("last_iteration", NUMBER, "of the batch it was in last"),
     Column("batch", COUNT, "the batch it was in last"),
     Column(
@@ -39,7 +39,7 @@ ITERATIONS = (
     Column("iteration", NUMBER, "its number in this batch"),
     Column("start_s", SECONDS, "when it started"),
     Column("duration_s", SECONDS, "until its tokens were there, host work included"),
-    Column("size", COUNT, "requests in it, each makes one token"),
+    Column("size", COUNT, "requests in it that get a token, one each"),
     Column("joined", COUNT, "of these, the ones that were not in the iteration before"),
     Column("kv_tokens", NUMBER, "KV tokens read"),
     Column("model_s", SECONDS, "time of model slices, all layers; null where the workers are gone"),
@@ -94,6 +94,8 @@ MEMORY = (
     Column("hbm_busy_s", SECONDS, "the HBM side computing or reading"),
     Column("lpddr_busy_s", SECONDS, "the LPDDR side computing or reading"),
 )
+# Of a replay that computed prompts beside decoding: a row an iteration, in their order.
+PROMPTS = (Column("prompt_tokens", COUNT, "tokens of prompts that it computed"),)
 TABLES = {
     "requests": REQUESTS,
     "iterations": ITERATIONS,
@@ -101,6 +103,7 @@ TABLES = {
     "chunks": CHUNKS,
     "calls": CALLS,
     "memory": MEMORY,
+    "prompts": PROMPTS,
 }
 
 

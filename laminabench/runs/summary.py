@@ -40,6 +40,11 @@ class Attainment(Facts, frozen=True, kw_only=True):
     token_attainment: Number
     request_attainment: Number
     goodput_tokens_per_s: Number
+    # With a limit on the time to the first token too.
+    ttft_ms: float | UnsetType = UNSET
+    ttft_attainment: Number | UnsetType = UNSET
+    joint_attainment: Number | UnsetType = UNSET
+    goodput_requests_per_s: Number | UnsetType = UNSET
 
 
 class Rates(Facts, frozen=True, kw_only=True):
@@ -303,11 +308,12 @@ class Summary(Rates, frozen=True, kw_only=True):
     kv: Kv = Kv()
     # Of boards with two memories.
     memory: Memory | UnsetType = UNSET
+    # Of a replay that computes prompts, or that only a client saw.
+    ttft_ms: Percentiles | UnsetType = UNSET
+    e2e_ms: Percentiles | UnsetType = UNSET
     # Of a replay that only a client saw.
     itl_ms: Percentiles | UnsetType = UNSET
     tokens_per_chunk: TokensPerChunk | UnsetType = UNSET
-    ttft_ms: Percentiles | UnsetType = UNSET
-    e2e_ms: Percentiles | UnsetType = UNSET
     mean_waiting: float | UnsetType = UNSET
     lateness_ms: Lateness | UnsetType | None = UNSET
     attempts: Attempts | UnsetType = UNSET

@@ -58,9 +58,11 @@ def write_run(
         tables["stints"] = outcome.stints
     if outcome.chunks is not None and outcome.calls is not None:
         tables |= {"chunks": outcome.chunks, "calls": outcome.calls}
-    # Readers that do not know this table leave it out, and read the others as they are.
+    # Readers that do not know these tables leave them out, and read the others as they are.
     if outcome.memory is not None:
         tables["memory"] = outcome.memory
+    if outcome.prompts is not None:
+        tables["prompts"] = outcome.prompts
     totals = Totals(
         replica_busy_s=outcome.replica_busy_s.tolist(),
         attention_busy_s=outcome.attention_busy_s,

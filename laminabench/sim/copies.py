@@ -55,19 +55,22 @@ def merge(shares: Sequence[Share], outcomes: Sequence[Outcome], copies: int) -> 
     """
     batches = 1 + max(int(some.iterations["batch"].max(initial=0)) for some in outcomes)
     replicas = len(outcomes[0].replica_busy_s)
-    iterations = [_moved(some.iterations, share.copy * batches) for share, some in _both(shares, outcomes)]
+    both = list(zip(shares, outcomes, strict=True))
+    iterations = [_moved(some.iterations, share.copy * batches) for share, some in both]
     order = np.argsort(np.concatenate([each["start_s"] for each in iterations]), kind="stable")
     memories = [some.memory for some in outcomes if some.memory is not None]
     busy = np.zeros(copies * replicas)
-    for share, some in _both(shares, outcomes):
+    stints, timelines = [], []
+    for share, some in both:
         busy[share.copy * replicas : (share.copy + 1) * replicas] = some.replica_busy_s
+        own = _moved(some.stints, share.copy * batches)
+        stints.append({**own, "request": share.rows[some.stints["request"]]})
+        timelines.append(_moved(_moved(some.timeline, share.copy * batches), share.copy * replicas, "worker"))
     return Outcome(
         requests=_requests(shares, outcomes, batches),
         iterations=_joined(iterations, order),
-        stints=_joined([_stints(share, some, batches) for share, some in _both(shares, outcomes)]),
-        timeline=_joined(
-            [_timeline(share, some, batches, replicas) for share, some in _both(shares, outcomes)]
-        ),
+        stints=_joined(stints),
+        timeline=_joined(timelines),
         replica_busy_s=busy,
         attention_busy_s=sum(some.attention_busy_s for some in outcomes),
         end_s=max(some.end_s for some in outcomes),
@@ -85,25 +88,13 @@ def _of_copy(priority: Priority | None, copy: int, copies: int) -> Priority | No
     return lambda request: priority(request * copies + copy)
 
 
-def _both(shares: Sequence[Share], outcomes: Sequence[Outcome]) -> list[tuple[Share, Outcome]]:
-    return list(zip(shares, outcomes, strict=True))
-
-
 def _requests(shares: Sequence[Share], outcomes: Sequence[Outcome], batches: int) -> Columns:
     count = sum(len(share.rows) for share in shares)
     whole: Columns = {name: np.empty(count, column.dtype) for name, column in outcomes[0].requests.items()}
-    for share, some in _both(shares, outcomes):
+    for share, some in zip(shares, outcomes, strict=True):
         for name, column in _moved(some.requests, share.copy * batches).items():
             whole[name][share.rows] = column
     return whole
-
-
-def _stints(share: Share, some: Outcome, batches: int) -> Columns:
-    return {**_moved(some.stints, share.copy * batches), "request": share.rows[some.stints["request"]]}
-
-
-def _timeline(share: Share, some: Outcome, batches: int, replicas: int) -> Columns:
-    return _moved(_moved(some.timeline, share.copy * batches), share.copy * replicas, "worker")
 
 
 def _moved(columns: Columns, by: int, name: str = "batch") -> Columns:

@@ -45,6 +45,8 @@ class Outcome:
     calls: Columns | None = None
     # What a board's memories hold, as runs/schema.py has it: one row an iteration, in their order.
     memory: Columns | None = None
+    # prompt_tokens: what an iteration computed of prompts, one row each; None where they were there already.
+    prompts: Columns | None = None
 
     def __post_init__(self) -> None:
         assert (self.chunks is None) == (self.calls is None)

@@ -81,6 +81,7 @@ def _one(
             block_tokens=spec.block_tokens,
             admission=spec.admission,
             max_requests=spec.max_requests,
+            prompt_budget=spec.prompt_budget,
             costs=spec.timing.tables(),
             priority=offered.priority,
             record_from=round(record_s[0] * TICKS_PER_S),

@@ -33,8 +33,27 @@ def ticks(seconds: Float64 | float) -> Ticks:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptTiming:
+    """Seconds of what prompts add, as docs/simulator.md names them; `head` by requests that get a token."""
+
+    head: Float64
+    fixed: float
+    per_row: float
+    per_pair: float
+    per_token: float
+
+    def tables(self) -> dict[str, object]:
+        """As the native module takes it."""
+        slopes = {name: getattr(self, name) * TICKS_PER_S for name in ("per_row", "per_pair", "per_token")}
+        return {"head": ticks(self.head), "fixed": int(ticks(self.fixed)), **slopes}
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds, as docs/simulator.md names them; arrays have entry B for a batch of B requests."""
+    """Seconds, as docs/simulator.md names them; arrays have entry B for a batch of B requests.
+
+    With prompts, those of slices and transfers have it for B tokens.
+    """
 
     first_slice: Float64
     mid_slice: Float64
@@ -57,9 +76,10 @@ class Timing:
     host_per_request: float = 0.0
     host_async: bool = False
     recompute_per_token: float = 0.0
+    prompts: PromptTiming | None = None
 
     def tables(self) -> dict[str, object]:
-        """As the native module takes it: ticks, every table as long as the others."""
+        """As the native module takes it: ticks."""
         self.check()
         rows = len(self.first_slice)
         tables: dict[str, object] = {
@@ -68,7 +88,6 @@ class Timing:
                 "first_slice",
                 "mid_slice",
                 "last_slice",
-                "attention_fixed",
                 "q_lead",
                 "q_transfer",
                 "kv_transfer",
@@ -78,25 +97,30 @@ class Timing:
         }
         for name in ("combine", "transfer_latency", "chunk_overhead", "host_fixed"):
             tables[name] = int(ticks(getattr(self, name)))
+        tables["attention_fixed"] = ticks(self.attention_fixed)
         # Slopes stay fractions of a tick: they are multiplied before they are rounded.
         tables["attention_per_token"] = np.ascontiguousarray(self.attention_per_token * TICKS_PER_S)
         for name in ("paged_per_token", "host_per_request", "recompute_per_token"):
             tables[name] = float(getattr(self, name)) * TICKS_PER_S
         for name in ("stream_chunks", "stream_by_request", "device_tokens", "host_async"):
             tables[name] = getattr(self, name)
+        if self.prompts:
+            tables["prompts"] = self.prompts.tables()
         return tables
 
     def check(self) -> None:
         """A UserError if a time is no time: a coefficient somewhere is wrong."""
-        for each in fields(self):
-            values = np.asarray(getattr(self, each.name), np.float64)
-            if each.name == "device_tokens":
-                continue
+        times = {each.name: getattr(self, each.name) for each in fields(self)}
+        del times["device_tokens"]
+        if prompts := times.pop("prompts"):
+            times |= {f"prompts' {each.name}": getattr(prompts, each.name) for each in fields(prompts)}
+        for name, time in times.items():
+            values = np.asarray(time, np.float64)
             if not (np.isfinite(values).all() and values.min() >= 0 and values.max() <= LONGEST_S):
                 worst = values.flat[int(np.argmax(~((values >= 0) & (values <= LONGEST_S))))]
                 raise UserError(
                     "costs-impossible-time",
-                    f"the costs give {worst:g} s for {each.name.replace('_', ' ')}; "
+                    f"the costs give {worst:g} s for {name.replace('_', ' ')}; "
                     "check the cost set's coefficients and the network",
                 )
 
@@ -193,6 +217,8 @@ class Spec:
     pipelining: Pipelining = "serial"
     admission: Admission = "reserve"
     prefix_sharing: bool = False
+    # Most tokens that a batch computes in an iteration, prompts' included; 0 where no prompts are computed.
+    prompt_budget: int = 0
     # What the lanes of a timeline and the utilisation table call the workers.
     replica_names: tuple[str, ...] = field(default=("model workers",))
     attention_name: str = "attention workers"

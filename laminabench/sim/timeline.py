@@ -128,14 +128,9 @@ def _names(outcome: Outcome, lanes: Lanes) -> Iterator[dict[str, object]]:
     yield {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": lanes.process}}
     hosts = [f"host, batch {batch}" for batch in range(lanes.batches)] if _host_rows(outcome).any() else []
     for lane, name in enumerate([*lanes.names, *hosts]):
-        yield {"ph": "M", "pid": 1, "tid": lane + 1, "name": "thread_name", "args": {"name": name}}
-        yield {
-            "ph": "M",
-            "pid": 1,
-            "tid": lane + 1,
-            "name": "thread_sort_index",
-            "args": {"sort_index": lane},
-        }
+        thread = {"ph": "M", "pid": 1, "tid": lane + 1}
+        yield {**thread, "name": "thread_name", "args": {"name": name}}
+        yield {**thread, "name": "thread_sort_index", "args": {"sort_index": lane}}
 
 
 def _events(outcome: Outcome, lane_of: NDArray[np.int64]) -> Iterator[list[str]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from laminabench.atomic import replacing
 from laminabench.errors import UserError
+from laminabench.runs.format import manifest_in
 from laminabench.runs.replace import require_replaceable
 
 FORMAT, FORMAT_VERSION = "laminabench sweep", 1
@@ -101,12 +102,8 @@ def _said(value: Any) -> str:
 
 
 def _manifest_in(directory: Path) -> dict[str, Any] | None:
-    try:
-        facts = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    ours = isinstance(facts, dict) and facts.get("format") == FORMAT
-    return facts if ours and isinstance(facts.get("identity"), dict) else None
+    facts = manifest_in(directory, FORMAT, MANIFEST)
+    return facts if facts and isinstance(facts.get("identity"), dict) else None
 
 
 def _write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:

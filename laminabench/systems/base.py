@@ -39,10 +39,17 @@ class Workload:
     concurrency: int | None = None
     policy: str = "fifo"
     slo_tbt_ms: float = 100.0
+    slo_ttft_ms: float | None = None
 
     @classmethod
     def of(cls, request: ReplayRequest) -> Workload:
-        return cls(request.mode, request.concurrency, request.policy or "fifo", request.slo_tbt_ms)
+        return cls(
+            request.mode,
+            request.concurrency,
+            request.policy or "fifo",
+            request.slo_tbt_ms,
+            request.slo_ttft_ms,
+        )
 
     def offered(self, trace: Trace) -> Offered:
         """How a system gets the trace; a UserError where choices contradict each other."""
@@ -177,7 +184,13 @@ def settled(kind: type[Made], request: ReplayRequest, called: Mapping[str, str],
 
 
 def summary_of(
-    outcome: Outcome, trace: Trace, workload: Workload, deployment: Hardware, *, shared_devices: bool = False
+    outcome: Outcome,
+    trace: Trace,
+    workload: Workload,
+    deployment: Hardware,
+    *,
+    shared_devices: bool = False,
+    prompts: bool = False,
 ) -> Summary:
     """The summary of what came out, under the workload's limit and at the deployment's price."""
     return summarise(
@@ -185,7 +198,9 @@ def summary_of(
         trace,
         mode=workload.mode,
         slo_tbt_ms=workload.slo_tbt_ms,
+        slo_ttft_ms=workload.slo_ttft_ms,
         usd_per_hour=deployment.usd_per_hour,
         power_w=deployment.power_w,
         shared_devices=shared_devices,
+        prompts=prompts,
     )

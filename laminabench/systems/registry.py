@@ -37,7 +37,7 @@ NAMES = tuple(dict.fromkeys((*MODULES, *LIVE)))
 _COMMON = frozenset(
     {"system", "deployment", "model", "backend", "price", "power", "price_basis"}
     | {name for group in (WORKLOAD, CUTS, OUTPUT) for name in FLAGS[group]}
-) - {"policy", "timeline", "timeline_window"}
+) - {"policy", "slo_ttft_ms", "timeline", "timeline_window"}
 
 
 def system(name: str) -> System:

@@ -18,9 +18,7 @@ PERCENTILES = {"p50": 50, "p90": 90, "p99": 99}
 def describe(trace: Trace) -> dict[str, object]:
     duration_s = trace.duration_s
     return {
-        "name": trace.meta.name,
-        "source": trace.meta.source,
-        "sha256": trace.meta.sha256,
+        **{name: getattr(trace.meta, name) for name in ("name", "source", "sha256")},
         "requests": len(trace),
         "duration_s": duration_s if trace.meta.has_arrivals else None,
         "rate_per_s": (len(trace) - 1) / duration_s if duration_s > 0 else None,
@@ -29,10 +27,7 @@ def describe(trace: Trace) -> dict[str, object]:
         "output": lengths(trace.output_tokens),
         "prefix_share": prefix_share(trace),
         "sessions": None if trace.session is None else len(np.unique(trace.session)),
-        "origin": trace.meta.origin,
-        "license": trace.meta.license,
-        "citation": trace.meta.citation,
-        "tokenizer": trace.meta.tokenizer,
+        **{name: getattr(trace.meta, name) for name in ("origin", "license", "citation", "tokenizer")},
         "notes": list(trace.meta.notes),
     }
 

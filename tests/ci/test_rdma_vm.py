@@ -32,6 +32,15 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             del sys.modules[name]
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder for a machine's sockets, whose paths have to be short; pytest's are not."""
+    if not shutil.which(QEMU):
+        pytest.skip(f"there is no {QEMU}")
+    with tempfile.TemporaryDirectory(prefix="vm-") as folder:
+        yield Path(folder)
+
+
 def test_without_qemu_it_says_so_and_succeeds(tmp_path: Path) -> None:
     if not Path("/etc/debian_version").exists():
         pytest.skip("what is missing is another sentence elsewhere than on Debian")
@@ -111,54 +120,42 @@ def test_what_builds_the_image_tidies_up_when_it_is_interrupted() -> None:
         assert building.wait(60) == 143
 
 
-def test_a_machine_that_does_not_start_says_what_qemu_said(tmp_path: Path) -> None:
+def test_a_machine_that_does_not_start_says_what_qemu_said(tmp_path: Path, short: Path) -> None:
     from image import Image
     from machine import Job, Machine, StrangeEndError
 
-    if not shutil.which(QEMU):
-        pytest.skip(f"there is no {QEMU}")
     for name in ("kernel", "root.cpio", "project"):
         (tmp_path / name).write_text("nothing that starts")
-    # Paths of sockets have to be short, and pytest's are not.
-    with tempfile.TemporaryDirectory(prefix="vm-") as folder:
-        job = Job("one", "10.77.0.1", "true", 1, {})
-        out = io.BytesIO()
-        with Machine(Image(tmp_path), tmp_path / "project", job, Path(folder, "one"), out) as machine:
-            with pytest.raises(StrangeEndError, match=r"(?s)ended without a word.*kernel"):
-                machine.wait()
-            assert not machine.running()
-            machine.results(tmp_path / "results")
-        assert out.getvalue() == b""
+    job = Job("one", "10.77.0.1", "true", 1, {})
+    out = io.BytesIO()
+    with Machine(Image(tmp_path), tmp_path / "project", job, short / "one", out) as machine:
+        with pytest.raises(StrangeEndError, match=r"(?s)ended without a word.*kernel"):
+            machine.wait()
+        assert not machine.running()
+        machine.results(tmp_path / "results")
+    assert out.getvalue() == b""
     assert not (tmp_path / "results").exists()
 
 
-def test_orders_to_qemu_are_obeyed_or_refused_aloud() -> None:
+def test_orders_to_qemu_are_obeyed_or_refused_aloud(short: Path) -> None:
     from wire import Monitor, RefusedError
 
-    if not shutil.which(QEMU):
-        pytest.skip(f"there is no {QEMU}")
-    # Paths of sockets have to be short, and pytest's are not.
-    with tempfile.TemporaryDirectory(prefix="qmp-") as folder:
-        path = Path(folder, "qmp")
-        # It waits for somebody to connect, and its machine has nothing in it.
-        arguments = [
-            QEMU,
-            *["-machine", "none", "-nodefaults", "-display", "none", "-qmp"],
-            f"unix:{path},server=on",
-        ]
-        with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as qemu:
-            assert qemu.stderr is not None
-            assert "waiting for connection" in qemu.stderr.readline()
-            monitor = Monitor(path)
-            try:
-                monitor.order("stop")
-                with pytest.raises(RefusedError, match="QEMU refused set_link: Device 'nic0' not found"):
-                    monitor.order("set_link", name="nic0", up=False)
-                monitor.order("quit")
-                assert qemu.wait(60) == 0
-            finally:
-                monitor.close()
-                qemu.kill()
+    # It waits for somebody to connect, and its machine has nothing in it.
+    machine = ["-machine", "none", "-nodefaults", "-display", "none"]
+    command = [QEMU, *machine, "-qmp", f"unix:{short / 'qmp'},server=on"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as qemu:
+        assert qemu.stderr is not None
+        assert "waiting for connection" in qemu.stderr.readline()
+        monitor = Monitor(short / "qmp")
+        try:
+            monitor.order("stop")
+            with pytest.raises(RefusedError, match="QEMU refused set_link: Device 'nic0' not found"):
+                monitor.order("set_link", name="nic0", up=False)
+            monitor.order("quit")
+            assert qemu.wait(60) == 0
+        finally:
+            monitor.close()
+            qemu.kill()
 
 
 def entries(archive: bytes) -> dict[str, tuple[int, int, bytes]]:

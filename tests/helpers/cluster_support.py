@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from processes import children_of
 
 from lamina import Engine, Sampling
 from lamina._native import ShmReceiver, ShmSegment, ShmSender
@@ -171,22 +172,3 @@ def workers_of(machine: Machine) -> list[int]:
     """A machine's workers that have not ended, or that nobody has asked how they did."""
     process = machine._process
     return [] if process is None else children_of(process.pid)
-
-
-def children_of(parent: int) -> list[int]:
-    """Processes begun by another one and not reaped."""
-    numbers = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdecimal()]
-    return [number for number in numbers if stat_of(number)[1:2] == [str(parent)]]
-
-
-def alive(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
-    return stat_of(pid)[:1] not in ([], ["Z"])
-
-
-def stat_of(pid: int) -> list[str]:
-    """Its state, its parent, and more; nothing if it is not there."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []

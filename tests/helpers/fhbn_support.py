@@ -7,8 +7,8 @@ from typing import Any
 
 from lamina import fhbn
 from lamina._native import ShmSegment
-from lamina.fhbn.channel_spec import ChannelSpec
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.channel import ChannelSpec
+from lamina.fhbn.control import Deadline
 
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 Links = tuple[fhbn.Link, fhbn.Link]

@@ -76,6 +76,7 @@ def arguments(**given: Any) -> dict[str, Any]:
         "block_tokens": 1,
         "admission": "reserve",
         "max_requests": 64,
+        "prompt_budget": 0,
         "priority": None,
         "record_from": 0,
         "record_to": 0,
@@ -86,7 +87,8 @@ def arguments(**given: Any) -> dict[str, Any]:
     whole["arrival"] = np.asarray(whole["arrival"], np.int64)
     whole["prompt"] = np.asarray(whole["prompt"], np.int32)
     whole["output"] = np.asarray(whole["output"], np.int32)
-    whole["costs"] = flat_costs(whole["max_requests"], **whole.get("costs", {}))
+    most = max(whole["max_requests"], whole["prompt_budget"])
+    whole["costs"] = flat_costs(most, **whole.get("costs", {}))
     return whole
 
 

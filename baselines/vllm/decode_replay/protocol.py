@@ -79,11 +79,10 @@ class EventWriter:
     def flush_if_due(self) -> None:
         """Write the events that have waited long enough; also none, as a sign of life."""
         if self._now() - self._written_s >= EVERY_S:
-            self._write({"events": self._events})
-            self._events = []
+            self.flush(even_none=True)
 
-    def flush(self) -> None:
-        if self._events:
+    def flush(self, even_none: bool = False) -> None:
+        if self._events or even_none:
             self._write({"events": self._events})
             self._events = []
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lamina import cuda_library
 from lamina._native import AttentionWorker, Slab
+from lamina.cuda_library import CudaError
 
 
 class Heads:
@@ -111,3 +115,216 @@ class TensorWorker(Heads):
         """Store k and v [len(slots), kv_heads, head_dim] in these slots, as a prefill does."""
         self.check(len(slots), None, k, v)
         self.native.append(layer, k.data_ptr(), v.data_ptr(), slots)
+
+
+_PREVIOUS = 0
+
+
+class Lists(Protocol):
+    """What plan() asks of a slab."""
+
+    def indices(self, request: int) -> NDArray[np.int32]: ...
+
+
+def _structure(name: str, **fields: type) -> type[ctypes.Structure]:
+    """As decode.h has it."""
+    return type(name, (ctypes.Structure,), {"_fields_": tuple(fields.items())})
+
+
+_POINTER, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
+_Attention = _structure(
+    "_Attention", dtype=_INT, heads=_INT, kv_heads=_INT, head_dim=_INT, scale=_FLOAT, soft_cap=_FLOAT
+)
+_Arena = _structure("_Arena", k=_POINTER, v=_POINTER, slot_stride=_LONG, head_stride=_LONG)
+_Lists = _structure("_Lists", offsets=_POINTER, slots=_POINTER, batch=_INT)
+_Partial = _structure("_Partial", out=_POINTER, lse=_POINTER)
+_Workspace = _structure("_Workspace", memory=_POINTER, bytes=ctypes.c_size_t)
+
+
+def require_device() -> None:
+    """Raises CudaError with one sentence where the kernels cannot run."""
+    cuda_library.call("check_device")
+    if not torch.cuda.is_available():
+        raise CudaError(
+            "cuda-torch-without", "this torch is built without CUDA, whose tensors the attention kernels need"
+        )
+
+
+def _tensor(numbers: NDArray[np.int32] | NDArray[np.int64] | Tensor) -> Tensor:
+    """Shares memory where it may: torch warns of an array that cannot be written to."""
+    return numbers if isinstance(numbers, Tensor) else torch.from_numpy(np.require(numbers, requirements="W"))
+
+
+@dataclass
+class _Layer:
+    attention: ctypes.Structure
+    arena: ctypes.Structure
+    window: int
+    kept: tuple[Tensor, Tensor]  # the kernels know only addresses
+
+
+class CudaAttentionWorker(Heads):
+    """Decode attention of one model's heads over a KV arena in GPU memory: the same verbs as on the CPU.
+
+    Not verified on hardware: compiled for sm_80 and sm_90, its kernels tested on the host only.
+
+    Each iteration: plan(), then for each layer begin() when the queries are there and finish() when the new
+    tokens' keys and values are. Everything runs on torch's current stream and nothing waits for it.
+
+    Buffers have fixed addresses. So begin() and finish() can be captured in a CUDA graph, and a plan() before
+    each replay gives it other lists, of as many rows.
+    """
+
+    device_type = "cuda"
+    dtypes: ClassVar[dict[torch.dtype, int]] = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+
+    def __init__(
+        self,
+        dtype: torch.dtype,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        max_batch: int,
+        max_tokens: int,
+        device: torch.device | str = "cuda",
+    ) -> None:
+        super().__init__(dtype, heads, kv_heads, head_dim)
+        require_device()
+        self.max_batch, self.max_tokens = max_batch, max_tokens
+        self.device = torch.device(device)
+        self._layers: list[_Layer] = []
+        self._q: Tensor | None = None  # from begin() to finish()
+        self._offsets = self._empty((max_batch + 1,), torch.int32)
+        self._slots = self._empty((max(max_tokens, 1),), torch.int32)
+        self._out = self._empty((max_batch, heads, head_dim), torch.float32)
+        self._lse = self._empty((max_batch, heads), torch.float32)
+        self._shape = _Attention(self.dtypes[dtype], heads, kv_heads, head_dim, 1.0, 0.0)
+        needed = ctypes.c_size_t()
+        with torch.cuda.device(self.device):
+            cuda_library.call("workspace_bytes", self._shape, max_batch, ctypes.byref(needed))
+        self._workspace_bytes = needed.value
+        self._all = self._empty((needed.value,), torch.uint8)  # partial()'s
+        self._previous: dict[int, Tensor] = {}  # begin()'s, one for each window
+
+    def add_layer(self, k: Tensor, v: Tensor, *, scale: float, window: int = 0, softcap: float = 0.0) -> int:
+        """The next layer's keys and values: views [slots, kv_heads, head_dim] with the same strides."""
+        self.require_views(k, v)
+        assert k.is_cuda
+        assert v.is_cuda
+        heads = self.heads, self.kv_heads, self.head_dim
+        attention = _Attention(self.dtypes[self.dtype], *heads, scale, softcap)
+        arena = _Arena(k.data_ptr(), v.data_ptr(), k.stride(0), k.stride(1))
+        self._layers.append(_Layer(attention, arena, window, (k, v)))
+        if window not in self._previous:
+            self._previous[window] = self._empty((self._workspace_bytes,), torch.uint8)
+        return len(self._layers) - 1
+
+    def plan(self, slab: Lists, requests: NDArray[np.int64], rows: int | None = None) -> None:
+        """Once an iteration: the requests whose tokens, newest included, the following calls attend to."""
+        lists = [slab.indices(int(request)) for request in requests]
+        offsets = np.cumsum([0, *map(len, lists)])
+        self.plan_lists(offsets, np.concatenate(lists) if lists else np.empty(0, np.int32), rows)
+
+    def plan_lists(
+        self, offsets: NDArray[np.int64] | Tensor, slots: NDArray[np.int32] | Tensor, rows: int | None = None
+    ) -> None:
+        """As plan(), of lists given directly: request i has slots[offsets[i]:offsets[i + 1]].
+
+        The batch is filled up to `rows` with requests that have no tokens and whose results are zero. Copies
+        from the host, so it is no part of a captured graph.
+        """
+        given, listed = _tensor(offsets), _tensor(slots)
+        rows = len(given) - 1 if rows is None else rows
+        assert len(given) - 1 <= rows <= self.max_batch
+        assert len(listed) <= self.max_tokens
+        self._offsets[: len(given)].copy_(given, non_blocking=True)
+        if rows >= len(given):
+            self._offsets[len(given) : rows + 1].copy_(
+                self._offsets[len(given) - 1].expand(rows + 1 - len(given))
+            )
+        self._slots[: len(listed)].copy_(listed, non_blocking=True)
+        self.requests = rows
+        for window in self._previous:
+            self._launch(
+                "plan", self._shape, self._lists(), window, _PREVIOUS, self._workspace(self._previous[window])
+            )
+
+    def begin(self, layer: int, q: Tensor) -> None:
+        """Begin to attend from q [requests, heads, head_dim] to the previous tokens."""
+        assert self._q is None, "begin() again before finish()"
+        self.check(self.requests, q)
+        known = self._layers[layer]
+        workspace = self._workspace(self._previous[known.window])
+        partial = self._partial(self._out, self._lse)
+        self._launch("begin", known.attention, known.arena, self._lists(), q.data_ptr(), workspace, partial)
+        self._q = q
+
+    def finish(self, layer: int, k: Tensor, v: Tensor) -> Tensor:
+        """Store the new tokens' k and v [requests, kv_heads, head_dim]; the output, shaped as q was."""
+        assert self._q is not None, "finish() before begin()"
+        self.check(self.requests, None, k, v)
+        known = self._layers[layer]
+        out = torch.empty_like(self._q)
+        q, k_at, v_at, out_at = (tensor.data_ptr() for tensor in (self._q, k, v, out))
+        partial = self._partial(self._out, self._lse)
+        self._launch("finish", known.attention, known.arena, self._lists(), q, k_at, v_at, partial, out_at)
+        self._q = None
+        return out
+
+    def run(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """begin() and finish() in one go."""
+        self.begin(layer, q)
+        return self.finish(layer, k, v)
+
+    def partial(self, layer: int, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Over all planned tokens: the output and the log of the softmax's denominator, both float32."""
+        self.check(self.requests, q)
+        known = self._layers[layer]
+        out = self._empty(q.shape, torch.float32)
+        lse = self._empty(q.shape[:2], torch.float32)
+        self._launch(
+            "partial_of",
+            known.attention,
+            known.arena,
+            self._lists(),
+            known.window,
+            q.data_ptr(),
+            self._workspace(self._all),
+            self._partial(out, lse),
+        )
+        return out, lse
+
+    def combine(self, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """The partial of two disjoint sets of tokens from the partials of each."""
+        assert first[0].shape == second[0].shape == (len(first[0]), self.heads, self.head_dim)
+        assert all(t.is_cuda and t.is_contiguous() and t.dtype == torch.float32 for t in (*first, *second))
+        result = torch.empty_like(first[0]), torch.empty_like(first[1])
+        partials = [self._partial(*pair) for pair in (first, second, result)]
+        self._launch("combine", self._shape, len(first[0]), *partials)
+        return result
+
+    def append(self, layer: int, k: Tensor, v: Tensor, slots: NDArray[np.int32] | Tensor) -> None:
+        """Store k and v [len(slots), kv_heads, head_dim] in these slots, as a prefill does."""
+        where = _tensor(slots).to(self.device, torch.int32)
+        self.check(len(where), None, k, v)
+        known = self._layers[layer]
+        k_at, v_at, where_at = k.data_ptr(), v.data_ptr(), where.data_ptr()
+        self._launch("append", known.attention, known.arena, k_at, v_at, where_at, len(where))
+
+    def _launch(self, name: str, *arguments: object) -> None:
+        """A call that puts work on the current stream."""
+        with torch.cuda.device(self.device):
+            cuda_library.call(name, *arguments, torch.cuda.current_stream().cuda_stream)
+
+    def _lists(self) -> ctypes.Structure:
+        return _Lists(self._offsets.data_ptr(), self._slots.data_ptr(), self.requests)
+
+    def _workspace(self, memory: Tensor) -> ctypes.Structure:
+        return _Workspace(memory.data_ptr(), memory.numel())
+
+    def _partial(self, out: Tensor, lse: Tensor) -> ctypes.Structure:
+        return _Partial(out.data_ptr(), lse.data_ptr())
+
+    def _empty(self, shape: tuple[int, ...] | torch.Size, dtype: torch.dtype) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device=self.device)

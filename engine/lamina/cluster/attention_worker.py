@@ -9,10 +9,9 @@ import numpy as np
 import torch
 
 from lamina.attention.worker import TensorWorker
-from lamina.cluster.channels import Channels
 from lamina.cluster.front_end import Context
 from lamina.cluster.kv_pull import KvPull
-from lamina.cluster.meeting import Meeting
+from lamina.cluster.meeting import Channels, Meeting
 from lamina.cluster.messages import ArenaState, KvStored, Plan
 from lamina.fhbn.channel import Message
 from lamina.kv import Arena

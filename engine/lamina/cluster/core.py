@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -12,18 +12,16 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from lamina.cluster.config import Kind, ModelSource, WorkerConfig
-from lamina.cluster.layout import Layout, Scaled
+from lamina.cluster.layout import ITERATIONS, Layout, Scaled, Trial, made_up, settle
 from lamina.cluster.machine import LostError, Machine, Replaced, Workplace
-from lamina.cluster.messages import ArenaState, ChosenTokens, Order, Plan
+from lamina.cluster.messages import ArenaState, ChosenTokens, Kind, ModelSource, Order, Plan, WorkerConfig
 from lamina.cluster.models import source_of
 from lamina.cluster.prefill_dispatch import PrefillDispatch
-from lamina.cluster.trial import ITERATIONS, Trial, made_up, settle
 from lamina.cluster.worker_pool import WorkerPool
-from lamina.cluster.worker_updates import WorkerUpdates
 from lamina.fhbn import Listener, new_secret
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Deadline
 from lamina.kv import ArenaShape
 from lamina.pipeline import (
     BatchDelta,
@@ -32,11 +30,88 @@ from lamina.pipeline import (
     CoreOptions,
     EngineError,
     Landed,
+    Partition,
     Records,
     Spent,
 )
 from lamina.pipeline.arenas import arena_tokens
+from lamina.pipeline.batch_rows import Ints, Tokens
 from lamina.pipeline.records import WorkRecords, gather
+
+_NO_TEXT: Tokens = np.empty(0, np.int32)
+
+
+class WorkerUpdates:
+    """Makes each worker's plan of the plan of a batch.
+
+    It knows which attention worker has which sequence, where each has whole requests. `snapshot` is given
+    where workers have taken over from others: attention workers that are `lacking` know nothing of the
+    batch, and model workers nothing either, so that all of them are sent the same.
+    """
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._pool_of: dict[int, int] = {}
+
+    def to_attention(
+        self, plan: Plan, snapshot: BatchSnapshot | None, lacking: Collection[int]
+    ) -> list[Plan]:
+        plans, delta = [], plan.delta
+        for number in range(self._partition.workers):
+            afresh, mine = snapshot is not None and number in lacking, delta
+            if snapshot and afresh:
+                mine = msgspec.structs.replace(snapshot.whole, expected=delta.expected, dropped=delta.dropped)
+            if self._partition.pools > 1:
+                mine = self._of_pool(mine, number)
+            # The texts are for workers that compute with them.
+            mine = msgspec.structs.replace(mine, prompts=dict.fromkeys(mine.prompts, _NO_TEXT))
+            plans.append(msgspec.structs.replace(plan, delta=mine, afresh=afresh))
+        for name in delta.released.tolist():
+            self._pool_of.pop(name, None)
+        joined = delta.joined
+        self._pool_of.update(zip(joined.name.tolist(), joined.pool.tolist(), strict=True))
+        return plans
+
+    def to_model(self, plan: Plan, snapshot: BatchSnapshot | None, lacking: Collection[int]) -> Plan:
+        if snapshot is None:
+            return plan
+        joined = snapshot.whole.joined
+        wanted = np.isin(joined.name, snapshot.new)
+        if self._partition.along == "requests":
+            wanted |= np.isin(joined.pool, list(lacking))
+        elif lacking:
+            wanted[:] = True
+        asked = set(joined.name[wanted].tolist())
+        prompts = {name: text for name, text in snapshot.whole.prompts.items() if name in asked}
+        return msgspec.structs.replace(
+            plan,
+            delta=msgspec.structs.replace(snapshot.whole, prompts=prompts),
+            lacking=frozenset(lacking),
+            partial=frozenset(asked - set(snapshot.new.tolist())),
+        )
+
+    def _of_pool(self, delta: BatchDelta, pool: int) -> BatchDelta:
+        """What an attention worker that has whole requests must know."""
+        for name, where in zip(delta.joined.name.tolist(), delta.joined.pool.tolist(), strict=True):
+            self._pool_of[name] = where
+        for parent, child, _ in delta.forks.tolist():
+            self._pool_of[child] = self._pool_of[parent]
+        mine = delta.joined.where(delta.joined.pool == pool)
+        here = set(mine.name.tolist())
+        return BatchDelta(
+            forks=delta.forks[self._lie(delta.forks[:, 0], pool)],
+            renamed=delta.renamed[self._lie(delta.renamed[:, 0], pool)],
+            left=delta.left[self._lie(delta.left, pool)],
+            released=delta.released[self._lie(delta.released, pool)],
+            joined=mine,
+            expected=delta.expected[delta.expected[:, -1] == pool],
+            dropped=delta.dropped[delta.dropped[:, -1] == pool],
+            prompts={name: text for name, text in delta.prompts.items() if name in here},
+        )
+
+    def _lie(self, names: Ints, pool: int) -> NDArray[np.bool_]:
+        return np.fromiter((self._pool_of[name] == pool for name in names.tolist()), np.bool_, len(names))
+
 
 SPIN_S = 500e-6
 # Times in a row that workers are replaced without an iteration in between that ends.

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 
 from lamina.cluster import messages, worker
-from lamina.cluster.config import ModelSource, Weights, WorkerConfig
+from lamina.cluster.messages import ModelSource, Weights, WorkerConfig
 from lamina.cluster.models import Models, without_scipy
-from lamina.pipeline.facts import ModelFacts
+from lamina.pipeline.options import ModelFacts
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from lamina.attention.worker import TensorWorker
 from lamina.fhbn import ChannelCorruptedError
 from lamina.fhbn.channel import Message, Receiver
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Deadline
 from lamina.pipeline.kv_slots import Arrival
 
 # K and V of a piece, together: as long as it takes to store them, a QKV message has to wait. On a core of an

@@ -15,10 +15,9 @@ from typing import IO, TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from lamina import host_memory
 from lamina.cluster import messages
-from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.cluster.layout import Layout
-from lamina.pipeline.facts import ModelFacts
-from lamina.pipeline.options import EngineError
+from lamina.cluster.messages import ModelSource, WorkerConfig
+from lamina.pipeline.options import EngineError, ModelFacts
 
 if TYPE_CHECKING:
     from lamina.cluster.ray.machine import RayMachine

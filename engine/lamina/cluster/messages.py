@@ -12,20 +12,74 @@ import math
 import operator
 import struct
 from collections.abc import Callable
-from typing import IO, Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
-from lamina.cluster.config import ModelSource, WorkerConfig
+from lamina.cluster.layout import Layout
 from lamina.errors import CodedError
-from lamina.fhbn.control import MOST_MESSAGE_BYTES, Control
-from lamina.fhbn.deadline import Deadline
-from lamina.pipeline.batch_delta import BatchDelta, Ints, Tokens
-from lamina.pipeline.batch_rows import Revealed
-from lamina.pipeline.facts import ModelFacts
-from lamina.pipeline.partition import Partition
+from lamina.fhbn.control import MOST_MESSAGE_BYTES, Control, Deadline
+from lamina.model.load import LoadFormat
+from lamina.pipeline.batch_rows import BatchDelta, Ints, Revealed, Tokens
+from lamina.pipeline.options import ModelFacts
+from lamina.pipeline.partition import Partition, Schedule
 from lamina.pipeline.records import WorkRecords
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from lamina.convert import BoundSlice
+
+# What workers are forked with: slices that they share, or the model that each takes its part of.
+Weights: TypeAlias = "list[BoundSlice] | PreTrainedModel"
+Kind: TypeAlias = Literal["model", "attention", "prefill"]
+
+
+class ModelSource(msgspec.Struct, frozen=True):
+    """Where a model comes from and how it is to be loaded."""
+
+    source: str | dict[str, Any]  # its path, or its config as transformers has it
+    dtype: str | None
+    rope: str
+    load_format: LoadFormat
+    whole: bool = True  # bound to slices that all workers share, or left for each to take its part of
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """One worker's part."""
+
+    name: str
+    host: str  # where it listens for others
+    address: str  # of the front end
+    secret: bytes
+    core: int
+    kind: Kind
+    number: int  # among those of its kind
+    layout: Layout
+    slices: int
+    partition: Partition
+    most_rows: int  # of a batch
+    arena_tokens: int  # of an attention worker
+    decode_only: bool
+    overlap: bool
+    backend: str
+    spin_s: float
+    # One that takes over from another: how often the others had met before, and where they begin again.
+    epoch: int = 0
+    cycle: int = 0
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.layout.schedule(self.slices)
+
+    @property
+    def streams(self) -> bool:
+        """Whether q leaves before k and v exist; mini-batches leave whole."""
+        return self.overlap and self.partition.chunks == 1
+
 
 NONE: frozenset[int] = frozenset()
 PART_BYTES = MOST_MESSAGE_BYTES // 2

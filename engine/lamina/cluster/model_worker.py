@@ -9,16 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lamina.cluster.channels import AttentionChannels, Route, StageChannels, TensorParallelGroup
-from lamina.cluster.config import Weights
 from lamina.cluster.front_end import Context
-from lamina.cluster.meeting import Meeting
-from lamina.cluster.messages import ChosenTokens, Plan
+from lamina.cluster.meeting import AttentionChannels, Meeting, Route, StageChannels, TensorParallelGroup
+from lamina.cluster.messages import ChosenTokens, Plan, Weights
 from lamina.convert import Conversion
 from lamina.model import Prefill
 from lamina.model.prefill import CHUNK, Passed
 from lamina.pipeline import BatchRows, Choice, Turn
-from lamina.pipeline.batch_delta import Ints
+from lamina.pipeline.batch_rows import Ints
 
 
 class Lane:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from lamina.cluster.config import ModelSource, Weights
+from lamina.cluster.messages import ModelSource, Weights
 from lamina.pipeline.arenas import arena_shape
 from lamina.pipeline.options import CoreOptions, EngineError, original_of
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lamina.cluster.layout import Layout
 from lamina.cluster.messages import Compute, Forget, KvStored, PrefillFailed
 from lamina.cluster.worker_pool import WorkerPool
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Deadline
 
 
 class PrefillRequest(NamedTuple):

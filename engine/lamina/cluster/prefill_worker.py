@@ -9,12 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lamina.cluster.channels import Channels
-from lamina.cluster.config import Weights
 from lamina.cluster.front_end import Context
 from lamina.cluster.kv_pull import CALLED_OFF, PieceHeader, piece_tokens
-from lamina.cluster.meeting import Meeting
-from lamina.cluster.messages import Compute, Forget, PrefillFailed
+from lamina.cluster.meeting import Channels, Meeting
+from lamina.cluster.messages import Compute, Forget, PrefillFailed, Weights
 from lamina.convert import Conversion
 from lamina.fhbn import ChannelError
 from lamina.model import Prefill

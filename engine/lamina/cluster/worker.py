@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from lamina.cluster import messages
-from lamina.cluster.config import Weights, WorkerConfig
-from lamina.cluster.front_end import MEETING_S, Context, EndedError, FrontEnd, RegroupError
-from lamina.cluster.heartbeat import Heartbeat
+from lamina.cluster.front_end import MEETING_S, Context, EndedError, FrontEnd, Heartbeat, RegroupError
 from lamina.cluster.meeting import Meeting
-from lamina.cluster.messages import Failed, Listening, Lost, Ready, Regroup
+from lamina.cluster.messages import Failed, Listening, Lost, Ready, Regroup, Weights, WorkerConfig
 from lamina.fhbn import ChannelError, Link, Listener, connect
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Deadline
 from lamina.fhbn.errors import ChannelClosedError, ChannelTimeoutError, HandshakeError, PeerLostError
 from lamina.operators import Attended
 from lamina.pipeline import Recorder

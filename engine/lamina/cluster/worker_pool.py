@@ -12,11 +12,11 @@ from selectors import EVENT_READ, BaseSelector, DefaultSelector
 from typing import TypeVar
 
 from lamina.cluster import messages
-from lamina.cluster.config import ModelSource, WorkerConfig
-from lamina.cluster.heartbeat import HEARTBEAT, HeartbeatMonitor
+from lamina.cluster.front_end import HEARTBEAT, HeartbeatMonitor
 from lamina.cluster.machine import LostError, Workplace, WorkplaceLostError, last_sentence
+from lamina.cluster.messages import ModelSource, WorkerConfig
 from lamina.fhbn import ChannelError, ChannelTimeoutError, Link, Listener
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Deadline
 from lamina.pipeline import EngineError
 
 # Binding and meeting: some seconds each on a busy machine.

@@ -30,9 +30,8 @@ from torch.export import Dim, export
 from lamina.convert.bind import BoundSlice
 from lamina.convert.codegen import Code, bind_lines, describe_spec, name_tuple, piece_source
 from lamina.convert.errors import ConversionError, in_short
-from lamina.convert.program import Name
+from lamina.convert.program import BATCH, Name, Spec
 from lamina.convert.slices import SliceClass
-from lamina.convert.spec import BATCH, Spec
 from lamina.convert.trace import MOST_REQUESTS
 
 _EXAMPLE_BATCH = 2

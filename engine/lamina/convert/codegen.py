@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.convert.program import Collective, Instruction, Name, Piece, Program
-from lamina.convert.spec import Spec
+from lamina.convert.program import Collective, Instruction, Name, Piece, Program, Spec
 
 _aten = torch.ops.aten
 _nn = torch._C._nn

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from lamina.convert.errors import ConversionError
 from lamina.convert.program import Name, names_in, with_names
+from lamina.convert.source import same_values
 from lamina.convert.trace import Traced
-from lamina.convert.unmodified import same_values
 
 
 @dataclass(frozen=True)

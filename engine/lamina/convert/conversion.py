@@ -16,13 +16,12 @@ from lamina.convert.errors import ConversionError, named
 from lamina.convert.fused import split_fused
 from lamina.convert.normalise import normalise
 from lamina.convert.partition import partition
+from lamina.convert.program import BATCH, known_spec, spec_of
 from lamina.convert.sharding import Sharded, shard
 from lamina.convert.sliced import SlicedModel
 from lamina.convert.slices import slices_of
-from lamina.convert.source import Source, build_on_meta, open_source
-from lamina.convert.spec import BATCH, known_spec, spec_of
+from lamina.convert.source import Source, build_on_meta, check_tables, open_source
 from lamina.convert.trace import Traced, trace
-from lamina.convert.unmodified import check_tables
 from lamina.operators import Attended, AttentionOp
 
 # Building and tracing set what a process has only one of: torch's default dtype, fx's options, a logger.

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from lamina.convert.normalise import ATTENTION, op_name
 from lamina.convert.partition import levels_of
-from lamina.convert.spec import BATCH, known_spec, make_spec, reachable, spec_of
+from lamina.convert.program import BATCH, known_spec, make_spec, reachable, spec_of
 
 _aten = torch.ops.aten
 

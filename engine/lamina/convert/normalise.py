@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from lamina.convert.attention import CACHED
 from lamina.convert.errors import ConversionError
-from lamina.convert.spec import BATCH, annotate, known_spec, spec_of
-from lamina.convert.trace import Traced
+from lamina.convert.program import BATCH, annotate, known_spec, spec_of
+from lamina.convert.trace import CACHED, Traced
 
 _aten = torch.ops.aten
 ATTENTION = torch.ops.lamina.attention.default

@@ -15,7 +15,7 @@ from torch import fx
 
 from lamina.convert.errors import ConversionError
 from lamina.convert.normalise import ATTENTION
-from lamina.convert.spec import reachable, spec_of
+from lamina.convert.program import reachable, spec_of
 from lamina.convert.trace import Traced
 
 # A tuple of tensors does not cross a cut; its members may.

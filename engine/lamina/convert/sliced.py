@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from lamina.convert.bind import BoundSlice, bind_python, tensors_by_name, usable
+from lamina.convert.bind import BoundSlice, bind_cudagraph, bind_python, tensors_by_name, usable
 from lamina.convert.constants import BoundConstants, Constant
-from lamina.convert.cudagraph import bind_cudagraph
 from lamina.convert.errors import ConversionError
 from lamina.convert.program import Name
 from lamina.convert.slices import Slice, SliceClass

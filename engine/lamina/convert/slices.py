@@ -17,8 +17,18 @@ from torch import fx
 from lamina.convert.codegen import Code, describe_spec, slice_source
 from lamina.convert.normalise import op_name
 from lamina.convert.partition import Partition
-from lamina.convert.program import Instruction, Name, Piece, Program, Value
-from lamina.convert.spec import BATCH, Spec, known_spec, make_spec, spec_of
+from lamina.convert.program import (
+    BATCH,
+    Instruction,
+    Name,
+    Piece,
+    Program,
+    Spec,
+    Value,
+    known_spec,
+    make_spec,
+    spec_of,
+)
 from lamina.convert.trace import Traced
 
 _aten = torch.ops.aten

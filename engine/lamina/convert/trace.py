@@ -7,18 +7,260 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram, export
 from torch.export.graph_signature import InputKind
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
-from transformers import PreTrainedModel
+from torch.utils._python_dispatch import _disable_current_modes
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from lamina.convert.attention import TracedCache, tracing
 from lamina.convert.errors import ConversionError, in_short
+
+# Every stand-in accepts exactly what decode attention needs and refuses anything else, so that a model which
+# does more than attend causally to its own keys is never converted into one that does not.
+
+# A length that no model has: should it show up in the traced graph, the graph depends on the cache's length.
+CACHED = 7_914_919
+
+# Masks are evaluated at positions up to this one: a window of this size or more is the whole context.
+_FARTHEST = 1 << 18
+_FUTURE = 8
+
+
+@torch.library.custom_op("lamina::attention", mutates_args=())
+def attention(
+    q: Tensor,
+    k: Tensor,  # noqa: ARG001
+    v: Tensor,  # noqa: ARG001
+    layer: int,
+    scale: float,  # noqa: ARG001
+    window: int,  # noqa: ARG001
+    softcap: float,  # noqa: ARG001
+) -> Tensor:
+    """The one opaque node that stands for an attention operator; it is cut out and never run."""
+    raise AssertionError(f"attention {layer} was cut out, yet is run on {tuple(q.shape)}")
+
+
+@attention.register_fake
+def _(q: Tensor, *_: object) -> Tensor:
+    batch, heads, length, head_dim = q.shape
+    return q.new_empty(batch, length, heads, head_dim)
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What a token may see: itself and the `window` - 1 tokens before it, or everything before it if 0.
+
+    None if neither describes it, which matters only if a layer uses this mask.
+    """
+
+    window: int | None
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ConversionError("convert-reads-mask", f"it computes with its attention mask (its {name!r})")
+
+
+class Length:
+    """The length of the cache, as the traced model sees it.
+
+    A model may add to it, check whether there is a cache, and make a tensor of that length (such as a mask
+    that is never used; a used one would have a length that no model has). It is no number, so that nothing
+    else can be computed from it.
+    """
+
+    def __init__(self, value: int) -> None:
+        self._value = value
+
+    def __add__(self, other: object) -> Length:
+        if isinstance(other, int):
+            return Length(self._value + other)
+        return self._refuse()
+
+    def __index__(self) -> int:
+        return self._value
+
+    __radd__ = __add__
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __gt__(self, other: object) -> bool:
+        return self._is_more(other)
+
+    __ge__ = __ne__ = __gt__
+
+    def __lt__(self, other: object) -> bool:
+        return not self._is_more(other)
+
+    __le__ = __eq__ = __lt__
+    __hash__ = None  # type: ignore[assignment]
+
+    def _is_more(self, other: object) -> bool:
+        # A length to compare with would be one at which the model begins to compute something else.
+        if isinstance(other, int) and other <= 1:
+            return True
+        return self._refuse()
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise ConversionError(
+            "convert-depends-on-length", "what it computes depends on how long the cache is, beyond attention"
+        )
+
+    __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = _refuse
+    __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = _refuse
+    __int__ = __float__ = _refuse
+
+
+class TracedCache:
+    """A KV cache that stores nothing: it records which layer stores what, and refuses any other state."""
+
+    is_compileable = False
+    is_sliding: tuple[bool, ...] = ()  # which layers keep only a window; models read it to size masks
+
+    def __init__(self) -> None:
+        self.layers = 0
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    def update(
+        self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object
+    ) -> tuple[Tensor, Tensor]:
+        if layer_idx != self.layers:
+            raise ConversionError(
+                "convert-layer-order", f"layer {layer_idx} stores its keys where layer {self.layers} should"
+            )
+        self.layers += 1
+        self.keys, self.values = keys, values
+        return keys, values
+
+    def get_seq_length(self, *_: object) -> Length:
+        return Length(CACHED)
+
+    def get_query_offset(self, *_: object) -> int:
+        return CACHED
+
+    def get_mask_sizes(self, query_length: int, *_: object) -> tuple[int, int]:
+        return CACHED + query_length, 0
+
+    def __getattr__(self, name: str) -> object:
+        raise ConversionError(
+            "convert-keeps-other-state",
+            f"it keeps more between tokens than keys and values (it asks the cache for {name!r})",
+        )
+
+
+# The cache of the trace that runs in this thread: the interface below is called from deep inside a model.
+tracing: ContextVar[TracedCache] = ContextVar("tracing")
+
+
+def _mask(*, mask_function: Any, attention_mask: Tensor | None, **_: object) -> Mask:
+    """The mask that a model builds, recognised by evaluating it at a few positions."""
+    if attention_mask is not None:
+        raise ConversionError("convert-padding-mask", "it builds a padding mask of its own")
+    with _disable_current_modes():
+        width = int(_seen(mask_function, _FARTHEST).sum())
+        window = 0 if width == _FARTHEST + 1 else width
+        probes = {0, 1, width - 1, width, width + 1, _FARTHEST // 3, _FARTHEST - 1, _FARTHEST}
+        for position in sorted(probe for probe in probes if 0 <= probe <= _FARTHEST):
+            index = torch.arange(position + _FUTURE)
+            expected = (index <= position) & (index > position - (window or position + 1))
+            if not torch.equal(_seen(mask_function, position), expected):
+                return Mask(None)
+    return Mask(window)
+
+
+def _seen(mask_function: Any, position: int) -> Tensor:
+    """Which tokens are visible from a position: those before it, itself, and a few of the future."""
+    zero, keys = torch.zeros((), dtype=torch.int64), torch.arange(position + _FUTURE)
+    seen: Tensor = mask_function(zero, zero, torch.tensor(position), keys)
+    return seen.broadcast_to(keys.shape)
+
+
+def _attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: object,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **others: object,
+) -> tuple[Tensor, None]:
+    """Replace one attention operator by the opaque node, after checking that it is nothing else."""
+    cache = tracing.get()
+    layer = cache.layers - 1
+    where = f"attention {layer}"
+    if cache.keys is None or module.layer_idx != layer:
+        raise ConversionError(
+            "convert-shared-keys",
+            f"{where} does not store the keys it attends to (KV sharing between layers)",
+        )
+    if key is not cache.keys or value is not cache.values:
+        raise ConversionError(
+            "convert-changes-stored-keys", f"{where} changes keys or values after they are stored"
+        )
+    cache.keys = cache.values = None  # a second operator on the same keys is refused
+    if not isinstance(attention_mask, Mask):
+        raise ConversionError("convert-no-mask", f"{where} does not say which tokens it may see")
+    window = attention_mask.window
+    if window is None:
+        raise ConversionError(
+            "convert-mask-pattern",
+            f"{where} sees something else than the tokens before it or the last few of them",
+        )
+    if sliding_window is not None and sliding_window != window:
+        raise ConversionError(
+            "convert-window-contradicts",
+            f"{where} names a window of {sliding_window} tokens but its mask has {window}",
+        )
+    if getattr(module, "is_causal", True) is False or others.pop("is_causal", None) is False:
+        raise ConversionError("convert-not-causal", f"{where} is not causal")
+    if dropout:
+        raise ConversionError("convert-drops-out", f"{where} drops out in evaluation")
+    if scaling is None:
+        raise ConversionError("convert-no-scale", f"{where} does not say how it scales")
+    # Positions are in q and k already; the last two ask for other outputs.
+    for harmless in ("position_ids", "use_cache", "cache_position"):
+        others.pop(harmless, None)
+    unknown = sorted(name for name, given in others.items() if given is not None and given is not False)
+    if unknown:
+        raise ConversionError(
+            "convert-attention-arguments",
+            f"{where} uses {', '.join(unknown)}, which the attention worker does not know",
+        )
+    _check_shapes(where, query, key, value)
+    return attention(query, key, value, layer, float(scaling), window, float(softcap or 0.0)), None
+
+
+def _check_shapes(where: str, query: Tensor, key: Tensor, value: Tensor) -> None:
+    if query.dim() != 4 or query.shape[2] != 1 or key.shape[2] != 1:
+        raise ConversionError("convert-not-one-token", f"{where} does not attend with one token a request")
+    if key.shape != value.shape or query.shape[3] != key.shape[3]:
+        raise ConversionError(
+            "convert-head-sizes",
+            f"{where} has heads of {query.shape[3]}, {key.shape[3]} and {value.shape[3]} for q, k and v; "
+            "the KV cache needs one size (multi-head latent attention is not supported)",
+        )
+    if query.shape[1] % key.shape[1]:
+        raise ConversionError(
+            "convert-kv-heads",
+            f"{where} has {query.shape[1]} heads, not a multiple of its {key.shape[1]} KV heads",
+        )
+
+
+# Registering again replaces an entry by itself. Only models built for "lamina" ever look it up.
+AttentionInterface.register("lamina", _attend)
+AttentionMaskInterface.register("lamina", _mask)
+
 
 # One would be specialised to a constant; the exported range below still starts at one.
 _EXAMPLE_BATCH = 2

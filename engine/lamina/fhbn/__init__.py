@@ -16,8 +16,7 @@ from lamina.fhbn.errors import (
     NicError,
     PeerLostError,
 )
-from lamina.fhbn.link import Link
-from lamina.fhbn.meeting import Listener, connect
+from lamina.fhbn.link import Link, Listener, connect
 
 __all__ = [
     "MOST_PARTS",

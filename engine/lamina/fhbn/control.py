@@ -7,16 +7,55 @@ after that carries a code that only they can make. It is not encrypted.
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgpack
 
-from lamina.fhbn.deadline import Deadline
 from lamina.fhbn.errors import ChannelTimeoutError, HandshakeError, PeerLostError
+
+# Thirty years: `inf` is asked for, and no clock overflows.
+LONGEST_S = 1e9
+# What the kernel counts in milliseconds, in 31 bits.
+_LONGEST_WAIT_S = 2e6
+# A socket takes 0 for: do not wait, say EAGAIN.
+_SHORTEST_WAIT_S = 1e-6
+
+
+def seconds(timeout_s: float) -> float:
+    """A time that a caller has asked for, as clocks can count it; ValueError if it is none."""
+    if not timeout_s >= 0:
+        raise ValueError(f"a timeout of {timeout_s}: give a number of seconds, 0 or more")
+    return min(timeout_s, LONGEST_S)
+
+
+class Deadline:
+    """`timeout_s` from now, handed through the steps of one call."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._end = time.monotonic() + seconds(timeout_s)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left, never below zero."""
+        return max(0.0, self._end - time.monotonic())
+
+    @property
+    def wait_s(self) -> float:
+        """The same for a system call that waits: never zero, never more than it can count."""
+        return min(max(self.left_s, _SHORTEST_WAIT_S), _LONGEST_WAIT_S)
+
+    def sooner(self, timeout_s: float) -> Deadline:
+        """This deadline, or one `timeout_s` from now if that comes first."""
+        return Deadline(min(self.left_s, timeout_s))
+
 
 LEAST_SECRET_BYTES = 16
 MOST_MESSAGE_BYTES = 16 << 20
@@ -269,3 +308,28 @@ def field(message: WireMessage, name: str, kind: type[T], peer: str) -> T:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise HandshakeError("channel-message", f"{peer} has sent a message without a sound '{name}'")
     return value
+
+
+@dataclass(frozen=True)
+class Place:
+    """Two processes whose `machine` is the same can hand each other memory, if they are the same `user`."""
+
+    machine: str
+    user: int
+
+    @staticmethod
+    def here() -> Place:
+        """Of this process: the running kernel, and the network namespace with its local sockets."""
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        network = Path("/proc/self/ns/net").readlink()
+        return Place(f"{boot} {network}", os.getuid())
+
+    @staticmethod
+    def from_wire(message: WireMessage, peer: str) -> Place:
+        """As the peer has sent it."""
+        place = field(message, "place", dict, peer)
+        return Place(field(place, "machine", str, peer), field(place, "user", int, peer))
+
+    def to_wire(self) -> WireMessage:
+        """As the peer gets it."""
+        return asdict(self)

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
+import socket
+import stat
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -29,9 +33,98 @@ from lamina._native import (
 )
 from lamina.cuda_library import CudaError
 from lamina.fhbn.channel import MOST_PARTS
-from lamina.fhbn.deadline import seconds
-from lamina.fhbn.device_nic import CLOSED, LATE, LOST, NicEnd
-from lamina.fhbn.watch import Watch
+from lamina.fhbn.control import seconds
+
+
+class Watch:
+    """A thread that waits for the peer to end, and then calls."""
+
+    def __init__(self, watched: Sequence[int], ended: Callable[[], None]) -> None:
+        with ExitStack() as opened:
+            self._running, stopping = (opened.enter_context(end) for end in socket.socketpair())
+            waiting = select.poll()
+            waiting.register(stopping, select.POLLIN)
+            for descriptor in watched:
+                kept = os.dup(descriptor)
+                opened.callback(os.close, kept)
+                # A pidfd is readable when its process has ended, and a socket hangs up.
+                is_socket = stat.S_ISSOCK(os.fstat(kept).st_mode)
+                waiting.register(kept, select.POLLRDHUP if is_socket else select.POLLIN)
+            self._thread = threading.Thread(
+                target=_wait, args=(waiting, stopping.fileno(), ended), name="lamina-fhbn-watch", daemon=True
+            )
+            self._thread.start()
+            self._opened = opened.pop_all()
+
+    def stop(self) -> None:
+        """It makes no call after this."""
+        self._running.shutdown(socket.SHUT_WR)
+        # It may be that thread in which the end is collected as garbage. It then finds that it is to stop, or
+        # has called already.
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def close(self) -> None:
+        """Let go of what was watched."""
+        self._opened.close()
+
+
+def _wait(waiting: select.poll, stopping: int, ended: Callable[[], None]) -> None:
+    if stopping not in dict(waiting.poll()):
+        ended()
+
+
+# Not verified on hardware: neither a GPU nor a ConnectX has run it.
+LATE, LOST, CLOSED = 4, 5, 6  # of lamina_cuda_status
+
+
+class NicEnd:
+    """What posts for one end, behind it on its stream, until close() gives the queue back to the host."""
+
+    def __init__(self, queue: Any, timeout_ns: int, peer: str, *, sends: bool) -> None:
+        """On the current device; the queue is a LentQueue."""
+        self._queue = queue
+        self._sends = sends
+        self._peer = peer
+        self._end = ctypes.c_void_p()
+        cuda_library.call("nic_create", queue.for_device(timeout_ns), ctypes.byref(self._end))
+
+    def post(self, stream: torch.cuda.Stream) -> None:
+        """Tell the peer, on the stream, what the end has sent or given back since the last time."""
+        cuda_library.call("nic_post", self._end, stream.cuda_stream)
+
+    def poll(self, stream: torch.cuda.Stream) -> None:
+        """Wait on the stream until the NIC has done all that was posted."""
+        cuda_library.call("nic_poll", self._end, stream.cuda_stream)
+
+    def failure(self) -> tuple[int, str]:
+        """What the device has found wrong with the NIC by now, or why it went wrong; 0 if nothing matters."""
+        status, sentence = cuda_library.ask("nic_check", self._end)
+        if not status:
+            return 0, ""
+        closed, ended = self._queue.peer_has_closed, self._queue.peer_has_ended
+        if not (closed or ended):
+            return status, sentence
+        # Its queue pair is gone. A sender needs no more credits then, and what it sent before is in the ring.
+        if not self._sends:
+            return 0, ""
+        how = "closed the channel" if closed else "ended"
+        return CLOSED if closed else LOST, f"{self._peer} has {how} and takes no more messages"
+
+    def abort(self) -> None:
+        """End waits for the NIC."""
+        cuda_library.call("nic_abort", self._end)
+
+    def close(self) -> None:
+        """Wait for the device, and have the host tell the peer that this was the end, if the NIC still works.
+
+        The channel's end is to be aborted before, or else its waits are waited for.
+        """
+        end, self._end = self._end, ctypes.c_void_p()
+        left = ctypes.create_string_buffer(self._queue.left_bytes)
+        cuda_library.call("nic_destroy", end, left)
+        self._queue.close(left.raw)
+
 
 _SENDS, _RECEIVES = 0, 1
 _ERRORS: dict[int, type[ChannelError]] = {

@@ -6,12 +6,9 @@ import pkgutil
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from lamina.fhbn.channel import Receiver, Sender
-from lamina.fhbn.channel_spec import ChannelSpec
-from lamina.fhbn.control import Control
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.channel import ChannelSpec, Receiver, Sender
+from lamina.fhbn.control import Control, Deadline, Place
 from lamina.fhbn.errors import HandshakeError
-from lamina.fhbn.place import Place
 
 # From best to worst; `auto` takes the first that both ends have. The others are taken when they are asked
 # for: RDMA devices of two machines may be on different networks, and softnic is a test bench.

@@ -13,11 +13,8 @@ from __future__ import annotations
 
 import importlib.util
 
-from lamina.fhbn.channel import Receiver, Sender
-from lamina.fhbn.channel_spec import ChannelSpec
-from lamina.fhbn.control import Control
-from lamina.fhbn.deadline import Deadline
-from lamina.fhbn.place import Place
+from lamina.fhbn.channel import ChannelSpec, Receiver, Sender
+from lamina.fhbn.control import Control, Deadline, Place
 
 NEEDS = "torch, and TCP between the two"
 VERIFIED = "yes"
@@ -32,13 +29,13 @@ def missing(here: Place, there: Place) -> str | None:  # noqa: ARG001 - TCP goes
 
 def receiver(control: Control, spec: ChannelSpec, deadline: Deadline) -> Receiver:
     """Make the receiving end, with room for `slots` messages ready to be written to."""
-    from lamina.fhbn.gloo_receiver import GlooReceiver
+    from lamina.fhbn.gloo_end import GlooReceiver
 
     return GlooReceiver(control, spec, deadline)
 
 
 def sender(control: Control, spec: ChannelSpec, deadline: Deadline) -> Sender:
     """Make the sending end."""
-    from lamina.fhbn.gloo_sender import GlooSender
+    from lamina.fhbn.gloo_end import GlooSender
 
     return GlooSender(control, spec, deadline)

@@ -16,10 +16,8 @@ from collections.abc import Generator, Iterator
 from selectors import EVENT_READ, DefaultSelector
 from typing import NoReturn
 
-from lamina.fhbn.control import Control, field
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Control, Deadline, Place, field
 from lamina.fhbn.errors import ChannelTimeoutError, HandshakeError
-from lamina.fhbn.place import Place
 
 _TOKEN_BYTES = 32
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid

@@ -7,14 +7,93 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, TypeVar
 
-from lamina._native import ShmReceiver, ShmSender
+from lamina import host_memory
+from lamina._native import NicReceiver, NicSender, ShmReceiver, ShmSegment, ShmSender
 from lamina.fhbn import handover
-from lamina.fhbn.channel_spec import ChannelSpec
-from lamina.fhbn.control import Control
-from lamina.fhbn.deadline import Deadline
-from lamina.fhbn.place import Place
-from lamina.fhbn.ring import Joined, attached, called, new_ring
+from lamina.fhbn.channel import ChannelSpec
+from lamina.fhbn.control import Control, Deadline, Place
+from lamina.fhbn.errors import HandshakeError
+
+AnyEnd = TypeVar("AnyEnd", NicReceiver, NicSender)
+
+
+class Joined(NamedTuple):
+    """What an end consists of, once it and the peer's know of each other."""
+
+    segment: ShmSegment  # the ring, or the mirror of it where messages are put together
+    peer: str
+    watched: tuple[int, ...]  # descriptors that tell of its end; to be copied
+    writer: Any = None  # what posts to the NIC, where there is one
+
+
+class NicEngine:
+    """An engine (see `engines.Engine`) whose rings a NIC writes to."""
+
+    def __init__(self, name: str, needs: str, verified: str) -> None:
+        self.name = name
+        self.NEEDS = needs
+        self.VERIFIED = verified
+
+    def missing(self, here: Place, there: Place) -> str | None:
+        """Why this process cannot use it with that place, in words that follow "because"; None if it can."""
+        raise NotImplementedError
+
+    def joined(
+        self, control: Control, spec: ChannelSpec, deadline: Deadline, *, sends: bool
+    ) -> AbstractContextManager[Joined]:
+        """What an end consists of, once the peer has the same; what is watched stays open meanwhile."""
+        raise NotImplementedError
+
+    def receiver(self, control: Control, spec: ChannelSpec, deadline: Deadline) -> NicReceiver:
+        """Receive in a ring of our own, which the peer's NIC writes to."""
+        return self._end(NicReceiver, control, spec, deadline)
+
+    def sender(self, control: Control, spec: ChannelSpec, deadline: Deadline) -> NicSender:
+        """Send from a mirror of the receiver's ring."""
+        return self._end(NicSender, control, spec, deadline)
+
+    def _end(self, kind: type[AnyEnd], control: Control, spec: ChannelSpec, deadline: Deadline) -> AnyEnd:
+        with self.joined(control, spec, deadline, sends=kind is NicSender) as (ring, peer, watched, writer):
+            return kind(
+                ring, writer, peer, watched,
+                engine=self.name, timeout_s=spec.timeout_s, spin_s=spec.spin_s,
+            )  # fmt: skip
+
+
+def new_ring(spec: ChannelSpec) -> ShmSegment:
+    """A ring of this channel's shape, or HandshakeError if there is no memory for it."""
+    shape = spec.message_bytes, spec.slots
+    needed, free = ShmSegment.bytes_for(*shape), host_memory.free_bytes()
+    if needed > free:
+        raise HandshakeError(
+            "channel-memory",
+            f"channel {spec.name} takes {needed:,} bytes for {spec.slots} messages of "
+            f"{spec.message_bytes:,}, and {free:,} bytes of memory are free: make them smaller or fewer",
+        )
+    return ShmSegment.create(*shape, epoch=spec.epoch, first_seqno=spec.first_seqno)
+
+
+def attached(descriptor: int, spec: ChannelSpec, control: Control) -> ShmSegment:
+    """The peer's ring, seen to be what was offered."""
+    try:
+        segment = ShmSegment.attach(descriptor)
+    except ValueError as error:
+        raise HandshakeError("channel-ring", f"{control.peer}: {error}") from error
+    shape = (segment.message_bytes, segment.slots, segment.epoch, segment.first_seqno)
+    if shape != (spec.message_bytes, spec.slots, spec.epoch, spec.first_seqno):
+        raise HandshakeError(
+            "channel-ring", f"{control.peer} has handed over another ring than it had offered"
+        )
+    return segment
+
+
+def called(control: Control, spec: ChannelSpec) -> str:
+    """The other end of a channel, as errors call it."""
+    return f"{control.peer} (channel {spec.name})"
+
 
 NEEDS = "two processes of one user on one machine"
 VERIFIED = "yes"

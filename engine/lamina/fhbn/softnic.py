@@ -15,12 +15,10 @@ from weakref import WeakValueDictionary
 
 from lamina._native import ShmSegment, SoftNic, SoftWriter
 from lamina.fhbn import handover
-from lamina.fhbn.channel_spec import ChannelSpec
-from lamina.fhbn.control import Control, field
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.channel import ChannelSpec
+from lamina.fhbn.control import Control, Deadline, Place, field
 from lamina.fhbn.errors import HandshakeError
-from lamina.fhbn.place import Place
-from lamina.fhbn.ring import Joined, NicEngine, attached, called, new_ring
+from lamina.fhbn.shm import Joined, NicEngine, attached, called, new_ring
 
 _REGISTERED = struct.Struct("<QQI")  # address, bytes, key
 # One for all channels of a process, while there are any. A fork has none: its parent's thread is not in it.

@@ -16,12 +16,10 @@ import os
 from collections.abc import Callable, Iterator
 
 from lamina._native import ConnectxWriter, VerbsWriter, mlx5_port, verbs_port
-from lamina.fhbn.channel_spec import ChannelSpec
-from lamina.fhbn.control import Control, WireMessage, field
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.channel import ChannelSpec
+from lamina.fhbn.control import Control, Deadline, Place, WireMessage, field
 from lamina.fhbn.errors import ChannelError, HandshakeError
-from lamina.fhbn.place import Place
-from lamina.fhbn.ring import Joined, NicEngine, called, new_ring
+from lamina.fhbn.shm import Joined, NicEngine, called, new_ring
 
 _VARIABLE = "LAMINA_RDMA_DEVICE"
 _ADDRESS = {

@@ -1,7 +1,9 @@
-"""The bodies of answers: forms write them, and /openapi.json describes them."""
+"""The bodies of answers and of errors, in the format of OpenAI: written, and described in /openapi.json."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Literal, NotRequired
 
 from pydantic import with_config
@@ -151,3 +153,44 @@ class Version(_Answer):
     """GET /version."""
 
     version: str
+
+
+# OpenAI's names of kinds of errors, by status.
+KINDS = {
+    401: "authentication_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "service_unavailable_error",
+}
+OTHERS = "invalid_request_error"
+
+
+class ApiError(Exception):
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+        self.headers = dict(headers or {})
+
+    def answer(self) -> ErrorAnswer:
+        kind = KINDS.get(self.status, OTHERS)
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+    def body(self) -> bytes:
+        return json.dumps(self.answer()).encode()
+
+
+class FullError(Exception):
+    """Too many requests wait already."""
+
+
+class ClosedError(Exception):
+    """No requests are taken any more."""

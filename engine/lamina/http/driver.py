@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lamina.http.errors import ClosedError, FullError
+from lamina.http.answers import ClosedError, FullError
 from lamina.serve import Engine, Piece, RequestError, Result, Sampling, Step
 
 

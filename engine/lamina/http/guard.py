@@ -11,7 +11,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from lamina.http.answering import Message, Receive, Send
-from lamina.http.errors import ApiError
+from lamina.http.answers import ApiError
 from lamina.http.service import Limits, Service
 
 App = Callable[[Any, Receive, Send], Awaitable[None]]

@@ -1,7 +1,6 @@
 """The model worker: weights, the slices between attention operators for prompts, the choice of tokens."""
 
-from lamina.model.checkpoint import CheckpointError
-from lamina.model.load import load_original
+from lamina.model.load import CheckpointError, load_original
 from lamina.model.prefill import Prefill
 
 __all__ = ["CheckpointError", "Prefill", "load_original"]

@@ -1,20 +1,200 @@
-"""The original model with its weights: from a folder of safetensors, or made up."""
+"""The original model with its weights, from a folder of safetensors that is checked first, or made up."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args
 
 import torch
 
-from lamina.model.checkpoint import CheckpointError, require_sound
+from lamina.errors import CodedError
 
 if TYPE_CHECKING:
     import transformers
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
+# What safetensors calls the number formats that a slice can compute with, and the bytes of one number.
+DTYPES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+# The longest header that safetensors reads. A damaged file may claim any length; an index gets no more.
+MOST_HEADER_BYTES = 100_000_000
+
+
+class CheckpointError(CodedError, ValueError):
+    """Weights that cannot be loaded; the message says which file, why and what to do."""
+
+
+def require_sound(folder: Path, named: object = None) -> None:
+    """Raise CheckpointError unless the folder has whole safetensors files of a number format we compute with.
+
+    Only their headers are read. Pickled weights are refused: loading them runs whatever is in them.
+    `named` is the config's `transformers_weights`, the file that transformers would take before any other.
+    """
+    try:
+        for shard, promised in _shards(folder, _entry(folder, named)).items():
+            missing = sorted(promised - _tensors(shard))
+            if missing:
+                raise CheckpointError(
+                    "checkpoint-tensor-not-in-shard",
+                    f"{shard}: has no tensor {missing[0]!r}, which {INDEX} says it has; fetch the file again",
+                )
+    except OSError as error:
+        raise CheckpointError(
+            "checkpoint-unreadable", f"{folder}: its weights cannot be read ({error}); repair that first"
+        ) from error
+
+
+def _entry(folder: Path, named: object) -> Path:
+    """The file that transformers begins with: what is checked has to be what is loaded."""
+    if (folder / ADAPTER).is_file():
+        raise CheckpointError(
+            "checkpoint-adapter",
+            f"{folder / ADAPTER}: adapters are not supported; merge it into the weights and remove the file",
+        )
+    single, index = folder / WEIGHTS, folder / INDEX
+    entry = index if index.exists() and not single.is_file() else single
+    if named is not None and named != entry.name:
+        raise CheckpointError(
+            "checkpoint-other-weights",
+            f"{folder}: config.json has transformers_weights {named!r}, but only {entry.name} is looked for; "
+            "remove that line, and give the file this name if its weights are meant",
+        )
+    return entry
+
+
+def _shards(folder: Path, entry: Path) -> dict[Path, set[str]]:
+    """The weight files, each with the tensors that the index promises in it."""
+    shards: dict[Path, set[str]] = {}
+    if entry.name == INDEX:
+        for tensor, file in _weight_map(entry).items():
+            shards.setdefault(folder / file, set()).add(tensor)
+    else:
+        shards[entry] = set()
+    absent = sorted(shard.name for shard in shards if not shard.is_file())
+    if not absent:
+        return shards
+    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+    if pickles and entry.name == WEIGHTS:
+        raise CheckpointError(
+            "checkpoint-pickled",
+            f"{folder}: has {pickles[0]} but no {WEIGHTS}; pickled weights can run code and are not loaded: "
+            "save the model with safe_serialization=True",
+        )
+    if len(shards) > 1:
+        raise CheckpointError(
+            "checkpoint-shard-missing",
+            f"{folder}: {absent[0]} is missing ({len(absent)} of {len(shards)} shards are); fetch it again",
+        )
+    raise CheckpointError(
+        "checkpoint-no-weights",
+        f'{folder}: has no {absent[0]}; give a folder with safetensors weights, or load_format="dummy"',
+    )
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """By tensor the name of its file, which lies beside the index."""
+
+    def wrong(why: object) -> CheckpointError:
+        return CheckpointError(
+            "checkpoint-index-damaged", f"{index}: is no index of safetensors ({why}); fetch the file again"
+        )
+
+    if not index.is_file():
+        raise wrong("it is no file")
+    if index.stat().st_size > MOST_HEADER_BYTES:
+        raise wrong(f"it is longer than {MOST_HEADER_BYTES:,} bytes")
+    try:
+        facts = json.loads(index.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise wrong(error) from error
+    places = facts.get("weight_map") if isinstance(facts, dict) else None
+    if not isinstance(places, dict) or not places:
+        raise wrong("it has no weight_map with tensors")
+    for tensor, file in places.items():
+        # A link is fine, as the cache of Hugging Face has them; a path could lead to any file.
+        if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
+            raise wrong(f"{tensor!r} is in {file!r}, and not in a .safetensors file of this folder")
+    return places
+
+
+def _tensors(shard: Path) -> set[str]:
+    """The names of a file's tensors, after checking that its header is consistent and fills the file."""
+    header, start = _header(shard)
+    stretches = {name: _stretch(shard, name, facts) for name, facts in header.items()}
+    due = 0
+    for name, (begin, end) in sorted(stretches.items(), key=itemgetter(1)):
+        if begin != due:
+            raise _damaged(shard, f"{name!r} begins at byte {begin:,} of the data where {due:,} is next")
+        due = end
+    size = shard.stat().st_size
+    if size != start + due:
+        raise CheckpointError(
+            "checkpoint-cut-off",
+            f"{shard}: has {size:,} bytes of {start + due:,}; it is cut off or damaged: fetch it again",
+        )
+    return set(stretches)
+
+
+def _header(shard: Path) -> tuple[dict[str, object], int]:
+    """A safetensors file's header, and where the data begins."""
+    size = shard.stat().st_size
+    with shard.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise CheckpointError(
+                "checkpoint-cut-off", f"{shard}: is cut off in its header at {size:,} bytes; fetch it again"
+            )
+        if length > MOST_HEADER_BYTES:
+            raise _damaged(shard, f"its header would be longer than {MOST_HEADER_BYTES:,} bytes")
+        text = file.read(length)
+    try:
+        header = json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise _damaged(shard, error) from error
+    if not isinstance(header, dict):
+        raise _damaged(shard, "its header names no tensors")
+    header.pop("__metadata__", None)
+    return header, 8 + length
+
+
+def _stretch(shard: Path, name: str, facts: object) -> tuple[int, int]:
+    """Where in the data a tensor begins and ends."""
+    if not isinstance(facts, dict) or not isinstance(facts.get("dtype"), str):
+        raise _damaged(shard, f"{name!r} has no dtype")
+    dtype, shape, offsets = facts["dtype"], facts.get("shape"), facts.get("data_offsets")
+    if dtype not in DTYPES:
+        raise CheckpointError(
+            "checkpoint-dtype",
+            f"{shard}: {name!r} is {dtype}; weights must be float32, float16 or bfloat16 "
+            "(a quantised model is not supported)",
+        )
+    if not _are_counts(shape):
+        raise _damaged(shard, f"{name!r} has no shape")
+    if not _are_counts(offsets) or len(offsets) != 2:
+        raise _damaged(shard, f"{name!r} has no data_offsets")
+    begin, end = offsets
+    if end - begin != math.prod(shape) * DTYPES[dtype]:
+        raise _damaged(shard, f"{name!r} does not have the bytes of its shape")
+    return begin, end
+
+
+def _are_counts(numbers: object) -> TypeGuard[list[int]]:
+    """Whether this is a list of sizes; `true` is one to Python, but not to safetensors."""
+    return isinstance(numbers, list) and all(type(n) is int and 0 <= n < 1 << 63 for n in numbers)
+
+
+def _damaged(shard: Path, why: object) -> CheckpointError:
+    return CheckpointError("checkpoint-damaged", f"{shard}: is no safetensors file ({why}); fetch it again")
+
 
 LoadFormat = Literal["safetensors", "dummy"]
 DUMMY_SEED = 0

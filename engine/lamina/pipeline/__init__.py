@@ -1,13 +1,19 @@
 """Batches on their way through workers: what workers are sent, their order of work, and their records."""
 
-from lamina.pipeline.batch_delta import BatchDelta, BatchSnapshot, Joined
-from lamina.pipeline.batch_rows import BatchRows, Choice, Landed, Revealed, Spent
-from lamina.pipeline.check import check_schedule
+from lamina.pipeline.batch_rows import (
+    BatchDelta,
+    BatchRows,
+    BatchSnapshot,
+    Choice,
+    Joined,
+    Landed,
+    Revealed,
+    Spent,
+)
 from lamina.pipeline.kv_slots import KvSlots
 from lamina.pipeline.options import CoreOptions, EngineError
-from lamina.pipeline.partition import Partition
-from lamina.pipeline.records import Recorder, Records
-from lamina.pipeline.schedule import Schedule, Turn
+from lamina.pipeline.partition import Partition, Schedule, Turn
+from lamina.pipeline.records import Recorder, Records, check_schedule
 
 __all__ = [
     "BatchDelta",

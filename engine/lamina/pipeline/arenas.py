@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from lamina import host_memory
-from lamina.attention.cuda import CudaAttentionWorker
-from lamina.attention.worker import TensorWorker
+from lamina.attention.worker import CudaAttentionWorker, TensorWorker
 from lamina.kv import Arena, ArenaShape
 from lamina.operators import Attended, AttentionOp
 from lamina.pipeline.options import CoreOptions, EngineError

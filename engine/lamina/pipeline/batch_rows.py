@@ -1,15 +1,189 @@
-"""A batch as model workers know it: columns, one row a sequence; and what comes of its iterations."""
+"""A batch as workers know it: one row a sequence; what is new to it, and what comes of it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from lamina.model import sampler
-from lamina.pipeline.batch_delta import NO_LOGPROBS, BatchDelta, Floats, Ints, Joined, places_of, staying
+ALL = -1  # of a fork: every token
+NO_PARENT = -1  # a sequence that joins and shares nothing
+NO_LOGPROBS = -1
+_FEW = 32  # up to as many it is faster to look for one after the other
+
+Ints = NDArray[np.int64]
+Tokens = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+NONE: Ints = np.empty(0, np.int64)
+NO_PAIRS: Ints = np.empty((0, 2), np.int64)
+NO_TRIPLES: Ints = np.empty((0, 3), np.int64)
+NO_EXPECTED: Ints = np.empty((0, 5), np.int64)
+_NO_FLOATS: Floats = np.empty(0, np.float32)
+
+
+class Joined(msgspec.Struct, array_like=True, frozen=True):
+    """Sequences that join a batch, one row each."""
+
+    name: Ints = NONE  # in the KV arena
+    token: Ints = NONE  # that its first iteration begins with
+    position: Ints = NONE  # of that token: as many come before it
+    parent: Ints = NONE  # whose first tokens it shares, or NO_PARENT
+    shared: Ints = NONE  # how many
+    pool: Ints = NONE  # which attention worker has it, where each has whole requests
+    made: Ints = NONE  # tokens it has made before
+    top_k: Ints = NONE
+    most: Ints = NONE  # likeliest tokens to reveal, or NO_LOGPROBS
+    seed: NDArray[np.uint64] = np.empty(0, np.uint64)
+    temperature: Floats = _NO_FLOATS
+    top_p: Floats = _NO_FLOATS
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def where(self, rows: NDArray[Any]) -> Joined:
+        return Joined(*(column[rows] for column in self.columns()))
+
+    def with_rows(self, more: Joined) -> Joined:
+        return Joined(*map(np.concatenate, zip(self.columns(), more.columns(), strict=True)))
+
+    def columns(self) -> tuple[NDArray[Any], ...]:
+        """All of them, in the order in which they are declared."""
+        return msgspec.structs.astuple(self)
+
+
+class BatchDelta(msgspec.Struct, omit_defaults=True):
+    """In the order in which it is to be applied.
+
+    Where attention workers have whole requests, each is sent its own; model workers are sent everything.
+    """
+
+    forks: Ints = NO_TRIPLES  # parent, child, tokens or ALL
+    renamed: Ints = NO_TRIPLES  # old, new name, next token
+    left: Ints = NONE  # names that are not in the batch any more
+    released: Ints = NONE  # names whose KV is not needed any more
+    joined: Joined = Joined()
+    # Sequences that will join once their KV has come from prefill workers: name, parent or NO_PARENT, shared
+    # tokens, tokens, pool. And those of them that will not: name, pool.
+    expected: Ints = NO_EXPECTED
+    dropped: Ints = NO_PAIRS
+    # By name the whole text whose KV a joining sequence needs, but for its last token; none where KV is made
+    # up.
+    prompts: Mapping[int, Tokens] = {}
+
+
+class BatchSnapshot(msgspec.Struct):
+    """A batch as it is once it has changed: for workers that know nothing of it."""
+
+    whole: BatchDelta  # all sequences join, with all prompts
+    new: Ints  # those of them whose KV no worker has yet
+
+
+def staying(among: Ints, gone: Ints) -> NDArray[np.intp]:
+    """Where those are in `among` that are not in `gone`, which is short: a few leave at a time."""
+    if gone.size > _FEW:
+        return np.flatnonzero(~np.isin(among, gone))
+    stay = np.ones(among.size, np.bool_)
+    for one in gone.tolist():
+        stay &= among != one
+    return np.flatnonzero(stay)
+
+
+def places_of(wanted: Ints, among: Ints) -> NDArray[np.intp]:
+    """Where each of `wanted` is in `among`, which has it."""
+    order = np.argsort(among)
+    return order[np.searchsorted(among, wanted, sorter=order)]
+
+
+# Below it the likeliest token has all the probability that a float can show: greedy in effect, so argmax.
+LEAST_TEMPERATURE = 1e-5
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """Sampling parameters, one row a sequence."""
+
+    temperature: NDArray[np.float32]
+    top_k: NDArray[np.int64]
+    top_p: NDArray[np.float32]
+    seed: NDArray[np.uint64]
+    made: NDArray[np.int64]  # tokens made so far: a sequence's draws are numbered by them
+
+
+def choose(logits: torch.Tensor, wishes: Wishes) -> torch.Tensor:
+    """One token for each row of logits [B, vocab]: the likeliest, or drawn."""
+    # The first of the likeliest, as argmax gives, in a third of its time on a CPU.
+    tokens = logits.max(dim=-1).indices
+    drawing = np.flatnonzero(wishes.temperature > LEAST_TEMPERATURE)
+    if drawing.size:
+        rows = torch.from_numpy(drawing).to(logits.device)
+        tokens[rows] = _draw(logits[rows].float(), wishes, drawing)
+    return tokens
+
+
+def _draw(logits: torch.Tensor, wishes: Wishes, rows: NDArray[np.int64]) -> torch.Tensor:
+    """Walk along the vocabulary until the allowed tokens' probability exceeds a random share of it.
+
+    Always in the vocabulary's order, so that what a seed gives does not depend on how the set of allowed
+    tokens was found.
+    """
+    device = logits.device
+    temperature = torch.from_numpy(wishes.temperature[rows]).to(device)[:, None]
+    # From the likeliest downwards: nothing overflows however small the temperature is.
+    scaled = (logits - logits.amax(dim=-1, keepdim=True)) / temperature
+    _keep_top_k(scaled, wishes.top_k[rows])
+    probability = torch.softmax(scaled, dim=-1)
+    _keep_top_p(probability, wishes.top_p[rows])
+    mass = probability.double().cumsum(dim=-1)
+    share = torch.from_numpy(uniform(wishes.seed[rows], wishes.made[rows])).to(device)
+    # The first token whose mass is beyond the share: never one without mass of its own.
+    target = share[:, None] * mass[:, -1:]
+    return torch.searchsorted(mass, target, right=True)[:, 0].clamp_(max=logits.shape[-1] - 1)
+
+
+def _keep_top_k(scaled: torch.Tensor, top_k: NDArray[np.int64]) -> None:
+    """Make all but the k likeliest impossible, in place; what ties with the k-th stays."""
+    vocab = scaled.shape[-1]
+    limited = np.flatnonzero((top_k > 0) & (top_k < vocab))
+    if not limited.size:
+        return
+    rows = torch.from_numpy(limited).to(scaled.device)
+    k = torch.from_numpy(top_k[limited]).to(scaled.device)
+    best = scaled[rows].topk(int(top_k[limited].max()), dim=-1).values
+    least = best.gather(1, k[:, None] - 1)
+    scaled[rows] = scaled[rows].masked_fill(scaled[rows] < least, -torch.inf)
+
+
+def _keep_top_p(probability: torch.Tensor, top_p: NDArray[np.float32]) -> None:
+    """Make all but the smallest likeliest set of mass top_p impossible, in place; what ties with it stays."""
+    limited = np.flatnonzero(top_p < 1)
+    if not limited.size:
+        return
+    rows = torch.from_numpy(limited).to(probability.device)
+    ranked = probability[rows].sort(dim=-1, descending=True).values
+    before = ranked.cumsum(dim=-1) - ranked
+    within = before < torch.from_numpy(top_p[limited]).to(probability.device)[:, None]
+    least = ranked.gather(1, within.sum(dim=-1, keepdim=True).clamp_(min=1) - 1)
+    probability[rows] = probability[rows].masked_fill(probability[rows] < least, 0)
+
+
+def uniform(seed: NDArray[np.uint64], number: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The number-th draw of each seed's stream, from [0, 1): hashed, so that no generator is kept."""
+    step = np.uint64(0x9E3779B97F4A7C15)
+    mixed = _mixed(seed + step) + (number.astype(np.uint64) + np.uint64(1)) * step
+    return (_mixed(mixed) >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+
+
+def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every bit in moves every bit out."""
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
 
 
 class Revealed(msgspec.Struct, frozen=True):
@@ -82,8 +256,8 @@ class BatchRows:
     def choose(self, logits: torch.Tensor) -> Choice:
         """From logits [rows, vocab]."""
         rows = self.columns
-        wishes = sampler.Wishes(rows.temperature, rows.top_k, rows.top_p, rows.seed, rows.made)
-        tokens = sampler.choose(logits, wishes)
+        wishes = Wishes(rows.temperature, rows.top_k, rows.top_p, rows.seed, rows.made)
+        tokens = choose(logits, wishes)
         asked = np.flatnonzero(rows.most != NO_LOGPROBS)
         revealed = _reveal(logits, tokens, asked, int(rows.most[asked].max())) if asked.size else None
         return Choice(tokens.cpu().numpy(), revealed)

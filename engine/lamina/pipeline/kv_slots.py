@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.kv import Arena
-from lamina.pipeline.batch_delta import ALL, NO_PARENT, BatchDelta, Ints, Joined, places_of, staying
+from lamina.pipeline.batch_rows import ALL, NO_PARENT, BatchDelta, Ints, Joined, places_of, staying
 
 
 class Arrival(NamedTuple):

@@ -1,11 +1,13 @@
-"""How a batch's attention is dealt out: heads or requests to attention workers, in one piece or several."""
+"""How work is shared: which worker has which heads, requests and slices, and in which order each works."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from lamina._native import Rotation
 from lamina.pipeline.options import EngineError
 
 Along = Literal["heads", "requests"]
@@ -91,3 +93,87 @@ def _share(heads: int, number: int, of: int) -> range:
 
 def _possible(heads: int) -> str:
     return "possible are " + ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+
+
+Pipelining = Literal["serial", "rotational", "fixed"]
+PIPELININGS: tuple[Pipelining, ...] = ("serial", "rotational", "fixed")
+
+
+class Turn(NamedTuple):
+    """One slice of one batch, and the attention after it unless it is the last."""
+
+    batch: int
+    cycle: int  # in each, every batch runs one iteration or none
+    slice: int
+    place: int  # the replica, or the stage, that runs it
+
+
+class Schedule:
+    """The order of turns, the same for all: each worker does its own and leaves the others out.
+
+    On every replica, and on the attention workers together, work is done in the order of the clock and then
+    of the batch. A clock's tick is one slice of every batch; which replica runs it, csrc/core/rotation.hpp
+    says, for the virtual cluster too. With pipeline parallelism a place is a stage, which has a part of the
+    slices, and every batch is one stage behind the one before it.
+    """
+
+    def __init__(self, pipelining: Pipelining, batches: int, slices: int, stages: int = 1) -> None:
+        if stages > 1 and (pipelining != "fixed" or batches != stages):
+            raise EngineError(
+                "layout-stages-batches", f"{stages} pipeline stages take as many batches, fixed"
+            )
+        self.pipelining = pipelining
+        self.batches, self.slices, self.stages = batches, slices, stages
+        self._rotation = Rotation(pipelining, batches)
+        self.places = stages if stages > 1 else self._rotation.replicas
+        # Where the slices of each stage begin: shares that differ by one at most.
+        self._firsts = [slices * stage // stages for stage in range(stages + 1)]
+        self._stage_of = [stage for stage in range(stages) for _ in self.slices_of(stage)]
+        # A stage's ticks; one that has fewer slices is idle for the first of them: what it gives is wanted as
+        # soon as it is there, and overtakes nothing on its way to the next stage.
+        self._each = -(-slices // stages)
+        ticks = [
+            (stage + 1) * self._each + slice_ - self._firsts[stage + 1]
+            for slice_, stage in enumerate(self._stage_of)
+        ]
+        self._ticks = [tick - ticks[0] for tick in ticks]
+
+    @property
+    def migrates(self) -> bool:
+        """Whether a batch's next slice may run elsewhere, at the next place, so that its context travels."""
+        return self.stages > 1 or self._rotation.migrates
+
+    def slices_of(self, place: int) -> range:
+        """The slices whose weights a place needs."""
+        if self.stages == 1:
+            return range(self.slices)
+        return range(self._firsts[place], self._firsts[place + 1])
+
+    def place(self, batch: int, cycle: int, slice_: int) -> int:
+        if self.stages > 1:
+            return self._stage_of[slice_]
+        return self._rotation.replica(batch, cycle * self.slices + slice_)
+
+    def clock(self, batch: int, cycle: int, slice_: int) -> int:
+        """When, in ticks from the cluster's start: order is by this and then by batch."""
+        if self.stages > 1:
+            return (cycle * self.stages + batch) * self._each + self._ticks[slice_]
+        return cycle * self.slices + slice_
+
+    def turns(self, first: int = 0) -> Iterator[Turn]:
+        """All turns in order from this cycle on, without end."""
+        if self.stages > 1:
+            yield from self._staged(first)
+        for cycle in itertools.count(first):
+            for slice_ in range(self.slices):
+                for batch in range(self.batches):
+                    yield Turn(batch, cycle, slice_, self.place(batch, cycle, slice_))
+
+    def _staged(self, first: int) -> Iterator[Turn]:
+        period = self._each * self.stages
+        slices = {tick: slice_ for slice_, tick in enumerate(self._ticks)}
+        for clock in itertools.count(first * period):
+            for batch in range(self.batches):
+                cycle, tick = divmod(clock - batch * self._each, period)
+                if cycle >= first and tick in slices:
+                    yield Turn(batch, cycle, slices[tick], self._stage_of[slices[tick]])

@@ -2,8 +2,7 @@
 
 from lamina.pipeline import CoreOptions, EngineError
 from lamina.serve.engine import Engine
-from lamina.serve.logprobs import TokenLogprobs
-from lamina.serve.requests import Completion, Fault, Piece, Result, Step
+from lamina.serve.requests import Completion, Fault, Piece, Result, Step, TokenLogprobs
 from lamina.serve.sampling import RequestError, Sampling
 
 __all__ = [

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from lamina.attention.cuda import CudaAttentionWorker, require_device
-from lamina.attention.worker import TensorWorker
+from lamina.attention.worker import CudaAttentionWorker, TensorWorker, require_device
 from lamina.cluster import ClusterCore, LostError, Replaced, Scaled
 from lamina.cluster.prefill_dispatch import PrefillDispatch
 from lamina.kv import Arena
@@ -27,9 +26,8 @@ from lamina.pipeline import (
     Spent,
 )
 from lamina.pipeline.arenas import arena_shape, arena_tokens, attend_over
-from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.kv_slots import Arrival
-from lamina.pipeline.options import original_of
+from lamina.pipeline.options import ModelFacts, original_of
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion

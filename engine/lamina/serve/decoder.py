@@ -9,10 +9,17 @@ from numpy.typing import NDArray
 
 from lamina.cluster.prefill_dispatch import PrefillRequest
 from lamina.pipeline import BatchDelta, BatchSnapshot, Choice, Joined, Landed
-from lamina.pipeline.batch_delta import ALL, NO_PARENT, places_of
-from lamina.serve.beams import BeamSearch
-from lamina.serve.logprobs import LogprobTable
-from lamina.serve.requests import Completion, FinishReason, Piece, Request, Step, pieces_of
+from lamina.pipeline.batch_rows import ALL, NO_PARENT, places_of
+from lamina.serve.requests import (
+    BeamSearch,
+    Completion,
+    FinishReason,
+    LogprobTable,
+    Piece,
+    Request,
+    Step,
+    pieces_of,
+)
 from lamina.serve.sequence_table import DeltaBuilder, SequenceTable
 
 SAMPLE_STRIDE = 0x9E3779B97F4A7C15  # between the seeds of a request's samples: odd, so that all differ

@@ -13,22 +13,22 @@ import torch
 from lamina._native import Scheduler
 from lamina.cluster import ClusterCore, Layout, Workplace
 from lamina.pipeline import CoreOptions, EngineError, Records, Schedule
-from lamina.pipeline.facts import ModelFacts
-from lamina.pipeline.options import require_count
-from lamina.serve.admission import (
-    ADMISSIONS,
-    Checked,
-    Policy,
-    Prompt,
-    checked,
-    policy_of,
-    priority,
-)
+from lamina.pipeline.options import ModelFacts, require_count
 from lamina.serve.batch_loop import BatchLoop
 from lamina.serve.core import Core, LocalCore
 from lamina.serve.decoder import SEEDS
 from lamina.serve.requests import Fault, Piece, Request, Result, Step
-from lamina.serve.sampling import RequestError, Sampling
+from lamina.serve.sampling import (
+    ADMISSIONS,
+    Checked,
+    Policy,
+    Prompt,
+    RequestError,
+    Sampling,
+    checked,
+    policy_of,
+    priority,
+)
 
 HARMS = ("kill", "stop")
 FIRST_KEY = -(2**63)  # before all others

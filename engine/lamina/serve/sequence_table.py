@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.pipeline.batch_delta import (
+from lamina.pipeline.batch_rows import (
     NO_LOGPROBS,
     NO_TRIPLES,
     NONE,

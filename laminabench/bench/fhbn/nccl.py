@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import importlib.util
 
-from lamina.fhbn.channel import Receiver, Sender
-from lamina.fhbn.channel_spec import ChannelSpec
-from lamina.fhbn.control import Control
-from lamina.fhbn.deadline import Deadline
-from lamina.fhbn.place import Place
+from lamina.fhbn.channel import ChannelSpec, Receiver, Sender
+from lamina.fhbn.control import Control, Deadline, Place
 
 NEEDS = "a CUDA build of torch with NCCL, and a GPU for each process"
 VERIFIED = "not on hardware"

@@ -8,12 +8,23 @@ from typing import Any
 
 import torch
 
-from lamina.fhbn.channel_spec import ChannelSpec
-from lamina.fhbn.control import Control
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.channel import ChannelSpec
+from lamina.fhbn.control import Control, Deadline
 from lamina.fhbn.errors import ChannelClosedError, ChannelError, ChannelTimeoutError
-from lamina.fhbn.frame import HEADER, Framing, Spans, after, distance
-from lamina.fhbn.torch_distributed import RECEIVER, SENDER, GroupEnd, HeldMessage, flat_bytes, met, patience
+from lamina.fhbn.torch_distributed import (
+    HEADER,
+    RECEIVER,
+    SENDER,
+    Framing,
+    GroupEnd,
+    HeldMessage,
+    Spans,
+    after,
+    distance,
+    flat_bytes,
+    met,
+    patience,
+)
 
 # Of a fixed size, since both sides of NCCL must know how much comes.
 _MOST_INLINE = 4096

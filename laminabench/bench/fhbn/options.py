@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass, replace
 
 from lamina.fhbn import engines
+from lamina.fhbn.control import Place
 from lamina.fhbn.engines import usable
 from lamina.fhbn.errors import HandshakeError
-from lamina.fhbn.place import Place
 from laminabench.errors import UserError
 
 # To compare with, and no engine of workers: it moves device memory only.

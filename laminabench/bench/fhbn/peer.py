@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from lamina import fhbn
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Deadline
 from lamina.fhbn.link import SPIN_S
 from laminabench.bench.fhbn import options  # noqa: F401 - adds NCCL to the engines
 from laminabench.errors import UserError

@@ -17,7 +17,7 @@ from laminabench.catalog.network import parse_network
 from laminabench.errors import UserError
 from laminabench.json_safe import JsonObject
 from laminabench.listener import Listener
-from laminabench.request import ReplayRequest
+from laminabench.request import CHOICES, ReplayRequest
 from laminabench.runs.manifest import Backend
 from laminabench.sim.simulate import simulate
 from laminabench.sim.timeline import bubbles, lanes_of, two_iterations, write_timeline
@@ -36,6 +36,8 @@ from laminabench.systems.modelled.system import System
 from laminabench.traces.table import Trace
 
 MODEL = "llama3-70b"
+# vLLM's default.
+MAX_BATCHED_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class PreparedModel(Prepared):
     def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
         """In virtual time; what was interrupted is begun anew."""
         del past
-        if self.setup.prefix_sharing and trace.prefix_blocks is None:
+        if self.request.prefix_sharing and trace.prefix_blocks is None:
             listener.note(f"{trace.meta.name} does not say which prompts share a prefix: nothing is shared")
         with listener.progress("replaying", unit="requests") as progress:
             return replay_on(
@@ -89,11 +91,12 @@ def replay_on(
         write_timeline(path, again, lanes)
         return {"window_s": [first, last], "bubbles": bubbles(again, lanes)}
 
-    shared = built.spec.shared_devices
+    spec, deployment = built.spec, setup.deployment
+    known = {"shared_devices": spec.shared_devices, "prompts": spec.prompt_budget > 0}
     return Replayed(
         outcome,
         built.facts,
-        summary_of(outcome, trace, workload, setup.deployment, shared_devices=shared),
+        summary_of(outcome, trace, workload, deployment, **known),
         coefficients=built.coefficients,
         costs_set=setup.costs.name,
         simulation_s=simulation_s,
@@ -107,6 +110,7 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
         raise UserError(
             "replay-flag-unused", "--batches auto goes with --backend live; give a modelled replay a number"
         )
+    budget = prompt_budget(request)
     shape = modelled(request.model or MODEL)
     request = defaulted(
         request,
@@ -136,8 +140,29 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
             ),
             costs=load_costs(request.costs),
             network=parse_network(request.network),
+            admission=request.admission or ("grow" if budget else "reserve"),
+            prefix_sharing=budget > 0 if request.prefix_sharing is None else request.prefix_sharing,
+            prompt_budget=budget,
         )
     )
     for each in filter(None, (note, setup.deployment.price_note)):
         listener.note(each)
     return PreparedModel(request, setup, found)
+
+
+def prompt_budget(request: ReplayRequest) -> int:
+    """Most tokens that a batch computes in an iteration; 0 where prompts are there already."""
+    if request.prefill == "colocated":
+        return request.max_batched_tokens or MAX_BATCHED_TOKENS
+    if request.prefill not in (None, "off"):
+        raise UserError(
+            "replay-prefill",
+            f"--prefill {request.prefill} goes with --backend live; a modelled replay takes off or colocated",
+        )
+    for name in ("max_batched_tokens", "slo_ttft_ms"):
+        if getattr(request, name) is not None:
+            raise UserError(
+                "replay-flag-unused",
+                f"{CHOICES[name].spelled} is for replays that compute prompts; add --prefill colocated",
+            )
+    return 0

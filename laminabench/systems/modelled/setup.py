@@ -10,10 +10,11 @@ import numpy as np
 from laminabench.catalog.cost_terms import AttentionTerms
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, Workers
+from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network
 from laminabench.errors import UserError
-from laminabench.sim.spec import Admission, Float64, Pipelining, Spec, Timing
+from laminabench.sim.spec import Admission, Float64, Pipelining, PromptTiming, Spec, Timing
 
 # Share of a device's memory that a serving system uses; the rest is for the driver, fragmentation and spikes.
 # vLLM's gpu_memory_utilization has this default.
@@ -53,6 +54,8 @@ class Setup:
     host_async: bool = False
     admission: Admission = "reserve"
     prefix_sharing: bool = False
+    # Most tokens that a batch computes in an iteration, prompts' included; 0 where no prompts are computed.
+    prompt_budget: int = 0
     max_num_seqs: int | None = None
     block_tokens: int | None = None
     memory_utilization: float = MEMORY_SHARE
@@ -70,8 +73,30 @@ class Modelled:
     coefficients: list[dict[str, Any]] = field(default_factory=list)
 
 
+class Limits(NamedTuple):
+    """Most requests that run at once, and most tokens in an iteration of a batch."""
+
+    requests: int
+    rows: int
+
+
+def limits_of(setup: Setup, most: int, batches: int = 1) -> Limits:
+    """The user's, or so many requests; with prompts, half of the budget is left to these."""
+    budget = setup.prompt_budget
+    if not budget:
+        return Limits(setup.max_num_seqs or most, setup.max_num_seqs or most)
+    requests = setup.max_num_seqs or max(1, min(most, batches * budget // 2))
+    if -(-requests // batches) > budget:
+        raise UserError(
+            "replay-prompt-budget",
+            f"--max-batched-tokens {budget} is less than the {-(-requests // batches)} requests that a batch "
+            "may have, each of which needs one; raise it, or lower --max-num-seqs",
+        )
+    return Limits(requests, budget)
+
+
 class Slices(NamedTuple):
-    """Times of a model's slices by batch size, and how much of a slice comes after q."""
+    """Times of a model's slices by rows, and how much of a slice comes after q."""
 
     first: Float64
     mid: Float64
@@ -83,7 +108,8 @@ def slices(setup: Setup, workers: Workers, tp: int, most: int) -> Slices:
     """Cut the step that the cost set knows into the pieces between attentions.
 
     The piece before an attention is the QKV projection; what remains of a layer, norms and rotation too, is
-    the piece after. K and V come after Q in it, in proportion to their rows (v2 paper 4.2.2).
+    the piece after. K and V come after Q in it, in proportion to their rows (v2 paper 4.2.2). With prompts
+    there are more rows than the LM head has: its time is apart.
     """
     model, device = setup.model, workers.device
     batch = np.arange(most + 1)
@@ -93,7 +119,8 @@ def slices(setup: Setup, workers: Workers, tp: int, most: int) -> Slices:
     projection = setup.costs.gemm_seconds(device, np.maximum(batch, 1), qkv.n, qkv.k, model.dtype)
     projection = np.where(batch > 0, np.minimum(projection, layer), 0.0)
     kv_rows = qkv.n - model.query_size // tp
-    return Slices(projection, layer, layer - projection + step.lm_head_s, projection * kv_rows / qkv.n)
+    last = layer - projection if setup.prompt_budget else layer - projection + step.lm_head_s
+    return Slices(projection, layer, last, projection * kv_rows / qkv.n)
 
 
 def device_timing(setup: Setup, cut: Slices, terms: AttentionTerms, requests: np.ndarray, tp: int) -> Timing:
@@ -111,6 +138,18 @@ def device_timing(setup: Setup, cut: Slices, terms: AttentionTerms, requests: np
         host_async=setup.host_async,
         recompute_per_token=recompute_seconds(setup, setup.deployment.model, tp),
     )
+
+
+def prompt_timing(
+    setup: Setup, on: Device, terms: AttentionTerms, most: int, tp: int, workers: int
+) -> PromptTiming | None:
+    """What prompts add, whose attention is on so many workers of a device; None where there are none."""
+    if not setup.prompt_budget:
+        return None
+    model = setup.model
+    head = setup.costs.model_step(model, setup.deployment.model.device, tp, np.arange(most + 1)).lm_head_s
+    of_prompts = setup.costs.prompt_terms(model, on, workers)
+    return PromptTiming(head, *of_prompts, terms.per_kv_token_s / model.layers)
 
 
 def recompute_seconds(setup: Setup, workers: Workers, tp: int) -> float:
@@ -158,6 +197,12 @@ def kv_tokens(bytes_free: float, bytes_per_token: float, setup: Setup, where: st
             f"{setup.model.name}",
         )
     return setup.kv_capacity // pools
+
+
+def prompt_facts(setup: Setup) -> dict[str, Any]:
+    """What a Run says of how prompts are served."""
+    budget = setup.prompt_budget
+    return {"prefill": "colocated", "max_batched_tokens": budget} if budget else {}
 
 
 def assumptions(setup: Setup) -> list[dict[str, Any]]:

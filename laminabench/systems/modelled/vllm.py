@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape
@@ -16,9 +18,12 @@ from laminabench.systems.modelled.setup import (
     check_weights,
     device_timing,
     kv_tokens,
+    limits_of,
+    prompt_facts,
+    prompt_timing,
     slices,
 )
-from laminabench.systems.modelled.system import EVERY, System
+from laminabench.systems.modelled.system import EVERY, PROMPTS, System
 
 # vLLM's default on devices of 70 GB and more since its V1 engine (256 before, and on smaller ones).
 MAX_NUM_SEQS = 1024
@@ -29,7 +34,7 @@ class Vllm(System):
     """One batch on one kind of device."""
 
     NAME = "vllm"
-    TAKES = EVERY | {"prefix_sharing", "block_size", "gpu_memory_utilization"}
+    TAKES = EVERY | PROMPTS | {"prefix_sharing", "block_size", "gpu_memory_utilization"}
     MAX_REQUESTS = MAX_NUM_SEQS
     BLOCK_TOKENS = BLOCK_TOKENS
 
@@ -54,22 +59,26 @@ class Vllm(System):
         kv_heads = max(1, model.kv_heads // tp)
         per_token = 2 * model.layers * kv_heads * model.head_dim * DTYPE_BYTES[model.kv_dtype]
         tokens = kv_tokens(usable - weights, per_token, setup, str(deployment))
-        most = setup.max_num_seqs or MAX_NUM_SEQS
-        cut = slices(setup, deployment.model, tp, most)
+        most, rows = limits_of(setup, MAX_NUM_SEQS)
+        cut = slices(setup, deployment.model, tp, rows)
         terms = setup.costs.attention_terms(model, device, tp)
         spec = Spec(
             layers=model.layers,
-            timing=device_timing(setup, cut, terms, np.arange(most + 1), tp),
+            timing=replace(
+                device_timing(setup, cut, terms, np.arange(most + 1), tp),
+                prompts=prompt_timing(setup, device, terms, most, tp, tp),
+            ),
             tokens_per_pool=tokens,
             max_requests=most,
             block_tokens=setup.block_tokens or BLOCK_TOKENS,
             admission=setup.admission,
             prefix_sharing=setup.prefix_sharing,
+            prompt_budget=setup.prompt_budget,
             replica_names=(str(deployment.model),),
             attention_name=f"{deployment.model} (attention)",
             shared_devices=True,
         )
-        rows = setup.costs.provenance(device, tp, model.dtype)
+        provenance = setup.costs.provenance(device, tp, model.dtype, prompts=setup.prompt_budget > 0)
         facts = {
             "tensor_parallel": tp,
             "kv_capacity_tokens": tokens // spec.block_tokens * spec.block_tokens,
@@ -79,8 +88,10 @@ class Vllm(System):
             "admission": spec.admission,
             "host_async": setup.host_async,
             "max_num_seqs": most,
+            **prompt_facts(setup),
         }
-        return Modelled(spec, facts, [*({**row, "device": device.name} for row in rows), *assumptions(setup)])
+        coefficients = [{**row, "device": device.name} for row in provenance]
+        return Modelled(spec, facts, [*coefficients, *assumptions(setup)])
 
 
 SYSTEM = Vllm()

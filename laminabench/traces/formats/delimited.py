@@ -13,16 +13,8 @@ import pyarrow.csv
 from laminabench.errors import UserError
 from laminabench.traces.formats.arrivals import Clock
 from laminabench.traces.formats.layout import Columns, choose
-from laminabench.traces.formats.reading import (
-    Reading,
-    Record,
-    Requests,
-    all_tokens,
-    no_nulls,
-    requests_from,
-    session_ids,
-)
-from laminabench.traces.formats.source import Source
+from laminabench.traces.formats.reading import Reading, Record, Requests, all_rows, no_nulls, requests_from
+from laminabench.traces.formats.source import CleanUtf8, Source
 from laminabench.traces.formats.wording import BadValueError, Doubtful, Written, unreadable
 
 
@@ -58,7 +50,7 @@ def fast(reading: Reading, header: Header, columns: Columns) -> Requests:
     types |= {columns.prompt: pa.float64(), columns.output: pa.float64()}
     # Columns we do not read may share a name.
     unique = [name if name in types else f"{place}\0" for place, name in enumerate(header.names)]
-    with reading.source.utf8() as stream:
+    with CleanUtf8(reading.source) as stream:
         table = pa.csv.read_csv(
             stream,
             read_options=pa.csv.ReadOptions(column_names=unique, skip_rows=header.line),
@@ -72,12 +64,7 @@ def fast(reading: Reading, header: Header, columns: Columns) -> Requests:
     arrival_s = None
     if columns.arrival is not None and clock is not None:
         arrival_s = clock.seconds(no_nulls(table[columns.arrival]))
-    return Requests(
-        arrival_s,
-        all_tokens(table[columns.prompt].chunks, least=1),
-        all_tokens(table[columns.output].chunks, least=0),
-        session_ids(table[columns.session]) if columns.session is not None else None,
-    )
+    return all_rows(table, columns, arrival_s)
 
 
 def _clock(reading: Reading, header: Header, arrival: str) -> Clock:

@@ -14,17 +14,8 @@ import pyarrow.json
 from laminabench.traces.arrow import numpy_of
 from laminabench.traces.formats.arrivals import PER_SECOND, Clock, exact_seconds
 from laminabench.traces.formats.layout import Columns, choose
-from laminabench.traces.formats.reading import (
-    Reading,
-    Record,
-    Requests,
-    all_tokens,
-    block_lists,
-    no_nulls,
-    requests_from,
-    session_ids,
-)
-from laminabench.traces.formats.source import Source
+from laminabench.traces.formats.reading import Reading, Record, Requests, all_rows, no_nulls, requests_from
+from laminabench.traces.formats.source import CleanUtf8, Source
 from laminabench.traces.formats.wording import BadValueError, Doubtful, Written, shown, unreadable
 from laminabench.traces.table import Float64
 
@@ -58,7 +49,7 @@ def fast(reading: Reading, columns: Columns, first: Record) -> Requests:
     for name, number in ((columns.arrival, pa.float64()), (columns.session, pa.int64())):
         if name is not None:
             fields.append((name, number if isinstance(first.cells.get(name), Written) else pa.string()))
-    with reading.source.utf8() as stream:
+    with CleanUtf8(reading.source) as stream:
         table = pa.json.read_json(
             stream,
             read_options=pa.json.ReadOptions(block_size=_BLOCK_BYTES),
@@ -69,13 +60,8 @@ def fast(reading: Reading, columns: Columns, first: Record) -> Requests:
         # Arrow also takes two objects on a line, or one on two: not ours to guess at.
         if len(table) == 0 or len(table) != stream.newlines + (stream.last != b"\n"):
             raise Doubtful("not one object a line")
-    return Requests(
-        _arrivals(table[columns.arrival], reading) if columns.arrival is not None else None,
-        all_tokens(table[columns.prompt].chunks, least=1),
-        all_tokens(table[columns.output].chunks, least=0),
-        session_ids(table[columns.session].cast(pa.string())) if columns.session is not None else None,
-        block_lists(table[columns.blocks]) if columns.blocks is not None else None,
-    )
+    arrival_s = _arrivals(table[columns.arrival], reading) if columns.arrival is not None else None
+    return all_rows(table, columns, arrival_s)
 
 
 def careful(reading: Reading, columns: Columns) -> Requests:

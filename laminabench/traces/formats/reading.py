@@ -127,6 +127,17 @@ def block_lists(column: pa.ChunkedArray) -> PrefixBlocks:
     return PrefixBlocks(offsets, np.concatenate(ids) if ids else np.empty(0, np.int64))
 
 
+def all_rows(table: pa.Table, columns: Columns, arrival_s: Float64 | None) -> Requests:
+    """Every row of a table that Arrow has read; Doubtful unless all are good."""
+    return Requests(
+        arrival_s,
+        all_tokens(table[columns.prompt].chunks, least=1),
+        all_tokens(table[columns.output].chunks, least=0),
+        session_ids(table[columns.session].cast(pa.string())) if columns.session is not None else None,
+        block_lists(table[columns.blocks]) if columns.blocks is not None else None,
+    )
+
+
 class Record(NamedTuple):
     """One row of a file: its cells, or the problem that left it without."""
 

@@ -85,7 +85,7 @@ class Source(msgspec.Struct, frozen=True):
                 raise UserError("trace-archive", f"{label}: is {kind}; unpack it and name the file inside")
         compression = next((kind for start, kind in _COMPRESSIONS.items() if magic.startswith(start)), None)
         packed = cls(path, label, compression, b"", "utf-8", b"")
-        with packed.content() as content:
+        with _Content(packed) as content:
             head = io.BufferedReader(content).read(HEAD)
         mark = next((mark for mark in _MARKS if head.startswith(mark)), b"")
         if not head[len(mark) :].strip():
@@ -98,14 +98,6 @@ class Source(msgspec.Struct, frozen=True):
         except OSError as error:
             raise _unreadable(self.label, error.strerror) from error
 
-    def content(self) -> _Content:
-        """The decompressed bytes after the byte-order mark, in the file's own encoding."""
-        return _Content(self)
-
-    def utf8(self) -> _CleanUtf8:
-        """UTF-8 for Arrow; Doubtful at the first NUL or byte that is not UTF-8."""
-        return _CleanUtf8(self)
-
     def text(self, newline: Literal["", "\n"] = "") -> io.TextIOWrapper:
         """Text with its line ends kept: any, or only line feeds (a lone CR is a space in JSON).
 
@@ -113,7 +105,7 @@ class Source(msgspec.Struct, frozen=True):
         """
         errors = "surrogateescape" if self.encoding == "utf-8" else "strict"
         return io.TextIOWrapper(
-            io.BufferedReader(self.content(), 1 << 16), self.encoding, errors=errors, newline=newline
+            io.BufferedReader(_Content(self), 1 << 16), self.encoding, errors=errors, newline=newline
         )
 
     def lines(self, newline: Literal["", "\n"] = "") -> Iterator[str]:
@@ -136,7 +128,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class _Content(io.RawIOBase):
-    """The decompressed bytes of a source; trouble with the disk or the compression is one sentence."""
+    """The decompressed bytes of a source after its byte-order mark; trouble with them is one sentence."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -172,11 +164,11 @@ class _Content(io.RawIOBase):
         super().close()
 
 
-class _CleanUtf8(io.RawIOBase):
-    """What Arrow reads: it neither transcodes, nor checks the columns it leaves out."""
+class CleanUtf8(io.RawIOBase):
+    """UTF-8 for Arrow, which checks no column it leaves out; Doubtful at a NUL or a byte that is none."""
 
     def __init__(self, source: Source) -> None:
-        self._content = source.content()
+        self._content = _Content(source)
         self._decoder = codecs.getincrementaldecoder(source.encoding)()
         self._transcode = source.encoding != "utf-8"
         self.newlines = 0

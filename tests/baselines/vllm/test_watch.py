@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from decode_replay.watch import Counted, NotStrippedError, Step, Watch
 
 PROMPTS = [10, 20, 1]
+# Requests 0 and 1 made a token each.
+BOTH = [(0, 1, False), (1, 1, False)]
 
 
 def counted(*first: int, generated: int) -> Counted:
@@ -24,13 +26,13 @@ def counted(*first: int, generated: int) -> Counted:
 def begun() -> Watch:
     """Requests 0 and 1 run."""
     watch = Watch(PROMPTS)
-    watch.step({0: 1, 1: 1}, [(0, 1, False), (1, 1, False)], counted(0, 1, generated=2))
+    watch.step({0: 1, 1: 1}, BOTH, counted(0, 1, generated=2))
     return watch
 
 
 def test_it_tells_who_joined_ended_and_was_put_back() -> None:
     watch = Watch(PROMPTS)
-    first = watch.step({0: 1, 1: 1}, [(0, 1, False), (1, 1, False)], counted(0, 1, generated=2))
+    first = watch.step({0: 1, 1: 1}, BOTH, counted(0, 1, generated=2))
     assert first == Step(2, 30, [0, 1], [], [], 0)
     assert watch.step({0: 1}, [(0, 1, False)], counted(generated=1)) == Step(1, 11, [], [1], [], 0)
     # 1 comes back: its prompt and the token it had made are computed again, 2 joins, 0 ends.
@@ -51,25 +53,15 @@ def test_a_part_of_what_is_computed_again_makes_no_token() -> None:
 @pytest.mark.parametrize(
     ("scheduled", "made", "statistics", "why"),
     [
-        (
-            {0: 1, 1: 1, 2: 2},
-            [(0, 1, False), (1, 1, False)],
-            None,
-            "computed 2 tokens of request 2 of its prompt",
-        ),
-        (
-            {0: 3, 1: 1},
-            [(0, 1, False), (1, 1, False)],
-            None,
-            "computed 3 tokens of request 0 though it decodes",
-        ),
+        ({0: 1, 1: 1, 2: 2}, BOTH, None, "computed 2 tokens of request 2 of its prompt"),
+        ({0: 3, 1: 1}, BOTH, None, "computed 3 tokens of request 0 though it decodes"),
         ({0: 1, 1: 1}, [(0, 2, False), (1, 1, False)], None, "request 0 made 2 tokens at once"),
-        ({0: 1, 1: 1}, [(0, 1, False)], None, "request 1 made no token, though it was scheduled"),
-        ({0: 1}, [(0, 1, False), (1, 1, False)], None, "request 1 made a token, though it was not scheduled"),
-        ({0: 1, 1: 1}, [(0, 1, False), (1, 1, False)], None, "no statistics of a step that made tokens"),
+        ({0: 1, 1: 1}, BOTH[:1], None, "request 1 made no token, though it was scheduled"),
+        ({0: 1}, BOTH, None, "request 1 made a token, though it was not scheduled"),
+        ({0: 1, 1: 1}, BOTH, None, "no statistics of a step that made tokens"),
         (
             {0: 1, 1: 1, 2: 1},
-            [(0, 1, False), (1, 1, False), (2, 1, False)],
+            [*BOTH, (2, 1, False)],
             replace(counted(2, generated=3), computed=2),
             "have 2 prompt tokens computed and 0 transferred, of 1, and 3 generated; 1, 0, 1 and 3 were",
         ),

@@ -14,8 +14,15 @@ from plain_attention import plain_partial
 from torch import Tensor
 
 from lamina import cuda_library
-from lamina.attention import cuda
-from lamina.attention.cuda import CudaAttentionWorker
+from lamina.attention.worker import (
+    CudaAttentionWorker,
+    _Arena,
+    _Attention,
+    _Lists,
+    _Partial,
+    _Workspace,
+    require_device,
+)
 from lamina.cuda_library import CudaError
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device for torch here")
@@ -199,7 +206,7 @@ def test_without_the_library_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("LAMINA_CUDA_LIBRARY", "/nowhere/liblamina_cuda.so")
     cuda_library.library.cache_clear()
     with pytest.raises(CudaError, match="cuda-no-library"):
-        cuda.require_device()
+        require_device()
     cuda_library.library.cache_clear()
 
 
@@ -219,7 +226,7 @@ def test_attention_that_makes_no_sense_is_refused(
     numbers: tuple[int, int, int, int, float, float], sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
-        cuda_library.call("workspace_bytes", cuda._Attention(*numbers), 4, ctypes.byref(ctypes.c_size_t()))
+        cuda_library.call("workspace_bytes", _Attention(*numbers), 4, ctypes.byref(ctypes.c_size_t()))
 
 
 @pytest.mark.usefixtures("library")
@@ -233,10 +240,14 @@ def test_attention_that_makes_no_sense_is_refused(
     ],
 )
 def test_an_arena_that_cannot_be_read_is_refused(arena: tuple[int, int, int, int], sentence: str) -> None:
-    attention = cuda._Attention(2, 8, 2, 128, 1.0, 0.0)
-    lists, workspace, partial = cuda._Lists(256, 256, 1), cuda._Workspace(256, 256), cuda._Partial(256, 256)
+    attention = _Attention(2, 8, 2, 128, 1.0, 0.0)
+    lists, workspace, partial = (
+        _Lists(256, 256, 1),
+        _Workspace(256, 256),
+        _Partial(256, 256),
+    )
     with pytest.raises(ValueError, match=sentence):
-        cuda_library.call("begin", attention, cuda._Arena(*arena), lists, 256, workspace, partial, None)
+        cuda_library.call("begin", attention, _Arena(*arena), lists, 256, workspace, partial, None)
 
 
 def test_tensors_of_another_type_are_refused() -> None:

@@ -10,7 +10,7 @@ import time
 
 from lamina import Engine, Sampling
 from lamina.cluster import Layout, attention_worker
-from lamina.cluster.ray import worker as ray_worker
+from lamina.cluster.ray import slots as ray_worker
 
 
 def main(folder: str, deed: str) -> None:

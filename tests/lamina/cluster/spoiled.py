@@ -12,7 +12,7 @@ import msgspec
 from lamina.cluster import fork_server
 from lamina.cluster.messages import ChosenTokens, Order
 from lamina.cluster.model_worker import ModelRole
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Deadline
 
 ORDER = Path(sys.argv[1])
 land = ModelRole._land

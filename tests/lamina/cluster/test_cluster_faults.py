@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_support import Saved, alive, eventually, shared, workers_of
+from cluster_support import Saved, eventually, shared, workers_of
+from processes import alive
 
 from lamina import Engine, Sampling
 from lamina.cluster import Layout, Machine

@@ -11,8 +11,7 @@ from lamina.cluster import messages
 from lamina.cluster.front_end import FrontEnd
 from lamina.cluster.messages import ArenaState, Failed, Order, Plan, Regroup
 from lamina.fhbn import Listener, connect, new_secret
-from lamina.fhbn.control import Control
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Control, Deadline
 from lamina.pipeline import BatchDelta, Partition, Recorder
 
 PLAN = Plan(0, 3, 1, False, BatchDelta())

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_support import Reference, Saved, alive, eventually, shared
+from cluster_support import Reference, Saved, eventually, shared
+from processes import alive
 
 from lamina import Engine, Sampling
 from lamina.cluster import Layout

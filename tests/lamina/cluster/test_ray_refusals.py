@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from lamina.cluster import Layout
-from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.cluster.machine import last_sentence
-from lamina.cluster.ray import session as ray_session
+from lamina.cluster.messages import ModelSource, WorkerConfig
+from lamina.cluster.ray import slots as ray_session
 from lamina.cluster.ray import slots as ray_slots
 from lamina.cluster.ray.machine import RayMachine, at_home, require_memory, require_version
-from lamina.cluster.ray.worker import RayWorker, Spot, installed_version
+from lamina.cluster.ray.slots import RayWorker, Spot, installed_version
 from lamina.operators import Attended
 from lamina.pipeline import EngineError, Partition
-from lamina.pipeline.facts import ModelFacts
+from lamina.pipeline.options import ModelFacts
 
 SPOT = Spot(
     version="1.0", host="10.0.0.1", node="a", pid=1, kernel="one", cores=(2, 3), free_bytes=100, loaded=False

@@ -15,8 +15,8 @@ from torch import fx
 from lamina.convert.fused import split_fused
 from lamina.convert.normalise import ATTENTION, normalise
 from lamina.convert.partition import Network, partition
+from lamina.convert.program import spec_of
 from lamina.convert.source import build_on_meta, open_source
-from lamina.convert.spec import spec_of
 from lamina.convert.trace import trace
 
 Edges = list[tuple[int, int, int]]

@@ -14,7 +14,7 @@ import transformers
 from tiny_models import tiny
 
 from lamina.convert import ConversionError, convert
-from lamina.convert.attention import Mask, TracedCache, _attend, _mask, tracing
+from lamina.convert.trace import Mask, TracedCache, _attend, _mask, tracing
 
 _SMALL = {"hidden_size": 64, "vocab_size": 99, "num_hidden_layers": 2, "num_attention_heads": 4}
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lamina.convert.program import Name
+from lamina.convert.program import Name, make_spec
 from lamina.convert.sharding.places import ConflictError, Split, blocks_between, reshaped, same_split
-from lamina.convert.spec import make_spec
 
 Dims = tuple[int | str, ...]
 ORIGIN = frozenset({(Name("linear_1"), Fraction(1))})

@@ -27,10 +27,8 @@ import pytest
 from lamina import fhbn
 from lamina._native import SoftNic, SoftWriter
 from lamina.fhbn import softnic
-from lamina.fhbn.control import Control
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Control, Deadline, Place
 from lamina.fhbn.engines import engine
-from lamina.fhbn.place import Place
 
 CHILD = Path(__file__).with_name("child.py")
 # What goes over a NIC, `softnic+reorders` being one with that habit; in `make rdma-test` what needs one.

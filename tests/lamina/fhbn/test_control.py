@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lamina import fhbn
-from lamina.fhbn.control import MOST_MESSAGE_BYTES, Control, RefusedError, field
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import MOST_MESSAGE_BYTES, Control, Deadline, RefusedError, field
 
 Pair = tuple[Control, Control]
 

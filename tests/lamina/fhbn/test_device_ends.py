@@ -18,9 +18,9 @@ from lamina import _native, cuda_library, fhbn
 from lamina._native import ShmSegment
 from lamina.cuda_library import CudaError
 from lamina.fhbn import device
+from lamina.fhbn.control import Place
 from lamina.fhbn.device import DeviceReceiver, DeviceSender
 from lamina.fhbn.engines import engine, usable
-from lamina.fhbn.place import Place
 
 
 class FakeLibrary:

@@ -9,9 +9,9 @@ from fhbn_support import Both, Links, Open, fill, segment
 from lamina import _native, fhbn
 from lamina._native import ShmSender, SoftWriter
 from lamina.fhbn import device
+from lamina.fhbn.control import Place
 from lamina.fhbn.device import DeviceReceiver, DeviceSender
 from lamina.fhbn.engines import engine
-from lamina.fhbn.place import Place
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="there is no CUDA device for torch here"

@@ -16,14 +16,10 @@ from torch.distributed import ProcessGroupGloo
 
 from lamina import fhbn
 from lamina.fhbn import gloo, gloo_end
-from lamina.fhbn.channel_spec import ChannelSpec
-from lamina.fhbn.control import Control
-from lamina.fhbn.deadline import Deadline
-from lamina.fhbn.frame import HEADER, Framing, Spans
-from lamina.fhbn.gloo_receiver import GlooReceiver
-from lamina.fhbn.gloo_sender import GlooSender
-from lamina.fhbn.place import Place
-from lamina.fhbn.torch_distributed import ControlStore, own_host
+from lamina.fhbn.channel import ChannelSpec
+from lamina.fhbn.control import Control, Deadline, Place
+from lamina.fhbn.gloo_end import GlooReceiver, GlooSender
+from lamina.fhbn.torch_distributed import HEADER, ControlStore, Framing, Spans, own_host
 
 Ends = tuple[GlooSender, GlooReceiver]
 
@@ -102,7 +98,7 @@ def test_nothing_in_time(ends: Open) -> None:
 
 def test_asking_whether_it_is_there_does_not_load_torch() -> None:
     asking = (
-        "import sys; from lamina.fhbn import gloo, place; here = place.Place.here();"
+        "import sys; from lamina.fhbn import control, gloo; here = control.Place.here();"
         "assert gloo.missing(here, here) is None; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", asking], check=True)

@@ -12,8 +12,8 @@ import pytest
 from fhbn_support import Both, Links, Open
 
 from lamina import fhbn, host_memory
+from lamina.fhbn.control import Place
 from lamina.fhbn.engines import best, usable
-from lamina.fhbn.place import Place
 
 
 @pytest.mark.parametrize("network", ["auto", "shm"])

@@ -15,8 +15,7 @@ import pytest
 from fhbn_support import Both
 
 from lamina import fhbn
-from lamina.fhbn.control import Control, greeting
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Control, Deadline, greeting
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])
@@ -106,7 +105,7 @@ def test_those_who_fall_silent_do_not_keep_others_out(
     listener: fhbn.Listener, meet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before they have said anything, in the middle of their greeting, and after it."""
-    monkeypatch.setattr("lamina.fhbn.meeting._GREETING_S", 1.0)
+    monkeypatch.setattr("lamina.fhbn.link._GREETING_S", 1.0)
     whole = greeting() + bytes(31)
     with ExitStack() as strangers:
         for says in (b"", whole[:7], whole[:48], whole) * 10:
@@ -122,7 +121,7 @@ def test_those_who_fall_silent_do_not_keep_others_out(
 def test_one_that_says_nothing_is_turned_away(
     listener: fhbn.Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lamina.fhbn.meeting._GREETING_S", 0.01)
+    monkeypatch.setattr("lamina.fhbn.link._GREETING_S", 0.01)
     with stranger(listener) as silent:
         silent.settimeout(30)
         with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("msgpack")
 
 from lamina._native import mlx5_port
+from lamina.fhbn.control import Place
 from lamina.fhbn.engines import engine, usable
 from lamina.fhbn.errors import ChannelError, HandshakeError
-from lamina.fhbn.place import Place
 
 
 @pytest.fixture

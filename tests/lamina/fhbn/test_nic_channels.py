@@ -11,8 +11,8 @@ import pytest
 
 from lamina import fhbn
 from lamina._native import NicReceiver, NicSender
+from lamina.fhbn.control import Place
 from lamina.fhbn.engines import engine
-from lamina.fhbn.place import Place
 
 Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 Links = tuple[fhbn.Link, fhbn.Link]

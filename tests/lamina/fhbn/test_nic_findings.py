@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("msgpack")
 
-from lamina.fhbn.nic import findings
+from lamina.fhbn.nic import diagnosis
 from lamina.fhbn.nic.devices import Device, Gid, Listed, Port
 from lamina.fhbn.nic.diagnosis import Diagnosis, conclusion
 from lamina.fhbn.nic.machine import Gpu, System
@@ -77,20 +77,20 @@ def test_a_sound_machine_has_nothing_to_say() -> None:
     ],
 )
 def test_what_is_below_a_device(system: System, sentence: str, first_blocked: str | None) -> None:
-    finding = only(findings.of_the_system(system))
+    finding = only(diagnosis.of_the_system(system))
     assert sentence in finding.sentence
-    blocks = findings.RDMA[findings.RDMA.index(first_blocked) :] if first_blocked else ()
+    blocks = diagnosis.RDMA[diagnosis.RDMA.index(first_blocked) :] if first_blocked else ()
     assert finding.blocks == blocks
 
 
 def test_no_device_says_how_to_get_one() -> None:
     found = concluded(replace(SOUND, kernel_devices=(), mellanox_on_pci=()))
     assert "rdma link add rxe0 type rxe" in found.findings[0].sentence
-    assert blocked(found) == set(findings.RDMA)
+    assert blocked(found) == set(diagnosis.RDMA)
 
 
 def test_a_nic_without_a_driver_is_seen_on_pci() -> None:
-    found = list(findings.of_the_system(replace(SOUND, kernel_devices=())))
+    found = list(diagnosis.of_the_system(replace(SOUND, kernel_devices=())))
     assert any("on PCI (0000:3b:00.0) and has no driver" in finding.sentence for finding in found)
 
 
@@ -119,29 +119,29 @@ def test_a_port_that_cannot_be_used_says_why(device: Device, port: Port, sentenc
     found = concluded(replace(SOUND, kernel_devices=(device.name,)), replace(device, ports=(port,)))
     assert f"port 1 of {device.name} cannot be used: " in found.findings[0].sentence
     assert sentence in found.findings[0].sentence
-    assert blocked(found) == set(findings.RDMA)
+    assert blocked(found) == set(diagnosis.RDMA)
 
 
 def test_one_sound_port_is_enough() -> None:
     down = replace(PORT, number=2, state="down")
-    found = list(findings.of_the_ports([replace(CONNECTX, ports=(PORT, down))]))
+    found = list(diagnosis.of_the_ports([replace(CONNECTX, ports=(PORT, down))]))
     assert [finding.blocks for finding in found] == [()]
 
 
 def test_software_roce_is_for_verbs_only() -> None:
-    finding = only(findings.of_the_ports([SOFT]))
+    finding = only(diagnosis.of_the_ports([SOFT]))
     assert finding.sentence == "no usable device is a ConnectX (provider mlx5): rxe only"
     assert finding.blocks == ("mlx5", "mlx5 on a GPU")
 
 
 def test_two_link_layers_are_told_of() -> None:
     other = replace(CONNECTX, name="mlx5_1", ports=(replace(PORT, link_layer="InfiniBand", lid=7),))
-    assert "the same link layer" in only(findings.of_the_ports([CONNECTX, other])).sentence
+    assert "the same link layer" in only(diagnosis.of_the_ports([CONNECTX, other])).sentence
 
 
 def test_devices_that_libibverbs_does_not_know_are_told_of() -> None:
     system = replace(SOUND, kernel_devices=("mlx5_0", "odd0", "shut0"))
-    found = list(findings.of_the_list(system, [CONNECTX], {"shut0": "Failed to open device"}))
+    found = list(diagnosis.of_the_list(system, [CONNECTX], {"shut0": "Failed to open device"}))
     assert [finding.sentence.partition(":")[0] for finding in found] == [
         "device shut0 cannot be used",
         "the kernel has device odd0 and libibverbs has no provider for it",
@@ -164,7 +164,7 @@ def test_without_pyverbs_the_kernels_names_are_told() -> None:
     ],
 )
 def test_what_keeps_a_gpu_from_the_nic(gpu: Gpu, dmabuf: bool, sentence: str) -> None:
-    finding = only(findings.of_the_gpu(gpu, registers_dmabuf=dmabuf))
+    finding = only(diagnosis.of_the_gpu(gpu, registers_dmabuf=dmabuf))
     assert sentence in finding.sentence
     assert finding.blocks == ("mlx5 on a GPU",)
 
@@ -179,4 +179,4 @@ def test_a_gpu_posts_only_where_the_engine_can(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_dmabuf_does_without_the_module() -> None:
-    assert not list(findings.of_the_gpu(replace(GPU, peermem=False, dmabuf=True), registers_dmabuf=True))
+    assert not list(diagnosis.of_the_gpu(replace(GPU, peermem=False, dmabuf=True), registers_dmabuf=True))

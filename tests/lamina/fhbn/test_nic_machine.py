@@ -11,10 +11,9 @@ import pytest
 
 pytest.importorskip("msgpack")
 
-from lamina.fhbn.nic import machine, pyverbs_package
-from lamina.fhbn.nic.devices import _provider, listed
+from lamina.fhbn.nic import devices, machine
+from lamina.fhbn.nic.devices import NoPyverbsError, _provider, listed, pyverbs
 from lamina.fhbn.nic.machine import system_below
-from lamina.fhbn.nic.pyverbs_package import NoPyverbsError, pyverbs
 
 pytestmark = pytest.mark.outside
 
@@ -153,7 +152,7 @@ def test_a_pyverbs_that_cannot_be_used_says_why(tmp_path: Path, library: str | N
 
 
 def test_the_systems_pyverbs_brings_nothing_else_along() -> None:
-    if not (pyverbs_package.SYSTEM_PACKAGES / "pyverbs" / f"device{SUFFIX}").exists():
+    if not (devices.SYSTEM_PACKAGES / "pyverbs" / f"device{SUFFIX}").exists():
         pytest.skip("the system has no pyverbs for this Python")
     code = (
         "import sys; before = list(sys.path); from lamina.fhbn.nic.devices import listed; listed()\n"

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from lamina import fhbn
 from lamina.fhbn import shm
-from lamina.fhbn.channel_spec import ChannelSpec
-from lamina.fhbn.place import Place
+from lamina.fhbn.channel import ChannelSpec
+from lamina.fhbn.control import Place
 
 
 @pytest.mark.parametrize(

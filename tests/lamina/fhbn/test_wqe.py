@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lamina import _native
-from lamina.fhbn.nic.pyverbs_package import NoPyverbsError, pyverbs
+from lamina.fhbn.nic.devices import NoPyverbsError, pyverbs
 
 pytestmark = pytest.mark.outside
 

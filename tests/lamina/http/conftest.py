@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 if TYPE_CHECKING:
+    from lamina.http.app import Serving
+    from lamina.http.choice import Tokenizer
     from lamina.http.driver import Driver
-    from lamina.http.server import Serving
-    from lamina.http.tokenizer import Tokenizer
     from lamina.serve import Engine
 
 VOCAB = 320
@@ -62,7 +62,7 @@ def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="session")
 def tokenizer(tokenizer_folder: Any) -> Tokenizer:
-    from lamina.http.tokenizer import Tokenizer
+    from lamina.http.choice import Tokenizer
 
     return Tokenizer.load(tokenizer_folder)
 
@@ -260,7 +260,7 @@ def serve(make_engine: Callable[..., Engine]) -> Serve:
     import uvloop
 
     from lamina.http.address import bound
-    from lamina.http.server import Serving
+    from lamina.http.app import Serving
     from lamina.http.service import Limits, Service
 
     @contextlib.contextmanager

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from lamina.http.answers import ClosedError, FullError
 from lamina.http.driver import Driver, Ticket, Update
-from lamina.http.errors import ClosedError, FullError
 from lamina.serve import Sampling
 
 Make = Callable[..., Any]

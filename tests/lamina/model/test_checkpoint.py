@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from lamina.model import CheckpointError, load_original
-from lamina.model.checkpoint import MOST_HEADER_BYTES, require_sound
+from lamina.model.load import MOST_HEADER_BYTES, require_sound
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.model import sampler
-from lamina.model.sampler import Wishes
+from lamina.pipeline.batch_rows import Wishes, choose, uniform
 
 
 def wishes(rows: int, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Wishes:
@@ -35,7 +34,7 @@ def warped(logits: torch.Tensor, temperature: float, top_k: int, top_p: float) -
 
 def test_without_temperature_the_likeliest_is_chosen() -> None:
     logits = torch.randn(7, 50, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(sampler.choose(logits, wishes(7, temperature=0)), logits.argmax(-1))
+    assert torch.equal(choose(logits, wishes(7, temperature=0)), logits.argmax(-1))
 
 
 @given(
@@ -49,9 +48,7 @@ def test_only_what_transformers_allows_is_drawn(
 ) -> None:
     logits = torch.randn(1, 12, generator=torch.Generator().manual_seed(seed)) * 3
     allowed = set(torch.nonzero(warped(logits, temperature, top_k, top_p) > -torch.inf)[:, 0].tolist())
-    drawn = sampler.choose(
-        logits.expand(400, -1), wishes(400, temperature=temperature, top_k=top_k, top_p=top_p)
-    )
+    drawn = choose(logits.expand(400, -1), wishes(400, temperature=temperature, top_k=top_k, top_p=top_p))
     assert set(drawn.tolist()) <= allowed
 
 
@@ -60,7 +57,7 @@ def test_odds_are_those_of_the_distribution(top_k: int, top_p: float) -> None:
     draws = 20_000
     logits = torch.tensor([[1.0, 2.0, 0.5, 3.0, -1.0, 2.5]])
     expected = torch.softmax(warped(logits, 1.5, top_k, top_p), -1).numpy()
-    drawn = sampler.choose(logits.expand(draws, -1), wishes(draws, temperature=1.5, top_k=top_k, top_p=top_p))
+    drawn = choose(logits.expand(draws, -1), wishes(draws, temperature=1.5, top_k=top_k, top_p=top_p))
     seen = np.bincount(drawn.numpy(), minlength=6) / draws
     # Four standard deviations of a proportion; the seeds are fixed, so this holds or it does not.
     assert np.abs(seen - expected).max() < 4 * np.sqrt(0.25 / draws)
@@ -76,20 +73,20 @@ def test_a_seed_gives_the_same_whoever_else_is_in_the_batch() -> None:
         np.arange(6, dtype=np.uint64) + np.uint64(2**63),
         np.array([0, 5, 2, 9, 0, 1], np.int64),
     )
-    together = sampler.choose(logits, mixed)
+    together = choose(logits, mixed)
     for row in range(6):
         alone = Wishes(*(getattr(mixed, name)[row : row + 1] for name in mixed.__dataclass_fields__))
-        assert int(sampler.choose(logits[row : row + 1], alone)) == int(together[row])
+        assert int(choose(logits[row : row + 1], alone)) == int(together[row])
 
 
 def test_draws_of_a_seed_differ_from_each_other_and_look_uniform() -> None:
     number = np.arange(100_000)
-    drawn = sampler.uniform(np.zeros(number.size, np.uint64), number)
+    drawn = uniform(np.zeros(number.size, np.uint64), number)
     assert drawn.min() >= 0
     assert drawn.max() < 1
     assert np.unique(drawn).size == drawn.size
     counts, _ = np.histogram(drawn, bins=64, range=(0, 1))
     chi_square = ((counts - number.size / 64) ** 2 / (number.size / 64)).sum()
     assert chi_square < 120  # of 63 degrees of freedom; beyond it with odds of one in 50,000
-    across_seeds = sampler.uniform(number.astype(np.uint64), np.zeros(number.size, np.int64))
+    across_seeds = uniform(number.astype(np.uint64), np.zeros(number.size, np.int64))
     assert abs(np.corrcoef(drawn, across_seeds)[0, 1]) < 0.02

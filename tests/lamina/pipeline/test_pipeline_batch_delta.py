@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as of_numpy
 
 from lamina.cluster.messages import MessageError, Plan, decode, encode
 from lamina.pipeline import BatchDelta, Joined
-from lamina.pipeline.batch_delta import places_of
-from lamina.pipeline.facts import ModelFacts
+from lamina.pipeline.batch_rows import places_of
+from lamina.pipeline.options import ModelFacts
 
 ROWS = st.integers(0, 4)
 

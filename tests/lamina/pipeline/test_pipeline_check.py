@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lamina.pipeline import Recorder, Records, Schedule, check_schedule
+from lamina.pipeline.partition import Pipelining
 from lamina.pipeline.records import gather
-from lamina.pipeline.schedule import Pipelining
 
 SLICES, CYCLES = 4, 6
 

@@ -14,7 +14,7 @@ from lamina import Sampling
 from lamina.cluster.messages import Plan, decode, encode
 from lamina.kv import Arena, ArenaShape
 from lamina.pipeline import BatchDelta, BatchRows, Joined, KvSlots
-from lamina.pipeline.batch_delta import ALL, NO_LOGPROBS, NO_PARENT
+from lamina.pipeline.batch_rows import ALL, NO_LOGPROBS, NO_PARENT
 from lamina.serve.sequence_table import DeltaBuilder, SequenceTable
 
 BATCHES, CAPACITY = 2, 4000

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lamina.pipeline import Schedule, Turn
-from lamina.pipeline.schedule import Pipelining
+from lamina.pipeline.partition import Pipelining
 
 CYCLES = 4
 

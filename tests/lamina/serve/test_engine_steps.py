@@ -23,8 +23,8 @@ from lamina.cluster import Layout
 from lamina.kv import Arena, ArenaShape
 from lamina.pipeline import BatchDelta, BatchRows, Choice, KvSlots, Schedule
 from lamina.pipeline.batch_rows import Landed, Spent
-from lamina.pipeline.facts import ModelFacts
 from lamina.pipeline.kv_slots import Arrival
+from lamina.pipeline.options import ModelFacts
 from lamina.serve import EngineError, RequestError
 from lamina.serve.requests import Step
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_outcome import trace_of
 
 from laminabench.analysis.attainment import DEFAULT_LIMITS, cdf, curve, worst_gaps
 from laminabench.analysis.metrics import summarise
@@ -15,7 +16,7 @@ from laminabench.json_safe import to_json
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Mode, Spec, Timing
-from laminabench.traces.table import Trace, TraceMeta
+from laminabench.traces.table import Trace
 
 LIMITS_MS = (0.5, 1.0, 2.0, 3.5, 8.0, 20.0, 1000.0)
 
@@ -23,12 +24,8 @@ LIMITS_MS = (0.5, 1.0, 2.0, 3.5, 8.0, 20.0, 1000.0)
 def small(seed: int, rows: int = 40) -> tuple[Trace, Outcome]:
     """Three batches in rotation, memory so small that requests are preempted."""
     rng = np.random.default_rng(seed)
-    trace = Trace(
-        np.sort(rng.uniform(0, 0.05, rows)),
-        rng.integers(1, 9, rows).astype(np.int32),
-        rng.integers(1, 40, rows).astype(np.int32),
-        TraceMeta("small"),
-    )
+    arrival_s = np.sort(rng.uniform(0, 0.05, rows))
+    trace = trace_of(rng.integers(1, 9, rows), rng.integers(1, 40, rows), arrival_s)
     table = rng.integers(1, 900, 9) * 1e-6
     timing = Timing(table, table, table, table, np.full(9, 3e-6), host_fixed=5e-5, recompute_per_token=1e-5)
     spec = Spec(
@@ -62,7 +59,7 @@ def test_default_limits_span_every_gap() -> None:
 
 def test_one_token_each_has_no_gap_and_is_in_time() -> None:
     trace, outcome = small(2)
-    trace = Trace(trace.arrival_s, trace.prompt_tokens, np.ones(len(trace), np.int32), trace.meta)
+    trace = trace_of(trace.prompt_tokens, [1] * len(trace), trace.arrival_s)
     timing = Timing(*(np.full(9, 1e-3) for _ in range(4)), np.full(9, 1e-6))
     outcome = simulate(trace, Spec(1, timing, tokens_per_pool=60, max_requests=8), Offered("saturate", 0))
     found = curve(outcome)

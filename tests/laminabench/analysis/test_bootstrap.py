@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from made_outcome import outcome_of
 
 from laminabench.analysis.bootstrap import BLOCKS, FEWEST_ITERATIONS, RESAMPLES, resamples
 from laminabench.analysis.estimate import Estimate, of_resamples, of_rounds, ratio
@@ -32,25 +33,13 @@ def alike(rng: np.random.Generator, iterations: int, likeness: float) -> Float64
 def measured(durations_s: Float64) -> Outcome:
     """One batch of SIZE requests from the first iteration to the last."""
     count = len(durations_s)
-    ends = np.cumsum(durations_s)
-    joined = np.zeros(count, np.int32)
-    joined[0] = SIZE
-    iterations = {
-        "batch": np.zeros(count, np.int32),
-        "iteration": np.arange(count),
-        "start_s": ends - durations_s,
-        "duration_s": durations_s,
-        "size": np.full(count, SIZE, np.int32),
-        "joined": joined,
-    }
     requests = {
-        "finished_s": np.full(SIZE, ends[-1]),
+        "finished_s": np.full(SIZE, durations_s.sum()),
         "first_iteration": np.zeros(SIZE, np.int64),
         "last_iteration": np.full(SIZE, count - 1),
         "batch": np.zeros(SIZE, np.int32),
     }
-    stints = dict.fromkeys(("request", "batch", "first_iteration", "last_iteration"), np.zeros(0, np.int64))
-    return Outcome(requests, iterations, stints, {}, np.zeros(1), 0.0, ends[-1], ends[-1], 0, 0)
+    return outcome_of(durations_s, SIZE, requests=requests)
 
 
 def throughputs(cases: int, likeness: float, iterations: int = 400) -> Iterator[Estimate]:

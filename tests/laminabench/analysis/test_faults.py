@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
+from made_outcome import outcome_of
 
 from laminabench.analysis.checksum import tokens_sha256
 from laminabench.analysis.faults import faults_of, in_all
 from laminabench.analysis.over_time import over_time
 from laminabench.runs.faults import Fault, Strike
 from laminabench.runs.summary import Struck
-from laminabench.sim.outcome import Outcome
-
-
-def outcome(durations_s: list[float], size: int = 10) -> Outcome:
-    """One batch of so many requests, iteration after iteration."""
-    rows = len(durations_s)
-    lasts = np.array(durations_s, np.float64)
-    starts = np.concatenate([[0.0], np.cumsum(lasts)[:-1]])
-    nothing = np.zeros(rows)
-    iterations: dict[str, Any] = {
-        "batch": np.zeros(rows, np.int32), "iteration": np.arange(rows), "start_s": starts,
-        "duration_s": lasts, "size": np.full(rows, size, np.int32), "kv_tokens": np.zeros(rows, np.int64),
-        "joined": np.array([size] + [0] * (rows - 1), np.int32), "model_s": nothing, "attention_s": nothing,
-        "network_s": nothing, "host_s": nothing,
-    }  # fmt: skip
-    stints = {
-        name: np.zeros(0, np.int64) for name in ("request", "batch", "first_iteration", "last_iteration")
-    }
-    return Outcome({}, iterations, stints, {}, np.zeros(1), 0.0, float(lasts.sum()), 0.0, 0, 0)
 
 
 def a_fault(noticed_s: float, resumed_s: float, *workers: str) -> Fault:
@@ -39,7 +19,7 @@ def a_fault(noticed_s: float, resumed_s: float, *workers: str) -> Fault:
 
 def test_the_dip_and_what_it_cost() -> None:
     # Ten normal ones of 10 ms, one of 500 ms over the fault, two slow ones of 40 ms, normal again.
-    found = outcome([0.01] * 10 + [0.5] + [0.04] * 2 + [0.01] * 70)
+    found = outcome_of([0.01] * 10 + [0.5] + [0.04] * 2 + [0.01] * 70)
     strikes = [Strike(0, "model 0", "kill", 0.105)]
     (row,) = faults_of(found, [a_fault(0.2, 0.4)], strikes, 30.0)
     assert row.struck == [Struck(worker="model 0", how="kill", at_s=0.105)]
@@ -55,7 +35,7 @@ def test_the_dip_and_what_it_cost() -> None:
 
 
 def test_a_fault_that_nobody_struck_began_when_it_was_noticed() -> None:
-    found = outcome([0.01] * 10 + [0.5] + [0.01] * 70)
+    found = outcome_of([0.01] * 10 + [0.5] + [0.01] * 70)
     strikes = [Strike(0, "attention 0", "kill", 0.105), Strike(1, "model 0", "kill", 0.3)]
     (row,) = faults_of(found, [a_fault(0.2, 0.4)], strikes, 30.0)
     assert (row.struck, row.detection_s) == ([], None)
@@ -63,7 +43,7 @@ def test_a_fault_that_nobody_struck_began_when_it_was_noticed() -> None:
 
 
 def test_faults_in_a_row_do_not_count_the_same_time_twice() -> None:
-    found = outcome([0.01] * 10 + [0.5] + [0.5] + [0.01] * 70)
+    found = outcome_of([0.01] * 10 + [0.5] + [0.5] + [0.01] * 70)
     faults = [a_fault(0.2, 0.4), a_fault(0.7, 0.9)]
     first, second = faults_of(found, faults, [], 30.0)
     # The second begins before anything was normal again: the first ends there.
@@ -78,14 +58,14 @@ def test_faults_in_a_row_do_not_count_the_same_time_twice() -> None:
 
 
 def test_no_more_is_lost_than_was_left_to_be_made() -> None:
-    found = outcome([0.01] * 10 + [0.5] + [0.01] * 10)
+    found = outcome_of([0.01] * 10 + [0.5] + [0.01] * 10)
     (row,) = faults_of(found, [a_fault(0.2, 0.4)], [Strike(0, "model 0", "kill", 0.105)], 30.0)
     # 11 iterations of 10, of which the one that was normal again was in time.
     assert row.goodput_lost_tokens == pytest.approx(110 - 10)
 
 
 def test_a_fault_before_anything_and_one_after_all() -> None:
-    found = outcome([0.5] + [0.01] * 3)
+    found = outcome_of([0.5] + [0.01] * 3)
     (row,) = faults_of(found, [a_fault(0.1, 0.2)], [], 30.0)
     assert (row.tbt_before_ms, row.tbt_worst_ms, row.goodput_lost_tokens) == (None, None, None)
     (row,) = faults_of(found, [a_fault(0.6, 0.7)], [], 30.0)
@@ -95,7 +75,7 @@ def test_a_fault_before_anything_and_one_after_all() -> None:
 
 
 def test_slices_of_time_have_all_tokens_and_their_gaps() -> None:
-    found = over_time(outcome([0.01] * 100 + [0.5] + [0.01] * 50), slices=20)
+    found = over_time(outcome_of([0.01] * 100 + [0.5] + [0.01] * 50), slices=20)
     assert found.tokens_per_s.sum() * 0.1 == pytest.approx(1510)
     assert found.tbt_p99_ms[3] == pytest.approx(10)
     assert np.nanmax(found.tbt_p99_ms) == pytest.approx(500)
@@ -105,7 +85,7 @@ def test_slices_of_time_have_all_tokens_and_their_gaps() -> None:
 
 
 def test_nothing_at_all_over_time() -> None:
-    found = over_time(outcome([]), slices=5)
+    found = over_time(outcome_of([]), slices=5)
     assert found.tokens_per_s.tolist() == [0] * 5
     assert np.isnan(found.tbt_p50_ms).all()
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_outcome import outcome_of, trace_of
 
 from laminabench.analysis.memory import PARTS, memory_of, memory_over_time
 from laminabench.analysis.metrics import summarise
@@ -21,7 +22,6 @@ from laminabench.runs.summary import Window
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Spec, Timing
-from laminabench.traces.table import Trace, TraceMeta
 
 OnBoards = Callable[..., Outcome]
 GB = 10**9
@@ -34,14 +34,9 @@ def iterations_of(spans: list[list[tuple[int, int]]]) -> Outcome:
         for board, mine in enumerate(spans)
         for number, (start, lasts) in enumerate(mine)
     )
-    columns: dict[str, Any] = {
-        "batch": np.array([board for _, board, _, _ in rows], np.int32),
-        "iteration": np.array([number for _, _, number, _ in rows], np.int64),
-        "start_s": np.array([start for start, _, _, _ in rows]) * 1e-3,
-        "duration_s": np.array([lasts for _, _, _, lasts in rows]) * 1e-3,
-    }
-    end_s = max((start + lasts for start, _, _, lasts in rows), default=0) * 1e-3
-    return Outcome({}, columns, {}, {}, np.ones(len(spans)), 0.0, end_s, 0.0, 0, 0)
+    starts, boards, numbers, lasts = (list(column) for column in zip(*rows, strict=True))
+    columns = {"batch": boards, "iteration": numbers, "start_s": np.array(starts) * 1e-3}
+    return outcome_of(np.array(lasts) * 1e-3, columns=columns, replica_busy_s=np.ones(len(spans)))
 
 
 @st.composite
@@ -184,8 +179,7 @@ def test_nothing_ran() -> None:
 
 
 def test_only_a_replay_on_boards_has_the_key(on_boards: OnBoards) -> None:
-    ones, flat = np.ones(60, np.int32), np.full(9, 1e-3)
-    trace = Trace(np.zeros(60), ones * 5, ones * 7, TraceMeta("small"))
+    trace, flat = trace_of([5] * 60, [7] * 60), np.full(9, 1e-3)
     spec = Spec(2, Timing(flat, flat, flat, flat, flat * 1e-3), tokens_per_pool=60, max_requests=8)
     outcome = simulate(trace, spec, Offered())
     facts: Any = {"mode": "saturate", "slo_tbt_ms": 100, "usd_per_hour": None}

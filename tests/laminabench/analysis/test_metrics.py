@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_outcome import described, flat, outcome_of, to_ticks, trace_of
 from msgspec import structs
 
 from laminabench.analysis import rates
@@ -27,14 +28,9 @@ from laminabench.json_safe import to_json
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import TICKS_PER_S, Spec, Timing
-from laminabench.traces.table import Trace, TraceMeta
+from laminabench.traces.table import Trace
 
 MOST = 8
-POINTS = (("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999), ("max", 1000))
-
-
-def to_ticks(seconds: float) -> int:
-    return round(seconds * TICKS_PER_S)
 
 
 # Small random simulations
@@ -44,12 +40,8 @@ def to_ticks(seconds: float) -> int:
 def simulations(draw: st.DrawFn) -> tuple[Trace, Outcome, Any]:
     rows = draw(st.integers(1, 12))
     gaps = draw(st.lists(st.integers(0, 40), min_size=rows, max_size=rows))
-    trace = Trace(
-        np.cumsum([0, *gaps[1:]]).astype(np.float64) * 1e-3,
-        np.array(draw(st.lists(st.integers(1, 9), min_size=rows, max_size=rows)), np.int32),
-        np.array(draw(st.lists(st.integers(1, 12), min_size=rows, max_size=rows)), np.int32),
-        TraceMeta("small"),
-    )
+    lengths = (draw(st.lists(st.integers(1, most), min_size=rows, max_size=rows)) for most in (9, 12))
+    trace = trace_of(*lengths, np.cumsum([0, *gaps[1:]]) * 1e-3)
 
     def table(most_us: int) -> Any:
         return np.array(draw(st.lists(st.integers(1, most_us), min_size=MOST + 1, max_size=MOST + 1))) * 1e-6
@@ -121,13 +113,7 @@ def slow_metrics(outcome: Outcome, of: Window, limit_ms: float) -> dict[str, Any
     return {
         "throughput_tokens_per_s": float(len(made) / seconds),
         "mean_batch": float(served / (end - start)),
-        "tbt_ms": {
-            "mean": float(Fraction(sum(gaps), len(gaps))) / 1e7 if gaps else None,
-            **{
-                name: gaps[max(0, -(-len(gaps) * permille // 1000) - 1)] / 1e7 if gaps else None
-                for name, permille in POINTS
-            },
-        },
+        "tbt_ms": described(gaps),
         "slo": {
             "tbt_ms": limit_ms,
             "token_attainment": 1 - late / len(gaps) if gaps else None,
@@ -135,12 +121,6 @@ def slow_metrics(outcome: Outcome, of: Window, limit_ms: float) -> dict[str, Any
             "goodput_tokens_per_s": float((len(made) - late) / seconds),
         },
     }
-
-
-def flat(value: Any, path: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {path: value}
-    return {key: leaf for name, inner in value.items() for key, leaf in flat(inner, f"{path}/{name}").items()}
 
 
 @settings(max_examples=60, deadline=None)
@@ -226,52 +206,29 @@ def test_request_metrics_and_shares(simulated: tuple[Trace, Outcome, Any]) -> No
 # By hand
 
 
-def outcome_of(iterations: list[tuple[int, int, float, float, int, int]], **given: Any) -> Outcome:
+def by_hand(iterations: list[tuple[int, int, float, float, int, int]], **given: Any) -> Outcome:
     """Rows of batch, iteration, start, duration, size, joined; the model works half of the time."""
-    batch, number, start, duration, size, joined = (list(column) for column in zip(*iterations, strict=True))
-    duration_s = np.array(duration)
-    nothing = np.zeros(len(batch))
-    none = np.zeros(0, np.int64)
-    values: dict[str, Any] = {
-        "requests": {
-            "arrival_s": np.zeros(1),
-            "admitted_s": np.zeros(1),
-            "first_token_s": np.array([duration[0]]),
-            "finished_s": np.array([np.nan]),
-            "first_iteration": np.array([0]),
-            "last_iteration": np.array([-1]),
-            "batch": np.zeros(1, np.int32),
-            "preemptions": np.zeros(1, np.int32),
-        },
-        "iterations": {
-            "batch": np.array(batch, np.int32),
-            "iteration": np.array(number),
-            "start_s": np.array(start),
-            "duration_s": duration_s,
-            "size": np.array(size, np.int32),
-            "joined": np.array(joined, np.int32),
-            "kv_tokens": np.zeros(len(batch), np.int64),
-            "model_s": duration_s / 2,
-            "attention_s": nothing,
-            "network_s": nothing,
-            "host_s": nothing,
-        },
-        "stints": dict.fromkeys(("request", "batch", "first_iteration", "last_iteration"), none),
-        "timeline": {},
-        "replica_busy_s": np.array([duration_s.sum() / 2]),
-        "attention_busy_s": 0.0,
-        "end_s": max(s + d for s, d in zip(start, duration, strict=True)),
-        "queue_empty_s": 0.0,
-        "peak_kv_tokens": 5,
-        "kv_capacity_tokens": 10,
-        **given,
+    names = ("batch", "iteration", "start_s", "duration_s", "size", "joined")
+    columns = {name: np.array(each) for name, each in zip(names, zip(*iterations, strict=True), strict=True)}
+    columns["model_s"] = columns["duration_s"] / 2
+    request = {
+        "arrival_s": np.zeros(1),
+        "admitted_s": np.zeros(1),
+        "first_token_s": columns["duration_s"][:1],
+        "finished_s": np.array([np.nan]),
+        "first_iteration": np.array([0]),
+        "last_iteration": np.array([-1]),
+        "batch": np.zeros(1, np.int32),
+        "preemptions": np.zeros(1, np.int32),
     }
-    return Outcome(**values)
+    known = {"requests": request, "queue_empty_s": 0.0, "peak_kv_tokens": 5, "kv_capacity_tokens": 10}
+    known["replica_busy_s"] = np.array([columns["model_s"].sum()])
+    return outcome_of(columns["duration_s"], columns=columns, **(known | given))
 
 
 def test_gaps_of_one_batch_by_hand() -> None:
     # Three run, then one leaves and two come, then a pause before the third iteration.
-    outcome = outcome_of([(0, 0, 0.0, 0.1, 3, 3), (0, 1, 0.1, 0.2, 4, 2), (0, 2, 0.4, 0.1, 4, 0)])
+    outcome = by_hand([(0, 0, 0.0, 0.1, 3, 3), (0, 1, 0.1, 0.2, 4, 2), (0, 2, 0.4, 0.1, 4, 0)])
     gaps = tbt(tokens_of(outcome))
     assert gaps.count == 2 + 4
     assert to_json(gaps.describe(1000)) == dict.fromkeys(("mean", "p50", "p90", "p99", "p99.9", "max"), 200)
@@ -299,7 +256,7 @@ def test_attainment_of_a_preempted_request_by_hand() -> None:
         "last_iteration": np.array([1]),
     }
     rows = [(0, 0, 0.0, 0.1, 1, 1), (0, 1, 0.1, 0.1, 1, 0), (1, 0, 0.3, 0.1, 1, 1), (1, 1, 0.4, 0.4, 1, 0)]
-    outcome = outcome_of(rows, stints=stints, requests=requests)
+    outcome = by_hand(rows, stints=stints, requests=requests)
     tokens = tokens_of(outcome)
     assert tokens.alone.gap.tolist() == [to_ticks(0.2)]
     assert tbt(tokens).values.tolist() == [to_ticks(gap) for gap in (0.1, 0.2, 0.4)]
@@ -307,16 +264,17 @@ def test_attainment_of_a_preempted_request_by_hand() -> None:
     assert request_attainment(outcome, tokens, to_ticks(0.3)) == 0  # late within a stint
     # A stint that is fast and a resumption that is slow.
     rows[-1] = (1, 1, 0.4, 0.1, 1, 0)
-    outcome = outcome_of(rows, stints=stints, requests=requests)
+    outcome = by_hand(rows, stints=stints, requests=requests)
     assert request_attainment(outcome, tokens_of(outcome), to_ticks(0.2)) == 1
     assert request_attainment(outcome, tokens_of(outcome), to_ticks(0.15)) == 0
 
 
 def test_shared_devices_have_one_kind_of_bubble() -> None:
-    outcome = outcome_of([(0, k, k * 0.1, 0.1, 1, 0) for k in range(20)], attention_busy_s=0.5)
-    trace = Trace(np.zeros(1), np.ones(1, np.int32), np.ones(1, np.int32), TraceMeta("one"))
+    outcome = by_hand([(0, k, k * 0.1, 0.1, 1, 0) for k in range(20)], attention_busy_s=0.5)
     found = to_json(
-        summarise(outcome, trace, mode="saturate", slo_tbt_ms=100, usd_per_hour=0, shared_devices=True)
+        summarise(
+            outcome, trace_of([1], [1]), mode="saturate", slo_tbt_ms=100, usd_per_hour=0, shared_devices=True
+        )
     )
     assert found["bubbles"]["whole_run"]["devices"] == [pytest.approx(1 - 0.5 - 0.25)]
     assert found["cost"] == {"usd_per_hour": 0, "usd_per_million_tokens": 0, "tokens_per_usd": None}
@@ -327,9 +285,7 @@ def test_shared_devices_have_one_kind_of_bubble() -> None:
 def test_windows_by_mode() -> None:
     arrival_s = np.array([0.0, 0.5, 0.9])
     columns = {"arrival_s": arrival_s, "first_iteration": np.array([0, 1, -1])}
-    outcome = outcome_of(
-        [(0, k, k * 0.01, 0.01, 1, 0) for k in range(200)], requests=columns, queue_empty_s=0.7
-    )
+    outcome = by_hand([(0, k, k * 0.01, 0.01, 1, 0) for k in range(200)], requests=columns, queue_empty_s=0.7)
     assert window(outcome, "saturate") == Window(start_s=0.0, end_s=0.7, kind="queue_never_empty")
     # The third was rejected.
     assert window(outcome, "closed") == Window(start_s=0.0, end_s=0.5, kind="concurrency_held")
@@ -338,10 +294,10 @@ def test_windows_by_mode() -> None:
 
 def test_a_window_without_iterations_falls_back_to_the_whole_run() -> None:
     rows = [(0, k, k * 0.01, 0.01, 1, 0) for k in range(20)]
-    outcome = outcome_of(rows, queue_empty_s=0.09)
+    outcome = by_hand(rows, queue_empty_s=0.09)
     assert window(outcome, "saturate") == whole_run(outcome)
     assert window(outcome, "open").fell_back  # everything came at once
-    assert not window(outcome_of(rows, queue_empty_s=0.1), "saturate").fell_back
+    assert not window(by_hand(rows, queue_empty_s=0.1), "saturate").fell_back
 
 
 def test_cost_of_tokens() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_outcome import described, flat, outcome_of, to_ticks, trace_of
 
 from laminabench.analysis.attainment import cdf, curve, worst_gaps
 from laminabench.analysis.bootstrap import FEWEST_ITERATIONS, resamples
@@ -26,21 +27,13 @@ from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import TICKS_PER_S, Spec, Timing
-from laminabench.traces.table import Trace, TraceMeta
+from laminabench.traces.table import Trace
 
 Seen = Callable[..., Outcome]
-_PER_MS = TICKS_PER_S / 1000
-POINTS = (("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999), ("max", 1000))
 
 
-def to_ticks(seconds: float) -> int:
-    return round(seconds * TICKS_PER_S)
-
-
-def trace_of(outputs: Sequence[int], prompts: Sequence[int] | None = None) -> Trace:
-    lengths = np.array(outputs, np.int32)
-    asked = np.ones(len(lengths)) if prompts is None else np.array(prompts)
-    return Trace(np.zeros(len(lengths)), asked.astype(np.int32), lengths, TraceMeta("made"))
+def outputs_of(*outputs: int, prompt: int = 1) -> Trace:
+    return trace_of([prompt] * len(outputs), outputs)
 
 
 def told(outcome: Outcome, trace: Trace, mode: Any, slo_tbt_ms: float) -> dict[str, Any]:
@@ -70,14 +63,6 @@ def drawn_streams(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 def token_times(streams: Sequence[Any]) -> list[list[int]]:
     return [[to_ticks(at) for at, tokens in each.chunks for _ in range(tokens)] for each in streams]
-
-
-def described(values: Sequence[int]) -> dict[str, float | None]:
-    if not values:
-        return dict.fromkeys(("mean", *(name for name, _ in POINTS)))
-    ordered = sorted(values)
-    found = {name: ordered[max(0, -(-len(ordered) * some // 1000) - 1)] / _PER_MS for name, some in POINTS}
-    return {"mean": float(Fraction(sum(ordered), len(ordered))) / _PER_MS, **found}
 
 
 def slow_metrics(streams: Sequence[Any], of: Window, limit: int) -> dict[str, Any]:
@@ -131,12 +116,6 @@ def slow_metrics(streams: Sequence[Any], of: Window, limit: int) -> dict[str, An
     }
 
 
-def flat(value: Any, path: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {path: value}
-    return {key: leaf for name, inner in value.items() for key, leaf in flat(inner, f"{path}/{name}").items()}
-
-
 @settings(max_examples=80)
 @given(
     drawn=drawn_streams(), mode=st.sampled_from(("saturate", "open", "closed")), limit_ms=st.integers(0, 26)
@@ -146,7 +125,7 @@ def test_summary_equals_the_look_at_every_token(
 ) -> None:
     streams = [stream(**each) for each in drawn]
     outcome = seen(streams)
-    trace = trace_of([max(1, sum(tokens for _, tokens in each.chunks)) for each in streams])
+    trace = outputs_of(*(max(1, sum(tokens for _, tokens in each.chunks)) for each in streams))
     if outcome.end_s == 0:
         return
     found = told(outcome, trace, mode, limit_ms)
@@ -196,7 +175,7 @@ def test_curves_have_what_summaries_have(
     stream: Any, seen: Seen, drawn: list[dict[str, Any]], limits_ms: list[int]
 ) -> None:
     outcome = seen([stream(**each) for each in drawn])
-    trace = trace_of([1] * len(drawn))
+    trace = outputs_of(*[1] * len(drawn))
     found = curve(outcome, whole_run(outcome), limits_ms)
     for place, limit_ms in enumerate(limits_ms):
         slo = told(outcome, trace, "saturate", limit_ms)["whole_run"]["slo"]
@@ -217,7 +196,7 @@ def test_curves_have_what_summaries_have(
 
 def test_the_first_token_of_a_chunk_waited_and_the_others_came_with_it(stream: Any, seen: Seen) -> None:
     outcome = seen([stream(sent_s=0.1, chunks=[(0.5, 2), (0.9, 3), (1.0, 1)])])
-    found = told(outcome, trace_of([6]), "saturate", 150)
+    found = told(outcome, outputs_of(6), "saturate", 150)
     assert np.unique(tbt(tokens_of(outcome)).values).tolist() == [0, to_ticks(0.1), to_ticks(0.4)]
     assert found["tbt_ms"]["mean"] == pytest.approx(100)  # five gaps: 0, 400, 0, 0 and 100
     assert found["tbt_ms"]["p50"] == 0
@@ -241,7 +220,7 @@ def test_attempts_errors_and_counts_are_all_told(stream: Any, seen: Seen) -> Non
         stream(status=FAILED, attempts=4, status_code=-1, error="503 Service Unavailable"),
         stream(sent_s=math.nan, status=UNFINISHED, attempts=0, status_code=-1),
     ]
-    found = told(seen(streams), trace_of([4, 3, 4, 4, 4, 4], [10] * 6), "closed", 1)
+    found = told(seen(streams), outputs_of(4, 3, 4, 4, 4, 4, prompt=10), "closed", 1)
     assert found["requests"] == {"completed": 2, "rejected": 0, "unfinished": 1, "failed": 3}
     assert found["attempts"] == {
         "sent": 13,
@@ -262,7 +241,7 @@ def test_attempts_errors_and_counts_are_all_told(stream: Any, seen: Seen) -> Non
 def test_rare_errors_are_counted_together(stream: Any, seen: Seen) -> None:
     streams = [stream(status=FAILED, error=f"error {row}") for row in range(30)]
     streams += [stream(status=FAILED, error="often")] * 2
-    found = told(seen(streams, 1.0), trace_of([1] * 32), "open", 1)
+    found = told(seen(streams, 1.0), outputs_of(*[1] * 32), "open", 1)
     by_error = found["attempts"]["by_error"]
     assert next(iter(by_error.items())) == ("often", 2)
     assert len(by_error) == 21
@@ -271,7 +250,7 @@ def test_rare_errors_are_counted_together(stream: Any, seen: Seen) -> None:
 
 def test_lateness_is_the_clients_own(stream: Any, seen: Seen) -> None:
     streams = [stream(due_s=row, sent_s=row + row * 1e-3, chunks=[(row + 0.5, 1)]) for row in range(101)]
-    found = told(seen(streams), trace_of([1] * 101), "open", 1)
+    found = told(seen(streams), outputs_of(*[1] * 101), "open", 1)
     assert found["lateness_ms"] == {
         "p50": pytest.approx(50),
         "p99": pytest.approx(99),
@@ -295,7 +274,7 @@ def test_nothing_that_came_is_a_summary_too(stream: Any, seen: Seen) -> None:
     for outcome in (seen([]), seen([stream(status=FAILED, error="refused")], 2.0)):
         count = len(outcome.requests["finished_s"])
         found = to_json(
-            summarise(outcome, trace_of([1] * count), mode="open", slo_tbt_ms=1, usd_per_hour=1.0)
+            summarise(outcome, outputs_of(*[1] * count), mode="open", slo_tbt_ms=1, usd_per_hour=1.0)
         )
         assert found["tokens_generated"] == 0
         assert set(found["itl_ms"].values()) == set(found["tbt_ms"].values()) == {None}
@@ -307,7 +286,7 @@ def test_nothing_that_came_is_a_summary_too(stream: Any, seen: Seen) -> None:
 
 def test_a_client_that_sees_every_token_at_once_sees_what_the_engine_does(stream: Any, seen: Seen) -> None:
     rng = np.random.default_rng(1)
-    trace = trace_of(rng.integers(5, 60, 80).tolist())
+    trace = outputs_of(*rng.integers(5, 60, 80).tolist())
     flat_s = np.linspace(1e-3, 2e-3, 17)
     spec = Spec(1, Timing(flat_s, flat_s, flat_s, flat_s, flat_s * 1e-3), 10**6, 16)
     engine = simulate(trace, spec, Offered("saturate", 0))
@@ -354,9 +333,6 @@ def test_millions_of_tokens_take_moments() -> None:
     np.minimum.at(first, request, at_s)
     np.maximum.at(last, request, at_s)
     none = np.full(requests, -1)
-    empty = dict.fromkeys(("request", "batch", "first_iteration", "last_iteration"), np.zeros(0, np.int64))
-    seconds = ("start_s", "duration_s", "model_s", "attention_s", "network_s", "host_s")
-    iterations = dict.fromkeys(seconds, np.zeros(0)) | dict.fromkeys(("batch", "size"), np.zeros(0, np.int32))
     columns = {
         "arrival_s": np.zeros(requests), "admitted_s": np.full(requests, np.nan), "first_token_s": first,
         "finished_s": last, "first_iteration": none, "last_iteration": none, "batch": none,
@@ -369,10 +345,9 @@ def test_millions_of_tokens_take_moments() -> None:
         "error": np.full(requests, "", object),
     }  # fmt: skip
     chunks = {"request": request, "at_s": at_s, "tokens": np.ones(len(at_s), np.int32)}
-    outcome = Outcome(
-        columns, iterations, empty, {}, np.array([np.nan]), np.nan, 100.0, 100.0, 0, 0, chunks, calls
-    )
+    nobody_told = {"replica_busy_s": np.array([np.nan]), "attention_busy_s": np.nan}
+    outcome = outcome_of([], requests=columns, end_s=100.0, chunks=chunks, calls=calls, **nobody_told)
     began = time.process_time()
-    found = told(outcome, trace_of([each] * requests), "saturate", 1)
+    found = told(outcome, outputs_of(*[each] * requests), "saturate", 1)
     assert found["tokens_generated"] == requests * each
     assert time.process_time() - began < 5.0

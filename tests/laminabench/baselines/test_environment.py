@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from laminabench.baselines import install
+from laminabench.baselines import environment
 from laminabench.baselines.environment import (
     STAMP,
     default_kind,
     differences,
     find,
     installed,
-    is_ready,
     look_at,
     pinned,
     pins_file,
+    ready,
 )
 from laminabench.errors import UserError
 
@@ -76,10 +76,10 @@ def set_up(folder: Path, python: Path) -> tuple[bool, list[str]]:
     log = folder / "log"
     log.write_text("")
     steps: list[tuple[str, int, int]] = []
-    environment, was_there = install.set_up(
+    found, was_there = environment.set_up(
         folder / "venv", "cpu", str(python), lambda *step: steps.append(step)
     )
-    assert environment.python == folder / "venv" / "bin" / "python"
+    assert found.python == folder / "venv" / "bin" / "python"
     assert was_there or {what for what, _, _ in steps} >= {"loading vLLM once"}
     assert all(0 <= done <= total for _, done, total in steps)
     return was_there, log.read_text().splitlines()
@@ -92,21 +92,16 @@ def test_a_whole_environment_is_kept_and_looked_at_in_no_time(python: Path, tmp_
     installs = [each for each in asked if " install " in each]
     assert [each.split()[-1] for each in installs] == ["torch==2.13.0+cpu", str(pins_file("cpu"))]
     assert all("--no-deps" in each for each in installs)
+    assert {path.name for path in tmp_path.iterdir()} == {"python", "log", "venv"}
     # No program is started: that is what makes it fast.
     was_there, asked = set_up(tmp_path, python)
     assert (was_there, asked) == (True, [])
 
 
 @needs_machine
-def test_nothing_is_left_beside_the_environment(python: Path, tmp_path: Path) -> None:
-    set_up(tmp_path, python)
-    assert {path.name for path in tmp_path.iterdir()} == {"python", "log", "venv"}
-
-
-@needs_machine
 def test_a_second_one_waits_for_the_first(python: Path, tmp_path: Path) -> None:
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        with install._alone(tmp_path / "venv"):
+        with environment._alone(tmp_path / "venv"):
             second = pool.submit(set_up, tmp_path, python)
             with pytest.raises(TimeoutError):
                 second.result(timeout=0.3)
@@ -132,7 +127,7 @@ def test_what_is_half_built_is_not_ready_and_is_built_anew(
         set_up(tmp_path, python)
     assert error.value.code == code
     assert "\n" not in str(error.value)
-    assert not is_ready(tmp_path / "venv", "cpu")
+    assert not ready(tmp_path / "venv", "cpu")
     assert broken not in ("torch", "offline") or len((tmp_path / "log").read_text().split(" install ")) == 2
     (tmp_path / "broken").unlink()
     was_there, asked = set_up(tmp_path, python)
@@ -143,10 +138,10 @@ def test_what_is_half_built_is_not_ready_and_is_built_anew(
 @needs_machine
 def test_a_package_that_is_gone_makes_it_not_ready(python: Path, tmp_path: Path) -> None:
     set_up(tmp_path, python)
-    assert is_ready(tmp_path / "venv", "cpu")
-    assert not is_ready(tmp_path / "venv", "cuda")
+    assert ready(tmp_path / "venv", "cpu")
+    assert not ready(tmp_path / "venv", "cuda")
     next((tmp_path / "venv").glob("lib/*/site-packages/numpy-*")).rmdir()
-    assert not is_ready(tmp_path / "venv", "cpu")
+    assert not ready(tmp_path / "venv", "cpu")
     found = look_at(tmp_path / "venv")
     assert found is not None
     assert found.unlike_pins == ("no numpy",)
@@ -190,7 +185,7 @@ def test_a_machine_it_cannot_be_on_is_told(
 
 def test_a_given_python_is_checked(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="baseline-python-unusable"):
-        install.set_up(tmp_path / "venv", "cpu", "/nowhere/python", lambda *_: None)
+        environment.set_up(tmp_path / "venv", "cpu", "/nowhere/python", lambda *_: None)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

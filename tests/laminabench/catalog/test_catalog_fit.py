@@ -108,21 +108,22 @@ def test_held_out_layers_are_whole_and_unseen():
 
 
 def test_only_fitted_sets_can_be_fitted(tmp_path):
-    with pytest.raises(UserError, match="costs-cannot-fit"):
-        fit(tmp_path, "roofline")
-    with pytest.raises(UserError, match="costs-cannot-fit"):
-        fit(tmp_path, "vllm")
+    for name in ("roofline", "vllm"):
+        with pytest.raises(UserError, match="costs-cannot-fit"):
+            fit(tmp_path, name)
     with pytest.raises(UserError, match="costs-no-measurements"):
         fit(tmp_path, "vllm-0.14")
 
 
 def test_error_rows_name_every_fitted_term():
     rows = error_rows(load_costs())
-    assert {row["term"] for row in rows} == {"gemm", "attention", "allreduce", "elementwise"}
+    assert {row["term"] for row in rows} == {
+        *("gemm", "attention", "prompt attention", "allreduce", "elementwise")
+    }
     assert all(row["samples"] > 0 and 0 < row["op"] < 20 for row in rows)
 
 
-def _write_allreduce(folder):
+def test_all_reduce_messages_are_read_as_bf16_elements(tmp_path):
     pd.DataFrame(
         {
             "backend": ["vllm_graph", "vllm_graph", "vllm_eager", "vllm_graph", "vllm_graph"],
@@ -130,11 +131,7 @@ def _write_allreduce(folder):
             "message_size": [128, 1024, 128, 128, 2**25],
             "latency": [0.005, 0.006, 0.05, 0.007, 0.5],
         }
-    ).to_parquet(folder / "h100_sxm-vllm-0.14-custom_allreduce_perf.parquet")
-
-
-def test_all_reduce_messages_are_read_as_bf16_elements(tmp_path):
-    _write_allreduce(tmp_path)
+    ).to_parquet(tmp_path / "h100_sxm-vllm-0.14-custom_allreduce_perf.parquet")
     samples = vllm_allreduce(tmp_path, "h100", 2)
     assert samples["bytes"].tolist() == [256, 2048]  # not the eager one, not the 64 MiB one
     assert samples.seconds == pytest.approx([5e-6, 6e-6])

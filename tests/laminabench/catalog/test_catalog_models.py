@@ -64,12 +64,6 @@ def test_chinchilla_is_a_70b_model_only_with_the_matrices_for_relative_positions
     assert shape.layer_gemms(1) == absolute.layer_gemms(1)
 
 
-@pytest.mark.parametrize("name", ["gpt3-175b", "chinchilla-70b"])
-def test_a_model_that_was_never_released_has_no_config_json(name):
-    with pytest.raises(UserError, match="model-never-released"):
-        to_hf_config(name)
-
-
 @pytest.mark.parametrize(
     ("name", "published_gb"),
     [
@@ -170,36 +164,20 @@ def test_a_config_json_gives_the_catalogue_s_model(tmp_path):
     assert from_config_json(_write(tmp_path, num_key_value_heads=None)).kv_heads == 32
 
 
-def test_a_qwen3_config_has_its_own_head_size_and_query_key_norms(tmp_path):
-    path = _write(
-        tmp_path,
-        model_type="qwen3",
-        hidden_size=1024,
-        num_hidden_layers=28,
-        num_attention_heads=16,
-        head_dim=128,
-        intermediate_size=3072,
-        vocab_size=151936,
-        tie_word_embeddings=True,
-    )
-    assert from_config_json(path).parameters == model("qwen3-0.6b").parameters
-
-
-def test_an_opt_config(tmp_path):
-    path = _write(
-        tmp_path,
-        model_type="opt",
-        hidden_size=5120,
-        num_hidden_layers=40,
-        num_attention_heads=40,
-        ffn_dim=20480,
-        vocab_size=50272,
-        max_position_embeddings=2048,
-        torch_dtype="float16",
-    )
-    read = from_config_json(path)
-    assert read.parameters == model("opt-13b").parameters
-    assert read.dtype == "fp16"
+@pytest.mark.parametrize(
+    ("name", "sizes", "more"),
+    [
+        # Its own head size, and norms of queries and keys.
+        ("qwen3-0.6b", (1024, 28, 16, 151936), {"head_dim": 128, "tie_word_embeddings": True}),
+        ("opt-13b", (5120, 40, 40, 50272), {"ffn_dim": 20480, "max_position_embeddings": 2048}),
+    ],
+)
+def test_a_config_json_of_another_family(tmp_path, name, sizes, more):
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+    family = name.split("-")[0]
+    changes = dict(zip(names, sizes, strict=True)) | more | {"model_type": family, "torch_dtype": "float16"}
+    read = from_config_json(_write(tmp_path, intermediate_size=3072, **changes))
+    assert (read.parameters, read.dtype) == (model(name).parameters, "fp16")
 
 
 @pytest.mark.parametrize(
@@ -237,16 +215,18 @@ def test_a_modelled_model_may_be_held_in_another_type():
 
 
 @pytest.mark.parametrize(
-    ("find", "name"),
+    ("find", "name", "code"),
     [
-        (model, "lama3-70b"),
-        (modelled, "llama3-70b@fp9"),
-        (modelled, "lama3-70b@fp8"),
-        (model, "llama3-8b@fp8"),  # what has to run has no other type
+        (model, "lama3-70b", "catalogue-unknown-name"),
+        (modelled, "llama3-70b@fp9", "catalogue-unknown-name"),
+        (modelled, "lama3-70b@fp8", "catalogue-unknown-name"),
+        (model, "llama3-8b@fp8", "catalogue-unknown-name"),  # what has to run has no other type
+        (to_hf_config, "gpt3-175b", "model-never-released"),
+        (to_hf_config, "chinchilla-70b", "model-never-released"),
     ],
 )
-def test_an_unknown_name_is_refused(find, name):
-    with pytest.raises(UserError, match="catalogue-unknown-name"):
+def test_a_name_of_nothing_that_is_there_is_refused(find, name, code):
+    with pytest.raises(UserError, match=code):
         find(name)
 
 

@@ -55,8 +55,7 @@ def test_the_catalogue_can_be_read(shell: Any, as_json: Any, arguments: list[str
 
 def test_a_board_s_parameters_say_where_they_are_from(as_json: Any) -> None:
     rows = as_json("hardware", "boards", "h2m2")["parameters"]
-    assert {row["kind"] for row in rows} == {"paper", "fitted", "assumed"}
-    assert all(row["source"] for row in rows)
+    assert all(row["kind"] and row["source"] for row in rows)
     varied = {row["name"]: row["varied"] for row in as_json("hardware", "boards")["boards"]}
     assert varied["h2m2"] == {}
     assert varied["hbmcap-less"] == {"hbm_capacity_gb": 48.0}

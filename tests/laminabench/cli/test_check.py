@@ -220,12 +220,8 @@ def test_what_a_replay_would_not_understand(
     refused(told, *CHECK)
 
 
-def test_what_is_not_there_is_told(shell: Any) -> None:
-    code, _, err = shell("check")
-    assert (code, err) == (
-        2,
-        "laminabench: error: cannot read ci/regression.toml: No such file or directory\n",
-    )
+def test_what_is_not_there_is_told(refused: Any) -> None:
+    refused("cannot read ci/regression.toml: No such file or directory\n", "check")
 
 
 @pytest.mark.usefixtures("pretended")

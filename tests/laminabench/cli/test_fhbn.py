@@ -165,9 +165,6 @@ def test_what_a_gpu_has_measured_is_a_table(shell: Any, monkeypatch: pytest.Monk
         assert words in out
 
 
-pytest.importorskip("msgpack")
-
-
 ENGINES = ["shm", "verbs", "mlx5", "mlx5 on a GPU", "softnic", "gloo", "nccl"]
 
 

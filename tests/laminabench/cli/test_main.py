@@ -108,11 +108,7 @@ def test_a_users_mistake_is_one_sentence_and_exit_2(nowhere: dict[str, str]) -> 
         "laminabench: error: no trace or file is called 'azur-conv'; "
         "did you mean azure-conv or azure-2024-conv or azure-code?\n"
     )
-
-
-def test_debug_shows_the_traceback(nowhere: dict[str, str]) -> None:
-    result = laminabench("traces", "info", "azur-conv", LAMINABENCH_DEBUG="1", **nowhere)
-    assert "Traceback" in result.stderr
+    assert "Traceback" in laminabench("traces", "info", "azur-conv", LAMINABENCH_DEBUG="1", **nowhere).stderr
 
 
 def test_json_is_one_object_and_notes_are_elsewhere(nowhere: dict[str, str]) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import members
 
 from laminabench.bench.endpoint import Load, mock_server
 from laminabench.json_safe import to_json
@@ -122,17 +123,6 @@ def test_it_cannot_do_without_a_url_and_a_model(refused: Any, url: str, left_out
     both = {"--url": url, "--model": "mock"}
     rest = [word for name, value in both.items() if name != left_out for word in (name, value)]
     refused(needed, *OPENAI, *rest)
-
-
-def members(group: int) -> list[str]:
-    """Processes of a group that have not ended."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            state, _, its_group, *_ = stat.read_text().rpartition(")")[2].split()
-            if int(its_group) == group and state != "Z":
-                found.append(stat.with_name("cmdline").read_text().replace("\0", " "))
-    return found
 
 
 @contextlib.contextmanager

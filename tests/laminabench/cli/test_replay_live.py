@@ -147,7 +147,7 @@ def test_wrong_use_is_one_sentence_and_nothing_starts(
     [
         (["--oversubscribe"], "is for live lamina"),
         (["--chaos", "model:0@t=1s"], "--chaos is for live lamina"),
-        (["--prefill", "model"], "--prefill is for live lamina"),
+        (["--prefill", "model"], "--prefill model goes with --backend live"),
         (["--ray", "auto"], "--ray is for live lamina"),
         (["--url", "http://127.0.0.1:1"], "--url is for live openai"),
         (["--retries", "0"], "--retries is for live openai"),
@@ -210,6 +210,7 @@ def test_the_same_tokens_as_on_one_machine(
 ) -> None:
     call = on_ray(tmp_path, exact_model)
     here = as_json(*call)
+    assert 0 < here["ttft_ms"]["max"] <= here["e2e_ms"]["max"]
     there = as_json(*call, "--ray", ray_cluster.address, "--chaos", "attention:0@tokens=5")
     assert there["facts"]["ray"] == ray_cluster.address
     assert here["facts"]["ray"] is None

@@ -79,18 +79,12 @@ def test_tokens_and_chunks_stand_beside_each_other(result: Result) -> None:
         assert not any(word in line for line in printed(result))
 
 
-def test_what_was_dealt_evenly_is_said(result: Result) -> None:
+def test_what_was_dealt_evenly_was_not_late_or_ended_early_is_said(result: Result) -> None:
     chunks = structs.replace(result.replayed.summary.tokens_per_chunk, even_share=0.25)
-    dealt = printed(changed(result, {"tokens_per_chunk": chunks}))
-    assert any("25.0% of them dealt evenly" in line for line in dealt)
-
-
-def test_a_replay_without_timestamps_was_not_late(result: Result) -> None:
-    assert not any("sent late" in line for line in printed(changed(result, {"lateness_ms": None})))
-
-
-def test_a_partial_replay_says_so_first(result: Result) -> None:
-    assert printed(result)[0].startswith("made, ")
+    told = printed(changed(result, {"tokens_per_chunk": chunks, "lateness_ms": None}))
+    assert any("25.0% of them dealt evenly" in line for line in told)
+    assert not any("sent late" in line for line in told)
+    assert told[0].startswith("made, ")
     first = printed(changed(result, {}, partial=PARTIAL))[0]
     assert first == "PARTIAL, it ended after 3.2 s: the server is [gone]"
 
@@ -128,15 +122,11 @@ def test_the_run_the_result_and_the_screen_say_it(as_json: Any, refused: Any, pr
 
 
 @pytest.mark.usefixtures("shell", "ends_early")
-def test_a_sweep_has_an_error_there(shell: Any) -> None:
+def test_a_sweep_and_a_check_do_not_judge_it(shell: Any) -> None:
     flags = ("--trace", "few.csv", "--system", "vllm", "--vary", "max-num-seqs=4,8", "--jobs", "1")
     code, out, err = shell("sweep", *flags, "--out", "swept", "-q")
     assert "PARTIAL, it ended after 3.2 s" in out + err
     assert code != 0
-
-
-@pytest.mark.usefixtures("shell", "ends_early")
-def test_a_check_does_not_judge_it(shell: Any) -> None:
     Path("cases.toml").write_text('[case.one]\ntrace = "few.csv"\nsystem = "vllm"\n')
     code, _, err = shell("check", "--cases", "cases.toml", "--jobs", "1", "--update")
     assert code != 0

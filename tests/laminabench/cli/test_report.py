@@ -18,7 +18,7 @@ def kept(printed: Any) -> Path:
     return Path("run")
 
 
-def test_report_writes_a_page_and_says_so(as_json: Any, kept: Path) -> None:
+def test_report_writes_a_page_and_says_so(as_json: Any, printed: Any, kept: Path) -> None:
     facts = as_json("report", str(kept), "-o", "deep/report.html", "--title", "A & B", "--slo-tbt-ms", "40")
     page = Path("deep/report.html").read_text(encoding="utf-8")
     assert facts["bytes"] == len(page.encode())
@@ -28,12 +28,7 @@ def test_report_writes_a_page_and_says_so(as_json: Any, kept: Path) -> None:
     assert run["throughput_tokens_per_s"] == manifest["summary"]["throughput_tokens_per_s"]
     assert run["slo"]["tbt_ms"] == 40
     assert any("worked out again for 40 ms" in sentence for sentence in facts["caveats"])
-
-
-def test_report_says_what_it_wrote(shell: Any, kept: Path) -> None:
-    code, out, err = shell("report", str(kept), "-o", "report.html", "-q")
-    assert (code, err) == (0, "")
-    assert out.startswith("report.html: 1 Run, ")
+    assert printed("report", str(kept), "-o", "report.html", "-q").startswith("report.html: 1 Run, ")
 
 
 def test_the_window_of_the_timeline(as_json: Any, refused: Any, kept: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import children_of
 
 from laminabench.errors import UserError
 from laminabench.systems.live.lamina import served
@@ -24,26 +25,13 @@ TOKENS = 60
 ASKED = {"prompt": [3, 4, 5], "max_tokens": TOKENS, "temperature": 1.0, "seed": 9, "return_token_ids": True}
 
 
-def children(pid: int) -> list[int]:
-    """Processes that it has started."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid:
-            found.append(int(stat.parent.name))
-    return found
-
-
 class Served:
     """A server that runs."""
 
     def __init__(self, process: subprocess.Popen[str], ready: dict[str, Any]) -> None:
         self.process, self.ready = process, ready
         self.address = urllib.parse.urlsplit(ready["url"])
-        (self.fork_server,) = children(process.pid)
+        (self.fork_server,) = children_of(process.pid)
 
     @contextlib.contextmanager
     def asked(self, method: str, path: str, body: Any = None) -> Iterator[http.client.HTTPResponse]:
@@ -107,7 +95,7 @@ def test_it_says_where_it_is_and_serves_there(running: Served) -> None:
 
 def test_a_worker_that_is_lost_ends_no_stream(running: Served) -> None:
     wanted = running.tokens()
-    victim = children(running.fork_server)[-1]
+    victim = children_of(running.fork_server)[-1]
     assert running.streamed(lambda: os.kill(victim, signal.SIGKILL)) == wanted
     metrics = running.ask("GET", "/metrics")
     assert "lamina_faults_total 1.0" in metrics
@@ -123,7 +111,7 @@ def test_a_port_that_is_taken(running: Served, refused: Any) -> None:
 
 
 def test_it_drains_when_it_is_terminated(running: Served) -> None:
-    workers = [running.fork_server, *children(running.fork_server)]
+    workers = [running.fork_server, *children_of(running.fork_server)]
     assert len(workers) == 3
     tokens = running.streamed(lambda: running.process.send_signal(signal.SIGTERM), max_tokens=2 * TOKENS)
     assert len(tokens) == 2 * TOKENS

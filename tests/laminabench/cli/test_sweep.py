@@ -110,9 +110,8 @@ def test_failed_points_are_tried_again_only_if_asked_for(shell: Any) -> None:
 
 def test_another_sweep_in_the_same_place_is_refused(shell: Any, refused: Any) -> None:
     assert shell(*GRID, "--out", "here")[0] == 0
-    code, out, err = shell(*GRID, "--price", "h20=1", "--out", "here")
-    assert (code, out) == (2, "")
-    assert err.startswith("laminabench: error: here has another sweep, with the flags --trace azure-code")
+    said = "error: here has another sweep, with the flags --trace azure-code"
+    refused(said, *GRID, "--price", "h20=1", "--out", "here")
     Path("mine").mkdir()
     Path("mine/precious").touch()
     refused("is not a sweep", *GRID, "--out", "mine")
@@ -155,9 +154,6 @@ def test_the_table_marks_the_best_and_says_why_points_failed(shell: Any) -> None
     assert lines[-2].startswith("attention-workers=3, batches=1 and 1 more: the 8 KV heads")
     assert sum("*" in line for line in lines[2:8]) >= 1
     assert "attention-workers" in Path("p.svg").read_text()
-
-
-def test_one_point(shell: Any) -> None:
     assert shell("sweep", *SMALL, "--vary", "batches=1")[1].startswith("1 point, modelled\n")
 
 
@@ -220,10 +216,7 @@ def test_wrong_use_is_one_sentence_and_exit_2(refused: Any, arguments: list[str]
     assert not list(Path().glob("sweeps/*/sweep.parquet"))
 
 
-def test_without_a_trace(refused: Any) -> None:
+def test_help_is_quick_to_say_where_flags_are(printed: Any, refused: Any) -> None:
     refused("Missing option '--trace'", "sweep", "--vary", "batches=1,2")
-
-
-def test_help_is_quick_to_say_where_flags_are(printed: Any) -> None:
     out = printed("sweep", "--help")
     assert "laminabench replay" in out

@@ -57,19 +57,6 @@ def test_import_keeps_a_file_under_a_name(as_json: Any) -> None:
     assert as_json("traces", "info", "v1.2")["requests"] == 40
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--name", "azure-conv"], "'azure-conv' is a trace of the catalogue; choose another --name"),
-        (["--name", "../x"], "'../x' cannot be a trace's name"),
-        (["--columns", "arrival"], "'arrival' is not of the form arrival=COLUMN"),
-    ],
-)
-def test_import_refuses(refused: Any, arguments: list[str], said: str) -> None:
-    Path("mine.csv").write_text(AZURE)
-    refused(said, "traces", "import", "mine.csv", *arguments)
-
-
 def test_import_of_a_bad_row_names_it_and_keeps_nothing(shell: Any, refused: Any, tmp_path: Path) -> None:
     Path("mine.csv").write_text(AZURE + "2023-11-16 18:16:00.0000000,many,4\n")
     err = refused("mine.csv:42", "traces", "import", "mine.csv")
@@ -92,11 +79,6 @@ def test_synth_then_info_then_export(printed: Any, as_json: Any) -> None:
             as_json("traces", "info", f"nine.{suffix}")["prompt"]
             == as_json("traces", "info", "made.parquet", "--num-requests", "9")["prompt"]
         )
-
-
-def test_an_unwritable_target_is_one_sentence(refused: Any) -> None:
-    Path("file").write_text("")
-    refused("cannot write file/made.parquet", "traces synth azure-code --requests 5 -o file/made.parquet")
 
 
 def test_brackets_in_names_are_printed_as_they_are(shell: Any, printed: Any, tmp_path: Path) -> None:
@@ -132,6 +114,9 @@ def test_synth_says_one_thing_and_the_rest_with_v(shell: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["traces", "import", "mine.csv", "--name", "azure-conv"], "is a trace of the catalogue; choose"),
+        (["traces", "import", "mine.csv", "--name", "../x"], "'../x' cannot be a trace's name"),
+        (["traces", "import", "mine.csv", "--columns", "arrival"], "is not of the form arrival=COLUMN"),
         (["traces", "fetch"], "name the traces to fetch, or say --all"),
         (["traces", "fetch", "azure-conf"], "did you mean azure-conv"),
         (["traces", "info", "azure-conv", "--rate-scale", "0"], "'--rate-scale': 0.0 is not in the range"),
@@ -144,6 +129,7 @@ def test_synth_says_one_thing_and_the_rest_with_v(shell: Any) -> None:
         ),
         (["traces", "synth", "azure-conv", "--requests", "0", "-o", "x.csv"], "'--requests'"),
         (["traces", "synth", "azure-conv", "-o", "x.xlsx"], "x.xlsx"),
+        (["traces", "synth", "azure-code", "-o", "mine.csv/x.csv"], "cannot write mine.csv/x.csv"),
         (["traces", "synth", "nowhere.toml", "-o", "x.csv"], "nowhere.toml"),
         (["traces", "fit", "x.csv", "-o", "x.json"], "a profile is a .toml file"),
         (["traces", "infos"], "did you mean info"),
@@ -160,6 +146,7 @@ def test_synth_says_one_thing_and_the_rest_with_v(shell: Any) -> None:
     ],
 )
 def test_wrong_use_is_one_sentence_and_exit_2(refused: Any, arguments: list[str], said: str) -> None:
+    Path("mine.csv").write_text(AZURE)
     refused(said, *arguments)
 
 

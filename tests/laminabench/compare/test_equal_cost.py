@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
 import pytest
+from made_outcome import trace_of
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.costs import CostSet
@@ -19,15 +19,14 @@ from laminabench.compare.spec import ComparisonSpec, Equal, longest_held
 from laminabench.errors import UserError
 from laminabench.replay import Workload
 from laminabench.runs.summary import Requests
-from laminabench.traces.table import Trace, TraceMeta
+from laminabench.traces.table import Trace
 
 MODEL, COSTS = model("llama3-70b"), load_costs("roofline")
 PAIR = ("lamina", "vllm")
 
 
 def requests(*lengths: tuple[int, int]) -> Trace:
-    prompt, output = np.array(lengths, np.int32).T
-    return Trace(np.zeros(len(lengths)), prompt.copy(), output.copy(), TraceMeta("few"))
+    return trace_of(*zip(*lengths, strict=True), name="few")
 
 
 TRACE = requests(*[(1000, 20), (4000, 30), (500, 40)] * 20)
@@ -62,29 +61,35 @@ def test_the_best_of_all_within_the_tolerance_is_chosen() -> None:
         assert best.throughput_tokens_per_s["lamina"] >= rival.throughput_tokens_per_s["lamina"]
 
 
-def test_where_there_is_none_the_nearest_is_named() -> None:
-    with pytest.raises(UserError, match="compare-no-equal-deployment"):
-        chosen(ComparisonSpec(PAIR, equal=Equal(0.01, (device("h100"),))))
-    with pytest.raises(UserError, match="compare-no-equal-deployment"):
-        chosen(ComparisonSpec(PAIR, equal=Equal(0.01, (device("rtx-4080"),))))
+NONE_IS_EQUAL = "compare-no-equal-deployment"
+DEAR = priced(load_devices(), {"h20": 40.0})
+BY_POWER = Equal(0.01, amount="power")
+NO_PRICE, NO_POWER = {"lamina": parse_deployment("2xtpu-v6e+4xcpu")}, {"vllm": parse_deployment("8xtpu-v6e")}
 
 
-def test_a_deployment_without_a_price_is_refused() -> None:
-    given = {"lamina": parse_deployment("2xtpu-v6e+4xcpu")}
-    with pytest.raises(UserError, match="deployment-no-price"):
-        chosen(ComparisonSpec(PAIR, given=given, equal=Equal()))
+@pytest.mark.parametrize(
+    ("spec", "code"),
+    [
+        (ComparisonSpec(PAIR, equal=Equal(0.01, (device("h100"),))), NONE_IS_EQUAL),
+        (ComparisonSpec(PAIR, equal=Equal(0.01, (device("rtx-4080"),))), NONE_IS_EQUAL),
+        (
+            ComparisonSpec(PAIR, catalogue=DEAR, equal=Equal(0.1, (DEAR["h100"],))),
+            NONE_IS_EQUAL,
+        ),
+        (ComparisonSpec(("vllm", "h2m2"), equal=BY_POWER), NONE_IS_EQUAL),
+        (ComparisonSpec(PAIR, given=NO_PRICE, equal=Equal()), "deployment-no-price"),
+        (ComparisonSpec(("vllm", "h2m2"), given=NO_POWER, equal=BY_POWER), "deployment-no-power"),
+    ],
+)
+def test_where_nothing_is_equal_or_could_be_known_to_be_it_is_told(spec: ComparisonSpec, code: str) -> None:
+    with pytest.raises(UserError, match=code):
+        chosen(spec)
 
 
 def test_a_deployment_for_nothing_is_refused() -> None:
     free = priced(load_devices(), {"h100": 0.0})
     with pytest.raises(UserError, match="deployment-no-price"):
         cell(ComparisonSpec(PAIR, catalogue=free), MODEL, TRACE, COSTS)
-
-
-def test_prices_of_the_user_decide() -> None:
-    dear = priced(load_devices(), {"h20": 40.0})
-    with pytest.raises(UserError, match="compare-no-equal-deployment"):
-        chosen(ComparisonSpec(PAIR, catalogue=dear, equal=Equal(0.1, (dear["h100"],))))
 
 
 def test_requests_that_one_system_could_never_hold_are_left_out_for_all() -> None:
@@ -161,17 +166,6 @@ def test_watts_of_the_user_decide() -> None:
     assert (
         chosen_here(ComparisonSpec(THREE, catalogue=hungry, equal=Equal(amount="power")))["h2m2"] == "2xh2m2"
     )
-
-
-def test_a_deployment_without_a_rating_is_not_compared_by_power() -> None:
-    given = {"vllm": parse_deployment("8xtpu-v6e")}
-    with pytest.raises(UserError, match="deployment-no-power"):
-        chosen_here(ComparisonSpec(("vllm", "h2m2"), given=given, equal=Equal(amount="power")))
-
-
-def test_where_no_watts_are_near_the_nearest_are_named() -> None:
-    with pytest.raises(UserError, match="compare-no-equal-deployment"):
-        chosen_here(ComparisonSpec(("vllm", "h2m2"), equal=Equal(0.01, amount="power")))
 
 
 def test_at_its_break_even_price_a_board_s_dollar_buys_as_many_tokens() -> None:

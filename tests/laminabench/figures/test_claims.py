@@ -86,23 +86,23 @@ def test_the_page_counts_what_holds_and_what_cannot_be_compared(tmp_path: Path) 
     assert "## v1" not in page
 
 
-def test_what_was_only_entered_counts_as_nothing(tmp_path: Path) -> None:
-    entered = claim(100.0, 100.0, entered=True)
-    assert entered.row()[4] == "entered"
-    write_page(tmp_path / "PAPER.md", [Written("table1", "how", (entered, claim(1.0, 1.0)), 2)])
-    assert "2 claims: 1 hold or come out within 10 %, 0 do not, 0 cannot be compared here, 1 are" in (
-        tmp_path / "PAPER.md"
-    ).read_text(encoding="utf-8")
-
-
-def test_what_a_parameter_was_fitted_to_is_called_so_and_counts_as_nothing(tmp_path: Path) -> None:
-    fitted = claim(1.30, 1.29, fitted=True)
-    assert fitted.row()[4] == "-0.8% (fitted)"
-    write_page(tmp_path / "PAPER.md", [Written("h2m2-fig7", "how", (fitted, claim(1.0, 2.0)), 2)])
+@pytest.mark.parametrize(
+    ("how", "told", "name", "ours", "counted"),
+    [
+        ("entered", "entered", "table1", 1.0, "1 hold or come out within 10 %, 0 do not"),
+        ("fitted", "-0.8% (fitted)", "h2m2-fig7", 2.0, "0 hold or come out within 10 %, 1 do not"),
+    ],
+)
+def test_what_says_nothing_of_us_is_called_so_and_counts_as_nothing(
+    tmp_path: Path, how: str, told: str, name: str, ours: float, counted: str
+) -> None:
+    nothing = claim(1.30, 1.30 if how == "entered" else 1.29, **{how: True})
+    assert nothing.row()[4] == told
+    write_page(tmp_path / "PAPER.md", [Written(name, "how", (nothing, claim(1.0, ours)), 2)])
     page = (tmp_path / "PAPER.md").read_text(encoding="utf-8")
-    assert "2 claims: 0 hold or come out within 10 %, 1 do not, 0 cannot be compared here, 0 are" in page
-    assert "and 1 are what a parameter was fitted to" in page
-    assert "## H2M2" in page
+    entered = int(how == "entered")
+    assert f"2 claims: {counted}, 0 cannot be compared here, {entered} are" in page
+    assert ("and 1 are what a parameter was fitted to" in page) == ("## H2M2" in page) == (how == "fitted")
 
 
 def test_a_row_does_not_repeat_what_is_under_the_picture(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_outcome import outcome_of
 
 from laminabench.errors import UserError
 from laminabench.figures.replay_over_time import draw, panels
@@ -18,14 +19,7 @@ def outcome(iterations: int) -> Outcome:
     """One batch of ten, 10 ms each, and one of half a second."""
     lasts = np.full(iterations, 0.01)
     lasts[iterations // 2 : iterations // 2 + 1] = 0.5
-    columns = {
-        "batch": np.zeros(iterations, np.int32), "iteration": np.arange(iterations),
-        "start_s": np.cumsum(lasts) - lasts, "duration_s": lasts,
-        "size": np.full(iterations, 10, np.int32), "joined": np.zeros(iterations, np.int32),
-    }  # fmt: skip
-    names = ("request", "batch", "first_iteration", "last_iteration")
-    stints = {name: np.zeros(0, np.int64) for name in names}
-    return Outcome({}, columns, stints, {}, np.zeros(1), 0.0, float(lasts.sum()), 0.0, 0, 0)
+    return outcome_of(lasts)
 
 
 def test_it_marks_faults_and_interruptions(tmp_path: Path) -> None:

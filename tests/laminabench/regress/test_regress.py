@@ -15,9 +15,8 @@ from laminabench.analysis.metrics_table import IN_GOLDENS
 from laminabench.errors import UserError
 from laminabench.present.check import lines, write_junit, write_markdown
 from laminabench.regress.case_file import LEAST_ROUNDS, MEASURED_TOLERANCE, Case, CaseFile, read_cases
-from laminabench.regress.facts import causes
 from laminabench.regress.golden import Obtained, Value, goldens_in, read_golden, write_golden
-from laminabench.regress.verdict import Verdict, change_interval, direction, judge, stale
+from laminabench.regress.verdict import Verdict, causes, change_interval, direction, judge, stale
 
 FACTS: dict[str, Any] = {
     "backend": "modelled",
@@ -44,26 +43,32 @@ def live(cpu: str = "one") -> dict[str, Any]:
     return {**FACTS, "backend": "live", "host": {"cpu": cpu, "cores": 2}}
 
 
-def test_what_is_modelled_is_exact() -> None:
-    golden = obtained(mean_batch=10.0)
-    assert judge(case("mean_batch"), golden, obtained(mean_batch=10.0), 1.0).status == "same"
-    verdict = judge(case("mean_batch"), golden, obtained(mean_batch=10.000000000000002), 1.0)
-    assert verdict.failed
+@pytest.mark.parametrize(
+    ("tolerance", "was", "is_", "status"),
+    [
+        (0.0, 10.0, 10.0, "same"),
+        (0.0, 10.0, 10.000000000000002, "moved"),
+        (0.02, 100.0, 102.0, "same"),
+        (0.02, 100.0, 97.9, "moved"),
+        (0.0, None, None, "same"),
+        (0.0, None, 1.0, "moved"),
+        (0.0, 1.0, None, "moved"),
+        (0.0, 0.0, 0.0, "same"),
+        (0.0, 0.0, 1.0, "moved"),
+    ],
+)
+def test_what_is_modelled_is_exact_unless_a_tolerance_is_given(
+    tolerance: float, was: float | None, is_: float | None, status: str
+) -> None:
+    verdict = judge(case("x", tolerance=tolerance), obtained(x=was), obtained(x=is_), 1.0)
+    assert (verdict.status, verdict.failed) == (status, status == "moved")
+    if not was or is_ is None:  # nothing to divide by
+        assert verdict.describe()["metrics"][0]["change"] is None
+
+
+def test_a_change_of_the_last_bit_is_shown() -> None:
+    verdict = judge(case("mean_batch"), obtained(mean_batch=10.0), obtained(mean_batch=10.000000000000002), 1)
     assert lines(verdict)[0] == "mean_batch 10.0 10.000000000000002 +1.8e-14 % better"
-
-
-def test_unless_a_tolerance_is_given() -> None:
-    golden, wide = obtained(mean_batch=100.0), case("mean_batch", tolerance=0.02)
-    assert judge(wide, golden, obtained(mean_batch=102.0), 1.0).status == "same"
-    assert judge(wide, golden, obtained(mean_batch=97.9), 1.0).status == "moved"
-
-
-@pytest.mark.parametrize(("was", "is_"), [(None, 1.0), (1.0, None), (0.0, 1.0)])
-def test_what_has_nothing_to_divide_by_moved_all_the_same(was: float | None, is_: float | None) -> None:
-    verdict = judge(case("x"), obtained(x=was), obtained(x=is_), 1.0)
-    assert verdict.status == "moved"
-    assert verdict.describe()["metrics"][0]["change"] is None
-    assert judge(case("x"), obtained(x=was), obtained(x=was), 1.0).status == "same"
 
 
 def test_a_metric_that_the_golden_lacks_moved() -> None:

@@ -9,34 +9,32 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_outcome import trace_of
 from msgspec import structs
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
 from laminabench.replay import Workload
 from laminabench.replay import replay as run_replay
-from laminabench.runs.manifest import manifest
+from laminabench.runs.manifest import Manifest
 from laminabench.runs.read import Run, read_run
 from laminabench.runs.status import statuses
 from laminabench.runs.write import write_run
 from laminabench.systems.registry import papers_setup
-from laminabench.traces.table import Trace, TraceMeta
+from laminabench.traces.table import Trace
 
 Keep = Callable[..., Run]
 
 
 def made_trace(name: str, requests: int = 400) -> Trace:
     rng = np.random.default_rng(5)
-    return Trace(
-        np.sort(rng.uniform(0, 20, requests)),
-        rng.integers(100, 4000, requests).astype(np.int32),
-        rng.integers(1, 60, requests).astype(np.int32),
-        TraceMeta(name, sha256="ab" * 32),
-    )
+    arrival_s = np.sort(rng.uniform(0, 20, requests))
+    lengths = (rng.integers(100, 4000, requests), rng.integers(1, 60, requests))
+    return trace_of(*lengths, arrival_s, name=name, sha256="ab" * 32)
 
 
 @pytest.fixture(scope="session")
-def keep(tmp_path_factory: pytest.TempPathFactory) -> Keep:
+def keep(tmp_path_factory: pytest.TempPathFactory, manifest_of: Callable[..., Manifest]) -> Keep:
     """Replay a small trace, keep the Run and read it back. A `live` one is pretended."""
 
     def kept(
@@ -57,18 +55,13 @@ def keep(tmp_path_factory: pytest.TempPathFactory) -> Keep:
                 iterations={**outcome.iterations, "network_s": outcome.iterations["network_s"] * np.nan},
                 requests={**outcome.requests, "status": statuses(outcome)},
             )
-        facts = manifest(
-            command=["laminabench", "replay", "--trace", trace],
-            seed=7,
-            trace=requests,
-            transforms={"num_requests": None},
+        facts = manifest_of(
+            requests,
             workload={"mode": workload.mode, "concurrency": None, "policy": "fifo", "slo_tbt_ms": slo_tbt_ms},
             system=system,
             deployment={**setup.deployment.describe(), "facts": done.facts},
-            model={"name": "llama3-70b"},
             backend="live" if live else "modelled",
             coefficients=[] if live else done.coefficients,
-            wall_s=0.5,
             summary=structs.replace(done.summary, **summary),
         )
         directory: Path = tmp_path_factory.mktemp("runs") / system

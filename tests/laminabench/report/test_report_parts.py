@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_outcome import trace_of
 from msgspec import structs
 
 from laminabench.analysis.metrics import summarise
@@ -33,7 +34,6 @@ from laminabench.runs.status import FAILED
 from laminabench.runs.summary import Energy, Requests, Resumed, TimeShares, Window
 from laminabench.runs.write import write_run
 from laminabench.sim.outcome import Outcome
-from laminabench.traces.table import Trace, TraceMeta
 
 BoardRun = Callable[..., Run]
 RESUMED = {"resumed": Resumed(times=1, at_s=[0.7])}
@@ -252,10 +252,8 @@ def seen_run(
         streams[8].even = True
         outcome = seen(streams)
         made_tokens = [sum(tokens for _, tokens in each.chunks) for each in streams]
-        trace = Trace(
-            outcome.requests["arrival_s"], np.ones(REQUESTS, np.int32), np.array(made_tokens, np.int32),
-            TraceMeta("small", sha256="ab" * 32),
-        )  # fmt: skip
+        arrival_s = outcome.requests["arrival_s"]
+        trace = trace_of([1] * REQUESTS, made_tokens, arrival_s, name="small", sha256="ab" * 32)
         summary = summarise(outcome, trace, mode="open", slo_tbt_ms=60.0, usd_per_hour=None)
         facts = manifest_of(
             trace,

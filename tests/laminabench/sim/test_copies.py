@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_outcome import trace_of
 
 from laminabench.errors import UserError
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Mode, Spec, Timing
 from laminabench.sim.timeline import bubbles, lanes_of
-from laminabench.traces.table import Trace, TraceMeta
+from laminabench.traces.table import Trace
 
 ROWS, MOST, COPIES = 61, 6, 4
 
@@ -22,10 +23,7 @@ ROWS, MOST, COPIES = 61, 6, 4
 def trace() -> Trace:
     rng = np.random.default_rng(5)
     arrival = np.sort(rng.uniform(0, 0.02, ROWS))
-    prompt, output = rng.integers(1, 40, ROWS), rng.integers(1, 30, ROWS)
-    return Trace(
-        arrival - arrival[0], prompt.astype(np.int32), output.astype(np.int32), TraceMeta("sixty-one")
-    )
+    return trace_of(rng.integers(1, 40, ROWS), rng.integers(1, 30, ROWS), arrival - arrival[0])
 
 
 @pytest.fixture
@@ -49,7 +47,7 @@ def spec() -> Spec:
 
 def alone(trace: Trace, spec: Spec, offered: Offered, copy: int) -> Outcome:
     rows = np.arange(copy, len(trace), COPIES)
-    share = Trace(trace.arrival_s[rows], trace.prompt_tokens[rows], trace.output_tokens[rows], trace.meta)
+    share = trace_of(trace.prompt_tokens[rows], trace.output_tokens[rows], trace.arrival_s[rows])
     return simulate(share, replace(spec, copies=1), offered, check=True)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_outcome import trace_of
 from numpy.typing import NDArray
 
 from laminabench.catalog.boards import Board, board
@@ -19,7 +20,7 @@ from laminabench.sim.h2m2 import Mapping, load_of, plan, time_of
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import POLICIES, Admission, BoardTiming, Spec
-from laminabench.traces.table import Trace, TraceMeta
+from laminabench.traces.table import Trace
 
 PAGE = 8192
 UNMAPPED = ("lpddr", "hierarchical", "8-hbm")
@@ -46,12 +47,6 @@ def spec_of(timing: BoardTiming, *, tokens: int | None = None, most: int = 12, *
         pipelining="serial",
         shared_devices=True,
         **more,
-    )
-
-
-def trace_of(prompt: list[int], output: list[int]) -> Trace:
-    return Trace(
-        np.zeros(len(prompt)), np.array(prompt, np.int32), np.array(output, np.int32), TraceMeta("drawn")
     )
 
 

@@ -23,17 +23,14 @@ def weight_bytes(shape: dict[str, Any]) -> int:
     return int(shape["hidden"] * (shape["layers"] * (attention + feed_forward) + shape["vocab"]))
 
 
-def test_a_column_of_the_papers_models_is_8192_tokens() -> None:
+def test_columns_and_waste_are_the_papers() -> None:
     for shape in (GPT3, CHINCHILLA, LLAMA):
-        assert H2m2Memory.slots_of_column(PAPER, shape) == 2**21 // 256
-
-
-def test_equation_2_for_gpt3_at_batch_32_is_156_mebibytes() -> None:
+        assert H2m2Memory.slots_of_column(PAPER, shape) == 2**21 // 256 == 8192
+    # Equation 2 at batch 32, and half a page a tensor where KV is paged by request.
     assert _sim.h2m2_waste_of_activations(PAPER, GPT3, 32) == 156 * 2**20
-
-
-def test_paging_kv_by_request_would_waste_half_a_page_a_tensor() -> None:
     assert _sim.h2m2_waste_by_request(PAPER, GPT3, 32) == 32 * 96 * 2 * 2**20
+    # Kept free: a page a layer for activations, three quarters of one each for boundaries in qkv and in fc.
+    assert _sim.h2m2_reserve(PAPER, GPT3) == (96 + 72 + 72, 96 + 72 + 72 + 1)
 
 
 def test_gpt3s_weights_fill_whole_pages_but_for_boundaries_between_heads() -> None:
@@ -50,12 +47,6 @@ def test_gpt3s_weights_fill_whole_pages_but_for_boundaries_between_heads() -> No
         "wasted_bytes": 96 * 2**21,
     }
     assert memory.apply(0, 0, 0) == {"allocated": 0, "freed": 96, "to_hbm": 0, "to_lpddr": 96 * 2}
-
-
-def test_what_is_kept_free_is_half_a_percent_of_hbm() -> None:
-    hbm, lpddr = _sim.h2m2_reserve(PAPER, GPT3)
-    # A page a layer for activations, three quarters of one each for boundaries in qkv and in fc.
-    assert (hbm, lpddr) == (96 + 72 + 72, 96 + 72 + 72 + 1)
 
 
 @pytest.mark.parametrize("shape", [GPT3, CHINCHILLA, LLAMA, LLAMA | {"vocab": 32000}])

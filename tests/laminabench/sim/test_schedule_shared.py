@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from made_outcome import trace_of
 
 from lamina.pipeline import Schedule
 from laminabench.sim.outcome import ATTENTION
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Pipelining, Spec, Timing
-from laminabench.traces.table import Trace, TraceMeta
 
 LAYERS, MOST, ROWS = 4, 12, 24
 
@@ -17,8 +17,7 @@ LAYERS, MOST, ROWS = 4, 12, 24
 def recorded(pipelining: Pipelining, batches: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
     """(batch, cycle, slice, replica) of every slice and attention, in the order of the simulator's work."""
     # Requests of different lengths, so that batches run empty one after the other.
-    outputs = np.arange(3, 3 + ROWS, dtype=np.int32)
-    trace = Trace(np.zeros(ROWS), np.full(ROWS, 5, np.int32), outputs, TraceMeta("small"))
+    trace = trace_of([5] * ROWS, range(3, 3 + ROWS))
     slice_s, nothing = np.full(MOST + 1, 1e-4), np.zeros(MOST + 1)
     timing = Timing(slice_s, slice_s, slice_s, np.full(MOST + 1, 7e-5), nothing)
     spec = Spec(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sim_prompt_reference
 import sim_reference
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -130,6 +131,19 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@st.composite
+def prompted_cases(draw: st.DrawFn) -> dict[str, Any]:
+    """Cases in which prompts are computed too; no more requests in a batch than it has budget for."""
+    case = draw(cases())
+    budget = draw(st.integers(1, 80))
+    case["max_requests"] = draw(st.integers(1, min(25, budget * case["batches"])))
+    prompts = {name: draw(rates) for name in ("per_row", "per_pair", "per_token")}
+    head = draw(st.integers(0, 9)) + np.arange(budget + 26) * draw(st.integers(0, 3))
+    case["costs"] = draw(costs(max(case["max_requests"], budget)))
+    case["costs"]["prompts"] = {**prompts, "fixed": draw(st.integers(0, 9)), "head": head}
+    return case | {"prompt_budget": budget}
+
+
 def what_happened(result: dict[str, Any]) -> Counter[str]:
     """How often the scheduler had to do each of the harder things, to see that the cases make it."""
     requests, iterations = result["requests"], result["iterations"]
@@ -170,6 +184,17 @@ def differences(expected: dict[str, Any], actual: dict[str, Any], path: str = ""
 def test_equals_the_reference(case: dict[str, Any]) -> None:
     given_ = arguments(**case)
     expected = in_ticks(sim_reference.run(**given_))
+    for name, times in what_happened(expected).items():
+        event(f"{name}: {'some' if times else 'none'}")
+    found = differences(expected, in_ticks(_sim.run(**given_)))
+    assert not found, "\n".join(found)
+
+
+@quick
+@given(case=prompted_cases())
+def test_equals_the_reference_with_prompts(case: dict[str, Any]) -> None:
+    given_ = arguments(**case)
+    expected = in_ticks(sim_prompt_reference.run(**given_))
     for name, times in what_happened(expected).items():
         event(f"{name}: {'some' if times else 'none'}")
     found = differences(expected, in_ticks(_sim.run(**given_)))

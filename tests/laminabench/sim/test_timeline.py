@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_outcome import trace_of
 
 from laminabench.errors import UserError
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Spec, Timing
 from laminabench.sim.timeline import bubbles, lanes_of, write_timeline
-from laminabench.traces.table import Trace, TraceMeta
 
 LAYERS, MOST = 4, 12
 
@@ -31,8 +31,7 @@ def recorded(
     host_us: float = 0,
     **given: Any,
 ) -> tuple[Outcome, Spec]:
-    rows = 12
-    trace = Trace(np.zeros(rows), np.full(rows, 5, np.int32), np.full(rows, 30, np.int32), TraceMeta("small"))
+    trace = trace_of([5] * 12, [30] * 12)
     slice_s, nothing = np.full(MOST + 1, 100e-6), np.zeros(MOST + 1)
     timing = Timing(nothing, slice_s, slice_s, np.full(MOST + 1, attention_us * 1e-6), nothing)
     timing = replace(timing, host_fixed=host_us * 1e-6)

@@ -44,17 +44,18 @@ def test_what_a_system_does_anyway_may_be_chosen(name: str) -> None:
     assert prepare(ReplayRequest(trace="t", system=name, **found.ANYWAY)).request.system == name
 
 
-@pytest.mark.parametrize("name", ["h2m2", "lamina-v1"])
-def test_what_is_modelled_only(name: str) -> None:
-    with pytest.raises(UserError, match="replay-not-live"):
-        prepare(ReplayRequest(trace="t", system=name, backend="live"))
-
-
-def test_what_cannot_be_modelled_or_is_not_known() -> None:
-    with pytest.raises(UserError, match="replay-not-modelled"):
-        prepare(ReplayRequest(trace="t", system="openai", backend="modelled"))
-    with pytest.raises(UserError, match="system-unknown"):
-        prepare(ReplayRequest(trace="t", system="lamina-v3"))
+@pytest.mark.parametrize(
+    ("name", "backend", "code"),
+    [
+        ("h2m2", "live", "replay-not-live"),
+        ("lamina-v1", "live", "replay-not-live"),
+        ("openai", "modelled", "replay-not-modelled"),
+        ("lamina-v3", "modelled", "system-unknown"),
+    ],
+)
+def test_what_is_there_on_one_backend_or_not_at_all(name: str, backend: str, code: str) -> None:
+    with pytest.raises(UserError, match=code):
+        prepare(ReplayRequest(trace="t", system=name, backend=backend))
 
 
 def test_what_systems_say_of_choices_is_of_choices_there_are() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import http.server
 import os
@@ -9,6 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,21 +151,6 @@ def test_a_file_that_changed_upstream_is_not_glued_together(server: Server) -> N
     assert fetch(entry(server.url, sha256=None)).read_bytes() == BODY[::-1]
 
 
-def test_a_wrong_checksum_removes_what_came(server: Server) -> None:
-    server.body = BODY[:-1] + b"!"
-    with pytest.raises(CheckFailedError, match="download-wrong-checksum"):
-        fetch(entry(server.url))
-    assert list((entry(server.url).downloaded_path.parent).iterdir()) == []
-
-
-def test_not_found_is_final_and_one_sentence(server: Server) -> None:
-    server.statuses = [404]
-    with pytest.raises(DownloadError, match="download-failed"):
-        fetch(entry(server.url))
-    assert len(server.asked) == 1
-    assert list((entry(server.url).downloaded_path.parent).iterdir()) == []
-
-
 @pytest.mark.usefixtures("server")
 def test_nobody_listening_fails_at_once() -> None:
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as closed:
@@ -184,13 +171,6 @@ def test_from_a_mirror_or_a_folder(server: Server, tmp_path: Path) -> None:
         fetch(entry(server.url), base="ftp://127.0.0.1")
 
 
-def test_a_given_number_of_attempts_is_kept(server: Server) -> None:
-    server.statuses = [503, 503]
-    with pytest.raises(DownloadError, match="download-failed"):
-        fetch(entry(server.url), attempts=1)
-    assert len(server.asked) == 1
-
-
 @pytest.mark.usefixtures("server")
 def test_a_silent_network_costs_one_timeout_an_attempt() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -202,22 +182,33 @@ def test_a_silent_network_costs_one_timeout_an_attempt() -> None:
             silent.accept()
 
 
-def test_a_download_that_may_be_too_large_does_not_begin(server: Server) -> None:
+@pytest.mark.parametrize(
+    ("served", "sha256", "asked", "code"),
+    [
+        ({"body": BODY[:-1] + b"!"}, SHA256, {}, "download-wrong-checksum"),
+        ({"statuses": [404]}, SHA256, {}, "download-failed"),
+        ({"statuses": [503, 503]}, SHA256, {"attempts": 1}, "download-failed"),
+        ({}, SHA256, {"most_bytes": len(BODY) - 1}, "download-too-large"),
+        ({"says_length": False}, SHA256, {"most_bytes": len(BODY)}, "download-too-large"),
+        ({"says_length": False}, None, {}, "download-unverifiable"),
+    ],
+)
+def test_what_cannot_be_had_is_asked_for_once_and_leaves_nothing(
+    server: Server, served: dict[str, Any], sha256: str | None, asked: dict[str, Any], code: str
+) -> None:
+    for name, value in served.items():
+        setattr(server, name, copy.copy(value))
+    wanted = entry(server.url, sha256)
+    with pytest.raises((UserError, CheckFailedError), match=code):
+        fetch(wanted, **asked)
+    assert len(server.asked) == 1
+    assert list(wanted.downloaded_path.parent.iterdir()) == []
+
+
+def test_a_sum_or_a_length_is_enough(server: Server) -> None:
     assert fetch(entry(server.url), most_bytes=len(BODY)).read_bytes() == BODY
     entry(server.url).downloaded_path.unlink()
-    with pytest.raises(DownloadError, match="download-too-large"):
-        fetch(entry(server.url), most_bytes=len(BODY) - 1)
     server.says_length = False
-    with pytest.raises(DownloadError, match="download-too-large"):
-        fetch(entry(server.url), most_bytes=len(BODY))
-    assert list(entry(server.url).downloaded_path.parent.iterdir()) == []
-
-
-def test_what_nobody_can_check_is_not_kept(server: Server) -> None:
-    server.says_length = False
-    with pytest.raises(DownloadError, match="download-unverifiable"):
-        fetch(entry(server.url, sha256=None))
-    assert list(entry(server.url).downloaded_path.parent.iterdir()) == []
     assert fetch(entry(server.url)).read_bytes() == BODY
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -29,6 +29,7 @@ from laminabench.traces.reuse import root_blocks
 from laminabench.traces.synth import synthesise
 from laminabench.traces.table import MAX_TOKENS, PrefixBlocks, Trace, TraceMeta, make_trace
 
+NUMBER = re.compile(r"(?<![\w.])-?\d[\d.]*(?:e[+-]?\d+)?(?!\w)")
 FILES = {
     "azure-conv": "AzureLLMInferenceTrace_conv.csv",
     "azure-code": "AzureLLMInferenceTrace_code.csv",
@@ -41,24 +42,14 @@ FILES = {
 def test_the_committed_profile_is_what_fit_gives(name: str, real_traces: Path) -> None:
     fitted = fit(load_file(real_traces / FILES[name], name=name), name)
     # Sums and standard deviations may differ in the last printed digit between machines.
-    assert_close(msgspec.to_builtins(fitted), msgspec.to_builtins(named_profile(name)))
+    (words, numbers), (wanted, wanted_numbers) = map(words_and_numbers, (fitted, named_profile(name)))
+    assert words == wanted
+    assert numbers == pytest.approx(wanted_numbers, rel=1e-3, abs=1e-6)
 
 
-def assert_close(found: object, wanted: object) -> None:
-    if isinstance(wanted, dict):
-        assert isinstance(found, dict)
-        assert found.keys() == wanted.keys()
-        for key in wanted:
-            assert_close(found[key], wanted[key])
-    elif isinstance(wanted, tuple):
-        assert isinstance(found, tuple)
-        assert len(found) == len(wanted)
-        for each, other in zip(found, wanted, strict=True):
-            assert_close(each, other)
-    elif isinstance(wanted, float):
-        assert found == pytest.approx(wanted, rel=1e-3, abs=1e-6)
-    else:
-        assert found == wanted
+def words_and_numbers(profile: Profile) -> tuple[list[str], list[float]]:
+    text = profile_text(profile)
+    return NUMBER.sub("", text).split(), [float(number) for number in NUMBER.findall(text)]
 
 
 def trace_of(
@@ -157,12 +148,8 @@ def test_root_blocks_are_those_that_nearly_all_share() -> None:
 def test_moment_matching_keeps_the_shape_and_hits_the_means() -> None:
     base = named_profile("azure-conv")
     matched = moment_match(base, name="x", requests=50, mean_prompt=9000, mean_output=3, note="why")
-    assert (matched.name, matched.method, matched.note, matched.errors) == (
-        "x",
-        "moment-matched",
-        "why",
-        None,
-    )
+    said = (matched.name, matched.method, matched.note, matched.errors)
+    assert said == ("x", "moment-matched", "why", None)
     assert matched.prompt.mean() == pytest.approx(9000, rel=1e-3)
     # Most outputs would be scaled below one token: they become one, and the mean is right all the same.
     assert min(matched.output.values) == 1
@@ -198,15 +185,7 @@ def test_poisson_noise_has_dispersion_one_and_a_trace_is_like_itself() -> None:
     assert minute_dispersion(even, noisy) == pytest.approx(1, abs=0.2)
     trace = synthesise(named_profile("kimi-conv"), 500)
     found = compare(trace, trace)
-    assert (found.ks_prompt, found.mean_error_output, found.minute_dispersion, found.ks_prefix) == (
-        0,
-        0,
-        0,
-        0,
-    )
-
-
-NAMES = [*FILES, "kimi-ta", "azure-2024-conv", "azure-2024-code", "burstgpt"]
+    assert not any((found.ks_prompt, found.mean_error_output, found.minute_dispersion, found.ks_prefix))
 
 
 @pytest.fixture(scope="module", params=FILES)
@@ -262,14 +241,14 @@ DIGESTS = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DIGESTS)
 def test_the_same_on_every_machine(name: str) -> None:
     trace = synthesise(named_profile(name), 10_000, seed=7)
     assert digest(trace) == DIGESTS[name]
     assert digest(synthesise(named_profile(name), 10_000, seed=8)) != DIGESTS[name]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DIGESTS)
 @pytest.mark.parametrize("requests", [1, 2, 100, 8192, 8193])
 def test_any_number_of_requests_is_a_valid_trace(name: str, requests: int) -> None:
     profile = named_profile(name)

@@ -56,17 +56,14 @@ def traces(draw: st.DrawFn) -> Trace:
 
 
 def assert_same_requests(left: Trace, right: Trace, *, blocks: bool = True) -> None:
-    np.testing.assert_array_equal(left.arrival_s, right.arrival_s)
-    np.testing.assert_array_equal(left.prompt_tokens, right.prompt_tokens)
-    np.testing.assert_array_equal(left.output_tokens, right.output_tokens)
-    assert (left.session is None) == (right.session is None)
-    if left.session is not None:
-        np.testing.assert_array_equal(left.session, right.session)
+    for name in ("arrival_s", "prompt_tokens", "output_tokens", "session"):
+        np.testing.assert_array_equal(getattr(left, name), getattr(right, name))
     if blocks:
-        assert (left.prefix_blocks is None) == (right.prefix_blocks is None)
-        if left.prefix_blocks is not None:
-            np.testing.assert_array_equal(left.prefix_blocks.offsets, right.prefix_blocks.offsets)
-            np.testing.assert_array_equal(left.prefix_blocks.ids, right.prefix_blocks.ids)
+        ours, theirs = left.prefix_blocks, right.prefix_blocks
+        assert (ours is None) == (theirs is None)
+        if ours is not None and theirs is not None:
+            np.testing.assert_array_equal(ours.offsets, theirs.offsets)
+            np.testing.assert_array_equal(ours.ids, theirs.ids)
 
 
 @settings(max_examples=25)

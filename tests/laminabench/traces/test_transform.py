@@ -40,9 +40,6 @@ def test_window_keeps_its_seconds_and_starts_at_zero() -> None:
     assert len(cut) == 10
     assert cut.arrival_s[0] == 0
     assert cut.arrival_s[-1] == 9
-
-
-def test_an_empty_window_says_how_long_the_trace_is() -> None:
     with pytest.raises(UserError, match="trace-empty-window"):
         Transforms(window_s=(200, 300)).apply(a_trace())
 
@@ -72,6 +69,10 @@ def test_scaled_lengths_stay_positive() -> None:
     assert scaled.prompt_tokens.max() == 180
     assert scaled.prompt_tokens.min() == 1
     assert scaled.output_tokens.min() == 1
+    nothing = Transforms(scale_lengths=1e-9).apply(a_trace())
+    assert nothing.meta.block_tokens == 1
+    assert nothing.prefix_blocks is not None
+    assert nothing.prefix_blocks.lengths().max() == 1
 
 
 @pytest.mark.parametrize("factor", [0.1, 0.5, 3.7, 20])
@@ -84,13 +85,6 @@ def test_scaled_lengths_keep_the_share_of_repeated_prompt(trace: Trace, factor: 
     assert prefix_share(scaled) == pytest.approx(prefix_share(trace), abs=0.01)
     assert scaled.prefix_blocks is not None
     assert (scaled.prefix_blocks.lengths() <= -(-scaled.prompt_tokens // scaled.meta.block_tokens)).all()
-
-
-def test_scaling_to_nothing_leaves_blocks_of_one_token() -> None:
-    scaled = Transforms(scale_lengths=1e-9).apply(a_trace())
-    assert scaled.meta.block_tokens == 1
-    assert scaled.prefix_blocks is not None
-    assert scaled.prefix_blocks.lengths().max() == 1
 
 
 @pytest.mark.parametrize("factor", [1e6, 1e308])
@@ -126,13 +120,10 @@ def test_too_long_truncates_or_drops_and_counts() -> None:
     dropped = Transforms(max_prompt=1000, too_long="drop").apply(trace)
     assert len(dropped) == 40
     assert dropped.meta.notes == ("30 of 70 requests were too long and were dropped",)
+    # The number is of what is left.
+    assert len(Transforms(max_prompt=1000, too_long="drop", num_requests=40).apply(trace)) == 40
     with pytest.raises(UserError, match="trace-all-too-long"):
         Transforms(max_output=0, too_long="drop").apply(trace)
-
-
-def test_num_requests_counts_what_is_left_after_dropping() -> None:
-    cut = Transforms(max_prompt=1000, too_long="drop", num_requests=40).apply(a_trace(70))
-    assert len(cut) == 40
 
 
 @given(sample=st.integers(1, 120), sessions=st.integers(1, 30), seed=st.integers(0, 5))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lamina import fhbn
-from lamina.fhbn.deadline import Deadline
+from lamina.fhbn.control import Deadline
 
 MESSAGE_BYTES, SLOTS = 5000, 4
 LIMIT_S = 60

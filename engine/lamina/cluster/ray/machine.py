@@ -11,24 +11,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lamina.cluster.config import ModelSource, WorkerConfig
 from lamina.cluster.layout import Layout
+from lamina.cluster.messages import ModelSource, WorkerConfig
 from lamina.cluster.models import Models
-from lamina.cluster.ray.session import LOOPBACK, SESSION, installed, own_host
 from lamina.cluster.ray.slots import (
     KILLED,
+    LOOPBACK,
+    SESSION,
     ActorLostError,
     Slot,
     Slots,
+    Spot,
     answers,
     empty,
     fill,
+    has_weights,
+    installed,
+    installed_version,
     outcome,
+    own_host,
     require_room,
 )
-from lamina.cluster.ray.worker import Spot, has_weights, installed_version
-from lamina.pipeline.facts import ModelFacts
-from lamina.pipeline.options import EngineError
+from lamina.pipeline.options import EngineError, ModelFacts
 
 END_S = 5.0
 # A worker whose engine was closed has hung up and is about to say so.

@@ -2,17 +2,195 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import math
+import os
 import signal
+import socket
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-from lamina.cluster.ray.session import alive_nodes, installed
-from lamina.cluster.ray.worker import RayWorker
+from lamina import host_memory
+from lamina.cluster import worker
+from lamina.cluster.messages import ModelSource, WorkerConfig
+from lamina.cluster.models import Models
+from lamina.operators import Attended
 from lamina.pipeline.options import EngineError
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where an actor is, and what there is."""
+
+    version: str  # of the package on its node
+    host: str
+    node: str  # as Ray calls it
+    pid: int
+    kernel: str  # actors with the same one share cores and memory
+    cores: tuple[int, ...]  # that it may use
+    free_bytes: int
+    loaded: bool  # whether it has the model's weights already
+
+
+class RayWorker:
+    """What the actor can be asked for. Ray calls one method at a time, in the process's main thread."""
+
+    def __init__(self) -> None:
+        self._models = Models()
+        # Before a worker has taken one of them.
+        self._cores = tuple(sorted(os.sched_getaffinity(0)))
+
+    def look(self, model: ModelSource) -> Spot:
+        import ray
+
+        return Spot(
+            version=installed_version(),
+            host=str(ray.util.get_node_ip_address()),  # type: ignore[no-untyped-call]
+            node=ray.get_runtime_context().get_node_id(),
+            pid=os.getpid(),
+            kernel=Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip(),
+            cores=self._cores,
+            free_bytes=host_memory.free_bytes(),
+            loaded=self._has(model),
+        )
+
+    def prepare(self, model: ModelSource, kind: str) -> str | None:
+        """Load what a worker of this kind has of the model; or why that cannot be."""
+        try:
+            if has_weights(kind):
+                self._models.weights(model)
+        except (ValueError, OSError) as error:
+            return str(error) or type(error).__name__
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        gc.freeze()  # torch and the model stay: going through them takes most of a second
+        return None
+
+    def run(self, config: WorkerConfig, model: ModelSource, attended: Attended) -> tuple[int, str]:
+        """A worker's life; the status that it ends with, and why.
+
+        What an attention worker has of the model is sent: it loads nothing of it, nor transformers.
+        """
+        try:
+            if not has_weights(config.kind):
+                return worker.run(config, attended, []), ""
+            return worker.run(config, self._models.conversion(model), self._models.weights(model)), ""
+        except Exception:
+            return 1, traceback.format_exc().strip()
+        finally:
+            gc.collect()  # an actor that waits for its next worker has no arena
+
+    def _has(self, model: ModelSource) -> bool:
+        try:
+            return self._models.has_weights(model)
+        except OSError:  # prepare() reports it
+            return False
+
+
+def has_weights(kind: str) -> bool:
+    """Whether such a worker computes with the model: an attention worker has only to know its shape."""
+    return kind != "attention"
+
+
+def installed_version() -> str:
+    return version("laminabench")
+
+
+LOOPBACK = "127.0.0.1"
+_REACH_S = 3.0
+_START = "start one with `ray start --head` (or `ray start --address` on more nodes) and give its host:port"
+
+
+class Session:
+    """Ray as all machines of this process share it."""
+
+    def __init__(self) -> None:
+        self._machines = 0
+        self._joined_here = False
+
+    def join(self, address: str) -> None:
+        """Once for each machine. If Ray is initialised in this process already it is used as it is."""
+        ray = installed()
+        if not ray.is_initialized():
+            _require_address(address)
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            except (OSError, RuntimeError, ValueError, AssertionError) as error:
+                why = str(error).strip().split("\n", 1)[0]
+                raise EngineError(
+                    "ray-join-failed", f"cannot join the Ray cluster at '{address}': {why}; {_START}"
+                ) from error
+            self._joined_here = True
+        self._machines += 1
+
+    def leave(self) -> None:
+        """Once for each machine that has joined."""
+        self._machines -= 1
+        if self._machines == 0 and self._joined_here:
+            self._joined_here = False
+            installed().shutdown()
+
+
+SESSION = Session()
+
+
+def installed() -> Any:
+    """Ray, or an EngineError. It is imported only where it is needed."""
+    try:
+        import ray
+    except ImportError as error:
+        raise EngineError(
+            "ray-not-installed",
+            "Ray is not installed, or not whole: pip install 'laminabench[engine]' here and on every node",
+        ) from error
+    return ray
+
+
+def own_host() -> str:
+    """Where this process listens for workers: on its node's address if there are nodes with another one."""
+    hosts = {node["NodeManagerAddress"] for node in alive_nodes()}
+    own: str = installed().util.get_node_ip_address()
+    return own if hosts - {own} else LOOPBACK
+
+
+def alive_nodes() -> list[dict[str, Any]]:
+    return [node for node in installed().nodes() if node["Alive"]]
+
+
+def _require_address(address: str) -> None:
+    """Ray would start a cluster of its own, or try for minutes to reach one that is not there."""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", address)
+    if address in ("", "local"):
+        raise EngineError("ray-no-cluster", f"there is no Ray cluster to join: {_START}")
+    if "://" in address:
+        raise EngineError(
+            "ray-client-address",
+            f"'{address}' is for Ray's client, and the front end has to be on a node of the cluster: give "
+            "host:port of its head",
+        )
+    if address == "auto":  # Ray knows where it has started one
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise EngineError(
+            "ray-address-invalid", f"'{address}' is no address of a Ray cluster: give host:port, or auto"
+        )
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+    except OSError as error:
+        why = error.strerror or "no answer in time"
+        raise EngineError(
+            "ray-no-cluster", f"there is no Ray cluster at {address} ({why}): {_START}"
+        ) from error
+
 
 # What nodes offer to each kind of worker; a core where no node offers that.
 RESOURCES = {"model": "compute_gpu", "prefill": "compute_gpu", "attention": "memory_gpu"}

@@ -9,8 +9,7 @@ from itertools import accumulate, pairwise
 from math import prod
 from typing import Literal
 
-from lamina.convert.program import Name
-from lamina.convert.spec import Spec, make_spec
+from lamina.convert.program import Name, Spec, make_spec
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,9 @@ from lamina.convert.program import (
     Name,
     Piece,
     Program,
+    Spec,
     Value,
+    make_spec,
     own_part,
     with_names,
 )
@@ -37,7 +39,6 @@ from lamina.convert.sharding.places import (
     unsplit,
 )
 from lamina.convert.sharding.rules import Choices, multiply, pass_on, product_of
-from lamina.convert.spec import Spec, make_spec
 
 _aten = torch.ops.aten
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from lamina.convert.program import Instruction, Name, names_in
+from lamina.convert.program import Instruction, Name, Spec, names_in
 from lamina.convert.sharding.places import (
     PARTIAL,
     WHOLE,
@@ -29,7 +29,6 @@ from lamina.convert.sharding.places import (
     same_split,
     unsplit,
 )
-from lamina.convert.spec import Spec
 
 # A row of an expert's weight must begin at a multiple of as many bytes.
 _GROUPED_ALIGNMENT = 16

@@ -1,17 +1,156 @@
-"""Everything there is to say of RDMA on this machine, gathered once."""
+"""All there is to say of RDMA on this machine: what is missing, a sentence each, and what can be used."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
+from lamina.fhbn.control import Place
 from lamina.fhbn.engines import engine, names
-from lamina.fhbn.nic import findings as rules
-from lamina.fhbn.nic.devices import Device, Listed, listed
-from lamina.fhbn.nic.findings import Finding
-from lamina.fhbn.nic.machine import System, system_below
-from lamina.fhbn.nic.pyverbs_package import NoPyverbsError
-from lamina.fhbn.place import Place
+from lamina.fhbn.nic.devices import Device, Listed, NoPyverbsError, Port, listed
+from lamina.fhbn.nic.machine import Gpu, System, system_below
+
+RDMA = ("verbs", "mlx5", "mlx5 on a GPU")
+MLX5 = ("mlx5", "mlx5 on a GPU")
+ON_A_GPU = ("mlx5 on a GPU",)
+# Rings of four messages, and the sender's mirror of each: of 4 KiB, and of 16 MiB.
+_LEAST_MEMLOCK, _ENOUGH_MEMLOCK = 64 << 10, 256 << 20
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it should be; `blocks` are the engines that cannot be used because of it."""
+
+    sentence: str
+    blocks: tuple[str, ...] = ()
+
+
+def of_the_system(system: System) -> Iterator[Finding]:
+    """What is missing below any device: libraries, the kernel's part, rights."""
+    if not system.libibverbs:
+        yield Finding(
+            "libibverbs.so.1 cannot be loaded: install rdma-core "
+            "(Debian, Ubuntu: apt-get install libibverbs1 ibverbs-providers)",
+            RDMA,
+        )
+    elif not system.libmlx5:
+        yield Finding(
+            "libmlx5.so.1 cannot be loaded: install rdma-core's providers (ibverbs-providers)", MLX5
+        )
+    yield from _of_the_kernel(system)
+    # A container may have been given one of many devices.
+    blocked = RDMA if system.closed_files.keys() == set(system.kernel_devices) else ()
+    for name, file in system.closed_files.items():
+        yield Finding(
+            f"device {name} cannot be opened: {file} is not there for this process to read and write; give "
+            f"this user the right to it, or a container the device (--device={file})",
+            blocked,
+        )
+    limit = system.memlock_bytes
+    if limit is not None and limit < _ENOUGH_MEMLOCK and system.kernel_devices:
+        yield _of_memlock(limit)
+
+
+def _of_the_kernel(system: System) -> Iterator[Finding]:
+    if not system.has_verbs:
+        if system.loads_modules:
+            how = "load ib_uverbs (modprobe ib_uverbs)"
+        else:
+            how = "it loads no modules, so take another kernel, or the virtual machine of 'make rdma-test'"
+        yield Finding(
+            f"the kernel, {system.kernel}, has no RDMA (no /sys/class/infiniband_verbs): {how}", RDMA
+        )
+    elif not system.kernel_devices:
+        yield Finding(
+            "there is no RDMA device: load the driver of the NIC, or make one in software over any Ethernet "
+            "interface (rdma link add rxe0 type rxe netdev INTERFACE)",
+            RDMA,
+        )
+    if system.mellanox_on_pci and not system.kernel_devices:
+        found = ", ".join(system.mellanox_on_pci)
+        yield Finding(f"a Mellanox NIC is on PCI ({found}) and has no driver: load mlx5_ib", MLX5)
+
+
+def _of_memlock(limit: int) -> Finding:
+    said = f"this process may register {limit:,} bytes of memory, and both ends' rings count"
+    how = "raise the limit (ulimit -l unlimited, LimitMEMLOCK=infinity, docker run --ulimit memlock=-1)"
+    if limit < _LEAST_MEMLOCK:
+        return Finding(f"{said}, which is too little for any channel: {how}", RDMA)
+    return Finding(f"{said}: for large messages {how}")
+
+
+def of_the_list(system: System, devices: Sequence[Device], refused: dict[str, str]) -> Iterator[Finding]:
+    """Devices that the kernel has and libibverbs does not, or cannot open."""
+    for name, why in refused.items():
+        if name not in system.closed_files:
+            yield Finding(f"device {name} cannot be used: {why}")
+    known = {device.name for device in devices} | refused.keys() | system.closed_files.keys()
+    for name in system.kernel_devices:
+        if name not in known:
+            yield Finding(
+                f"the kernel has device {name} and libibverbs has no provider for it: "
+                "install rdma-core's ibverbs-providers"
+            )
+
+
+def of_the_ports(devices: Sequence[Device]) -> Iterator[Finding]:
+    """Why a port cannot be used; and, if none can, that no engine can do without."""
+    usable: set[str] = set()
+    for device in devices:
+        for port in device.ports:
+            why = unusable(device, port)
+            if why is None:
+                usable.add(device.provider)
+            else:
+                yield Finding(f"port {port.number} of {device.name} cannot be used: {why}")
+    layers = {port.link_layer for device in devices for port in device.ports if not unusable(device, port)}
+    if len(layers) > 1:
+        yield Finding(
+            "ports here are of Ethernet and of InfiniBand: the two ends of a channel need the same link layer"
+        )
+    if devices and not usable:
+        yield Finding("no port of any device can be used", RDMA)
+    elif devices and "mlx5" not in usable:
+        others = ", ".join(sorted(usable))
+        yield Finding(f"no usable device is a ConnectX (provider mlx5): {others} only", MLX5)
+
+
+def unusable(device: Device, port: Port) -> str | None:
+    """Why no channel can go over this port; None if one can."""
+    if device.transport != "InfiniBand":
+        return f"wrong link layer: it speaks {device.transport}, and channels speak InfiniBand's or RoCE's"
+    if port.link_layer not in ("InfiniBand", "Ethernet"):
+        return "wrong link layer: it is neither InfiniBand nor Ethernet"
+    if port.state not in ("active", "active, deferred"):
+        names = ", ".join(sorted({gid.interface for gid in port.gids if gid.interface})) or "its interface"
+        up = f"bring {names} up" if port.link_layer == "Ethernet" else "see whether a subnet manager runs"
+        return f"it is {port.state}: plug the cable in, or {up}"
+    if port.link_layer == "InfiniBand" and port.lid == 0:
+        return "it has no LID: see whether a subnet manager runs (opensm)"
+    if port.link_layer == "Ethernet" and not any(gid.kind == "RoCE v2" for gid in port.gids):
+        return "it has no GID of RoCE v2: give its interface an IP address"
+    return None
+
+
+def of_the_gpu(gpu: Gpu, *, registers_dmabuf: bool) -> Iterator[Finding]:
+    """What keeps a GPU from posting to a NIC by itself, and a NIC from a GPU's memory."""
+    if gpu.count == 0:
+        yield Finding(f"no GPU can post or poll: {gpu.why_none}", ON_A_GPU)
+        return
+    if not gpu.peermem and not (gpu.dmabuf and registers_dmabuf):
+        yield Finding(
+            "no GPUDirect RDMA: a NIC cannot reach the GPU's memory; load nvidia-peermem (modprobe "
+            "nvidia-peermem), or take a driver that exports dmabufs (the open kernel modules) and "
+            "rdma-core 34 or newer",
+            ON_A_GPU,
+        )
+    if not gpu.maps_registers:
+        yield Finding(
+            "no right to map a NIC's doorbell page (UAR) into the GPU: load the NVIDIA driver with "
+            'NVreg_RegistryDwords="PeerMappingOverride=1;", or run as root',
+            ON_A_GPU,
+        )
+
 
 _ON_A_GPU = "mlx5 on a GPU"
 _ON_A_GPU_NEEDS = "the same, a GPU, GPUDirect RDMA, and the right to map the NIC's doorbell page"
@@ -59,15 +198,15 @@ def diagnosed() -> Diagnosis:
 
 def conclusion(system: System, listing: Listed, unlisted: str | None) -> Diagnosis:
     """What follows from these facts. `unlisted` is why devices could not even be listed."""
-    findings = list(rules.of_the_system(system))
+    findings = list(of_the_system(system))
     if unlisted is None:
-        findings += rules.of_the_list(system, listing.devices, listing.refused)
-        findings += rules.of_the_ports(listing.devices)
+        findings += of_the_list(system, listing.devices, listing.refused)
+        findings += of_the_ports(listing.devices)
     else:
         seen = ", ".join(system.kernel_devices)
         beside = f"; the kernel has {seen}, of which nothing more is told without it" if seen else ""
         findings.append(Finding(f"{unlisted}{beside}"))
-    findings += rules.of_the_gpu(system.gpu, registers_dmabuf=system.registers_dmabuf)
+    findings += of_the_gpu(system.gpu, registers_dmabuf=system.registers_dmabuf)
     return Diagnosis(listing.devices, tuple(findings), tuple(readiness(findings)), system)
 
 

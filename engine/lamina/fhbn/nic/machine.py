@@ -30,7 +30,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class System:
-    """Facts only; what follows from them is `findings`."""
+    """Facts only; what follows from them is `diagnosis`."""
 
     kernel: str
     loads_modules: bool

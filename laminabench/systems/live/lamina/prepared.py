@@ -13,7 +13,7 @@ import numpy as np
 
 from laminabench.analysis.checksum import tokens_sha256
 from laminabench.analysis.faults import faults_of, in_all
-from laminabench.errors import CheckFailedError
+from laminabench.errors import CheckFailedError, UserError
 from laminabench.json_safe import JsonObject
 from laminabench.listener import Listener
 from laminabench.request import ReplayRequest
@@ -99,7 +99,7 @@ class PreparedEngine(Prepared):
         faults = faults_of(outcome, log.faults, log.strikes, workload.slo_tbt_ms)
         made = None if made_up else [log.tokens.get(row, []) for row in range(len(trace))]
         summary = msgspec.structs.replace(
-            summary_of(outcome, trace, workload, setup.deployment),
+            summary_of(outcome, trace, workload, setup.deployment, prompts=not made_up),
             schedule=records.schedule(),
             faults=faults,
             faults_in_all=in_all(faults, log.strikes, len(planned)),
@@ -126,6 +126,17 @@ class PreparedEngine(Prepared):
 
 def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
     """The request settled; a UserError if this machine cannot run it."""
+    if request.prefill == "colocated":
+        raise UserError(
+            "replay-prefill",
+            "--prefill colocated is for modelled replays; the engine's model workers compute prompts with "
+            "--prefill model, N others with --prefill N",
+        )
+    if request.slo_ttft_ms is not None and request.prefill in (None, "off"):
+        raise UserError(
+            "replay-flag-unused",
+            "--slo-ttft-ms is for replays that compute prompts; add --prefill model, or --prefill N",
+        )
     request = defaulted(
         request, model=MODEL, deployment=engine_setup.DEPLOYMENT, network="auto", max_num_seqs=MAX_SEQUENCES
     )

@@ -14,7 +14,7 @@ from laminabench.errors import CheckFailedError, UserError
 from laminabench.systems.live.lamina.setup import LiveSetup, check, free_bytes, kv_within, opened
 
 if TYPE_CHECKING:
-    from lamina.http.tokenizer import Tokenizer
+    from lamina.http.choice import Tokenizer
 
 KEY_VARIABLE = "LAMINABENCH_API_KEY"
 # What each of the sequences that decode together may have, unless --kv-tokens says otherwise.
@@ -79,7 +79,7 @@ def serve(setup: ServeSetup, *, starting: Callable[[], None], ready: Callable[[s
         raise UserError("serve-unbound", _unbound(setup, error)) from error
     with sock:
         starting()
-        from lamina.http.server import Serving  # with torch, once the port is known to be free
+        from lamina.http.app import Serving  # with torch, once the port is known to be free
         from lamina.http.service import Limits, Service
 
         tokenizer = _tokenizer(setup)
@@ -123,7 +123,7 @@ def _require_private(setup: ServeSetup) -> None:
 def _tokenizer(setup: ServeSetup) -> Tokenizer | None:
     if setup.tokenizer is None:
         return None
-    from lamina.http.tokenizer import Tokenizer, TokenizerError
+    from lamina.http.choice import Tokenizer, TokenizerError
 
     try:
         return Tokenizer.load(setup.tokenizer)

@@ -14,6 +14,7 @@ from laminabench.systems.modelled.lamina.transfers import migration_seconds, tra
 from laminabench.systems.modelled.setup import (
     ATTENTION_WORKING_BYTES,
     WORKING_BYTES,
+    Limits,
     Modelled,
     Setup,
     assumptions,
@@ -21,9 +22,12 @@ from laminabench.systems.modelled.setup import (
     check_weights,
     device_timing,
     kv_tokens,
+    limits_of,
+    prompt_facts,
+    prompt_timing,
     slices,
 )
-from laminabench.systems.modelled.system import EVERY, SplitSystem
+from laminabench.systems.modelled.system import EVERY, PROMPTS, SplitSystem
 
 # What the v2 paper measured.
 NETWORK = "fhbn"
@@ -54,20 +58,21 @@ def build(setup: Setup) -> Modelled:
     if pools == 1:
         check_heads(model, deployment.attention.count)
     tokens = pool_tokens(setup, pools)
-    most = setup.max_num_seqs or MAX_REQUESTS
+    limits = limits_of(setup, MAX_REQUESTS, batches)
     part = "replica" if setup.pipeline_parallel == 1 else "stage"
-    timing = timing_of(setup, tp, most, pools, setup.stream_chunks or 1, tokens)
+    timing = timing_of(setup, tp, limits, pools, setup.stream_chunks or 1, tokens)
     spec = Spec(
         layers=model.layers,
         timing=timing,
         tokens_per_pool=int(tokens * setup.overcommit),
-        max_requests=most,
+        max_requests=limits.requests,
         pools=pools,
         block_tokens=setup.block_tokens or 1,
         batches=batches,
         pipelining=pipelining,
         admission=setup.admission,
         prefix_sharing=setup.prefix_sharing,
+        prompt_budget=setup.prompt_budget,
         replica_names=tuple(
             f"{tp}x{deployment.model.device.name}" + (f" {part} {r}" if replicas > 1 else "")
             for r in range(replicas)
@@ -141,18 +146,17 @@ def pool_tokens(setup: Setup, pools: int) -> int:
     return kv_tokens(usable * share, setup.model.kv_bytes_per_token, setup, str(attention), pools)
 
 
-def timing_of(setup: Setup, tp: int, most: int, pools: int, chunks: int, device_tokens: int) -> Timing:
+def timing_of(setup: Setup, tp: int, limits: Limits, pools: int, chunks: int, device_tokens: int) -> Timing:
     model, deployment = setup.model, setup.deployment
     assert deployment.attention is not None
-    cut = slices(setup, deployment.model, tp, most)
-    batch = np.arange(most + 1)
+    cut = slices(setup, deployment.model, tp, limits.rows)
+    batch, rows = np.arange(limits.requests + 1), np.arange(limits.rows + 1)
     # A worker that has whole requests has its share of them; one that has heads has a part of each.
     per_worker = batch if pools == 1 else -(-batch // pools)
-    terms = setup.costs.attention_terms(
-        model, deployment.attention.device, deployment.attention.count if pools == 1 else 1
-    )
-    moved = transfers(setup, tp, batch)
-    hops = migration_seconds(setup, tp, batch)
+    device, workers = deployment.attention.device, deployment.attention.count if pools == 1 else 1
+    terms = setup.costs.attention_terms(model, device, workers)
+    moved = transfers(setup, tp, rows)
+    hops = migration_seconds(setup, tp, rows)
     overlap = overlaps(setup)
     by_request = setup.stream_along != "heads"
     return replace(
@@ -170,6 +174,7 @@ def timing_of(setup: Setup, tp: int, most: int, pools: int, chunks: int, device_
         transfer_latency=moved.latency,
         device_tokens=device_tokens if setup.overcommit > 1 else 2**62,
         paged_per_token=paged_seconds(setup, pools),
+        prompts=prompt_timing(setup, device, terms, limits.requests, tp, workers),
     )
 
 
@@ -207,6 +212,7 @@ def facts(setup: Setup, spec: Spec, tp: int, replicas: int) -> dict[str, object]
         "weight_bytes_per_worker": setup.model.weight_bytes_per_worker(tp) / setup.pipeline_parallel,
         "admission": spec.admission,
         "max_num_seqs": spec.max_requests,
+        **prompt_facts(setup),
     }
 
 
@@ -215,7 +221,9 @@ def coefficients(setup: Setup, tp: int) -> list[dict[str, object]]:
     assert setup.deployment.attention is not None
     model_rows = setup.costs.provenance(setup.deployment.model.device, tp, setup.model.dtype)
     # Attention workers run no GEMM: a data type they have no units for is no matter.
-    attention_rows = setup.costs.provenance(setup.deployment.attention.device, 1)
+    attention_rows = setup.costs.provenance(
+        setup.deployment.attention.device, 1, prompts=setup.prompt_budget > 0
+    )
     return [
         *(
             {**row, "device": setup.deployment.model.device.name}
@@ -225,7 +233,7 @@ def coefficients(setup: Setup, tp: int) -> list[dict[str, object]]:
         *(
             {**row, "device": setup.deployment.attention.device.name}
             for row in attention_rows
-            if row["term"] == "attention"
+            if row["term"] in ("attention", "prompt attention")
         ),
         {"term": "network", **asdict(setup.network)},
         *assumptions(setup),
@@ -242,10 +250,14 @@ class Lamina(SplitSystem):
     """As this package has it."""
 
     NAME = "lamina"
-    TAKES = EVERY | {
-        *("batches", "pipelining", "pipeline_parallel", "partition", "overlap", "stream_chunks"),
-        *("stream_along", "kv_overcommit", "prefix_sharing", "block_size", "gpu_memory_utilization"),
-    }
+    TAKES = (
+        EVERY
+        | PROMPTS
+        | {
+            *("batches", "pipelining", "pipeline_parallel", "partition", "overlap", "stream_chunks"),
+            *("stream_along", "kv_overcommit", "prefix_sharing", "block_size", "gpu_memory_utilization"),
+        }
+    )
     NETWORK = NETWORK
     MAX_REQUESTS = MAX_REQUESTS
 

@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from lamina import fhbn
-from lamina.fhbn.channel_spec import ChannelSpec
+from lamina.fhbn.channel import ChannelSpec
+from lamina.fhbn.control import Place
 from lamina.fhbn.engines import usable
-from lamina.fhbn.frame import HEADER, Framing
-from lamina.fhbn.place import Place
-from lamina.fhbn.torch_distributed import RECEIVER, GroupEnd
+from lamina.fhbn.torch_distributed import HEADER, RECEIVER, Framing, GroupEnd
 from laminabench.bench.fhbn import nccl, options  # noqa: F401 - the latter adds NCCL to the engines
 from laminabench.bench.fhbn.nccl_ends import NcclReceiver
 

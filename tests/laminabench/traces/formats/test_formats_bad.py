@@ -94,13 +94,13 @@ def problem(path: Path, **wishes: object) -> str:
         (JSON.replace("[0]", "[9223372036854775808]"), "hash_ids holds 9223372036854775808, beyond 64 bits"),
         (JSON.replace("0", "5") + JSON.replace("[0]", "{}"), "trace:2: hash_ids is an object, not a list"),
         (JSON.replace("[0]", '[0], "session": {}').replace("timestamp", "time"), "session is an object"),
+        (TIMED + '1,"1,1\n' + "2,2,2\n" * 40_000 + '3,3","3"\n', "trace:3: a quote opens in this row"),
+        (TIMED + "1," + "1" * (1 << 18) + ",1\n" + "1,1,x\n", "trace:3: has a field longer than"),
         (b"PAR1PAR1PAR1", "trace: the parquet file is damaged"),
     ],
 )
-def test_the_sentence(tmp_path, content, message):
-    path = tmp_path / "trace"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    assert message in problem(path)
+def test_the_sentence(trace_file, content, message):
+    assert message in problem(trace_file(content))
 
 
 @pytest.mark.parametrize(
@@ -119,12 +119,8 @@ def test_the_sentence(tmp_path, content, message):
         ({"columns": {"blocks": "arrival_s"}}, "a CSV column cannot hold prefix blocks"),
     ],
 )
-def test_wishes_that_cannot_be_met(tmp_path, wishes, message):
-    path = tmp_path / "trace"
-    path.write_text(TIMED)
-    with pytest.raises(UserError) as caught:
-        load_file(path, **wishes)
-    assert message in str(caught.value).replace(f"{tmp_path}/", "")
+def test_wishes_that_cannot_be_met(trace_file, wishes, message):
+    assert message in problem(trace_file(TIMED), **wishes)
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
@@ -144,60 +140,42 @@ def test_skipped_rows_are_counted(tmp_path, kind):
     assert trace.meta.notes[0].startswith(f"3 bad rows skipped, the first at {first}")
 
 
+ALL_BAD = "all rows are bad (2), the first at trace:"
+
+
 @pytest.mark.parametrize(
-    "content", [TIMED.replace("0,1,1", "0,0,1\n0,0,1"), JSON.replace("6", "0") * 2, "{\n{\n"]
+    ("content", "message"),
+    [
+        (TIMED.replace("0,1,1", "0,0,1\n0,0,1"), ALL_BAD),
+        (JSON.replace("6", "0") * 2, ALL_BAD),
+        ("{\n{\n", ALL_BAD),
+        (TIMED + '1,"1,1\n' + "2,2,2\n" * 9, "trace:3: a quote opens in this row"),
+    ],
 )
-def test_nothing_but_bad_rows(tmp_path, content):
-    path = tmp_path / "trace"
-    path.write_text(content)
-    assert "all rows are bad (2), the first at trace:" in problem(path, skip_bad=True)
+def test_what_cannot_be_skipped(trace_file, content, message):
+    assert message in problem(trace_file(content), skip_bad=True)
 
 
-def test_an_open_quote_cannot_be_skipped(tmp_path):
-    path = tmp_path / "trace"
-    path.write_text(TIMED + '1,"1,1\n' + "2,2,2\n" * 9)
-    assert "trace:3: a quote opens in this row" in problem(path, skip_bad=True)
-
-
-def test_a_quote_that_swallows_a_lot(tmp_path):
-    path = tmp_path / "trace"
-    path.write_text(TIMED + '1,"1,1\n' + "2,2,2\n" * 40_000 + '3,3","3"\n')
-    assert "trace:3: a quote opens in this row" in problem(path)
-
-
-def test_a_stray_first_row_does_not_settle_how_a_format_writes_times(tmp_path):
-    path = tmp_path / "trace"
-    path.write_text(AZURE.replace("\n", "\n17,1,1\n", 1))
-    trace = load_file(path, skip_bad=True)
+def test_a_stray_first_row_does_not_settle_how_a_format_writes_times(trace_file):
+    trace = load_file(trace_file(AZURE.replace("\n", "\n17,1,1\n", 1)), skip_bad=True)
     assert trace.prompt_tokens.tolist() == [374]
     assert "trace:2: TIMESTAMP is 17, not a date-time" in trace.meta.notes[0]
 
 
-def test_a_bad_first_row_does_not_hide_the_format(tmp_path):
-    path = tmp_path / "trace"
-    path.write_text("{\n" + JSON + JSON.replace(": 0", ": 5"))
+def test_a_bad_first_row_does_not_hide_the_format(trace_file):
+    path = trace_file("{\n" + JSON + JSON.replace(": 0", ": 5"))
     assert load_file(path, skip_bad=True).duration_s == 0.005
 
 
-def test_a_misspelt_arrival_column_is_mentioned(tmp_path):
-    path = tmp_path / "trace"
-    path.write_text(AZURE.replace("TIME", "TINE"))
-    trace = load_file(path)
+def test_a_misspelt_arrival_column_is_mentioned(trace_file):
+    trace = load_file(trace_file(AZURE.replace("TIME", "TINE")))
     assert not trace.meta.has_arrivals
     assert trace.meta.notes == ("no column with arrival times; if there is one, say --columns arrival=NAME",)
 
 
-def test_a_line_without_an_end(tmp_path, monkeypatch):
+def test_a_line_without_an_end(trace_file, monkeypatch):
     monkeypatch.setattr(source, "MAX_LINE", 1 << 20)
-    path = tmp_path / "trace"
-    path.write_text(TIMED + "1," + "1" * (1 << 20))
-    assert "trace:3: longer than 1 MiB; not a trace" in problem(path)
-
-
-def test_a_field_too_long(tmp_path):
-    path = tmp_path / "trace"
-    path.write_text(TIMED + "1," + "1" * (1 << 18) + ",1\n" + "1,1,x\n")
-    assert "trace:3: has a field longer than" in problem(path)
+    assert "trace:3: longer than 1 MiB; not a trace" in problem(trace_file(TIMED + "1," + "1" * (1 << 20)))
 
 
 def test_things_that_are_no_files(tmp_path):
@@ -209,9 +187,8 @@ def test_things_that_are_no_files(tmp_path):
     assert "cannot be read: not a file name" in problem(tmp_path / "nul\0nul")
 
 
-def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
-    path = tmp_path / "secret"
-    path.write_text(TIMED)
+def test_a_file_that_may_not_be_read(trace_file, monkeypatch):
+    path = trace_file(TIMED, "secret")
 
     def refuse(*_: object) -> None:  # root, which tests may run as, reads files of mode 0
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -220,7 +197,6 @@ def test_a_file_that_may_not_be_read(tmp_path, monkeypatch):
     assert "secret: cannot be read: Permission denied" in problem(path)
 
 
-def test_strange_names_stay_on_one_line(tmp_path):
-    path = tmp_path / ("a\nb\u2028" + "c" * 200)
-    path.write_text(TIMED + "1,x\u2028\u202e,1\n")
+def test_strange_names_stay_on_one_line(trace_file):
+    path = trace_file(TIMED + "1,x\u2028\u202e,1\n", "a\nb\u2028" + "c" * 200)
     assert r'prompt_tokens is "x\u2028\u202e"' in problem(path)

@@ -44,16 +44,6 @@ LENGTHS = (
 )
 
 
-@pytest.fixture
-def trace_file(tmp_path: Path):
-    def write(content: str | bytes, name: str = "trace.csv") -> Path:
-        path = tmp_path / name
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return path
-
-    return write
-
-
 @pytest.mark.parametrize(
     ("content", "format_", "columns"),
     [
@@ -87,17 +77,15 @@ def test_every_format_says_what_it_is():
     assert all(layout.about for layout in FORMATS.values())
 
 
-def test_mooncake_keeps_its_prefix_blocks(trace_file):
-    trace = load_file(trace_file(MOONCAKE))
-    assert trace.prefix_blocks is not None
-    assert [trace.prefix_blocks[row].tolist() for row in range(2)] == [[0, 1], [0]]
-    assert trace.meta.block_tokens == 512
-
-
-def test_failed_requests_are_left_out_and_sessions_kept(trace_file):
-    trace = load_file(trace_file(BURSTGPT))
-    assert "1 of 3 requests have no output" in trace.meta.notes[0]
-    assert trace.session.tolist() == [7, 9]
+def test_what_else_a_format_has_is_kept(trace_file):
+    blocks = load_file(trace_file(MOONCAKE))
+    assert [blocks.prefix_blocks[row].tolist() for row in range(2)] == [[0, 1], [0]]
+    assert blocks.meta.block_tokens == 512
+    sessions = load_file(trace_file(BURSTGPT))
+    assert "1 of 3 requests have no output" in sessions.meta.notes[0]
+    assert sessions.session.tolist() == [7, 9]
+    times = load_file(trace_file(AZURE))
+    assert (times.arrival_s.dtype, times.prompt_tokens.dtype) == (np.float64, np.int32)
 
 
 def test_named_sessions_are_numbered_and_absent_ones_are_alone(trace_file):
@@ -165,9 +153,15 @@ def test_spellings_of_a_table(trace_file, end, row):
     assert trace.output_tokens.tolist() == [4, 6]
 
 
-def test_quoted_text_may_hold_separators_and_line_ends(trace_file):
-    trace = load_file(trace_file('text,prompt_tokens,output_tokens\n"a, ""b""\nc",3,4\nplain,5,6\n'))
-    assert trace.prompt_tokens.tolist() == [3, 5]
+@pytest.mark.parametrize(
+    ("content", "prompts"),
+    [
+        ('text,prompt_tokens,output_tokens\n"a, ""b""\nc",3,4\nplain,5,6\n', [3, 5]),
+        ("x,prompt_tokens,x,output_tokens,\na,1,b,2,c\n", [1]),  # columns not read may share a name
+    ],
+)
+def test_other_columns_hold_what_they_like(trace_file, content, prompts):
+    assert load_file(trace_file(content)).prompt_tokens.tolist() == prompts
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
@@ -176,16 +170,6 @@ def test_encodings_with_a_mark(trace_file, encoding, content):
     text = content.replace("arrived_at", "größe,arrived_at").replace("\n0.", "\nŁ,0.")
     trace = load_file(trace_file(text.encode(encoding)))
     assert trace.output_tokens.tolist() == ([1, 2] if content is VIDUR else [5, 6])
-
-
-def test_columns_not_read_may_share_a_name(trace_file):
-    trace = load_file(trace_file("x,prompt_tokens,x,output_tokens,\na,1,b,2,c\n"))
-    assert trace.prompt_tokens.tolist() == [1]
-
-
-def test_a_time_of_a_day_is_a_numpy_float(trace_file):
-    trace = load_file(trace_file(AZURE))
-    assert (trace.arrival_s.dtype, trace.prompt_tokens.dtype) == (np.float64, np.int32)
 
 
 TABLE = b"arrived_at,num_prefill_tokens,num_decode_tokens\n" + b"".join(
@@ -206,11 +190,8 @@ COMPRESS = {"gzip": gzip.compress, "bz2": bz2.compress, "zstd": zstd}
 
 @pytest.mark.parametrize("kind", COMPRESS)
 @pytest.mark.parametrize("content", [TABLE, LINES, b"\xef\xbb\xbf" + TABLE, TABLE.decode().encode("utf-16")])
-def test_read_whatever_the_suffix(tmp_path, kind, content):
-    path = tmp_path / "trace.csv.xyz"
-    path.write_bytes(COMPRESS[kind](content))
-    plain = tmp_path / "plain"
-    plain.write_bytes(content)
+def test_read_whatever_the_suffix(trace_file, kind, content):
+    path, plain = trace_file(COMPRESS[kind](content), "trace.csv.xyz"), trace_file(content, "plain")
     trace, expected = load_file(path), load_file(plain)
     assert detect(path) == detect(plain)
     assert trace.arrival_s.tolist() == expected.arrival_s.tolist()
@@ -234,38 +215,33 @@ def test_a_name_is_the_file_name_without_known_suffixes(file, name):
     assert plain_name(Path("some.csv") / file) == name
 
 
-def test_two_members_one_after_the_other(tmp_path):
-    path = tmp_path / "trace"
-    path.write_bytes(gzip.compress(TABLE[:5000]) + gzip.compress(TABLE[5000:]))
-    assert len(load_file(path)) == 3000
+def test_two_members_one_after_the_other(trace_file):
+    assert len(load_file(trace_file(gzip.compress(TABLE[:5000]) + gzip.compress(TABLE[5000:])))) == 3000
 
 
 @pytest.mark.parametrize("kind", COMPRESS)
 @pytest.mark.parametrize("keep", [0.2, 0.5, 0.99])
-def test_cut_short(tmp_path, kind, keep):
-    path = tmp_path / "trace"
+def test_cut_short(trace_file, kind, keep):
     whole = COMPRESS[kind](TABLE)
-    path.write_bytes(whole[: int(len(whole) * keep)])
     with pytest.raises(UserError, match="trace-damaged") as caught:
-        load_file(path)
+        load_file(trace_file(whole[: int(len(whole) * keep)]))
     assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("kind", ["gzip", "bz2"])
-def test_damaged(tmp_path, kind):
+def test_damaged(trace_file, kind):
     data = bytearray(COMPRESS[kind](TABLE))
     data[len(data) // 2] ^= 0xFF
-    path = tmp_path / "trace"
-    path.write_bytes(data)
     with pytest.raises(UserError, match="trace-damaged"):
-        load_file(path)
+        load_file(trace_file(data))
 
 
-def test_lines_are_those_of_the_content(tmp_path):
-    path = tmp_path / "trace.gz"
-    path.write_bytes(gzip.compress(TABLE + b"1,x,1\n"))
+def test_lines_are_those_of_the_content(trace_file):
     with pytest.raises(UserError, match="trace-bad-row"):
-        load_file(path)
+        load_file(trace_file(gzip.compress(TABLE + b"1,x,1\n")))
+
+
+LLAMA2 = "sharegpt_8k_filtered_stats_llama2_tokenizer.csv"
 
 
 @pytest.mark.parametrize(
@@ -274,13 +250,7 @@ def test_lines_are_those_of_the_content(tmp_path):
         ("AzureLLMInferenceTrace_conv.csv", "azure", 19366, (1154.697, 211.126), "2f1e5b666d4e"),
         ("AzureLLMInferenceTrace_code.csv", "azure", 8819, (2047.848, 27.883), "54e9a6d2a4bd"),
         ("conversation_trace.jsonl", "mooncake", 12031, (12035.061, 342.619), "b8cbb061a852"),
-        (
-            "sharegpt_8k_filtered_stats_llama2_tokenizer.csv",
-            "sharegpt-lengths",
-            30731,
-            (2340.034, 438.710),
-            "6d6c296302a8",
-        ),
+        (LLAMA2, "sharegpt-lengths", 30731, (2340.034, 438.710), "6d6c296302a8"),
     ],
 )
 def test_counts_and_means(file, format_, requests, means, sha256, real_traces):

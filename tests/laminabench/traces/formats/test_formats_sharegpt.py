@@ -24,15 +24,13 @@ def words(tmp_path):
 
 
 @pytest.fixture
-def conversations(tmp_path):
+def conversations(trace_file):
     def write(*talks: list[tuple[str, object]]):
         items = [
             {"id": str(n), "conversations": [{"from": who, "value": text} for who, text in talk]}
             for n, talk in enumerate(talks)
         ]
-        path = tmp_path / "sharegpt.json"
-        path.write_text(json.dumps(items))
-        return path
+        return trace_file(json.dumps(items), "sharegpt.json")
 
     return write
 
@@ -76,6 +74,7 @@ def test_bad_conversations(conversations, words, talk, message):
     ("content", "message"),
     [
         ("[]", "no requests in it"),
+        ("{}", "is an object, not a list of conversations"),
         ("[1, 2]", 'conversation 1: has no list "conversations"'),
         ('[{"conversations": {}}]', 'conversation 1: has no list "conversations"'),
         ('[\n{"a": 1}\n', "sharegpt.json:3: not JSON"),
@@ -85,19 +84,10 @@ def test_bad_conversations(conversations, words, talk, message):
         (b"[" + b"9" * 5000 + b"]", "conversation 1: has no list"),
     ],
 )
-def test_bad_files(tmp_path, words, content, message):
-    path = tmp_path / "sharegpt.json"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+def test_bad_files(trace_file, words, content, message):
     with pytest.raises(UserError) as caught:
-        load_file(path, tokenizer=words)
+        load_file(trace_file(content, "sharegpt.json"), format="sharegpt", tokenizer=words)
     assert message in str(caught.value)
-
-
-def test_an_object_is_no_list(tmp_path, words):
-    path = tmp_path / "sharegpt.json"
-    path.write_text("{}")
-    with pytest.raises(UserError, match="trace-not-json"):
-        load_file(path, format="sharegpt", tokenizer=words)
 
 
 def test_what_is_needed_to_count(conversations, tmp_path, monkeypatch):

@@ -55,9 +55,9 @@ def our_url(tokenizer_folder: Path) -> Iterator[str]:
     import uvloop
 
     from lamina.http.address import bound
-    from lamina.http.server import Serving
+    from lamina.http.app import Serving
+    from lamina.http.choice import Tokenizer
     from lamina.http.service import Limits, Service
-    from lamina.http.tokenizer import Tokenizer
     from lamina.serve import Engine
 
     shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
