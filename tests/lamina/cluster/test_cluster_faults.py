@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,10 +17,7 @@ from cluster_support import Saved, eventually, shared, workers_of
 from processes import alive
 
 from lamina import Engine, Sampling
-from lamina.cluster import Layout, Machine, messages
-from lamina.cluster.messages import Failed
-from lamina.fhbn import Listener, connect, new_secret
-from lamina.fhbn.control import Deadline
+from lamina.cluster import Layout, Machine
 from lamina.serve import EngineError
 
 FRONT = Path(__file__).with_name("front.py")
@@ -191,21 +187,3 @@ def test_a_front_end_that_forgets_its_engine(front: Any) -> None:
     eventually(lambda: not any(map(alive, pids)))
     _, errors = child.communicate(timeout=60)
     assert (errors, child.returncode) == ("", 0)
-
-
-def test_messages_of_any_size() -> None:
-    secret, received = new_secret(), []
-    sent = [Failed("short"), Failed("x" * (3 * messages.PART_BYTES + 5)), Failed("")]
-
-    def other(address: str) -> None:
-        with connect(address, name="worker", secret=secret) as link:
-            for message in sent:
-                messages.send(link.control, message, Deadline(60))
-
-    with Listener("front end", secret) as listener:
-        thread = threading.Thread(target=other, args=(listener.address,))
-        thread.start()
-        with listener.accept() as link:
-            received += [messages.receive(link.control, Deadline(60)) for _ in range(3)]
-        thread.join()
-    assert received == sent

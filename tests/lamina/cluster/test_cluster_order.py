@@ -51,10 +51,7 @@ def test_who_has_which_requests_changes_no_bit(run: Run, dtype: torch.dtype) -> 
 def test_heads_apart_change_no_bit(run: Run, dtype: torch.dtype) -> None:
     """Attention to one head knows nothing of the others."""
     alone = run(None, dtype)
-    for more in (
-        {"attention_workers": 2},
-        {"stream_chunks": 2, "stream_along": "heads"},
-    ):
+    for more in ({"attention_workers": 2}, {"stream_chunks": 2, "stream_along": "heads"}):
         assert run(shared(pipelining="serial", **more), dtype) == alone
 
 
@@ -76,10 +73,8 @@ def test_ranks_add_up_otherwise_and_stay_close(run: Run, dtype: torch.dtype, bou
     """Sums over ranks are rounded otherwise: as far as the tokens are the same, so are the log-probabilities,
     to some roundings of their size. Measured: 6e-6 apart in float32, 0.07 in bfloat16.
     """
-    one, two = (
-        run(shared(pipelining="serial"), dtype),
-        run(shared(model_workers=2, pipelining="serial"), dtype),
-    )
+    one = run(shared(pipelining="serial"), dtype)
+    two = run(shared(model_workers=2, pipelining="serial"), dtype)
     compared, worst = 0, 0.0
     for mine, theirs in zip(one, two, strict=True):
         assert mine.logprobs is not None

@@ -23,6 +23,7 @@ from lamina.serve import EngineError
         ({"attention_workers": 1.5}, "engine-count-invalid"),
         ({"attention_workers": True}, "engine-count-invalid"),
         ({"stream_chunks": 0}, "engine-count-invalid"),
+        ({"prefill_workers": -1}, "engine-count-invalid"),
         ({"batches": 0}, "engine-count-invalid"),
         ({"batches": "many"}, "engine-count-invalid"),
         ({"pipelining": "round"}, "layout-pipelining-unknown"),
@@ -98,25 +99,11 @@ def test_before_a_process_starts(
         ("llama-gqa", shared(1, 3), {}, "layout-heads-uneven"),
         ("llama-gqa", shared(4, 1), {}, "layout-heads-uneven"),
         ("llama", shared(3, 1, batches=2), {}, "layout-heads-uneven"),
-        (
-            "llama-gqa",
-            shared(4, 1, pipeline_parallel=4),
-            {},
-            "layout-too-many-stages",
-        ),
-        (
-            "llama-gqa",
-            shared(2, 1, batches=3),
-            {"max_sequences": 2},
-            "engine-max-sequences-too-few",
-        ),
-        (
-            "llama-gqa",
-            shared(1, 2, partition="requests"),
-            {"kv_tokens": 1},
-            "engine-kv-too-small",
-        ),
+        ("llama-gqa", shared(4, 1, pipeline_parallel=4), {}, "layout-too-many-stages"),
+        ("llama-gqa", shared(2, 1, batches=3), {"max_sequences": 2}, "engine-max-sequences-too-few"),
+        ("llama-gqa", shared(1, 2, partition="requests"), {"kv_tokens": 1}, "engine-kv-too-small"),
         ("llama-gqa", shared(), {"kv_bytes": 3}, "engine-kv-too-small"),
+        ("llama-gqa", shared(prefill_workers=1), {"decode_only": True}, "layout-prefill-without-prompts"),
     ],
 )
 def test_once_the_model_is_known_and_before_a_worker_starts(
@@ -206,7 +193,4 @@ def test_a_config_needs_dummy_weights(small_model: Any, machine: Machine) -> Non
     assert "load_format" in str(refused(config, layout, machine))
     with Engine(config, layout=layout, machine=machine, load_format="dummy", kv_tokens=100) as engine:
         assert len(engine.generate([[1, 2]])[0].completions[0].tokens) == 16
-    with Engine(
-        small_model("llama-gqa").config, layout=layout, machine=machine, load_format="dummy", kv_tokens=100
-    ) as engine:
         assert engine.core.facts.layers == 3

@@ -9,7 +9,7 @@ import pytest
 
 from lamina.cluster import messages
 from lamina.cluster.front_end import FrontEnd
-from lamina.cluster.messages import ArenaState, Order, Plan, Regroup
+from lamina.cluster.messages import ArenaState, Failed, Order, Plan, Regroup
 from lamina.fhbn import Listener, connect, new_secret
 from lamina.fhbn.control import Control, Deadline
 from lamina.pipeline import BatchDelta, Partition, Recorder
@@ -19,19 +19,20 @@ MEETING = Regroup(0, 0, frozenset(), Partition("heads", 1, 1, 2, 2))
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Control, FrontEnd]]:
-    """The front end's connection to a worker, and what the worker has of it."""
+def ends() -> Iterator[tuple[Control, Control]]:
+    """The front end's connection to a worker, and the worker's."""
     secret = new_secret()
     with ThreadPoolExecutor(1) as other, Listener("front end", secret) as listener:
         begun = other.submit(connect, listener.address, name="attention worker 0", secret=secret)
         with listener.accept(30) as ours, begun.result() as theirs:
-            yield ours.control, FrontEnd(theirs.control, Recorder(), MEETING)
+            yield ours.control, theirs.control
 
 
 def test_a_check_is_of_a_worker_that_has_begun_what_was_planned_before(
-    ends: tuple[Control, FrontEnd],
+    ends: tuple[Control, Control],
 ) -> None:
-    says, front = ends
+    says, hears = ends
+    front = FrontEnd(hears, Recorder(), MEETING)
     begun = False
     front.check = lambda: ArenaState(int(begun))
     messages.send(says, PLAN, Deadline(30))
@@ -42,3 +43,17 @@ def test_a_check_is_of_a_worker_that_has_begun_what_was_planned_before(
     begun = True
     front.look(30)
     assert messages.receive(says, Deadline(30)) == ArenaState(1)
+
+
+def test_messages_of_any_size(ends: tuple[Control, Control]) -> None:
+    hears, says = ends
+    sent = [Failed("short"), Failed("x" * (3 * messages.PART_BYTES + 5)), Failed("")]
+
+    def tell() -> None:
+        for message in sent:
+            messages.send(says, message, Deadline(60))
+
+    with ThreadPoolExecutor(1) as other:
+        telling = other.submit(tell)
+        assert [messages.receive(hears, Deadline(60)) for _ in sent] == sent
+        telling.result()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from cluster_support import Reference, Saved, eventually, shared
+from processes import alive
 
 from lamina import Engine, Sampling
 from lamina.cluster import Layout
@@ -42,10 +43,6 @@ def generated(engine: Engine) -> list[int]:
 
 def handles_of(engine: Engine) -> list[int]:
     return list(engine.core._workers.pids)
-
-
-def alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
 
 
 def nodes_with(resource: str) -> set[str]:
@@ -89,10 +86,7 @@ def test_an_actor_serves_the_next_engine(ray_machine: RayMachine, saved: Saved) 
 
 def test_more_than_there_is(ray_machine: RayMachine, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
     layout = shared(3, 1, batches=4)
-    with pytest.raises(
-        EngineError,
-        match="ray-cluster-too-small",
-    ):
+    with pytest.raises(EngineError, match="ray-cluster-too-small"):
         ray_machine.cores(layout)
     before = len(groups())
     with pytest.raises(EngineError, match="ray-cluster-too-small"):
@@ -112,10 +106,7 @@ def test_more_than_is_free(
         RayMachine(ray_cluster.address) as other,
     ):
         before = len(groups())
-        with pytest.raises(
-            EngineError,
-            match="ray-no-room",
-        ):
+        with pytest.raises(EngineError, match="ray-no-room"):
             Engine(saved("llama-gqa"), layout=shared(2, 1, batches=3), machine=other)
         assert len(groups()) == before
 

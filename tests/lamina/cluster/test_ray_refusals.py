@@ -134,11 +134,8 @@ def offering(monkeypatch: pytest.MonkeyPatch, *nodes: dict[str, float]) -> None:
 def test_what_each_kind_of_worker_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     offering(monkeypatch, {"CPU": 4.0, "memory_gpu": 1.5}, {"CPU": 2.0, "memory_gpu": 0.5})
     slots = ray_slots.Slots()
-    assert [slots.resource_of(kind) for kind in ("model", "prefill", "attention")] == [
-        "CPU",
-        "CPU",
-        "memory_gpu",
-    ]
+    found = [slots.resource_of(kind) for kind in ("model", "prefill", "attention")]
+    assert found == ["CPU", "CPU", "memory_gpu"]
     slots.slots.append(ray_slots.Slot(None, 0, "compute_gpu"))
     assert slots.resource_of("model") == "compute_gpu", "whose node has just gone"
     ray_slots.require_room(["CPU"] * 6 + ["memory_gpu"])
@@ -164,10 +161,7 @@ def test_cores_of_nodes() -> None:
 
 def test_the_same_package_on_every_node() -> None:
     require_version(["model 0"], [replace(SPOT, version=installed_version())])
-    with pytest.raises(
-        EngineError,
-        match="ray-version-differs",
-    ):
+    with pytest.raises(EngineError, match="ray-version-differs"):
         require_version(["model 0"], [SPOT])
 
 

@@ -11,18 +11,14 @@ from typing import Any
 
 import msgpack
 import pytest
+from fhbn_support import Both, soon
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lamina import fhbn
 from lamina.fhbn.control import MOST_MESSAGE_BYTES, Control, Deadline, RefusedError, field
 
-Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 Pair = tuple[Control, Control]
-
-
-def soon() -> Deadline:
-    return Deadline(30)
 
 
 def tcp_pair() -> tuple[socket.socket, socket.socket]:

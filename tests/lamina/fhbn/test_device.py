@@ -10,19 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from fhbn_support import segment
 
 from lamina import cuda_library
-from lamina._native import ShmSegment
 from lamina.cuda_library import CudaError
 from lamina.fhbn import device
 from lamina.fhbn.device import DeviceReceiver, DeviceSender
 
 GPU = torch.device("cuda", 0)
 CSRC = Path(__file__).parents[3] / "csrc"
-
-
-def segment(slots: int = 2) -> ShmSegment:
-    return ShmSegment.create(1 << 16, slots, epoch=3, first_seqno=2**64 - 2)
 
 
 def test_tensors_of_the_host_and_too_many_are_refused() -> None:

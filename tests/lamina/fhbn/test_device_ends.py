@@ -9,10 +9,10 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
 
 import pytest
 import torch
+from fhbn_support import Both, segment
 
 from lamina import _native, cuda_library, fhbn
 from lamina._native import ShmSegment
@@ -21,12 +21,6 @@ from lamina.fhbn import device
 from lamina.fhbn.control import Place
 from lamina.fhbn.device import DeviceReceiver, DeviceSender
 from lamina.fhbn.engines import engine, usable
-
-Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
-
-
-def segment(slots: int = 2) -> ShmSegment:
-    return ShmSegment.create(1 << 16, slots, epoch=3, first_seqno=2**64 - 2)
 
 
 class FakeLibrary:

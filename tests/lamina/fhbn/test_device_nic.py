@@ -21,14 +21,13 @@ from typing import Any
 
 import pytest
 import torch
+from fhbn_support import Both, Links, fill
 
 from lamina import cuda_library, fhbn
 from lamina._native import NicReceiver, NicSender, SoftNic, SoftWriter
 from lamina.fhbn import softnic
 from lamina.fhbn.device import DeviceReceiver, DeviceSender
 
-Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
-Links = tuple[fhbn.Link, fhbn.Link]
 ROOT = Path(__file__).parents[3]
 
 
@@ -172,12 +171,6 @@ def test_a_device_receives_over_a_nic_and_its_end_is_told(to_device: ToDevice) -
     receiver.close()
     with pytest.raises(fhbn.ChannelClosedError, match="channel-closed"):
         fill(sender)
-
-
-def fill(sender: NicSender) -> None:
-    """The ring has four slots: the fifth message waits."""
-    for _ in range(5):
-        sender.send(b"x")
 
 
 def test_two_devices_over_a_nic(links: Links, both: Both) -> None:

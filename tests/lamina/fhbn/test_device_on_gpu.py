@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
+from fhbn_support import Both, Links, Open, fill, segment
 
 from lamina import _native, fhbn
-from lamina._native import NicSender, ShmSegment, ShmSender, SoftWriter
+from lamina._native import ShmSender, SoftWriter
 from lamina.fhbn import device
 from lamina.fhbn.control import Place
 from lamina.fhbn.device import DeviceReceiver, DeviceSender
@@ -18,10 +16,6 @@ from lamina.fhbn.engines import engine
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="there is no CUDA device for torch here"
 )
-
-Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
-Links = tuple[fhbn.Link, fhbn.Link]
-Open = Callable[..., tuple[Any, Any]]
 
 
 @pytest.fixture(params=["shm", "softnic", "mlx5"])
@@ -49,10 +43,6 @@ def to_device(links: Links, both: Both) -> Open:
         lambda: links[0].sender("back", network=network, timeout_s=20),
         lambda: links[1].device_receiver("back", message_bytes=1 << 16, network=network, timeout_s=20),
     )
-
-
-def segment(slots: int = 2) -> ShmSegment:
-    return ShmSegment.create(1 << 16, slots, epoch=3, first_seqno=2**64 - 2)
 
 
 def parts(seed: int) -> list[torch.Tensor]:
@@ -102,12 +92,6 @@ def test_a_device_receives_from_the_host_and_its_end_is_told(to_device: Open, ne
     assert sender.consumed == 200
     with pytest.raises(fhbn.ChannelClosedError, match="has closed the channel and takes no more"):
         fill(sender)
-
-
-def fill(sender: NicSender) -> None:
-    """The ring has four slots: the fifth message waits."""
-    for _ in range(5):
-        sender.send(b"x")
 
 
 def test_a_replayed_graph_posts_what_is_new(from_device: Open, to_device: Open, network: str) -> None:

@@ -13,21 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fhbn_support import SPEC, Both, Links, Open, soon
 
 from lamina import fhbn
 from lamina._native import ShmReceiver, ShmSegment
 from lamina.fhbn import handover, shm
-from lamina.fhbn.channel import ChannelSpec
-from lamina.fhbn.control import Deadline
-
-Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
-Links = tuple[fhbn.Link, fhbn.Link]
-Open = Callable[..., tuple[Any, Any]]
-SPEC = ChannelSpec("a", 64, 4, 7, 0, 30.0, 0.0)
-
-
-def soon() -> Deadline:
-    return Deadline(30)
 
 
 @pytest.fixture
@@ -127,7 +117,17 @@ def test_an_error_of_the_machine_is_not_a_strangers(
     assert time.monotonic() - start < 25
 
 
-def test_a_sender_that_does_not_come_is_told_at_once(links: Links, both: Both) -> None:
+@pytest.mark.parametrize(
+    ("says", "error", "code"),
+    [
+        (None, fhbn.PeerLostError, "channel-peer-lost"),
+        ({"refused": "no room"}, fhbn.HandshakeError, "channel-refused"),
+        ({"a": 1}, fhbn.HandshakeError, "channel-handover"),
+    ],
+)
+def test_a_sender_that_does_not_come_is_told_at_once(
+    links: Links, both: Both, says: dict[str, Any] | None, error: type[Exception], code: str
+) -> None:
     """It dies, or finds out that it cannot, when it has chosen already."""
     ours, theirs = links
 
@@ -135,31 +135,12 @@ def test_a_sender_that_does_not_come_is_told_at_once(links: Links, both: Both) -
         theirs.control.hear(soon())
         theirs.control.say({"use": "shm"}, soon())
         theirs.control.hear(soon())
-        theirs.close()
+        theirs.close() if says is None else theirs.control.say(says, soon())
 
     start = time.monotonic()
-    with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
+    with pytest.raises(error, match=code):
         both(lambda: ours.receiver("a", message_bytes=64, timeout_s=60), give_up)
     assert time.monotonic() - start < 30
-
-
-@pytest.mark.parametrize(
-    ("says", "code"),
-    [({"refused": "no room"}, "channel-refused"), ({"a": 1}, "channel-handover")],
-)
-def test_why_a_sender_does_not_come_is_told(
-    links: Links, both: Both, says: dict[str, Any], code: str
-) -> None:
-    ours, theirs = links
-
-    def refuse() -> None:
-        theirs.control.hear(soon())
-        theirs.control.say({"use": "shm"}, soon())
-        theirs.control.hear(soon())
-        theirs.control.say(says, soon())
-
-    with pytest.raises(fhbn.HandshakeError, match=code):
-        both(lambda: ours.receiver("a", message_bytes=64), refuse)
 
 
 def test_a_sender_that_never_comes_is_a_timeout(links: Links, both: Both) -> None:
@@ -277,14 +258,3 @@ def test_a_link_that_is_closed_is_nobodys_death(
     with pytest.raises(fhbn.ChannelTimeoutError):
         sender.send(b"x", timeout_s=0.1)
     assert bytes(receiver.recv()[0]) == b"x"
-
-
-def test_an_end_that_was_closed_is_closed_and_not_lost(ends: Open) -> None:
-    """Its connection goes too."""
-    sender, receiver = ends()
-    sender.send(b"x")
-    sender.close()
-    del sender
-    assert bytes(receiver.recv()[0]) == b"x"
-    with pytest.raises(fhbn.ChannelClosedError):
-        receiver.recv()

@@ -12,17 +12,12 @@ import pytest
 pytestmark = pytest.mark.outside
 
 TESTS = Path(__file__).resolve().parents[2]
-HEADERS = Path("/usr/include/infiniband")
+HEADER = Path("/usr/include/infiniband/mlx5dv.h")
 
 
-@pytest.mark.parametrize(("layout", "header"), [("ibverbs", "verbs.h"), ("mlx5dv", "mlx5dv.h")])
-def test_our_structures_are_those_of_the_headers(layout: str, header: str) -> None:
-    if not (HEADERS / header).exists():
-        pytest.skip(f"{HEADERS / header} is not installed: it comes with libibverbs-dev")
+@pytest.mark.skipif(not HEADER.exists(), reason=f"{HEADER} is not installed: it comes with libibverbs-dev")
+def test_our_structures_are_those_of_the_headers() -> None:
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     assert compiler is not None
-    include = TESTS.parent / "csrc"
-    source = TESTS / "csrc" / f"{layout}_layout.cpp"
-    subprocess.run(
-        [*compiler.split(), "-std=c++20", "-w", "-fsyntax-only", f"-I{include}", str(source)], check=True
-    )
+    options = ["-std=c++20", "-w", "-fsyntax-only", f"-I{TESTS.parent / 'csrc'}"]
+    subprocess.run([*compiler.split(), *options, str(TESTS / "csrc/ibverbs_layout.cpp")], check=True)

@@ -9,19 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fhbn_support import Both, Links, Open
 
 from lamina import fhbn, host_memory
 from lamina.fhbn.control import Place
 from lamina.fhbn.engines import best, usable
-
-Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
-Links = tuple[fhbn.Link, fhbn.Link]
-Open = Callable[..., tuple[Any, Any]]
-
-
-def test_both_know_the_other_by_name(links: Links) -> None:
-    ours, theirs = links
-    assert (ours.peer, theirs.peer) == ("attention worker 0", "model worker 0")
 
 
 @pytest.mark.parametrize("network", ["auto", "shm"])
@@ -39,14 +31,6 @@ def test_channels_open_in_either_direction(links: Links, both: Both, network: st
     assert [bytes(part) for part in receiver.recv()] == [b"q" * 64, b"k"]
 
 
-def test_channels_outlive_their_link(links: Links, ends: Open) -> None:
-    sender, receiver = ends()
-    for link in links:
-        link.close()
-    sender.send(b"still here")
-    assert bytes(receiver.recv()[0]) == b"still here"
-
-
 def test_slots_are_rounded_up(ends: Open) -> None:
     sender, receiver = ends(slots=3)
     for _ in range(4):
@@ -54,15 +38,6 @@ def test_slots_are_rounded_up(ends: Open) -> None:
     with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
         sender.send(b"", timeout_s=0)
     assert receiver.recv().seqno == 0
-
-
-def test_a_sender_goes_on_where_the_receiver_wants(ends: Open) -> None:
-    first = 2**64 - 1
-    sender, receiver = ends(first_seqno=first)
-    assert sender.next_seqno == first
-    sender.send(b"")
-    sender.send(b"")
-    assert [receiver.recv().seqno for _ in range(2)] == [first, 0]
 
 
 def test_every_opening_has_its_own_epoch(ends: Open) -> None:
@@ -111,32 +86,31 @@ def both_fail(both: Both, first: Callable[[], Any], second: Callable[[], Any]) -
     return found
 
 
-def test_two_names_for_one_channel_are_told_to_both(links: Links, both: Both) -> None:
+@pytest.mark.parametrize(
+    ("sends", "receives", "said"),
+    [
+        ({}, {"name": "out"}, "this process opens channel 'qkv' and attention worker 0 'out'"),
+        (
+            {"network": "gloo"},
+            {"network": "shm"},
+            "the two ends have no network in common: this one has gloo, the other one shm",
+        ),
+    ],
+)
+def test_what_the_ends_do_not_agree_on_is_told_to_both_and_ends_the_link(
+    links: Links, both: Both, sends: dict[str, Any], receives: dict[str, Any], said: str
+) -> None:
     ours, theirs = links
+    asked = {"name": "qkv"}
     here, there = both_fail(
-        both, lambda: ours.sender("qkv"), lambda: theirs.receiver("out", message_bytes=64)
+        both,
+        lambda: ours.sender(**(asked | sends)),
+        lambda: theirs.receiver(message_bytes=64, **(asked | receives)),
     )
-    assert here == "this process opens channel 'qkv' and attention worker 0 'out'"
-    assert there == f"model worker 0 refuses: {here}"
-
-
-def test_a_channel_that_cannot_be_opened_ends_the_link(links: Links, both: Both) -> None:
-    ours, theirs = links
-    both_fail(both, lambda: ours.sender("qkv"), lambda: theirs.receiver("out", message_bytes=64))
+    assert (here, there) == (said, f"model worker 0 refuses: {said}")
     for link in links:
         with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
             link.sender("qkv", timeout_s=5)
-
-
-def test_no_network_in_common_is_told_to_both(links: Links, both: Both) -> None:
-    ours, theirs = links
-    here, there = both_fail(
-        both,
-        lambda: ours.sender("qkv", network="gloo"),
-        lambda: theirs.receiver("qkv", message_bytes=64, network="shm"),
-    )
-    assert here == "the two ends have no network in common: this one has gloo, the other one shm"
-    assert there == f"model worker 0 refuses: {here}"
 
 
 def test_a_channel_that_does_not_fit_is_told_to_both(

@@ -12,11 +12,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from fhbn_support import Both
 
 from lamina import fhbn
 from lamina.fhbn.control import Control, Deadline, greeting
-
-Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.outside
 NO_CAPABILITIES = "CapEff:\t0000000000000000\n"
 ALL_CAPABILITIES = "CapEff:\t000001ffffffffff\n"
 OWN_NAMESPACE = "0 1000 1\n"
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
 INITIAL = "         0          0 4294967295\n"
 
 
@@ -134,30 +135,24 @@ def test_memlock_counts_unless_the_process_may_lock_all(
 
 
 @pytest.mark.usefixtures("no_pyverbs")
-def test_pyverbs_of_another_python_is_not_taken(tmp_path: Path) -> None:
-    write(tmp_path, {"pyverbs/__init__.py": "", "pyverbs/device.cpython-39-x86_64-linux-gnu.so": ""})
-    with pytest.raises(NoPyverbsError, match=r"is for CPython 3\.9 and this is 3\.\d+: pip install"):
-        pyverbs(tmp_path)
-
-
-@pytest.mark.usefixtures("no_pyverbs")
-def test_no_pyverbs_says_how_to_get_it(tmp_path: Path) -> None:
-    with pytest.raises(NoPyverbsError, match="apt-get install python3-pyverbs"):
-        pyverbs(tmp_path)
-
-
-@pytest.mark.usefixtures("no_pyverbs")
-def test_a_broken_pyverbs_leaves_nothing_behind(tmp_path: Path) -> None:
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    write(tmp_path, {"pyverbs/__init__.py": "", f"pyverbs/device{suffix}": "no library"})
-    with pytest.raises(NoPyverbsError, match=r"pyverbs cannot be loaded .*install it again"):
+@pytest.mark.parametrize(
+    ("library", "sentence"),
+    [
+        (None, "apt-get install python3-pyverbs"),
+        ("device.cpython-39-x86_64-linux-gnu.so", r"is for CPython 3\.9 and this is 3\.\d+: pip install"),
+        (f"device{SUFFIX}", r"pyverbs cannot be loaded .*install it again"),
+    ],
+)
+def test_a_pyverbs_that_cannot_be_used_says_why(tmp_path: Path, library: str | None, sentence: str) -> None:
+    if library:
+        write(tmp_path, {"pyverbs/__init__.py": "", f"pyverbs/{library}": "no library"})
+    with pytest.raises(NoPyverbsError, match=sentence):
         pyverbs(tmp_path)
     assert "pyverbs" not in sys.modules
 
 
 def test_the_systems_pyverbs_brings_nothing_else_along() -> None:
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    if not (devices.SYSTEM_PACKAGES / "pyverbs" / f"device{suffix}").exists():
+    if not (devices.SYSTEM_PACKAGES / "pyverbs" / f"device{SUFFIX}").exists():
         pytest.skip("the system has no pyverbs for this Python")
     code = (
         "import sys; before = list(sys.path); from lamina.fhbn.nic.devices import listed; listed()\n"

@@ -8,21 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fhbn_support import SPEC, Both, Links, soon
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lamina import fhbn
 from lamina.fhbn import shm
 from lamina.fhbn.channel import ChannelSpec
-from lamina.fhbn.control import Deadline, Place
-
-Both = Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]
-Links = tuple[fhbn.Link, fhbn.Link]
-SPEC = ChannelSpec("a", 64, 4, 7, 0, 30.0, 0.0)
-
-
-def soon() -> Deadline:
-    return Deadline(30)
+from lamina.fhbn.control import Place
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import http.client
 import json
 import logging
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,13 +18,6 @@ def events(data: bytes) -> list[dict[str, Any]]:
     return [json.loads(line[6:]) for line in data.splitlines() if line.startswith(b"data: {")]
 
 
-@pytest.fixture(scope="module")
-def patient(serve: Any) -> Iterator[Any]:
-    """A server whose engine takes its time: requests are still under way when clients leave."""
-    with serve() as running:
-        yield running
-
-
 @pytest.mark.parametrize(
     "more",
     [
@@ -35,20 +27,20 @@ def patient(serve: Any) -> Iterator[Any]:
         {"stream": False, "n": 2, "prompt": [[1], [2, 3]]},
     ],
 )
-def test_a_client_that_leaves_is_served_no_more(patient: Any, more: dict[str, Any], wire: Any) -> None:
-    before = patient.service.meter._ends["cancelled"]
-    with patient.asking(LONG | more) as connection:
+def test_a_client_that_leaves_is_served_no_more(server: Any, more: dict[str, Any], wire: Any) -> None:
+    before = server.service.meter._ends["cancelled"]
+    with server.asking(LONG | more) as connection:
         if more["stream"]:
             assert b"data: " in connection.recv(65536) + connection.recv(65536)
         else:
-            wire.until(lambda: patient.driver.running)
-    assert patient.settled()
+            wire.until(lambda: server.driver.running)
+    assert server.settled()
     wanted = len(more.get("prompt", [1]))
-    assert patient.service.meter._ends["cancelled"] == before + wanted
+    assert server.service.meter._ends["cancelled"] == before + wanted
 
 
-def test_one_connection_serves_many(patient: Any) -> None:
-    connection = http.client.HTTPConnection(patient.host, patient.port, timeout=60)
+def test_one_connection_serves_many(server: Any) -> None:
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=60)
     for stream in (False, True, False):
         body = json.dumps(LONG | {"max_tokens": 3, "stream": stream})
         connection.request("POST", "/v1/completions", body, {"content-type": "application/json"})

@@ -252,11 +252,8 @@ def test_a_change_is_not_undone_by_the_next_one() -> None:
     rows.apply(sent(pending.build(running)))
     rows.advance(np.frombuffer(np.array([5], np.int64).tobytes(), np.int64))
     rows.apply(BatchDelta(renamed=np.array([[0, 9, 6]], np.int64)))
-    assert (rows.columns.name.tolist(), rows.columns.token.tolist(), rows.columns.pool.tolist()) == (
-        [9],
-        [6],
-        [2],
-    )
+    now = rows.columns
+    assert (now.name.tolist(), now.token.tolist(), now.pool.tolist()) == ([9], [6], [2])
 
 
 def chosen_with(most: list[int], vocab: int = 7) -> tuple[NDArray[np.float32], BatchRows]:

@@ -12,7 +12,6 @@ import torch
 import transformers
 
 from lamina import Engine, Sampling
-from lamina.convert import ConversionError
 from lamina.cuda_library import CudaError
 from lamina.model import CheckpointError, prefill
 from lamina.serve import EngineError, RequestError
@@ -216,17 +215,6 @@ def test_decode_only_starts_with_the_prompts_length(model: Any) -> None:
         engine.submit(True)
 
 
-def test_a_step_says_where_its_time_went(model: Any) -> None:
-    engine = Engine(model, kv_tokens=300)
-    assert engine.step().size == 0
-    engine.submit(PROMPT, Sampling(max_tokens=2))
-    engine.submit(PROMPT, Sampling(max_tokens=3))
-    step = engine.step()
-    assert (step.size, step.kv_tokens, step.ended) == (2, 8, [])
-    assert min(step.prefill_s, step.model_s, step.attention_s, step.sampling_s, step.host_s) > 0
-    assert engine.step().ended == [0]
-
-
 @pytest.mark.parametrize(
     ("prompt", "wish", "code"),
     [
@@ -296,21 +284,10 @@ def test_a_prompt_that_fails_takes_nobody_with_it(model: Any, monkeypatch: pytes
     assert engine.step().ended == [bad]
     failed = engine.result(bad)
     assert failed.error == "its prompt could not be computed: no memory left"
+    with pytest.raises(RequestError, match="request-failed"):
+        list(engine.stream(engine.submit([1] * 9)))
     engine.run()
     assert len(tokens_of(engine, good)[0]) == 6
-    engine.check_integrity()
-
-
-def test_a_stream_of_a_failed_request_says_so(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(model, kv_tokens=200)
-
-    def unlucky(*_: object) -> None:
-        raise ValueError("as luck would have it")
-
-    monkeypatch.setattr(engine.core, "prompt", unlucky)
-    number = engine.submit(PROMPT)
-    with pytest.raises(RequestError, match="request-failed"):
-        list(engine.stream(number))
     engine.check_integrity()
 
 
@@ -385,20 +362,6 @@ def test_many_logprobs_at_once_and_after_each_other(model: Any) -> None:
             assert [name for name, _ in ours.top] == [name for name, _ in theirs.top[: wish.logprobs]]
 
 
-def test_an_iteration_broken_off_is_not_gone_on_with(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = Engine(model, kv_tokens=200)
-    engine.submit(PROMPT, Sampling(max_tokens=6))
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(engine.core, "land", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        engine.step()
-    with pytest.raises(EngineError, match="engine-closed"):
-        engine.step()
-
-
 @pytest.mark.parametrize(
     ("options", "code"),
     [
@@ -450,11 +413,6 @@ def test_a_config_alone_needs_dummy_weights(model: Any, tmp_path: Path) -> None:
         for _ in range(2)
     )
     assert first == second
-
-
-def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConversionError):
-        Engine(tmp_path / "nothing-here", kv_tokens=100)
 
 
 def test_a_batch_beyond_its_memory_waits_and_is_served(model: Any) -> None:

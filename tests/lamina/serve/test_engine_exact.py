@@ -123,25 +123,24 @@ def _until_end(row: list[int]) -> list[int]:
     return row[: ends[0] + 1] if ends else row
 
 
-def test_preempted_requests_make_the_same_tokens(small_model: SmallModel) -> None:
+@pytest.mark.parametrize(
+    ("wish", "lengths", "kv_tokens"),
+    [
+        ({"max_tokens": TOKENS}, (20, 25, 18, 30), 120),
+        ({"max_tokens": 30, "n": 3, "temperature": 0.9, "seed": 5}, (10, 12), 140),
+        ({"max_tokens": 30, "beams": 3, "n": 3}, (10, 12), 140),
+    ],
+    ids=["greedy", "samples", "beams"],
+)
+def test_preempted_requests_make_the_same_tokens(
+    wish: dict[str, object], lengths: tuple[int, ...], kv_tokens: int, small_model: SmallModel
+) -> None:
     """Room for the prompts but not for all that grows out of them: the youngest starts again."""
     model = small_model("llama-gqa")
-    engine = Engine(model, kv_tokens=120, admission="grow")
-    texts = prompts(20, 25, 18, 30)
-    results = engine.generate(texts, Sampling(max_tokens=TOKENS))
-    engine.check_integrity()
-    assert sum(result.preemptions for result in results) > 0
-    for prompt, result in zip(texts, results, strict=True):
-        assert list(result.completions[0].tokens) == reference(model, prompt, TOKENS)[0]
-
-
-@pytest.mark.parametrize("wish", [{"n": 3, "temperature": 0.9, "seed": 5}, {"beams": 3, "n": 3}])
-def test_preempted_samples_and_beams_too(wish: dict[str, object], small_model: SmallModel) -> None:
-    model = small_model("llama-gqa")
-    sampling = Sampling(max_tokens=30, **wish)
-    texts = prompts(10, 12)
+    sampling = Sampling(**wish)
+    texts = prompts(*lengths)
     roomy = Engine(model, kv_tokens=1000).generate(texts, sampling)
-    engine = Engine(model, kv_tokens=140, admission="grow")
+    engine = Engine(model, kv_tokens=kv_tokens, admission="grow")
     tight = engine.generate(texts, sampling)
     engine.check_integrity()
     assert sum(result.preemptions for result in tight) > 0

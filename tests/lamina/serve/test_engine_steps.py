@@ -106,10 +106,7 @@ def nothing_is_left(engine: Engine, core: MadeUpCore) -> None:
 
 def test_a_step_of_one_batch_tells_who_came_and_went() -> None:
     engine, core = made_up(1, 100)
-    first, second = (
-        engine.submit(PROMPT, Sampling(max_tokens=2)),
-        engine.submit(PROMPT, Sampling(max_tokens=3)),
-    )
+    first, second = (engine.submit(PROMPT, Sampling(max_tokens=tokens)) for tokens in (2, 3))
     before = time.monotonic()
     steps = [engine.step() for _ in range(3)]
     assert [(step.batch, step.iteration, step.size) for step in steps] == [(0, 0, 2), (0, 1, 2), (0, 2, 1)]
@@ -284,7 +281,10 @@ def test_an_engine_that_was_closed_goes_on_with_nothing() -> None:
         engine.step()
 
 
-def test_an_engine_whose_cancellation_broke_off_goes_on_with_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("deed", "within"), [("step", "land"), ("cancel", "launch")])
+def test_an_engine_that_was_broken_off_goes_on_with_nothing(
+    monkeypatch: pytest.MonkeyPatch, deed: str, within: str
+) -> None:
     """Some workers may have been told and others not."""
     engine, core = made_up(1, 100)
     number = engine.submit(PROMPT, Sampling(max_tokens=9))
@@ -293,9 +293,9 @@ def test_an_engine_whose_cancellation_broke_off_goes_on_with_nothing(monkeypatch
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(core, "launch", interrupted)
+    monkeypatch.setattr(core, within, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        engine.cancel(number)
+        engine.cancel(number) if deed == "cancel" else engine.step()
     monkeypatch.undo()
     engine.submit(PROMPT)
     with pytest.raises(EngineError, match="engine-closed"):
@@ -330,6 +330,8 @@ def test_a_step_in_one_process_has_its_own_times(small_model: SmallModel) -> Non
         assert began <= steps[-1].started_s <= steps[-1].ended_s <= time.monotonic()
         assert 0 < spent + steps[-1].host_s <= time.monotonic() - began
         assert steps[-1].waited_s == 0
+    first = steps[0]
+    assert min(first.prefill_s, first.model_s, first.attention_s, first.sampling_s, first.host_s) > 0
     assert [step.iteration for step in steps] == [0, 1, 2]
     assert engine.records() is None
     assert engine.core.arena.used == 0, "settled: nobody runs"
