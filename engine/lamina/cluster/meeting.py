@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lamina.cluster.front_end import FrontEnd, Heartbeat
+from lamina.cluster.front_end import FrontEnd
+from lamina.cluster.heartbeat import Heartbeat
 from lamina.cluster.kv_pull import PIECE_SLOTS, piece_bytes
 from lamina.cluster.messages import WorkerConfig
 from lamina.fhbn import Link, Listener, connect

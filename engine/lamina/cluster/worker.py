@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from lamina.cluster import messages
-from lamina.cluster.front_end import MEETING_S, Context, EndedError, FrontEnd, Heartbeat, RegroupError
+from lamina.cluster.front_end import Context, EndedError, FrontEnd, RegroupError
+from lamina.cluster.heartbeat import MEETING_S, Heartbeat
 from lamina.cluster.meeting import Meeting
 from lamina.cluster.messages import Failed, Listening, Lost, Ready, Regroup, Weights, WorkerConfig
 from lamina.fhbn import ChannelError, Link, Listener, connect

@@ -12,7 +12,7 @@ from selectors import EVENT_READ, BaseSelector, DefaultSelector
 from typing import TypeVar
 
 from lamina.cluster import messages
-from lamina.cluster.front_end import HEARTBEAT, HeartbeatMonitor
+from lamina.cluster.heartbeat import HEARTBEAT, HeartbeatMonitor
 from lamina.cluster.machine import LostError, Workplace, WorkplaceLostError, last_sentence
 from lamina.cluster.messages import ModelSource, WorkerConfig
 from lamina.fhbn import ChannelError, ChannelTimeoutError, Link, Listener

@@ -9,7 +9,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.pipeline.batch_rows import Wishes, choose, uniform
+from lamina.model.sampler import Wishes, choose, uniform
 
 
 def wishes(rows: int, *, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> Wishes:

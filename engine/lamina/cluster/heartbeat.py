@@ -1,0 +1,164 @@
+"""Whether a silent worker still works: asked on a link of its own, answered by a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+from lamina.cluster import messages
+from lamina.cluster.messages import Activity, MessageError, Order, WorkerConfig, unexpected
+from lamina.fhbn import ChannelError, connect
+from lamina.fhbn.control import Control, Deadline
+
+# What the link is called, after its worker.
+HEARTBEAT = " heartbeat"
+# While there are no requests the front end is silent.
+FOREVER_S = 1e9
+MEETING_S = 60.0
+# A worker that runs answers at once, however busy its machine is.
+ANSWER_S = 0.75
+# One that begins imports and binds, which lets no other thread of it run.
+BEGINNING_S = 5.0
+# A piece of work that takes so much longer than any before it, for as much, and than this, will not end.
+SLOW_S = 0.75
+SLOWER = 50
+# Of the first ones nothing is known: memory is touched, kernels are compiled.
+FIRST_PIECES = 10
+
+
+class Heartbeat:
+    """The worker's side: its main thread notes what it does, another one answers the front end."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._since: tuple[str, float, float] | None = None  # kind, work, when it began
+        self._pieces: defaultdict[str, int] = defaultdict(int)
+        self._slowest: defaultdict[str, float] = defaultdict(float)  # seconds for a unit of work
+        self._worked_s = 0.0
+        self._link = connect(
+            config.address, name=config.name + HEARTBEAT, secret=config.secret, timeout_s=MEETING_S
+        )
+        # Torch lets other threads run while it computes, and the process ends without this one.
+        threading.Thread(target=self._answer, daemon=True).start()
+
+    def start(self, kind: str, work: float = 1.0) -> None:
+        """A piece of work begins, so much of its kind."""
+        self._since = kind, work, time.monotonic()
+
+    def stop(self) -> None:
+        """It has ended; from now on the worker waits for others."""
+        if self._since is None:
+            return
+        (kind, work, since), self._since = self._since, None
+        took_s = time.monotonic() - since
+        self._pieces[kind] += 1
+        self._slowest[kind] = max(self._slowest[kind], took_s / work)
+        self._worked_s += took_s
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A piece of work waits for another worker's; that time does not count."""
+        now, self._since = self._since, None
+        self._worked_s += time.monotonic() - now[2] if now else 0.0
+        yield
+        self._since = now and (now[0], now[1], time.monotonic())
+
+    def _answer(self) -> None:
+        try:
+            while True:
+                messages.receive(self._link.control, Deadline(FOREVER_S))
+                messages.send(self._link.control, self._activity(), Deadline(MEETING_S))
+        except ChannelError:
+            return
+
+    def _activity(self) -> Activity:
+        if (since := self._since) is None:
+            return Activity(self._worked_s)
+        kind, work, began = since
+        busy_s, usual_s = time.monotonic() - began, work * self._slowest[kind]
+        return Activity(self._worked_s, busy_s, usual_s, self._pieces[kind])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._link.close()
+
+
+class HeartbeatMonitor:
+    """The front end's side: notices workers that do not answer, or whose work does not end."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._answer_s = ANSWER_S
+        self._asked: dict[int, float] = {}
+        self._controls: dict[int, Control] = {}
+        # Seconds that each has worked, as of its last answer, and those before it that were replaced.
+        self._worked_s: defaultdict[int, float] = defaultdict(float)
+        self._before_s: defaultdict[int, float] = defaultdict(float)
+
+    def add(self, number: int, control: Control) -> None:
+        self._controls[number] = control
+
+    def remove(self, number: int) -> None:
+        self._asked.pop(number, None)
+        self._before_s[number] += self._worked_s.pop(number, 0.0)
+        if control := self._controls.pop(number, None):
+            control.close()
+
+    @contextlib.contextmanager
+    def beginning(self) -> Iterator[None]:
+        """Workers begin: some of them may be silent for longer."""
+        self._answer_s = BEGINNING_S
+        try:
+            yield
+        finally:
+            self._answer_s = ANSWER_S
+
+    def look(self) -> dict[int, str]:
+        """Ask all that have answered; of those that cannot go on, why. It does not wait."""
+        result: dict[int, str] = {}
+        now = time.monotonic()
+        for number, control in list(self._controls.items()):
+            try:
+                why = self._fault(number, control, now)
+            except MessageError as error:
+                why = str(error)
+            except ChannelError:
+                self.remove(number)  # it has ended: its other link shows it
+                continue
+            if why:
+                result[number] = why
+        return result
+
+    def worked_s(self, workers: Sequence[str]) -> dict[str, float]:
+        """Seconds that each worker has worked, as of when it was asked last; now it is asked again."""
+        self.look()  # a worker that cannot go on is noticed where it is waited for
+        return {name: self._before_s[at] + self._worked_s[at] for at, name in enumerate(workers)}
+
+    def _fault(self, number: int, control: Control, now: float) -> str | None:
+        if number in self._asked:
+            if select.select([control], [], [], 0)[0]:
+                activity = messages.receive(control, Deadline(ANSWER_S))
+                if not isinstance(activity, Activity):
+                    raise unexpected(activity, control.peer)
+                del self._asked[number]
+                self._worked_s[number] = activity.worked_s
+                limit_s = self._timeout_s
+                if activity.pieces >= FIRST_PIECES:
+                    limit_s = min(limit_s, max(SLOW_S, SLOWER * activity.usual_s))
+                busy_s = activity.busy_s
+                return f"it has worked at one thing for {busy_s:.1f} s" if busy_s > limit_s else None
+            silent_s = now - self._asked[number]
+            return f"it has not answered for {silent_s:.1f} s" if silent_s > self._answer_s else None
+        messages.send(control, Order("activity"), Deadline(ANSWER_S))
+        self._asked[number] = now
+        return None
+
+    def close(self) -> None:
+        for number in list(self._controls):
+            self.remove(number)
