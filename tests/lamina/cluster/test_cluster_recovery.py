@@ -28,7 +28,7 @@ from cluster_support import (
 from processes import children_of
 
 from lamina import Engine, Sampling
-from lamina.cluster import LostError, Machine, front_end
+from lamina.cluster import LostError, Machine, heartbeat
 from lamina.cluster.core import MAX_RECOVERY_ATTEMPTS
 from lamina.serve import EngineError, RequestError
 
@@ -289,6 +289,6 @@ def test_harm_that_cannot_be_done(start: Start, saved: Saved) -> None:
 
 def test_the_limits_are_within_a_second() -> None:
     """What is said of detection in docs/workers.md."""
-    assert front_end.ANSWER_S < 1
-    assert front_end.SLOW_S < 1
-    assert sys.getswitchinterval() < front_end.ANSWER_S
+    assert heartbeat.ANSWER_S < 1
+    assert heartbeat.SLOW_S < 1
+    assert sys.getswitchinterval() < heartbeat.ANSWER_S
