@@ -284,7 +284,6 @@ class PromptCluster(sim_reference.Cluster):
         decoding = len(batch.requests)
         rows = decoding + sum(tokens for _, tokens, _ in self.chunks[j])
         made = decoding + len(self.finishing[j])
-        slices = {name: int(costs[name][rows]) for name in sim_reference.TABLES if name != "attention_fixed"}
         kv = [0] * len(self.pools)
         for r in batch.requests:
             kv[r.pool] += r.computed
@@ -297,37 +296,17 @@ class PromptCluster(sim_reference.Cluster):
         if decoding:
             per_token = float(costs["attention_per_token"][decoding])
             attention += int(costs["attention_fixed"][decoding]) + sim_reference.nearest(max(kv) * per_token)
-        stored = max(self.capacity - len(m.line) * self.block for m in self.memory)
-        if stored > costs["device_tokens"]:
-            share = (stored - costs["device_tokens"]) / stored
-            attention += sim_reference.nearest(max(kv) * share * costs["paged_per_token"])
-        q, out, parts = slices["q_transfer"], slices["out_transfer"], costs["stream_chunks"]
-        if costs["stream_by_request"]:
-            parts = min(parts, rows)
-        if parts > 1:
-            attention += (parts - 1) * costs["chunk_overhead"]
-            latency = costs["transfer_latency"]
-            q, out = q - latency, out - latency
-            attention = attention // parts + max(q, attention, out) * (parts - 1) // parts
-            q, out = latency + q // parts, latency + out // parts
-        sequences = decoding + len(self.chunks[j])
-        host = costs["host_fixed"] + sim_reference.nearest(sequences * costs["host_per_request"])
-        return sim_reference.Work(
-            start=self.now,
+        return self.work_of(
+            rows=rows,
+            made=made,
+            sequences=decoding + len(self.chunks[j]),
             joined=len(self.finishing[j]),
-            size=made,
-            kv=sum(kv),
-            host=max(0, host - prepared),
-            first=slices["first_slice"],
-            mid=slices["mid_slice"],
-            last=slices["last_slice"] + int(prompts["head"][made]),
-            q_lead=slices["q_lead"],
-            q=q,
-            kv_transfer=slices["kv_transfer"],
+            kv=kv,
             attention=attention,
-            combine=costs["combine"],
-            out=out,
-            migration=slices["migration"] if self.migrates else 0,
+            more_first=0,
+            more_last=int(prompts["head"][made]),
+            stored=max(self.capacity - len(m.line) * self.block for m in self.memory),
+            prepared=prepared,
         )
 
     def note_iteration(self, batch: Any, work: Any) -> None:

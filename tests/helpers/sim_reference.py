@@ -266,18 +266,48 @@ class Cluster:
 
     def work(self, batch: Batch, joined: int, lost: int, stored: int, prepared: int) -> Work:
         costs, size = self.costs, len(batch.requests)
-        table = {name: int(costs[name][size]) for name in TABLES}
         kv = [0] * len(self.pools)
         for request in batch.requests:
             kv[request.pool] += request.prompt + request.made
-        attention = table["attention_fixed"] + nearest(max(kv) * float(costs["attention_per_token"][size]))
+        attention = int(costs["attention_fixed"][size])
+        attention += nearest(max(kv) * float(costs["attention_per_token"][size]))
+        return self.work_of(
+            rows=size,
+            made=size,
+            sequences=size,
+            joined=joined,
+            kv=kv,
+            attention=attention,
+            more_first=nearest(lost * costs["recompute_per_token"]),
+            more_last=0,
+            stored=stored,
+            prepared=prepared,
+        )
+
+    def work_of(
+        self,
+        *,
+        rows: int,
+        made: int,
+        sequences: int,
+        joined: int,
+        kv: list[int],
+        attention: int,
+        more_first: int,
+        more_last: int,
+        stored: int,
+        prepared: int,
+    ) -> Work:
+        """An iteration of so many rows and sequences, whose attention takes so long without paging."""
+        costs = self.costs
+        table = {name: int(costs[name][rows]) for name in TABLES if name != "attention_fixed"}
         if stored > costs["device_tokens"]:
             # The share first: the page leaves the order of these floating-point operations open.
             share = (stored - costs["device_tokens"]) / stored
             attention += nearest(max(kv) * share * costs["paged_per_token"])
         q, out, chunks = table["q_transfer"], table["out_transfer"], costs["stream_chunks"]
         if costs["stream_by_request"]:
-            chunks = min(chunks, size)
+            chunks = min(chunks, rows)
         if chunks > 1:
             attention += (chunks - 1) * costs["chunk_overhead"]
             latency = costs["transfer_latency"]
@@ -287,12 +317,12 @@ class Cluster:
         return Work(
             start=self.now,
             joined=joined,
-            size=size,
+            size=made,
             kv=sum(kv),
-            host=max(0, costs["host_fixed"] + nearest(size * costs["host_per_request"]) - prepared),
-            first=table["first_slice"] + nearest(lost * costs["recompute_per_token"]),
+            host=max(0, costs["host_fixed"] + nearest(sequences * costs["host_per_request"]) - prepared),
+            first=table["first_slice"] + more_first,
             mid=table["mid_slice"],
-            last=table["last_slice"],
+            last=table["last_slice"] + more_last,
             q_lead=table["q_lead"],
             q=q,
             kv_transfer=table["kv_transfer"],
