@@ -146,8 +146,7 @@ def request_attainment(
     outcome: Outcome, tokens: Tokens, limit: int, window: Window | None = None
 ) -> float | None:
     """Share of the requests (that finished in the window) all of whose gaps were within the limit."""
-    found = requests_in_time(outcome, tokens, limit, window)
-    return found.gaps / found.finished if found.finished else None
+    return requests_in_time(outcome, tokens, limit, window).share
 
 
 class InTime(NamedTuple):
@@ -156,6 +155,11 @@ class InTime(NamedTuple):
     finished: int
     gaps: int
     both: int
+
+    @property
+    def share(self) -> float | None:
+        """Of those that finished, that kept the limit on gaps; None without any."""
+        return self.gaps / self.finished if self.finished else None
 
 
 def requests_in_time(

@@ -10,7 +10,6 @@ from laminabench.analysis import rates
 from laminabench.analysis.attainment import (
     in_time,
     limit_ticks,
-    request_attainment,
     requests_in_time,
     token_attainment,
 )
@@ -102,16 +101,16 @@ def _rates(
     made = rates.produced(outcome, of)
     gaps = tbt(tokens, of)
     batches = rates.mean_batches(outcome, of, seen)
+    first = None if slo_ttft_ms is None else limit_ticks(slo_ttft_ms)
+    kept = requests_in_time(outcome, tokens, limit, of, first)
     slo = Attainment(
         tbt_ms=slo_tbt_ms,
         token_attainment=token_attainment(gaps, limit),
-        request_attainment=request_attainment(outcome, tokens, limit, of),
+        request_attainment=kept.share,
         goodput_tokens_per_s=rates.per_second(in_time(made, gaps, limit), of),
     )
-    if slo_ttft_ms is not None:
-        first = limit_ticks(slo_ttft_ms)
+    if slo_ttft_ms is not None and first is not None:
         waits = rates.since_arrival(outcome, "first_token_s", of)
-        kept = requests_in_time(outcome, tokens, limit, of, first)
         slo = replace(
             slo,
             ttft_ms=slo_ttft_ms,
