@@ -17,7 +17,7 @@ from laminabench.catalog.network import parse_network
 from laminabench.errors import UserError
 from laminabench.json_safe import JsonObject
 from laminabench.listener import Listener
-from laminabench.request import CHOICES, ReplayRequest
+from laminabench.request import ReplayRequest
 from laminabench.runs.manifest import Backend
 from laminabench.sim.simulate import simulate
 from laminabench.sim.timeline import bubbles, lanes_of, two_iterations, write_timeline
@@ -159,10 +159,4 @@ def prompt_budget(request: ReplayRequest) -> int:
             "replay-prefill",
             f"--prefill {request.prefill} goes with --backend live; a modelled replay takes off or colocated",
         )
-    for name in ("max_batched_tokens", "slo_ttft_ms"):
-        if getattr(request, name) is not None:
-            raise UserError(
-                "replay-flag-unused",
-                f"{CHOICES[name].spelled} is for replays that compute prompts; add --prefill colocated",
-            )
     return 0

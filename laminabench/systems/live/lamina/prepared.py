@@ -132,11 +132,6 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
             "--prefill colocated is for modelled replays; the engine's model workers compute prompts with "
             "--prefill model, N others with --prefill N",
         )
-    if request.slo_ttft_ms is not None and request.prefill in (None, "off"):
-        raise UserError(
-            "replay-flag-unused",
-            "--slo-ttft-ms is for replays that compute prompts; add --prefill model, or --prefill N",
-        )
     request = defaulted(
         request, model=MODEL, deployment=engine_setup.DEPLOYMENT, network="auto", max_num_seqs=MAX_SEQUENCES
     )
