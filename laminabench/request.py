@@ -44,6 +44,7 @@ class Flag:
     also: str = ""  # another spelling
     opposite: bool = False  # of a switch: --no-NAME is one too
     kind: Literal["", "file", "folder", "seconds"] = ""  # of a text: "seconds" is a stretch, as A:B
+    words: tuple[str, ...] = ()  # beside a number; what ends in a colon goes on
 
 
 Count = Annotated[int, Meta(ge=1)]
@@ -87,8 +88,11 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_num_seqs: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
     block_size: Annotated[int, Meta(ge=1, le=4096)] | None = None
     gpu_memory_utilization: Annotated[float, Meta(ge=0.1, le=1)] | None = None
-    prefill: UpTo64 | Literal["off", "colocated", "model"] | None = None
+    prefill: UpTo64 | Annotated[str, Meta(pattern="^(off|colocated|model|pool:.+)$")] | None = None
     max_batched_tokens: Annotated[int, Meta(ge=1, le=1 << 17)] | None = None
+    instances: Annotated[int, Meta(ge=1, le=1 << 14)] | None = None
+    router: str | None = None
+    queue: Literal["each", "global"] | None = None
     mapping: str | None = None
     board: str | None = None
     price: tuple[str, ...] = ()
@@ -228,10 +232,18 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
         "block_size": Flag("KV tokens in a block: vllm 16, lamina 1."),
         "gpu_memory_utilization": Flag("Share of a device's memory in use; 0.9.", metavar="X"),
         "prefill": Flag(
-            "Prompts: there already (off, default), or computed beside decoding (colocated). Live: made up "
-            "(off), computed by the model workers (model), or by N others."
+            "Prompts: there already (off, default), computed beside decoding (colocated), or by devices of "
+            "their own (pool:2xh100). Live: made up (off), computed by the model workers (model), or by N "
+            "others.",
+            words=("off", "colocated", "model", "pool:"),
         ),
         "max_batched_tokens": Flag("--prefill: tokens that a batch computes in an iteration; 2048."),
+        "instances": Flag("So many of the deployment behind a router, each a whole one; 1."),
+        "router": Flag(
+            "Which instance a request goes to: round-robin (default), least-requests, least-kv, prefix, "
+            "fit, module:Class."
+        ),
+        "queue": Flag("Requests wait at their instance (each), or in front until one has room (global)."),
         "mapping": Flag("h2m2: who says what is on which side; greedy."),
         "board": Flag("h2m2: another board than the device's.", metavar="NAME|FILE"),
         "price": Flag("Price per hour instead of the catalogue's, repeatable.", metavar="DEVICE=USD"),

@@ -5,6 +5,7 @@
 // The engine's native half. Each part binds itself in its own file; none of them holds logic.
 NB_MODULE(_native, m) {
   lamina::bind_scheduler(m);
+  lamina::bind_router(m);
   lamina::bind_slab(m);  // first: attention takes a Slab
   lamina::bind_attention(m);
   lamina::bind_fhbn_errors(m);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/rotation.hpp"
+#include "core/router.hpp"
 #include "core/scheduler.hpp"
 
 // What Python calls by name.
@@ -25,6 +26,15 @@ Enum named(const char* what, const std::string& name,
 
 inline Admission admission_named(const std::string& name) {
   return named<Admission>("admission", name, {{"reserve", Admission::kReserve}, {"grow", Admission::kGrow}});
+}
+
+inline Routing routing_named(const std::string& name) {
+  return named<Routing>("router", name,
+                        {{"round-robin", Routing::kRoundRobin},
+                         {"least-requests", Routing::kLeastRequests},
+                         {"least-kv", Routing::kLeastKv},
+                         {"prefix", Routing::kPrefix},
+                         {"fit", Routing::kFit}});
 }
 
 inline Pipelining pipelining_named(const std::string& name) {

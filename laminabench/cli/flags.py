@@ -98,6 +98,8 @@ class GroupedCommand(click.Command):
 def _type(choice: Choice) -> click.ParamType[Any] | None:
     if choice.name in _WORDS:
         return click.Choice(list(_WORDS[choice.name]))
+    if choice.flag.words:
+        return CountOr(*choice.flag.words)
     if choice.flag.kind in ("file", "folder"):
         return click.Path(dir_okay=choice.flag.kind == "folder", file_okay=choice.flag.kind == "file")
     kinds = [kind for kind in _alternatives(choice.type) if kind is not type(None)]

@@ -24,16 +24,17 @@ class NumberRange(click.FloatRange):
 
 
 class CountOr(click.IntRange):
-    """A number of batches or workers, or one of some words."""
+    """A number of batches or workers, or one of some words; what goes on has a colon in it."""
 
     def __init__(self, *words: str) -> None:
         super().__init__(1, 64)
         self.words = words
-        self.name = f"{', '.join(words)} or count"
+        self.name = f"{', '.join(f'{word}...' if word.endswith(':') else word for word in words)} or count"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The word, or the number."""
-        return value if value in self.words else super().convert(value, param, ctx)
+        word = "".join(str(value).partition(":")[:2])
+        return value if word in self.words else super().convert(value, param, ctx)
 
 
 class _Positive(click.ParamType[float]):
