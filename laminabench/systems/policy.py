@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from laminabench.errors import UserError
 from laminabench.sim.simulate import Priority
+from laminabench.systems import own
 from laminabench.traces.table import Trace
 
 BUILT_IN = ("fifo", "sjf", "deadline")
@@ -38,21 +35,11 @@ def priority_of(name: str, trace: Trace, slo_tbt_s: float) -> Priority | None:
 
 
 def _own(name: str, trace: Trace, slo_tbt_s: float) -> Priority:
-    module_name, colon, class_name = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise UserError(
             "policy-unknown", f"--policy {name}: known are {', '.join(BUILT_IN)}, or your own as module:Class"
         )
-    try:
-        # As `python -m` does: the user's own module is in the folder they stand in.
-        sys.path.insert(0, str(Path.cwd()))
-        try:
-            made: Any = getattr(importlib.import_module(module_name), class_name)(trace, slo_tbt_s)
-        finally:
-            sys.path.pop(0)
-        asked: Callable[[int], float] = made.priority
-    except (Exception, SystemExit) as error:
-        raise UserError("policy-failed", f"--policy {name}: {type(error).__name__}: {error}") from error
+    asked: Callable[[int], float] = own.made("policy-failed", "--policy", name, "priority", trace, slo_tbt_s)
 
     def key(request: int) -> int:
         try:

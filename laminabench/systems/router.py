@@ -1,0 +1,52 @@
+"""Which instance a request goes to: the routers there are, and a user's own."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laminabench.errors import UserError
+from laminabench.systems import own
+
+Tokens: TypeAlias = NDArray[np.int64]
+# (prompt_tokens, output_tokens, prefix, requests, kv_tokens) -> instance
+Choice: TypeAlias = Callable[[int, int, Tokens, Tokens, Tokens], int]
+
+BUILT_IN = ("round-robin", "least-requests", "least-kv", "prefix", "fit")
+
+
+def own_router(name: str, instances: int) -> Choice:
+    """The router of a name module:Class; a UserError where it cannot be had, and when it fails.
+
+    The class is made with (instances) and has a method route(prompt_tokens, output_tokens, prefix, requests,
+    kv_tokens) that says which instance a request goes to, from 0 on. `prefix` are ids of the prompt's leading
+    blocks, `requests` and `kv_tokens` what each instance has and may need.
+    """
+    require_known(name)
+    asked: Callable[..., object] = own.made("router-failed", "--router", name, "route", instances)
+
+    def route(prompt: int, output: int, prefix: Tokens, requests: Tokens, kv_tokens: Tokens) -> int:
+        try:
+            chosen = operator.index(asked(prompt, output, prefix, requests, kv_tokens))  # type: ignore[arg-type]
+        except (Exception, SystemExit) as error:
+            raise UserError("router-failed", f"--router {name}: {type(error).__name__}: {error}") from error
+        if not 0 <= chosen < instances:
+            raise UserError(
+                "router-failed",
+                f"--router {name}: it chose instance {chosen}; there are 0 to {instances - 1}",
+            )
+        return chosen
+
+    return route
+
+
+def require_known(name: str) -> None:
+    """A UserError for a router that is neither built in nor a user's own."""
+    if name not in BUILT_IN and ":" not in name:
+        raise UserError(
+            "router-unknown", f"--router {name}: known are {', '.join(BUILT_IN)}, or your own as module:Class"
+        )
