@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from laminabench.catalog.hardware import Device, device
 from laminabench.errors import UserError
@@ -40,10 +42,14 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Model workers, and attention workers where they are separate devices."""
+    """Model workers, and attention workers where they are separate devices.
+
+    Prompts may be computed by devices of their own, `prefill`.
+    """
 
     model: Workers
     attention: Workers | None = None
+    prefill: Workers | None = None
 
     @property
     def dop(self) -> tuple[int, int]:
@@ -52,7 +58,7 @@ class Deployment:
 
     @property
     def parts(self) -> tuple[Workers, ...]:
-        return (self.model,) if self.attention is None else (self.model, self.attention)
+        return tuple(part for part in (self.model, self.attention, self.prefill) if part is not None)
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -75,7 +81,7 @@ class Deployment:
             )
         return "; ".join(notes)
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> dict[str, Any]:
         return {
             "name": str(self),
             "dop": list(self.dop),
@@ -89,7 +95,70 @@ class Deployment:
         }
 
     def __str__(self) -> str:
-        return "+".join(str(part) for part in self.parts)
+        decoding = "+".join(str(part) for part in (self.model, self.attention) if part is not None)
+        return decoding if self.prefill is None else f"{decoding}, prompts on {self.prefill}"
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """Deployments behind a router."""
+
+    each: tuple[Deployment, ...]
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """None where a part has no price."""
+        return _sum_if_known([one.usd_per_hour for one in self.each])
+
+    @property
+    def power_w(self) -> float | None:
+        """None where a part has no rating."""
+        return _sum_if_known([one.power_w for one in self.each])
+
+    @property
+    def price_note(self) -> str:
+        """What there is to say of any of them."""
+        return "; ".join(dict.fromkeys(note for one in self.each if (note := one.price_note)))
+
+    def describe(self) -> dict[str, Any]:
+        """As a Run's manifest has it."""
+        devices: dict[str, dict[str, Any]] = {}
+        for part in (part for one in self.each for part in one.describe()["devices"]):
+            found = devices.setdefault(part["device"], {**part, "count": 0})
+            found["count"] += part["count"]
+        return {
+            "name": str(self),
+            "dop": [sum(one.dop[side] for one in self.each) for side in (0, 1)],
+            "usd_per_hour": self.usd_per_hour,
+            "power_w": self.power_w,
+            "devices": list(devices.values()),
+            "price_note": self.price_note,
+        }
+
+    def __str__(self) -> str:
+        kinds = Counter(map(str, self.each))
+        return " and ".join(f"{count} of {kind}" for kind, count in kinds.items())
+
+
+def parse_deployments(
+    text: str, instances: int | None, devices: Mapping[str, Device] | None = None
+) -> tuple[Deployment, ...]:
+    """Read `2xh100+4xh20` for so many instances, or one after the other as `2xh100+4xh20,1xh100+8xh20`."""
+    each = tuple(parse_deployment(piece, devices) for piece in text.split(","))
+    if len(each) == 1:
+        return each * (instances or 1)
+    if instances not in (None, len(each)):
+        raise UserError(
+            "deployment-instances",
+            f"--instances {instances}: --deployment names {len(each)} instances; leave --instances out, or "
+            "name one deployment that all have",
+        )
+    return each
+
+
+def parse_workers(text: str, devices: Mapping[str, Device] | None = None) -> Workers:
+    """Read `4xh100`; a count of 1 may be left out."""
+    return _workers(text, text, devices)
 
 
 def parse_deployment(text: str, devices: Mapping[str, Device] | None = None) -> Deployment:
