@@ -166,6 +166,8 @@ def differences(found: list[Recorded]) -> Iterator[str]:
     if sizes and max(sizes) > ALIKE * min(sizes):
         said = ", ".join(f"{size:.3g}" for size in sizes)
         yield f"chunks have {said} tokens on average: TBT is of tokens, 0 within a chunk; ITL is of chunks"
+    if len({each.summary.ttft_ms is UNSET for each in found}) > 1:
+        yield "some Runs have their prompts computed and some find them there: only those have a TTFT"
     yield from _boards([each.facts for each in found])
     limits = dict.fromkeys(each.summary.slo.tbt_ms for each in found)
     if len(limits) > 1:

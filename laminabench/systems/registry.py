@@ -116,9 +116,10 @@ def _require_taken(request: ReplayRequest, found: System | Live, backend: Backen
             "replay-flag-unused",
             f"{spelled} is for {', '.join(_takers(name))}, not for {own}{why}",
         )
-    for name in ("max_batched_tokens", "slo_ttft_ms"):
+    # Modelled prompts can share their beginnings without being computed.
+    for name in ("max_batched_tokens", "slo_ttft_ms", *(["prefix_sharing"] if backend == "live" else [])):
         if request.chose(name) and request.prefill in (None, "off"):
-            how = "model, or a number of workers" if backend == "live" else "colocated"
+            how = "model" if backend == "live" else "colocated"
             raise UserError(
                 "replay-flag-unused",
                 f"{CHOICES[name].spelled} is for replays that compute prompts; add --prefill {how}",

@@ -1,4 +1,4 @@
-"""Decode a trace with vLLM, prefill stripped out.
+"""Replay a trace with vLLM: decode it, prefill stripped out, or serve its prompts as vLLM does.
 
     PYTHONPATH=baselines/vllm VLLM_PYTHON -P -m decode_replay <ORDER 2>vllm.log
 
@@ -9,7 +9,8 @@ carries one JSON object a line and nothing else; times are seconds since the rep
     {"ready": {...}}                           once: all that vLLM runs with, as it resolved it
     {"events": [...]}                          in the order they happened; an empty list is a sign of life
         ["a", row, at_s, null or why not]      a request came; why it can never be served
-        ["s", start_s, end_s, size, kv_tokens, [joined], [preempted], [ended], recomputed]   a step
+        ["s", start_s, end_s, size, kv_tokens, [joined], [preempted], [ended], recomputed, [begun], [said]]
+                                           a step (`watch.Step`)
     {"done": {...}}                            the last line of a replay that went well
     {"error": "...", "kind": "...", "at_s": t} the last line otherwise; the exit code is then 1
 

@@ -1,4 +1,4 @@
-"""vLLM in this process, its prefill replaced by a KV cache that counts as filled."""
+"""vLLM in this process: its prefill replaced by a KV cache that counts as filled, or nothing changed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from vllm.config import KVTransferConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
+from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from .protocol import Order, variables_of_interest
-from .watch import Counted, NotStrippedError, Step, Watch
+from .watch import Counted, Step, UnlikeError, Watch
 
 CONNECTOR = {
     "kv_connector": "DecodeBenchConnector",
@@ -39,8 +40,11 @@ class _Statistics(StatLoggerBase):  # type: ignore[misc, unused-ignore] # vLLM i
     def forget(self) -> None:
         """Begin anew."""
         self.counted: Counted | None = None
+        self.running = 0  # requests, after the last step
         self.kv_usage = 0.0
         self.preemptions = 0
+        self.computed = 0  # tokens of prompts
+        self.cached = 0  # that the prefix cache had
 
     def record(
         self,
@@ -51,10 +55,13 @@ class _Statistics(StatLoggerBase):  # type: ignore[misc, unused-ignore] # vLLM i
     ) -> None:
         if scheduler_stats is not None:
             self.kv_usage = max(self.kv_usage, scheduler_stats.kv_cache_usage)
+            self.running = scheduler_stats.num_running_reqs
         if iteration_stats is None:
             return
         prompts = iteration_stats.prompt_token_stats
         self.preemptions += iteration_stats.num_preempted_reqs
+        self.computed += prompts.computed
+        self.cached += prompts.local_cache_hit
         self.counted = Counted(
             prompts.total,
             prompts.computed,
@@ -66,10 +73,11 @@ class _Statistics(StatLoggerBase):  # type: ignore[misc, unused-ignore] # vLLM i
 
 
 class VllmEngine:
-    """An LLMEngine whose every step is checked."""
+    """An LLMEngine whose every step is checked; one that computes prompts is as its server has it."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
+        self._prompts = None if order.prompts is None else order.read_prompts()
         self._statistics = _Statistics()
         self._engine = LLMEngine.from_engine_args(
             EngineArgs(
@@ -80,25 +88,43 @@ class VllmEngine:
                 generation_config="vllm",
                 tensor_parallel_size=order.tensor_parallel,
                 max_num_seqs=order.max_num_seqs,
-                max_num_batched_tokens=max(_LEAST_BUDGET, order.max_num_seqs),
                 max_model_len=order.max_model_len,
                 enforce_eager=order.enforce_eager,
-                enable_prefix_caching=False,
-                kv_transfer_config=KVTransferConfig(**CONNECTOR),
+                **self._prefill(),
                 **self._memory(),
             ),
+            # What is not said is as its server has it.
+            usage_context=UsageContext.OPENAI_API_SERVER,
             stat_loggers=[lambda config, index: self._statistics],
         )
         self._warm_up_steps = self._warm_up()
-        self._look_at_steps()
+        if self._prompts is None:
+            self._look_at_steps()
         self.begin()
 
     def begin(self) -> None:
         """Forget the replay before."""
-        self._watch = Watch(self._order.prompt_tokens)
+        self._watch = Watch(self._order.prompt_tokens, stripped=self._prompts is None)
         self._statistics.forget()
+        self._said: dict[int, list[int]] = {}  # of requests that run and whose prompts were computed
+        if self._prompts is not None:
+            self._engine.reset_prefix_cache()
         self._rows: dict[str, int] = {}  # by vLLM's own name for a request
         self._scheduled: dict[int, int] = {}
+
+    def _prefill(self) -> dict[str, Any]:
+        """Stripped out; or as it is, where what was not chosen is left to vLLM."""
+        order = self._order
+        if order.prompts is None:
+            return {
+                "max_num_batched_tokens": max(_LEAST_BUDGET, order.max_num_seqs),
+                "enable_prefix_caching": False,
+                "kv_transfer_config": KVTransferConfig(**CONNECTOR),
+            }
+        return {
+            "max_num_batched_tokens": order.max_batched_tokens,
+            "enable_prefix_caching": order.prefix_caching,
+        }
 
     def _memory(self) -> dict[str, float]:
         order = self._order
@@ -114,10 +140,13 @@ class VllmEngine:
         """Decode a few tokens that are not counted: first steps compile, and load what they need."""
         order, steps = self._order, 0
         tokens = min(_WARM_UP_TOKENS, order.max_model_len - 1)
+        longest = 1
+        if order.prompts is not None:
+            longest = max(1, min(max(order.prompt_tokens, default=1), order.max_model_len - tokens))
         # One, and as many as there can be: what is compiled for one number may not do for another.
         for batch in (1, min(order.max_num_seqs, len(order))) if tokens else ():
             for number in range(batch):
-                self._add(f"warm-up {batch} {number}", 1, tokens)
+                self._add(f"warm-up {batch} {number}", [1] * (longest if batch == 1 else 1), tokens)
             while self._engine.has_unfinished_requests():
                 self._engine.step()
                 steps += 1
@@ -158,13 +187,14 @@ class VllmEngine:
 
     def submit(self, row: int) -> None:
         order = self._order
-        self._rows[self._add(str(row), order.prompt_tokens[row], order.output_tokens[row])] = row
+        prompt = [1] * order.prompt_tokens[row] if self._prompts is None else self._prompts[row].tolist()
+        self._rows[self._add(str(row), prompt, order.output_tokens[row])] = row
 
-    def _add(self, name: str, prompt_tokens: int, output_tokens: int) -> str:
+    def _add(self, name: str, prompt: list[int], output_tokens: int) -> str:
         """A request for vLLM, and what vLLM calls it."""
         given: str = self._engine.add_request(
             name,
-            {"prompt_token_ids": [1] * prompt_tokens},
+            {"prompt_token_ids": prompt},
             SamplingParams(
                 temperature=0.0,
                 max_tokens=output_tokens,
@@ -182,7 +212,22 @@ class VllmEngine:
         made = [
             (int(output.request_id), len(output.outputs[0].token_ids), output.finished) for output in outputs
         ]
-        return self._watch.step(self._scheduled, made, self._statistics.counted)
+        if self._prompts is None:
+            return self._watch.step(self._scheduled, made, self._statistics.counted)
+        begun = [
+            (row, output.metrics.scheduled_ts)
+            for (row, _, _), output in zip(made, outputs, strict=True)
+            if row not in self._said
+        ]
+        for (row, _, _), output in zip(made, outputs, strict=True):
+            self._said.setdefault(row, []).extend(output.outputs[0].token_ids)
+        step = self._watch.served(made)
+        return step._replace(begun=begun, said=[(row, self._said.pop(row)) for row in step.ended])
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests run after the last step, though it may have made no token."""
+        return self._statistics.running > 0
 
     def ready(self) -> dict[str, object]:
         """All it runs with, as vLLM resolved it."""
@@ -211,16 +256,16 @@ class VllmEngine:
             "kv_capacity_tokens": self.kv_tokens,
             "enforce_eager": bool(config.model_config.enforce_eager),
             "compilation": {"mode": str(compilation.mode), "backend": str(compilation.backend)},
-            "connector": CONNECTOR,
+            "connector": CONNECTOR if self._prompts is None else None,
             "warm_up_steps": self._warm_up_steps,
             "environment": variables_of_interest(os.environ),
         }
 
     def done(self) -> dict[str, int]:
-        """What is known at the end; NotStrippedError if vLLM counted fewer preemptions than were seen."""
+        """What is known at the end; UnlikeError if vLLM counted fewer preemptions than were seen."""
         seen, counted = self._watch.preempted, self._statistics.preemptions
         if counted < seen:
-            raise NotStrippedError(
+            raise UnlikeError(
                 f"{seen} times a request that ran got no token, and vLLM counts {counted} preemptions"
             )
         return {
@@ -228,6 +273,8 @@ class VllmEngine:
             "preemptions": counted,
             "recomputed_tokens": self._watch.recomputed,
             "peak_kv_tokens": round(self._statistics.kv_usage * self.kv_tokens),
+            "prompt_tokens_computed": self._statistics.computed,
+            "prompt_tokens_cached": self._statistics.cached,
         }
 
     def close(self) -> None:

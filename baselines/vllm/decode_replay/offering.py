@@ -93,10 +93,12 @@ class Offering:
         """Whether anything was computed."""
         start_s = self.elapsed()
         step = self.engine.step()
+        if step.begun:
+            step = step._replace(begun=[(row, at_s - self._began_s) for row, at_s in step.begun])
         self.writer.stepped(start_s, self.elapsed(), step)
         self._inside -= len(step.ended)
         self._running = step.size - len(step.ended)
-        return bool(step.size or step.recomputed)
+        return bool(step.size) or self.engine.busy
 
     def _sleep(self) -> None:
         """Until the next request comes, but not long: it shows signs of life.

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 import time
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any, TextIO
 
 from .watch import Step
@@ -41,6 +44,12 @@ class Order:
     concurrency: int
     prompt_tokens: Sequence[int]
     output_tokens: Sequence[int]
+    # A file with the token ids of all prompts, one after another, as this machine's integers of 32 bits: vLLM
+    # computes them, and nothing of it is changed. None: their KV is made up.
+    prompts: str | None
+    # With `prompts`; None: vLLM's own.
+    max_batched_tokens: int | None
+    prefix_caching: bool | None
     arrival_s: Sequence[float]  # empty but in open mode
 
     @classmethod
@@ -53,6 +62,12 @@ class Order:
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)
+
+    def read_prompts(self) -> list[array[int]]:
+        """The token ids of each row's prompt."""
+        assert self.prompts is not None
+        ids = array("I", Path(self.prompts).read_bytes())
+        return [ids[first:end] for first, end in pairwise(accumulate(self.prompt_tokens, initial=0))]
 
 
 class EventWriter:

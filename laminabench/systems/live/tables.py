@@ -80,6 +80,10 @@ class Tables:
         self._requests["arrival_s"][row] = at_s
         self.waiting += waits
 
+    def admitted(self, row: int, at_s: float) -> None:
+        """Its prompt was begun with: some time before the iteration that it joins, which is told of next."""
+        self._requests["admitted_s"][row] = at_s
+
     def made(self, row: int) -> int:
         """Tokens of a request that runs or waits."""
         stint = self.running.get(row)
@@ -104,10 +108,9 @@ class Tables:
 
     def _ran(self, event: Iteration) -> None:
         assert event.iteration == self.iterations_of.get(event.batch, 0)
-        for row in event.joined:
-            self._join(row, event)
-        if event.joined and not self.waiting and self.queue_empty_s is None:
-            self.queue_empty_s = event.start_s
+        left_s = [self._join(row, event) for row in event.joined]
+        if left_s and not self.waiting and self.queue_empty_s is None:
+            self.queue_empty_s = max(left_s)
         self.iterations_of[event.batch] = event.iteration + 1
         self.tokens += event.size
         self.end_s = max(self.end_s, event.end_s)
@@ -117,14 +120,18 @@ class Tables:
         rows["joined"].append(len(event.joined))
         rows["duration_s"].append(event.end_s - event.start_s)
 
-    def _join(self, row: int, event: Iteration) -> None:
-        table, made = self._requests, self._made.pop(row, 0)
-        if not np.isfinite(table["admitted_s"][row]):
-            table["admitted_s"][row], table["first_token_s"][row] = event.start_s, event.end_s
+    def _join(self, row: int, event: Iteration) -> float:
+        """When it left the queue."""
+        table, made, left_s = self._requests, self._made.pop(row, 0), event.start_s
+        if table["first_iteration"][row] < 0:
+            if np.isfinite(table["admitted_s"][row]):
+                left_s = float(table["admitted_s"][row])
+            table["admitted_s"][row], table["first_token_s"][row] = left_s, event.end_s
             table["first_iteration"][row] = event.iteration
         table["batch"][row] = event.batch
         self.running[row] = Stint(event.batch, event.iteration, made)
         self.waiting -= 1
+        return left_s
 
     def _pause(self, row: int) -> None:
         """It ran up to the last iteration of its batch."""

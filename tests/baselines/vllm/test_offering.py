@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import dataclass, field
+from array import array
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,8 @@ class Engine:
     now_s: float = 100.0
     most: int = 2
     works: bool = True
+    busy: bool = False
+    prefills: bool = False  # each request's prompt is begun with half a step before its first token
     submitted: list[tuple[int, float]] = field(default_factory=list)
     slept: list[float] = field(default_factory=list)
     _waiting: list[int] = field(default_factory=list)
@@ -53,8 +57,9 @@ class Engine:
         self.now_s += STEP_S
         self._left = {row: left - 1 for row, left in self._left.items()}
         size, ended = len(self._left), [row for row, left in self._left.items() if not left]
+        begun = [(row, self.now_s - STEP_S / 2) for row in joined] if self.prefills else []
         self._left = {row: left for row, left in self._left.items() if left}
-        return Step(size, 0, joined, [], ended, 0)
+        return Step(size, 0, joined, [], ended, 0, begun)
 
 
 def order(mode: str, output: list[int], arrival_s: list[float] | None = None, concurrency: int = 0) -> Order:
@@ -63,7 +68,7 @@ def order(mode: str, output: list[int], arrival_s: list[float] | None = None, co
         max_model_len=100, block_size=None, kv_bytes=None, gpu_memory_utilization=None,
         enforce_eager=False, cores=[0], mode=mode, concurrency=concurrency,
         prompt_tokens=[1] * len(output), output_tokens=output,
-        arrival_s=arrival_s or [],
+        arrival_s=arrival_s or [], prompts=None, max_batched_tokens=None, prefix_caching=None,
     )  # fmt: skip
 
 
@@ -111,6 +116,34 @@ def test_an_engine_that_does_nothing_is_told_of() -> None:
     engine = Engine([1], works=False)
     with pytest.raises(StuckError, match=r"^1 requests wait, and 1000 steps did nothing for them"):
         offered(engine, order("saturate", engine.output))
+
+
+def test_steps_that_make_no_token_are_not_for_ever_where_something_is_computed() -> None:
+    engine = Engine([1], works=False, busy=True)
+    steps = 0
+
+    def step() -> Step:
+        nonlocal steps
+        steps += 1
+        engine.works = steps > 2000
+        return Engine.step(engine)
+
+    engine.step = step  # type: ignore[method-assign]
+    offered(engine, order("saturate", engine.output))
+    assert steps == 2001
+
+
+def test_when_a_prompt_was_begun_with_is_told_by_the_clock_of_the_replay() -> None:
+    engine = Engine([2], prefills=True)
+    first = next(event for event in offered(engine, order("saturate", engine.output)) if event[0] == "s")
+    assert first[9] == [[0, pytest.approx(0.05)]]
+
+
+def test_prompts_are_read_from_their_file(tmp_path: Path) -> None:
+    file = tmp_path / "prompts"
+    file.write_bytes(array("I", [5, 6, 70_000]).tobytes())
+    asked = replace(order("saturate", [1, 1]), prompt_tokens=[1, 2], prompts=str(file))
+    assert [prompt.tolist() for prompt in asked.read_prompts()] == [[5], [6, 70_000]]
 
 
 def test_what_is_no_order_is_refused() -> None:

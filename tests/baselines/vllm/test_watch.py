@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decode_replay.watch import Counted, NotStrippedError, Step, Watch
+from decode_replay.watch import Counted, Step, UnlikeError, Watch
 
 PROMPTS = [10, 20, 1]
 # Requests 0 and 1 made a token each.
@@ -70,9 +70,21 @@ def test_a_part_of_what_is_computed_again_makes_no_token() -> None:
 def test_anything_but_a_token_a_request_is_told_with_the_step(
     scheduled: dict[int, int], made: list[tuple[int, int, bool]], statistics: Counted | None, why: str
 ) -> None:
-    with pytest.raises(NotStrippedError, match=r"^prefill is not stripped out: in step 2, ") as error:
+    with pytest.raises(UnlikeError, match=r"^prefill is not stripped out: in step 2, ") as error:
         begun().step(scheduled, made, statistics)
     assert why in str(error.value)
+
+
+def test_of_a_vllm_that_computes_prompts_who_makes_no_token_while_others_do_was_put_back() -> None:
+    watch = Watch(PROMPTS, stripped=False)
+    assert watch.served([]) == Step(0, 0, [], [], [], 0)  # a part of a prompt
+    assert watch.served([(0, 1, False), (1, 1, False)]) == Step(2, 30, [0, 1], [], [], 0)
+    assert watch.served([]) == Step(0, 0, [], [], [], 0)
+    assert watch.served([(0, 1, False)]) == Step(1, 11, [], [1], [], 0)
+    assert watch.served([(0, 1, True), (1, 1, True)]) == Step(2, 12 + 21, [1], [], [0, 1], 0)
+    assert (watch.steps, watch.preempted) == (3, 1)
+    with pytest.raises(UnlikeError, match=r"^in step 4, request 2 made 2 tokens at once$"):
+        watch.served([(2, 2, False)])
 
 
 @given(st.data())

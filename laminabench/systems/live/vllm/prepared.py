@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
+from laminabench.analysis.checksum import tokens_sha256
 from laminabench.baselines.environment import Environment, find
-from laminabench.errors import CheckFailedError
+from laminabench.errors import CheckFailedError, UserError
 from laminabench.listener import Listener
 from laminabench.request import ReplayRequest
 from laminabench.runs.manifest import Partial
@@ -14,7 +17,7 @@ from laminabench.runs.summary import Summary
 from laminabench.systems.base import Past, Prepared, Replayed, Workload, defaulted, settled, summary_of
 from laminabench.systems.live.local import MAX_SEQUENCES, MODEL, free_bytes, looked_up
 from laminabench.systems.live.vllm import setup as vllm_setup
-from laminabench.systems.live.vllm.runner import Ended, run
+from laminabench.systems.live.vllm.runner import Ended, Received, run
 from laminabench.systems.live.vllm.setup import VllmSetup
 from laminabench.traces.table import Trace
 
@@ -46,11 +49,17 @@ class PreparedVllm(Prepared):
                 workload.offered(trace),
                 environment,
                 free_bytes(),
+                seed=self.request.seed,
                 progress=lambda requests, tokens: progress(requests, len(trace), tokens),
                 started=lambda: listener.detail("vLLM is ready"),
             )
         received, outcome = ended.received, ended.received.outcome()
-        summary = summary_of(outcome, trace, workload, setup.deployment)
+        prompts = setup.prefill == "model"
+        summary = summary_of(outcome, trace, workload, setup.deployment, prompts=prompts)
+        # What requests had made that were cut short is not told.
+        if prompts and ended.why is None:
+            made = [received.made.get(row, []) for row in range(len(trace))]
+            summary = msgspec.structs.replace(summary, tokens_sha256=tokens_sha256(made))
         if received.recomputed:
             listener.note(
                 f"vLLM preempted {summary.preemptions:,} times and computed {received.recomputed:,} "
@@ -71,6 +80,12 @@ class PreparedVllm(Prepared):
 
 def prepare(request: ReplayRequest, _: Listener) -> PreparedVllm:
     """The request settled; a UserError if this machine cannot run it."""
+    if request.prefill not in (None, "off", "model"):
+        raise UserError(
+            "replay-prefill",
+            f"live vllm has no --prefill {request.prefill}: it computes prompts itself, in chunks beside "
+            "decoding, with --prefill model",
+        )
     request = defaulted(
         request,
         model=MODEL,
@@ -113,14 +128,22 @@ def _facts(setup: VllmSetup, environment: Environment, ended: Ended) -> dict[str
         "kv_capacity_tokens": ready.get("kv_capacity_tokens"),
         "max_num_seqs": setup.max_num_seqs,
         "block_size": ready.get("block_size"),
-        "prefill": "off",
+        "prefill": setup.prefill,
         "dtype": setup.model.dtype,
         "cores": ended.cores if setup.kind == "cpu" else None,
         "verified_on_hardware": setup.kind == "cpu",
         "environment": environment.describe(),
         "vllm": received.ready,
-        # Of what is not stripped out: requests that were preempted are really computed again.
-        "recomputed_tokens": received.recomputed,
         "vllm_preemptions": done.get("preemptions"),
-        "prefill_verified_steps": done.get("steps"),
+        **(_of_prompts(done) if setup.prefill == "model" else _of_stripped(received, done)),
     }
+
+
+def _of_stripped(received: Received, done: dict[str, Any]) -> dict[str, Any]:
+    """Of what is not stripped out: requests that were preempted are really computed again."""
+    return {"recomputed_tokens": received.recomputed, "prefill_verified_steps": done.get("steps")}
+
+
+def _of_prompts(done: dict[str, Any]) -> dict[str, Any]:
+    """What vLLM counted, once a request; what it computes again after a preemption it does not tell."""
+    return {name: done.get(name) for name in ("prompt_tokens_computed", "prompt_tokens_cached")}

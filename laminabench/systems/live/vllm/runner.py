@@ -16,7 +16,7 @@ from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.tables import Iteration, Tables
 from laminabench.systems.live.vllm.process import VllmEndedError, VllmProcess, cache_of, command, variables
-from laminabench.systems.live.vllm.setup import VllmSetup, kv_tokens, order
+from laminabench.systems.live.vllm.setup import VllmSetup, kv_tokens, order, write_prompts
 from laminabench.traces.table import Trace
 
 
@@ -33,6 +33,7 @@ class Received:
     at_s: float = 0.0
     recomputed: int = 0
     peak_kv_tokens: int = 0
+    made: dict[int, list[int]] = field(default_factory=dict)  # where prompts are computed, tokens by row
     _iterations: int = 0
 
     def __post_init__(self) -> None:
@@ -52,7 +53,7 @@ class Received:
             kind, why = line.get("kind"), str(line.get("error")).rstrip(".")
             if self.ready is None:
                 raise VllmEndedError(f"vLLM does not start: {kind}: {why}")
-            if kind == "NotStrippedError":
+            if kind == "UnlikeError":
                 raise VllmEndedError(f"vLLM {self._version()}: {why}")
             raise VllmEndedError(f"vLLM {self._version()} failed: {kind}: {why}")
 
@@ -76,7 +77,12 @@ class Received:
         preempted: Sequence[int],
         ended: Sequence[int],
         recomputed: int,
+        begun: Sequence[tuple[int, float]] = (),
+        said: Sequence[tuple[int, list[int]]] = (),
     ) -> None:
+        for row, at_s in begun:
+            self.tables.admitted(row, at_s)
+        self.made.update(said)
         self.at_s = max(self.at_s, end_s)
         self.recomputed += recomputed
         self.peak_kv_tokens = max(self.peak_kv_tokens, kv_tokens)
@@ -118,13 +124,17 @@ def launch(
     environment: Environment,
     tokens: int | None,
     folder: Path,
+    seed: int = 0,
 ) -> VllmProcess:
     """The runner at work, with room for `tokens` tokens of KV; its log is in `folder`."""
     models = cache_of(environment, folder) / "models"
+    prompts = None
+    if setup.prefill == "model":
+        prompts = write_prompts(trace, seed, setup.model.vocab, folder / "prompts")
     return VllmProcess(
         command(environment),
         variables(environment, setup.cores(), setup.workers, folder),
-        order(setup, trace, offered, tokens, models),
+        order(setup, trace, offered, tokens, models, prompts),
         folder / "vllm.log",
         setup.timeout_s,
     )
@@ -137,6 +147,7 @@ def run(
     environment: Environment,
     free_bytes: float,
     *,
+    seed: int = 0,
     progress: Callable[[int, int], None] = lambda requests, tokens: None,
     started: Callable[[], None] = lambda: None,
 ) -> Ended:
@@ -145,7 +156,7 @@ def run(
     tokens = kv_tokens(setup, trace, free_bytes)
     with tempfile.TemporaryDirectory(prefix="laminabench-vllm-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        with launch(trace, setup, offered, environment, tokens, folder) as process:
+        with launch(trace, setup, offered, environment, tokens, folder, seed) as process:
             try:
                 for line in process.lines():
                     received.take(line)

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from laminabench.catalog.find_model import to_hf_config
 from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.local import DTYPES, KV_SHARE, MAX_SEQUENCES, LocalSetup
+from laminabench.systems.live.prompts import prompt_of
 from laminabench.traces.table import Trace
 
 DEPLOYMENT = "2xcpu"
@@ -43,6 +45,10 @@ class VllmSetup(LocalSetup):
     kv_tokens: int | None = None
     gpu_memory_utilization: float | None = None
     enforce_eager: bool = False
+    # Who computes prompts: nobody (their KV is made up), or vLLM, as it is; the next two are its own then.
+    prefill: Literal["off", "model"] = "off"
+    max_batched_tokens: int | None = None
+    prefix_sharing: bool | None = None
     timeout_s: float = TIMEOUT_S
 
     @property
@@ -109,6 +115,12 @@ def check(setup: VllmSetup) -> None:
         raise UserError(
             "deployment-no-gpu",
             "--gpu-memory-utilization is for GPUs; of a CPU's memory give --kv-tokens instead",
+        )
+    if setup.max_batched_tokens is not None and setup.max_batched_tokens < setup.max_num_seqs:
+        raise UserError(
+            "deployment-batched-tokens",
+            f"--max-batched-tokens {setup.max_batched_tokens} is less than the {setup.max_num_seqs} of "
+            "--max-num-seqs, each of which takes one; raise it, or lower --max-num-seqs",
         )
     architecture(setup)
 
@@ -188,7 +200,12 @@ def kv_tokens(setup: VllmSetup, trace: Trace, free_bytes: float) -> int | None:
 
 
 def order(
-    setup: VllmSetup, trace: Trace, offered: Offered, tokens: int | None, folder: Path
+    setup: VllmSetup,
+    trace: Trace,
+    offered: Offered,
+    tokens: int | None,
+    folder: Path,
+    prompts: Path | None = None,
 ) -> dict[str, object]:
     """The runner's first line of input; a model whose weights are made up is described in `folder`."""
     length = longest(setup, trace)
@@ -216,8 +233,19 @@ def order(
         "concurrency": offered.concurrency,
         "prompt_tokens": trace.prompt_tokens.tolist(),
         "output_tokens": trace.output_tokens.tolist(),
+        "prompts": None if prompts is None else str(prompts),
+        "max_batched_tokens": setup.max_batched_tokens,
+        "prefix_caching": setup.prefix_sharing,
         "arrival_s": trace.arrival_s.tolist() if offered.mode == "open" else [],
     }
+
+
+def write_prompts(trace: Trace, seed: int, vocab: int, path: Path) -> Path:
+    """The reference engine's prompts, as the runner reads them."""
+    with path.open("wb") as file:
+        for row in range(len(trace)):
+            file.write(np.array(prompt_of(trace, seed, vocab, row), np.uint32).tobytes())
+    return path
 
 
 def _model(setup: VllmSetup, length: int, folder: Path) -> tuple[Path, str]:

@@ -70,3 +70,16 @@ def test_a_step_in_which_nothing_ran_is_no_iteration(tables: Any) -> None:
     found.add(step(1, 0, 0, 0, 0))
     assert len(found.iterations()["start_s"]) == 0
     assert found.queue_empty_s is None
+
+
+def test_a_prompt_is_begun_with_before_its_first_token(tables: Any) -> None:
+    found = tables([5, 7], [2, 1])
+    found.admitted(0, 0.25)
+    found.add(step(0, 0, 1, 1, 2, joined=[0]))
+    found.admitted(1, 1.5)
+    found.add(step(0, 1, 2, 2, 3, joined=[1], ended=[0, 1]))
+    rows = found.requests()
+    assert rows["admitted_s"].tolist() == [0.25, 1.5]
+    assert rows["first_token_s"].tolist() == [2, 3]
+    assert rows["first_iteration"].tolist() == [0, 1]
+    assert found.queue_empty_s == 1.5

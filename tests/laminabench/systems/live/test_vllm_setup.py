@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered
-from laminabench.systems.live.vllm.setup import VllmSetup, check, order
+from laminabench.systems.live.prompts import prompt_of
+from laminabench.systems.live.vllm.setup import VllmSetup, check, order, write_prompts
 
 ONE_KV_HEAD = {
     "model_type": "llama",
@@ -50,3 +53,16 @@ def test_a_model_that_cannot_be_split_so_is_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
     with pytest.raises(UserError, match="deployment-tensor-parallel"):
         check(setup(tmp_path, 3))
+
+
+def test_the_prompts_are_those_of_the_reference_engine(tmp_path: Path, trace_of: Any) -> None:
+    trace = trace_of([3, 1, 4], [5, 5, 5])
+    written = np.fromfile(write_prompts(trace, 7, 256, tmp_path / "prompts"), np.uint32)
+    assert written.tolist() == [token for row in range(3) for token in prompt_of(trace, 7, 256, row)]
+
+
+def test_a_batch_of_fewer_tokens_than_requests_is_refused(tmp_path: Path) -> None:
+    whole = replace(setup(tmp_path, 1), prefill="model", max_batched_tokens=255)
+    with pytest.raises(UserError, match="deployment-batched-tokens"):
+        check(whole)
+    check(replace(whole, max_num_seqs=255))
