@@ -1,4 +1,4 @@
-"""How much came in time: within one limit, for every limit at once, and TBT as a curve to draw."""
+"""How much came in time: within one limit, for every limit at once, and curves to draw."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.analysis.distribution import Distribution, chunks, distribution
-from laminabench.analysis.rates import per_second, produced
+from laminabench.analysis.rates import offered_s, per_second, produced
 from laminabench.analysis.tbt import Tokens, tbt, tokens_of
 from laminabench.analysis.window import whole_run
 from laminabench.runs.summary import Window
@@ -55,6 +55,34 @@ def curve(
     return Curve(limits, in_tokens, worst.shares_at_most(at), goodput)
 
 
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Of each request that finished (in the window), its wait for the first token and its longest gap."""
+
+    waits: Ticks
+    gaps: Ticks
+
+    def over_tbt(self, limits_ms: Float64, ttft_ms: float) -> Float64:
+        """`slo.joint_attainment` for each TBT limit beside this one of TTFT; NaN without any request."""
+        return self._shares(self.gaps[self.waits <= limit_ticks(ttft_ms)], limits_ms)
+
+    def over_ttft(self, limits_ms: Float64, tbt_ms: float) -> Float64:
+        """The same for each TTFT limit beside this one of TBT."""
+        return self._shares(self.waits[self.gaps <= limit_ticks(tbt_ms)], limits_ms)
+
+    def _shares(self, kept: Ticks, limits_ms: Float64) -> Float64:
+        within = np.searchsorted(np.sort(kept), ticks(limits_ms / 1000), side="right")
+        shares: Float64 = within / (len(self.waits) or np.nan)
+        return shares
+
+
+def joint(outcome: Outcome, window: Window | None = None) -> Joint:
+    """What both limits together are held against. Of the whole replay without a window."""
+    rows, columns = _finished(outcome, window), outcome.requests
+    waits = ticks(columns["first_token_s"][rows]) - ticks(offered_s(outcome)[rows])
+    return Joint(waits, worst_gaps(outcome, tokens_of(outcome), window)[1])
+
+
 def cdf(outcome: Outcome, window: Window | None = None, points: int = 400) -> tuple[Float64, Float64]:
     """(ms, share of the gaps that are not above it), rising, every value one that occurred, the last share 1.
 
@@ -85,12 +113,18 @@ def worst_gaps(outcome: Outcome, tokens: Tokens, window: Window | None = None) -
     inside = _longest(gap, base, stints["batch"], *_span(stints, every))
     np.maximum.at(worst, stints["request"], inside)
     np.maximum.at(worst, tokens.alone.request, tokens.alone.gap)
-    done = np.isfinite(columns["finished_s"])
-    finished, worst = ticks(columns["finished_s"][done]), worst[done]
+    rows = _finished(outcome, window)
+    return ticks(columns["finished_s"][rows]), worst[rows]
+
+
+def _finished(outcome: Outcome, window: Window | None) -> NDArray[np.int64]:
+    """The requests that finished (in the window)."""
+    finished_s = outcome.requests["finished_s"]
+    rows = np.flatnonzero(np.isfinite(finished_s))
     if window is None:
-        return finished, worst
-    done = (finished > window.start) & (finished <= window.end)
-    return finished[done], worst[done]
+        return rows
+    at = ticks(finished_s[rows])
+    return rows[(at > window.start) & (at <= window.end)]
 
 
 def _span(columns: dict[str, NDArray[np.int64]], rows: NDArray[np.int64]) -> tuple[Ticks, Ticks]:
@@ -189,7 +223,7 @@ def requests_in_time(
         kept = np.concatenate([kept, some[late[first] == late[last]]])
         attained += len(kept)
         if first_token is not None:
-            waited = ticks(columns["first_token_s"][kept]) - ticks(columns["arrival_s"][kept])
+            waited = ticks(columns["first_token_s"][kept]) - ticks(offered_s(outcome)[kept])
             both += int(np.count_nonzero(waited <= first_token))
     return InTime(finished, attained, both)
 

@@ -17,7 +17,7 @@ from laminabench.analysis.distribution import Distribution, chunks, distribution
 from laminabench.analysis.streams import Seen, arrivals, seen_of
 from laminabench.runs.summary import Cost, Energy, TimeShares, Window
 from laminabench.sim.outcome import Outcome
-from laminabench.sim.spec import TICKS_PER_S, Ticks, ticks
+from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks, ticks
 
 # Nothing here knows what a device draws at work; what it is rated for is known.
 ENERGY_BOUND = "upper: every device at its rated power all the time; hosts, network and cooling not counted"
@@ -144,6 +144,12 @@ def queueing(outcome: Outcome, window: Window | None = None) -> Distribution:
     return since_arrival(outcome, "admitted_s", window, start_included=True)
 
 
+def offered_s(outcome: Outcome) -> Float64:
+    """When each request came: was sent first, where only a client saw it."""
+    came: Float64 = outcome.requests["arrival_s"] if outcome.calls is None else outcome.calls["sent_s"]
+    return came
+
+
 def since_arrival(
     outcome: Outcome,
     moment: Literal["admitted_s", "first_token_s", "finished_s"],
@@ -152,12 +158,12 @@ def since_arrival(
     start_included: bool = False,
 ) -> Distribution:
     """Ticks from arrival to a moment of a request, of the requests that had it in the window."""
-    columns = outcome.requests
+    columns, offered = outcome.requests, offered_s(outcome)
     found = []
     for rows in chunks(len(columns[moment])):
         some = np.isfinite(columns[moment][rows])
         came = ticks(columns[moment][rows][some])
-        delay = came - ticks(columns["arrival_s"][rows][some])
+        delay = came - ticks(offered[rows][some])
         if window is not None:
             delay = delay[(came > window.start - start_included) & (came <= window.end)]
         found.append(delay)

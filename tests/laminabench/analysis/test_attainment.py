@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_outcome import trace_of
 
-from laminabench.analysis.attainment import DEFAULT_LIMITS, cdf, curve, worst_gaps
+from laminabench.analysis.attainment import DEFAULT_LIMITS, cdf, curve, joint, worst_gaps
 from laminabench.analysis.metrics import summarise
 from laminabench.analysis.tbt import tbt, tokens_of
 from laminabench.analysis.window import whole_run, window
@@ -46,6 +46,22 @@ def test_a_curve_says_what_summaries_say_limit_by_limit(seed: int, mode: Mode) -
         theirs = (slo["token_attainment"], slo["request_attainment"], slo["goodput_tokens_per_s"])
         for our, their in zip(ours, theirs, strict=True):
             assert np.isnan(our[place]) if their is None else our[place] == pytest.approx(their)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(("saturate", "open")))
+def test_both_limits_together_are_what_summaries_say(seed: int, mode: Mode) -> None:
+    trace, outcome = small(seed)
+    found, limits = joint(outcome, window(outcome, mode)), np.array(LIMITS_MS)
+    for place, limit_ms in enumerate(LIMITS_MS):
+        for tbt_ms, ttft_ms, shares in (
+            (limit_ms, 8.0, found.over_tbt(limits, 8.0)),
+            (3.5, limit_ms, found.over_ttft(limits, 3.5)),
+        ):
+            limited = {"slo_tbt_ms": tbt_ms, "slo_ttft_ms": ttft_ms}
+            slo = summarise(outcome, trace, mode=mode, usd_per_hour=None, **limited).slo
+            expected = np.nan if slo.joint_attainment is None else slo.joint_attainment
+            assert shares[place] == pytest.approx(expected, nan_ok=True)
 
 
 def test_default_limits_span_every_gap() -> None:

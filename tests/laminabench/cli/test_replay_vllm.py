@@ -273,7 +273,7 @@ def test_however_a_hanging_vllm_ends_none_of_its_processes_is_left(
         (("--prefill", "pool:1xcpu"), "replay-prefill"),
         (
             ("--deployment", "1xcpu", "--prefill", "model", "--max-batched-tokens", "64"),
-            "deployment-batched-tokens",
+            "replay-prompt-budget",
         ),
         (("--timeline", "t.json"), "replay-flag-unused"),
         (("--deployment", "1xcpu+1xcpu"), "deployment-splits-attention"),

@@ -35,7 +35,9 @@ def made_trace(name: str, requests: int = 400) -> Trace:
 
 @pytest.fixture(scope="session")
 def keep(tmp_path_factory: pytest.TempPathFactory, manifest_of: Callable[..., Manifest]) -> Keep:
-    """Replay a small trace, keep the Run and read it back. A `live` one is pretended."""
+    """Replay a small trace, keep the Run and read it back. A `live` one is pretended: it says of prompts when
+    they were done, and not which iterations computed them.
+    """
 
     def kept(
         system: str = "lamina",
@@ -43,15 +45,20 @@ def keep(tmp_path_factory: pytest.TempPathFactory, manifest_of: Callable[..., Ma
         trace: str = "small",
         live: bool = False,
         slo_tbt_ms: float = 60.0,
+        slo_ttft_ms: float | None = None,
+        prefill: bool = False,
         **summary: Any,
     ) -> Run:
         setup = papers_setup(system, model("llama3-70b"), load_costs("vllm-0.14"))
-        requests, workload = made_trace(trace), Workload(slo_tbt_ms=slo_tbt_ms)
+        requests, workload = made_trace(trace), Workload(slo_tbt_ms=slo_tbt_ms, slo_ttft_ms=slo_ttft_ms)
+        if prefill:
+            setup = replace(setup, prompt_budget=2048, admission="grow")
         done = run_replay(requests, system, setup, workload)
         outcome = done.outcome
         if live:
             outcome = replace(
                 outcome,
+                prompts=None,
                 iterations={**outcome.iterations, "network_s": outcome.iterations["network_s"] * np.nan},
                 requests={**outcome.requests, "status": statuses(outcome)},
             )

@@ -20,7 +20,7 @@ from laminabench.analysis.metrics import summarise
 from laminabench.report import page as page_module
 from laminabench.report.breakdown import PARTS, time_charts
 from laminabench.report.headline import comparison
-from laminabench.report.latency import attainment_chart, cdf_chart
+from laminabench.report.latency import attainment_chart, cdf_chart, first_token_chart
 from laminabench.report.markup import script_data, tag, text
 from laminabench.report.memory import SLICES, memory_charts, memory_table
 from laminabench.report.over_time import charts, in_service
@@ -172,6 +172,36 @@ def test_charts_end_where_the_numbers_do(keep: Callable[..., Run]) -> None:
     at = requests["x"].index(60.0)
     assert requests["y"][at] == pytest.approx(each.slo.request_attainment, rel=1e-5)
     assert tokens["y"][at] == pytest.approx(each.slo.token_attainment, rel=1e-5)
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_both_limits_are_drawn_over_each_and_meet_in_the_summary(
+    keep: Callable[..., Run], live: bool
+) -> None:
+    (each,) = runs = shown([keep("vllm", prefill=True, slo_ttft_ms=9000.0, live=live)])
+    assert 0 < each.slo.joint_attainment < min(each.slo.request_attainment, each.slo.ttft_attainment) < 1
+    *_, over_tbt = attainment_chart(runs).traces
+    assert over_tbt["y"][over_tbt["x"].index(60.0)] == pytest.approx(each.slo.joint_attainment, rel=1e-5)
+    drawn = first_token_chart(runs)
+    assert drawn is not None
+    alone, over_ttft = drawn.traces
+    at = over_ttft["x"].index(9.0)
+    assert over_ttft["y"][at] == pytest.approx(each.slo.joint_attainment, rel=1e-5)
+    kept = [share for wait, share in zip(alone["x"], alone["y"], strict=True) if wait <= 9.0]
+    assert max(kept) == pytest.approx(each.slo.ttft_attainment, abs=0.01)
+
+
+def test_what_has_no_limit_on_first_tokens_is_drawn_without(keep: Callable[..., Run]) -> None:
+    without, prompts = keep("vllm"), keep("vllm", prefill=True)
+    assert first_token_chart(shown([without])) is None
+    assert len(attainment_chart(shown([without])).traces) == 2
+    drawn = first_token_chart(shown([without, prompts]))
+    assert drawn is not None
+    assert len(drawn.traces) == 1
+    assert len(attainment_chart(shown([without, prompts])).traces) == 4
+    # The limit is that of the first Run which has one, for all that have prompts.
+    limited = keep("vllm", prefill=True, slo_ttft_ms=9000.0)
+    assert len(attainment_chart(shown([without, limited, prompts])).traces) == 8
 
 
 def test_the_timeline_says_what_it_leaves_out(keep: Callable[..., Run]) -> None:

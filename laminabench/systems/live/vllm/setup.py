@@ -118,7 +118,7 @@ def check(setup: VllmSetup) -> None:
         )
     if setup.max_batched_tokens is not None and setup.max_batched_tokens < setup.max_num_seqs:
         raise UserError(
-            "deployment-batched-tokens",
+            "replay-prompt-budget",
             f"--max-batched-tokens {setup.max_batched_tokens} is less than the {setup.max_num_seqs} of "
             "--max-num-seqs, each of which takes one; raise it, or lower --max-num-seqs",
         )

@@ -63,6 +63,6 @@ def test_the_prompts_are_those_of_the_reference_engine(tmp_path: Path, trace_of:
 
 def test_a_batch_of_fewer_tokens_than_requests_is_refused(tmp_path: Path) -> None:
     whole = replace(setup(tmp_path, 1), prefill="model", max_batched_tokens=255)
-    with pytest.raises(UserError, match="deployment-batched-tokens"):
+    with pytest.raises(UserError, match="replay-prompt-budget"):
         check(whole)
     check(replace(whole, max_num_seqs=255))
