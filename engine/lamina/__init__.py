@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lamina.cluster import Layout, Machine
-    from lamina.serve import Engine, Sampling
+    from lamina.serve import Engine, Fleet, Sampling
 
-__all__ = ["Engine", "Layout", "Machine", "Sampling"]
+__all__ = ["Engine", "Fleet", "Layout", "Machine", "Sampling"]
 
 
 def __getattr__(name: str) -> Any:

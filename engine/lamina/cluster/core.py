@@ -132,6 +132,7 @@ class ClusterCore:
     ) -> None:
         source = source_of(model, options)
         self._own = contextlib.ExitStack()
+        self.beyond_recovery = False  # workers that are lost are not replaced any more
         self._machine: Workplace = machine or self._own.enter_context(Machine())
         self.trials: tuple[Trial, ...] = ()
         try:
@@ -275,6 +276,8 @@ class ClusterCore:
         if more are lost meanwhile, and EngineError when that goes on and on.
         """
         self._recovery_attempts += 1
+        if self.beyond_recovery:
+            raise EngineError("engine-recovery-failed", f"{lost}; nobody takes its place")
         if self._recovery_attempts > MAX_RECOVERY_ATTEMPTS:
             raise EngineError(
                 "engine-recovery-failed", f"{lost}; {MAX_RECOVERY_ATTEMPTS} attempts to go on failed before"

@@ -2,6 +2,7 @@
 
 from lamina.pipeline import CoreOptions, EngineError
 from lamina.serve.engine import Engine
+from lamina.serve.fleet import Fleet
 from lamina.serve.requests import Completion, Fault, Piece, Result, Step, TokenLogprobs
 from lamina.serve.sampling import RequestError, Sampling
 
@@ -11,6 +12,7 @@ __all__ = [
     "Engine",
     "EngineError",
     "Fault",
+    "Fleet",
     "Piece",
     "RequestError",
     "Result",

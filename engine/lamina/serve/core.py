@@ -39,6 +39,7 @@ class LocalCore:
     batches = pools = 1
     workers: list[str] = []  # noqa: RUF012 - it stays empty
     prefill: PrefillDispatch | None = None
+    beyond_recovery = False
 
     def __init__(self, model: Any, options: CoreOptions, *, max_sequences: int) -> None:
         if options.place.type != "cpu":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import secrets
 from collections import deque
@@ -17,7 +18,7 @@ from lamina.pipeline.options import ModelFacts, require_count
 from lamina.serve.batch_loop import BatchLoop
 from lamina.serve.core import Core, LocalCore
 from lamina.serve.decoder import SEEDS
-from lamina.serve.requests import Fault, Piece, Request, Result, Step
+from lamina.serve.requests import Fault, Piece, Progress, Request, Result, Step
 from lamina.serve.sampling import (
     ADMISSIONS,
     Checked,
@@ -56,14 +57,14 @@ class Engine:
         policy: str | Policy = "fifo",
         **core: Any,
     ) -> None:
-        self._policy = policy_of(policy)
+        self.policy = policy_of(policy)
         require_count("max_sequences", max_sequences)
         if admission not in ADMISSIONS:
             raise EngineError(
                 "engine-admission-unknown", f"admission '{admission}': known are {', '.join(ADMISSIONS)}"
             )
         options = CoreOptions(**core)
-        self._max_sequences = max_sequences
+        self.max_sequences, self.decode_only = max_sequences, options.decode_only
         self._core: Core
         if layout is None:
             self._core = LocalCore(model, options, max_sequences=max_sequences)
@@ -85,11 +86,17 @@ class Engine:
         self._numbers = 0
         self._drained: deque[Step] = deque()  # that have not been returned
         self._broken = False
+        self._failure: Exception | None = None  # why nothing more comes of it, if that is known
 
     @property
     def kv_tokens(self) -> int:
         """Tokens that the KV memory holds, all of it."""
         return self._core.pool_tokens * self._core.pools
+
+    @property
+    def pool_tokens(self) -> int:
+        """Of them, what one request may have at most."""
+        return self._core.pool_tokens
 
     @property
     def used_kv_tokens(self) -> int:
@@ -136,6 +143,15 @@ class Engine:
             )
         self._core.strike(worker, how)
 
+    def strike_all(self, how: str = "kill") -> None:
+        """Do all workers harm, and have none replaced: as if the machine they are on had gone."""
+        if not self.workers:
+            raise EngineError("engine-worker-unknown", "an engine in one process has no workers to strike")
+        self._core.beyond_recovery = True
+        for worker in self.workers:
+            with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+                self.strike(worker, how)
+
     def scale(self, *, attention_workers: int) -> None:
         """Go on with another number of attention workers, each with as much memory as one had before.
 
@@ -165,7 +181,7 @@ class Engine:
     def _scheduler_of(self, pools: int, tokens: int) -> Scheduler:
         return Scheduler(
             tokens,
-            self._max_sequences,
+            self.max_sequences,
             batches=self._core.batches,
             pools=pools,
             admission=self._admission,
@@ -209,29 +225,45 @@ class Engine:
 
     # Requests come and go.
 
-    def submit(self, prompt: Prompt, sampling: Sampling | None = None, *, made: Sequence[int] = ()) -> int:
+    def submit(
+        self,
+        prompt: Prompt,
+        sampling: Sampling | None = None,
+        *,
+        made: Sequence[int] = (),
+        priority: int | None = None,
+    ) -> int:
         """Let a request wait for its turn; its number. Raises RequestError when it can never be served.
 
         `prompt` is token ids, or for a decode-only engine how many there are meant to be: such requests start
         with made-up KV, their tokens mean nothing, and no end token ends them. `made` are tokens that it has
-        made already, in an engine that is no more: it goes on after them.
+        made already, in an engine that is no more: it goes on after them. A `priority` stands for what the
+        engine's policy would say.
         """
-        return self._enqueue(self._checked(prompt, sampling or Sampling(), made))
+        return self._enqueue(self.servable(prompt, sampling or Sampling(), made), priority)
 
-    def _enqueue(self, wanted: Checked) -> int:
+    def servable(self, prompt: Prompt, sampling: Sampling, made: Sequence[int] = ()) -> Checked:
+        """The request, checked; a RequestError if it can never be served. Any thread may ask."""
+        found = self._checked(prompt, sampling, made)
+        tokens = len(found[0])
+        if tokens + sampling.width * sampling.max_tokens > self.pool_tokens:
+            raise RequestError(
+                "request-exceeds-kv",
+                f"a prompt of {tokens:,} tokens and {sampling.width} x {sampling.max_tokens:,} to make "
+                f"do not fit in the KV memory of {self.pool_tokens:,} tokens, even alone",
+            )
+        return found
+
+    def _enqueue(self, wanted: Checked, given: int | None = None) -> int:
         tokens, sampling, stops, made = wanted
         number = self._numbers
         seed = secrets.randbits(64) if sampling.seed is None else sampling.seed % SEEDS
-        key = priority(self._policy, sampling, len(tokens)) * NUMBERS + number % NUMBERS
+        first = priority(self.policy, sampling, len(tokens)) if given is None else given
+        key = first * NUMBERS + number % NUMBERS
         # The last thing that may fail: what the scheduler has taken in must have an owner.
         begun, to_make = len(tokens) + len(made), sampling.max_tokens - len(made)
         place = self._loop.scheduler.add(begun, to_make, width=sampling.width, key=key)
-        if place is None:
-            raise RequestError(
-                "request-exceeds-kv",
-                f"a prompt of {len(tokens):,} tokens and {sampling.width} x {sampling.max_tokens:,} to make "
-                f"do not fit in the KV memory of {self._core.pool_tokens:,} tokens, even alone",
-            )
+        assert place is not None, "it has been checked"
         request = Request(number, tokens, sampling, stops, seed, place, key, made)
         self._numbers += 1
         self._requests[number] = self._loop.by_place[place] = request
@@ -251,14 +283,14 @@ class Engine:
                 self._loop.settle()
                 self._broken = False
         elif number not in self._results:
-            raise _unknown(number)
+            raise unknown(number)
 
     def result(self, number: int) -> Result:
         """What came of a request that has ended. It is kept until it is asked for, and then forgotten."""
         if number in self._requests:
             raise RequestError("request-unfinished", f"request {number} has not ended yet")
         if number not in self._results:
-            raise _unknown(number)
+            raise unknown(number)
         return self._results.pop(number)
 
     # Time passes.
@@ -269,7 +301,7 @@ class Engine:
         Those who join a batch have their prompts computed first.
         """
         if self._broken:
-            raise EngineError(
+            raise self._failure or EngineError(
                 "engine-closed", "the engine was closed, or an iteration broken off: make a new engine"
             )
         if self._drained:
@@ -282,7 +314,11 @@ class Engine:
             for request, error in over:
                 self._forget(request, error)
             if self.idle:
-                self._loop.settle()
+                try:
+                    self._loop.settle()
+                except Exception as error:  # what has been made is told first
+                    self._failure = error
+                    return step
         self._broken = False
         return step
 
@@ -292,7 +328,7 @@ class Engine:
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Result]:
         """Submit all or, if one of them cannot be served, none; run, and give their results in order."""
-        checked = [self._checked(prompt, sampling or Sampling()) for prompt in prompts]
+        checked = [self.servable(prompt, sampling or Sampling()) for prompt in prompts]
         numbers: list[int] = []
         try:
             for one in checked:
@@ -310,8 +346,19 @@ class Engine:
         ends.
         """
         if number not in self._requests and number not in self._results:
-            raise _unknown(number)
+            raise unknown(number)
         return next((piece.tokens for piece in self._pieces(number, {0: since}) if not piece.sample), ())
+
+    def progress(self, number: int) -> Progress:
+        """How far a request that has not ended has come, so that it can go on elsewhere; also of an engine
+        that cannot go on.
+        """
+        if (request := self._requests.get(number)) is None:
+            raise unknown(number)
+        made = next((piece.tokens for piece in self._decoder.pieces(request, {}) if not piece.sample), ())
+        return Progress(
+            made or request.made, request.staged or self._decoder.runs(request), request.preemptions
+        )
 
     def stream(self, number: int) -> Iterator[Piece]:
         """A request's tokens as they come; others are served meanwhile. Beam search speaks at its end.
@@ -319,7 +366,7 @@ class Engine:
         The result stays to be asked for. A request that failed raises RequestError here.
         """
         if number not in self._requests and number not in self._results:
-            raise _unknown(number)
+            raise unknown(number)
         delivered: dict[int, int] = {}
         while True:
             ended = number not in self._requests
@@ -339,7 +386,7 @@ class Engine:
         where they were asked for, and why it ended if it has. Of a beam search nothing.
         """
         if number not in self._requests:
-            raise _unknown(number)
+            raise unknown(number)
         return self._pieces(number, delivered)
 
     def _pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
@@ -361,5 +408,5 @@ class Engine:
         self._loop.surviving(self._core.check_integrity)
 
 
-def _unknown(number: int) -> KeyError:
+def unknown(number: int) -> KeyError:
     return KeyError(f"no request {number} is here: it never was, or its result has been asked for")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -221,6 +221,14 @@ class Request:
     preemptions: int = 0
 
 
+class Progress(NamedTuple):
+    """What an engine knows of a request that another one goes on with."""
+
+    made: tuple[int, ...]  # tokens of its first sample
+    runs: bool  # it is in a batch, or has memory
+    preemptions: int
+
+
 @dataclass
 class Step(Spent):
     """One iteration of one batch. Requests are given by their numbers, times in seconds, as the caller's
@@ -233,6 +241,7 @@ class Step(Spent):
     kv_tokens: int = 0  # that attention read
     joined: list[int] = field(default_factory=list)
     preempted: list[int] = field(default_factory=list)  # made room before it
+    moved: list[int] = field(default_factory=list)  # ran on an engine of a fleet, and go on with another one
     ended: list[int] = field(default_factory=list)
     started_s: float = 0.0  # time.monotonic()
     ended_s: float = 0.0  # when its tokens were there

@@ -1,0 +1,686 @@
+"""Several engines behind a router: requests in, tokens out, and none lost with an engine."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import heapq
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from typing import Literal, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina._native import Router
+from lamina.pipeline import EngineError, Records
+from lamina.serve.engine import HARMS, Engine, unknown
+from lamina.serve.instance import Instance, Routed, State
+from lamina.serve.requests import Fault, Piece, Result, Step
+from lamina.serve.sampling import LARGEST_PRIORITY, Prompt, RequestError, Sampling, priority
+
+Found = TypeVar("Found")
+Ints: TypeAlias = NDArray[np.int64]
+# (prompt_tokens, output_tokens, prefix, requests, kv_tokens) -> instance, as lamina._native.Router has them
+Choice: TypeAlias = Callable[[int, int, Ints, Ints, Ints], int]
+ROUTERS = ("round-robin", "least-requests", "least-kv", "prefix", "fit")
+PREFIX_BLOCK = 512  # tokens
+NO_PREFIX: Ints = np.empty(0, np.int64)
+# A request that ran on so many engines when they died is likely why, and is not sent to another one.
+MOST_DEATHS = 2
+FIRST = -LARGEST_PRIORITY
+
+
+@dataclass
+class _Loss:
+    """An engine that is lost, until everything that ran there runs elsewhere."""
+
+    fault: Fault
+    moving: set[int]
+
+
+class _Reports:
+    """Instances whose iteration has ended, in the order of the ends; their threads tell."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[tuple[Instance, Future[Step]]] = SimpleQueue()
+
+    def add(self, instance: Instance, future: Future[Step]) -> None:
+        self._queue.put((instance, future))
+
+    def next(self, timeout_s: float) -> Instance | None:
+        """The next one of which nobody has asked what came of it; None if there is none in time."""
+        with contextlib.suppress(Empty):
+            while True:
+                instance, future = self._queue.get(timeout=timeout_s)
+                if instance.future is future:
+                    return instance
+        return None
+
+
+class Fleet:
+    """Several engines with the same model, used like one: by one thread at a time, a step after the other.
+
+    Each engine has a thread that steps it, so that all make progress at once; a step of the fleet is the next
+    one that an engine has made. `engines` are engines, or functions that make them. A `router` is one of
+    ROUTERS or a function (see Choice). With `queue` "each" a request waits at its engine; with "global" in
+    front, until an engine has room for all that it may need. The first engine's policy says who goes first
+    in both places. The fleet closes its engines.
+
+    An engine that cannot go on is lost and no request with it: they go on elsewhere, after the tokens that
+    they have made. Beam searches, several samples and log-probabilities begin again, and make the same ones.
+    """
+
+    def __init__(
+        self,
+        engines: Sequence[Engine | Callable[[], Engine]],
+        *,
+        router: str | Choice = "round-robin",
+        queue: Literal["each", "global"] = "each",
+        step_timeout_s: float = 3600.0,
+    ) -> None:
+        if not engines:
+            raise EngineError("fleet-empty", "a fleet has at least one engine")
+        if queue not in ("each", "global"):
+            raise EngineError("fleet-queue-unknown", f"queue '{queue}': known are each, global")
+        if isinstance(router, str) and router not in ROUTERS:
+            raise EngineError(
+                "fleet-router-unknown", f"router '{router}': give a function, or {', '.join(ROUTERS)}"
+            )
+        self._name = router if isinstance(router, str) else "round-robin"
+        self._choose = None if isinstance(router, str) else router
+        self._global, self._timeout_s = queue == "global", step_timeout_s
+        self.instances: list[Instance] = []
+        self.faults: list[Fault] = []  # engines and workers that were lost, so far
+        self._reports = _Reports()
+        self._requests: dict[int, Routed] = {}
+        self._results: dict[int, Result] = {}
+        self._numbers = 0
+        self._front: list[tuple[int, int, Routed]] = []  # nobody takes them yet: a heap
+        self._steps: deque[Step] = deque()  # that have not been returned
+        self._losses: list[_Loss] = []
+        self._closed = False
+        with contextlib.ExitStack() as made:
+            for each in engines:
+                engine = each if isinstance(each, Engine) else made.enter_context(each())
+                self._append(engine)
+            made.pop_all()
+        first = self.instances[0].engine
+        self.facts, self.decode_only, self._policy = first.facts, first.decode_only, first.policy
+        self.batches = max(each.engine.schedule.batches for each in self.instances)  # numbers of each
+        self._router = self._new_router()
+
+    def _append(self, engine: Engine) -> None:
+        if self.instances and _kind(engine) != _kind(self.instances[0].engine):
+            raise EngineError(
+                "fleet-models-differ", "engines of a fleet have the same model, dtype and decode_only"
+            )
+        self.instances.append(Instance(len(self.instances), engine, self._reports.add, self._timeout_s))
+
+    def _new_router(self) -> Router:
+        limits = [(each.engine.kv_tokens, each.engine.max_sequences) for each in self.instances]
+        made = Router(self._name, limits, global_queue=self._global)
+        for request in self._requests.values():
+            if request.instance is not None:
+                made.route_to(request.instance, *request.wanted)
+        for each in self.instances:
+            made.open(each.number, each.open)
+        return made
+
+    # What there is.
+
+    @property
+    def here(self) -> list[Instance]:
+        """Instances that are not lost."""
+        return [each for each in self.instances if each.why is None]
+
+    @property
+    def states(self) -> list[State]:
+        return [each.state for each in self.instances]
+
+    @property
+    def kv_tokens(self) -> int:
+        """Tokens that the KV memory of all engines holds."""
+        return sum(each.engine.kv_tokens for each in self.here)
+
+    @property
+    def pool_tokens(self) -> int:
+        """What one request may have on every engine."""
+        return min((each.engine.pool_tokens for each in self.here), default=0)
+
+    @property
+    def used_kv_tokens(self) -> int:
+        """What requests have been promised."""
+        return sum(each.engine.used_kv_tokens for each in self.here)
+
+    @property
+    def peak_kv_tokens(self) -> int:
+        """The engines' peaks added up."""
+        return sum(each.engine.peak_kv_tokens for each in self.instances)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have not begun, or had to make room."""
+        return len(self._front) + sum(each.engine.waiting + len(each.coming) for each in self.here)
+
+    @property
+    def workers(self) -> list[str]:
+        """What there is to strike: `instance 1`, and its workers, as `1/model 0`."""
+        found = []
+        for each in self.here:
+            found += [f"instance {each.number}", *(f"{each.number}/{name}" for name in each.engine.workers)]
+        return found
+
+    def worked_s(self) -> dict[str, float]:
+        """Seconds that each worker has computed, as of when this was asked before: it does not wait."""
+        return dict(item for each in self.here for item in each.worked_s().items())
+
+    def records(self) -> list[Records | None]:
+        """What the workers of each instance did and when; None of one that is lost or has none."""
+        if not self.idle:
+            raise EngineError("engine-busy", "records are collected when nothing is under way: run() first")
+        return [self._asked(each, each.engine.records) for each in self.instances]
+
+    def check_integrity(self) -> None:
+        """Recount every engine; raise RuntimeError naming the first thing found wrong."""
+        for each in self.here:
+            self._settle(each)
+            self._asked(each, each.engine.check_integrity)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits or runs."""
+        return not (self._requests or self._steps or any(each.busy for each in self.instances))
+
+    # Engines come and go.
+
+    def add(self, engine: Engine) -> int:
+        """One more, which gets requests from now on; its number. What was known of prefixes is forgotten."""
+        if engine.schedule.batches > self.batches:
+            raise EngineError(
+                "fleet-too-many-batches",
+                f"{engine.schedule.batches} batches are more than the {self.batches} of the others",
+            )
+        self._append(engine)
+        self._router = self._new_router()
+        return len(self.instances) - 1
+
+    def drain(self, number: int, *, finish: bool = False) -> None:
+        """It gets no more requests; those that it has go on elsewhere, or `finish` there."""
+        instance = self._instance(number)
+        if not finish and not any(each.open for each in self.instances if each is not instance):
+            raise EngineError(
+                "fleet-last-instance",
+                f"nobody else takes what instance {number} has: finish, or add an engine",
+            )
+        instance.open = False
+        self._router.open(number, False)
+        if finish:
+            return
+        self._settle(instance)
+        step, moved = Step(batch=number * self.batches), self._taken_back(instance)
+        engine = instance.engine
+        try:
+            for local, request in instance.requests.items():
+                self._carry(request, engine, local, step)
+                moved.append(request)
+                engine.cancel(local)
+                engine.result(local)
+        except EngineError as error:
+            self._tell(step)
+            self._lose(instance, error, moved)
+            return
+        instance.requests.clear()
+        self._tell(step)
+        self._elsewhere(moved)
+
+    def reopen(self, number: int) -> None:
+        """One that was drained gets requests again."""
+        self._instance(number).open = True
+        self._router.open(number, True)
+
+    def strike(self, worker: str, how: str = "kill") -> None:
+        """Do a worker (`1/model 0`) or all of an engine (`instance 1`) harm, to see what comes of it."""
+        if worker not in self.workers:
+            there = ", ".join(self.workers) or "none"
+            raise EngineError("engine-worker-unknown", f"no worker is called '{worker}': there are {there}")
+        if how not in HARMS:
+            raise EngineError(
+                "engine-harm-unknown", f"workers are not harmed by '{how}': known are {', '.join(HARMS)}"
+            )
+        number, slash, name = worker.removeprefix("instance ").partition("/")
+        instance = self.instances[int(number)]
+        self._settle(instance)
+        if instance.why is None and slash:
+            instance.engine.strike(name, how)
+        elif instance.why is None:
+            instance.struck = True
+            instance.engine.strike_all(how)
+
+    def close(self) -> None:
+        """End all engines. What runs is lost."""
+        self._closed = True
+        for each in self.instances:
+            each.close()
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Requests come and go.
+
+    def submit(
+        self,
+        prompt: Prompt,
+        sampling: Sampling | None = None,
+        *,
+        made: Sequence[int] = (),
+        prefix: Sequence[int] | Ints | None = None,
+    ) -> int:
+        """Let a request wait for its turn; its number. As the engine's.
+
+        `prefix` are ids of the prompt's leading blocks, where they are known; else they are made of its
+        tokens, for a router that asks for them.
+        """
+        asked = sampling or Sampling()
+        asked = asked if asked.seed is not None else replace(asked, seed=secrets.randbits(64))
+        tokens = self._servable(prompt, asked, made)
+        first = priority(self._policy, asked, len(tokens))
+        if prefix is None:
+            prefix = self._blocks(tokens)
+        request = Routed(
+            self._numbers,
+            prompt if self.decode_only else tokens,
+            asked,
+            (len(tokens), asked.width * asked.max_tokens),
+            np.asarray(prefix, np.int64),
+            first,
+            tuple(made),
+        )
+        self._numbers += 1
+        self._requests[request.number] = request
+        try:
+            self._push(request)
+            self._dispatch()
+        except BaseException:  # a router of the user's own
+            del self._requests[request.number]
+            self._front = [entry for entry in self._front if entry[2] is not request]
+            heapq.heapify(self._front)
+            raise
+        return request.number
+
+    def _servable(self, prompt: Prompt, sampling: Sampling, made: Sequence[int]) -> Ints:
+        refused: RequestError | None = None
+        for each in self.instances:
+            if each.open:
+                try:
+                    return each.engine.servable(prompt, sampling, made)[0]
+                except RequestError as error:
+                    refused = refused or error
+        raise refused or self._nobody()
+
+    def _blocks(self, tokens: Ints) -> Ints:
+        """Ids of a prompt's whole blocks; each stands for all before it too."""
+        if self.decode_only or (self._name != "prefix" and self._choose is None):
+            return NO_PREFIX
+        ids, chain = [], b""
+        for first in range(0, len(tokens) - PREFIX_BLOCK + 1, PREFIX_BLOCK):
+            block = tokens[first : first + PREFIX_BLOCK].tobytes()
+            chain = hashlib.blake2b(chain + block, digest_size=8).digest()
+            ids.append(int.from_bytes(chain, "little", signed=True))
+        return np.array(ids, np.int64)
+
+    def cancel(self, number: int) -> None:
+        """Take a request out; what it has made is its result. One that has ended stays as it ended."""
+        request = self._requests.get(number)
+        if request is not None and request.local is not None:
+            self._settle(self._there(request))
+        if (request := self._requests.get(number)) is None:
+            if number not in self._results:
+                raise unknown(number)
+        elif request.local is None:
+            self._end(request, request.result("cancelled"))
+        else:
+            self._cancel_there(request, self._there(request), request.local)
+        for step in self._steps:
+            for told in (step.joined, step.preempted, step.moved, step.ended):
+                told[:] = [other for other in told if other != number]
+
+    def _cancel_there(self, request: Routed, instance: Instance, local: int) -> None:
+        lost: EngineError | None = None
+        try:
+            instance.engine.cancel(local)
+        except EngineError as error:  # it has been taken out before
+            lost = error
+        result = instance.engine.result(local)
+        self._end(request, result if result.completions else request.result("cancelled"))
+        if lost:
+            self._lose(instance, lost)
+
+    def result(self, number: int) -> Result:
+        """What came of a request that has ended. It is kept until it is asked for, and then forgotten."""
+        if number in self._requests:
+            raise RequestError("request-unfinished", f"request {number} has not ended yet")
+        if number not in self._results:
+            raise unknown(number)
+        return self._results.pop(number)
+
+    # Time passes.
+
+    def step(self) -> Step:
+        """The next iteration that an engine has made. Does nothing when idle.
+
+        Batches are numbered over all instances: batch j of instance i is i * `batches` + j. Where an engine
+        was lost or drained a step of size 0 says who has `moved`.
+        """
+        if self._closed:
+            raise EngineError("fleet-closed", "the fleet was closed: make a new one")
+        while not self._steps:
+            self._dispatch()
+            for each in self.here:
+                self._send_on(each)
+            if self._steps:
+                break
+            stepped = [each for each in self.here if each.future]
+            if not stepped:
+                if any(each.coming for each in self.here):  # that another one was to have
+                    continue
+                if self._requests:
+                    raise self._nobody()
+                return Step()
+            if instance := self._reports.next(min(each.left_s for each in stepped)):
+                self._take(instance)
+            else:
+                for late in [each for each in stepped if not each.left_s]:
+                    self._take(late)
+        return self._steps.popleft()
+
+    def run(self) -> None:
+        while not self.idle:
+            self.step()
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Result]:
+        """Submit all or, if one of them cannot be served, none; run, and give their results in order."""
+        numbers: list[int] = []
+        try:
+            for prompt in prompts:
+                numbers.append(self.submit(prompt, sampling))
+        except (RequestError, EngineError):
+            for number in numbers:
+                self.cancel(number)
+                self.result(number)
+            raise
+        self.run()
+        return [self.result(number) for number in numbers]
+
+    def made(self, number: int, since: int = 0) -> tuple[int, ...]:
+        """As the engine's."""
+        return next((piece.tokens for piece in self._pieces(number, {0: since}) if not piece.sample), ())
+
+    def pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
+        """As the engine's. An iteration that is under way there is waited for."""
+        if number not in self._requests:
+            raise unknown(number)
+        return self._pieces(number, delivered)
+
+    def stream(self, number: int) -> Iterator[Piece]:
+        """As the engine's."""
+        if number not in self._requests and number not in self._results:
+            raise unknown(number)
+        delivered: dict[int, int] = {}
+        while True:
+            request = self._requests.get(number)
+            # While it is stepped there is nothing new.
+            if request is None or request.local is None or self._there(request).future is None:
+                for piece in self._pieces(number, delivered):
+                    delivered[piece.sample] = delivered.get(piece.sample, 0) + len(piece.tokens)
+                    yield piece
+            if request is None:
+                result = self._results.get(number)
+                if result and result.error:
+                    raise RequestError("request-failed", f"request {number} failed: {result.error}")
+                return
+            if number in self._requests:
+                self.step()
+
+    def _pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
+        if (request := self._requests.get(number)) and request.local is not None:
+            self._settle(self._there(request))
+        if request := self._requests.get(number):
+            found: list[Piece] = []
+            if request.local is not None:
+                engine = self._there(request).engine
+                found = engine.pieces(request.local, delivered)
+            since = delivered.get(0, 0)
+            # One that waits has nothing there.
+            if not found and len(request.made) > since:
+                found = [Piece(0, request.made[since:])]
+            return found
+        if number in self._results:
+            return self._results[number].pieces(delivered)
+        raise unknown(number)
+
+    # Who is where.
+
+    def _push(self, request: Routed) -> None:
+        heapq.heappush(self._front, (request.priority, request.number, request))
+
+    def _there(self, request: Routed) -> Instance:
+        assert request.instance is not None
+        return self.instances[request.instance]
+
+    def _dispatch(self) -> None:
+        """Send on who is in front, as far as somebody takes them."""
+        while self._front:
+            request = self._front[0][2]
+            if request.number not in self._requests:
+                heapq.heappop(self._front)
+                continue
+            if (chosen := self._route(request)) is None:
+                return
+            if not _fits(self.instances[chosen], request):
+                self._router.left(chosen, *request.wanted)
+                others = [each for each in self.instances if each.open and _fits(each, request)]
+                if not others:
+                    heapq.heappop(self._front)
+                    self._fail(request, "no engine that is left has room for it")
+                    continue
+                takers = (self._router.route_to(each.number, *request.wanted) for each in others)
+                if (chosen := next((taker for taker in takers if taker is not None), None)) is None:
+                    return
+            heapq.heappop(self._front)
+            request.instance = chosen
+            self.instances[chosen].coming.append(request)
+
+    def _route(self, request: Routed) -> int | None:
+        router = self._router
+        if self._choose is None:
+            return router.route(*request.wanted, request.prefix, PREFIX_BLOCK)
+        if not any(each.open for each in self.instances):
+            return None
+        chosen = self._choose(*request.wanted, request.prefix, router.requests, router.kv_tokens)
+        try:
+            return router.route_to(chosen, *request.wanted)
+        except (IndexError, TypeError) as error:
+            raise EngineError(
+                "fleet-router-invalid", f"the router chose instance {chosen!r}: {error}"
+            ) from error
+
+    def _send_on(self, instance: Instance) -> None:
+        """One that rests takes in what has come, and makes its next iteration, if there is one."""
+        if instance.future:
+            return
+        coming, instance.coming = instance.coming, []
+        for place, request in enumerate(coming):
+            try:
+                request.local = instance.engine.submit(
+                    request.prompt, request.sampling, made=request.made, priority=request.priority
+                )
+            except EngineError as error:
+                self._lose(instance, error, coming[place:])
+                return
+            except RequestError as error:
+                self._fail(request, str(error))
+            else:
+                instance.requests[request.local] = request
+        if not instance.engine.idle:
+            instance.go()
+
+    def _settle(self, instance: Instance) -> None:
+        """Wait for the iteration that is under way there; it is told with the next step."""
+        if instance.future:
+            self._take(instance)
+
+    def _take(self, instance: Instance) -> None:
+        """What an instance's iteration came to."""
+        try:
+            step = instance.ended()
+        except Exception as error:  # whatever it is, this engine does not go on
+            self._lose(instance, error)
+            return
+        self.faults += instance.faults()
+        mine = instance.requests
+        step.batch += instance.number * self.batches
+        for request in (mine[local] for local in step.preempted if local in mine):
+            request.runs = False
+        for request in (mine[local] for local in step.joined if local in mine):
+            request.runs = True
+        ended = [(mine[local], local) for local in step.ended if local in mine]
+        step.joined = [mine[local].number for local in step.joined if local in mine]
+        step.preempted = [mine[local].number for local in step.preempted if local in mine]
+        step.ended = [request.number for request, _ in ended]
+        for request, local in ended:
+            self._end(request, instance.engine.result(local))
+        self._settled({*step.joined, *step.ended})
+        self._steps.append(step)
+
+    def _lose(self, instance: Instance, error: Exception, more: Sequence[Routed] = ()) -> None:
+        """An engine that cannot go on. What it had goes on elsewhere, and so do `more` that it had not."""
+        noticed_s, number, why = time.monotonic(), instance.number, f"instance {instance.number}: {error}"
+        self.faults += instance.faults()
+        self._router.open(number, False)
+        step = Step(batch=number * self.batches, started_s=noticed_s, ended_s=noticed_s)
+        moved = self._taken_back(instance) + [self._left(request) for request in more]
+        again, failed = 0, []
+        for local, request in instance.requests.items():
+            if request in moved:
+                continue
+            ran = self._carry(request, instance.engine, local, step)
+            request.deaths += ran and not instance.struck
+            if request.deaths >= MOST_DEATHS:
+                failed.append(request)
+                continue
+            again += sum(request.wanted[:1]) + len(request.made) if ran else 0
+            moved.append(request)
+        instance.lose(why)
+        for request in failed:
+            step.moved = [other for other in step.moved if other != request.number]
+            step.ended.append(request.number)
+            sentence = f"{MOST_DEATHS} engines have died while it ran, the last one {why}"
+            self._end(request, request.result("failed", sentence))
+        fault = Fault((f"instance {number}",), why, noticed_s, noticed_s, len(step.moved), again)
+        self._losses.append(_Loss(fault, set(step.moved)))
+        self._settled(set())
+        self._tell(step)
+        self._elsewhere(moved)
+
+    def _taken_back(self, instance: Instance) -> list[Routed]:
+        """What the engine does not have yet."""
+        coming, instance.coming = instance.coming, []
+        return [self._left(request) for request in coming]
+
+    def _left(self, request: Routed) -> Routed:
+        """It is nowhere."""
+        if request.instance is not None:
+            self._router.left(request.instance, *request.wanted)
+        request.instance = request.local = None
+        return request
+
+    def _carry(self, request: Routed, engine: Engine, local: int, step: Step) -> bool:
+        """Take a request away from an engine, with its tokens; whether it was running."""
+        progress = engine.progress(local)
+        request.made = progress.made if request.resumable else ()
+        request.preemptions += progress.preemptions
+        if request.runs:
+            step.moved.append(request.number)
+            request.runs = False
+        if progress.runs:
+            request.priority = FIRST
+        self._left(request)
+        return progress.runs
+
+    def _elsewhere(self, moved: Sequence[Routed]) -> None:
+        for request in moved:
+            self._push(request)
+        self._dispatch()
+
+    def _end(self, request: Routed, result: Result) -> None:
+        number = request.number
+        del self._requests[number]
+        preemptions = result.preemptions + request.preemptions
+        self._results[number] = replace(result, request=number, preemptions=preemptions)
+        if request.instance is not None:
+            instance = self.instances[request.instance]
+            if request.local is None:
+                instance.coming.remove(request)
+            else:
+                instance.requests.pop(request.local)
+            self._left(request)
+        self._settled({number})
+
+    def _fail(self, request: Routed, why: str) -> None:
+        """No engine has it."""
+        self._left(request)
+        self._end(request, request.result("failed", why))
+        self._tell(Step(ended=[request.number]))
+
+    def _tell(self, step: Step) -> None:
+        if step.moved or step.ended:
+            self._steps.append(step)
+
+    def _settled(self, numbers: set[int]) -> None:
+        """These run again, or have ended: whether losses are over."""
+        for loss in self._losses:
+            loss.moving -= numbers
+            if not loss.moving:
+                self.faults.append(replace(loss.fault, resumed_s=time.monotonic()))
+        self._losses = [loss for loss in self._losses if loss.moving]
+
+    def _instance(self, number: int) -> Instance:
+        if not 0 <= number < len(self.instances) or self.instances[number].why is not None:
+            there = ", ".join(str(each.number) for each in self.here) or "none"
+            raise EngineError("fleet-instance-unknown", f"there is no instance {number}: there are {there}")
+        return self.instances[number]
+
+    def _asked(self, instance: Instance, deed: Callable[[], Found]) -> Found | None:
+        """What an engine says; None if it is lost."""
+        if instance.why is None:
+            try:
+                return deed()
+            except EngineError as error:
+                self._lose(instance, error)
+        return None
+
+    def _nobody(self) -> EngineError:
+        lost = [each.why for each in self.instances if each.why is not None]
+        last = f", the last one {lost[-1]}" if lost else ""
+        return EngineError(
+            "fleet-lost", f"no engine takes requests: {len(lost)} of {len(self.instances)} are lost{last}"
+        )
+
+
+def _kind(engine: Engine) -> tuple[object, ...]:
+    """What makes engines give the same tokens."""
+    return engine.facts, engine.decode_only
+
+
+def _fits(instance: Instance, request: Routed) -> bool:
+    engine = instance.engine
+    return sum(request.wanted) <= engine.pool_tokens and request.sampling.width <= engine.max_sequences
