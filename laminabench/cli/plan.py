@@ -17,7 +17,7 @@ from laminabench.systems.registry import MODULES
 
 if TYPE_CHECKING:
     from laminabench.plan.answer import Answer
-    from laminabench.plan.question import Question
+    from laminabench.plan.question import PlanMode, PlanPrefill, Question
     from laminabench.plan.request import PlanRequest
 
 
@@ -30,17 +30,31 @@ if TYPE_CHECKING:
     "The 99th percentile of time between tokens that is good enough.",
     required=True,
 )
+@option(
+    "--slo-ttft-ms",
+    POSITIVE,
+    "The 99th percentile of time to the first token that is good enough; prompts are computed, --mode open.",
+)
 @option("--budget", POSITIVE, "Most an hour; twice v2 Table 5's by default.", metavar="USD")
 @option("--power-budget", POSITIVE, "Most rated watts; no limit by default.", metavar="WATTS")
 @option("--devices", None, "Comma-separated names; a100 is all of its kind. h100,h20,a100-80g.")
-@option("--systems", None, "Comma-separated.", ",".join(MODULES))
+@option("--systems", None, f"Comma-separated.  [default: {','.join(MODULES)}]")
 @option("--most-devices", COUNT, "Largest deployment, model and attention workers together.")
 @option("--costs cost_names", None, "Repeatable: a winner for each set; vllm-0.14 by default.", multiple=True)
 @option(
     "--mode",
     click.Choice(["saturate", "open"]),
-    "Queue never empty, or the trace's own arrivals.",
-    "saturate",
+    "Queue never empty, or the trace's own arrivals.  [default: saturate; open with --slo-ttft-ms]",
+)
+@option(
+    "--prefill",
+    click.Choice(["off", "colocated"]),
+    "Prompts: there already, or computed beside decoding.  [default: off; colocated with --slo-ttft-ms]",
+)
+@option(
+    "--max-batched-tokens",
+    COUNT,
+    "With prompts: tokens that a batch computes in an iteration; 512, 1024 and 2048 are tried.",
 )
 @option("--slo-queueing-p99-s", POSITIVE, "With --mode open: how long 99 of 100 requests may wait; 1 s.")
 @option("--network network_name", None, "As for replay; each system's own by default.")
@@ -61,6 +75,7 @@ def plan(
     laminabench plan --trace azure-conv --slo-tbt-p99-ms 100
     laminabench plan --trace azure-conv --slo-tbt-p99-ms 60 --costs vllm-0.14 --costs vidur-2024
     laminabench plan --trace azure-conv --mode open --rate-scale 4 --slo-tbt-p99-ms 60
+    laminabench plan --trace azure-conv --slo-ttft-ms 2000 --slo-tbt-p99-ms 100
 
     Exit code 1: nothing meets the limit; which candidate comes nearest is said.
     """
@@ -89,12 +104,15 @@ def asked(
     plot: Path | None,
     *,
     model_name: str,
-    systems: str,
+    systems: str | None,
     devices: str | None,
     price: tuple[str, ...],
     power: tuple[str, ...],
     price_basis: str | None,
+    mode: PlanMode | None,
     slo_queueing_p99_s: float | None,
+    slo_ttft_ms: float | None,
+    prefill: PlanPrefill | None,
     budget: float | None,
     cost_names: tuple[str, ...],
     **choices: Any,
@@ -106,16 +124,37 @@ def asked(
     from laminabench.figures.drawn import check_target
     from laminabench.nearest import nearest
     from laminabench.plan.question import SLO_QUEUEING_P99_S
-    from laminabench.plan.request import DEVICES, PlanRequest, devices_of, papers_budget, price_note
+    from laminabench.plan.request import (
+        DEVICES,
+        PlanRequest,
+        devices_of,
+        papers_budget,
+        price_note,
+        with_prompts,
+    )
 
-    if slo_queueing_p99_s and choices["mode"] != "open":
+    mode = mode or ("open" if slo_ttft_ms else "saturate")
+    prefill = prefill or ("colocated" if slo_ttft_ms else "off")
+    if slo_ttft_ms and mode != "open":
+        raise click.UsageError(
+            "--slo-ttft-ms goes with --mode open: in a saturated replay the first token waits for the queue"
+        )
+    for flag, value in (
+        ("--slo-ttft-ms", slo_ttft_ms),
+        ("--max-batched-tokens", choices["max_batched_tokens"]),
+    ):
+        if value and prefill == "off":
+            raise click.UsageError(f"{flag} is for plans that compute prompts; add --prefill colocated")
+    if slo_queueing_p99_s and mode != "open":
         raise click.UsageError("--slo-queueing-p99-s goes with --mode open: a saturated queue is never empty")
-    names = tuple(dict.fromkeys(name.strip() for name in systems.split(",")))
+    names = tuple(dict.fromkeys(name.strip() for name in systems.split(","))) if systems else tuple(MODULES)
     for name in names:
         if name not in MODULES:
             raise UserError(
                 "system-unknown", f"--systems: no system named {name!r}; {nearest(name, MODULES)}"
             )
+    if prefill != "off":
+        names = with_prompts(names, named=systems is not None)
     if plot:
         check_target(plot)
     known, model = priced_devices(price, price_basis, power), modelled(model_name)
@@ -127,7 +166,11 @@ def asked(
         systems=names,
         devices=tuple(chosen),
         cost_names=tuple(dict.fromkeys(cost_names or (DEFAULT_COSTS,))),
-        slo_queueing_p99_s=slo_queueing_p99_s or SLO_QUEUEING_P99_S,
+        mode=mode,
+        # Who waits longer than the first token may take has missed that anyway.
+        slo_queueing_p99_s=slo_queueing_p99_s or (slo_ttft_ms or 1000 * SLO_QUEUEING_P99_S) / 1000,
+        slo_ttft_ms=slo_ttft_ms,
+        prefill=prefill,
         budget=budget or papers_budget(model, known),
         **choices,
     )

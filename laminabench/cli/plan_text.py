@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from laminabench.catalog.deployment import assumed_amounts
+from laminabench.plan.effects import gained_by
 from laminabench.plan.measure import meets
 from laminabench.present.numbers import number, share
 from laminabench.present.replay import PARTS, SOURCES
@@ -31,15 +32,23 @@ WHY = {
     "replayed": "replayed in full",
 }
 ASSUMED = "*"
+GAINS = {
+    "throughput_gain": "more tokens/s",
+    "tbt_p99_gain": "less TBT p99",
+    "ttft_p99_gain": "less TTFT p99",
+}
 
 
 def render(console: Console, request: PlanRequest, trace: Trace, answers: Sequence[Answer], top: int) -> None:
     """One part a cost set, and whether they agree."""
     power = f" and {request.power_budget:,g} W" if request.power_budget else ""
+    first = f"TTFT p99 of at most {request.slo_ttft_ms:g} ms, " if request.slo_ttft_ms else ""
+    prompts = f", prompts {request.prefill}" if request.prefill != "off" else ""
     console.print(
         f"[bold]{literal(trace.meta.name)}[/bold], {SOURCES[trace.meta.source]}, {len(trace):,} requests,",
-        f"with {literal(request.model.name)} ({request.mode}, [bold]modelled[/bold]):",
-        f"TBT p99 of at most {request.slo_tbt_p99_ms:g} ms, at most ${request.budget:.2f} an hour{power}",
+        f"with {literal(request.model.name)} ({request.mode}{prompts}, [bold]modelled[/bold]):",
+        f"{first}TBT p99 of at most {request.slo_tbt_p99_ms:g} ms,",
+        f"at most ${request.budget:.2f} an hour{power}",
         soft_wrap=True,
     )
     for answer in answers:
@@ -84,7 +93,9 @@ def _cheapest(answer: Answer, top: int) -> list[Point]:
 
 def _points(points: Sequence[Point], answer: Answer) -> Table:
     numbers = (">batches", ">$/h", ">tokens/s", ">mean batch", ">TBT p50 ms", ">p99 ms", ">in limit")
-    drawn = table(("system", "deployment", *numbers, ">$/M tokens"))
+    prompts = answer.question.prompts
+    more = (">TTFT p50 ms", ">p99 ms", ">tokens/iteration") if prompts else ()
+    drawn = table(("system", "deployment", *numbers, *more, ">$/M tokens"))
     for point in points:
         candidate = point.candidate
         # How many requests a board may run at once.
@@ -100,29 +111,41 @@ def _points(points: Sequence[Point], answer: Answer) -> Table:
             f"{point.tbt_p50_ms:.1f}",
             f"{point.tbt_p99_ms:.1f}",
             share(point.token_attainment),
+            *(_of_prompts(point) if prompts else ()),
             f"{point.usd_per_million_tokens:.3f}",
             style="bold" if point == answer.winner else None,
         )
     return drawn
 
 
+def _of_prompts(point: Point) -> tuple[str, ...]:
+    times = ("-" if time is None else f"{time:,.0f}" for time in (point.ttft_p50_ms, point.ttft_p99_ms))
+    return (*times, str(point.candidate.prompt_budget))
+
+
 def _why(console: Console, answer: Answer, winner: Point) -> None:
     """What binds, with the signs of it in the replay beside what was tried."""
     first, *others = answer.effects
-    in_open = answer.question.mode == "open"
+    gained = gained_by(answer.question, winner)
     summary = answer.summary
     assert summary is not None
     tbt_p99_ms = winner.tbt_p99_ms * (1 - first.tbt_p99_gain)
     beyond = ", over the limit" if tbt_p99_ms > answer.question.slo_tbt_p99_ms else ""
+    sooner = "" if first.ttft_p99_gain is None else f", {-first.ttft_p99_gain:+.1%} TTFT p99"
     console.print(
         f"\n[bold]{first.resource}[/bold] binds: a tenth more of it alone comes to "
-        f"{first.throughput_gain:+.1%} tokens/s, {-first.tbt_p99_gain:+.1%} TBT p99{beyond}"
+        f"{first.throughput_gain:+.1%} tokens/s, {-first.tbt_p99_gain:+.1%} TBT p99{beyond}{sooner}"
     )
-    rest = (
-        f"{each.resource} {each.tbt_p99_gain if in_open else each.throughput_gain:+.1%}" for each in others
-    )
-    what = "less TBT p99" if in_open else "more tokens/s"
-    console.print(f"others, {what}: {', '.join(rest)}", soft_wrap=True)
+    rest = (f"{each.resource} {getattr(each, gained):+.1%}" for each in others)
+    console.print(f"others, {GAINS[gained]}: {', '.join(rest)}", soft_wrap=True)
+    if answer.without_prompts is not None:
+        console.print(
+            f"prompts cost [bold]${answer.usd_of_prompts:.3f}[/bold] of the "
+            f"${winner.usd_per_million_tokens:.3f} a million tokens: were they there already, "
+            f"{literal(str(answer.without_prompts.candidate))} would do, for "
+            f"${answer.without_prompts.usd_per_million_tokens:.3f}",
+            soft_wrap=True,
+        )
     idle = (f"{who} {share(left)}" for who, left in summary.bubbles.pools().items())
     shares = summary.time_shares
     spent = (f"{part} {share(getattr(shares, part))}" for part in PARTS)

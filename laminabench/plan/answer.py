@@ -1,24 +1,19 @@
-"""The answer to one question: the front, the winner, what binds it, and how far prices decide."""
+"""The answer to one question: the front, the winner, what prompts cost, and how far prices decide."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
-from laminabench.catalog.boards import Board, BoardMemory
 from laminabench.catalog.deployment import Deployment, Workers
-from laminabench.catalog.hardware import Device
-from laminabench.catalog.network import Network
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.json_safe import to_json
-from laminabench.plan.measure import Point, front, measure, meets, nearest, order, winner
+from laminabench.plan.effects import Effect, effects
+from laminabench.plan.measure import Point, front, meets, nearest, order, winner
 from laminabench.plan.question import Candidate, Question
 from laminabench.plan.search import PRICE_CHANGE, Found, search
 from laminabench.replay import Workload, replay
 from laminabench.runs.summary import Summary
-from laminabench.sim.spec import BoardTiming, Spec, Timing
-from laminabench.systems.registry import system
 
 
 @dataclass(frozen=True)
@@ -33,8 +28,21 @@ class Answer:
     summary: Summary | None  # of the winner's replay
     effects: list[Effect]
     prices: list[Repriced]
+    without_prompts: Point | None = None  # the winner where prompts are there already
+
+    @property
+    def usd_of_prompts(self) -> float | None:
+        """What prompts add to a million tokens: the winner's cost less that of who need not compute them."""
+        if self.winner is None or self.without_prompts is None:
+            return None
+        return self.winner.usd_per_million_tokens - self.without_prompts.usd_per_million_tokens
 
     def row(self) -> dict[str, object]:
+        without = self.without_prompts
+        prompts = {
+            "usd_per_million_tokens": self.usd_of_prompts,
+            "without": None if without is None else self.row_of(without),
+        }
         return {
             "costs": self.question.costs.name,
             "winner": None if self.winner is None else self.row_of(self.winner),
@@ -44,6 +52,7 @@ class Answer:
             "summary": None if self.summary is None else to_json(self.summary),
             "binds": [each.row() for each in self.effects],
             "prices": [each.row() for each in self.prices],
+            **({"prompts": prompts} if self.question.prompts else {}),
             "search": {
                 "considered": self.found.considered,
                 "counts": dict(self.found.counts),
@@ -68,6 +77,12 @@ def answer(
     found = search(question, candidates, exhaustive=exhaustive, jobs=jobs, told=told)
     limit = question.slo_tbt_p99_ms
     best = winner(found.points, limit)
+    without = None
+    if question.prompts and best is not None:
+        # At most as many candidates again, and each is sooner replayed.
+        decoding = replace(question, prefill="off", slo_ttft_ms=None)
+        plain = list(dict.fromkeys(replace(each, prompt_budget=0) for each in candidates))
+        without = winner(search(decoding, plain, jobs=jobs).points, limit)
     return Answer(
         question,
         found,
@@ -77,11 +92,12 @@ def answer(
         None if best is None else _summary(question, best),
         [] if best is None else effects(question, best),
         list(repriced(found.points, limit)),
+        without,
     )
 
 
 def _summary(question: Question, point: Point) -> Summary:
-    workload = Workload(question.mode, slo_tbt_ms=question.slo_tbt_p99_ms)
+    workload = Workload(question.mode, slo_tbt_ms=question.slo_tbt_p99_ms, slo_ttft_ms=question.slo_ttft_ms)
     candidate = point.candidate
     return replay(question.trace, candidate.system, question.setup(candidate), workload).summary
 
@@ -104,6 +120,14 @@ def require_winner(found: Answer) -> None:
     if found.winner is not None:
         return
     limit, costs = found.question.slo_tbt_p99_ms, found.question.costs.name
+    ttft_ms = found.question.slo_ttft_ms
+    if found.nearest is None and ttft_ms is not None and found.found.points:
+        soonest = min(found.found.points, key=lambda point: point.ttft_p99_ms or 0.0)
+        raise CheckFailedError(
+            "plan-ttft-missed",
+            f"with {costs}, none of {found.found.considered:,} candidates has a TTFT p99 of {ttft_ms:g} ms; "
+            f"of those replayed {soonest.candidate} comes nearest with {soonest.ttft_p99_ms:,.0f} ms",
+        )
     if found.nearest is None:
         raise CheckFailedError(
             "plan-falls-behind",
@@ -172,101 +196,3 @@ def _priced(workers: Workers, device: str, usd_per_hour: float) -> Workers:
     if workers.device.name != device:
         return workers
     return Workers(replace(workers.device, override_usd_per_hour=usd_per_hour), workers.count)
-
-
-# A tenth more of what one has, or a tenth more speed.
-BETTER = 1.1
-
-_HOST = ("host_fixed", "host_per_request")
-
-Whole = TypeVar("Whole", Timing, BoardTiming, Device, Board, BoardMemory, Network)
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What a tenth more of one resource alone would do."""
-
-    resource: str
-    throughput_gain: float  # a share: 0.04 is 4 % more tokens a second
-    tbt_p99_gain: float  # how much shorter: 0.04 is 4 % less
-
-    def row(self) -> dict[str, object]:
-        """For --json. Elasticity: percent gained for each percent more of the resource."""
-        return {
-            "resource": self.resource,
-            "throughput_gain": self.throughput_gain,
-            "elasticity": self.throughput_gain / (BETTER - 1),
-            "tbt_p99_gain": self.tbt_p99_gain,
-        }
-
-
-def effects(question: Question, point: Point) -> list[Effect]:
-    """Of every resource that the candidate has, from the one that would help most."""
-    found = []
-    for resource, spec in _better(question, point.candidate):
-        better = measure(question, question.trace, point.candidate, spec)
-        rate = better.tokens_per_s / point.tokens_per_s - 1
-        found.append(Effect(resource, rate, 1 - better.tbt_p99_ms / point.tbt_p99_ms))
-    # Tokens a second are given by the arrivals in an open replay: there it is time that can be gained.
-    open_ = question.mode == "open"
-    return sorted(found, key=lambda each: -(each.tbt_p99_gain if open_ else each.throughput_gain))
-
-
-def _better(question: Question, candidate: Candidate) -> Iterator[tuple[str, Spec]]:
-    """The cluster with each resource better in turn; nothing else changes, not even the devices' names."""
-    setup, build = question.setup(candidate), system(candidate.system).build
-    spec = build(setup).spec
-    yield "requests at once", build(replace(setup, max_num_seqs=int(spec.max_requests * BETTER))).spec
-    if isinstance(spec.timing, BoardTiming):
-        yield from _better_boards(spec, spec.timing)
-        yield "host time", replace(spec, timing=_less(spec.timing, *_HOST))
-        return
-    timing, part = spec.timing, setup.deployment.model
-
-    def built(change: Callable[[Device], Device]) -> Spec:
-        workers = Workers(change(part.device), part.count)
-        return build(replace(setup, deployment=replace(setup.deployment, model=workers))).spec
-
-    yield "KV memory", replace(spec, tokens_per_pool=int(spec.tokens_per_pool * BETTER))
-    yield (
-        "compute of model workers",
-        built(lambda it: replace(it, flops={dtype: rate * BETTER for dtype, rate in it.flops.items()})),
-    )
-    faster = built(lambda it: _more(it, "bandwidth_bytes_per_s")).timing
-    assert isinstance(faster, Timing)
-    # Of devices that do attention too, the part of the weights alone.
-    slices = {name: getattr(faster, name) for name in ("first_slice", "mid_slice", "last_slice", "q_lead")}
-    yield "memory bandwidth for weights", replace(spec, timing=replace(timing, **slices))
-    yield "memory bandwidth for attention", replace(spec, timing=_less(timing, "attention_per_token"))
-    if part.count > len(spec.replica_names):
-        yield "links between model workers", built(lambda it: _more(it, "interchip_bytes_per_s"))
-    if setup.deployment.attention is not None:
-        wide, near = _more(setup.network, "bandwidth_bytes_per_s"), _less(setup.network, "rtt_s")
-        yield "network bandwidth", build(replace(setup, network=wide)).spec
-        yield "network latency", build(replace(setup, network=near)).spec
-    yield "host time", replace(spec, timing=_less(timing, *_HOST))
-
-
-def _better_boards(spec: Spec, timing: BoardTiming) -> Iterator[tuple[str, Spec]]:
-    """Each part of the boards better in turn, all of them alike."""
-    board = timing.board
-
-    def built(better: Board) -> Spec:
-        changed = replace(timing, board=better)
-        tokens, _ = changed.kv_room()
-        return replace(spec, timing=changed, tokens_per_pool=tokens)
-
-    for title, side in (("HBM", "hbm"), ("LPDDR", "lpddr")):
-        memory = getattr(board, side)
-        yield f"{title} capacity", built(replace(board, **{side: _more(memory, "capacity_bytes")}))
-        yield f"{title} bandwidth", built(replace(board, **{side: _more(memory, "bandwidth_bytes_per_s")}))
-    yield "compute of the chips", built(_more(board, "clock_hz"))
-    yield "link between the sides", built(_more(board, "link_bytes_per_s"))
-
-
-def _more(whole: Whole, *names: str) -> Whole:
-    return replace(whole, **{name: getattr(whole, name) * BETTER for name in names})
-
-
-def _less(whole: Whole, *names: str) -> Whole:
-    return replace(whole, **{name: getattr(whole, name) / BETTER for name in names})

@@ -6,15 +6,15 @@ docs/plan.md derives every line of this; tests hold it to what replays come to.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from laminabench.analysis.window import FEWEST_MOMENTS
-from laminabench.catalog.boards import Board
-from laminabench.catalog.models import ModelShape
-from laminabench.plan.demand import LEFT_OUT, Demand
-from laminabench.sim.spec import BoardTiming, Float64, Spec, Timing, shape_of
+from laminabench.plan.demand import Demand
+from laminabench.plan.prompt_bounds import least_with_prompts, path_lines, ttft_p99
+from laminabench.plan.prompt_demand import LEFT_OUT
+from laminabench.plan.tables import Tables, below, tables_of
+from laminabench.sim.spec import Float64, Spec
 
 # Tables are rounded to ticks, layer by layer: far less than this.
 ROUNDING = 1 - 1e-6
@@ -24,20 +24,11 @@ LOOKS = 3
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """No replay has a higher throughput, or a lower 99th percentile of TBT."""
+    """No replay has a higher throughput, or a lower 99th percentile of TBT or TTFT."""
 
     tokens_per_s: float
     tbt_p99_s: float
-
-
-class Line(NamedTuple):
-    """Below a table everywhere: base + per_request B, for every batch of B requests."""
-
-    base: float
-    per_request: float
-
-    def at(self, requests: float) -> float:
-        return self.base + self.per_request * requests
+    ttft_p99_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +38,7 @@ class Room:
     pools: int
     pool_tokens: int
     most_requests: int
+    prompts_begun: int = 0  # at once, which do not hold yet what they will
 
     @property
     def tokens(self) -> int:
@@ -54,20 +46,15 @@ class Room:
 
     def running(self, demand: Demand) -> int:
         """What is charged for all who run at once, at most: there are only so many of them."""
-        return min(self.tokens, self.most_requests * demand.longest)
+        begun = self.prompts_begun * demand.longest
+        return min(self.tokens + begun, self.most_requests * demand.longest)
 
 
 def room_of(spec: Spec) -> Room:
     """Whole blocks only; of all copies of a deployment together."""
     whole = spec.tokens_per_pool // spec.block_tokens * spec.block_tokens
-    return Room(spec.copies * spec.pools, whole, spec.copies * spec.max_requests)
-
-
-def tables_of(spec: Spec, most: int) -> Tables | None:
-    """Of a deployment of either kind; None where there is nothing to bound its times by."""
-    if isinstance(spec.timing, BoardTiming):
-        return tables_of_boards(spec, spec.timing, most)
-    return tables_of_costs(spec, spec.timing, most)
+    begun = spec.copies * spec.batches * (spec.prompt_budget > 0)
+    return Room(spec.copies * spec.pools, whole, spec.copies * spec.max_requests, begun)
 
 
 def bound(spec: Spec, demand: Demand, room: Room) -> Bound:
@@ -77,18 +64,29 @@ def bound(spec: Spec, demand: Demand, room: Room) -> Bound:
     if tables is None:
         return Bound(float("inf"), 0.0)
     cycles = max(demand.mean_charge(room.running(demand)) / room.tokens, 1 / room.most_requests)
-    per_token_s = least_seconds(tables, cycles, 1.0, demand.mean_read(room.running(demand)))
-    return Bound(1 / (per_token_s * ROUNDING), _least_p99(tables, demand, room, most) * ROUNDING)
+    read = demand.mean_read(room.running(demand))
+    if tables.prompts is None or demand.prompts is None:
+        per_token_s = least_seconds(tables, cycles, 1.0, read)
+        return Bound(1 / (per_token_s * ROUNDING), _least_p99(tables, demand, room, most) * ROUNDING)
+    # All that can be made, in the time that what surely is made takes.
+    asked = demand.prompts
+    made = max(0.0, demand.tokens - demand.missing_tokens.most(room.running(demand)))
+    work = asked.all.without(asked.longest.times(room.prompts_begun))
+    needed = least_with_prompts(tables, cycles * made, made, read * made, work) * ROUNDING
+    rate = (demand.tokens + demand.requests) / needed if needed > 0 else float("inf")
+    return Bound(rate, float(tables.chain.min()) * ROUNDING)
 
 
 def bound_of_arrivals(spec: Spec, demand: Demand, room: Room) -> Bound:
     """Of an open replay that keeps up: no more than comes, and no faster than so much work allows."""
     most = min(room.most_requests, demand.can_run(room.tokens))
     tables = tables_of(spec, most)
-    rate = demand.tokens / demand.span_s if demand.span_s > 0 else float("inf")
     if tables is None:
-        return Bound(rate, 0.0)
-    return Bound(rate, _least_p99_of_arrivals(tables, demand, room, most) * ROUNDING)
+        return Bound(demand.rate, 0.0)
+    ttft_s = 0.0
+    if tables.prompts is not None and demand.prompts is not None:
+        ttft_s = ttft_p99(tables.prompts, demand.prompts) * ROUNDING
+    return Bound(demand.rate, _least_p99_of_arrivals(tables, demand, room, most) * ROUNDING, ttft_s)
 
 
 def falls_behind(spec: Spec, demand: Demand, room: Room, waiting_s: float) -> bool:
@@ -104,11 +102,16 @@ def falls_behind(spec: Spec, demand: Demand, room: Room, waiting_s: float) -> bo
     tokens = demand.tokens - late_tokens - demand.missing_tokens.most(running)
     unread = late_charged + demand.missing_charged.most(running)
     charged, read = demand.charged - unread, demand.read - unread
+    limit_s = demand.span_s + waiting_s
+    cycles = max(charged / room.tokens, tokens / room.most_requests)
+    if tables.prompts is not None and demand.prompts is not None:
+        asked = demand.prompts
+        work = asked.all.without(asked.late, asked.longest.times(room.prompts_begun))
+        cycles, tokens, read = (max(0.0, each) for each in (cycles, tokens, read))
+        return least_with_prompts(tables, cycles, tokens, read, work) * ROUNDING > limit_s
     if tokens <= 0 or charged <= 0:
         return False
-    cycles = max(charged / room.tokens, tokens / room.most_requests)
-    needed = least_seconds(tables, cycles, tokens, max(read, 0.0)) * ROUNDING
-    return needed > demand.span_s + waiting_s
+    return least_seconds(tables, cycles, tokens, max(read, 0.0)) * ROUNDING > limit_s
 
 
 def least_seconds(tables: Tables, cycles: float, tokens: float, read: float) -> float:
@@ -127,20 +130,6 @@ def least_seconds(tables: Tables, cycles: float, tokens: float, read: float) -> 
     return max(chains, attention, model, cycles * float(tables.chain.min()))
 
 
-def below(table: Float64, at: float, *, through_zero: bool = False) -> Line:
-    """A line below the table (its row 0 is a batch of 1), as high as one can be near `at`.
-
-    `through_zero`: its base is not negative, so that more iterations for the same tokens never take less.
-    """
-    requests = np.arange(1, len(table) + 1)
-    i = min(max(round(at) - 1, 1), len(table) - 2)
-    slope = max(0.0, float(table[i + 1] - table[i - 1]) / 2) if len(table) > 2 else 0.0
-    base = float((table - slope * requests).min())
-    if base < 0 and through_zero:
-        return Line(0.0, float((table / requests).min()))
-    return Line(base, slope)
-
-
 def _least_p99(tables: Tables, demand: Demand, room: Room, most: int) -> float:
     """At least 99 of 100 gaps are no longer than the 99th percentile. The cycles that they are in were as
     full as admission makes them, so their mean size, and mean of KV tokens, can be read off the trace.
@@ -150,7 +139,7 @@ def _least_p99(tables: Tables, demand: Demand, room: Room, most: int) -> float:
     # What a cycle is full to, or it has as many requests as it may.
     full = room.pools * (room.pool_tokens - demand.longest + 1)
     # The last cycle of the window may be less full; first tokens have no gap.
-    gaps = (1 - LEFT_OUT) * (made - demand.requests - most) - most
+    gaps = (1 - LEFT_OUT) * (made - demand.firsts - most) - most
     if made < FEWEST_MOMENTS * most or gaps <= 0 or full <= 0:
         return alone
     taken, all_taken, pending = demand.taken(gaps, full, room.most_requests)
@@ -175,107 +164,34 @@ def _least_p99_of_arrivals(tables: Tables, demand: Demand, room: Room, most: int
     least_s = float(tables.chain.min())
     missing = demand.missing_tokens.most(room.running(demand))
     made = demand.tokens - demand.late[0] - demand.last_tokens - missing
-    gaps = (1 - LEFT_OUT) * (made - demand.requests)
+    gaps = (1 - LEFT_OUT) * (made - demand.firsts)
     if made < FEWEST_MOMENTS * most or gaps <= 0:
         return least_s
     time_s = tables.batches * demand.span_s
-    read = max(0.0, demand.read - demand.largest_charged(demand.tokens - gaps))
+    reading = tables.per_token * max(0.0, demand.read - demand.largest_charged(demand.tokens - gaps))
+    found = _mean_at_least(tables.chain, gaps, reading, time_s, least_s)
+    if tables.prompts is None or demand.prompts is None:
+        return found
+    # What prompts take of that time, decoding cannot have.
+    asked = demand.prompts
+    work = asked.all.without(asked.late, asked.last, asked.longest.times(room.prompts_begun))
+    for line in path_lines(tables.prompts, len(tables.chain)):
+        left_s = time_s - line.per_request * work.rows - tables.prompts.attention(work)
+        requests = np.arange(1, len(tables.chain) + 1, dtype=np.float64)
+        chain = line.base + line.per_request * requests + tables.beside
+        least = float(chain.min())
+        found = max(found, _mean_at_least(chain, gaps, reading, left_s, least))
+    return found
+
+
+def _mean_at_least(chain: Float64, gaps: float, reading: float, time_s: float, least_s: float) -> float:
+    """The y that solves it, by a better line each time."""
     for _ in range(LOOKS):
-        line = below(tables.chain, gaps * least_s / time_s, through_zero=True)
-        load = (line.per_request * gaps + tables.per_token * read) / time_s
+        if time_s <= 0:
+            return float("inf")
+        line = below(chain, gaps * least_s / time_s, through_zero=True)
+        load = (line.per_request * gaps + reading) / time_s
         if load >= 1:
             return float("inf")
         least_s = max(least_s, line.base / (1 - load))
     return least_s
-
-
-@dataclass(frozen=True)
-class Tables:
-    """Seconds an iteration by batch size, all layers, attention's part in KV tokens apart."""
-
-    batches: int
-    layers: int
-    replicas: int
-    mid: Float64
-    model: Float64
-    # As one attention: the fixed part of all layers, and seconds a KV token of the batch.
-    attention: Float64
-    per_token: float
-    chain: Float64  # all of it, one after the other
-
-
-def tables_of_costs(spec: Spec, timing: Timing, most: int) -> Tables:
-    """As the simulator reads them."""
-    layers = spec.layers
-    requests = np.arange(1, most + 1)
-    rows = slice(1, most + 1)
-
-    def table(values: Float64 | float) -> Float64:
-        return np.broadcast_to(np.asarray(values, np.float64), len(timing.first_slice))[rows]
-
-    mid = table(timing.mid_slice)
-    model = table(timing.first_slice) + (layers - 1) * mid + table(timing.last_slice)
-    attention = layers * (table(timing.attention_fixed) + timing.combine)
-    per_token = layers * float(table(timing.attention_per_token).min()) / spec.pools
-    host = requests * 0.0 if timing.host_async else timing.host_fixed + requests * timing.host_per_request
-    crossing = _crossing(timing, table(timing.q_transfer), table(timing.out_transfer))
-    chain = host + model + attention + layers * (crossing - table(timing.q_lead))
-    return Tables(spec.batches, layers, len(spec.replica_names), mid, model, attention, per_token, chain)
-
-
-def _crossing(timing: Timing, to: Float64, back: Float64) -> Float64:
-    """A layer's way to attention and back; of what is streamed, the part that hides behind nothing."""
-    chunks, latency = timing.stream_chunks, timing.transfer_latency
-    if chunks == 1:
-        return to + back
-    return 2 * latency + (to + back - 2 * latency) / chunks
-
-
-# Policies that run an iteration on a board's two sides as they are.
-_OTHER_DEVICES = ("8-hbm",)
-
-
-def tables_of_boards(spec: Spec, timing: BoardTiming, most: int) -> Tables | None:
-    """Of all copies in step, as one pool of each; None where nothing is known of the policy.
-
-    They are not in step, but sums over the boards' iterations, divided by the number of boards, are these.
-    """
-    if timing.mapping in _OTHER_DEVICES:
-        return None
-    # Of a board, where all of them have so many requests together.
-    batch = np.arange(1, most + 1) / spec.copies
-    zero = np.zeros(most)
-    host = zero if timing.host_async else timing.host_fixed + batch * timing.host_per_request
-    board, model = timing.board, timing.model
-    launches = model.layers * board.kernels * board.launch_s
-    chain = host + launches + _weights_s(board, model, batch)
-    per_token = model.layers * _kv_token_s(board, model) / spec.copies
-    return Tables(1, model.layers, 1, zero, zero, zero, per_token, chain)
-
-
-def _weights_s(board: Board, model: ModelShape, batch: Float64) -> Float64:
-    """All matrices once: the slower of reading them and of multiplying by them, each at its best."""
-    bandwidth, cores, width = _bytes_per_s(board), _cores(board), shape_of(model)["element_bytes"]
-    load = np.maximum(board.mm_size, batch) if board.weight_load == "behind" else board.mm_size + batch
-    total = np.zeros_like(batch)
-    matrices = [(model.layers, gemm.n * gemm.k) for gemm in model.layer_gemms(1)]
-    for times, elements in [*matrices, (1, model.vocab * model.hidden)]:
-        computing = elements / board.mm_size**2 / cores * load / board.clock_hz
-        total += times * np.maximum(computing, elements * width / bandwidth)
-    return total
-
-
-def _kv_token_s(board: Board, model: ModelShape) -> float:
-    """One token of KV in one layer: the slowest of reading it, multiplying by it, and its softmax."""
-    read = 2 * model.kv_size * shape_of(model)["element_bytes"] * (model.group if board.reread_kv else 1)
-    products = 2 * model.heads / board.mv_rows
-    softmax = 3 * model.heads / board.vector_width
-    return max(read / _bytes_per_s(board), max(products, softmax) / _cores(board) / board.clock_hz)
-
-
-def _bytes_per_s(board: Board) -> float:
-    return (board.hbm.bandwidth_bytes_per_s + board.lpddr.bandwidth_bytes_per_s) * board.dram_efficiency
-
-
-def _cores(board: Board) -> int:
-    return board.cores * (board.hbm.chips + board.lpddr.chips)

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from laminabench.plan.prompt_demand import PromptDemand, largest, prompt_demand_of
 from laminabench.sim.spec import Float64
 from laminabench.traces.table import Trace
-
-# The share of requests or tokens that a 99th percentile may leave out.
-LEFT_OUT = 0.01
 
 
 class FractionalKnapsack:
@@ -28,26 +26,37 @@ class FractionalKnapsack:
 @dataclass(frozen=True)
 class Demand:
     """Sums over all requests, and over those of them that can be chosen worst. `charge` is a request's final
-    length in whole blocks; `read` is KV tokens that its tokens read, all of them together.
+    length in whole blocks, `held` the KV that it surely has while it decodes: all of its charge where that is
+    reserved; `read` is KV tokens that its tokens read, all of them together.
+
+    With prompts, `tokens` are those that are made by decoding: the first one of each request is not.
     """
 
     requests: int
     tokens: float
-    charged: float  # charge times tokens: how long how much of the memory is taken
+    firsts: int  # requests whose first token is one of `tokens`
+    charged: float  # held times tokens: how long how much of the memory is taken
     read: float
     longest: int  # charge
-    shortest_mean: tuple[float, float]  # least charge, and least KV length, of any token
+    shortest_mean: tuple[float, float]  # least held, and least KV length, of any token
     span_s: float  # from the first arrival to the last
     by_charge: tuple[Float64, Float64, Float64]  # from the largest down: charges; sums of tokens, of charged
     charge_sums: Float64  # from the largest down
-    smallest_sums: Float64  # from the smallest up
-    # Of requests whose charges add up to so much: what they lack at most.
+    smallest_sums: Float64  # of held, from the smallest up
+    # Of requests who hold so much together: what they lack at most.
     missing_tokens: FractionalKnapsack
     missing_charged: FractionalKnapsack
     late: tuple[float, float]  # tokens and charged of the hundredth of requests that have the most of each
     last_tokens: float  # of requests that come so late that they may still wait when the last one comes
     dense_charged: FractionalKnapsack  # beyond the mean, to bound a mean that they are missing from
     dense_read: FractionalKnapsack
+    prompts: PromptDemand | None = None  # where they are computed
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second that are asked for."""
+        every = self.tokens + (self.requests - self.firsts)
+        return every / self.span_s if self.span_s > 0 else float("inf")
 
     def can_run(self, capacity: float) -> int:
         """Requests that so much memory can ever hold at once."""
@@ -88,38 +97,42 @@ class Demand:
         return float(np.interp(tokens, counts, sums))
 
 
-def demand_of(trace: Trace, block_tokens: int, waiting_s: float = 0.0) -> Demand:
-    """With charges in blocks of that size, as admission by reservation has them, and waits no longer."""
+def demand_of(trace: Trace, block_tokens: int, waiting_s: float = 0.0, *, prompts: bool = False) -> Demand:
+    """With charges in blocks of that size, as admission by reservation has them, and waits no longer.
+
+    With prompts that are computed, KV grows and prefixes may be shared.
+    """
     prompt, output = (tokens.astype(np.float64) for tokens in (trace.prompt_tokens, trace.output_tokens))
     charge = np.ceil((prompt + output) / block_tokens) * block_tokens
-    charged = output * charge
-    read = output * (prompt + (output - 1) / 2)
-    tokens = float(output.sum())
+    asked = prompt_demand_of(trace, waiting_s) if prompts else None
+    held = charge if asked is None else asked.held
+    made = output if asked is None else output - 1
+    charged = made * held
+    read = made * (prompt + (made - 1) / 2)
+    tokens = float(made.sum())
     down = np.argsort(-charge, kind="stable")
+    mean_charged, mean_read = (values.sum() / max(tokens, 1.0) for values in (charged, read))
     return Demand(
         requests=len(trace),
         tokens=tokens,
+        firsts=0 if prompts else len(trace),
         charged=float(charged.sum()),
         read=float(read.sum()),
         longest=int(charge.max()),
-        shortest_mean=(float(charge.min()), float(prompt.min())),
+        shortest_mean=(float(held.min()), float(prompt.min())),
         span_s=float(trace.arrival_s[-1] - trace.arrival_s[0]),
-        by_charge=(charge[down], _sums(output[down]), _sums(charged[down])),
+        by_charge=(charge[down], _sums(made[down]), _sums((made * charge)[down])),
         charge_sums=_sums(charge[down]),
-        smallest_sums=np.cumsum(charge[down][::-1]),
-        missing_tokens=FractionalKnapsack(charge, output),
-        missing_charged=FractionalKnapsack(charge, charged),
-        late=(_largest(output), _largest(charged)),
-        last_tokens=float(output[trace.arrival_s > trace.arrival_s[-1] - waiting_s].sum()),
-        dense_charged=FractionalKnapsack(charge, output * np.maximum(charge - charged.sum() / tokens, 0)),
+        smallest_sums=np.cumsum(np.sort(held)),
+        missing_tokens=FractionalKnapsack(held, made),
+        missing_charged=FractionalKnapsack(held, made * charge),
+        late=(largest(made), largest(made * charge)),
+        last_tokens=float(made[trace.arrival_s > trace.arrival_s[-1] - waiting_s].sum()),
+        dense_charged=FractionalKnapsack(held, made * np.maximum(held - mean_charged, 0)),
         # Of a request's tokens the last ones are missing, which read nearly all of what is charged.
-        dense_read=FractionalKnapsack(charge, output * np.maximum(charge - read.sum() / tokens, 0)),
+        dense_read=FractionalKnapsack(held, made * np.maximum(charge - mean_read, 0)),
+        prompts=asked,
     )
-
-
-def _largest(values: Float64) -> float:
-    first = len(values) - int(np.ceil(LEFT_OUT * len(values)))
-    return float(np.partition(values, first)[first:].sum())
 
 
 def _sums(values: Float64) -> Float64:

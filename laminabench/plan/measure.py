@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from laminabench.analysis import rates
 from laminabench.analysis.attainment import limit_ticks, token_attainment
 from laminabench.analysis.tbt import tbt, tokens_of
-from laminabench.analysis.window import window
+from laminabench.analysis.window import whole_run, window
 from laminabench.catalog.deployment import Deployment
 from laminabench.errors import UserError
 from laminabench.plan.question import Candidate, Question
@@ -29,7 +29,10 @@ class Point:
     tbt_p99_ms: float
     token_attainment: float
     queueing_p99_s: float
-    keeps_up: bool  # always, where requests wait by intention
+    keeps_up: bool  # always, where requests wait by intention; within the limit of TTFT, if there is one
+    # Of all requests, where prompts are computed.
+    ttft_p50_ms: float | None = None
+    ttft_p99_ms: float | None = None
 
     @property
     def usd_per_million_tokens(self) -> float:
@@ -37,11 +40,14 @@ class Point:
 
     def row(self) -> dict[str, object]:
         numbers = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "candidate"}
+        if self.ttft_p99_ms is None:
+            numbers = {name: value for name, value in numbers.items() if not name.startswith("ttft")}
         return {
             "system": self.candidate.system,
             "deployment": str(self.candidate.deployment),
             "batches": self.candidate.batches,
             "most_requests": self.candidate.most_requests,
+            **({"max_batched_tokens": budget} if (budget := self.candidate.prompt_budget) else {}),
             "usd_per_hour": self.candidate.usd_per_hour,
             **numbers,
             "usd_per_million_tokens": self.usd_per_million_tokens,
@@ -65,10 +71,19 @@ def measure(question: Question, trace: Trace, candidate: Candidate, spec: Spec) 
     """Replay the trace on it: the same numbers as `laminabench replay`, without those nobody compares."""
     outcome = simulate(trace, spec, Offered(question.mode))
     steady = window(outcome, question.mode)
-    gaps = tbt(tokens_of(outcome), steady)
+    tokens = tokens_of(outcome)
+    gaps = tbt(tokens, steady)
+    if not gaps.count:  # who falls far behind makes first tokens only while requests come
+        steady = whole_run(outcome)
+        gaps = tbt(tokens, steady)
     p50, p99 = gaps.percentile(500), gaps.percentile(990)
     attained = token_attainment(gaps, limit_ticks(question.slo_tbt_p99_ms))
     waited_s = (rates.queueing(outcome).percentile(990) or 0) / TICKS_PER_S
+    ttft_ms, in_time = [], True
+    if spec.prompt_budget:
+        first = rates.since_arrival(outcome, "first_token_s")
+        ttft_ms = [(first.percentile(permille) or 0) * 1000 / TICKS_PER_S for permille in (500, 990)]
+        in_time = question.slo_ttft_ms is None or ttft_ms[1] <= question.slo_ttft_ms
     if p50 is None or p99 is None or attained is None:
         raise UserError(
             "trace-no-tbt", f"{trace.meta.name} has no time between tokens: none of its requests makes two"
@@ -81,12 +96,13 @@ def measure(question: Question, trace: Trace, candidate: Candidate, spec: Spec) 
         p99 * 1000 / TICKS_PER_S,
         attained,
         waited_s,
-        question.mode == "saturate" or waited_s <= question.slo_queueing_p99_s,
+        question.mode == "saturate" or (waited_s <= question.slo_queueing_p99_s and in_time),
+        *ttft_ms,
     )
 
 
 def meets(point: Point, slo_tbt_p99_ms: float) -> bool:
-    """Fast enough, and it serves the trace: in an open replay it keeps up with what comes."""
+    """Fast enough, and it serves the trace: in an open replay it keeps up with what comes, and in time."""
     return point.keeps_up and point.tbt_p99_ms <= slo_tbt_p99_ms
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -40,6 +41,7 @@ class Candidate:
     deployment: Deployment
     batches: int = 1
     most_requests: int | None = None  # at once, on each board; the system's own limit, if None
+    prompt_budget: int = 0  # tokens in an iteration of a batch; 0 where no prompts are computed
 
     @property
     def usd_per_hour(self) -> float:
@@ -56,11 +58,16 @@ class Candidate:
     def __str__(self) -> str:
         turns = f", {self.batches} batches" if self.batches > 1 else ""
         limit = f", {self.most_requests} requests on each" if self.most_requests else ""
-        return f"{self.system} {self.deployment}{turns}{limit}"
+        budget = f", {self.prompt_budget} tokens an iteration" if self.prompt_budget else ""
+        return f"{self.system} {self.deployment}{turns}{limit}{budget}"
 
 
 def candidates(
-    systems: Sequence[str], model: ModelShape, devices: Sequence[Device], limits: Limits = NO_LIMITS
+    systems: Sequence[str],
+    model: ModelShape,
+    devices: Sequence[Device],
+    limits: Limits = NO_LIMITS,
+    prompt_budgets: Sequence[int] = (0,),
 ) -> Iterator[Candidate]:
     """All of them, whether or not the model fits, with as many batches as the system may have.
 
@@ -74,8 +81,8 @@ def candidates(
             )
             for each in found:
                 if limits.allows(each):
-                    for most in own.limits(each.model.device):
-                        yield Candidate(name, each, batches, most)
+                    for most, budget in itertools.product(own.limits(each.model.device), prompt_budgets):
+                        yield Candidate(name, each, batches, most, budget)
 
 
 def _borrows(device: Device, costs: CostSet) -> bool:
@@ -84,6 +91,7 @@ def _borrows(device: Device, costs: CostSet) -> bool:
 
 
 PlanMode = Literal["saturate", "open"]
+PlanPrefill = Literal["off", "colocated"]
 # In an open replay: how long 99 of 100 requests may wait to be let in.
 SLO_QUEUEING_P99_S = 1.0
 
@@ -100,6 +108,13 @@ class Question:
     slo_queueing_p99_s: float = SLO_QUEUEING_P99_S
     network: Network | None = None  # each system's own, if None
     host_async: bool = False
+    slo_ttft_ms: float | None = None  # for 99 of 100 requests
+    prefill: PlanPrefill = "off"
+
+    @property
+    def prompts(self) -> bool:
+        """Whether prompts are computed, and not there already."""
+        return self.prefill != "off"
 
     def setup(self, candidate: Candidate, most_requests: int | None = None) -> Setup:
         """The candidate as `replay` takes it; its own limit of requests at once, if none is given."""
@@ -111,4 +126,8 @@ class Question:
             batches=candidate.batches,
             host_async=self.host_async,
             max_num_seqs=most_requests or candidate.most_requests,
+            prompt_budget=candidate.prompt_budget,
+            # As a replay has it unless it is told.
+            admission="grow" if candidate.prompt_budget else "reserve",
+            prefix_sharing=candidate.prompt_budget > 0,
         )

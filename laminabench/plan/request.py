@@ -12,7 +12,7 @@ from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
 from laminabench.errors import UserError
 from laminabench.plan.measure import cluster
-from laminabench.plan.question import Candidate, Limits, PlanMode, Question, candidates
+from laminabench.plan.question import Candidate, Limits, PlanMode, PlanPrefill, Question, candidates
 from laminabench.systems.registry import MODULES, system
 from laminabench.traces.table import Trace
 
@@ -20,6 +20,8 @@ from laminabench.traces.table import Trace
 DEVICES = "h100,h20,a100-80g"
 # As many times what the v2 paper's deployment for the model costs an hour.
 BUDGET_TIMES = 2
+# Most tokens in an iteration that are worth trying with prompts: fewer make shorter gaps between tokens.
+PROMPT_BUDGETS = (512, 1024, 2048)
 
 
 def devices_of(names: str, known: Mapping[str, Device]) -> list[Device]:
@@ -60,6 +62,18 @@ def _require_used(systems: Sequence[str], devices: Sequence[Device]) -> None:
             )
 
 
+def with_prompts(systems: Sequence[str], named: bool) -> tuple[str, ...]:
+    """Those that can compute prompts; a UserError for one that was asked for by name and cannot."""
+    able = tuple(name for name in systems if "prefill" in system(name).TAKES)
+    for name in systems:
+        if named and name not in able:
+            raise UserError(
+                "plan-system-no-prompts",
+                f"--systems: {name} computes no prompts; leave it out, or ask with --prefill off",
+            )
+    return able
+
+
 def papers_budget(model: ModelShape, known: Mapping[str, Device]) -> float:
     """What a plan may cost an hour where nobody says."""
     usd = parse_deployment(system("lamina").default_deployment(model), known).usd_per_hour
@@ -81,6 +95,9 @@ class PlanRequest:
     most_devices: int | None = None
     network_name: str | None = None  # each system's own, if None
     host_async: bool = False
+    slo_ttft_ms: float | None = None
+    prefill: PlanPrefill = "off"
+    max_batched_tokens: int | None = None  # PROMPT_BUDGETS, if None
     exhaustive: bool = False
     jobs: int | None = None
 
@@ -104,12 +121,17 @@ class PlanRequest:
                 self.slo_queueing_p99_s,
                 None if self.network_name is None else parse_network(self.network_name),
                 self.host_async,
+                self.slo_ttft_ms,
+                self.prefill,
             )
             for name in self.cost_names
         ]
 
     def candidates(self, question: Question) -> list[Candidate]:
-        return affordable(question, self.systems, self.devices, self.limits)
+        budgets: tuple[int, ...] = (0,)
+        if question.prompts:
+            budgets = (self.max_batched_tokens,) if self.max_batched_tokens else PROMPT_BUDGETS
+        return affordable(question, self.systems, self.devices, self.limits, budgets)
 
     def describe(self, trace: Trace) -> dict[str, object]:
         named = {name: getattr(trace.meta, name) for name in ("name", "source", "sha256")}
@@ -129,6 +151,14 @@ class PlanRequest:
             "systems": list(self.systems),
             "network": self.network_name,
             "host_async": self.host_async,
+            **(self._of_prompts() if self.prefill != "off" else {}),
+        }
+
+    def _of_prompts(self) -> dict[str, object]:
+        return {
+            "slo_ttft_p99_ms": self.slo_ttft_ms,
+            "prefill": self.prefill,
+            "max_batched_tokens": self.max_batched_tokens,
         }
 
 
@@ -137,16 +167,19 @@ def affordable(
     systems: Sequence[str],
     devices: Sequence[Device],
     limits: Limits,
+    prompt_budgets: Sequence[int] = (0,),
 ) -> list[Candidate]:
     """All within the limits; a UserError if the model fits on none of them, with what it would take."""
     _require_used(systems, devices)
     for each in devices:
         if not each.board:
             question.costs.measured_as(each)  # a cost set that does not know it says so
-    found = list(candidates(systems, question.model, devices, limits))
+    found = list(candidates(systems, question.model, devices, limits, prompt_budgets))
     if any(cluster(question, each) is not None for each in found):
         return found
-    dearer = candidates(systems, question.model, devices, replace(limits, usd_per_hour=float("inf")))
+    dearer = candidates(
+        systems, question.model, devices, replace(limits, usd_per_hour=float("inf")), prompt_budgets
+    )
     fitting = sorted(dearer, key=lambda each: (each.usd_per_hour, str(each)))
     cheapest = next((each for each in fitting if cluster(question, each) is not None), None)
     names = ", ".join(each.name for each in devices)

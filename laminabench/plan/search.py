@@ -61,7 +61,9 @@ class Search:
         return usd_per_million_tokens(self.candidates[i].deployment, self.bounds[i].tokens_per_s)
 
     def could_meet(self, i: int) -> bool:
-        return self.bounds[i].tbt_p99_s * 1000 <= self.slo_ms
+        ttft_ms = self.stage.question.slo_ttft_ms or float("inf")
+        bound = self.bounds[i]
+        return bound.tbt_p99_s * 1000 <= self.slo_ms and bound.ttft_p99_s * 1000 <= ttft_ms
 
     def replay(self, some: Sequence[int]) -> None:
         found = stages.points(self.stage, [self.candidates[i] for i in some], self.jobs, self._tell)

@@ -38,10 +38,11 @@ class Stage:
     def cluster(self, candidate: Candidate) -> Spec | None:
         """With tables no longer than the batches that memory has room for: the same replay, made sooner.
 
-        All of the devices' memory is more than KV ever gets. A board has no tables.
+        All of the devices' memory is more than KV ever gets. A board has no tables; with prompts they are as
+        long as the budget of tokens.
         """
         own = system(candidate.system)
-        if not own.TABLES:
+        if not own.TABLES or candidate.prompt_budget:
             return cluster(self.question, candidate)
         part = candidate.deployment.attention or candidate.deployment.model
         tokens = part.memory_bytes / self.question.model.kv_bytes_per_token
@@ -53,7 +54,10 @@ def stage_of(question: Question) -> Stage:
     """The whole trace, for the block sizes that systems have."""
     blocks = {system(name).BLOCK_TOKENS for name in MODULES}
     trace, waiting_s = question.trace, question.slo_queueing_p99_s
-    return Stage(question, trace, {block: demand_of(trace, block, waiting_s) for block in sorted(blocks)})
+    demands = {
+        block: demand_of(trace, block, waiting_s, prompts=question.prompts) for block in sorted(blocks)
+    }
+    return Stage(question, trace, demands)
 
 
 def bounds(stage: Stage, some: Sequence[Candidate], jobs: int | None, told: Told) -> list[Bound | Why]:

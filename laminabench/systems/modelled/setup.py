@@ -92,7 +92,8 @@ def limits_of(setup: Setup, most: int, batches: int = 1) -> Limits:
             f"--max-batched-tokens {budget} is less than the {-(-requests // batches)} requests that a batch "
             "may have, each of which needs one; raise it, or lower --max-num-seqs",
         )
-    return Limits(requests, budget)
+    # Tables are as long as the requests of all batches together, too.
+    return Limits(requests, max(budget, requests))
 
 
 class Slices(NamedTuple):

@@ -112,6 +112,34 @@ def test_open_the_deployment_has_to_keep_up(as_json: Any, shell: Any, trace: str
     assert "keeps up" in err
 
 
+def test_with_a_limit_of_ttft_prompts_are_computed(as_json: Any, printed: Any, trace: str) -> None:
+    call = ("plan", "--trace", trace, "--slo-tbt-p99-ms", "150", "--slo-ttft-ms", "4000", "--jobs", "1", *FEW)
+    call = (*call, "--max-batched-tokens", "1024")
+    found = as_json(*call)
+    assert (found["mode"], found["prefill"]) == ("open", "colocated")
+    assert (found["slo_ttft_p99_ms"], found["slo_queueing_p99_s"]) == (4000, 4)
+    (answer,) = found["answers"]
+    winner = answer["winner"]
+    assert winner["ttft_p50_ms"] <= winner["ttft_p99_ms"] <= 4000
+    assert winner["max_batched_tokens"] == 1024
+    without = answer["prompts"]["without"]
+    assert "ttft_p99_ms" not in without
+    cost = winner["usd_per_million_tokens"] - without["usd_per_million_tokens"]
+    assert answer["prompts"]["usd_per_million_tokens"] == pytest.approx(cost)
+    assert "prompt computation" in {row["resource"] for row in answer["binds"]}
+    assert all("ttft_p99_gain" in row for row in answer["binds"])
+    out = printed(*call)
+    for said in ("open, prompts colocated", "TTFT p99 of at most 4000 ms", "prompts cost $"):
+        assert said in out
+
+
+def test_no_first_token_is_soon_enough(shell: Any, trace: str) -> None:
+    limits = ("--slo-tbt-p99-ms", "150", "--slo-ttft-ms", "150", "--slo-queueing-p99-s", "9", "--jobs", "1")
+    code, _, err = shell("plan", "--trace", trace, *limits, *FEW, "--max-batched-tokens", "2048")
+    assert code == 1
+    assert "has a TTFT p99 of 150 ms" in err
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -126,6 +154,10 @@ def test_open_the_deployment_has_to_keep_up(as_json: Any, shell: Any, trace: str
         (("--slo-queueing-p99-s", "2"), "goes with --mode open"),
         (("--scale-lengths", "900"), "no candidate holds the longest request"),
         (("--plot", "plan.txt"), "cannot draw"),
+        (("--slo-ttft-ms", "2000", "--mode", "saturate"), "goes with --mode open"),
+        (("--slo-ttft-ms", "2000", "--prefill", "off"), "plans that compute prompts"),
+        (("--max-batched-tokens", "512"), "plans that compute prompts"),
+        (("--prefill", "colocated", "--systems", "h2m2"), "h2m2 computes no prompts"),
     ],
 )
 def test_wrong_use_is_one_sentence(more: tuple[str, ...], said: str, refused: Any, trace: str) -> None:

@@ -11,7 +11,7 @@ from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.hardware import load_devices, priced
 from laminabench.catalog.network import parse_network
 from laminabench.errors import UserError
-from laminabench.plan.answer import Effect, effects
+from laminabench.plan.effects import Effect, effects, gained_by
 from laminabench.plan.measure import Point, cluster, measure, winner
 from laminabench.plan.question import Candidate, Limits, Question, candidates
 from laminabench.plan.request import affordable
@@ -53,6 +53,22 @@ def test_open_it_is_time_that_is_gained(draw_trace: Any, ask: Any) -> None:
     gains = [each.tbt_p99_gain for each in found]
     assert gains == sorted(gains, reverse=True)
     assert all(abs(each.throughput_gain) < 0.02 for each in found)
+
+
+def test_with_prompts_their_computation_can_bind(draw_trace: Any, ask: Any) -> None:
+    """The first token is what is nearer to its limit, and mostly waits for prompts."""
+    trace = draw_trace(1, requests=400, prompt=4000, output=20, rate=3)
+    question = ask(trace, 500.0, mode="open", prefill="colocated", slo_ttft_ms=8000.0, slo_queueing_p99_s=8.0)
+    point = replayed(question, replace(_vllm("4xh100"), prompt_budget=2048))
+    assert gained_by(question, point) == "ttft_p99_gain"
+    found = effects(question, point)
+    assert found[0].resource in ("prompt computation", "compute of model workers")
+    gains = {each.resource: each.ttft_p99_gain or 0.0 for each in found}
+    assert gains["prompt computation"] > 0.1
+    assert list(gains.values()) == sorted(gains.values(), reverse=True)
+    assert "prompt computation" not in {
+        each.resource for each in effects(ask(trace), replayed(ask(trace), LAMINA))
+    }
 
 
 def test_resources_are_those_that_there_are(draw_trace: Any, ask: Any) -> None:

@@ -15,13 +15,14 @@ from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices
 from laminabench.errors import UserError
-from laminabench.plan.bounds import Bound, below, tables_of_boards
+from laminabench.plan.bounds import Bound
 from laminabench.plan.measure import Point
 from laminabench.plan.question import Candidate, Limits, Question, candidates
 from laminabench.plan.stages import bounds, points, stage_of
+from laminabench.plan.tables import below, tables_of_boards
 from laminabench.sim.h2m2 import plan, uniform
 from laminabench.sim.spec import POLICIES, BoardTiming, Spec
-from laminabench.traces.table import TraceMeta, make_trace
+from laminabench.traces.table import PrefixBlocks, Trace, TraceMeta, make_trace
 
 SYSTEMS = ("vllm", "lamina", "lamina-v1")
 
@@ -35,10 +36,10 @@ def judged(question: Question, some: list[Candidate]) -> list[tuple[Bound, Point
     return [(of, point) for (_, of), point in zip(fitting, replayed, strict=True)]
 
 
-def a_dozen(seed: int, model: Any) -> list[Candidate]:
+def a_dozen(seed: int, model: Any, budgets: tuple[int, ...] = (0,)) -> list[Candidate]:
     """Of all systems, by chance."""
     devices = [load_devices()[name] for name in ("h100", "h20", "a100-80g", "l40s")]
-    every = list(candidates(SYSTEMS, model, devices, Limits(devices=16)))
+    every = list(candidates(SYSTEMS, model, devices, Limits(devices=16), budgets))
     chosen = np.random.default_rng(seed).choice(len(every), 12, replace=False)
     return [every[i] for i in chosen]
 
@@ -80,6 +81,78 @@ def test_no_replay_is_better_than_its_bound(
         assert point.tokens_per_s <= bound.tokens_per_s, point.candidate
         # Of who does not keep up with arrivals nobody asks how fast it is.
         assert point.tbt_p99_ms >= bound.tbt_p99_s * 1000 or not point.keeps_up, point.candidate
+
+
+BUDGETS = (64, 512, 2048)
+
+
+def with_prefixes(trace: Trace, random: np.random.Generator) -> Trace:
+    """Prompts that share their beginnings with others, in blocks of 16, 128 or 512 tokens."""
+    unit = int(random.choice([16, 128, 512]))
+    root = random.integers(0, 4, len(trace))
+    blocks = [
+        [
+            1000 * int(of) + place if place < 3 else 100_000 * (row + 1) + place
+            for place in range(prompt // unit)
+        ]
+        for row, (of, prompt) in enumerate(zip(root, trace.prompt_tokens.tolist(), strict=True))
+    ]
+    columns = (trace.arrival_s, trace.prompt_tokens, trace.output_tokens)
+    meta = TraceMeta("shared", block_tokens=unit)
+    return make_trace(*columns, meta, prefix_blocks=PrefixBlocks.from_lists(blocks))
+
+
+@pytest.mark.parametrize("mode", ["saturate", "open"])
+@pytest.mark.parametrize("seed", range(40))
+def test_no_replay_with_prompts_is_better_than_its_bound(
+    seed: int, mode: Any, draw_trace: Any, ask: Any
+) -> None:
+    random = np.random.default_rng(2000 + seed)
+    trace = draw_trace(
+        seed,
+        requests=int(random.integers(60, 400)),
+        prompt=random.choice([1, 10, 300, 2000, 8000]),
+        output=random.choice([2, 30, 150]),
+        spread=random.choice([0.0, 0.5, 1.5]),
+        rate=random.choice([0.3, 2, 30]),
+    )
+    if int(trace.output_tokens.max()) == 1:
+        pytest.skip("no time between tokens")
+    if seed % 2:
+        trace = with_prefixes(trace, random)
+    question = ask(
+        trace,
+        model=("llama3-8b", "llama-33b", "llama3-70b", "qwen3-32b")[seed % 4],
+        mode=mode,
+        costs=("vllm-0.14", "vidur-2024")[seed % 3 == 0],
+        host_async=seed % 5 == 0,
+        prefill="colocated",
+        slo_queueing_p99_s=2.0,
+    )
+    some = a_dozen(seed, question.model, BUDGETS)
+    for bound, point in judged(question, some):
+        assert point.ttft_p99_ms is not None
+        assert point.tokens_per_s <= bound.tokens_per_s, point.candidate
+        assert point.tbt_p99_ms >= bound.tbt_p99_s * 1000 or not point.keeps_up, point.candidate
+        assert point.ttft_p99_ms >= bound.ttft_p99_s * 1000, point.candidate
+    stage = stage_of(question)
+    found = zip(some, bounds(stage, some, 1, lambda _: None), strict=True)
+    behind = [each for each, of in found if of == "falls_behind"]
+    assert not any(point.keeps_up for point in points(stage, behind, 1, lambda _: None))
+
+
+def test_bounds_with_prompts_say_something(draw_trace: Any, ask: Any) -> None:
+    """Compute-bound: nearly all time is that of prompts, saturated or to the last arrival."""
+    trace = draw_trace(4, requests=1000, prompt=4000, output=20, spread=0.3, rate=6)
+    saturated = ask(trace, prefill="colocated")
+    some = [replace(each, prompt_budget=2048) for each in all_of_vllm(saturated.model)]
+    for bound, point in judged(saturated, some):
+        assert bound.tokens_per_s <= 1.35 * point.tokens_per_s, point.candidate
+    stage = stage_of(ask(trace, mode="open", prefill="colocated", slo_queueing_p99_s=2.0))
+    behind = dict(zip(map(str, some), bounds(stage, some, 1, lambda _: None), strict=True))
+    assert behind["vllm 4xh20, 2048 tokens an iteration"] == "falls_behind"
+    for bound, point in judged(stage.question, some):
+        assert bound.ttft_p99_s * 1000 >= 0.15 * (point.ttft_p99_ms or 0), point.candidate
 
 
 def test_bounds_are_near_where_batches_stay_full(draw_trace: Any, ask: Any) -> None:

@@ -18,7 +18,8 @@ from laminabench.plan.measure import Point, cluster, front, measure, meets, near
 from laminabench.plan.question import Candidate, Limits, candidates
 from laminabench.plan.search import FEWEST_REQUESTS, SHARES, Search, part_of, search, undominated_on_samples
 from laminabench.plan.stages import stage_of
-from laminabench.replay import Workload, replay
+from laminabench.replay import ReplayRequest, Workload, replay
+from laminabench.systems.registry import prepare
 
 SYSTEMS = ("vllm", "lamina", "lamina-v1")
 
@@ -187,6 +188,39 @@ def test_a_point_is_what_replay_says(candidate: Candidate, mode: Any, draw_trace
     assert point.mean_batch == said.mean_batch
     assert point.token_attainment == said.slo.token_attainment
     assert point.usd_per_million_tokens == said.cost.usd_per_million_tokens
+
+
+@pytest.mark.parametrize("deployment", ["4xh100", "4xh100+2xh20"])
+def test_a_point_with_prompts_is_what_replay_says(deployment: str, draw_trace: Any, ask: Any) -> None:
+    trace = draw_trace(2, requests=400)
+    system = "lamina" if "+" in deployment else "vllm"
+    limits = {"mode": "open", "prefill": "colocated", "slo_ttft_ms": 3000.0}
+    question = ask(trace, 40.0, **limits)
+    candidate = Candidate(system, parse_deployment(deployment), 1, prompt_budget=1024)
+    spec = cluster(question, candidate)
+    assert spec is not None
+    point = measure(question, trace, candidate, spec)
+    asked = {"system": system, "deployment": deployment, "mode": "open", "prefill": "colocated"}
+    setup = prepare(ReplayRequest(**asked, max_batched_tokens=1024)).setup
+    for name in ("prompt_budget", "admission", "prefix_sharing"):
+        assert getattr(question.setup(candidate), name) == getattr(setup, name)
+    outcome = replay(trace, system, replace(setup, batches=1), Workload("open")).outcome
+    first = np.sort(outcome.requests["first_token_s"] - outcome.requests["arrival_s"])
+    assert point.ttft_p99_ms == pytest.approx(1000 * first[-(-99 * len(trace) // 100) - 1])
+    assert point.keeps_up == (point.queueing_p99_s <= 1)
+    late = replace(question, slo_ttft_ms=point.ttft_p99_ms - 1)
+    assert not measure(late, trace, candidate, spec).keeps_up
+
+
+def test_with_prompts_the_search_finds_who_wins(draw_trace: Any, ask: Any) -> None:
+    trace = draw_trace(5, requests=300, prompt=1500, output=60, rate=2)
+    for limits in ({"mode": "open", "slo_ttft_ms": 2000.0, "slo_queueing_p99_s": 2.0}, {}):
+        question = ask(trace, 100.0, prefill="colocated", **limits)
+        devices = [load_devices()[name] for name in ("h100", "h20")]
+        every = list(candidates(["vllm", "lamina"], question.model, devices, Limits(60), (512, 2048)))
+        found = search(question, every, jobs=1)
+        grid = search(question, every, jobs=1, exhaustive=True)
+        assert winner(found.points, 100) == winner(grid.points, 100) is not None
 
 
 def test_without_second_tokens_there_is_nothing_to_plan_for(draw_trace: Any, ask: Any) -> None:

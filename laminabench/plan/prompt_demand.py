@@ -1,0 +1,87 @@
+"""What a trace's prompts ask for where they are computed: how much of them at least, whatever is shared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from laminabench.sim.spec import Float64
+from laminabench.traces.table import Trace
+
+# The share of requests or tokens that a 99th percentile may leave out.
+LEFT_OUT = 0.01
+
+
+class Work(NamedTuple):
+    """Of prompts: how many, their tokens, and pairs of a token with itself and each before it."""
+
+    prompts: float
+    rows: float
+    pairs: float
+
+    def without(self, *others: Work) -> Work:
+        """What is left where these are not done, or not yet."""
+        missing = map(sum, zip(*others, strict=True))
+        return Work(*(max(0.0, one - some) for one, some in zip(self, missing, strict=True)))
+
+    def times(self, count: float) -> Work:
+        return Work(*(count * each for each in self))
+
+
+@dataclass(frozen=True)
+class PromptDemand:
+    """Whose prefix is there already is computed from there on; each prefix is computed once at least."""
+
+    all: Work
+    late: Work  # of the hundredth of requests that have the most of each
+    last: Work  # of requests that come so late that they may still wait when the last one comes
+    longest: Work  # of any one
+    held: Float64  # KV tokens that are nobody else's, by request
+    own: tuple[Float64, Float64]  # rows and pairs that each computes for itself, at least
+
+
+def prompt_demand_of(trace: Trace, waiting_s: float) -> PromptDemand:
+    prompt = trace.prompt_tokens.astype(np.float64)
+    whole = np.stack([np.ones(len(prompt)), prompt, _pairs(prompt)])
+    shared, there, once, unit = _prefixes(trace)
+    own = np.stack([np.ones(len(prompt)), prompt - there, whole[2] - _pairs(there)])
+    computed = own.sum(axis=1) + once * np.array([0.0, unit, _pairs(float(unit))])
+    last = trace.arrival_s > trace.arrival_s[-1] - waiting_s
+    return PromptDemand(
+        all=Work(*computed.tolist()),
+        late=Work(*map(largest, whole)),
+        last=Work(*whole[:, last].sum(axis=1).tolist()),
+        longest=Work(*whole.max(axis=1).tolist()),
+        held=np.maximum(prompt - shared, 1.0),
+        own=(own[1], own[2]),
+    )
+
+
+def _prefixes(trace: Trace) -> tuple[Float64, Float64, int, int]:
+    """Of each prompt the tokens in whole prefix blocks, and those of them that may be there already; how many
+    of the latter's blocks nobody computes who is counted for the rest; tokens in a block.
+    """
+    blocks, unit = trace.prefix_blocks, trace.meta.block_tokens
+    if blocks is None or not unit:
+        zeros = np.zeros(len(trace))
+        return zeros, zeros, 0, 0
+    prompt = trace.prompt_tokens.astype(np.int64)
+    whole = np.minimum(blocks.lengths(), prompt // unit)
+    # The last token is always computed.
+    there = np.minimum(whole, (prompt - 1) // unit)
+    hits, every = blocks.limit(there), blocks.limit(whole)
+    ends = every.ids[(every.offsets[1:] - 1)[whole > there]]
+    once = len(np.setdiff1d(hits.ids, ends))
+    return (whole * unit).astype(np.float64), (there * unit).astype(np.float64), once, unit
+
+
+def _pairs(rows: Float64 | float) -> Float64 | float:
+    return rows * (rows + 1) / 2
+
+
+def largest(values: Float64) -> float:
+    """Of the hundredth that has the most."""
+    first = len(values) - int(np.ceil(LEFT_OUT * len(values)))
+    return float(np.partition(values, first)[first:].sum())
