@@ -32,6 +32,14 @@ PromptScheduler::PromptScheduler(RequestTable requests, SchedulerLimits limits, 
     lane.phases.assign(pools_.size(),
                        std::vector<std::int64_t>(static_cast<std::size_t>(limits.block_tokens)));
   }
+  rebind(requests);
+  std::int32_t longest = 1;
+  for (const std::int32_t output : requests.output) longest = std::max(longest, output);
+  widen_ring(longest);
+}
+
+void PromptScheduler::rebind(RequestTable requests) {
+  requests_ = requests;
   const std::size_t rows = requests_.prompt.size();
   states_.resize(rows, RequestState::kNew);
   pool_.resize(rows);
@@ -41,15 +49,30 @@ PromptScheduler::PromptScheduler(RequestTable requests, SchedulerLimits limits, 
   produced_.resize(rows);
   computed_.resize(rows);
   shared_.resize(rows);
-  std::int32_t longest = 1;
-  for (const std::int32_t output : requests.output) longest = std::max(longest, output);
-  ring_mask_ = std::bit_ceil(static_cast<std::size_t>(longest) + 1) - 1;
-  for (Lane& lane : lanes_) lane.leaving.assign(ring_mask_ + 1, kNone);
+}
+
+// A request leaves at most `longest` iterations ahead.
+void PromptScheduler::widen_ring(std::int32_t longest) {
+  const std::size_t ring = std::bit_ceil(static_cast<std::size_t>(longest) + 1);
+  if (ring <= ring_mask_ + 1) return;
+  ring_mask_ = ring - 1;
+  for (Lane& lane : lanes_) {
+    std::vector<Index> leaving(ring, kNone);
+    for (Index chain : lane.leaving) {
+      if (chain != kNone) leaving[static_cast<std::size_t>(leaves_at(chain)) & ring_mask_] = chain;
+    }
+    lane.leaving = std::move(leaving);
+  }
+}
+
+bool PromptScheduler::fits(const RequestTable& requests, Index request) const {
+  const std::int64_t last = requests.prompt[request] + requests.output[request];
+  return blocks_for(requests, request, last) <= pools_.front().capacity();
 }
 
 RequestState PromptScheduler::enqueue(Index request) {
-  if (blocks_for(request, final_tokens(request)) > pools_.front().capacity())
-    return states_[request] = RequestState::kRejected;
+  if (!fits(requests_, request)) return states_[request] = RequestState::kRejected;
+  widen_ring(requests_.output[request]);
   queue_.push(priority_ ? priority_(request) : request, request);
   return states_[request] = RequestState::kWaiting;
 }
@@ -78,7 +101,8 @@ const std::vector<PromptScheduler::Index>& PromptScheduler::finish(int batch) {
     computed_[request] = static_cast<std::int32_t>(computed(lane, request));
     leave(lane, request);
     states_[request] = RequestState::kDone;
-    lane.ended.push_back(request);
+    (prompts_.holds ? lane.held : lane.ended).push_back(request);
+    if (prompts_.holds) --running_;
     finished_.push_back(request);
   }
   return finished_;
@@ -140,15 +164,16 @@ std::int64_t PromptScheduler::computed(const Lane& lane, Index request) const {
 }
 
 // Prefix blocks that its prompt fills: a part of one is its own.
-std::int64_t PromptScheduler::shareable(Index request) const {
-  const auto ids = static_cast<std::int64_t>(requests_.prefix(request).size());
-  return std::min<std::int64_t>(ids, requests_.prompt[request] / requests_.prefix_block_tokens);
+std::int64_t PromptScheduler::shareable(const RequestTable& requests, Index request) {
+  const auto ids = static_cast<std::int64_t>(requests.prefix(request).size());
+  return std::min<std::int64_t>(ids, requests.prompt[request] / requests.prefix_block_tokens);
 }
 
-std::int64_t PromptScheduler::blocks_for(Index request, std::int64_t tokens) const {
-  const std::int64_t shared = std::min(shareable(request), tokens / requests_.prefix_block_tokens);
+std::int64_t PromptScheduler::blocks_for(const RequestTable& requests, Index request,
+                                         std::int64_t tokens) const {
+  const std::int64_t shared = std::min(shareable(requests, request), tokens / requests.prefix_block_tokens);
   return shared * prefix_blocks_ +
-         ceil_div(tokens - shared * requests_.prefix_block_tokens, limits_.block_tokens);
+         ceil_div(tokens - shared * requests.prefix_block_tokens, limits_.block_tokens);
 }
 
 // What it holds beside prefix blocks.
@@ -166,13 +191,22 @@ std::size_t PromptScheduler::phase_of(Index request) const {
 // Their seats and memory come back: first what was written last.
 void PromptScheduler::release(std::vector<Index>& ended) {
   for (const Index request : ended) {
-    BlockPool& pool = pool_of(request);
-    pool.give(own_blocks(request, computed_[request]));
-    const auto prefix = requests_.prefix(request);
-    for (std::int32_t i = shared_[request]; i-- > 0;) pool.drop(prefix[static_cast<std::size_t>(i)]);
+    free(request);
     --running_;
   }
   ended.clear();
+}
+
+void PromptScheduler::release(Index request) {
+  std::erase(lanes_[batch_[request]].held, request);
+  free(request);
+}
+
+void PromptScheduler::free(Index request) {
+  BlockPool& pool = pool_of(request);
+  pool.give(own_blocks(request, computed_[request]));
+  const auto prefix = requests_.prefix(request);
+  for (std::int32_t i = shared_[request]; i-- > 0;) pool.drop(prefix[static_cast<std::size_t>(i)]);
 }
 
 void PromptScheduler::make_room(Lane& lane) {
@@ -363,8 +397,9 @@ void PromptScheduler::check_integrity() const {
   }
   for (std::size_t j = 0; j < lanes_.size(); ++j) {
     const Lane& lane = lanes_[j];
-    for (const auto* ended : {&lane.ended, &lane.ended_before})
+    for (const auto* ended : {&lane.ended, &lane.ended_before, &lane.held})
       for (const Index request : *ended) count(request, computed_[request]);
+    running -= static_cast<std::int64_t>(lane.held.size());
     expect(members[j] == lane.members, "a batch's members are counted wrong");
     expect(kv[j] == lane.kv, "a batch's KV tokens are wrong");
     expect(lane.step.rows <= prompts_.budget, "a batch computes more than its budget");

@@ -12,6 +12,7 @@ namespace lamina {
 struct PromptLimits {
   std::int64_t budget = 2048;  // most tokens that a batch computes in an iteration
   bool lags = false;           // an iteration is scheduled while the one before it runs: docs/simulator.md
+  bool holds = false;          // the KV of those who have ended stays until release()
 };
 
 // Continuous batching as vLLM does it where prompts are computed too: in chunks, beside the requests that
@@ -45,9 +46,16 @@ public:
   PromptScheduler(RequestTable requests, SchedulerLimits limits, PromptLimits prompts,
                   Scheduler::Priority priority = {});
 
+  // The caller's columns have moved or have more rows.
+  void rebind(RequestTable requests);
+
   RequestState enqueue(Index request);
+  // Whether a pool that holds nothing else has room for a request, of a table of the caller's.
+  bool fits(const RequestTable& requests, Index request) const;
   const std::vector<Index>& finish(int batch);
   const Change& advance(int batch);
+  // Nobody needs the KV of a request that has ended and was held.
+  void release(Index request);
 
   const Step& step(int batch) const { return lane(batch).step; }
   // Requests for which the iteration makes a token, and all that it computes something for.
@@ -89,6 +97,7 @@ private:
     std::vector<Stay> youngest;                     // in order of joining; those who left are skipped
     Index prompt = kNone;                    // admitted, and its prompt is not at its end: the last one
     std::vector<Index> ended, ended_before;  // have all tokens, and hold seat and memory for a while
+    std::vector<Index> held;                 // have all tokens, and hold memory until they are released
     Step step;
 
     std::int64_t requests() const {
@@ -102,8 +111,12 @@ private:
   bool grows() const { return limits_.admission == Admission::kGrow; }
   std::int64_t known(Index request) const { return requests_.prompt[request] + produced_[request]; }
   std::int64_t computed(const Lane& lane, Index request) const;
-  std::int64_t shareable(Index request) const;
-  std::int64_t blocks_for(Index request, std::int64_t tokens) const;
+  std::int64_t shareable(Index request) const { return shareable(requests_, request); }
+  static std::int64_t shareable(const RequestTable& requests, Index request);
+  std::int64_t blocks_for(Index request, std::int64_t tokens) const {
+    return blocks_for(requests_, request, tokens);
+  }
+  std::int64_t blocks_for(const RequestTable& requests, Index request, std::int64_t tokens) const;
   std::int64_t own_blocks(Index request, std::int64_t computed) const;
   std::int64_t final_tokens(Index request) const {
     return requests_.prompt[request] + requests_.output[request];
@@ -113,6 +126,8 @@ private:
   }
   std::size_t phase_of(Index request) const;
   void release(std::vector<Index>& ended);
+  void free(Index request);
+  void widen_ring(std::int32_t longest);
   void make_room(Lane& lane);
   void preempt(Lane& lane, int pool);
   Index youngest_of(Lane& lane, int pool);

@@ -50,16 +50,19 @@ void Scheduler::widen_ring(std::int32_t longest) {
   }
 }
 
-RequestState Scheduler::enqueue(Index request) {
+bool Scheduler::fits(const RequestTable& requests, Index request) const {
   // With its last token, alone in a pool.
-  const std::int64_t prefix = pools_.prefix_tokens_alone(
-      requests_.prefix(request).size(), requests_.prompt[request], requests_.prefix_block_tokens);
+  const std::int64_t prompt = requests.prompt[request], width = requests.width_of(request);
+  const auto ids = requests.prefix(request).size();
+  const std::int64_t shared = static_cast<std::int64_t>(ids) * requests.prefix_block_tokens;
+  const std::int64_t own = std::max<std::int64_t>(0, prompt - shared) + width * requests.output[request];
+  const std::int64_t prefix = pools_.prefix_tokens_alone(ids, prompt, requests.prefix_block_tokens);
+  return pools_.rounded(own) + prefix <= pools_.capacity() && width <= limits_.max_requests;
+}
+
+RequestState Scheduler::enqueue(Index request) {
   if (!produced_.empty()) produced_[request] = 0;
-  const std::int64_t width = requests_.width_of(request);
-  const std::int64_t longest =
-      pools_.rounded(own_tokens(request) + width * requests_.output[request]) + prefix;
-  if (longest > pools_.capacity() || width > limits_.max_requests)
-    return states_[request] = RequestState::kRejected;
+  if (!fits(requests_, request)) return states_[request] = RequestState::kRejected;
   widen_ring(requests_.output[request]);
   queue_.push(priority_ ? priority_(request) : request, request);
   return states_[request] = RequestState::kWaiting;

@@ -74,6 +74,8 @@ public:
 
   // The request arrives: it waits from now on, or is rejected because it could never fit.
   RequestState enqueue(Index request);
+  // Whether a request, of a table of the caller's, could ever be served.
+  bool fits(const RequestTable& requests, Index request) const;
 
   // The batch has run an iteration: each of its requests has one token more, and those that have all leave.
   const std::vector<Index>& finish(int batch);

@@ -1,11 +1,15 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "python/arrays.hpp"
 #include "python/bindings.hpp"
@@ -209,6 +213,22 @@ Facts dict_of(Result&& result) {
     prompts["prompt_tokens"] = array_of(std::move(*result.prompt_tokens));
     all["prompts"] = prompts;
   }
+  if (result.pool) {
+    nb::dict pool;
+    pool["engine"] = array_of(std::move(result.pool->engine));
+    pool["start_s"] = seconds_of(std::move(result.pool->start));
+    pool["duration_s"] = seconds_of(std::move(result.pool->duration));
+    pool["busy_s"] = seconds_of(std::move(result.pool->busy));
+    pool["prompts"] = array_of(std::move(result.pool->prompts));
+    pool["made"] = array_of(std::move(result.pool->made));
+    pool["prompt_tokens"] = array_of(std::move(result.pool->prompt_tokens));
+    all["pool"] = pool;
+    nb::dict gaps;
+    gaps["request"] = array_of(column_of<std::int64_t>(result.gaps, &Gap::request));
+    gaps["at_s"] = seconds_of(column_of<Ticks>(result.gaps, &Gap::at));
+    gaps["gap_s"] = seconds_of(column_of<Ticks>(result.gaps, &Gap::gap));
+    all["gaps"] = gaps;
+  }
   all["replica_busy_s"] = seconds_of(std::move(result.replica_busy));
   all["attention_busy_s"] = static_cast<double>(result.attention_busy) / kTicksPerSecond;
   all["end_s"] = static_cast<double>(result.end) / kTicksPerSecond;
@@ -224,13 +244,68 @@ std::pair<std::int64_t, std::int64_t> board_kv(const nb::dict& costs) {
   return {room.tokens, room.column_tokens};
 }
 
+SchedulerLimits limits_of(const nb::dict& d) {
+  return {nb::cast<int>(d["batches"]),
+          nb::cast<int>(d["pools"]),
+          nb::cast<std::int64_t>(d["tokens_per_pool"]),
+          nb::cast<int>(d["block_tokens"]),
+          admission_named(nb::cast<std::string>(d["admission"])),
+          nb::cast<std::int64_t>(d["max_requests"])};
+}
+
+// One deployment of a fleet, with all that it is made of, and how many there are of it.
+struct Kept {
+  explicit Kept(const nb::dict& d) : copies(nb::cast<int>(d["copies"])) {
+    const auto costs = nb::cast<nb::dict>(d["costs"]);
+    its.limits = limits_of(d);
+    its.rotation = {pipelining_named(nb::cast<std::string>(d["pipelining"])), its.limits.batches};
+    its.layers = nb::cast<int>(d["layers"]);
+    its.prompt_budget = nb::cast<std::int64_t>(d["prompt_budget"]);
+    its.prefix_sharing = nb::cast<bool>(d["prefix_sharing"]);
+    if (costs.contains("board")) {
+      board = board_costs_of(costs);
+    } else {
+      const std::int64_t most = its.limits.max_requests;
+      tables = costs_of(costs, most, std::max(most, its.prompt_budget));
+    }
+    if (d.contains("pool")) set_pool(nb::cast<nb::dict>(d["pool"]));
+  }
+
+  void set_pool(const nb::dict& d) {
+    PromptPool& made = pool.emplace();
+    made.engines = nb::cast<int>(d["copies"]);
+    made.limits = limits_of(d);
+    made.budget = nb::cast<std::int64_t>(d["prompt_budget"]);
+    made.layers = nb::cast<int>(d["layers"]);
+    made.latency = nb::cast<Ticks>(d["latency"]);
+    made.per_token = nb::cast<double>(d["per_token"]);
+    made.pulled = nb::cast<bool>(d["pulled"]);
+    const std::int64_t most = made.limits.max_requests;
+    pool_tables = costs_of(nb::cast<nb::dict>(d["costs"]), most, std::max(most, made.budget));
+  }
+
+  // As the simulator takes it, from where this one stays.
+  Deployed deployed() {
+    if (pool) pool->costs = &pool_tables;
+    its.pool = pool ? &*pool : nullptr;
+    its.board = board ? &*board : nullptr;
+    its.costs = &tables;
+    return its;
+  }
+
+  int copies;
+  Deployed its;
+  Costs tables, pool_tables;
+  std::optional<BoardCosts> board;
+  std::optional<PromptPool> pool;
+};
+
 Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const Input<std::int32_t>& output,
           const Input<std::int64_t>& prefix_offsets, const Input<std::int64_t>& prefix_ids,
-          int prefix_block_tokens, const std::string& mode, std::int64_t concurrency, int batches,
-          const std::string& pipelining, int layers, int pools, std::int64_t tokens_per_pool,
-          int block_tokens, const std::string& admission, std::int64_t max_requests,
-          std::int64_t prompt_budget, const nb::dict& costs, const Callback<std::int64_t>& priority,
-          Ticks record_from, Ticks record_to, const Callback<void>& progress, bool check) {
+          int prefix_block_tokens, const std::string& mode, std::int64_t concurrency,
+          const std::vector<nb::dict>& deployments, const nb::object& router, bool global_queue, int threads,
+          const Callback<std::int64_t>& priority, Ticks record_from, Ticks record_to,
+          const Callback<void>& progress, bool check) {
   Workload workload;
   workload.arrival = span_of(arrival);
   workload.requests = {span_of(prompt),     span_of(output),     span_of(prefix_offsets),
@@ -240,13 +315,21 @@ Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const 
   workload.concurrency = concurrency;
   if (workload.mode == Mode::kClosed && concurrency < 1)
     throw std::invalid_argument("closed needs concurrency");
-  SchedulerLimits limits{batches,     pools, tokens_per_pool, block_tokens, admission_named(admission),
-                         max_requests};
-  const Rotation rotation{pipelining_named(pipelining), batches};
-  const bool on_board = costs.contains("board");
-  const BoardCosts board = on_board ? board_costs_of(costs) : BoardCosts{};
-  const std::int64_t rows = std::max(max_requests, prompt_budget);
-  const Costs tables = on_board ? Costs{} : costs_of(costs, max_requests, rows);
+  std::vector<Kept> kept(deployments.begin(), deployments.end());
+  Fleet fleet;
+  for (Kept& each : kept) fleet.instances.insert(fleet.instances.end(), each.copies, each.deployed());
+  fleet.global = global_queue;
+  fleet.threads = threads;
+  if (nb::isinstance<nb::str>(router)) {
+    fleet.routing = routing_named(nb::cast<std::string>(router));
+  } else {
+    fleet.own = [&](const Wanted& wanted, std::span<const std::int64_t> requests,
+                    std::span<const std::int64_t> kv_tokens) {
+      nb::gil_scoped_acquire held;
+      return nb::cast<int>(router(wanted.prompt, wanted.output, lamina::array_of(wanted.prefix),
+                                  lamina::array_of(requests), lamina::array_of(kv_tokens)));
+    };
+  }
   Scheduler::Priority call;
   if (!priority.is_none()) {
     call = [&](Scheduler::Index request) {
@@ -262,15 +345,7 @@ Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const 
   Result result;
   {
     nb::gil_scoped_release released;
-    const Recording recording{record_from, record_to};
-    if (on_board) {
-      result = simulate(workload, limits, std::move(call), board, recording, look, check);
-    } else if (prompt_budget > 0) {
-      result = simulate(workload, limits, prompt_budget, std::move(call), rotation, layers, tables, recording,
-                        look, check);
-    } else {
-      result = simulate(workload, limits, std::move(call), rotation, layers, tables, recording, look, check);
-    }
+    result = simulate(workload, fleet, call, {record_from, record_to}, look, check);
   }
   return dict_of(std::move(result));
 }
@@ -282,10 +357,9 @@ NB_MODULE(_sim, m) {
   m.def("board_kv", &board_kv, "costs"_a,
         "KV tokens a board has room for, and how many it allocates at once.");
   m.def("run", &run, nb::kw_only(), "arrival"_a, "prompt"_a, "output"_a, "prefix_offsets"_a, "prefix_ids"_a,
-        "prefix_block_tokens"_a, "mode"_a, "concurrency"_a, "batches"_a, "pipelining"_a, "layers"_a,
-        "pools"_a, "tokens_per_pool"_a, "block_tokens"_a, "admission"_a, "max_requests"_a, "prompt_budget"_a,
-        "costs"_a, "priority"_a.none(), "record_from"_a, "record_to"_a, "progress"_a.none(), "check"_a,
-        "Replay a workload on a modelled deployment; columns in, columns out.");
+        "prefix_block_tokens"_a, "mode"_a, "concurrency"_a, "deployments"_a, "router"_a, "global_queue"_a,
+        "threads"_a, "priority"_a.none(), "record_from"_a, "record_to"_a, "progress"_a.none(), "check"_a,
+        "Replay a workload on modelled deployments behind a router; columns in, columns out.");
   bind_h2m2(m);
   bind_h2m2_memory(m);
 }

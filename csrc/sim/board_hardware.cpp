@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "sim/h2m2/footprint.hpp"
-#include "sim/simulation.hpp"
 
 namespace lamina::sim {
 
@@ -43,7 +42,7 @@ BoardHardware::BoardHardware(const BoardCosts& costs, const RequestTable& reques
     : costs_(costs),
       requests_(requests),
       policy_(h2m2::make_policy(costs.policy, costs.board, costs.shape, costs.translated, costs.shares)),
-      lengths_(requests.prompt.size(), costs.board.mv_rows),
+      lengths_(costs.board.mv_rows),
       hbm_pages_(static_cast<std::int64_t>(costs.board.hbm.capacity_bytes / costs.board.page_bytes)) {
   if (!policy_->maps()) return;
   const std::int64_t slots = h2m2::Memory::slots_of_column(costs.board, costs.shape);
@@ -138,9 +137,8 @@ void BoardHardware::check_integrity() const {
     throw std::logic_error("a board's memory holds other tokens than its requests have");
 }
 
-std::optional<MemoryRows> BoardHardware::take_rows() {
-  if (!memory_) return std::nullopt;
-  return std::move(rows_);
+void BoardHardware::take(Result& result) {
+  if (memory_) result.memory = std::move(rows_);
 }
 
 KvRoom kv_room(const BoardCosts& costs) {
@@ -154,17 +152,6 @@ KvRoom kv_room(const BoardCosts& costs) {
   const double of_token = h2m2::total_bytes(costs.shape, h2m2::footprint(costs.shape, 1)) - weights;
   const double left = policy->capacity_bytes() - weights;
   return {left > 0 ? static_cast<std::int64_t>(left / of_token) : 0, 1};
-}
-
-Result simulate(const Workload& workload, const SchedulerLimits& limits, Scheduler::Priority priority,
-                const BoardCosts& costs, Recording recording, const Progress& progress, bool check) {
-  BoardHardware hardware(costs, workload.requests, limits.tokens_per_pool);
-  // One batch: a board works on one iteration at a time.
-  Simulation simulation(workload, Scheduler(workload.requests, limits, std::move(priority)), Rotation{},
-                        costs.shape.layers, hardware);
-  Result result = simulation.run(recording, progress, check);
-  result.memory = hardware.take_rows();
-  return result;
 }
 
 }  // namespace lamina::sim

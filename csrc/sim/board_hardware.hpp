@@ -19,8 +19,6 @@ namespace lamina::sim {
 // where heads and layers are, what is elsewhere moves there, and the iteration's times come of that.
 class BoardHardware {
 public:
-  static constexpr std::int64_t kCyclesPerLook = 1 << 10;
-
   // `kv_tokens`: what the scheduler hands out at most.
   BoardHardware(const BoardCosts& costs, const RequestTable& requests, std::int64_t kv_tokens);
 
@@ -29,8 +27,8 @@ public:
   Load load(const Scheduler& scheduler, int batch, const Scheduler::Change& change);
   void check_integrity() const;
 
-  // One row an iteration; nothing for policies that do not map.
-  std::optional<MemoryRows> take_rows();
+  // One row an iteration; nothing of policies that do not map.
+  void take(Result& result);
 
 private:
   void leave(Scheduler::Index request);

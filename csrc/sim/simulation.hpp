@@ -1,113 +1,160 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
-#include <limits>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "core/prompt_scheduler.hpp"
 #include "sim/costs.hpp"
-#include "sim/simulator.hpp"
+#include "sim/handover.hpp"
+#include "sim/site.hpp"
 
 namespace lamina::sim {
-
-inline constexpr Ticks kNever = -1;
 
 // What iterations run on: it follows who is there, and says what each iteration is to the workers.
 template <typename H, typename S>
 concept Hardware = requires(H hardware, const H same, const S& scheduler,
                             const std::vector<Scheduler::Index>& requests, const typename S::Change& change) {
-  // Between two looks at the progress callback: often enough for Ctrl-C, seldom enough to cost nothing.
-  { H::kCyclesPerLook } -> std::convertible_to<std::int64_t>;
   { same.serving() } -> std::convertible_to<const ServingCosts&>;
   // These requests have all their tokens.
   hardware.leave(requests);
   // The batch goes on as the scheduler says, after this change; nothing active if nobody is in it.
   { hardware.load(scheduler, 0, change) } -> std::same_as<Load>;
+  // What the hardware kept of its iterations goes into the result.
+  hardware.take(std::declval<Result&>());
   // Throws std::logic_error naming the first thing found wrong.
   same.check_integrity();
 };
 
-// A replay, cycle by cycle, as simulate() describes it: the same order of events on any hardware, and whether
-// prompts are computed too (PromptScheduler) or not.
+// How a deployment takes part in a replay.
+struct Part {
+  const Workload& workload;
+  RequestRows& requests;  // of the workload, to be filled in
+  Arrivals arrivals;
+  Mode mode = Mode::kOpen;
+  std::int64_t concurrency = 0;
+  int first_batch = 0;  // its batches are numbered from here
+  Recording recording{};
+  // Of the devices that compute prompts for others: they make one token of each, and keep its KV until it is
+  // released. Whether that token is the request's first.
+  bool prefill = false;
+  bool first_tokens = true;
+  std::optional<Handover> handover{};  // how KV comes from there
+};
+
+// A deployment, boundary by boundary, as docs/simulator.md has it: the same order of events on any hardware,
+// and whether prompts are computed too (PromptScheduler) or not.
 template <typename S, Hardware<S> H>
-class Simulation {
+class Simulation final : public Site {
 public:
-  Simulation(const Workload& workload, S scheduler, Rotation rotation, int layers, H& hardware)
-      : workload_(workload),
-        hardware_(hardware),
+  template <typename MakeScheduler, typename MakeHardware>
+  Simulation(Part part, Rotation rotation, int layers, MakeScheduler scheduler, MakeHardware hardware)
+      : part_(std::move(part)),
         layers_(layers),
-        scheduler_(std::move(scheduler)),
+        scheduler_(scheduler(part_.arrivals)),
+        hardware_(hardware(part_.arrivals)),
         pipeline_(rotation, layers),
         loads_(static_cast<std::size_t>(rotation.batches)),
         ready_(loads_.size()),
         finished_(loads_.size()),
         pending_(loads_.size()) {
-    const std::size_t rows = workload.arrival.size();
-    RequestRows& r = result_.requests;
-    r.arrival.assign(workload.arrival.begin(), workload.arrival.end());
-    if (workload.mode != Mode::kOpen) std::fill(r.arrival.begin(), r.arrival.end(), Ticks{0});
-    r.admitted.assign(rows, kNever);
-    r.first_token.assign(rows, kNever);
-    r.finished.assign(rows, kNever);
-    r.first_iteration.assign(rows, kNever);
-    r.last_iteration.assign(rows, kNever);
-    r.batch.assign(rows, -1);
-    r.preemptions.assign(rows, 0);
     if constexpr (kPrompts) result_.prompt_tokens.emplace();
+    pipeline_.record(part_.recording.from, part_.recording.to);
   }
 
-  Result run(Recording recording, const Progress& progress, bool check) {
-    pipeline_.record(recording.from, recording.to);
-    for (std::int64_t cycle = 0; step(); ++cycle) {
-      if (check) {
-        scheduler_.check_integrity();
-        hardware_.check_integrity();
-      }
-      if (progress && cycle % H::kCyclesPerLook == 0) progress(done_);
+  void deliver(Index row, Ticks at) override { deliver(row, at, part_.workload.requests.output[row]); }
+
+  // The same for a request that makes so many tokens here, and whose prompt is whole later.
+  Index deliver(Index row, Ticks at, std::int32_t output, Ticks whole = 0) {
+    part_.arrivals.add(row, at, output);
+    scheduler_.rebind(part_.arrivals.table());
+    if (part_.handover) whole_.push_back(whole);
+    return static_cast<Index>(part_.arrivals.size() - 1);
+  }
+  // Whether it could ever be served.
+  bool fits(Index row) const { return scheduler_.fits(part_.workload.requests, row); }
+
+  Ticks next() const override {
+    if (turn_ > 0) return loads_[turn_].active ? std::max(now_, finished_[turn_]) : now_;
+    if (const Ticks first = first_end(); first != kNever) {
+      const Ticks woken = std::max(now_, first);
+      return loads_[0].active ? std::max(woken, finished_[0]) : woken;
     }
+    // Admitted to a batch whose turn had passed: it joins in the next cycle, which begins at once.
+    if (part_.handover ? to_join_ > 0 : scheduler_.running() > 0) return now_;
+    Ticks soonest = kNever;
+    if (next_ < part_.arrivals.size() && part_.mode != Mode::kClosed) soonest = part_.arrivals.at(next_);
+    if (next_ < part_.arrivals.size() && part_.mode == Mode::kClosed && in_system_ < part_.concurrency)
+      soonest = now_;
+    if (part_.handover) soonest = std::min(soonest, part_.handover->next());
+    if (scheduler_.waiting() > 0) {
+      for (const auto& [request, at] : releases_) soonest = std::min(soonest, at);
+    }
+    return soonest == kNever ? kNever : std::max(now_, soonest);
+  }
+
+  void step() override {
+    if (turn_ == 0) now_ = next();
+    boundary(static_cast<int>(turn_));
+    if (++turn_ < loads_.size()) return;
+    turn_ = 0;
+    if (first_active() == loads_.size()) return;
+    pipeline_.run(loads_, ready_, finished_);
+    for (std::size_t j = 0; j < loads_.size(); ++j) {
+      if (!loads_[j].active) continue;
+      row(j);
+      if (!part_.prefill) continue;
+      for (const Index request : pending_[j].first)
+        computed_.push_back({part_.arrivals.row(request), pending_[j].start, finished_[j]});
+    }
+  }
+
+  Result take() override {
     result_.replica_busy.assign(pipeline_.replica_busy().begin(), pipeline_.replica_busy().end());
     result_.attention_busy = pipeline_.attention_busy();
     result_.end = now_;
     if (!queue_was_empty_) result_.queue_empty_at = now_;
     result_.kv_capacity_tokens = scheduler_.capacity();
     result_.timeline = pipeline_.recorded();
+    for (Stretch& stretch : result_.timeline) stretch.batch += part_.first_batch;
+    hardware_.take(result_);
     return std::move(result_);
   }
+
+  void check_integrity() const override {
+    scheduler_.check_integrity();
+    hardware_.check_integrity();
+  }
+
+  // Of devices that compute prompts: whose last chunk runs, and from when to when; and KV that may go.
+  struct Computed {
+    Index row;
+    Ticks from, to;
+  };
+  std::vector<Computed> take_computed() { return std::exchange(computed_, {}); }
+  void release(Index request, Ticks at) { releases_.emplace_back(request, at); }
+  // Of devices that get KV: whose has come.
+  std::vector<Index> take_received() { return std::exchange(received_, {}); }
+  Ticks now() const { return now_; }
 
 private:
   static constexpr bool kPrompts = std::is_same_v<S, PromptScheduler>;
 
-  bool step() {
-    wake();
-    bool active = false;
-    for (std::size_t j = 0; j < loads_.size(); ++j) {
-      boundary(static_cast<int>(j));
-      active |= loads_[j].active;
-    }
-    if (active) {
-      pipeline_.run(loads_, ready_, finished_);
-      for (std::size_t j = 0; j < loads_.size(); ++j) {
-        if (loads_[j].active) row(j);
-      }
-      return true;
-    }
-    // Admitted to a batch whose turn had passed: it joins in the next cycle, which begins at once.
-    if (scheduler_.running() > 0) return true;
-    if (next_ == workload_.arrival.size()) return false;
-    now_ = std::max(now_, result_.requests.arrival[next_]);
-    return true;
+  std::size_t first_active() const {
+    std::size_t j = 0;
+    while (j < loads_.size() && !loads_[j].active) ++j;
+    return j;
   }
 
-  // The scheduler's clock stands at the boundary it serves; idle batches wait for the first one.
-  void wake() {
-    Ticks first = std::numeric_limits<Ticks>::max();
+  // Of the iterations under way; idle batches wait for it.
+  Ticks first_end() const {
+    Ticks first = kNever;
     for (std::size_t j = 0; j < loads_.size(); ++j) {
       if (loads_[j].active) first = std::min(first, finished_[j]);
     }
-    if (first != std::numeric_limits<Ticks>::max()) now_ = std::max(now_, first);
+    return first;
   }
 
   void boundary(int batch) {
@@ -121,6 +168,7 @@ private:
     }
     // An iteration that was scheduled while the last one ran has nobody who came since.
     arrive(kPrompts && prepared > 0 ? pending_[j].start : now_);
+    receive();
     const typename S::Change& change = scheduler_.advance(batch);
     note(batch, change);
     if (!queue_was_empty_ && scheduler_.waiting() == 0 && next_ > 0) {
@@ -144,71 +192,132 @@ private:
 
   // Requests that have arrived by then; closed: as many as make the concurrency full.
   void arrive(Ticks by) {
-    const std::size_t rows = workload_.arrival.size();
-    while (next_ < rows) {
-      if (workload_.mode == Mode::kClosed) {
-        if (in_system_ >= workload_.concurrency) return;
-        result_.requests.arrival[next_] = now_;
-      } else if (result_.requests.arrival[next_] > by) {
+    for (; next_ < part_.arrivals.size(); ++next_) {
+      const auto request = static_cast<Index>(next_);
+      if (part_.mode == Mode::kClosed) {
+        if (in_system_ >= part_.concurrency) return;
+        part_.requests.arrival[part_.arrivals.row(request)] = now_;
+      } else if (part_.arrivals.at(next_) > by) {
         return;
       }
-      if (scheduler_.enqueue(static_cast<Scheduler::Index>(next_)) == RequestState::kWaiting) ++in_system_;
-      ++next_;
+      if (scheduler_.enqueue(request) == RequestState::kWaiting) {
+        ++in_system_;
+      } else {
+        gone_.push_back(part_.arrivals.row(request));
+      }
     }
   }
 
+  // KV that has come, or may go.
+  void receive() {
+    if constexpr (kPrompts) {
+      std::erase_if(releases_, [&](const auto& each) {
+        if (each.second > now_) return false;
+        scheduler_.release(each.first);
+        return true;
+      });
+    } else if (part_.handover) {
+      for (const Index request : part_.handover->received(now_, busy_share())) {
+        scheduler_.ready(request);
+        received_.push_back(part_.arrivals.row(request));
+        ++to_join_;
+      }
+    }
+  }
+
+  // Of the attention workers, with the iterations that run: KV is read in their free time.
+  double busy_share() const {
+    double share = 0;
+    for (std::size_t j = 0; j < loads_.size(); ++j) {
+      const Load& load = loads_[j];
+      if (!load.active || finished_[j] <= pending_[j].start) continue;
+      share += static_cast<double>(layers_ * (load.attention + load.combine)) /
+               static_cast<double>(finished_[j] - pending_[j].start);
+    }
+    return share;
+  }
+
   void first_tokens(std::size_t j) {
-    for (const Scheduler::Index request : pending_[j].first)
-      result_.requests.first_token[request] = finished_[j];
+    for (const Index request : pending_[j].first) {
+      const Index row = part_.arrivals.row(request);
+      Ticks& first = part_.requests.first_token[row];
+      if (part_.first_tokens) {
+        first = finished_[j];
+      } else if (!part_.prefill) {
+        result_.gaps.push_back({row, finished_[j], finished_[j] - first});
+      }
+    }
     pending_[j].first.clear();
   }
 
   void finish(int batch) {
-    RequestRows& r = result_.requests;
-    const std::vector<Scheduler::Index>& done = scheduler_.finish(batch);
+    RequestRows& r = part_.requests;
+    const std::vector<Index>& done = scheduler_.finish(batch);
+    const Ticks at = finished_[static_cast<std::size_t>(batch)];
     hardware_.leave(done);
-    for (const Scheduler::Index request : done) {
-      r.finished[request] = finished_[static_cast<std::size_t>(batch)];
-      r.last_iteration[request] = scheduler_.iterations(batch) - 1;
-      if (r.preemptions[request] > 0) end_stint(request, batch, r.last_iteration[request]);
+    for (const Index request : done) {
+      const Index row = part_.arrivals.row(request);
       --in_system_;
-      ++done_;
+      if (part_.prefill) continue;
+      r.finished[row] = at;
+      r.last_iteration[row] = scheduler_.iterations(batch) - 1;
+      if (r.preemptions[row] > 0) end_stint(request, batch, r.last_iteration[row]);
+      gone_.push_back(row);
     }
   }
 
   void note(int batch, const typename S::Change& change) {
-    RequestRows& r = result_.requests;
+    RequestRows& r = part_.requests;
     const auto j = static_cast<std::size_t>(batch);
     const std::int64_t iteration = scheduler_.iterations(batch);
-    for (const Scheduler::Index request : change.preempted) {
-      if (r.preemptions[request]++ == 0) stint_start(request) = r.first_iteration[request];
+    for (const Index request : change.preempted) {
+      const Index row = part_.arrivals.row(request);
+      if (r.preemptions[row]++ == 0) stint_start(request) = r.first_iteration[row];
       end_stint(request, batch, iteration - 1);
     }
     if constexpr (kPrompts) {
       // It had made no token since it was admitted, so no stretch of them ends.
-      for (const Scheduler::Index request : change.sent_back) ++r.preemptions[request];
-      for (const Scheduler::Index request : change.admitted) {
-        if (r.admitted[request] == kNever) r.admitted[request] = now_;
-        r.batch[request] = batch;
+      for (const Index request : change.sent_back) ++r.preemptions[part_.arrivals.row(request)];
+      for (const Index request : change.admitted) {
+        const Index row = part_.arrivals.row(request);
+        if (r.admitted[row] == kNotYet) r.admitted[row] = now_;
+        if (!part_.prefill) r.batch[row] = part_.first_batch + batch;
       }
+    } else if (part_.handover) {
+      for (const Index request : change.admitted) {
+        // What was lost here is computed anew here.
+        if (scheduler_.produced(request) > 0) {
+          scheduler_.ready(request);
+          ++to_join_;
+        } else {
+          part_.handover->begin(request, part_.arrivals.table().prompt[request], now_, whole_[request]);
+        }
+      }
+      to_join_ -= static_cast<std::int64_t>(change.joined.size());
     }
-    for (const Scheduler::Index request : change.joined) {
-      r.batch[request] = batch;
-      if (r.preemptions[request] > 0) stint_start(request) = iteration;
-      if (r.first_iteration[request] != kNever) continue;
-      if constexpr (!kPrompts) r.admitted[request] = now_;
-      r.first_iteration[request] = iteration;
+    for (const Index request : change.joined) {
+      const Index row = part_.arrivals.row(request);
+      if (part_.prefill) {
+        pending_[j].first.push_back(request);
+        continue;
+      }
+      r.batch[row] = part_.first_batch + batch;
+      if (r.preemptions[row] > 0) stint_start(request) = iteration;
+      if (r.first_iteration[row] != kNotYet) continue;
+      if (r.admitted[row] == kNotYet) r.admitted[row] = now_;
+      r.first_iteration[row] = iteration;
       pending_[j].first.push_back(request);
     }
   }
 
-  std::int64_t& stint_start(Scheduler::Index request) {
-    if (stint_start_.empty()) stint_start_.resize(workload_.arrival.size());
+  std::int64_t& stint_start(Index request) {
+    if (request >= stint_start_.size()) stint_start_.resize(part_.arrivals.size());
     return stint_start_[request];
   }
 
-  void end_stint(Scheduler::Index request, int batch, std::int64_t last) {
-    result_.stints.push_back({request, batch, stint_start(request), last});
+  void end_stint(Index request, int batch, std::int64_t last) {
+    result_.stints.push_back(
+        {part_.arrivals.row(request), part_.first_batch + batch, stint_start(request), last});
   }
 
   void row(std::size_t j) {
@@ -217,7 +326,7 @@ private:
     const int batch = static_cast<int>(j);
     IterationRows& rows = result_.iterations;
     const std::size_t i = rows.add();
-    rows.batch[i] = batch;
+    rows.batch[i] = part_.first_batch + batch;
     rows.iteration[i] = scheduler_.iterations(batch);
     rows.start[i] = pending.start;
     rows.duration[i] = finished_[j] - pending.start;
@@ -238,23 +347,28 @@ private:
     Ticks start = 0;
     Ticks host = 0;
     std::int32_t joined = 0;
-    std::vector<Scheduler::Index> first;  // their first token comes with this iteration
+    std::vector<Index> first;  // their first token comes with this iteration
   };
 
-  const Workload& workload_;
-  H& hardware_;
+  Part part_;
   const int layers_;
   S scheduler_;
+  H hardware_;
   Pipeline pipeline_;
   std::vector<Load> loads_;
   std::vector<Ticks> ready_, finished_;
   std::vector<Pending> pending_;
   std::vector<std::int64_t> stint_start_;
+  std::vector<Computed> computed_;
+  std::vector<std::pair<Index, Ticks>> releases_;
+  std::vector<Index> received_;
+  std::vector<Ticks> whole_;  // when the prompt of each is
+  std::int64_t to_join_ = 0;  // whose KV has come
 
   Ticks now_ = 0;
+  std::size_t turn_ = 0;  // the batch whose boundary is next
   std::size_t next_ = 0;
   std::int64_t in_system_ = 0;
-  std::int64_t done_ = 0;
   bool queue_was_empty_ = false;
   Result result_;
 };

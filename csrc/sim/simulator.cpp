@@ -1,65 +1,360 @@
 #include "sim/simulator.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
 #include <utility>
-#include <vector>
 
+#include "sim/board_hardware.hpp"
+#include "sim/cost_tables.hpp"
+#include "sim/merge.hpp"
+#include "sim/pooled.hpp"
 #include "sim/simulation.hpp"
 
 namespace lamina::sim {
 
 namespace {
 
-// Hardware whose times were worked out beforehand: it needs to remember nothing.
-class CostTables {
+using Index = Site::Index;
+
+// Boundaries between two looks at the progress callback: often enough for Ctrl-C, seldom enough to cost
+// nothing.
+constexpr std::int64_t kLook = 1 << 10;
+
+// What all deployments of a replay have in common.
+struct Replay {
+  const Workload& workload;
+  const Fleet& fleet;
+  const Scheduler::Priority& priority;
+  Recording recording;
+  bool check;
+  RequestRows requests;
+  std::vector<int> first_batch;
+
+  int copies() const { return static_cast<int>(fleet.instances.size()); }
+};
+
+RequestRows rows_of(const Workload& workload) {
+  RequestRows r;
+  const std::size_t rows = workload.arrival.size();
+  r.arrival.assign(workload.arrival.begin(), workload.arrival.end());
+  if (workload.mode != Mode::kOpen) std::fill(r.arrival.begin(), r.arrival.end(), Ticks{0});
+  r.admitted.assign(rows, kNotYet);
+  r.first_token.assign(rows, kNotYet);
+  r.finished.assign(rows, kNotYet);
+  r.first_iteration.assign(rows, kNotYet);
+  r.last_iteration.assign(rows, kNotYet);
+  r.batch.assign(rows, -1);
+  r.preemptions.assign(rows, 0);
+  return r;
+}
+
+// The queue's key of a deployment's request, where there is a policy.
+Scheduler::Priority priority_of(const Replay& replay, const Arrivals& arrivals) {
+  if (!replay.priority) return {};
+  return [&](Index request) { return replay.priority(arrivals.row(request)); };
+}
+
+template <typename S, typename H, typename MakeScheduler, typename MakeHardware>
+auto simulation(Part part, Rotation rotation, int layers, MakeScheduler scheduler, MakeHardware hardware) {
+  return std::make_unique<Simulation<S, H>>(std::move(part), rotation, layers, scheduler, hardware);
+}
+
+auto decoding(Replay& replay, const Deployed& its, SchedulerLimits limits, Part part) {
+  return simulation<Scheduler, CostTables>(
+      std::move(part), its.rotation, its.layers,
+      [&](const Arrivals& arrivals) {
+        return Scheduler(arrivals.table(), limits, priority_of(replay, arrivals));
+      },
+      [&](const Arrivals&) { return CostTables(*its.costs); });
+}
+
+auto with_prompts(Replay& replay, const SchedulerLimits& limits, PromptLimits prompts, const Costs& costs,
+                  Rotation rotation, int layers, Part part) {
+  prompts.lags = costs.serving.host_async;
+  return simulation<PromptScheduler, CostTables>(
+      std::move(part), rotation, layers,
+      [&](const Arrivals& arrivals) {
+        return PromptScheduler(arrivals.table(), limits, prompts, priority_of(replay, arrivals));
+      },
+      [&](const Arrivals&) { return CostTables(costs); });
+}
+
+std::unique_ptr<Site> pooled(Replay& replay, const Deployed& its, Part part) {
+  const PromptPool& pool = *its.pool;
+  std::vector<std::unique_ptr<Pooled::Engine>> engines;
+  for (int i = 0; i < pool.engines; ++i) {
+    Part engine{replay.workload, replay.requests, Arrivals(replay.workload, its.prefix_sharing)};
+    engine.prefill = true;
+    engine.first_tokens = pool.pulled;
+    engines.push_back(with_prompts(replay, pool.limits, {pool.budget, false, true}, *pool.costs, Rotation{},
+                                   pool.layers, std::move(engine)));
+  }
+  SchedulerLimits limits = its.limits;
+  limits.staged = true;
+  part.first_tokens = !pool.pulled;
+  part.handover.emplace(pool.latency, pool.per_token, its.layers, pool.pulled);
+  return std::make_unique<Pooled>(std::move(engines), decoding(replay, its, limits, std::move(part)),
+                                  replay.workload, replay.requests, pool.pulled);
+}
+
+// A deployment of the fleet, with what will be sent there or with all that it gets.
+std::unique_ptr<Site> site(Replay& replay, int instance, Arrivals arrivals, Mode mode,
+                           std::int64_t concurrency) {
+  const Deployed& its = replay.fleet.instances[static_cast<std::size_t>(instance)];
+  Part part{replay.workload, replay.requests, std::move(arrivals), mode, concurrency};
+  part.first_batch = replay.first_batch[static_cast<std::size_t>(instance)];
+  part.recording = replay.recording;
+  if (its.pool != nullptr) return pooled(replay, its, std::move(part));
+  if (its.board != nullptr) {
+    const BoardCosts& board = *its.board;
+    return simulation<Scheduler, BoardHardware>(
+        std::move(part), Rotation{}, board.shape.layers,
+        [&](const Arrivals& all) { return Scheduler(all.table(), its.limits, priority_of(replay, all)); },
+        [&](const Arrivals& all) { return BoardHardware(board, all.table(), its.limits.tokens_per_pool); });
+  }
+  if (its.prompt_budget > 0) {
+    return with_prompts(replay, its.limits, {its.prompt_budget, false, false}, *its.costs, its.rotation,
+                        its.layers, std::move(part));
+  }
+  return decoding(replay, its, its.limits, std::move(part));
+}
+
+// Counts ended requests for all threads; the first one tells, and what that throws ends them all.
+class Told {
 public:
-  static constexpr std::int64_t kCyclesPerLook = 1 << 14;
+  explicit Told(const Progress& progress) : progress_(progress) {}
 
-  explicit CostTables(const Costs& costs) : costs_(costs) {}
+  void add(std::size_t ended, bool tells) {
+    const std::int64_t all = done_ += static_cast<std::int64_t>(ended);
+    if (stopped_) throw Stopped{};
+    if (tells && progress_) progress_(all);
+  }
+  void stop() { stopped_ = true; }
 
-  const ServingCosts& serving() const { return costs_.serving; }
-  void leave(const std::vector<Scheduler::Index>&) {}
-  Load load(const Scheduler& scheduler, int batch, const Scheduler::Change&) {
-    const std::int64_t size = scheduler.size(batch);
-    return load_of(costs_, {size, size, 0, scheduler.largest_kv(batch), scheduler.fullest_pool(), 0});
-  }
-  // With prompts: model and network by tokens, attention by what decodes and what chunks there are.
-  Load load(const PromptScheduler& scheduler, int batch, const PromptScheduler::Change&) {
-    const PromptScheduler::Step& step = scheduler.step(batch);
-    in_pool_.assign(static_cast<std::size_t>(scheduler.pools()), 0);
-    for (const PromptScheduler::Chunk& chunk : step.chunks)
-      in_pool_[static_cast<std::size_t>(scheduler.pool(chunk.request))] +=
-          chunk_ticks(costs_.prompts, chunk.tokens, chunk.before);
-    return load_of(costs_, {step.rows, step.decoding, scheduler.size(batch), scheduler.largest_kv(batch),
-                            scheduler.fullest_pool(),
-                            std::ranges::max(in_pool_) + (step.chunks.empty() ? 0 : costs_.prompts.fixed)});
-  }
-  void check_integrity() const {}
+  struct Stopped {};
 
 private:
-  const Costs& costs_;
-  std::vector<Ticks> in_pool_;
+  const Progress& progress_;
+  std::atomic<std::int64_t> done_ = 0;
+  std::atomic<bool> stopped_ = false;
+};
+
+// On to a moment, which only the simulator's end makes final.
+void advance(Site& site, Ticks before, bool check, Told& told, bool tells) {
+  for (std::int64_t steps = 0; site.next() < before; ++steps) {
+    site.step();
+    if (check) site.check_integrity();
+    if (steps % kLook == 0) told.add(site.take_gone().size(), tells);
+  }
+}
+
+// `work` of each number below `count`, on so many threads; the caller's is one of them and tells.
+template <typename Work>
+void everywhere(int count, int threads, Told& told, Work work) {
+  std::atomic<int> next = 0;
+  std::exception_ptr failed;
+  std::mutex failing;
+  const auto run = [&](bool tells) {
+    try {
+      for (int i = next++; i < count; i = next++) work(i, tells);
+    } catch (const Told::Stopped&) {
+      // Somebody else failed.
+    } catch (...) {
+      const std::lock_guard lock(failing);
+      if (!failed) failed = std::current_exception();
+      told.stop();
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (int i = 1; i < std::min(threads, count); ++i) others.emplace_back([&] { run(false); });
+    run(true);
+  }
+  if (failed) std::rethrow_exception(failed);
+}
+
+// Every instance has its requests from the outset, and is a world of its own.
+std::vector<Result> dealt(Replay& replay, Told& told) {
+  const Workload& workload = replay.workload;
+  const auto rows = static_cast<Index>(workload.arrival.size());
+  const auto copies = static_cast<Index>(replay.copies());
+  std::vector<Result> results(copies);
+  everywhere(replay.copies(), replay.fleet.threads, told, [&](int instance, bool tells) {
+    const auto i = static_cast<Index>(instance);
+    const Deployed& of = replay.fleet.instances[i];
+    const bool comes = of.pool == nullptr;  // else it is sent there, request by request
+    const bool all = comes && copies == 1;
+    Arrivals arrivals =
+        all ? Arrivals::all(workload, of.prefix_sharing) : Arrivals(workload, of.prefix_sharing);
+    for (Index row = i; comes && !all && row < rows; row += copies)
+      arrivals.add(row, replay.requests.arrival[row], workload.requests.output[row]);
+    const std::int64_t share = workload.concurrency / copies + (i < workload.concurrency % copies ? 1 : 0);
+    const std::unique_ptr<Site> its = site(replay, instance, std::move(arrivals), workload.mode, share);
+    for (Index row = i; !comes && row < rows; row += copies) {
+      const Ticks at = replay.requests.arrival[row];
+      advance(*its, at, replay.check, told, tells);
+      its->deliver(row, at);
+    }
+    advance(*its, kNever, replay.check, told, tells);
+    told.add(its->take_gone().size(), tells);
+    results[i] = its->take();
+  });
+  return results;
+}
+
+// The earliest of many moments, each of which may change: a tree of who is earlier.
+class Earliest {
+public:
+  explicit Earliest(int count)
+      : first_(std::bit_ceil(static_cast<std::size_t>(count))), at_(2 * first_, kNever) {}
+
+  void set(int i, Ticks at) {
+    std::size_t node = first_ + static_cast<std::size_t>(i);
+    at_[node] = at;
+    for (node /= 2; node > 0; node /= 2) at_[node] = std::min(at_[2 * node], at_[2 * node + 1]);
+  }
+  Ticks at() const { return at_[1]; }
+  int who() const {
+    std::size_t node = 1;
+    while (node < first_) node = 2 * node + (at_[2 * node] == at_[1] ? 0 : 1);
+    return static_cast<int>(node - first_);
+  }
+
+private:
+  std::size_t first_;
+  std::vector<Ticks> at_;
+};
+
+// Instances behind a router, which sees what has ended before a request comes.
+class Routed {
+public:
+  Routed(Replay& replay, Told& told)
+      : replay_(replay), told_(told), router_(router_of(replay.fleet)), ends_(replay.copies()) {
+    for (int i = 0; i < replay.copies(); ++i)
+      sites_.push_back(
+          site(replay, i,
+               Arrivals(replay.workload, replay.fleet.instances[static_cast<std::size_t>(i)].prefix_sharing),
+               Mode::kOpen, 0));
+    sent_to_.resize(replay.workload.arrival.size());
+  }
+
+  std::vector<Result> run() {
+    const std::size_t rows = replay_.workload.arrival.size();
+    if (closed()) refill(0);
+    for (std::int64_t events = 0; !settled(); ++events) {
+      if (!closed() && next_ < rows && replay_.requests.arrival[next_] <= ends_.at()) {
+        come(replay_.requests.arrival[next_]);
+        continue;
+      }
+      if (events % kLook == 0) told_.add(0, true);
+      if (ends_.at() == kNever)
+        throw std::logic_error("a request waits in front of instances that have none");
+      go_on(ends_.who(), ends_.at());
+    }
+    // Nobody comes any more: each goes on by itself.
+    everywhere(replay_.copies(), replay_.fleet.threads, told_, [&](int i, bool tells) {
+      advance(*sites_[static_cast<std::size_t>(i)], kNever, replay_.check, told_, tells);
+    });
+    std::vector<Result> results;
+    for (const auto& each : sites_) results.push_back(each->take());
+    return results;
+  }
+
+private:
+  static Router router_of(const Fleet& fleet) {
+    std::vector<Router::Instance> instances;
+    for (const Deployed& each : fleet.instances)
+      instances.push_back({each.limits.tokens_per_pool * each.limits.pools, each.limits.max_requests});
+    return {fleet.routing, std::move(instances), fleet.global};
+  }
+
+  bool closed() const { return replay_.workload.mode == Mode::kClosed; }
+  bool settled() const { return next_ == replay_.workload.arrival.size() && queue_.empty(); }
+
+  Wanted wanted(Index row) const {
+    const RequestTable& requests = replay_.workload.requests;
+    return {requests.prompt[row], requests.output[row], requests.prefix(row), requests.prefix_block_tokens};
+  }
+
+  // The next request of the workload.
+  void come(Ticks at) {
+    const auto row = static_cast<Index>(next_++);
+    replay_.requests.arrival[row] = at;
+    ++in_system_;
+    if (!queue_.empty() || !send(row, at)) queue_.push_back(row);
+  }
+
+  bool send(Index row, Ticks at) {
+    const Wanted what = wanted(row);
+    const Fleet::Own& own = replay_.fleet.own;
+    const int chosen = own ? router_.route_to(own(what, router_.requests(), router_.kv_tokens()), what)
+                           : router_.route(what);
+    if (chosen == Router::kNobody) return false;
+    sent_to_[row] = chosen;
+    Site& its = *sites_[static_cast<std::size_t>(chosen)];
+    go_on(chosen, at - 1);
+    its.deliver(row, at);
+    ends_.set(chosen, its.next_end());
+    return true;
+  }
+
+  // An instance up to and including a moment, and what comes of those who end by then.
+  void go_on(int instance, Ticks until) {
+    Site& its = *sites_[static_cast<std::size_t>(instance)];
+    while (its.next() <= until) {
+      its.step();
+      if (replay_.check) its.check_integrity();
+    }
+    const std::vector<Index> gone = its.take_gone();
+    for (const Index row : gone) router_.left(sent_to_[row], wanted(row));
+    ends_.set(instance, its.next_end());
+    if (gone.empty()) return;
+    told_.add(gone.size(), false);
+    in_system_ -= static_cast<std::int64_t>(gone.size());
+    while (!queue_.empty() && send(queue_.front(), until)) queue_.pop_front();
+    if (closed()) refill(until);
+  }
+
+  void refill(Ticks now) {
+    while (next_ < replay_.workload.arrival.size() && in_system_ < replay_.workload.concurrency) come(now);
+  }
+
+  Replay& replay_;
+  Told& told_;
+  Router router_;
+  Earliest ends_;
+  std::vector<std::unique_ptr<Site>> sites_;
+  std::vector<std::int32_t> sent_to_;
+  std::deque<Index> queue_;  // in front of the instances
+  std::size_t next_ = 0;
+  std::int64_t in_system_ = 0;
 };
 
 }  // namespace
 
-Result simulate(const Workload& workload, const SchedulerLimits& limits, Scheduler::Priority priority,
-                Rotation rotation, int layers, const Costs& costs, Recording recording,
-                const Progress& progress, bool check) {
-  CostTables hardware(costs);
-  Simulation simulation(workload, Scheduler(workload.requests, limits, std::move(priority)), rotation, layers,
-                        hardware);
-  return simulation.run(recording, progress, check);
-}
-
-Result simulate(const Workload& workload, const SchedulerLimits& limits, std::int64_t budget,
-                Scheduler::Priority priority, Rotation rotation, int layers, const Costs& costs,
+Result simulate(const Workload& workload, const Fleet& fleet, const Scheduler::Priority& priority,
                 Recording recording, const Progress& progress, bool check) {
-  CostTables hardware(costs);
-  const PromptLimits prompts{budget, costs.serving.host_async};
-  Simulation simulation(workload, PromptScheduler(workload.requests, limits, prompts, std::move(priority)),
-                        rotation, layers, hardware);
-  return simulation.run(recording, progress, check);
+  Replay replay{workload, fleet, priority, recording, check, rows_of(workload), {}};
+  int batches = 0;
+  for (const Deployed& each : fleet.instances) {
+    replay.first_batch.push_back(batches);
+    batches += each.rotation.batches;
+  }
+  Told told(progress);
+  // With a pool somebody else has to see who of a closed replay has ended.
+  const bool pools = std::ranges::any_of(fleet.instances, [](const Deployed& each) { return each.pool; });
+  const bool apart =
+      !fleet.own && Router::deals(fleet.routing, fleet.global) && !(pools && workload.mode == Mode::kClosed);
+  Result result = merged(apart ? dealt(replay, told) : Routed(replay, told).run());
+  result.requests = std::move(replay.requests);
+  return result;
 }
 
 }  // namespace lamina::sim

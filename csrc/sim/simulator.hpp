@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "core/router.hpp"
 #include "core/scheduler.hpp"
+#include "sim/arrivals.hpp"
 #include "sim/costs.hpp"
 #include "sim/h2m2/board.hpp"
 #include "sim/h2m2/policy.hpp"
@@ -17,14 +19,7 @@
 
 namespace lamina::sim {
 
-enum class Mode { kSaturate, kOpen, kClosed };
-
-struct Workload {
-  std::span<const Ticks> arrival;
-  RequestTable requests;
-  Mode mode = Mode::kSaturate;
-  std::int64_t concurrency = 0;  // closed: this many in the system
-};
+inline constexpr Ticks kNotYet = -1;
 
 // One row a request, in the order of the trace. Times are ticks; -1 where it did not come to that.
 struct RequestRows {
@@ -94,6 +89,20 @@ struct MemoryRows {
   std::vector<Ticks> moving, hidden, hbm_busy, lpddr_busy;
 };
 
+// One row an iteration of devices that compute prompts for others: prompts that end, how many of these get
+// their first token so, and tokens of chunks.
+struct PoolRows {
+  std::vector<std::int32_t> engine, prompts, made, prompt_tokens;
+  std::vector<Ticks> start, duration, busy;
+};
+
+// Between a request's first token, made by the pool, and its second.
+struct Gap {
+  std::uint32_t request;
+  Ticks at;
+  Ticks gap;
+};
+
 struct Result {
   RequestRows requests;
   IterationRows iterations;
@@ -107,6 +116,8 @@ struct Result {
   std::vector<Stretch> timeline;
   std::optional<MemoryRows> memory;                        // of a board whose policy maps
   std::optional<std::vector<std::int32_t>> prompt_tokens;  // of every iteration, where prompts are computed
+  std::optional<PoolRows> pool;                            // where others compute them
+  std::vector<Gap> gaps;
 };
 
 struct Recording {
@@ -138,20 +149,44 @@ KvRoom kv_room(const BoardCosts& costs);
 // Called now and then with the number of finished requests; what it throws ends the run.
 using Progress = std::function<void(std::int64_t)>;
 
-// Replays the workload. Cycle by cycle: in each, every batch that has requests runs one iteration; at the
-// boundary before it, its finished requests leave and waiting ones join. An idle batch wakes at the boundary
-// of any other.
-Result simulate(const Workload& workload, const SchedulerLimits& limits, Scheduler::Priority priority,
-                Rotation rotation, int layers, const Costs& costs, Recording recording,
-                const Progress& progress, bool check);
+// Devices that compute prompts, one after the other in chunks, and hand their KV over.
+struct PromptPool {
+  int engines = 1;
+  SchedulerLimits limits;
+  std::int64_t budget = 0;
+  int layers = 0;
+  const Costs* costs = nullptr;
+  Ticks latency = 0;  // of the link that KV takes
+  double per_token = 0;
+  bool pulled = false;  // by attention workers in their free time, layer by layer; or pushed when it is whole
+};
 
-// The same with prompts, computed in chunks beside the requests that decode.
-Result simulate(const Workload& workload, const SchedulerLimits& limits, std::int64_t budget,
-                Scheduler::Priority priority, Rotation rotation, int layers, const Costs& costs,
+// One deployment. A board has a single batch, serial.
+struct Deployed {
+  SchedulerLimits limits;
+  Rotation rotation;
+  int layers = 0;
+  const Costs* costs = nullptr;
+  const BoardCosts* board = nullptr;
+  std::int64_t prompt_budget = 0;  // tokens of an iteration, where prompts are computed beside decoding
+  const PromptPool* pool = nullptr;
+  bool prefix_sharing = false;
+};
+
+// Several of them, and who sends requests where.
+struct Fleet {
+  // A user's own router: the instance, from what each one has (requests, KV tokens that these may need).
+  using Own = std::function<int(const Wanted&, std::span<const std::int64_t>, std::span<const std::int64_t>)>;
+
+  std::vector<Deployed> instances;
+  Routing routing = Routing::kRoundRobin;
+  Own own;
+  bool global = false;  // requests wait in front of the instances
+  int threads = 1;
+};
+
+// Replays the workload, as docs/simulator.md defines it.
+Result simulate(const Workload& workload, const Fleet& fleet, const Scheduler::Priority& priority,
                 Recording recording, const Progress& progress, bool check);
-
-// The same on a board: one batch, serial.
-Result simulate(const Workload& workload, const SchedulerLimits& limits, Scheduler::Priority priority,
-                const BoardCosts& costs, Recording recording, const Progress& progress, bool check);
 
 }  // namespace lamina::sim

@@ -248,10 +248,17 @@ def _missed_apart(
     """
     stints, requests = outcome.stints, len(outcome.requests["finished_s"])
     seen = outcome.chunks is not None
-    if not seen and not len(stints["request"]):
+    if not seen and not len(stints["request"]) and outcome.pool is None:
         return np.zeros(0, np.bool_), np.zeros(0, np.bool_)
     apart, missed = np.full(requests, seen), np.zeros(requests, np.bool_)
     apart[stints["request"]] = True
+    if outcome.pool is not None:
+        # All of them have been elsewhere first, and some made their only token there.
+        columns, whole = outcome.requests, np.flatnonzero(~apart & (outcome.requests["last_iteration"] >= 0))
+        offset = base[columns["batch"][whole]]
+        first, last = (offset + columns[name][whole] for name in ("first_iteration", "last_iteration"))
+        missed[whole] = late[first] != late[last]
+        apart[:] = True
     offset = base[stints["batch"]]
     within = late[offset + stints["first_iteration"]] != late[offset + stints["last_iteration"]]
     missed[stints["request"][within]] = True

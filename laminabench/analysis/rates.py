@@ -14,7 +14,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from laminabench.analysis.distribution import Distribution, chunks, distribution, dot, total
-from laminabench.analysis.streams import Seen, arrivals, seen_of
+from laminabench.analysis.streams import Seen, arrivals, rows_of_batches, seen_of
 from laminabench.runs.summary import Cost, Energy, TimeShares, Window
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks, ticks
@@ -52,10 +52,8 @@ def mean_batches(outcome: Outcome, window: Window, seen: Seen | None = None) -> 
     sums = [0] * batches
     for rows, start, end in _spans(outcome):
         inside = overlap(start, end, window)
-        batch, size = columns["batch"][rows], columns["size"][rows]
-        for j in range(batches):
-            mine = batch == j
-            sums[j] += dot(inside[mine], size[mine])
+        for j, mine in enumerate(rows_of_batches(columns["batch"][rows])):
+            sums[j] += dot(inside[mine], columns["size"][rows][mine])
     return [some / window.ticks if window.ticks else 0.0 for some in sums]
 
 

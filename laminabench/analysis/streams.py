@@ -12,6 +12,9 @@ from laminabench.analysis.distribution import chunks, column_ticks
 from laminabench.sim.outcome import Columns, Outcome
 from laminabench.sim.spec import Ticks, ticks
 
+# As many batches are found faster by looking for each than by sorting.
+FEW_BATCHES = 8
+
 
 class Chunks(NamedTuple):
     """Chunks by request, those of one request in the order in which they came."""
@@ -81,6 +84,10 @@ def arrivals(outcome: Outcome) -> Iterator[tuple[Ticks, NDArray[np.int32]]]:
     start_s, duration_s = outcome.iterations["start_s"], outcome.iterations["duration_s"]
     for rows in chunks(len(start_s)):
         yield ticks(start_s[rows]) + ticks(duration_s[rows]), outcome.iterations["size"][rows]
+    if outcome.pool is not None:
+        made = outcome.pool["made"] > 0
+        ends = ticks(outcome.pool["start_s"][made]) + ticks(outcome.pool["duration_s"][made])
+        yield ends, outcome.pool["made"][made]
 
 
 def all_arrivals(outcome: Outcome) -> tuple[Ticks, NDArray[np.int32]]:
@@ -90,3 +97,12 @@ def all_arrivals(outcome: Outcome) -> tuple[Ticks, NDArray[np.int32]]:
         return np.zeros(0, np.int64), np.zeros(0, np.int32)
     at, tokens = zip(*found, strict=True)
     return np.concatenate(at), np.concatenate(tokens)
+
+
+def rows_of_batches(batch: NDArray[np.int32]) -> list[NDArray[np.intp]]:
+    """The rows of each batch, in their order."""
+    batches = int(batch.max()) + 1 if len(batch) else 0
+    if batches <= FEW_BATCHES:
+        return [np.flatnonzero(batch == j) for j in range(batches)]
+    order = np.argsort(batch, kind="stable")
+    return np.split(order, np.searchsorted(batch[order], np.arange(1, batches)))

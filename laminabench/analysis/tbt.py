@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.analysis.distribution import Distribution, column_ticks, distribution
-from laminabench.analysis.streams import Chunks, Seen, seen_of
+from laminabench.analysis.streams import Chunks, Seen, rows_of_batches, seen_of
 from laminabench.runs.summary import Window
 from laminabench.sim.outcome import Columns, Outcome
-from laminabench.sim.spec import Ticks
+from laminabench.sim.spec import Ticks, ticks
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,12 @@ def tokens_of(outcome: Outcome, seen: Seen | None = None) -> Tokens:
     seen = seen or seen_of(outcome)
     if seen is not None:
         return Tokens((), _chunked(seen.chunks))
-    batch = outcome.iterations["batch"]
-    batches = int(batch.max()) + 1 if len(batch) else 0
-    lanes = tuple(_lane(outcome.iterations, np.flatnonzero(batch == j)) for j in range(batches))
-    return Tokens(lanes, _resumed(outcome.stints, lanes))
+    lanes = tuple(_lane(outcome.iterations, rows) for rows in rows_of_batches(outcome.iterations["batch"]))
+    alone = [_resumed(outcome.stints, lanes)]
+    if outcome.gaps is not None:
+        request, at_s, gap_s = (outcome.gaps[name] for name in ("request", "at_s", "gap_s"))
+        alone.append(Alone(request, ticks(at_s), ticks(gap_s), np.ones(len(request), np.int32)))
+    return Tokens(lanes, _together(alone))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,13 @@ def _chunked(found: Chunks) -> Alone:
     if not len(more):
         return first_tokens
     none = np.zeros(len(more), np.int64)
-    others = Alone(found.request[more], found.end[more], none, found.tokens[more] - 1)
+    return _together(
+        [first_tokens, Alone(found.request[more], found.end[more], none, found.tokens[more] - 1)]
+    )
+
+
+def _together(some: list[Alone]) -> Alone:
+    if len(some) == 1:
+        return some[0]
     names = ("request", "end", "gap", "count")
-    return Alone(*(np.concatenate([getattr(first_tokens, name), getattr(others, name)]) for name in names))
+    return Alone(*(np.concatenate([getattr(one, name) for one in some]) for name in names))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from laminabench.errors import UserError
 from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, sha256_of
 from laminabench.runs.manifest import Manifest
-from laminabench.runs.schema import FLAG, STATUS, TABLES, TEXT, Column, schema
+from laminabench.runs.schema import FLAG, OPTIONAL, STATUS, TABLES, TEXT, Column, schema
 from laminabench.runs.status import STATUSES
 from laminabench.sim.outcome import Columns, Outcome, no_timeline
 
@@ -54,6 +54,7 @@ def read_run(directory: Path) -> Run:
     )
     requests = tables["requests"]
     prompt, output = requests.pop("prompt_tokens"), requests.pop("output_tokens")
+    optional: dict[str, Any] = {name: tables[name] for name in OPTIONAL if name in tables}
     outcome = Outcome(
         requests,
         tables["iterations"],
@@ -68,8 +69,7 @@ def read_run(directory: Path) -> Run:
         kv_capacity_tokens=totals.kv_capacity_tokens,
         chunks=tables.get("chunks"),
         calls=tables.get("calls"),
-        memory=tables.get("memory"),
-        prompts=tables.get("prompts"),
+        **optional,
     )
     return Run(directory, manifest, outcome, prompt, output)
 

@@ -96,6 +96,23 @@ MEMORY = (
 )
 # Of a replay that computed prompts beside decoding: a row an iteration, in their order.
 PROMPTS = (Column("prompt_tokens", COUNT, "tokens of prompts that it computed"),)
+# Of a replay whose prompts were computed by devices of their own: a row an iteration of one of their engines,
+# those of an engine in their order.
+POOL = (
+    Column("engine", COUNT, "which engine, all instances' counted through"),
+    Column("start_s", SECONDS, "when it started"),
+    Column("duration_s", SECONDS, "until it ended, host work included"),
+    Column("busy_s", SECONDS, "time of model slices and attention, all layers"),
+    Column("prompts", COUNT, "prompts that were whole with it"),
+    Column("made", COUNT, "of these, the ones that got their first token from it"),
+    Column("prompt_tokens", COUNT, "tokens of prompts that it computed"),
+)
+# And the time between tokens where the first came from there and the second did not.
+GAPS = (
+    Column("request", NUMBER, "row of the request in requests.parquet"),
+    Column("at_s", SECONDS, "when the second token was there"),
+    Column("gap_s", SECONDS, "since the one before"),
+)
 TABLES = {
     "requests": REQUESTS,
     "iterations": ITERATIONS,
@@ -104,7 +121,11 @@ TABLES = {
     "calls": CALLS,
     "memory": MEMORY,
     "prompts": PROMPTS,
+    "pool": POOL,
+    "gaps": GAPS,
 }
+# Of these an outcome has what there is to tell.
+OPTIONAL = ("memory", "prompts", "pool", "gaps")
 
 
 def schema(columns: tuple[Column, ...]) -> pa.Schema:

@@ -23,7 +23,7 @@ from laminabench.runs.format import (
 )
 from laminabench.runs.manifest import Manifest, Table, Totals
 from laminabench.runs.replace import replacing_directory, require_replaceable
-from laminabench.runs.schema import FLAG, STATUS, TABLES, TEXT, Column, schema
+from laminabench.runs.schema import FLAG, OPTIONAL, STATUS, TABLES, TEXT, Column, schema
 from laminabench.runs.status import FAILED, STATUSES, statuses
 from laminabench.sim.outcome import Columns, Outcome
 from laminabench.traces.arrow import array_of, texts_of
@@ -59,10 +59,9 @@ def write_run(
     if outcome.chunks is not None and outcome.calls is not None:
         tables |= {"chunks": outcome.chunks, "calls": outcome.calls}
     # Readers that do not know these tables leave them out, and read the others as they are.
-    if outcome.memory is not None:
-        tables["memory"] = outcome.memory
-    if outcome.prompts is not None:
-        tables["prompts"] = outcome.prompts
+    for name in OPTIONAL:
+        if (table := getattr(outcome, name)) is not None:
+            tables[name] = table
     totals = Totals(
         replica_busy_s=outcome.replica_busy_s.tolist(),
         attention_busy_s=outcome.attention_busy_s,

@@ -45,6 +45,13 @@ class Outcome:
     calls: Columns | None = None
     # What a board's memories hold, as runs/schema.py has it: one row an iteration, in their order.
     memory: Columns | None = None
+    # How many batches each instance has, where there are several.
+    instance_batches: tuple[int, ...] = (1,)
+    # engine start_s duration_s busy_s prompts made prompt_tokens: one row an iteration of devices that
+    # compute prompts for others; how many end, and how many of these get their first token there.
+    pool: Columns | None = None
+    # request at_s gap_s: before tokens whose gap `iterations` and `stints` do not tell.
+    gaps: Columns | None = None
     # prompt_tokens: what an iteration computed of prompts, one row each; None where they were there already.
     prompts: Columns | None = None
 

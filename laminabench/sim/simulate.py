@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from laminabench.errors import UserError
-from laminabench.sim.copies import deal, merge
 from laminabench.sim.outcome import Outcome
-from laminabench.sim.spec import TICKS_PER_S, Offered, Priority, Spec, ticks
+from laminabench.sim.spec import TICKS_PER_S, Fleet, Offered, Priority, Spec, ticks
+from laminabench.spread import cores
 from laminabench.traces.table import Trace
 
 __all__ = ["Offered", "Priority", "simulate"]
@@ -21,68 +21,50 @@ MOST_SECONDS = 25 * 365 * 86400.0
 
 def simulate(
     trace: Trace,
-    spec: Spec,
+    deployed: Spec | Fleet,
     offered: Offered,
     *,
     record_s: tuple[float, float] = (0.0, 0.0),
     progress: Callable[[int], None] | None = None,
     check: bool = False,
+    threads: int | None = None,
 ) -> Outcome:
-    """The trace replayed on the deployment; `record_s` keeps the pieces of work that begin in that window."""
+    """The trace replayed on a deployment, or several; `record_s` keeps the pieces of work that begin then.
+
+    On as many threads as there are cores, where instances do not depend on each other; what comes out does
+    not depend on that.
+    """
     if trace.arrival_s[-1] > MOST_SECONDS:
         raise UserError(
             "trace-too-long", f"{trace.meta.name} spans more than 25 years; the simulator's clock ends there"
         )
-    if spec.copies == 1:
-        return _one(trace, spec, offered, record_s, progress, check=check)
-    shares, outcomes = deal(trace, offered, spec.copies), []
-    before = 0
-    for share in shares:
-        further = _counting_on(progress, before)
-        outcomes.append(_one(share.trace, spec, share.offered, record_s, further, check=check))
-        before += len(share.rows)
-    return merge(shares, outcomes, spec.copies)
-
-
-def _counting_on(progress: Callable[[int], None] | None, before: int) -> Callable[[int], None] | None:
-    """Told of one copy's requests, tells of those of the copies before it too."""
-    return None if progress is None else lambda done: progress(before + done)
-
-
-def _one(
-    trace: Trace,
-    spec: Spec,
-    offered: Offered,
-    record_s: tuple[float, float],
-    progress: Callable[[int], None] | None,
-    *,
-    check: bool,
-) -> Outcome:
-    """On one copy of the deployment."""
+    fleet = deployed if isinstance(deployed, Fleet) else Fleet((deployed,))
+    if offered.mode == "closed" and offered.concurrency < len(fleet.batches):
+        raise UserError(
+            "deployment-too-few-requests",
+            f"--concurrency {offered.concurrency} would leave some of the {len(fleet.batches)} instances "
+            f"without requests; give at least {len(fleet.batches)}",
+        )
     from laminabench import _sim
 
     no_ids = np.zeros(0, np.int64)
-    share = spec.prefix_sharing and trace.prefix_blocks is not None
+    # A router may go by what prompts have in common where instances do not.
+    shares = fleet.router == "prefix" or any(spec.prefix_sharing for spec in fleet.specs)
+    blocks = trace.prefix_blocks if shares else None
     try:
         tables: dict[str, Any] = _sim.run(
             arrival=ticks(trace.arrival_s),
             prompt=trace.prompt_tokens,
             output=trace.output_tokens,
-            prefix_offsets=trace.prefix_blocks.offsets if share and trace.prefix_blocks else no_ids,
-            prefix_ids=trace.prefix_blocks.ids if share and trace.prefix_blocks else no_ids,
+            prefix_offsets=blocks.offsets if blocks else no_ids,
+            prefix_ids=blocks.ids if blocks else no_ids,
             prefix_block_tokens=trace.meta.block_tokens,
             mode=offered.mode,
             concurrency=offered.concurrency,
-            batches=spec.batches,
-            pipelining=spec.pipelining,
-            layers=spec.layers,
-            pools=spec.pools,
-            tokens_per_pool=spec.tokens_per_pool,
-            block_tokens=spec.block_tokens,
-            admission=spec.admission,
-            max_requests=spec.max_requests,
-            prompt_budget=spec.prompt_budget,
-            costs=spec.timing.tables(),
+            deployments=[spec.tables() for spec in fleet.specs],
+            router=fleet.router,
+            global_queue=fleet.global_queue,
+            threads=threads or cores(),
             priority=offered.priority,
             record_from=round(record_s[0] * TICKS_PER_S),
             record_to=round(record_s[1] * TICKS_PER_S),
@@ -94,4 +76,4 @@ def _one(
             "costs-impossible-time",
             f"{error}, and none takes more than an hour; check the board's parameters",
         ) from None
-    return Outcome(**tables)
+    return Outcome(**tables, instance_batches=fleet.batches)

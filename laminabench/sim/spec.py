@@ -204,6 +204,22 @@ class BoardTiming:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptPool:
+    """Devices that compute prompts for a deployment, and how KV comes from there; seconds."""
+
+    engine: Spec  # one of them; `copies` is how many there are
+    latency: float
+    per_token: float
+    # By attention workers in their free time, layer by layer; or pushed when a prompt is whole.
+    pulled: bool
+
+    def tables(self) -> dict[str, object]:
+        """As the native module takes it."""
+        link = {"latency": int(ticks(self.latency)), "per_token": self.per_token * TICKS_PER_S}
+        return {**self.engine.tables(), **link, "pulled": self.pulled}
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """One modelled deployment, ready to be replayed against."""
 
@@ -224,8 +240,38 @@ class Spec:
     attention_name: str = "attention workers"
     # Attention runs on the model workers' own devices: one pool of devices, not two.
     shared_devices: bool = False
-    # So many of this deployment side by side, requests dealt to them in turn; `replica_names` are of all.
+    # Where prompts are computed elsewhere.
+    pool: PromptPool | None = None
+    # So many of this deployment side by side.
     copies: int = 1
+
+    @property
+    def prompts(self) -> bool:
+        """Whether they are computed."""
+        return self.prompt_budget > 0 or self.pool is not None
+
+    def tables(self) -> dict[str, object]:
+        """As the native module takes it."""
+        names = (
+            *("layers", "tokens_per_pool", "max_requests", "pools", "block_tokens", "batches", "pipelining"),
+            *("admission", "prefix_sharing", "prompt_budget", "copies"),
+        )
+        tables = {name: getattr(self, name) for name in names} | {"costs": self.timing.tables()}
+        return tables | ({"pool": self.pool.tables()} if self.pool else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Deployments behind a router. One of them alone is one too."""
+
+    specs: tuple[Spec, ...]  # each as often as it has copies
+    router: str | Callable[..., int] = "round-robin"
+    global_queue: bool = False  # requests wait in front, until an instance has room
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """How many batches each instance has; they are numbered one instance after the other."""
+        return tuple(spec.batches for spec in self.specs for _ in range(spec.copies))
 
 
 Priority = Callable[[int], int]

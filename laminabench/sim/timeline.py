@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from laminabench.atomic import replacing
 from laminabench.errors import UserError
 from laminabench.sim.outcome import ATTENTION, Outcome
-from laminabench.sim.spec import TICKS_PER_S, Spec, ticks
+from laminabench.sim.spec import TICKS_PER_S, Fleet, ticks
 
 SUFFIXES = (".json", ".json.gz")
 # chrome://tracing's reserved names, one a batch. Perfetto goes by the event's name instead and leaves its
@@ -40,20 +40,27 @@ class Lanes(msgspec.Struct, frozen=True):
     batches: int
 
 
-def lanes_of(outcome: Outcome, spec: Spec) -> Lanes:
-    """The virtual cluster's: the replicas, and the attention workers, which move as one, at the end.
+def lanes_of(outcome: Outcome, fleet: Fleet) -> Lanes:
+    """The virtual cluster's: the replicas, and at the end the attention workers, which move as one.
 
-    On shared devices attention is work of the (only) replica of the batch's copy.
+    On shared devices attention is work of the (only) replica of the batch's instance.
     """
-    replicas = len(outcome.replica_busy_s)
-    names = spec.replica_names
-    if len(names) != replicas:
-        names = tuple(f"model replica {replica}" for replica in range(replicas))
+    several = len(fleet.batches) > 1
+    names: list[str] = []
+    attention: list[str] = []
+    first: list[int] = []  # replica of each instance
+    for spec in fleet.specs:
+        for _ in range(spec.copies):
+            number = f" {len(first)}" if several else ""
+            first.append(len(names))
+            names += [f"{name}{number}" for name in spec.replica_names]
+            if not spec.shared_devices:
+                attention.append(f"{spec.attention_name}{number}")
+    instance = np.repeat(np.arange(len(first)), fleet.batches)[outcome.timeline["batch"]]
     worker = outcome.timeline["worker"].astype(np.int64)
-    copy = outcome.timeline["batch"].astype(np.int64) // spec.batches
-    worker = np.where(worker == ATTENTION, copy if spec.shared_devices else replicas, worker)
-    attention = () if spec.shared_devices else (spec.attention_name,)
-    return Lanes("virtual cluster", (*names, *attention), worker, spec.batches * spec.copies)
+    of_attention = len(names) + instance if attention else np.asarray(first, np.int64)[instance]
+    worker = np.where(worker == ATTENTION, of_attention, worker)
+    return Lanes("virtual cluster", (*names, *attention), worker, sum(fleet.batches))
 
 
 def write_timeline(path: Path, outcome: Outcome, lanes: Lanes) -> None:

@@ -33,10 +33,8 @@ class RouterReference:
         if callable(self.router):
             wanted = self.router(prompt, output, prefix, list(self.requests), list(self.kv_tokens))
             assert 0 <= wanted < len(self.instances)
-            if wanted in self.closed:
-                chosen = self.idlest(takers)
-            else:
-                chosen = wanted if wanted in takers else None
+            instead = self.idlest(takers) if wanted in self.closed else None
+            chosen = wanted if wanted in takers else instead
         elif not takers:
             chosen = None
         elif self.router == "round-robin":

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from laminabench import _sim
+
 TABLES = (
     *("first_slice", "mid_slice", "last_slice", "q_lead", "q_transfer", "kv_transfer", "out_transfer"),
     *("migration", "attention_fixed"),
@@ -31,6 +33,21 @@ def in_ticks(result: dict[str, Any]) -> dict[str, Any]:
         zip(ticks["stints"], ([row[i] for row in rows] for i in range(len(ticks["stints"]))), strict=True)
     )
     return ticks
+
+
+# Of these, `_sim.run` wants those of each deployment apart.
+OF_DEPLOYMENT = (
+    *("batches", "pipelining", "layers", "pools", "tokens_per_pool", "block_tokens", "admission"),
+    *("max_requests", "prompt_budget", "prefix_sharing", "costs"),
+)
+
+
+def native(**given: Any) -> dict[str, Any]:
+    """`_sim.run` of one deployment, or of `instances`: a list of what is different in each."""
+    whole = {name: value for name, value in given.items() if name not in (*OF_DEPLOYMENT, "instances")}
+    each = {name: given[name] for name in OF_DEPLOYMENT}
+    deployments = [{**each, "copies": 1, **some} for some in given.get("instances", [{}])]
+    return _sim.run(deployments=deployments, **whole)
 
 
 def flat_costs(most: int, **given: Any) -> dict[str, Any]:
@@ -59,7 +76,7 @@ def flat_costs(most: int, **given: Any) -> dict[str, Any]:
 
 
 def arguments(**given: Any) -> dict[str, Any]:
-    """Arguments of `_sim.run`: the given ones, and for the others what changes nothing."""
+    """Arguments of `native`: the given ones, and for the others what changes nothing."""
     rows = len(given["prompt"])
     whole: dict[str, Any] = {
         "arrival": np.zeros(rows, np.int64),
@@ -77,6 +94,10 @@ def arguments(**given: Any) -> dict[str, Any]:
         "admission": "reserve",
         "max_requests": 64,
         "prompt_budget": 0,
+        "prefix_sharing": True,
+        "router": "round-robin",
+        "global_queue": False,
+        "threads": 1,
         "priority": None,
         "record_from": 0,
         "record_to": 0,

@@ -14,11 +14,11 @@ class Lengths {
 public:
   using Request = std::uint32_t;
 
-  // Requests are numbers below `most`; a matrix-vector unit takes mv_rows KV tokens at once.
-  Lengths(std::size_t most, int mv_rows)
-      : mv_rows_(mv_rows), born_(most), by_phase_(static_cast<std::size_t>(mv_rows)) {}
+  // A matrix-vector unit takes mv_rows KV tokens at once.
+  explicit Lengths(int mv_rows) : mv_rows_(mv_rows), by_phase_(static_cast<std::size_t>(mv_rows)) {}
 
   void join(Request request, std::int64_t tokens) {
+    if (request >= born_.size()) born_.resize(std::size_t{request} + 1);
     born_[request] = tokens - age_;
     ++by_phase_[phase(born_[request])];
     count(tokens, 1);

@@ -26,8 +26,8 @@ class LaminaV1(Lamina):
         """v1 serves LLaMA-13B from one A100 and, in its economics, RTX 3090-class memory devices."""
         return by_size(model, "1xa100-80g+3xrtx-3090", "2xa100-80g+8xrtx-3090")
 
-    def build(self, setup: Setup) -> Modelled:
-        return super().build(
+    def _build(self, setup: Setup) -> Modelled:
+        return super()._build(
             replace(
                 setup,
                 partition=setup.partition or "requests",

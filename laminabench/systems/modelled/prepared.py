@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.deployment import (
+    Deployment,
+    Instances,
+    Workers,
+    parse_deployments,
+    parse_workers,
+)
 from laminabench.catalog.find_model import modelled
-from laminabench.catalog.hardware import priced_devices
+from laminabench.catalog.hardware import Device, priced_devices
 from laminabench.catalog.network import parse_network
 from laminabench.errors import UserError
 from laminabench.json_safe import JsonObject
@@ -20,8 +27,10 @@ from laminabench.listener import Listener
 from laminabench.request import ReplayRequest
 from laminabench.runs.manifest import Backend
 from laminabench.sim.simulate import simulate
+from laminabench.sim.spec import Fleet
 from laminabench.sim.timeline import bubbles, lanes_of, two_iterations, write_timeline
 from laminabench.systems.base import (
+    Hardware,
     Past,
     Prepared,
     Replayed,
@@ -31,22 +40,30 @@ from laminabench.systems.base import (
     settled,
     summary_of,
 )
-from laminabench.systems.modelled.setup import Setup
+from laminabench.systems.modelled.setup import Modelled, Setup
 from laminabench.systems.modelled.system import System
+from laminabench.systems.router import BUILT_IN, own_router, require_known
 from laminabench.traces.table import Trace
 
 MODEL = "llama3-70b"
 # vLLM's default.
 MAX_BATCHED_TOKENS = 2048
+POOL = "pool:"
+ROUTER, QUEUE = "round-robin", "each"
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedModel(Prepared):
     """Ready to be simulated."""
 
-    setup: Setup
+    setup: Setup  # of the first instance
     system: System = field(repr=False)
+    instances: tuple[Deployment, ...] = ()  # where there are several
     backend: ClassVar[Backend] = "modelled"
+
+    @property
+    def deployment(self) -> Hardware:
+        return Instances(self.instances) if len(self.instances) > 1 else self.setup.deployment
 
     @property
     def costs(self) -> CostSet:
@@ -57,14 +74,63 @@ class PreparedModel(Prepared):
         del past
         if self.request.prefix_sharing and trace.prefix_blocks is None:
             listener.note(f"{trace.meta.name} does not say which prompts share a prefix: nothing is shared")
+        require_requests(trace, len(self.instances))
         with listener.progress("replaying", unit="requests") as progress:
             return replay_on(
                 self.system,
                 trace,
                 self.setup,
                 Workload.of(self.request),
+                self.routed(),
                 progress=lambda done: progress(done, len(trace)),
             )
+
+    def routed(self) -> Routed:
+        """Who sends requests where."""
+        return Routed(self.instances, self.request.router or ROUTER, self.request.queue or QUEUE)
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Several deployments of one setup, and who sends requests where; none: one, as the setup has it."""
+
+    instances: tuple[Deployment, ...] = ()
+    router: str = ROUTER
+    queue: str = QUEUE
+
+    def facts(self) -> JsonObject:
+        """What a Run says of it."""
+        if len(self.instances) < 2:
+            return {}
+        return {"instances": len(self.instances), "router": self.router, "queue": self.queue}
+
+
+def fleet_of(system: System, setup: Setup, routed: Routed) -> tuple[Fleet, Modelled]:
+    """As the simulator takes it; and the first kind of deployment by itself."""
+    kinds = Counter(routed.instances or (setup.deployment,))
+    built = [system.build(replace(setup, deployment=each)) for each in kinds]
+    # In the order in which they were named, equal ones together.
+    specs = [
+        replace(one.spec, copies=one.spec.copies * n) for one, n in zip(built, kinds.values(), strict=True)
+    ]
+    known = routed.router in BUILT_IN
+    instances = sum(spec.copies for spec in specs)
+    fleet = Fleet(
+        tuple(specs),
+        routed.router if known else own_router(routed.router, instances),
+        routed.queue == "global",
+    )
+    return fleet, built[0]
+
+
+def require_requests(trace: Trace, instances: int) -> None:
+    """A UserError where some would have nothing to do."""
+    if len(trace) < instances:
+        raise UserError(
+            "deployment-too-few-requests",
+            f"--instances {instances} are more than the {len(trace)} requests of {trace.meta.name}; take "
+            "fewer",
+        )
 
 
 def replay_on(
@@ -72,30 +138,32 @@ def replay_on(
     trace: Trace,
     setup: Setup,
     workload: Workload,
+    routed: Routed = Routed(),
     *,
     progress: Callable[[int], None] | None = None,
 ) -> Replayed:
     """Replay on modelled hardware."""
-    built = system.build(setup)
+    fleet, built = fleet_of(system, setup, routed)
     offered = workload.offered(trace)
     start = time.perf_counter()
-    outcome = simulate(trace, built.spec, offered, progress=progress)
+    outcome = simulate(trace, fleet, offered, progress=progress)
     simulation_s = time.perf_counter() - start
 
     def draw(path: Path, window: Window | None) -> JsonObject:
         """Replay once more, keeping every piece of work of one window."""
         first, last = window or two_iterations(outcome)
         first, last = min(first, outcome.end_s), min(last, outcome.end_s)
-        again = simulate(trace, built.spec, offered, record_s=(first, last))
-        lanes = lanes_of(again, built.spec)
+        again = simulate(trace, fleet, offered, record_s=(first, last))
+        lanes = lanes_of(again, fleet)
         write_timeline(path, again, lanes)
         return {"window_s": [first, last], "bubbles": bubbles(again, lanes)}
 
-    spec, deployment = built.spec, setup.deployment
-    known = {"shared_devices": spec.shared_devices, "prompts": spec.prompt_budget > 0}
+    spec = built.spec
+    deployment = Instances(routed.instances) if len(routed.instances) > 1 else setup.deployment
+    known = {"shared_devices": spec.shared_devices, "prompts": spec.prompts}
     return Replayed(
         outcome,
-        built.facts,
+        {**built.facts, **routed.facts()},
         summary_of(outcome, trace, workload, deployment, **known),
         coefficients=built.coefficients,
         costs_set=setup.costs.name,
@@ -129,15 +197,18 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
         "memory_utilization": "gpu_memory_utilization",
         "kv_capacity": "kv_tokens",
     }
+    router = request.router or ROUTER
+    require_known(router)
+    devices = priced_devices(request.price, basis, request.power)
+    prefill = prefill_workers(request, devices)
+    deployments = parse_deployments(request.deployment, request.instances, devices)
     setup, note = found.settled(
         settled(
             Setup,
             request,
             called,
             model=shape,
-            deployment=parse_deployment(
-                request.deployment, priced_devices(request.price, basis, request.power)
-            ),
+            deployment=replace(deployments[0], prefill=prefill),
             costs=load_costs(request.costs),
             network=parse_network(request.network),
             admission=request.admission or ("grow" if budget else "reserve"),
@@ -145,18 +216,36 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
             prompt_budget=budget,
         )
     )
-    for each in filter(None, (note, setup.deployment.price_note)):
-        listener.note(each)
-    return PreparedModel(request, setup, found)
+    # A price that was settled is every instance's.
+    several = [
+        setup.deployment if each == deployments[0] else replace(each, prefill=prefill) for each in deployments
+    ]
+    prepared = PreparedModel(request, setup, found, tuple(several))
+    for said in filter(None, (note, Instances(tuple(several)).price_note)):
+        listener.note(said)
+    return prepared
 
 
 def prompt_budget(request: ReplayRequest) -> int:
-    """Most tokens that a batch computes in an iteration; 0 where prompts are there already."""
-    if request.prefill == "colocated":
+    """Most tokens of an iteration that computes prompts; 0 where they are there already."""
+    prefill = request.prefill or "off"
+    if prefill == "off":
+        return 0
+    if prefill == "colocated" or str(prefill).startswith(POOL):
         return request.max_batched_tokens or MAX_BATCHED_TOKENS
-    if request.prefill not in (None, "off"):
-        raise UserError(
-            "replay-prefill",
-            f"--prefill {request.prefill} goes with --backend live; a modelled replay takes off or colocated",
-        )
-    return 0
+    raise UserError(
+        "replay-prefill",
+        f"--prefill {prefill} goes with --backend live; a modelled replay takes off, colocated or "
+        "pool:2xh100",
+    )
+
+
+def prefill_workers(request: ReplayRequest, devices: Mapping[str, Device]) -> Workers | None:
+    """The devices of `--prefill pool:4xh100`."""
+    text = str(request.prefill)
+    if not text.startswith(POOL):
+        return None
+    try:
+        return parse_workers(text.removeprefix(POOL), devices)
+    except UserError as error:
+        raise error.within(f"--prefill {text}") from None

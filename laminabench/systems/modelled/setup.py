@@ -201,7 +201,7 @@ def kv_tokens(bytes_free: float, bytes_per_token: float, setup: Setup, where: st
 
 
 def prompt_facts(setup: Setup) -> dict[str, Any]:
-    """What a Run says of how prompts are served."""
+    """What a Run says of how prompts are served beside decoding."""
     budget = setup.prompt_budget
     return {"prefill": "colocated", "max_batched_tokens": budget} if budget else {}
 

@@ -18,7 +18,7 @@ NODE_DEVICES = 8
 # Of any modelled system.
 EVERY = frozenset(
     {"policy", "costs", "network", "host_async", "admission", "kv_tokens", "max_num_seqs"}
-    | {"timeline", "timeline_window"}
+    | {"instances", "router", "queue", "timeline", "timeline_window"}
 )
 # Of those that can compute prompts too.
 PROMPTS = frozenset({"prefill", "max_batched_tokens", "slo_ttft_ms"})
@@ -51,6 +51,8 @@ class System(ABC):
     TABLES = True
     # Tokens of KV that are handed out at once.
     BLOCK_TOKENS = 1
+    # Whether it reads the KV of prompts when it has time, or is sent it.
+    PULLS_KV = False
 
     @abstractmethod
     def default_deployment(self, model: ModelShape) -> str:
@@ -66,9 +68,17 @@ class System(ABC):
                     f"{self.NAME} does not run on {part.device.name}: that is {what}",
                 )
 
-    @abstractmethod
     def build(self, setup: Setup) -> Modelled:
         """The deployment as the simulator takes it; a UserError if it cannot be."""
+        if setup.deployment.prefill is None:
+            return self._build(setup)
+        from laminabench.systems.modelled.pool import with_pool
+
+        return with_pool(setup, self._build, pulled=self.PULLS_KV)
+
+    @abstractmethod
+    def _build(self, setup: Setup) -> Modelled:
+        """The same of one without devices for prompts."""
 
     def settled(self, setup: Setup) -> tuple[Setup, str]:
         """The setup at its own price, and a note on that if there is something to say."""
@@ -104,6 +114,7 @@ class SplitSystem(System):
     """Attention workers beside model workers."""
 
     ANYWAY: ClassVar[Mapping[str, object]] = {}
+    PULLS_KV = True
     MOST_BATCHES = 3
 
     def deployments(

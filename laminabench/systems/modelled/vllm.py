@@ -42,8 +42,7 @@ class Vllm(System):
         """v2 Table 5."""
         return by_size(model, "2xh100", "4xh100")
 
-    def build(self, setup: Setup) -> Modelled:
-        """The deployment as the simulator takes it."""
+    def _build(self, setup: Setup) -> Modelled:
         self.require_runs_on(setup.deployment)
         model, deployment = setup.model, setup.deployment
         if deployment.attention is not None:

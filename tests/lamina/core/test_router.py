@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.router_reference import RouterReference
 from lamina._native import Router
+from tests.helpers.router_reference import RouterReference
 
 ROUTERS = ("round-robin", "least-requests", "least-kv", "prefix", "fit")
 

@@ -254,7 +254,7 @@ def test_progress_is_told_often_although_iterations_of_boards_take_a_while() -> 
     told: list[int] = []
     spec = spec_of(BoardTiming(small_board(), SMALL, "greedy"))
     simulate(trace_of([10, 10], [1000, 1500]), spec, Offered(), progress=told.append)
-    assert told == [0, 1]
+    assert told == [0, 1, 2]
 
 
 @pytest.mark.parametrize("mapping", ["greedy", "lpddr"])

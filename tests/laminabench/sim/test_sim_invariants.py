@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sim_cases import in_ticks, random_arguments
-
-from laminabench import _sim
+from sim_cases import in_ticks, native, random_arguments
 
 SEEDS = range(24)
 
@@ -48,11 +46,11 @@ class Replay:
 @pytest.fixture(scope="module", params=SEEDS)
 def replay(request: pytest.FixtureRequest) -> Replay:
     given = random_arguments(request.param)
-    return Replay(given, in_ticks(_sim.run(**given)))
+    return Replay(given, in_ticks(native(**given)))
 
 
 def test_the_replays_are_worth_looking_at() -> None:
-    replays = [Replay(given, in_ticks(_sim.run(**given))) for given in map(random_arguments, SEEDS)]
+    replays = [Replay(given, in_ticks(native(**given))) for given in map(random_arguments, SEEDS)]
     assert sum(r.requests["preemptions"].sum() > 0 for r in replays) >= 5
     assert sum(bool(r.rejected.any()) for r in replays) >= 3
     assert sum(r.given["batches"] > 1 for r in replays) >= 10
@@ -148,4 +146,4 @@ def as_bytes(value: Any) -> Any:
 @pytest.mark.parametrize("seed", range(6))
 def test_equal_inputs_give_equal_tables(seed: int) -> None:
     given = random_arguments(seed, record_to=2**40)
-    assert as_bytes(_sim.run(**given)) == as_bytes(_sim.run(**given))
+    assert as_bytes(native(**given)) == as_bytes(native(**given))

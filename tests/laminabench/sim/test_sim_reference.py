@@ -13,9 +13,7 @@ import sim_prompt_reference
 import sim_reference
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from sim_cases import arguments, in_ticks
-
-from laminabench import _sim
+from sim_cases import arguments, in_ticks, native
 
 TABLES = ("first_slice", "mid_slice", "last_slice", "q_transfer", "kv_transfer", "out_transfer")
 TABLES += ("migration", "attention_fixed")
@@ -162,7 +160,7 @@ def what_happened(result: dict[str, Any]) -> Counter[str]:
 
 def as_the_reference(**given_: Any) -> dict[str, Any]:
     """The simulator's tables, which are the reference's."""
-    tables = in_ticks(_sim.run(**given_))
+    tables = in_ticks(native(**given_))
     assert not differences(in_ticks(sim_reference.run(**given_)), tables)
     return tables
 
@@ -186,7 +184,7 @@ def test_equals_the_reference(case: dict[str, Any]) -> None:
     expected = in_ticks(sim_reference.run(**given_))
     for name, times in what_happened(expected).items():
         event(f"{name}: {'some' if times else 'none'}")
-    found = differences(expected, in_ticks(_sim.run(**given_)))
+    found = differences(expected, in_ticks(native(**given_)))
     assert not found, "\n".join(found)
 
 
@@ -197,7 +195,7 @@ def test_equals_the_reference_with_prompts(case: dict[str, Any]) -> None:
     expected = in_ticks(sim_prompt_reference.run(**given_))
     for name, times in what_happened(expected).items():
         event(f"{name}: {'some' if times else 'none'}")
-    found = differences(expected, in_ticks(_sim.run(**given_)))
+    found = differences(expected, in_ticks(native(**given_)))
     assert not found, "\n".join(found)
 
 
@@ -242,7 +240,7 @@ def test_a_fixed_sample_has_all_the_hard_things_in_it() -> None:
     for seed in range(24):
         given_ = fixed_sample(seed)
         expected = in_ticks(sim_reference.run(**given_))
-        found = differences(expected, in_ticks(_sim.run(**given_)))
+        found = differences(expected, in_ticks(native(**given_)))
         assert not found, "\n".join([f"seed {seed}", *found])
         happened.update({name: 1 for name, times in what_happened(expected).items() if times > 0})
     assert happened["rejected"] >= 3

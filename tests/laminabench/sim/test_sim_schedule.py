@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sim_cases import arguments, in_ticks, random_arguments
-
-from laminabench import _sim
+from sim_cases import arguments, in_ticks, native, random_arguments
 
 ALWAYS = 2**50
 # A soak is the same tests with LAMINABENCH_SIM_EXAMPLES=20000.
@@ -28,7 +26,7 @@ def stretches(tables: dict[str, Any]) -> list[Stretch]:
 @pytest.fixture(scope="module", params=range(16))
 def recorded(request: pytest.FixtureRequest) -> tuple[dict[str, Any], dict[str, Any]]:
     given_ = random_arguments(request.param, record_to=ALWAYS)
-    return given_, in_ticks(_sim.run(**given_))
+    return given_, in_ticks(native(**given_))
 
 
 def test_slices_go_round_the_replicas(recorded: tuple[dict[str, Any], dict[str, Any]]) -> None:
@@ -120,7 +118,7 @@ def test_rotation_leaves_no_bubbles(n: int, layers: int) -> None:
         costs={"first_slice": m, "mid_slice": m, "last_slice": m, "attention_fixed": a},
         record_to=ALWAYS,
     )
-    tables = in_ticks(_sim.run(**given_))
+    tables = in_ticks(native(**given_))
     assert tables["iterations"]["size"] == [1] * n * tokens
 
     work = stretches(tables)
@@ -149,8 +147,8 @@ def all_but_the_timeline(tables: dict[str, Any]) -> dict[str, Any]:
 def test_looking_changes_nothing(seed: int) -> None:
     # While it records, the simulator runs every layer; otherwise it skips those that repeat.
     plain = random_arguments(seed)
-    watched = in_ticks(_sim.run(**plain | {"record_to": ALWAYS}))
-    assert all_but_the_timeline(in_ticks(_sim.run(**plain))) == all_but_the_timeline(watched)
+    watched = in_ticks(native(**plain | {"record_to": ALWAYS}))
+    assert all_but_the_timeline(in_ticks(native(**plain))) == all_but_the_timeline(watched)
 
 
 @st.composite
@@ -181,7 +179,7 @@ def long_runs(draw: st.DrawFn) -> dict[str, Any]:
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(case=long_runs())
 def test_skipping_repeated_layers_is_exact(case: dict[str, Any]) -> None:
-    plain = in_ticks(_sim.run(**arguments(**case)))
-    watched = in_ticks(_sim.run(**arguments(**case, record_to=ALWAYS)))
+    plain = in_ticks(native(**arguments(**case)))
+    watched = in_ticks(native(**arguments(**case, record_to=ALWAYS)))
     assert watched["timeline"]["batch"]
     assert all_but_the_timeline(plain) == all_but_the_timeline(watched)

@@ -18,7 +18,7 @@ from made_outcome import trace_of
 from laminabench.errors import UserError
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
-from laminabench.sim.spec import Spec, Timing
+from laminabench.sim.spec import Fleet, Spec, Timing
 from laminabench.sim.timeline import bubbles, lanes_of, write_timeline
 
 LAYERS, MOST = 4, 12
@@ -59,7 +59,7 @@ def events_of(path: Path) -> list[dict[str, Any]]:
 def written(path: Path, batches: int, **given: Any) -> tuple[Outcome, Spec, list[dict[str, Any]]]:
     """What was recorded, and the timeline's events as they are in the file."""
     outcome, spec = recorded(batches, **given)
-    write_timeline(path, outcome, lanes_of(outcome, spec))
+    write_timeline(path, outcome, lanes_of(outcome, Fleet((spec,))))
     return outcome, spec, events_of(path)
 
 
@@ -127,7 +127,7 @@ def test_times_are_exact_microseconds(tmp_path: Path) -> None:
 def test_attention_on_the_models_devices_shares_their_lane(tmp_path: Path) -> None:
     outcome, spec, events = written(tmp_path / "t.json", 1, shared_devices=True)
     assert {event["tid"] for event in work_in(events)} == {1}
-    assert bubbles(outcome, lanes_of(outcome, spec)) == {"replica 0": 0}
+    assert bubbles(outcome, lanes_of(outcome, Fleet((spec,)))) == {"replica 0": 0}
 
 
 def test_equal_timelines_are_equal_files(tmp_path: Path) -> None:
@@ -139,9 +139,12 @@ def test_equal_timelines_are_equal_files(tmp_path: Path) -> None:
 def test_a_window_without_work_is_refused(tmp_path: Path) -> None:
     outcome, spec = recorded(2, record_s=(0.0, 0.0))
     with pytest.raises(UserError, match="timeline-empty-window"):
-        write_timeline(tmp_path / "t.json", outcome, lanes_of(outcome, spec))
+        write_timeline(tmp_path / "t.json", outcome, lanes_of(outcome, Fleet((spec,))))
     assert not list(tmp_path.iterdir())
-    assert bubbles(outcome, lanes_of(outcome, spec)) == {"replica 0": None, "attention workers": None}
+    assert bubbles(outcome, lanes_of(outcome, Fleet((spec,)))) == {
+        "replica 0": None,
+        "attention workers": None,
+    }
 
 
 @pytest.mark.parametrize("name", ["timeline.txt", "timeline.gz", "timeline"])
@@ -154,13 +157,13 @@ def test_other_names_are_refused(tmp_path: Path, name: str) -> None:
 def test_bubbles_by_hand() -> None:
     # One batch: attention waits for the slice and the slice for attention, 100 us each.
     outcome, spec = recorded(1)
-    assert bubbles(outcome, lanes_of(outcome, spec)) == {
+    assert bubbles(outcome, lanes_of(outcome, Fleet((spec,)))) == {
         "replica 0": pytest.approx(0.5, abs=0.02),
         "attention workers": pytest.approx(0.5, abs=0.02),
     }
     # Attention of 50 us for slices of 100 us and two batches: attention is what waits.
     outcome, spec = recorded(2, attention_us=50)
-    found = bubbles(outcome, lanes_of(outcome, spec))
+    found = bubbles(outcome, lanes_of(outcome, Fleet((spec,))))
     assert found["replica 0"] == pytest.approx(0, abs=0.07)
     assert found["attention workers"] == pytest.approx(0.5, abs=0.05)
 
@@ -177,4 +180,4 @@ def test_bubbles_do_not_count_what_began_before_the_window() -> None:
     }
     outcome, spec = recorded(2)
     cut = replace(outcome, timeline=timeline)
-    assert bubbles(cut, lanes_of(cut, spec)) == {"replica 0": 0, "attention workers": 0}
+    assert bubbles(cut, lanes_of(cut, Fleet((spec,)))) == {"replica 0": 0, "attention workers": 0}

@@ -59,9 +59,7 @@ def build(setup: Setup) -> Modelled:
         max_requests=most,
         pipelining="serial",
         admission=setup.admission,
-        replica_names=(str(workers),)
-        if workers.count == 1
-        else tuple(f"{workers.device.name} {number}" for number in range(workers.count)),
+        replica_names=(str(workers) if workers.count == 1 else workers.device.name,),
         shared_devices=True,
         copies=workers.count,
     )
@@ -200,7 +198,7 @@ class H2m2(System):
         del model
         return "1xh2m2"
 
-    def build(self, setup: Setup) -> Modelled:
+    def _build(self, setup: Setup) -> Modelled:
         return build(setup)
 
     def settled(self, setup: Setup) -> tuple[Setup, str]:

@@ -264,7 +264,7 @@ class Lamina(SplitSystem):
     def default_deployment(self, model: ModelShape) -> str:
         return default_deployment(model)
 
-    def build(self, setup: Setup) -> Modelled:
+    def _build(self, setup: Setup) -> Modelled:
         self.require_runs_on(setup.deployment)
         return build(setup)
 

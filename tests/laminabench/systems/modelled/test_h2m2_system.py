@@ -17,7 +17,7 @@ from laminabench.catalog.network import parse_network
 from laminabench.errors import UserError
 from laminabench.sim.h2m2 import footprint, plan, uniform
 from laminabench.sim.simulate import Offered, simulate
-from laminabench.sim.spec import POLICIES, BoardTiming
+from laminabench.sim.spec import POLICIES, BoardTiming, Fleet
 from laminabench.sim.timeline import lanes_of
 from laminabench.systems.modelled.setup import Modelled, Setup
 from laminabench.systems.registry import papers_setup, system
@@ -133,7 +133,7 @@ def test_a_preempted_token_costs_a_prefill_at_the_peak_of_both_chips() -> None:
     multiplications = shape.weights().matrices + shape.vocab * shape.hidden
     assert seconds == pytest.approx(multiplications / (2 * 4 * 128 * 128 * 1e9) * (128 + 2048) / 2048)
     other = replace(board("h2m2"), weight_load="behind", clock_hz=2e9)
-    from_h2m2 = system("h2m2").build.__globals__["_recompute_seconds"]
+    from_h2m2 = type(system("h2m2"))._build.__globals__["_recompute_seconds"]
     assert from_h2m2(shape, other) == pytest.approx(seconds * 2048 / (128 + 2048) / 2)
 
 
@@ -146,9 +146,9 @@ def test_several_boards_are_copies_with_lanes_of_their_own() -> None:
     assert outcome.requests["batch"].tolist() == [0, 1, 2] * 4
     assert outcome.memory is not None
     assert len(outcome.memory["moved_bytes"]) == len(outcome.iterations["batch"])
-    assert lanes_of(outcome, three.spec).names == ("h2m2 0", "h2m2 1", "h2m2 2")
+    assert lanes_of(outcome, Fleet((three.spec,))).names == ("h2m2 0", "h2m2 1", "h2m2 2")
     alone = simulate(trace, one.spec, Offered(), record_s=(0.0, 1.0))
-    assert lanes_of(alone, one.spec).names == ("1xh2m2",)
+    assert lanes_of(alone, Fleet((one.spec,))).names == ("1xh2m2",)
 
 
 def test_a_board_of_ones_own_is_taken(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from made_outcome import trace_of
 from laminabench.errors import UserError
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
-from laminabench.sim.spec import Mode, Spec, Timing
+from laminabench.sim.spec import Fleet, Mode, Spec, Timing
 from laminabench.sim.timeline import bubbles, lanes_of
 from laminabench.traces.table import Trace
 
@@ -39,7 +39,7 @@ def spec() -> Spec:
         tokens_per_pool=120,
         max_requests=MOST,
         admission="grow",
-        replica_names=tuple(f"board {copy}" for copy in range(COPIES)),
+        replica_names=("board",),
         shared_devices=True,
         copies=COPIES,
     )
@@ -120,15 +120,15 @@ def test_concurrency_is_split_and_has_to_suffice(trace: Trace, spec: Spec) -> No
 
 def test_progress_counts_on_from_copy_to_copy(trace: Trace, spec: Spec) -> None:
     told: list[int] = []
-    simulate(trace, spec, Offered(), progress=told.append)
-    assert told == [0, 16, 31, 46]
+    simulate(trace, spec, Offered(), progress=told.append, threads=1)
+    assert told == [0, 16, 16, 31, 31, 46, 46, ROWS]
 
 
 def test_a_window_is_recorded_of_every_copy_in_a_lane_of_its_own(trace: Trace, spec: Spec) -> None:
     whole = simulate(trace, spec, Offered(), record_s=(0.0, 0.02))
-    lanes = lanes_of(whole, spec)
+    lanes = lanes_of(whole, Fleet((spec,)))
     assert lanes.names == ("board 0", "board 1", "board 2", "board 3")
-    assert lanes.of.tolist() == whole.timeline["batch"].tolist()
+    assert (lanes.of == whole.timeline["batch"]).all()
     assert set(whole.timeline["worker"].tolist()) == {-1, 0, 1, 2, 3}
     idle = bubbles(whole, lanes)
     # What a board does not compute is its host's time: it works on one iteration after the other.

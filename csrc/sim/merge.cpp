@@ -1,0 +1,125 @@
+#include "sim/merge.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <utility>
+
+namespace lamina::sim {
+
+namespace {
+
+using Order = std::vector<std::size_t>;
+
+// The columns of all parts one after the other, then in an order; a part's is let go once it was copied.
+template <typename T, typename Take>
+std::vector<T> joined(std::vector<Result>& parts, const Order& order, Take take) {
+  std::vector<T> all;
+  all.reserve(order.size());
+  for (Result& part : parts) {
+    const std::vector<T> column = take(part);
+    all.insert(all.end(), column.begin(), column.end());
+  }
+  std::vector<T> sorted;
+  sorted.reserve(order.size());
+  for (const std::size_t i : order) sorted.push_back(all[i]);
+  return sorted;
+}
+
+template <typename T>
+void join(std::vector<Result>& parts, const Order& order, IterationRows& into,
+          Column<T> IterationRows::* field) {
+  Column<T> all, sorted;
+  all.grow(0, order.size());
+  std::size_t at = 0;
+  for (Result& part : parts) {
+    Column<T>& column = part.iterations.*field;
+    for (std::size_t i = 0; i < part.iterations.rows; ++i) all[at++] = column[i];
+    column.take();
+  }
+  sorted.grow(0, order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) sorted[i] = all[order[i]];
+  into.*field = std::move(sorted);
+}
+
+template <typename T>
+void join(std::vector<Result>& parts, const Order& order, MemoryRows& into,
+          std::vector<T> MemoryRows::* field) {
+  into.*field = joined<T>(parts, order, [&](Result& part) { return std::move((*part.memory).*field); });
+}
+
+Order by_start(std::vector<Result>& parts) {
+  std::vector<Ticks> starts;
+  for (Result& part : parts) {
+    for (std::size_t i = 0; i < part.iterations.rows; ++i) starts.push_back(part.iterations.start[i]);
+  }
+  Order order(starts.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return starts[i]; });
+  return order;
+}
+
+}  // namespace
+
+Result merged(std::vector<Result> parts) {
+  if (parts.size() == 1) return std::move(parts.front());
+  Result whole;
+  const Order order = by_start(parts);
+  IterationRows& rows = whole.iterations;
+  const auto columns = [&](auto... fields) { (join(parts, order, rows, fields), ...); };
+  columns(&IterationRows::batch, &IterationRows::iteration, &IterationRows::start, &IterationRows::duration,
+          &IterationRows::size, &IterationRows::joined, &IterationRows::kv_tokens, &IterationRows::model,
+          &IterationRows::attention, &IterationRows::network, &IterationRows::host);
+  rows.rows = order.size();
+  const auto all_have = [&](auto field) {
+    return std::ranges::all_of(parts, [&](const Result& part) { return (part.*field).has_value(); });
+  };
+  if (all_have(&Result::prompt_tokens)) {
+    whole.prompt_tokens =
+        joined<std::int32_t>(parts, order, [](Result& part) { return std::move(*part.prompt_tokens); });
+  }
+  if (all_have(&Result::memory)) {
+    MemoryRows& memory = whole.memory.emplace();
+    const auto fields = [&](auto... each) { (join(parts, order, memory, each), ...); };
+    fields(&MemoryRows::qkv_heads, &MemoryRows::attention_groups, &MemoryRows::fc_heads,
+           &MemoryRows::hbm_qkv_bytes, &MemoryRows::hbm_kv_bytes, &MemoryRows::hbm_fc_bytes,
+           &MemoryRows::hbm_free_bytes, &MemoryRows::lpddr_bytes, &MemoryRows::wasted_bytes,
+           &MemoryRows::moved_bytes, &MemoryRows::compacted_bytes, &MemoryRows::moving, &MemoryRows::hidden,
+           &MemoryRows::hbm_busy, &MemoryRows::lpddr_busy);
+  }
+  whole.queue_empty_at = kNever;
+  std::int32_t worker = 0, engine = 0;
+  for (Result& part : parts) {
+    whole.stints.insert(whole.stints.end(), part.stints.begin(), part.stints.end());
+    whole.gaps.insert(whole.gaps.end(), part.gaps.begin(), part.gaps.end());
+    for (Stretch stretch : part.timeline) {
+      if (stretch.worker >= 0) stretch.worker += worker;
+      whole.timeline.push_back(stretch);
+    }
+    worker += static_cast<std::int32_t>(part.replica_busy.size());
+    whole.replica_busy.insert(whole.replica_busy.end(), part.replica_busy.begin(), part.replica_busy.end());
+    whole.attention_busy += part.attention_busy;
+    whole.end = std::max(whole.end, part.end);
+    whole.queue_empty_at = std::min(whole.queue_empty_at, part.queue_empty_at);
+    whole.peak_kv_tokens += part.peak_kv_tokens;
+    whole.kv_capacity_tokens += part.kv_capacity_tokens;
+    if (!part.pool) continue;
+    if (!whole.pool) whole.pool.emplace();
+    const auto append = [&](auto field) {
+      auto& to = *whole.pool.*field;
+      to.insert(to.end(), (*part.pool.*field).begin(), (*part.pool.*field).end());
+    };
+    const std::int32_t first = engine;
+    for (std::int32_t& each : part.pool->engine) engine = std::max(engine, (each += first) + 1);
+    append(&PoolRows::engine);
+    append(&PoolRows::prompts);
+    append(&PoolRows::made);
+    append(&PoolRows::prompt_tokens);
+    append(&PoolRows::start);
+    append(&PoolRows::duration);
+    append(&PoolRows::busy);
+  }
+  return whole;
+}
+
+}  // namespace lamina::sim

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "sim/arrivals.hpp"
+#include "sim/simulator.hpp"
+
+namespace lamina::sim {
+
+// A deployment in the middle of a replay, which goes on boundary by boundary.
+class Site {
+public:
+  using Index = Arrivals::Index;
+
+  Site() = default;
+  Site(const Site&) = delete;
+  Site& operator=(const Site&) = delete;
+  virtual ~Site() = default;
+
+  // A request of the workload comes, no earlier than the last boundary that was served.
+  virtual void deliver(Index row, Ticks at) = 0;
+  // The moment of the next boundary; kNever while there is nothing to do.
+  virtual Ticks next() const = 0;
+  virtual void step() = 0;
+  // All boundaries before a moment.
+  virtual void advance(Ticks before) {
+    while (next() < before) step();
+  }
+  // Nobody ends here before this moment, if nobody comes: `next()`, or later.
+  virtual Ticks next_end() const { return next(); }
+  // What came of it, without the requests.
+  virtual Result take() = 0;
+  virtual void check_integrity() const = 0;
+
+  // Requests that ended or were rejected since this was called last.
+  std::vector<Index> take_gone() { return std::exchange(gone_, {}); }
+
+protected:
+  std::vector<Index> gone_;
+};
+
+}  // namespace lamina::sim

@@ -1,0 +1,71 @@
+"""Prompts on devices of their own, whose KV is handed over to those that decode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from laminabench.catalog.deployment import Deployment, Workers
+from laminabench.errors import UserError
+from laminabench.sim.spec import PromptPool
+from laminabench.systems.modelled.setup import Modelled, Setup
+from laminabench.systems.modelled.system import NODE_DEVICES
+
+
+def with_pool(setup: Setup, build: Callable[[Setup], Modelled], *, pulled: bool) -> Modelled:
+    """The deployment that `build` makes of a setup without prompts, and its pool."""
+    decoding = replace(setup.deployment, prefill=None)
+    decodes = build(replace(setup, deployment=decoding, prompt_budget=0))
+    workers = setup.deployment.prefill
+    assert workers is not None
+    engines, engine = engines_of(setup, workers, pulled=pulled)
+    receiving = decoding.attention or decoding.model
+    # All engines share the link, which is as wide as the side with fewer network cards.
+    nic = min(workers.device.nic_bytes_per_s, receiving.device.nic_bytes_per_s)
+    link = setup.network.on(nic)
+    rate = min(workers.count, receiving.count) * link.bandwidth_bytes_per_s
+    pool = PromptPool(
+        engine=replace(engine.spec, copies=engines),
+        latency=link.rtt_s / 2,
+        per_token=setup.model.kv_bytes_per_token / rate,
+        pulled=pulled,
+    )
+    facts = {
+        "prefill": f"pool:{workers}",
+        "max_batched_tokens": setup.prompt_budget,
+        "prefill_engines": engines,
+        "prefill_tensor_parallel": engine.facts["tensor_parallel"],
+        "prefill_kv_tokens": engine.facts["kv_capacity_tokens"] * engines,
+        "kv_handover": "pulled" if pulled else "pushed",
+        "kv_handover_bytes_per_s": rate,
+    }
+    rows = [{**row, "term": f"{row['term']} of the pool"} for row in engine.coefficients if "device" in row]
+    return Modelled(
+        replace(decodes.spec, pool=pool), {**decodes.facts, **facts}, [*decodes.coefficients, *rows]
+    )
+
+
+def engines_of(setup: Setup, workers: Workers, *, pulled: bool) -> tuple[int, Modelled]:
+    """How many engines these devices are, each over as many as tensor parallelism goes, and one of them."""
+    from laminabench.systems.modelled.vllm import SYSTEM
+
+    degrees = [each for each in setup.model.tp_degrees(NODE_DEVICES) if workers.count % each == 0]
+    tp = max(degrees)
+    alone = replace(
+        setup,
+        deployment=Deployment(Workers(workers.device, tp)),
+        # A prompt has all its memory from when it is begun until its KV is elsewhere.
+        admission="reserve",
+        # Lamina's workers have nothing beside weights, activations and KV; vLLM keeps a share free.
+        memory_utilization=1.0 if pulled else setup.memory_utilization,
+        max_num_seqs=None,
+        block_tokens=None,
+        kv_capacity=None,
+        pipeline_parallel=1,
+        batches=None,
+        pipelining=None,
+    )
+    try:
+        return workers.count // tp, SYSTEM.build(alone)
+    except UserError as error:
+        raise error.within(f"--prefill pool:{workers}") from None
