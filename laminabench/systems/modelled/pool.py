@@ -8,8 +8,8 @@ from dataclasses import replace
 from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.errors import UserError
 from laminabench.sim.spec import PromptPool
-from laminabench.systems.modelled.setup import Modelled, Setup
-from laminabench.systems.modelled.system import NODE_DEVICES
+from laminabench.systems.modelled import homogeneous
+from laminabench.systems.modelled.setup import NODE_DEVICES, Modelled, Setup
 
 
 def with_pool(setup: Setup, build: Callable[[Setup], Modelled], *, pulled: bool) -> Modelled:
@@ -47,8 +47,6 @@ def with_pool(setup: Setup, build: Callable[[Setup], Modelled], *, pulled: bool)
 
 def engines_of(setup: Setup, workers: Workers, *, pulled: bool) -> tuple[int, Modelled]:
     """How many engines these devices are, each over as many as tensor parallelism goes, and one of them."""
-    from laminabench.systems.modelled.vllm import SYSTEM
-
     degrees = [each for each in setup.model.tp_degrees(NODE_DEVICES) if workers.count % each == 0]
     tp = max(degrees)
     alone = replace(
@@ -66,6 +64,6 @@ def engines_of(setup: Setup, workers: Workers, *, pulled: bool) -> tuple[int, Mo
         pipelining=None,
     )
     try:
-        return workers.count // tp, SYSTEM.build(alone)
+        return workers.count // tp, homogeneous.build(alone)
     except UserError as error:
         raise error.within(f"--prefill pool:{workers}") from None

@@ -22,6 +22,8 @@ MEMORY_SHARE = 0.9
 # Activations, CUDA graphs and communication buffers, per device. Assumed: they differ between versions.
 WORKING_BYTES = 2e9
 ATTENTION_WORKING_BYTES = 1e9
+# Tensor parallelism stays within a node: the cost sets' all-reduce was measured there.
+NODE_DEVICES = 8
 # Enough rows for GEMMs to be as efficient as in a prefill.
 PREFILL_ROWS = 2048
 

@@ -11,10 +11,9 @@ from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.errors import UserError
-from laminabench.systems.modelled.setup import Modelled, Setup
+from laminabench.systems.modelled.pool import with_pool
+from laminabench.systems.modelled.setup import NODE_DEVICES, Modelled, Setup
 
-# Tensor parallelism stays within a node: the cost sets' all-reduce was measured there.
-NODE_DEVICES = 8
 # Of any modelled system.
 EVERY = frozenset(
     {"policy", "costs", "network", "host_async", "admission", "kv_tokens", "max_num_seqs"}
@@ -72,8 +71,6 @@ class System(ABC):
         """The deployment as the simulator takes it; a UserError if it cannot be."""
         if setup.deployment.prefill is None:
             return self._build(setup)
-        from laminabench.systems.modelled.pool import with_pool
-
         return with_pool(setup, self._build, pulled=self.PULLS_KV)
 
     @abstractmethod

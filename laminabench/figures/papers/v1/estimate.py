@@ -16,7 +16,7 @@ from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import band, ends, panels
 from laminabench.figures.style import CYCLE, PAGE, PUBLISHED, powers_of_two, sheet
-from laminabench.systems.modelled.system import NODE_DEVICES
+from laminabench.systems.modelled.setup import NODE_DEVICES
 
 MODELS = ("llama-7b", "llama-13b", "llama-33b", "llama-65b")
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096)
