@@ -23,7 +23,7 @@ from laminabench.compare.spec import (
 from laminabench.errors import UserError
 from laminabench.json_safe import Json
 from laminabench.replay import replay
-from laminabench.runs.summary import Summary
+from laminabench.runs.summary import Summary, number_at
 from laminabench.spread import spread
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import deployments, system
@@ -46,6 +46,7 @@ class Cell:
     held_in: dict[str, str]  # the type of weights and KV
     summaries: dict[str, Summary]
     slo_tbt_ms: float
+    slo_ttft_ms: float | None
     kinds_of_prices: str  # where they cannot be compared: which device has which
     assumed: tuple[str, ...]  # prices and watts that nobody published, a sentence each
 
@@ -98,7 +99,8 @@ class Cell:
             Side(name, name, self.deployments[name], self.model, "modelled", modelled_estimates(summary))
             for name, summary in self.summaries.items()
         ]
-        return side_by_side(sides, list(self.summaries).index(base), self.slo_tbt_ms)
+        place = list(self.summaries).index(base)
+        return side_by_side(sides, place, self.slo_tbt_ms, self.slo_ttft_ms)
 
     def row(self, base: str) -> dict[str, Json]:
         others = [name for name in self.summaries if name != base]
@@ -149,6 +151,7 @@ def cell(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet) 
         {name: held_in(setup) for name, setup in setups.items()},
         {name: replay(kept, name, setup, spec.workload).summary for name, setup in setups.items()},
         spec.workload.slo_tbt_ms,
+        spec.workload.slo_ttft_ms,
         kinds_of_prices(devices),
         assumed_amounts(devices),
     )
@@ -221,12 +224,16 @@ def _fitting(name: str, some: Iterable[Deployment], reference: Setup, spec: Comp
 
 
 def _served(name: str, setup: Setup, held: int, spec: ComparisonSpec, trace: Trace) -> tuple[int, float]:
-    """How well it serves what the reference can hold: how many of the requests, and how fast."""
+    """How well it serves what the reference can hold: how many of the requests, and how fast.
+
+    With a limit of TTFT that is how many requests a second are within both limits.
+    """
     kept = without_longer(trace, min(held, longest_held(name, setup)))
     if not len(kept):
         return 0, 0.0
-    rate = replay(kept, name, setup, spec.workload).summary.throughput_tokens_per_s
-    return len(kept), rate or 0.0
+    summary = replay(kept, name, setup, spec.workload).summary
+    key = "slo.goodput_requests_per_s" if spec.workload.slo_ttft_ms else "throughput_tokens_per_s"
+    return len(kept), number_at(summary, key) or 0.0
 
 
 def _nothing_near(

@@ -61,21 +61,22 @@ class Recorded:
         return self.facts.backend != "modelled"
 
 
-def recorded(path: Path, slo_tbt_ms: float | None) -> Recorded:
-    return of_run(read_run(path), slo_tbt_ms)
+def recorded(path: Path, slo_tbt_ms: float | None, slo_ttft_ms: float | None = None) -> Recorded:
+    return of_run(read_run(path), slo_tbt_ms, slo_ttft_ms)
 
 
-def of_run(run: Run, slo_tbt_ms: float | None) -> Recorded:
-    """A Run within this limit or its own, and how sure it is of what it measured."""
+def of_run(run: Run, slo_tbt_ms: float | None, slo_ttft_ms: float | None = None) -> Recorded:
+    """A Run within these limits or its own, and how sure it is of what it measured."""
     path, facts, prices = run.directory, _facts(run.manifest), run.manifest.deployment
     own = run.manifest.summary
     limit = facts.slo_tbt_ms if slo_tbt_ms is None else slo_tbt_ms
+    first = None if own.ttft_ms is UNSET else slo_ttft_ms or own.slo.ttft_ms or None
     summary = summarise(
         run.outcome,
         run,
         mode=facts.mode,
         slo_tbt_ms=limit,
-        slo_ttft_ms=own.slo.ttft_ms or None,
+        slo_ttft_ms=first,
         prompts=own.ttft_ms is not UNSET and run.outcome.chunks is None,
         usd_per_hour=prices.usd_per_hour,
         power_w=prices.power_w,
@@ -173,6 +174,10 @@ def differences(found: list[Recorded]) -> Iterator[str]:
     if len(limits) > 1:
         said = ", ".join(f"{limit:g}" for limit in limits)
         yield f"attainment and goodput are of different TBT limits ({said} ms): --slo-tbt-ms sets one"
+    firsts = dict.fromkeys(each.summary.slo.ttft_ms or None for each in found)
+    if len(firsts) > 1:
+        said = ", ".join("none" if limit is None else f"{limit:g} ms" for limit in firsts)
+        yield f"first tokens are held to different limits ({said}): --slo-ttft-ms sets one"
 
 
 def _boards(found: list[Facts]) -> Iterator[str]:

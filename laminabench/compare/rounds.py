@@ -19,6 +19,7 @@ def compare_runs(
     *,
     base: Path | None = None,
     slo_tbt_ms: float | None = None,
+    slo_ttft_ms: float | None = None,
     group: bool = True,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[SideBySide, list[str]]:
@@ -29,14 +30,16 @@ def compare_runs(
     _require_distinct(paths)
     found = []
     for path in paths:
-        found.append(recorded(path, slo_tbt_ms))
+        found.append(recorded(path, slo_tbt_ms, slo_ttft_ms))
         progress(len(found), len(paths))
     groups = _groups(found, group=group)
     at = _base(groups, base or paths[0])
     limits = {each.summary.slo.tbt_ms for each in found}
     one_limit = limits.pop() if len(limits) == 1 else None
+    firsts = {each.summary.slo.ttft_ms or None for each in found}
+    one_first = firsts.pop() if len(firsts) == 1 else None
     sides = [_side(each, label) for each, label in zip(groups, _labels(groups), strict=True)]
-    return side_by_side(sides, at, one_limit), comparability_warnings(found, groups)
+    return side_by_side(sides, at, one_limit, one_first), comparability_warnings(found, groups)
 
 
 def _require_distinct(paths: Sequence[Path]) -> None:

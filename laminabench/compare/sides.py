@@ -59,6 +59,7 @@ class SideBySide:
     sides: tuple[Side, ...]
     base: int
     slo_tbt_ms: float | None  # None where each side has its own
+    slo_ttft_ms: float | None = None  # likewise, and where there is none
 
     def ratio(self, metric: str, place: int) -> Estimate:
         """This side's over the base's; the base's own is exactly 1."""
@@ -91,16 +92,21 @@ class SideBySide:
             }
             for place, side in enumerate(self.sides)
         ]
-        return {"base": self.sides[self.base].label, "slo_tbt_ms": self.slo_tbt_ms, "sides": sides}
+        limits: dict[str, Json] = {"slo_tbt_ms": self.slo_tbt_ms}
+        if self.slo_ttft_ms is not None:
+            limits["slo_ttft_ms"] = self.slo_ttft_ms
+        return {"base": self.sides[self.base].label, **limits, "sides": sides}
 
 
-def side_by_side(sides: Sequence[Side], base: int, slo_tbt_ms: float | None) -> SideBySide:
+def side_by_side(
+    sides: Sequence[Side], base: int, slo_tbt_ms: float | None, slo_ttft_ms: float | None = None
+) -> SideBySide:
     """Sides with the metrics of SUMMARISED; what they would come to at the base's cost or power is added."""
     found = list(sides)
     for scaled, amount in ((AT_EQUAL_COST, USD_PER_HOUR), (AT_EQUAL_POWER, RATED_W)):
         of_base = sides[base].estimates[amount.name].value
         found = [_in_proportion(side, scaled, amount, of_base) for side in found]
-    return SideBySide(tuple(found), base, slo_tbt_ms)
+    return SideBySide(tuple(found), base, slo_tbt_ms, slo_ttft_ms)
 
 
 def modelled_estimates(summary: Summary) -> dict[str, Estimate]:

@@ -64,6 +64,7 @@ class ComparisonSpec:
     host_async: tuple[str, ...] = ()  # whose host works behind the devices
     max_num_seqs: Mapping[str, int] = field(default_factory=dict)  # each one's own, where none is given
     admission: Admission = "reserve"
+    prompt_budget: int = 0  # tokens in an iteration; 0 where no prompts are computed
     workload: Workload = field(default_factory=Workload)
     equal: Equal | None = None
 
@@ -79,6 +80,8 @@ class ComparisonSpec:
             self.network or parse_network(system(name).NETWORK),
             host_async=name in self.host_async,
             admission=self.admission,
+            prefix_sharing=self.prompt_budget > 0,
+            prompt_budget=self.prompt_budget,
             max_num_seqs=self.max_num_seqs.get(name),
         )
 

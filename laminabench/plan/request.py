@@ -68,7 +68,7 @@ def with_prompts(systems: Sequence[str], named: bool) -> tuple[str, ...]:
     for name in systems:
         if named and name not in able:
             raise UserError(
-                "plan-system-no-prompts",
+                "system-no-prompts",
                 f"--systems: {name} computes no prompts; leave it out, or ask with --prefill off",
             )
     return able

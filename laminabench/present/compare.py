@@ -17,6 +17,7 @@ from laminabench.compare.sides import Row, Side, SideBySide
 from laminabench.compare.spec import KV_APART
 from laminabench.present.numbers import number, share
 from laminabench.present.terminal import literal, table
+from laminabench.runs.summary import number_at
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,7 +66,8 @@ def sheets_of_grid(cells: list[Cell], base: str, *, as_published: bool) -> list[
 
 def _lines(cells: list[Cell], names: list[str]) -> Sheet:
     """Of each cell the numbers that Figure 10 draws, systems beside each other, the base first."""
-    numbers = (">tokens/s", ">mean batch", ">ratio", ">TBT p50 ms", ">left out")
+    prompts = (">TTFT p99 ms",) if _ttft(cells[0], names) else ()
+    numbers = (">tokens/s", ">mean batch", ">ratio", ">TBT p50 ms", *prompts, ">left out")
     deployed = dict.fromkeys(_deployed(cell, names) for cell in cells)
     title = f"{' / '.join(names)}, modelled"
     notes = (*deployed, *behind(cells, names[0]))
@@ -109,8 +111,15 @@ def _line(cell: Cell, names: list[str]) -> tuple[str, ...]:
         " / ".join(number(batch[name]) for name in names),
         " / ".join(f"{batch[name] / batch[names[0]]:.2f}" for name in names[1:]),
         " / ".join(number(tbt[name]) for name in names),
+        *_ttft(cell, names),
         f"{cell.dropped:,}",
     )
+
+
+def _ttft(cell: Cell, names: list[str]) -> tuple[str, ...]:
+    """Where prompts are computed."""
+    found = [number_at(cell.summaries[name], "ttft_ms.p99") for name in names]
+    return () if all(each is None for each in found) else (" / ".join(map(number, found)),)
 
 
 def _deployed(cell: Cell, names: list[str]) -> str:
@@ -163,7 +172,8 @@ def _by_metric(compared: SideBySide, title: str, notes: Sequence[str]) -> Sheet:
             cells += [_value(row.metric, row.values[place]), _ratio(row, place)]
         rows.append(tuple(cells))
     if compared.slo_tbt_ms is not None:
-        notes = [*notes, f"in time: within {compared.slo_tbt_ms:g} ms"]
+        first = "" if compared.slo_ttft_ms is None else f", first tokens within {compared.slo_ttft_ms:g} ms"
+        notes = [*notes, f"in time: within {compared.slo_tbt_ms:g} ms{first}"]
     return Sheet(title, tuple(columns), rows, notes=tuple(notes))
 
 

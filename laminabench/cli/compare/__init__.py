@@ -18,7 +18,7 @@ from laminabench.systems.registry import MODULES
 
 # What can be said of Runs that are there; everything else is about replaying.
 _SAID_OF_RUNS = {
-    *("runs", "no_group", "base", "slo_tbt_ms", "fail_on", "strict", "markdown", "plot"),
+    *("runs", "no_group", "base", "slo_tbt_ms", "slo_ttft_ms", "fail_on", "strict", "markdown", "plot"),
     *("as_json", "quiet", "verbose"),
 }
 _OF_EQUAL = {"tolerance", "devices"}
@@ -84,7 +84,7 @@ _NOT_OF_LIVE = {
     "Whose host prepares an iteration while the one before it runs; both is all.",
     "neither",
 )
-@functools.partial(with_flags, names=("mode", "concurrency", "admission"))
+@functools.partial(with_flags, names=("mode", "concurrency", "admission", "prefill", "max_batched_tokens"))
 @price_options
 @option("--jobs", COUNT, "Processes that replay; one a core by default.")
 @option(
@@ -106,6 +106,11 @@ _NOT_OF_LIVE = {
     "--slo-tbt-ms",
     NumberRange(0, 1e9, min_open=True),
     "One limit for all; each Run's own, or 100, by default.",
+)
+@option(
+    "--slo-ttft-ms",
+    NumberRange(0, 1e9, min_open=True),
+    "With prompts: one limit of time to the first token for all; each Run's own by default.",
 )
 @option(
     "--fail-on",

@@ -24,7 +24,8 @@ from laminabench.json_safe import Json
 from laminabench.present.compare import Sheet, sheet_of_cell, sheet_of_runs, sheets_of_grid
 from laminabench.replay import Workload
 from laminabench.replay.run import load
-from laminabench.request import ReplayRequest
+from laminabench.request import CHOICES, ReplayRequest
+from laminabench.systems.modelled.prepared import prompt_budget
 from laminabench.systems.registry import MODULES, system
 
 # v2 Figure 10.
@@ -32,7 +33,10 @@ MODELS = ("llama-33b", "llama-65b", "llama3-70b")
 TRACES = ("azure-conv", "azure-code", "kimi-conv", "kimi-ta")
 COSTS = ("vllm-0.14", "vidur-2024")
 # Flags that are a replay's too, and mean the same.
-SHARED = ("mode", "concurrency", "slo_tbt_ms", "admission", "price", "power", "price_basis")
+SHARED = (
+    *("mode", "concurrency", "slo_tbt_ms", "slo_ttft_ms", "admission", "prefill", "max_batched_tokens"),
+    *("price", "power", "price_basis"),
+)
 # Which prices differ by less is at equal cost for all that anybody says of them.
 ABOUT_EQUAL = 0.01
 
@@ -59,7 +63,12 @@ def of_runs(flags: Mapping[str, Any], out: Output) -> Answer:
     base = Path(flags["base"]) if flags["base"] else None
     with out.progress("reading", unit="Runs") as progress:
         compared, doubts = compare_runs(
-            runs, base=base, slo_tbt_ms=flags["slo_tbt_ms"], group=not flags["no_group"], progress=progress
+            runs,
+            base=base,
+            slo_tbt_ms=flags["slo_tbt_ms"],
+            slo_ttft_ms=flags["slo_ttft_ms"],
+            group=not flags["no_group"],
+            progress=progress,
         )
     if len(compared.sides) < 2:
         raise UserError(
@@ -118,6 +127,7 @@ def _answer_of_systems(cells: list[Cell], base: str, spec: ComparisonSpec) -> An
         "equal_power": tolerance if equal and equal.amount == "power" else None,
         "host_async": list(spec.host_async),
         "max_num_seqs": dict(spec.max_num_seqs),
+        **({"max_batched_tokens": spec.prompt_budget} if spec.prompt_budget else {}),
         "cells": [cell.row(base) for cell in cells],
         "notes": notes,
     }
@@ -160,6 +170,8 @@ def _terms(flags: Mapping[str, Any], systems: tuple[str, ...]) -> ComparisonSpec
             "compare-host-async",
             f"--host-async {flags['host_async']} is not replayed; --systems has {', '.join(systems)}",
         )
+    _require_prompts(asked, systems)
+    budget = prompt_budget(asked)
     return ComparisonSpec(
         systems,
         given=_given(flags["deployments"], systems, catalogue),
@@ -167,10 +179,29 @@ def _terms(flags: Mapping[str, Any], systems: tuple[str, ...]) -> ComparisonSpec
         network=parse_network(flags["network"]) if flags["network"] else None,
         host_async=async_.get(flags["host_async"], (flags["host_async"],)),
         max_num_seqs=_limits(flags["limits"], systems),
-        admission=asked.admission or "reserve",
+        admission=asked.admission or ("grow" if budget else "reserve"),
+        prompt_budget=budget,
         workload=Workload.of(asked),
         equal=equal,
     )
+
+
+def _require_prompts(asked: ReplayRequest, systems: tuple[str, ...]) -> None:
+    """A UserError for a system that computes no prompts, and for flags that mean nothing without them."""
+    if asked.prefill in (None, "off"):
+        for name in ("slo_ttft_ms", "max_batched_tokens"):
+            if asked.chose(name):
+                raise UserError(
+                    "replay-flag-unused",
+                    f"{CHOICES[name].spelled} is for replays that compute prompts; add --prefill colocated",
+                )
+        return
+    for each in systems:
+        if "prefill" not in system(each).TAKES:
+            raise UserError(
+                "system-no-prompts",
+                f"--systems: {each} computes no prompts; leave it out, or compare with --prefill off",
+            )
 
 
 def _given(

@@ -65,7 +65,10 @@ def of_live(flags: Mapping[str, Any], workload: ReplayRequest, out: Output) -> A
                 found.require_sound()
             paths[place].append(path)
     compared, doubts = compare_runs(
-        [path for side in paths for path in side], base=paths[base][0], slo_tbt_ms=flags["slo_tbt_ms"]
+        [path for side in paths for path in side],
+        base=paths[base][0],
+        slo_tbt_ms=flags["slo_tbt_ms"],
+        slo_ttft_ms=flags["slo_ttft_ms"],
     )
     return answer_of_runs(compared, [f"Runs are kept in {directory}", *doubts])
 

@@ -72,6 +72,55 @@ def test_systems_on_one_trace(printed: Any, as_json: Any) -> None:
     assert "throughput at the base's cost" in out
 
 
+PROMPTS = ("--prefill", "colocated", "--mode", "open", "--slo-ttft-ms", "400", "--slo-tbt-ms", "200")
+
+
+def test_with_prompts_the_first_token_has_a_limit_too(printed: Any, as_json: Any) -> None:
+    facts = as_json(*ONE_CELL, *PROMPTS, "--max-batched-tokens", "1024", "--equal-cost")
+    assert facts["max_batched_tokens"] == 1024
+    compared = facts["cells"][0]["compared"]
+    assert (compared["slo_tbt_ms"], compared["slo_ttft_ms"]) == (200, 400)
+    for side in compared["sides"]:
+        metrics = {name: each["value"] for name, each in side["metrics"].items()}
+        assert metrics["ttft_p50"] <= metrics["ttft_p99"]
+        assert metrics["joint_attainment"] <= min(metrics["ttft_attainment"], metrics["request_attainment"])
+        assert metrics["request_goodput"] is not None
+        assert side["ratios"]["ttft_p99"]["value"] > 0
+    out = printed(*ONE_CELL, *PROMPTS)
+    assert "TTFT p99, ms" in out
+    assert "first tokens within 400 ms" in out
+    assert "TTFT p99 ms" in printed(*ONE_CELL, *PROMPTS, "--costs", "vllm-0.14")
+    assert "ttft" not in json.dumps(
+        as_json(*ONE_CELL)["cells"][0]["compared"]["sides"][0]["ratios"]["tbt_p50"]
+    )
+
+
+def test_runs_with_prompts_under_one_limit(as_json: Any, printed: Any) -> None:
+    for name, limit in (("one", "300"), ("two", "600")):
+        flags = ("--prefill", "colocated", "--slo-ttft-ms", limit, "--mode", "open")
+        printed("replay", "--trace", "few.csv", "--system", "vllm", *flags, "--out", name, "-q")
+    own = as_json("compare", "one", "two")
+    assert "slo_ttft_ms" not in own
+    assert any("first token" in note for note in own["notes"])
+    found = as_json("compare", "one", "two", "--slo-ttft-ms", "1")
+    assert found["slo_ttft_ms"] == 1
+    assert [side["metrics"]["ttft_attainment"]["value"] for side in found["sides"]] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        (("--slo-ttft-ms", "9"), "replay-flag-unused"),
+        (("--max-batched-tokens", "9"), "replay-flag-unused"),
+        (("--prefill", "colocated", "--systems", "vllm,h2m2"), "system-no-prompts"),
+        (("--prefill", "model"), "replay-prefill"),
+    ],
+)
+def test_what_means_nothing_without_prompts(more: tuple[str, ...], code: str, shell: Any) -> None:
+    status, out, _ = shell(*ONE_CELL, *more, "--json")
+    assert (status, json.loads(out)["error"]["code"]) == (2, code)
+
+
 def test_a_grid_is_laid_out_as_figure_10(shell: Any, as_json: Any) -> None:
     asked = (*ONE_CELL, "--costs", "vllm-0.14", "--model", "llama-33b", "--equal-cost", "-q")
     facts = as_json(*asked)
