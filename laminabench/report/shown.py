@@ -25,15 +25,16 @@ _TELLING: tuple[Callable[[Manifest], object], ...] = (
     lambda manifest: manifest.trace.name,
     lambda manifest: manifest.choices.get("costs", manifest.choices.get("costs_name")),
     lambda manifest: manifest.workload.mode,
-    lambda manifest: _of_board(manifest, "board"),
-    lambda manifest: _of_board(manifest, "mapping"),
+    lambda manifest: _fact(manifest, "board"),
+    lambda manifest: _fact(manifest, "mapping"),
     lambda manifest: manifest.backend,
+    lambda manifest: _fact(manifest, "prefill"),
 )
 
 
-def _of_board(manifest: Manifest, fact: str) -> str | None:
+def _fact(manifest: Manifest, fact: str) -> str | None:
     value = (manifest.deployment.facts or {}).get(fact)
-    return f"{fact} {value}" if value else None
+    return f"{fact} {value}" if value and value != "off" else None
 
 
 @dataclass(frozen=True, slots=True)

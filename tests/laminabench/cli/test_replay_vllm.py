@@ -356,3 +356,26 @@ def test_real_vllm_computes_prompts_with_nothing_changed_in_it(tmp_path: Path) -
     begun, first = rows["admitted_s"][served], rows["first_token_s"][served]
     assert len(set(begun.tolist())) > 4
     assert ((begun >= 0) & (begun < first)).all()
+
+
+@pytest.mark.skipif(not REAL, reason="set LAMINABENCH_VLLM to run this")
+def test_real_vllm_says_what_the_reference_engine_says(
+    stand_in: Path, as_json: Any, monkeypatch: Any
+) -> None:
+    from tiny_models import seeded, tiny
+
+    assert REAL
+    monkeypatch.setenv("LAMINABENCH_VLLM", REAL)
+    # Of vLLM's kernels for CPUs heads are multiples of 32 wide.
+    config = tiny("Llama", hidden_size=128, vocab_size=1000, max_position_embeddings=4096)
+    seeded(config).save_pretrained(stand_in / "model")
+    rows = [f"0,{40 + 29 * row},{10 + 5 * row}" for row in range(12)]
+    (stand_in / "trace.csv").write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *rows]) + "\n")
+    call = ("replay", "--trace", "trace.csv", "--backend", "live", "--model", str(stand_in / "model"), "-q")
+    call += ("--dtype", "fp32", "--prefill", "model", "--no-out", "--seed", "5")
+    ours = as_json(*call)
+    vllm = ("--system", "vllm", "--deployment", "1xcpu", "--enforce-eager", "--max-batched-tokens", "256")
+    theirs = as_json(*call, *vllm)
+    assert theirs["facts"]["vllm"]["load_format"] == "auto"
+    assert theirs["tokens_generated"] == ours["tokens_generated"]
+    assert theirs["tokens_sha256"] == ours["tokens_sha256"]

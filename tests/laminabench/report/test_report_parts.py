@@ -103,6 +103,14 @@ def test_boards_are_told_apart_by_what_they_are_and_who_maps(keep: Callable[...,
     assert said == ["board h2m2, mapping greedy", "board h2m2, mapping oracle", "board mine, mapping oracle"]
 
 
+def test_runs_with_and_without_prompts_are_told_apart(keep: Callable[..., Run]) -> None:
+    without = keep("vllm")
+    facts = structs.replace(without.manifest.deployment, facts={"prefill": "off"})
+    off = replace(without, manifest=structs.replace(without.manifest, deployment=facts))
+    said = [each.name for each in shown([off, keep("vllm", prefill=True)])]
+    assert said == ["vllm 4xh100", "vllm 4xh100, prefill colocated"]
+
+
 def test_runs_that_made_no_token_have_no_chart_of_its_time(keep: Callable[..., Run]) -> None:
     runs = shown([keep()])
     assert len(time_charts(runs)) == 1
