@@ -78,8 +78,12 @@ class Joint:
 
 def joint(outcome: Outcome, window: Window | None = None) -> Joint:
     """What both limits together are held against. Of the whole replay without a window."""
-    rows, columns = _finished(outcome, window), outcome.requests
-    waits = ticks(columns["first_token_s"][rows]) - ticks(offered_s(outcome)[rows])
+    rows = _finished(outcome, window)
+    first_s, offered = outcome.requests["first_token_s"][rows], offered_s(outcome)[rows]
+    # A server may end an answer without a token.
+    made = np.isfinite(first_s)
+    waits = np.full(len(rows), np.iinfo(np.int64).max)
+    waits[made] = ticks(first_s[made]) - ticks(offered[made])
     return Joint(waits, worst_gaps(outcome, tokens_of(outcome), window)[1])
 
 

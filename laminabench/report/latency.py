@@ -10,7 +10,7 @@ from msgspec import UNSET
 from laminabench.analysis.attainment import cdf, curve, joint
 from laminabench.analysis.rates import since_arrival
 from laminabench.present.numbers import number4, share
-from laminabench.report.chart import Chart, PlotlyJson, axis, dotted_line, line, series
+from laminabench.report.chart import Chart, PlotlyJson, axis, dotted_line, line, rounded, series
 from laminabench.report.shown import Shown
 from laminabench.sim.spec import TICKS_PER_S, Float64
 
@@ -64,7 +64,7 @@ def first_token_chart(runs: Sequence[Shown]) -> Chart | None:
             limits = np.unique(np.concatenate([seconds * 1000, [limit]]))
             both = joint(each.run.outcome, each.window).over_ttft(limits, limit_tbt)
             traces.append(_both(each, limits / 1000, both, "s"))
-            words[-1] += f", {share(float(both[limits == limit][0]))} of requests within both limits"
+            words[-1] += f", {share(*rounded(both[limits == limit]))} of requests within both limits"
     if not traces:
         return None
     note = "From arrival, waiting included, of every request whose first token came in the steady window."

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_outcome import described, flat, outcome_of, to_ticks, trace_of
 
-from laminabench.analysis.attainment import cdf, curve, worst_gaps
+from laminabench.analysis.attainment import cdf, curve, joint, worst_gaps
 from laminabench.analysis.bootstrap import FEWEST_ITERATIONS, resamples
 from laminabench.analysis.metrics import summarise
 from laminabench.analysis.over_time import over_time
@@ -209,6 +209,16 @@ def test_the_first_token_of_a_chunk_waited_and_the_others_came_with_it(stream: A
     assert found["slo"]["request_attainment"] == 0
     assert found["mean_batch"] == pytest.approx(0.5)
     assert found["mean_waiting"] == pytest.approx(0.4)
+
+
+def test_both_limits_count_from_when_a_request_was_sent(stream: Any, seen: Seen) -> None:
+    outcome = seen([stream(sent_s=0.1, chunks=[(0.5, 2), (0.9, 3)]), stream(sent_s=0.2, chunks=[(0.4, 1)])])
+    found, limits = joint(outcome), np.array([150.0, 250.0, 450.0])
+    assert found.over_ttft(limits, 400).tolist() == [0, 0.5, 1]
+    assert found.over_tbt(limits, 300).tolist() == [0.5, 0.5, 0.5]
+    # An answer that ends without a token has kept no limit on the first one.
+    outcome.requests["first_token_s"][1] = np.nan
+    assert joint(outcome).over_tbt(limits, 1e9).tolist() == [0, 0, 0.5]
 
 
 def test_attempts_errors_and_counts_are_all_told(stream: Any, seen: Seen) -> None:

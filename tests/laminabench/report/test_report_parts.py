@@ -237,8 +237,9 @@ def test_plotly_knows_every_property(
     monkeypatch.setattr(
         page_module, "script_data", lambda key, data: seen.update({key: data}) or script_data(key, data)
     )
-    page(report(shown([keep(), keep("vllm"), keep(live=True), board_run()]), None, None))
-    assert len(seen["figures"]) == 12
+    prompts = keep("vllm", prefill=True, slo_ttft_ms=9000.0)
+    page(report(shown([keep(), keep("vllm"), keep(live=True), board_run(), prompts]), None, None))
+    assert len(seen["figures"]) == 13
     for figure in seen["figures"]:
         graph_objects.Figure(data=figure["data"], layout=figure["layout"])  # an unknown one is an error
 
@@ -246,7 +247,7 @@ def test_plotly_knows_every_property(
 def test_a_run_in_which_nothing_ran_has_a_page(keep: Callable[..., Run], board_run: BoardRun) -> None:
     never = dict.fromkeys(("admitted_s", "first_token_s", "finished_s"), np.full(400, np.nan))
     never |= dict.fromkeys(("first_iteration", "last_iteration", "batch"), np.full(400, -1))
-    for run in (keep(), board_run()):
+    for run in (keep(), board_run(), keep("vllm", prefill=True, slo_ttft_ms=9000.0)):
         memory = run.outcome.memory
         outcome = replace(
             run.outcome,
@@ -257,6 +258,7 @@ def test_a_run_in_which_nothing_ran_has_a_page(keep: Callable[..., Run], board_r
         )
         found = page(report(shown([replace(run, outcome=outcome)]), None, None))
         assert "No iteration" in found
+        assert "nan%" not in found
         assert ("<h2>Memory</h2>" in found) == (memory is not None)
 
 
