@@ -94,6 +94,7 @@ def machine() -> Iterator[Any]:
 def shared_machine(machine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Engines that would make a machine of their own, which takes eight seconds, use the one of all tests."""
     monkeypatch.setattr("lamina.cluster.core.Machine", lambda: contextlib.nullcontext(machine))
+    monkeypatch.setattr("lamina.cluster.Machine", lambda: contextlib.nullcontext(machine))
     return machine
 
 

@@ -47,10 +47,12 @@ def summarise(
     shared_devices: bool = False,
     slo_ttft_ms: float | None = None,
     prompts: bool = False,
+    instances: int = 1,
 ) -> Summary:
     """Everything of the steady window, and the main numbers of the whole run beside it.
 
     `shared_devices`: attention runs on the model workers' own devices, so a bubble is when neither works.
+    `instances`: of a deployment whose attention workers are their own; busy times are of all of them.
     `prompts`: they were computed, so the time to the first token says something.
     """
     steady, whole = window(outcome, mode), whole_run(outcome)
@@ -62,7 +64,7 @@ def summarise(
     del tokens
     counts = np.bincount(statuses(outcome), minlength=len(STATUSES)).tolist()
     # Of devices that do both each replica has its own attention.
-    used = _utilisation(outcome, steady, len(outcome.replica_busy_s) if shared_devices else 1)
+    used = _utilisation(outcome, steady, len(outcome.replica_busy_s) if shared_devices else instances)
     found = Summary(
         **asdict(headline),
         cost=rates.cost(headline.throughput_tokens_per_s, usd_per_hour),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @option("--model model_name", None, "Name, config.json or folder; llama-mini by default.")
-@option("--deployment", None, "Model+attention workers; 1xcpu+1xcpu by default.")
+@option("--deployment", None, "Model+attention workers, of several instances A,B; 1xcpu+1xcpu by default.")
 @option("--host", None, "Any other than loopback needs a key.", "127.0.0.1")
 @option("--port", click.IntRange(0, 65535), "0 is any that is free.", 8000)
 @option(
@@ -73,7 +73,9 @@ if TYPE_CHECKING:
 )
 @option("--network", click.Choice(["auto", "shm", "gloo"]), "What links workers.", "auto")
 @option("--batches", CountOr("auto"), "How many take turns, 1 is serial; 2, or auto.")
-@functools.partial(with_flags, names=("kv_tokens", "dtype", "oversubscribe", "ray"))
+@functools.partial(
+    with_flags, names=("kv_tokens", "dtype", "oversubscribe", "ray", "instances", "router", "queue")
+)
 @reporting
 def serve(out: Output, **flags: Any) -> None:
     """Serve a model over OpenAI's HTTP API, until SIGTERM or Ctrl-C.
@@ -102,7 +104,7 @@ def serve(out: Output, **flags: Any) -> None:
 
 def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
     """The choices, resolved; a UserError if they make no sense."""
-    from laminabench.catalog.deployment import parse_deployment
+    from laminabench.catalog.deployment import parse_deployments
     from laminabench.catalog.find_model import model
     from laminabench.catalog.hardware import load_devices
     from laminabench.systems.live import local
@@ -111,6 +113,9 @@ def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
 
     source = flags["model_name"] or local.MODEL
     shape = local.in_dtype(model(source), flags["dtype"])
+    deployments = parse_deployments(
+        flags["deployment"] or live.DEPLOYMENT, flags["instances"], load_devices()
+    )
     same = {name: flags[name] for name in ("batches", "admission", "kv_tokens", "prefill", "ray")}
     name = flags["served_name"] or shape.name
     if not name.strip() or not name.isprintable():
@@ -119,7 +124,10 @@ def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
         live.LiveSetup(
             model=shape,
             source=source,
-            deployment=parse_deployment(flags["deployment"] or live.DEPLOYMENT, load_devices()),
+            deployment=deployments[0],
+            deployments=deployments,
+            router=flags["router"] or "round-robin",
+            queue=flags["queue"] or "each",
             network=flags["network"],
             oversubscribe=bool(flags["oversubscribe"]),
             max_sequences=flags["max_num_seqs"] or local.MAX_SEQUENCES,

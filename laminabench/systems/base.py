@@ -191,6 +191,7 @@ def summary_of(
     *,
     shared_devices: bool = False,
     prompts: bool = False,
+    instances: int = 1,
 ) -> Summary:
     """The summary of what came out, under the workload's limit and at the deployment's price."""
     return summarise(
@@ -203,4 +204,5 @@ def summary_of(
         power_w=deployment.power_w,
         shared_devices=shared_devices,
         prompts=prompts,
+        instances=instances,
     )

@@ -162,8 +162,8 @@ class MadeUpEngine:
         self._iteration += 1
         return SimpleNamespace(
             batch=0, iteration=self._iteration - 1, size=size, kv_tokens=size, started_s=started,
-            ended_s=self.now(), joined=joined, preempted=[], ended=ended, model_s=0.0, attention_s=0.0,
-            host_s=0.0005,
+            ended_s=self.now(), joined=joined, preempted=[], moved=[], ended=ended, model_s=0.0,
+            attention_s=0.0, host_s=0.0005,
         )  # fmt: skip
 
     def _work(self, worker: int, place: int, took_ns: int) -> None:

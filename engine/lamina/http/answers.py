@@ -9,6 +9,8 @@ from typing import Literal, NotRequired
 from pydantic import with_config
 from typing_extensions import TypedDict
 
+from lamina.serve import State
+
 
 @with_config({"extra": "forbid"})
 class _Answer(TypedDict):
@@ -147,6 +149,7 @@ class Health(_Answer):
     """GET /health while requests are taken."""
 
     status: Literal["ok"]
+    instances: NotRequired[list[State]]  # what each engine does, where there are several
 
 
 class Version(_Answer):

@@ -111,7 +111,10 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
         """Whether requests are taken."""
         if why := service.why_closed:
             raise ApiError(503, why, code="closed")
-        return JSONResponse({"status": "ok"})
+        instances = service.instances
+        return JSONResponse(
+            {"status": "ok"} if instances is None else {"status": "ok", "instances": instances}
+        )
 
     shown = {200: {"content": {PROMETHEUS: {"schema": {"type": "string"}}}}, **COMMON}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from lamina.http.answers import ClosedError, FullError
-from lamina.serve import Engine, Piece, RequestError, Result, Sampling, Step
+from lamina.serve import Engines, Piece, RequestError, Result, Sampling, Step
 
 
 @dataclass(eq=False, slots=True)
@@ -55,7 +55,7 @@ class Driver:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Engines,
         deliver: Callable[[list[Update]], None],
         *,
         most_waiting: int = 1024,
@@ -199,7 +199,7 @@ class Driver:
 
     def _step(self, updates: list[Update]) -> None:
         step = self.engine.step()
-        for number in step.preempted:
+        for number in (*step.preempted, *step.moved):
             self._leave(number)
         for number in step.joined:
             # One may have been called off meanwhile.

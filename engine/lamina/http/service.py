@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -17,7 +17,7 @@ from lamina.http.answers import ApiError
 from lamina.http.api import ChatRequest, CompletionRequest
 from lamina.http.choice import Tokenizer
 from lamina.http.driver import Driver, Ticket, Update
-from lamina.serve import Engine, RequestError, Result, Sampling, Step
+from lamina.serve import Engines, Fleet, RequestError, Result, Sampling, State, Step
 
 # Seconds between tokens: half a millisecond to a minute.
 GAPS_S = (
@@ -53,7 +53,7 @@ class Histogram:
 class Meter:
     """Keeps count. One thread adds, and another reads now and then: what it reads may be a step old."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engines) -> None:
         self._engine = engine
         self._gaps, self._sizes = Histogram(GAPS_S), Histogram(SIZES)
         self._first, self._whole = Histogram(WAITS_S), Histogram(WAITS_S)
@@ -126,6 +126,12 @@ class Meter:
         )
         for name, what, value in gauges:
             yield GaugeMetricFamily(name, what, value=value)
+        if isinstance(engine, Fleet):
+            up = GaugeMetricFamily("lamina_instances", "Engines by what they do.", labels=["state"])
+            states = Counter(engine.states)
+            for state in get_args(State):
+                up.add_metric([state], states[state])
+            yield up
         counters = (
             ("lamina_prompt_tokens", "Tokens of prompts whose answers have begun.", self._tokens_in),
             ("lamina_completion_tokens", "Tokens made.", self._tokens_out),
@@ -176,7 +182,7 @@ class Limits:
 
 @dataclass
 class Service:
-    engine: Engine
+    engine: Engines
     model: str
     tokenizer: Tokenizer | None = None
     limits: Limits = field(default_factory=Limits)
@@ -201,8 +207,13 @@ class Service:
     @property
     def context(self) -> int:
         """Tokens that a prompt and its answer may have together."""
-        most = min(self.engine.facts.max_positions, self.engine.kv_tokens, LONGEST_CONTEXT)
+        most = min(self.engine.facts.max_positions, self.engine.pool_tokens, LONGEST_CONTEXT)
         return min(most, self.limits.max_model_len or most)
+
+    @property
+    def instances(self) -> list[State] | None:
+        """What each engine of a fleet does."""
+        return self.engine.states if isinstance(self.engine, Fleet) else None
 
     def start(self) -> None:
         """Serve, from the running event loop."""

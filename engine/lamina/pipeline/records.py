@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import msgspec
@@ -96,6 +96,16 @@ class Records:
         kept = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in columns}
         return Records(**kept, **columns)
 
+    def moved(self, instance: int, *, replicas: int, batches: int) -> Records:
+        """Of one of several engines: its names and numbers among all of them; they come after so many."""
+        return replace(
+            self,
+            workers=tuple(f"{instance}/{name}" for name in self.workers),
+            replica_of=tuple(of if of < 0 else of + replicas for of in self.replica_of),
+            of_iterations=replace(self.of_iterations, batch=self.of_iterations.batch + batches),
+            batch=self.batch + batches,
+        )
+
     def idle(self) -> dict[str, float | None]:
         """Share of the recorded time that each worker had nothing to do: from when all of them had begun to
         when the first has nothing more on record. None where too little was recorded.
@@ -111,6 +121,25 @@ class Records:
             name: 1 - int(inside[rows].sum()) / (last - first)
             for name, rows in zip(self.workers, mine, strict=True)
         }
+
+
+def joined(parts: Sequence[Records]) -> Records:
+    """All engines' records as one; each has been `moved`."""
+    first = np.cumsum([0, *(len(part.workers) for part in parts)])
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+    iterations = {
+        item.name: np.concatenate([getattr(part.of_iterations, item.name) for part in parts])
+        for item in fields(Iterations)
+    }
+    return Records(
+        tuple(name for part in parts for name in part.workers),
+        tuple(of for part in parts for of in part.replica_of),
+        tuple(since for part in parts for since in part.since),
+        np.concatenate([part.busy_s for part in parts]),
+        Iterations(**iterations),
+        worker=np.concatenate([part.worker + at for part, at in zip(parts, first, strict=False)]),
+        **columns,
+    )
 
 
 def gather(

@@ -112,6 +112,7 @@ class Fleet:
             made.pop_all()
         first = self.instances[0].engine
         self.facts, self.decode_only, self._policy = first.facts, first.decode_only, first.policy
+        self.schedule = first.schedule
         self.batches = max(each.engine.schedule.batches for each in self.instances)  # numbers of each
         self._router = self._new_router()
 
@@ -568,7 +569,7 @@ class Fleet:
         self._router.open(number, False)
         step = Step(batch=number * self.batches, started_s=noticed_s, ended_s=noticed_s)
         moved = self._taken_back(instance) + [self._left(request) for request in more]
-        again, failed = 0, []
+        again, failed, running = 0, [], set()
         for local, request in instance.requests.items():
             if request in moved:
                 continue
@@ -577,7 +578,9 @@ class Fleet:
             if request.deaths >= MOST_DEATHS:
                 failed.append(request)
                 continue
-            again += sum(request.wanted[:1]) + len(request.made) if ran else 0
+            if ran:
+                again += request.wanted[0] + len(request.made)
+                running.add(request.number)
             moved.append(request)
         instance.lose(why)
         for request in failed:
@@ -585,8 +588,8 @@ class Fleet:
             step.ended.append(request.number)
             sentence = f"{MOST_DEATHS} engines have died while it ran, the last one {why}"
             self._end(request, request.result("failed", sentence))
-        fault = Fault((f"instance {number}",), why, noticed_s, noticed_s, len(step.moved), again)
-        self._losses.append(_Loss(fault, set(step.moved)))
+        fault = Fault((f"instance {number}",), why, noticed_s, noticed_s, len(running), again)
+        self._losses.append(_Loss(fault, running))
         self._settled(set())
         self._tell(step)
         self._elsewhere(moved)

@@ -42,6 +42,7 @@ class Iteration(NamedTuple):
     # Where prompts are computed, each token that was made, and whose it is.
     token_rows: Sequence[int] = ()
     tokens: Sequence[int] = ()
+    moved: Sequence[int] = ()  # they ran on an instance that is lost, and wait for another one
 
 
 class Stint(NamedTuple):
@@ -95,6 +96,8 @@ class Tables:
         """An iteration of a batch whose earlier ones have been told of."""
         for row in event.preempted:
             self._requests["preemptions"][row] += 1
+            self._pause(row)
+        for row in event.moved:
             self._pause(row)
         if event.size:
             self._ran(event)

@@ -255,13 +255,14 @@ Serve = Callable[..., contextlib.AbstractContextManager[Server]]
 def serve(make_engine: Callable[..., Engine]) -> Serve:
     """Serve an engine until the block ends, with the socket, protocol and event loop of the real thing.
 
-    With these options of the engine, and these limits.
+    With these options of the engine, or several engines, and these limits.
     """
     import uvloop
 
     from lamina.http.address import bound
     from lamina.http.app import Serving
     from lamina.http.service import Limits, Service
+    from lamina.serve import Fleet
 
     @contextlib.contextmanager
     def serve(
@@ -270,13 +271,15 @@ def serve(make_engine: Callable[..., Engine]) -> Serve:
         api_key: str | None = None,
         send_bytes: int | None = None,
         engine: dict[str, Any] | None = None,
+        engines: int = 1,
         **limits: Any,
     ) -> Iterator[Server]:
+        made = make_engine(**engine or {}) if engines == 1 else Fleet([make_engine] * engines)
         with bound("127.0.0.1", 0) as sock:
             if send_bytes:  # that the system keeps for a client that does not read
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_bytes)
             within = Limits(**({"drain_s": 0} | limits))
-            service = Service(make_engine(**engine or {}), "small", tokenizer, within, api_key, "test")
+            service = Service(made, "small", tokenizer, within, api_key, "test")
             ready = threading.Event()
             serving = Serving(service, sock, ready=ready.set)
             server = Server(serving, service, f"http://127.0.0.1:{sock.getsockname()[1]}")

@@ -219,6 +219,51 @@ def test_the_same_tokens_as_on_one_machine(
     assert [fault["workers"] for fault in there["faults"]] == [["attention 0"]]
 
 
+@pytest.mark.usefixtures("shared_machine")
+def test_two_instances_of_which_one_is_lost_make_the_tokens_of_one(
+    as_json: Any, tmp_path: Path, exact_model: dict[str, Any]
+) -> None:
+    """Of different layouts; the journal is there meanwhile, and the Run adds up."""
+    call = [*on_ray(tmp_path, exact_model), "--oversubscribe", "--price", "cpu=0.05", "--max-num-seqs", "4"]
+    alone = as_json(*call)
+    both = ("--deployment", "1xcpu+1xcpu,1xcpu+2xcpu", "--router", "least-kv", "--queue", "global")
+    call.remove("--no-out")
+    facts = as_json(*call, *both, "--chaos", "instance:1@tokens=9", "--out", "kept")
+    for name in ("requests", "tokens_generated", "tokens_sha256"):
+        assert facts[name] == alone[name]
+    assert ["instance 1"] in [fault["workers"] for fault in facts["faults"]]
+    assert {name: facts["facts"][name] for name in ("instances", "router", "queue", "attention_workers")} == {
+        "instances": 2,
+        "router": "least-kv",
+        "queue": "global",
+        "attention_workers": [1, 2],
+    }
+    assert facts["deployment"] == "1 of 1xcpu+1xcpu and 1 of 1xcpu+2xcpu"
+    assert facts["cost"]["usd_per_hour"] == pytest.approx(5 * 0.05)
+    assert facts["schedule"]["violations"] == []
+    outcome = read_run(Path("kept")).outcome
+    # Two batches each; those of instance 1 come after those of instance 0.
+    assert set(outcome.iterations["batch"].tolist()) == {0, 1, 2, 3}
+    assert outcome.iterations["size"].sum() == facts["tokens_generated"]
+    assert not outcome.requests["preemptions"].any()
+
+
+@pytest.mark.usefixtures("pretended")
+@pytest.mark.parametrize(
+    ("code", "flags"),
+    [
+        ("deployment-instances", ["--deployment", "1xcpu+1xcpu,1xcpu+2xcpu", "--instances", "3"]),
+        ("deployment-too-few-cores", ["--instances", "2000"]),
+        ("router-unknown", ["--instances", "2", "--oversubscribe", "--router", "best"]),
+        ("chaos-no-worker", ["--instances", "2", "--oversubscribe", "--chaos", "instance:2@t=1s"]),
+        ("replay-batches-of-instances", ["--instances", "2", "--oversubscribe", "--batches", "auto"]),
+    ],
+)
+def test_instances_that_cannot_be(shell: Any, code: str, flags: list[str]) -> None:
+    _, out, _ = shell(*LIVE, "--no-out", "--json", *flags)
+    assert json.loads(out)["error"]["code"] == code
+
+
 def test_a_cluster_that_is_not_there(refused: Any, tmp_path: Path, exact_model: dict[str, Any]) -> None:
     refused("127.0.0.1:1", *on_ray(tmp_path, exact_model), "--ray", "127.0.0.1:1")
 

@@ -11,6 +11,7 @@ SYSTEM = Live(
             *("batches", "pipelining", "pipeline_parallel", "partition", "overlap", "stream_chunks"),
             *("stream_along", "admission", "kv_tokens", "max_num_seqs", "network", "policy", "prefill"),
             *("slo_ttft_ms", "oversubscribe", "ray", "dtype", "chaos", "timeline", "timeline_window"),
+            *("instances", "router", "queue"),
         }
     ),
     {"kv_overcommit": 1.0},

@@ -1,5 +1,7 @@
 """Chaos on order: which workers are killed or stopped during a live replay, and when.
 
+Of several instances `1/attention:0` is a worker of instance 1, and `instance:1` all of them, none replaced.
+
 A specification is WHO[*COUNT][=HOW][@WHEN]: `attention:1@t=3s`, `model:0=stop@tokens=500`, `random@t=2s`, or
 `random*50`, spread over the tokens of the trace.
 """
@@ -17,6 +19,7 @@ from laminabench.systems.live.lamina.log import ReplayLog
 
 HOWS = ("kill", "stop")
 ROLES = ("model", "attention", "prefill")
+INSTANCE = "instance"
 RANDOM = "random"
 # More than anybody's replay survives in a sensible time.
 MOST = 10_000
@@ -55,10 +58,13 @@ def parse(spec: str) -> FaultSpec:
     who, times, count = rest.partition("*")
     if is_ and how not in HOWS:
         raise wrong(f"'{how}' is nothing that is done to a worker; write =kill or =stop")
-    role, colon, number = who.partition(":")
-    if who != RANDOM and (role not in ROLES or not colon or not number.isdecimal()):
-        raise wrong(f"'{who}' is no worker; write {', '.join(f'{each}:0' for each in ROLES)} or {RANDOM}")
-    fault = PlannedFault(who if who == RANDOM else f"{role} {int(number)}", how or "kill")
+    match = re.fullmatch(rf"(\d+/)?({'|'.join(ROLES)}):(\d+)|({INSTANCE}):(\d+)", who)
+    if who != RANDOM and not match:
+        raise wrong(
+            f"'{who}' is no worker; write {', '.join(f'{each}:0' for each in ROLES)} or {RANDOM}; of several "
+            f"instances 1/{ROLES[0]}:0, or {INSTANCE}:1"
+        )
+    fault = PlannedFault(_called(match) if match else who, how or "kill")
     if times:
         if who != RANDOM:
             raise wrong(f"'*{count}' goes with {RANDOM} only")
@@ -82,15 +88,26 @@ def parse(spec: str) -> FaultSpec:
     raise wrong(f"'@{when}' is no moment; write @t=3s or @tokens=500")
 
 
-def plan(specs: Iterable[FaultSpec], workers: Sequence[str], tokens: int, seed: int) -> list[PlannedFault]:
+def _called(match: re.Match[str]) -> str:
+    """As the engine calls it."""
+    if match[4]:
+        return f"{INSTANCE} {int(match[5])}"
+    instance = f"{int(match[1][:-1])}/" if match[1] else ""
+    return f"{instance}{match[2]} {int(match[3])}"
+
+
+def plan(
+    specs: Iterable[FaultSpec], workers: Sequence[str], tokens: int, seed: int, instances: int = 1
+) -> list[PlannedFault]:
     """Every fault, with whom it hits and when; a UserError for workers that there are not.
 
     The same specs, workers, tokens of the trace and seed make the same plan.
     """
     planned: list[PlannedFault] = []
+    there = {*workers, *(f"{INSTANCE} {number}" for number in range(instances) if instances > 1)}
     for place, spec in enumerate(specs):
         draws = _draws(seed, place)
-        if spec.fault.worker != RANDOM and spec.fault.worker not in workers:
+        if spec.fault.worker != RANDOM and spec.fault.worker not in there:
             raise UserError(
                 "chaos-no-worker",
                 f"--chaos: there is no worker {spec.fault.worker.replace(' ', ':')}; the deployment has "
@@ -125,7 +142,8 @@ def due(planned: Iterable[PlannedFault], log: ReplayLog, elapsed_s: float) -> li
     down = _down(log) if left else set()
     found = []
     for fault in left:
-        if fault.worker not in down:
+        instance, slash, _ = fault.worker.partition("/")
+        if fault.worker not in down and not (slash and f"{INSTANCE} {instance}" in down):
             down.add(fault.worker)
             found.append(fault)
     return found
@@ -135,7 +153,14 @@ def _down(log: ReplayLog) -> set[str]:
     """Workers that were struck and have not been replaced since."""
     began_s = log.resumed_s[-1] if log.resumed_s else 0.0
     last = {strike.worker: strike.at_s for strike in log.strikes if strike.at_s >= began_s}
-    return {
+    # An instance that is lost stays so.
+    gone = {
+        worker
+        for fault in log.faults
+        for worker in fault.workers
+        if worker.startswith(INSTANCE) and fault.noticed_s >= began_s
+    }
+    return gone | {
         worker
         for worker, at_s in last.items()
         if not any(worker in fault.workers and fault.resumed_s >= at_s for fault in log.faults)

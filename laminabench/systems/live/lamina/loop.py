@@ -19,7 +19,7 @@ from laminabench.systems.live.tables import Iteration, Tables
 from laminabench.traces.table import Trace
 
 if TYPE_CHECKING:
-    from lamina.serve import Engine, Step
+    from lamina.serve import Engines, Step
 
 
 # A key before all others, for those who ran when a replay was interrupted.
@@ -82,11 +82,12 @@ def squeezed(key: int) -> int:
 class Replay:
     """A trace on its way through an engine. `run` is the whole of it, or what is left of it."""
 
-    engine: Engine
+    engine: Engines
     offered: Offered
     order: Order
     log: ReplayLog
     prompts: Callable[[int], list[int]] | None = None  # of a row; None where KV is made up, and so are tokens
+    prefix: Callable[[int], Any] | None = None  # ids of a prompt's leading blocks, for a router
     progress: Callable[[int, int], None] = lambda done, tokens: None
     planned: Sequence[PlannedFault] = ()
     journal: Journal | None = None
@@ -167,7 +168,10 @@ class Replay:
         self.order.row, made = row, self.log.made(row)
         prompt = int(self.trace.prompt_tokens[row]) if self.prompts is None else self.prompts(row)
         asked = Sampling(max_tokens=int(self.trace.output_tokens[row]), ignore_eos=True)
-        number = self.engine.submit(prompt, asked, made=made) if made else self.engine.submit(prompt, asked)
+        more: dict[str, Any] = {"made": made} if made else {}
+        if self.prefix:
+            more["prefix"] = self.prefix(row)
+        number = self.engine.submit(prompt, asked, **more)
         self._rows[number], self._numbers[row] = row, number
 
     def _inject(self) -> None:
@@ -190,6 +194,12 @@ class Replay:
         self.note_faults()
         # A result is kept until it is asked for.
         results = {number: self.engine.result(number) for number in step.ended}
+        for number, result in results.items():
+            if result.error:
+                raise UserError(
+                    "engine-request-failed",
+                    f"the engine could not serve request {self._rows[number]}: {result.error}",
+                )
         self._record(self._iteration(step, results))
         self._flush()
         for number in step.ended:
@@ -227,11 +237,12 @@ class Replay:
             int(self.engine.peak_kv_tokens),
             token_rows,
             tokens,
+            [rows[number] for number in step.moved],
         )
 
     def _tokens(self, step: Step, results: dict[int, Any]) -> tuple[list[int], list[int]]:
         """What the batch has made since it was last asked."""
-        if self.prompts is None:
+        if self.prompts is None or not step.size:
             return [], []
         running = self.log.tables.running
         mine = [row for row, stint in running.items() if stint.batch == step.batch]
@@ -248,10 +259,5 @@ class Replay:
         if result is None:
             since: Sequence[int] = self.engine.made(number, had)
             return since
-        if result.error:
-            raise UserError(
-                "engine-request-failed",
-                f"the engine could not serve request {self._rows[number]}: {result.error}",
-            )
         made: Sequence[int] = result.completions[0].tokens[had:]
         return made

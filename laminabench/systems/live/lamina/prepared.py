@@ -13,6 +13,8 @@ import numpy as np
 
 from laminabench.analysis.checksum import tokens_sha256
 from laminabench.analysis.faults import faults_of, in_all
+from laminabench.catalog.deployment import Deployment, Instances, parse_deployments
+from laminabench.catalog.hardware import priced_devices
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.json_safe import JsonObject
 from laminabench.listener import Listener
@@ -49,6 +51,10 @@ class PreparedEngine(Prepared):
     faults: Sequence[FaultSpec] = ()
     resumable: ClassVar[bool] = True
 
+    @property
+    def deployment(self) -> Deployment | Instances:
+        return self.setup.hardware
+
     def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
         """Here and now; what a journal has is gone on with."""
         setup = self.setup
@@ -71,7 +77,13 @@ class PreparedEngine(Prepared):
         """Whichever way it ends, the workers have ended too."""
         setup, request, workload = self.setup, self.request, Workload.of(self.request)
         engine_setup.check(setup)
-        planned = plan(self.faults, setup.names(), int(trace.output_tokens.sum(dtype=np.int64)), request.seed)
+        planned = plan(
+            self.faults,
+            setup.names(),
+            int(trace.output_tokens.sum(dtype=np.int64)),
+            request.seed,
+            len(setup.each),
+        )
         offered = workload.offered(trace)
         order = order_of(workload.policy, offered.priority, len(trace))
         log = ReplayLog(trace)
@@ -80,17 +92,22 @@ class PreparedEngine(Prepared):
         if log.begun:
             # With what the engine settled on when the replay began, so that the same requests fit.
             begun, pipelining = log.begun, cast(Pipelining, log.begun.pipelining)
-            setup = replace(setup, batches=begun.batches, pipelining=pipelining, kv_tokens=begun.kv_tokens)
+            setup = replace(setup, kv_tokens=begun.kv_tokens)
+            if not setup.several:  # whose layouts say it
+                setup = replace(setup, batches=begun.batches, pipelining=pipelining)
         tokens = engine_setup.kv_tokens(setup, trace, engine_setup.free_bytes(setup))
         made_up = setup.prefill == "off"
         prompts = None if made_up else partial(prompt_of, trace, request.seed, setup.model.vocab)
+        # Prompts are drawn, and begin alike nowhere: what they have in common the trace says.
+        blocks = trace.prefix_blocks if setup.several else None
+        prefix = None if blocks is None else blocks.__getitem__
         policy = "fifo" if order.key is None else order.policy
         with engine_setup.opened(setup, tokens, policy) as engine:
             # From here on there is something to go on with.
             journal = past.open()
             now = Begun(engine.schedule.batches, engine.schedule.pipelining, tokens)
             record(Resumed(log.at_s) if log.begun else now, log, journal)
-            run = Replay(engine, offered, order, log, prompts, progress, planned, journal)
+            run = Replay(engine, offered, order, log, prompts, prefix, progress, planned, journal)
             run.run()
             records = recorded(engine, run.clock.began, log.before)
             run.note_faults()  # noticed when workers were asked for their records
@@ -99,7 +116,9 @@ class PreparedEngine(Prepared):
         faults = faults_of(outcome, log.faults, log.strikes, workload.slo_tbt_ms)
         made = None if made_up else [log.tokens.get(row, []) for row in range(len(trace))]
         summary = msgspec.structs.replace(
-            summary_of(outcome, trace, workload, setup.deployment, prompts=not made_up),
+            summary_of(
+                outcome, trace, workload, setup.hardware, prompts=not made_up, instances=len(setup.each)
+            ),
             schedule=records.schedule(),
             faults=faults,
             faults_in_all=in_all(faults, log.strikes, len(planned)),
@@ -135,10 +154,19 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
     request = defaulted(
         request, model=MODEL, deployment=engine_setup.DEPLOYMENT, network="auto", max_num_seqs=MAX_SEQUENCES
     )
-    setup = settled(LiveSetup, request, {"max_sequences": "max_num_seqs"}, **looked_up(request))
+    devices = priced_devices(request.price, request.price_basis, request.power)
+    each = parse_deployments(request.deployment or engine_setup.DEPLOYMENT, request.instances, devices)
+    if len(each) > 1 and request.batches == "auto":
+        raise UserError(
+            "replay-batches-of-instances",
+            "--batches auto measures one engine that has the machine to itself; say how many for --instances",
+        )
+    found = looked_up(msgspec.structs.replace(request, deployment=str(each[0])))
+    called = {"max_sequences": "max_num_seqs"}
+    setup = settled(LiveSetup, request, called, **found, deployments=each)
     faults = [parse(spec) for spec in request.chaos]
     engine_setup.check(setup)
-    plan(faults, setup.names(), 0, 0)  # to refuse it before anything is loaded
+    plan(faults, setup.names(), 0, 0, len(each))  # to refuse it before anything is loaded
     return PreparedEngine(request, setup, faults)
 
 

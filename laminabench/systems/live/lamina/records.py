@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from laminabench.runs.faults import Fault
 from laminabench.runs.summary import Schedule
@@ -16,7 +17,7 @@ from laminabench.systems.live.lamina.log import ReplayLog
 
 if TYPE_CHECKING:
     from lamina.pipeline import Records
-    from lamina.serve import Engine
+    from lamina.serve import Engines, Fleet
 
 PROCESS = "lamina on this machine"
 
@@ -30,6 +31,7 @@ class Recorded:
     began_s: float
     # Iterations of each batch before this engine's first, of a replay that was resumed.
     before: Mapping[int, int] = field(default_factory=dict)
+    batches: int | None = None  # of each of several instances
 
     def schedule(self) -> Schedule:
         """Whether the workers kept to it, and the share of the recorded time each had nothing to do."""
@@ -45,10 +47,18 @@ class Recorded:
             iterations=self.with_times(log.tables.iterations(), log.faults),
             # Of each replica or stage, as its longest worker: they wait for each other.
             replica_busy_s=np.array([busy_s[of == each].max() for each in np.unique(of[of >= 0])]),
-            attention_busy_s=float(np.max(busy_s[of < 0], initial=0.0)),
+            attention_busy_s=self._attention_busy_s(busy_s, of),
             peak_kv_tokens=log.peak_kv_tokens,
             kv_capacity_tokens=kv_capacity_tokens,
         )
+
+    def _attention_busy_s(self, busy_s: NDArray[np.float64], of: NDArray[np.int64]) -> float:
+        """Of each instance's longest worker, added up."""
+        longest: dict[str, float] = {}
+        for name, spent, replica in zip(self.records.workers, busy_s.tolist(), of.tolist(), strict=True):
+            instance = name.rpartition("/")[0]
+            longest[instance] = max(longest.get(instance, 0.0), spent if replica < 0 else 0.0)
+        return sum(longest.values())
 
     def with_times(self, iterations: Columns, faults: Sequence[Fault] = ()) -> Columns:
         """The iterations with the workers' own times of model and attention.
@@ -68,12 +78,23 @@ class Recorded:
         rows = np.array([at.get(pair, -1) for pair in pairs], np.int64)
         times = {}
         for kind in ("model", "attention"):
-            lost_s = max((fault.resumed_s for fault in faults if _hits(fault, kind)), default=-np.inf)
+            lost_s = self._lost_s(kind, faults, iterations["batch"])
             told = (rows >= 0) & (iterations["start_s"] >= lost_s)
             column = np.where(iterations["start_s"] < lost_s, np.nan, iterations[f"{kind}_s"])
             column[told] = getattr(known, f"{kind}_s")[rows[told]]
             times[f"{kind}_s"] = column
         return iterations | times
+
+    def _lost_s(self, kind: str, faults: Sequence[Fault], batch: NDArray[Any]) -> NDArray[np.float64]:
+        """When workers of that kind were last replaced, where the iterations ran."""
+        lost_s = np.full(len(batch), -np.inf)
+        for fault in faults:
+            for worker in fault.workers:
+                instance, slash, name = worker.rpartition("/")
+                if name.partition(" ")[0] == kind:
+                    here = batch // self.batches == int(instance) if slash and self.batches else True
+                    lost_s = np.where(here, np.maximum(lost_s, fault.resumed_s), lost_s)
+        return lost_s
 
     def drawn(
         self, outcome: Outcome, window_s: tuple[float, float] | None
@@ -106,14 +127,29 @@ class Recorded:
         return replace(outcome, timeline=timeline), lanes, window_s
 
 
-def recorded(engine: Engine, began_s: float, before: Mapping[int, int] | None = None) -> Recorded:
+def recorded(engine: Engines, began_s: float, before: Mapping[int, int] | None = None) -> Recorded:
     """Ask the workers, and hold what they say against the schedule; before the engine is closed."""
     from lamina.pipeline import check_schedule
 
     records = engine.records()
+    if isinstance(records, list):
+        return _of_all(cast("Fleet", engine), records, began_s, before or {})
     assert records is not None, "the engine has workers"
     return Recorded(records, list(check_schedule(records, engine.schedule)), began_s, before or {})
 
 
-def _hits(fault: Fault, kind: str) -> bool:
-    return any(worker.partition(" ")[0] == kind for worker in fault.workers)
+def _of_all(
+    fleet: Fleet, records: Sequence[Records | None], began_s: float, before: Mapping[int, int]
+) -> Recorded:
+    """Of all instances that are left."""
+    from lamina.pipeline import check_schedule
+    from lamina.pipeline.records import joined
+
+    parts, violations, replicas = [], [], 0
+    for each, own in zip(fleet.instances, records, strict=True):
+        if own is not None:
+            wrong = check_schedule(own, each.engine.schedule)
+            violations += [f"instance {each.number}: {sentence}" for sentence in wrong]
+            parts.append(own.moved(each.number, replicas=replicas, batches=each.number * fleet.batches))
+            replicas += 1 + max(own.replica_of)
+    return Recorded(joined(parts), violations, began_s, before, fleet.batches)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from laminabench.catalog.models import load_models
 from laminabench.errors import CheckFailedError, UserError
-from laminabench.systems.live.lamina.setup import LiveSetup, check, free_bytes, kv_within, opened
+from laminabench.systems.live.lamina.setup import LiveSetup, check, free_bytes, kv_of_each, opened
 
 if TYPE_CHECKING:
     from lamina.http.choice import Tokenizer
@@ -84,7 +84,7 @@ def serve(setup: ServeSetup, *, starting: Callable[[], None], ready: Callable[[s
 
         tokenizer = _tokenizer(setup)
         live = setup.live
-        tokens = kv_within(live, live.max_sequences * TOKENS_EACH, free_bytes(live))
+        tokens = kv_of_each(live, live.max_sequences * TOKENS_EACH, free_bytes(live))
         with opened(live, tokens, "fifo") as engine:
             from laminabench import version
 

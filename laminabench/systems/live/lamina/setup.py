@@ -6,23 +6,25 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
+from laminabench.catalog.deployment import Deployment, Instances
 from laminabench.catalog.find_model import to_hf_config
 from laminabench.errors import UserError
 from laminabench.sim.spec import Admission, Pipelining
 from laminabench.systems.live import local
 from laminabench.systems.live.local import DTYPES, KV_SHARE, MAX_SEQUENCES, LocalSetup
 from laminabench.systems.modelled.lamina import check_heads
+from laminabench.systems.router import BUILT_IN, own_router, require_known
 from laminabench.traces.table import Trace
 
 if TYPE_CHECKING:
-    from lamina.cluster.ray import RayMachine
-    from lamina.serve import Engine
+    from lamina.cluster import Workplace
+    from lamina.serve import Engine, Engines, Fleet
 
 DEPLOYMENT = "1xcpu+1xcpu"
 # Made-up weights have no longest text: positions rotate and are no rows of a table.
@@ -58,9 +60,29 @@ class LiveSetup(LocalSetup):
     prefill: Literal["off", "model"] | int = "off"
     ray: str | None = None  # the address of the cluster whose actors the workers are; None: this machine's
 
+    # Of several instances, all of them; `deployment` is the first one's.
+    deployments: tuple[Deployment, ...] = ()
+    router: str = "round-robin"
+    queue: Literal["each", "global"] = "each"
+
+    @property
+    def several(self) -> bool:
+        return len(self.deployments) > 1
+
+    @property
+    def each(self) -> list[LiveSetup]:
+        """Every instance by itself."""
+        return [
+            replace(self, deployment=one, deployments=()) for one in self.deployments or (self.deployment,)
+        ]
+
+    @property
+    def hardware(self) -> Deployment | Instances:
+        return Instances(self.deployments) if self.several else self.deployment
+
     @property
     def workers(self) -> tuple[int, int]:
-        """Model workers and attention workers, each a process."""
+        """Of an instance: model workers and attention workers, each a process."""
         return self.deployment.dop
 
     @property
@@ -69,16 +91,21 @@ class LiveSetup(LocalSetup):
 
     @property
     def processes(self) -> int:
-        """Workers of all kinds."""
-        return sum(self.workers) + self.prefill_workers
+        """Workers of all kinds, of all instances."""
+        return sum(sum(one.workers) + one.prefill_workers for one in self.each)
 
     def names(self) -> list[str]:
         """What the engine calls its workers."""
+        if self.several:
+            return [f"{number}/{name}" for number, one in enumerate(self.each) for name in one.names()]
         counts = zip(("model", "attention", "prefill"), (*self.workers, self.prefill_workers), strict=True)
         return [f"{kind} {number}" for kind, count in counts for number in range(count)]
 
-    def facts(self, engine: Engine) -> dict[str, Any]:
+    def facts(self, serving: Engines) -> dict[str, Any]:
         """What a reader should know, under the names that modelled replays use."""
+        if self.several:
+            return self._facts_of_all(cast("Fleet", serving))
+        engine = cast("Engine", serving)
         same = (
             *("pipeline_parallel", "overlap", "stream_chunks", "admission"),
             *("oversubscribe", "prefill", "ray"),
@@ -97,6 +124,20 @@ class LiveSetup(LocalSetup):
             **{name: getattr(self, name) for name in same},
         }
 
+    def _facts_of_all(self, fleet: Fleet) -> dict[str, Any]:
+        """What all have in common once; what differs as a list."""
+        found = [one.facts(each.engine) for one, each in zip(self.each, fleet.instances, strict=True)]
+        facts = {
+            name: value if all(one[name] == value for one in found) else [one[name] for one in found]
+            for name, value in found[0].items()
+        }
+        return facts | {
+            "instances": len(found),
+            "router": self.router,
+            "queue": self.queue,
+            "kv_capacity_tokens": sum(one["kv_capacity_tokens"] for one in found),
+        }
+
     def layout(self) -> dict[str, Any]:
         """The arguments of lamina.Layout."""
         same = (
@@ -113,6 +154,13 @@ class LiveSetup(LocalSetup):
 
 def check(setup: LiveSetup) -> None:
     """A UserError if this machine cannot run it; nothing has started yet."""
+    require_known(setup.router)
+    for one in setup.each:
+        _check_instance(one)
+    _check_cores(setup)
+
+
+def _check_instance(setup: LiveSetup) -> None:
     deployment = setup.deployment
     if deployment.attention is None:
         raise UserError(
@@ -135,23 +183,33 @@ def check(setup: LiveSetup) -> None:
         raise UserError("replay-value", "--max-num-seqs is at least 1")
     if setup.partition == "heads":
         check_heads(setup.model, deployment.attention.count)
+
+
+def _check_cores(setup: LiveSetup) -> None:
     workers, cores = setup.processes, len(os.sched_getaffinity(0))
     # What a Ray cluster has, it says itself.
     if workers > cores and not setup.oversubscribe and setup.ray is None:
         prefill = f" with {setup.prefill_workers} for prompts" if setup.prefill_workers else ""
         raise UserError(
             "deployment-too-few-cores",
-            f"{deployment}{prefill} is {workers} workers and this process may use {cores} cores, "
+            f"{setup.hardware}{prefill} is {workers} workers and this process may use {cores} cores, "
             "one for each; use fewer workers, or --oversubscribe to let them share cores "
             "(their times mean less then)",
         )
 
 
 def kv_tokens(setup: LiveSetup, trace: Trace, free_bytes: float) -> int:
-    """Tokens of KV memory for a trace, no more than its longest requests could fill at once."""
+    """Tokens of KV memory of each instance for a trace, no more than its longest requests could fill at
+    once.
+    """
     lengths = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
     most = int(np.sort(lengths)[-setup.max_sequences :].sum() * KV_HEADROOM) + 1
-    return kv_within(setup, most, free_bytes)
+    return kv_of_each(setup, most, free_bytes)
+
+
+def kv_of_each(setup: LiveSetup, most: int, free_bytes: float) -> int:
+    """Tokens of KV memory of every instance: each has its share of this machine's."""
+    return max(kv_within(one, most, free_bytes / len(setup.each)) for one in setup.each)
 
 
 def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
@@ -192,8 +250,25 @@ def free_bytes(setup: LiveSetup) -> float:
 
 
 @contextlib.contextmanager
-def opened(setup: LiveSetup, tokens: int, policy: str | Callable[..., int]) -> Iterator[Engine]:
-    """An engine with its workers running, ended with the block; what it refuses is a UserError."""
+def opened(setup: LiveSetup, tokens: int, policy: str | Callable[..., int]) -> Iterator[Engines]:
+    """An engine with its workers running, or several behind a router, with so many KV tokens each; ended with
+    the block. What they refuse is a UserError.
+    """
+    from lamina.serve import Fleet
+
+    with refused(), contextlib.ExitStack() as made:
+        machine = _machine(setup, made)
+        engines = [partial(_started, one, tokens, policy, machine) for one in setup.each]
+        if not setup.several:
+            yield made.enter_context(engines[0]())
+            return
+        router = setup.router if setup.router in BUILT_IN else own_router(setup.router, len(engines))
+        yield made.enter_context(Fleet(engines, router=router, queue=setup.queue))
+
+
+def _started(
+    setup: LiveSetup, tokens: int, policy: str | Callable[..., int], machine: Workplace | None
+) -> Engine:
     import torch
 
     from lamina.cluster import Layout
@@ -203,23 +278,32 @@ def opened(setup: LiveSetup, tokens: int, policy: str | Callable[..., int]) -> I
     if setup.of_catalogue:
         model = to_hf_config(setup.model.name, LONGEST_TEXT)
     dtype = DTYPES.get(setup.model.dtype)  # what is none of activations is left to the model
-    with refused(), _ray_machine(setup.ray) if setup.ray else nullcontext() as machine:
-        layout = Layout(**setup.layout())
-        engine = Engine(
-            model,
-            layout=layout,
-            machine=machine,
-            dtype=None if dtype is None else getattr(torch, dtype),
-            max_sequences=setup.max_sequences,
-            admission=setup.admission,
-            policy=policy,
-            kv_tokens=tokens,
-            decode_only=setup.prefill == "off",
-            load_format="safetensors" if setup.weights else "dummy",
-            overlap=setup.overlap,
-        )
-        with engine:
-            yield engine
+    return Engine(
+        model,
+        layout=Layout(**setup.layout()),
+        machine=machine,
+        dtype=None if dtype is None else getattr(torch, dtype),
+        max_sequences=setup.max_sequences,
+        admission=setup.admission,
+        policy=policy,
+        kv_tokens=tokens,
+        decode_only=setup.prefill == "off",
+        load_format="safetensors" if setup.weights else "dummy",
+        overlap=setup.overlap,
+    )
+
+
+def _machine(setup: LiveSetup, made: contextlib.ExitStack) -> Workplace | None:
+    """Where workers run. Several instances here share what they start from, and so the weights."""
+    if setup.ray is not None:
+        from lamina.cluster.ray import RayMachine
+
+        return made.enter_context(RayMachine(setup.ray))
+    if setup.several:
+        from lamina.cluster import Machine
+
+        return made.enter_context(Machine())
+    return None
 
 
 @contextlib.contextmanager
@@ -232,9 +316,3 @@ def refused() -> Iterator[None]:
         if type(error).__module__.partition(".")[0] == "lamina" and hasattr(error, "code"):
             raise UserError(error.code, f"the engine: {error}") from error
         raise
-
-
-def _ray_machine(address: str) -> RayMachine:
-    from lamina.cluster.ray import RayMachine
-
-    return RayMachine(address)

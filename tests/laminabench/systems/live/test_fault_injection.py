@@ -27,6 +27,8 @@ WORKERS = ["model 0", "attention 0", "attention 1"]
         ("attention:0@tokens=500", FaultSpec(PlannedFault("attention 0", at_tokens=500))),
         ("attention:1=stop@t=3s", FaultSpec(PlannedFault("attention 1", "stop", at_s=3.0))),
         ("prefill:0=kill@tokens=0", FaultSpec(PlannedFault("prefill 0", at_tokens=0))),
+        ("instance:1@t=3s", FaultSpec(PlannedFault("instance 1", at_s=3.0))),
+        ("1/attention:0=stop@t=3s", FaultSpec(PlannedFault("1/attention 0", "stop", at_s=3.0))),
         ("random*50", FaultSpec(PlannedFault("random"), 50)),
         ("random*3=stop", FaultSpec(PlannedFault("random", "stop"), 3)),
     ],
@@ -45,6 +47,8 @@ def test_specifications(text: str, spec: FaultSpec) -> None:
         "attention:x@t=3s",
         "attention:-1@t=3s",
         "engine:0@t=3s",
+        "1/instance:0@t=3s",
+        "instance@t=3s",
         "attention:1=maim@t=3s",
         "attention:1=@t=3s",
         "attention:1@t=3",
@@ -154,3 +158,30 @@ def test_many_random_kills_change_no_token(made_up_engine: Any, trace_of: Any, p
     assert len(replay.log.strikes) >= 45  # of those that fall together a second one waits
     assert replay.log.tables.finished == 40
     assert replay.log.tables.tokens == 1200
+
+
+def test_instances_are_there_where_there_are_several() -> None:
+    workers = ["0/model 0", "1/model 0"]
+    (planned,) = plan([parse("instance:1@t=1s")], workers, 100, 0, instances=2)
+    assert planned.worker == "instance 1"
+    drawn = plan([parse("random*20")], workers, 100, 0, instances=2)
+    assert {fault.worker for fault in drawn} == set(workers)
+    for spec, instances in (("instance:2@t=1s", 2), ("instance:0@t=1s", 1), ("model:0@t=1s", 2)):
+        with pytest.raises(UserError, match="chaos-no-worker"):
+            plan([parse(spec)], workers, 100, 0, instances=instances)
+
+
+def test_workers_of_an_instance_that_is_lost_are_left_alone(trace_of: Any) -> None:
+    log = ReplayLog(trace_of([10], [10]))
+    planned = plan(
+        [parse("instance:1@t=1s"), parse("1/model:0@t=2s"), parse("0/model:0@t=2s")],
+        ["0/model 0", "1/model 0"],
+        10,
+        0,
+        instances=2,
+    )
+    assert [fault.worker for fault in due(planned, log, 1.5)] == ["instance 1"]
+    log.apply(Strike(0, "instance 1", "kill", 1.5))
+    assert [fault.worker for fault in due(planned, log, 2.5)] == ["0/model 0"]
+    log.apply(Fault(["instance 1"], "it was struck", 2.0, 2.2, 1, 10))
+    assert [fault.worker for fault in due(planned, log, 2.5)] == ["0/model 0"]
