@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import heapq
 import secrets
 import time
 from collections import deque
@@ -12,25 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
-from typing import Literal, TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lamina._native import Router
 from lamina.pipeline import EngineError, Records
 from lamina.serve.engine import HARMS, Engine, unknown
+from lamina.serve.front import NO_PREFIX, Choice, Front, Ints, Queue, prefix_blocks
 from lamina.serve.instance import Instance, Routed, State
 from lamina.serve.requests import Fault, Piece, Result, Step
 from lamina.serve.sampling import LARGEST_PRIORITY, Prompt, RequestError, Sampling, priority
 
 Found = TypeVar("Found")
-Ints: TypeAlias = NDArray[np.int64]
-# (prompt_tokens, output_tokens, prefix, requests, kv_tokens) -> instance, as lamina._native.Router has them
-Choice: TypeAlias = Callable[[int, int, Ints, Ints, Ints], int]
-ROUTERS = ("round-robin", "least-requests", "least-kv", "prefix", "fit")
-PREFIX_BLOCK = 512  # tokens
-NO_PREFIX: Ints = np.empty(0, np.int64)
 # A request that ran on so many engines when they died is likely why, and is not sent to another one.
 MOST_DEATHS = 2
 FIRST = -LARGEST_PRIORITY
@@ -81,27 +72,18 @@ class Fleet:
         engines: Sequence[Engine | Callable[[], Engine]],
         *,
         router: str | Choice = "round-robin",
-        queue: Literal["each", "global"] = "each",
+        queue: Queue = "each",
         step_timeout_s: float = 3600.0,
     ) -> None:
         if not engines:
             raise EngineError("fleet-empty", "a fleet has at least one engine")
-        if queue not in ("each", "global"):
-            raise EngineError("fleet-queue-unknown", f"queue '{queue}': known are each, global")
-        if isinstance(router, str) and router not in ROUTERS:
-            raise EngineError(
-                "fleet-router-unknown", f"router '{router}': give a function, or {', '.join(ROUTERS)}"
-            )
-        self._name = router if isinstance(router, str) else "round-robin"
-        self._choose = None if isinstance(router, str) else router
-        self._global, self._timeout_s = queue == "global", step_timeout_s
+        self._front, self._timeout_s = Front(router, queue), step_timeout_s
         self.instances: list[Instance] = []
         self.faults: list[Fault] = []  # engines and workers that were lost, so far
         self._reports = _Reports()
         self._requests: dict[int, Routed] = {}
         self._results: dict[int, Result] = {}
         self._numbers = 0
-        self._front: list[tuple[int, int, Routed]] = []  # nobody takes them yet: a heap
         self._steps: deque[Step] = deque()  # that have not been returned
         self._losses: list[_Loss] = []
         self._closed = False
@@ -114,7 +96,7 @@ class Fleet:
         self.facts, self.decode_only, self._policy = first.facts, first.decode_only, first.policy
         self.schedule = first.schedule
         self.batches = max(each.engine.schedule.batches for each in self.instances)  # numbers of each
-        self._router = self._new_router()
+        self._front.serve(self.instances, ())
 
     def _append(self, engine: Engine) -> None:
         if self.instances and _kind(engine) != _kind(self.instances[0].engine):
@@ -122,16 +104,6 @@ class Fleet:
                 "fleet-models-differ", "engines of a fleet have the same model, dtype and decode_only"
             )
         self.instances.append(Instance(len(self.instances), engine, self._reports.add, self._timeout_s))
-
-    def _new_router(self) -> Router:
-        limits = [(each.engine.kv_tokens, each.engine.max_sequences) for each in self.instances]
-        made = Router(self._name, limits, global_queue=self._global)
-        for request in self._requests.values():
-            if request.instance is not None:
-                made.route_to(request.instance, *request.wanted)
-        for each in self.instances:
-            made.open(each.number, each.open)
-        return made
 
     # What there is.
 
@@ -208,7 +180,7 @@ class Fleet:
                 f"{engine.schedule.batches} batches are more than the {self.batches} of the others",
             )
         self._append(engine)
-        self._router = self._new_router()
+        self._front.serve(self.instances, self._requests.values())
         return len(self.instances) - 1
 
     def drain(self, number: int, *, finish: bool = False) -> None:
@@ -219,8 +191,7 @@ class Fleet:
                 "fleet-last-instance",
                 f"nobody else takes what instance {number} has: finish, or add an engine",
             )
-        instance.open = False
-        self._router.open(number, False)
+        self._front.open(instance, to_requests=False)
         if finish:
             return
         self._settle(instance)
@@ -242,8 +213,7 @@ class Fleet:
 
     def reopen(self, number: int) -> None:
         """One that was drained gets requests again."""
-        self._instance(number).open = True
-        self._router.open(number, True)
+        self._front.open(self._instance(number), to_requests=True)
 
     def strike(self, worker: str, how: str = "kill") -> None:
         """Do a worker (`1/model 0`) or all of an engine (`instance 1`) harm, to see what comes of it."""
@@ -295,7 +265,8 @@ class Fleet:
         tokens = self._servable(prompt, asked, made)
         first = priority(self._policy, asked, len(tokens))
         if prefix is None:
-            prefix = self._blocks(tokens)
+            asked_for = self._front.asks_for_prefixes and not self.decode_only
+            prefix = prefix_blocks(tokens) if asked_for else NO_PREFIX
         request = Routed(
             self._numbers,
             prompt if self.decode_only else tokens,
@@ -308,12 +279,11 @@ class Fleet:
         self._numbers += 1
         self._requests[request.number] = request
         try:
-            self._push(request)
+            self._front.push(request)
             self._dispatch()
         except BaseException:  # a router of the user's own
             del self._requests[request.number]
-            self._front = [entry for entry in self._front if entry[2] is not request]
-            heapq.heapify(self._front)
+            self._front.drop(request)
             raise
         return request.number
 
@@ -326,17 +296,6 @@ class Fleet:
                 except RequestError as error:
                     refused = refused or error
         raise refused or self._nobody()
-
-    def _blocks(self, tokens: Ints) -> Ints:
-        """Ids of a prompt's whole blocks; each stands for all before it too."""
-        if self.decode_only or (self._name != "prefix" and self._choose is None):
-            return NO_PREFIX
-        ids, chain = [], b""
-        for first in range(0, len(tokens) - PREFIX_BLOCK + 1, PREFIX_BLOCK):
-            block = tokens[first : first + PREFIX_BLOCK].tobytes()
-            chain = hashlib.blake2b(chain + block, digest_size=8).digest()
-            ids.append(int.from_bytes(chain, "little", signed=True))
-        return np.array(ids, np.int64)
 
     def cancel(self, number: int) -> None:
         """Take a request out; what it has made is its result. One that has ended stays as it ended."""
@@ -470,49 +429,14 @@ class Fleet:
 
     # Who is where.
 
-    def _push(self, request: Routed) -> None:
-        heapq.heappush(self._front, (request.priority, request.number, request))
-
     def _there(self, request: Routed) -> Instance:
         assert request.instance is not None
         return self.instances[request.instance]
 
     def _dispatch(self) -> None:
-        """Send on who is in front, as far as somebody takes them."""
-        while self._front:
-            request = self._front[0][2]
-            if request.number not in self._requests:
-                heapq.heappop(self._front)
-                continue
-            if (chosen := self._route(request)) is None:
-                return
-            if not _fits(self.instances[chosen], request):
-                self._router.left(chosen, *request.wanted)
-                others = [each for each in self.instances if each.open and _fits(each, request)]
-                if not others:
-                    heapq.heappop(self._front)
-                    self._fail(request, "no engine that is left has room for it")
-                    continue
-                takers = (self._router.route_to(each.number, *request.wanted) for each in others)
-                if (chosen := next((taker for taker in takers if taker is not None), None)) is None:
-                    return
-            heapq.heappop(self._front)
-            request.instance = chosen
-            self.instances[chosen].coming.append(request)
-
-    def _route(self, request: Routed) -> int | None:
-        router = self._router
-        if self._choose is None:
-            return router.route(*request.wanted, request.prefix, PREFIX_BLOCK)
-        if not any(each.open for each in self.instances):
-            return None
-        chosen = self._choose(*request.wanted, request.prefix, router.requests, router.kv_tokens)
-        try:
-            return router.route_to(chosen, *request.wanted)
-        except (IndexError, TypeError) as error:
-            raise EngineError(
-                "fleet-router-invalid", f"the router chose instance {chosen!r}: {error}"
-            ) from error
+        """Send on who is in front, as far as engines take them."""
+        for request in self._front.send_on():
+            self._fail(request, "no engine that is left has room for it")
 
     def _send_on(self, instance: Instance) -> None:
         """One that rests takes in what has come, and makes its next iteration, if there is one."""
@@ -566,9 +490,9 @@ class Fleet:
         """An engine that cannot go on. What it had goes on elsewhere, and so do `more` that it had not."""
         noticed_s, number, why = time.monotonic(), instance.number, f"instance {instance.number}: {error}"
         self.faults += instance.faults()
-        self._router.open(number, False)
+        self._front.open(instance, to_requests=False)
         step = Step(batch=number * self.batches, started_s=noticed_s, ended_s=noticed_s)
-        moved = self._taken_back(instance) + [self._left(request) for request in more]
+        moved = self._taken_back(instance) + [self._front.left(request) for request in more]
         again, failed, running = 0, [], set()
         for local, request in instance.requests.items():
             if request in moved:
@@ -597,14 +521,7 @@ class Fleet:
     def _taken_back(self, instance: Instance) -> list[Routed]:
         """What the engine does not have yet."""
         coming, instance.coming = instance.coming, []
-        return [self._left(request) for request in coming]
-
-    def _left(self, request: Routed) -> Routed:
-        """It is nowhere."""
-        if request.instance is not None:
-            self._router.left(request.instance, *request.wanted)
-        request.instance = request.local = None
-        return request
+        return [self._front.left(request) for request in coming]
 
     def _carry(self, request: Routed, engine: Engine, local: int, step: Step) -> bool:
         """Take a request away from an engine, with its tokens; whether it was running."""
@@ -616,12 +533,12 @@ class Fleet:
             request.runs = False
         if progress.runs:
             request.priority = FIRST
-        self._left(request)
+        self._front.left(request)
         return progress.runs
 
     def _elsewhere(self, moved: Sequence[Routed]) -> None:
         for request in moved:
-            self._push(request)
+            self._front.push(request)
         self._dispatch()
 
     def _end(self, request: Routed, result: Result) -> None:
@@ -635,12 +552,14 @@ class Fleet:
                 instance.coming.remove(request)
             else:
                 instance.requests.pop(request.local)
-            self._left(request)
+            self._front.left(request)
+        else:
+            self._front.drop(request)
         self._settled({number})
 
     def _fail(self, request: Routed, why: str) -> None:
         """No engine has it."""
-        self._left(request)
+        self._front.left(request)
         self._end(request, request.result("failed", why))
         self._tell(Step(ended=[request.number]))
 
@@ -682,8 +601,3 @@ class Fleet:
 def _kind(engine: Engine) -> tuple[object, ...]:
     """What makes engines give the same tokens."""
     return engine.facts, engine.decode_only
-
-
-def _fits(instance: Instance, request: Routed) -> bool:
-    engine = instance.engine
-    return sum(request.wanted) <= engine.pool_tokens and request.sampling.width <= engine.max_sequences

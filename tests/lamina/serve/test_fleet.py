@@ -12,7 +12,8 @@ import transformers
 
 from lamina import Engine, Fleet, Sampling
 from lamina.serve import EngineError, RequestError, Step
-from lamina.serve.fleet import MOST_DEATHS, PREFIX_BLOCK
+from lamina.serve.fleet import MOST_DEATHS
+from lamina.serve.front import PREFIX_BLOCK, prefix_blocks
 
 SmallModel = Callable[..., transformers.PreTrainedModel]
 Make = Callable[..., Fleet]
@@ -288,7 +289,7 @@ def test_a_router_of_ones_own_sees_what_each_has(fleet: Make) -> None:
     two.submit([3] * 100, Sampling(max_tokens=5, n=2, temperature=1.0))
     assert seen == [(2, 5, 0, [0, 0], [0, 0]), (100, 10, 0, [0, 1], [0, 7])]
     two.run()
-    assert two._router.requests.tolist() == [0, 0]
+    assert two._front.router.requests.tolist() == [0, 0]
     wrong = fleet(router=lambda *_: 2)
     with pytest.raises(EngineError) as caught:
         wrong.submit([1, 2])
@@ -298,11 +299,11 @@ def test_a_router_of_ones_own_sees_what_each_has(fleet: Make) -> None:
 
 def test_a_prompt_goes_where_its_beginning_was(fleet: Make) -> None:
     two = fleet(router="prefix", engine={"kv_tokens": 4000})
-    ids = two._blocks(np.arange(2 * PREFIX_BLOCK + 5))
-    longer = two._blocks(np.arange(3 * PREFIX_BLOCK))
+    ids = prefix_blocks(np.arange(2 * PREFIX_BLOCK + 5))
+    longer = prefix_blocks(np.arange(3 * PREFIX_BLOCK))
     assert len(ids) == 2
     assert longer[:2].tolist() == ids.tolist()
-    assert two._blocks(np.arange(2 * PREFIX_BLOCK) + 1)[0] != ids[0]
+    assert prefix_blocks(np.arange(2 * PREFIX_BLOCK) + 1)[0] != ids[0]
     where = []
     for prefix in ([1, 2], [7], [1, 2, 3], [7, 8], [1]):
         number = two.submit([1, 2], Sampling(max_tokens=2), prefix=prefix)
