@@ -282,8 +282,8 @@ class Fleet:
             self._front.push(request)
             self._dispatch()
         except BaseException:  # a router of the user's own
-            del self._requests[request.number]
-            self._front.drop(request)
+            self._end(request, request.result("failed"))
+            del self._results[request.number]
             raise
         return request.number
 

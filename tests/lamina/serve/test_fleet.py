@@ -295,6 +295,7 @@ def test_a_router_of_ones_own_sees_what_each_has(fleet: Make) -> None:
         wrong.submit([1, 2])
     assert caught.value.code == "fleet-router-invalid"
     assert wrong.idle
+    assert wrong.waiting == 0
 
 
 def test_a_prompt_goes_where_its_beginning_was(fleet: Make) -> None:
