@@ -48,13 +48,14 @@ if TYPE_CHECKING:
 )
 @option(
     "--prefill",
-    click.Choice(["off", "colocated"]),
-    "Prompts: there already, or computed beside decoding.  [default: off; colocated with --slo-ttft-ms]",
+    click.Choice(["off", "colocated", "pool", "any"]),
+    "Prompts: there already, computed beside decoding, by devices of their own, or whichever is cheaper.  "
+    "[default: off; any with --slo-ttft-ms]",
 )
 @option(
     "--max-batched-tokens",
     COUNT,
-    "With prompts: tokens that a batch computes in an iteration; 512, 1024 and 2048 are tried.",
+    "With prompts: tokens of an iteration; 512, 1024 and 2048 are tried beside decoding, 2048 in pools.",
 )
 @option("--slo-queueing-p99-s", POSITIVE, "With --mode open: how long 99 of 100 requests may wait; 1 s.")
 @option("--network network_name", None, "As for replay; each system's own by default.")
@@ -134,7 +135,7 @@ def asked(
     )
 
     mode = mode or ("open" if slo_ttft_ms else "saturate")
-    prefill = prefill or ("colocated" if slo_ttft_ms else "off")
+    prefill = prefill or ("any" if slo_ttft_ms else "off")
     if slo_ttft_ms and mode != "open":
         raise click.UsageError(
             "--slo-ttft-ms goes with --mode open: in a saturated replay the first token waits for the queue"
@@ -144,7 +145,7 @@ def asked(
         ("--max-batched-tokens", choices["max_batched_tokens"]),
     ):
         if value and prefill == "off":
-            raise click.UsageError(f"{flag} is for plans that compute prompts; add --prefill colocated")
+            raise click.UsageError(f"{flag} is for plans that compute prompts; add --prefill any")
     if slo_queueing_p99_s and mode != "open":
         raise click.UsageError("--slo-queueing-p99-s goes with --mode open: a saturated queue is never empty")
     names = tuple(dict.fromkeys(name.strip() for name in systems.split(","))) if systems else tuple(MODULES)

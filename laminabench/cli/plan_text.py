@@ -27,6 +27,7 @@ WHY = {
     "too_small": "do not hold the longest request",
     "falls_behind": "would fall behind, by a bound",
     "bound_too_slow": "are too slow, by a bound",
+    "dearer": "cost more",
     "bound_dominated": "are beaten in cost and TBT, by a bound",
     "halved": "are beaten on samples",
     "replayed": "replayed in full",
@@ -103,7 +104,7 @@ def _points(points: Sequence[Point], answer: Answer) -> Table:
         assumed = ASSUMED * bool(candidate.borrowed(answer.question.costs))
         drawn.add_row(
             candidate.system,
-            f"{candidate.deployment}{assumed}{limit}",
+            f"{candidate.hardware}{assumed}{limit}",
             str(candidate.batches),
             f"{candidate.usd_per_hour:.2f}",
             number(point.tokens_per_s),

@@ -12,8 +12,10 @@ from laminabench.plan.effects import Effect, effects
 from laminabench.plan.measure import Point, front, meets, nearest, order, winner
 from laminabench.plan.question import Candidate, Question
 from laminabench.plan.search import PRICE_CHANGE, Found, search
-from laminabench.replay import Workload, replay
 from laminabench.runs.summary import Summary
+from laminabench.systems.base import Workload
+from laminabench.systems.modelled.prepared import Routed, replay_on
+from laminabench.systems.registry import system
 
 
 @dataclass(frozen=True)
@@ -74,15 +76,16 @@ def answer(
     jobs: int | None = None,
     told: Callable[[int, int], None] = lambda done, total: None,
 ) -> Answer:
-    found = search(question, candidates, exhaustive=exhaustive, jobs=jobs, told=told)
+    # With prompts there are too many candidates to look at those who only would be faster and dearer.
+    few = question.prompts and question.mode == "open"
+    found = search(question, candidates, exhaustive=exhaustive, winner_only=few, jobs=jobs, told=told)
     limit = question.slo_tbt_p99_ms
     best = winner(found.points, limit)
     without = None
     if question.prompts and best is not None:
-        # At most as many candidates again, and each is sooner replayed.
         decoding = replace(question, prefill="off", slo_ttft_ms=None)
-        plain = list(dict.fromkeys(replace(each, prompt_budget=0) for each in candidates))
-        without = winner(search(decoding, plain, jobs=jobs).points, limit)
+        plain = list(dict.fromkeys(each.without_prompts for each in candidates))
+        without = winner(search(decoding, plain, winner_only=True, jobs=jobs).points, limit)
     return Answer(
         question,
         found,
@@ -99,7 +102,9 @@ def answer(
 def _summary(question: Question, point: Point) -> Summary:
     workload = Workload(question.mode, slo_tbt_ms=question.slo_tbt_p99_ms, slo_ttft_ms=question.slo_ttft_ms)
     candidate = point.candidate
-    return replay(question.trace, candidate.system, question.setup(candidate), workload).summary
+    routed = Routed((candidate.deployment,) * candidate.instances)
+    found = replay_on(system(candidate.system), question.trace, question.setup(candidate), workload, routed)
+    return found.summary
 
 
 def require_possible(found: Answer) -> None:
@@ -121,12 +126,14 @@ def require_winner(found: Answer) -> None:
         return
     limit, costs = found.question.slo_tbt_p99_ms, found.question.costs.name
     ttft_ms = found.question.slo_ttft_ms
-    if found.nearest is None and ttft_ms is not None and found.found.points:
-        soonest = min(found.found.points, key=lambda point: point.ttft_p99_ms or 0.0)
+    if found.nearest is None and ttft_ms is not None:
+        times = ((point.ttft_p99_ms or 0.0, str(point.candidate)) for point in found.found.points)
+        soonest = min(times, default=None)
+        nearest = "" if soonest is None else f"; of those replayed {soonest[1]} has {soonest[0]:,.0f} ms"
         raise CheckFailedError(
             "plan-ttft-missed",
-            f"with {costs}, none of {found.found.considered:,} candidates has a TTFT p99 of {ttft_ms:g} ms; "
-            f"of those replayed {soonest.candidate} comes nearest with {soonest.ttft_p99_ms:,.0f} ms",
+            f"with {costs}, none of {found.found.considered:,} candidates keeps up with "
+            f"{found.question.trace.meta.name} and has a TTFT p99 of {ttft_ms:g} ms{nearest}",
         )
     if found.nearest is None:
         raise CheckFailedError(
@@ -187,8 +194,11 @@ def repriced(points: Sequence[Point], slo_tbt_p99_ms: float) -> Iterator[Reprice
 
 def _at(point: Point, device: str, usd_per_hour: float) -> Point:
     old = point.candidate.deployment
-    attention = None if old.attention is None else _priced(old.attention, device, usd_per_hour)
-    new = Deployment(_priced(old.model, device, usd_per_hour), attention)
+    beside = (old.attention, old.prefill)
+    new = Deployment(
+        _priced(old.model, device, usd_per_hour),
+        *(each and _priced(each, device, usd_per_hour) for each in beside),
+    )
     return replace(point, candidate=replace(point.candidate, deployment=new))
 
 

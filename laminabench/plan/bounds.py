@@ -6,6 +6,7 @@ docs/plan.md derives every line of this; tests hold it to what replays come to.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -13,13 +14,14 @@ from laminabench.analysis.window import FEWEST_MOMENTS
 from laminabench.plan.demand import Demand
 from laminabench.plan.prompt_bounds import least_with_prompts, path_lines, ttft_p99
 from laminabench.plan.prompt_demand import LEFT_OUT
-from laminabench.plan.tables import Tables, below, tables_of
-from laminabench.sim.spec import Float64, Spec
+from laminabench.plan.tables import Tables, below, tables_of, tables_of_costs
+from laminabench.sim.spec import Float64, Mode, PromptPool, Spec, Timing
 
 # Tables are rounded to ticks, layer by layer: far less than this.
 ROUNDING = 1 - 1e-6
 # Each starts from a better idea of the batch; all are bounds, and the third adds next to nothing.
 LOOKS = 3
+Why = Literal["does_not_fit", "too_small", "falls_behind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def bound(spec: Spec, demand: Demand, room: Room) -> Bound:
     # All that can be made, in the time that what surely is made takes.
     asked = demand.prompts
     made = max(0.0, demand.tokens - demand.missing_tokens.most(room.running(demand)))
-    work = asked.all.without(asked.longest.times(room.prompts_begun))
+    work = asked.all.without(asked.begun(room.prompts_begun, tables.prompts.budget))
     needed = least_with_prompts(tables, cycles * made, made, read * made, work) * ROUNDING
     rate = (demand.tokens + demand.requests) / needed if needed > 0 else float("inf")
     return Bound(rate, float(tables.chain.min()) * ROUNDING)
@@ -87,6 +89,38 @@ def bound_of_arrivals(spec: Spec, demand: Demand, room: Room) -> Bound:
     if tables.prompts is not None and demand.prompts is not None:
         ttft_s = ttft_p99(tables.prompts, demand.prompts) * ROUNDING
     return Bound(demand.rate, _least_p99_of_arrivals(tables, demand, room, most) * ROUNDING, ttft_s)
+
+
+def bound_with_pool(
+    spec: Spec, pool: PromptPool, demand: Demand, waiting_s: float, mode: Mode
+) -> Bound | Why:
+    """Of a deployment whose prompts other devices compute: these have to keep up. Who decodes has the
+    shortest iteration at least, as it may lag behind while KV waits.
+    """
+    engine, asked = pool.engine, demand.prompts
+    assert asked is not None
+    assert isinstance(spec.timing, Timing)
+    # An engine has a prompt and its first token.
+    blocks = -(-(asked.longest.rows + 1) // engine.block_tokens)
+    if blocks * engine.block_tokens > room_of(engine).pool_tokens:
+        return "too_small"
+    tables = tables_of_costs(spec, spec.timing, spec.max_requests)
+    assert isinstance(engine.timing, Timing)
+    of_pool = tables_of_costs(engine, engine.timing, engine.max_requests)
+    assert of_pool.prompts is not None
+    engines = spec.copies * engine.copies
+    begun = asked.begun(engines, of_pool.prompts.budget)
+    late = (begun,) if mode == "saturate" else (begun, asked.late)
+    work = asked.all.without(*late).times(1 / engines)
+    needed_s = least_with_prompts(of_pool, 0.0, 0.0, 0.0, work) * ROUNDING
+    gap_s = float(tables.chain.min()) * ROUNDING
+    if mode == "saturate":
+        # The window ends when the first engine has nobody waiting: of what others do then nothing is known.
+        made = demand.tokens + demand.requests
+        return Bound(made / needed_s if needed_s > 0 and engines == 1 else float("inf"), gap_s)
+    if needed_s > demand.span_s + waiting_s:
+        return "falls_behind"
+    return Bound(demand.rate, gap_s, ttft_p99(of_pool.prompts, asked) * ROUNDING)
 
 
 def falls_behind(spec: Spec, demand: Demand, room: Room, waiting_s: float) -> bool:
@@ -105,9 +139,11 @@ def falls_behind(spec: Spec, demand: Demand, room: Room, waiting_s: float) -> bo
     limit_s = demand.span_s + waiting_s
     cycles = max(charged / room.tokens, tokens / room.most_requests)
     if tables.prompts is not None and demand.prompts is not None:
-        asked = demand.prompts
-        work = asked.all.without(asked.late, asked.longest.times(room.prompts_begun))
-        cycles, tokens, read = (max(0.0, each) for each in (cycles, tokens, read))
+        asked, share = demand.prompts, 1 / tables.copies
+        work = asked.all.without(asked.late, asked.begun(room.prompts_begun, tables.prompts.budget)).times(
+            share
+        )
+        cycles, tokens, read = max(0.0, cycles), max(0.0, share * tokens), max(0.0, share * read)
         return least_with_prompts(tables, cycles, tokens, read, work) * ROUNDING > limit_s
     if tokens <= 0 or charged <= 0:
         return False
@@ -167,14 +203,14 @@ def _least_p99_of_arrivals(tables: Tables, demand: Demand, room: Room, most: int
     gaps = (1 - LEFT_OUT) * (made - demand.firsts)
     if made < FEWEST_MOMENTS * most or gaps <= 0:
         return least_s
-    time_s = tables.batches * demand.span_s
+    time_s = tables.copies * tables.batches * demand.span_s
     reading = tables.per_token * max(0.0, demand.read - demand.largest_charged(demand.tokens - gaps))
     found = _mean_at_least(tables.chain, gaps, reading, time_s, least_s)
     if tables.prompts is None or demand.prompts is None:
         return found
     # What prompts take of that time, decoding cannot have.
     asked = demand.prompts
-    work = asked.all.without(asked.late, asked.last, asked.longest.times(room.prompts_begun))
+    work = asked.all.without(asked.late, asked.last, asked.begun(room.prompts_begun, tables.prompts.budget))
     for line in path_lines(tables.prompts, len(tables.chain)):
         left_s = time_s - line.per_request * work.rows - tables.prompts.attention(work)
         requests = np.arange(1, len(tables.chain) + 1, dtype=np.float64)

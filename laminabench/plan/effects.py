@@ -14,7 +14,7 @@ from laminabench.catalog.hardware import Device
 from laminabench.catalog.network import Network
 from laminabench.plan.measure import Point, measure
 from laminabench.plan.question import Question
-from laminabench.sim.spec import BoardTiming, PromptTiming, Spec, Timing
+from laminabench.sim.spec import BoardTiming, PromptPool, PromptTiming, Spec, Timing
 from laminabench.systems.registry import system
 
 # A tenth more of what one has, or a tenth more speed.
@@ -23,7 +23,7 @@ BETTER = 1.1
 _HOST = ("host_fixed", "host_per_request")
 
 Gain = Literal["throughput_gain", "tbt_p99_gain", "ttft_p99_gain"]
-Whole = TypeVar("Whole", Timing, BoardTiming, PromptTiming, Device, Board, BoardMemory, Network)
+Whole = TypeVar("Whole", Timing, BoardTiming, PromptTiming, PromptPool, Device, Board, BoardMemory, Network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class Effect:
 def effects(question: Question, point: Point) -> list[Effect]:
     """Of every resource that the candidate has, from the one that would help most."""
     found = []
-    for resource, spec in _better(question, point):
+    for resource, one in _better(question, point):
+        spec = replace(one, copies=one.copies * point.candidate.instances)
         better = measure(question, question.trace, point.candidate, spec)
         rate = better.tokens_per_s / point.tokens_per_s - 1
         sooner = None
@@ -85,6 +86,9 @@ def _better(question: Question, point: Point) -> Iterator[tuple[str, Spec]]:
     timing, part = spec.timing, setup.deployment.model
     if timing.prompts is not None:
         yield "prompt computation", replace(spec, timing=_sooner(timing, timing.prompts, spec, point))
+    if spec.pool is not None:
+        yield "prompt computation", replace(spec, pool=_faster(spec.pool))
+        yield "KV hand-over", replace(spec, pool=_less(spec.pool, "latency", "per_token"))
 
     def built(change: Callable[[Device], Device]) -> Spec:
         workers = Workers(change(part.device), part.count)
@@ -120,6 +124,16 @@ def _sooner(timing: Timing, prompts: PromptTiming, spec: Spec, point: Point) -> 
         table[decoding:] = table[decoding] + (table[decoding:] - table[decoding]) / BETTER
     less = _less(prompts, "fixed", "per_row", "per_pair", "per_token")
     return replace(timing, prompts=less, **slices)
+
+
+def _faster(pool: PromptPool) -> PromptPool:
+    """With engines that take less time for everything."""
+    timing = pool.engine.timing
+    assert isinstance(timing, Timing)
+    assert timing.prompts is not None
+    prompts = _less(timing.prompts, "head", "fixed", "per_row", "per_pair", "per_token")
+    sooner = _less(replace(timing, prompts=prompts), "first_slice", "mid_slice", "last_slice", *_HOST)
+    return replace(pool, engine=replace(pool.engine, timing=sooner))
 
 
 def _better_boards(spec: Spec, timing: BoardTiming) -> Iterator[tuple[str, Spec]]:

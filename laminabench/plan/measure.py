@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from laminabench.analysis import rates
 from laminabench.analysis.attainment import limit_ticks, token_attainment
 from laminabench.analysis.tbt import tbt, tokens_of
 from laminabench.analysis.window import whole_run, window
-from laminabench.catalog.deployment import Deployment
 from laminabench.errors import UserError
 from laminabench.plan.question import Candidate, Question
 from laminabench.sim.simulate import Offered, simulate
@@ -36,7 +35,7 @@ class Point:
 
     @property
     def usd_per_million_tokens(self) -> float:
-        return usd_per_million_tokens(self.candidate.deployment, self.tokens_per_s)
+        return usd_per_million_tokens(self.candidate, self.tokens_per_s)
 
     def row(self) -> dict[str, object]:
         numbers = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "candidate"}
@@ -47,24 +46,25 @@ class Point:
             "deployment": str(self.candidate.deployment),
             "batches": self.candidate.batches,
             "most_requests": self.candidate.most_requests,
-            **({"max_batched_tokens": budget} if (budget := self.candidate.prompt_budget) else {}),
+            **self.candidate.of_prompts(),
             "usd_per_hour": self.candidate.usd_per_hour,
             **numbers,
             "usd_per_million_tokens": self.usd_per_million_tokens,
         }
 
 
-def usd_per_million_tokens(deployment: Deployment, tokens_per_s: float) -> float:
-    cost = rates.cost(tokens_per_s, deployment.usd_per_hour).usd_per_million_tokens
+def usd_per_million_tokens(candidate: Candidate, tokens_per_s: float) -> float:
+    cost = rates.cost(tokens_per_s, candidate.usd_per_hour).usd_per_million_tokens
     return float("inf") if cost is None else cost
 
 
 def cluster(question: Question, candidate: Candidate, most_requests: int | None = None) -> Spec | None:
     """The candidate as the simulator takes it; None where it cannot be: weights or KV do not fit."""
     try:
-        return system(candidate.system).build(question.setup(candidate, most_requests)).spec
+        spec = system(candidate.system).build(question.setup(candidate, most_requests)).spec
     except UserError:
         return None
+    return replace(spec, copies=spec.copies * candidate.instances)
 
 
 def measure(question: Question, trace: Trace, candidate: Candidate, spec: Spec) -> Point:
@@ -80,7 +80,7 @@ def measure(question: Question, trace: Trace, candidate: Candidate, spec: Spec) 
     attained = token_attainment(gaps, limit_ticks(question.slo_tbt_p99_ms))
     waited_s = (rates.queueing(outcome).percentile(990) or 0) / TICKS_PER_S
     ttft_ms, in_time = [], True
-    if spec.prompt_budget:
+    if spec.prompts:
         first = rates.since_arrival(outcome, "first_token_s")
         ttft_ms = [(first.percentile(permille) or 0) * 1000 / TICKS_PER_S for permille in (500, 990)]
         in_time = question.slo_ttft_ms is None or ttft_ms[1] <= question.slo_ttft_ms

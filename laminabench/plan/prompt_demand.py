@@ -41,6 +41,11 @@ class PromptDemand:
     held: Float64  # KV tokens that are nobody else's, by request
     own: tuple[Float64, Float64]  # rows and pairs that each computes for itself, at least
 
+    def begun(self, batches: int, budget: int) -> Work:
+        """What is let in and not computed, at most: of each batch an iteration, and one prompt's rest."""
+        iteration = Work(budget, budget, budget * self.longest.rows)
+        return Work(*(batches * (one + some) for one, some in zip(self.longest, iteration, strict=True)))
+
 
 def prompt_demand_of(trace: Trace, waiting_s: float) -> PromptDemand:
     prompt = trace.prompt_tokens.astype(np.float64)

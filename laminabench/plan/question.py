@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.deployment import Deployment
+from laminabench.catalog.deployment import Deployment, Instances, Workers
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, parse_network
-from laminabench.systems.modelled.setup import Setup
+from laminabench.systems.modelled.setup import NODE_DEVICES, Setup
 from laminabench.systems.registry import deployments, system
 from laminabench.traces.table import Trace
 
@@ -23,14 +23,19 @@ class Limits:
     power_w: float = float("inf")  # rated
     devices: int | None = None
 
-    def allows(self, deployment: Deployment) -> bool:
-        """What nobody knows the watts of is within no limit of them."""
+    def most(self, deployment: Deployment) -> int:
+        """So many of them are within these. What nobody knows the watts of is within no limit of them."""
         watts = float("inf") if deployment.power_w is None else deployment.power_w
-        few = self.devices is None or sum(part.count for part in deployment.parts) <= self.devices
-        return few and watts <= self.power_w
+        counts = [(self.usd_per_hour, deployment.usd_per_hour or 0.0), (self.power_w, watts)]
+        if self.devices is not None:
+            counts.append((self.devices, sum(part.count for part in deployment.parts)))
+        several = [limit / own for limit, own in counts if own and limit < float("inf")]
+        return int(min([MOST_INSTANCES, *several]))
 
 
 NO_LIMITS = Limits()
+# Of one deployment; a plan of more is one of a part of the load.
+MOST_INSTANCES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +47,36 @@ class Candidate:
     batches: int = 1
     most_requests: int | None = None  # at once, on each board; the system's own limit, if None
     prompt_budget: int = 0  # tokens in an iteration of a batch; 0 where no prompts are computed
+    instances: int = 1  # requests are dealt to them in turn
 
     @property
     def usd_per_hour(self) -> float:
         """Only deployments that have a price are candidates."""
         price = self.deployment.usd_per_hour
         assert price is not None
-        return price
+        return self.instances * price
+
+    @property
+    def hardware(self) -> str:
+        """All of it."""
+        return str(self.deployment if self.instances == 1 else Instances((self.deployment,) * self.instances))
+
+    @property
+    def without_prompts(self) -> Candidate:
+        """The same with its prompts there already, which takes no devices for them."""
+        deployment = replace(self.deployment, prefill=None)
+        return replace(self, deployment=deployment, prompt_budget=0)
+
+    def of_prompts(self) -> dict[str, object]:
+        """How it computes them, for --json."""
+        if not self.prompt_budget:
+            return {}
+        pool = self.deployment.prefill
+        return {
+            "prefill": "colocated" if pool is None else f"pool:{pool}",
+            "max_batched_tokens": self.prompt_budget,
+            "instances": self.instances,
+        }
 
     def borrowed(self, costs: CostSet) -> tuple[str, ...]:
         """Those of its devices that nobody measured: they have another one's efficiencies, or are boards."""
@@ -59,7 +87,35 @@ class Candidate:
         turns = f", {self.batches} batches" if self.batches > 1 else ""
         limit = f", {self.most_requests} requests on each" if self.most_requests else ""
         budget = f", {self.prompt_budget} tokens an iteration" if self.prompt_budget else ""
-        return f"{self.system} {self.deployment}{turns}{limit}{budget}"
+        return f"{self.system} {self.hardware}{turns}{limit}{budget}"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """How they may be computed: beside decoding, or by a pool of a kind of devices; else they are there."""
+
+    beside: tuple[int, ...] = ()  # most tokens in an iteration
+    pool: tuple[int, ...] = ()
+    instances: int = 1  # most that are tried
+
+    def ways(
+        self, deployment: Deployment, model: ModelShape, devices: Sequence[Device]
+    ) -> Iterator[tuple[Deployment, int]]:
+        """The deployment with each of them, and the tokens of an iteration."""
+        if not self.beside and not self.pool:
+            yield deployment, 0
+        for budget in self.beside:
+            yield deployment, budget
+        degrees = model.tp_degrees(NODE_DEVICES)
+        counts = sorted({degree * engines for degree in degrees for engines in MOST_ENGINES})
+        kinds = [each for each in devices if not each.board and each.price_usd_per_hour is not None]
+        for device, count, budget in itertools.product(kinds, counts, self.pool):
+            yield replace(deployment, prefill=Workers(device, count)), budget
+
+
+NO_PROMPTS = Prompts()
+# Engines of a pool that are tried, each over as many devices as tensor parallelism goes.
+MOST_ENGINES = (1, 2, 4)
 
 
 def candidates(
@@ -67,7 +123,7 @@ def candidates(
     model: ModelShape,
     devices: Sequence[Device],
     limits: Limits = NO_LIMITS,
-    prompt_budgets: Sequence[int] = (0,),
+    prompts: Prompts = NO_PROMPTS,
 ) -> Iterator[Candidate]:
     """All of them, whether or not the model fits, with as many batches as the system may have.
 
@@ -80,9 +136,11 @@ def candidates(
                 name, model, devices, usd_per_hour=(0.0, limits.usd_per_hour), replicas=max(1, batches - 1)
             )
             for each in found:
-                if limits.allows(each):
-                    for most, budget in itertools.product(own.limits(each.model.device), prompt_budgets):
-                        yield Candidate(name, each, batches, most, budget)
+                for most in own.limits(each.model.device):
+                    for deployment, budget in prompts.ways(each, model, devices):
+                        several = limits.most(deployment)
+                        for instances in range(1, min(several, prompts.instances) + 1):
+                            yield Candidate(name, deployment, batches, most, budget, instances)
 
 
 def _borrows(device: Device, costs: CostSet) -> bool:
@@ -91,7 +149,7 @@ def _borrows(device: Device, costs: CostSet) -> bool:
 
 
 PlanMode = Literal["saturate", "open"]
-PlanPrefill = Literal["off", "colocated"]
+PlanPrefill = Literal["off", "colocated", "pool", "any"]
 # In an open replay: how long 99 of 100 requests may wait to be let in.
 SLO_QUEUEING_P99_S = 1.0
 

@@ -12,7 +12,17 @@ from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
 from laminabench.errors import UserError
 from laminabench.plan.measure import cluster
-from laminabench.plan.question import Candidate, Limits, PlanMode, PlanPrefill, Question, candidates
+from laminabench.plan.question import (
+    MOST_INSTANCES,
+    NO_PROMPTS,
+    Candidate,
+    Limits,
+    PlanMode,
+    PlanPrefill,
+    Prompts,
+    Question,
+    candidates,
+)
 from laminabench.systems.registry import MODULES, system
 from laminabench.traces.table import Trace
 
@@ -22,6 +32,8 @@ DEVICES = "h100,h20,a100-80g"
 BUDGET_TIMES = 2
 # Most tokens in an iteration that are worth trying with prompts: fewer make shorter gaps between tokens.
 PROMPT_BUDGETS = (512, 1024, 2048)
+# Of devices that only compute prompts: nobody decodes beside them.
+POOL_BUDGETS = (2048,)
 
 
 def devices_of(names: str, known: Mapping[str, Device]) -> list[Device]:
@@ -128,10 +140,14 @@ class PlanRequest:
         ]
 
     def candidates(self, question: Question) -> list[Candidate]:
-        budgets: tuple[int, ...] = (0,)
-        if question.prompts:
-            budgets = (self.max_batched_tokens,) if self.max_batched_tokens else PROMPT_BUDGETS
-        return affordable(question, self.systems, self.devices, self.limits, budgets)
+        given = (self.max_batched_tokens,) if self.max_batched_tokens else ()
+        prompts = Prompts(
+            (given or PROMPT_BUDGETS) if self.prefill in ("colocated", "any") else (),
+            (given or POOL_BUDGETS) if self.prefill in ("pool", "any") else (),
+            # Saturated, so many instances make as many times the tokens for as many times the price.
+            MOST_INSTANCES if question.prompts and question.mode == "open" else 1,
+        )
+        return affordable(question, self.systems, self.devices, self.limits, prompts)
 
     def describe(self, trace: Trace) -> dict[str, object]:
         named = {name: getattr(trace.meta, name) for name in ("name", "source", "sha256")}
@@ -167,19 +183,18 @@ def affordable(
     systems: Sequence[str],
     devices: Sequence[Device],
     limits: Limits,
-    prompt_budgets: Sequence[int] = (0,),
+    prompts: Prompts = NO_PROMPTS,
 ) -> list[Candidate]:
     """All within the limits; a UserError if the model fits on none of them, with what it would take."""
     _require_used(systems, devices)
     for each in devices:
         if not each.board:
             question.costs.measured_as(each)  # a cost set that does not know it says so
-    found = list(candidates(systems, question.model, devices, limits, prompt_budgets))
+    found = list(candidates(systems, question.model, devices, limits, prompts))
     if any(cluster(question, each) is not None for each in found):
         return found
-    dearer = candidates(
-        systems, question.model, devices, replace(limits, usd_per_hour=float("inf")), prompt_budgets
-    )
+    any_price = replace(limits, usd_per_hour=float("inf"))
+    dearer = candidates(systems, question.model, devices, any_price, replace(prompts, instances=1))
     fitting = sorted(dearer, key=lambda each: (each.usd_per_hour, str(each)))
     cheapest = next((each for each in fitting if cluster(question, each) is not None), None)
     names = ", ".join(each.name for each in devices)

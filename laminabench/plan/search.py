@@ -23,6 +23,8 @@ PRICE_CHANGE = 0.1
 REACH = 1 / (1 - PRICE_CHANGE)
 # Replays between two looks at who can still win: few at first, until there is something to compare with.
 FIRST_ROUND, LARGEST_ROUND = 16, 64
+# Candidates whose bounds are found at once, where the cheapest come first.
+WAVE = 512
 
 
 @dataclass(frozen=True)
@@ -49,16 +51,16 @@ class Search:
     def slo_ms(self) -> float:
         return self.stage.question.slo_tbt_p99_ms
 
-    def judge(self) -> Counter[str]:
-        """Bounds of all that fit; how many do not, by why."""
-        found = stages.bounds(self.stage, self.candidates, self.jobs, lambda some: None)
-        self.bounds = {i: each for i, each in enumerate(found) if isinstance(each, Bound)}
+    def judge(self, some: Sequence[int]) -> Counter[str]:
+        """Bounds of those of them that fit; how many do not, by why."""
+        found = stages.bounds(self.stage, [self.candidates[i] for i in some], self.jobs, lambda some: None)
+        self.bounds |= {i: each for i, each in zip(some, found, strict=True) if isinstance(each, Bound)}
         out = Counter(each for each in found if not isinstance(each, Bound))
         self._tell(out.total())
         return Counter({str(why): count for why, count in out.items()})
 
     def cost_at_least(self, i: int) -> float:
-        return usd_per_million_tokens(self.candidates[i].deployment, self.bounds[i].tokens_per_s)
+        return usd_per_million_tokens(self.candidates[i], self.bounds[i].tokens_per_s)
 
     def could_meet(self, i: int) -> bool:
         ttft_ms = self.stage.question.slo_ttft_ms or float("inf")
@@ -112,23 +114,60 @@ def search(
     candidates: Sequence[Candidate],
     *,
     exhaustive: bool = False,
+    winner_only: bool = False,
     jobs: int | None = None,
     told: Callable[[int, int], None] = lambda done, total: None,
 ) -> Found:
-    """Replay what the answer needs; `exhaustive` replays everything that fits."""
+    """Replay what the answer needs; `exhaustive` replays everything that fits.
+
+    `winner_only`: the front away from the winner is not searched.
+    """
     began = perf_counter()
     run = Search(stage_of(question), candidates, jobs, told)
-    counts = run.judge()
-    if exhaustive:
-        run.replay(list(run.bounds))
+    if question.mode == "open" and winner_only and not exhaustive:
+        counts = _cheapest_first(run)
     else:
-        run.find_winner()
-        if winner(run.exact.values(), run.slo_ms) is None:
-            run.find_nearest()
-        counts += _find_front(run)
+        counts = run.judge(range(len(candidates)))
+        if exhaustive:
+            run.replay(list(run.bounds))
+        else:
+            counts += _decided(run, winner_only=winner_only)
     counts["replayed"] = len(run.exact)
     points = tuple(point for _, point in sorted(run.exact.items()))
     return Found(points, len(candidates), dict(counts), perf_counter() - began)
+
+
+def _cheapest_first(run: Search) -> Counter[str]:
+    """Where all make the tokens that are asked for, what they cost is known before their bounds are.
+
+    Nobody is looked at who could not win even if a price changed: the front is of the others.
+    """
+    rate = next(iter(run.stage.demands.values())).rate
+    costs = [usd_per_million_tokens(each, rate) for each in run.candidates]
+    order = sorted(range(len(costs)), key=lambda i: (costs[i], i))
+    counts: Counter[str] = Counter()
+    for start in range(0, len(order), WAVE):
+        wave = order[start : start + WAVE]
+        best = winner(run.exact.values(), run.slo_ms)
+        if best is not None and costs[wave[0]] > best.usd_per_million_tokens * REACH:
+            counts["dearer"] = len(order) - start
+            break
+        counts += run.judge(wave)
+        run.find_winner()
+    too_slow = sum(not run.could_meet(i) for i in run.bounds)
+    counts += Counter(bound_too_slow=too_slow, dearer=len(run.bounds) - len(run.exact) - too_slow)
+    return +counts
+
+
+def _decided(run: Search, *, winner_only: bool) -> Counter[str]:
+    """Replay what the answer needs of those that have bounds; how many of the others it needs not, by why."""
+    run.find_winner()
+    if winner(run.exact.values(), run.slo_ms) is None:
+        run.find_nearest()
+    if not winner_only:
+        return _find_front(run)
+    too_slow = sum(not run.could_meet(i) and i not in run.exact for i in run.bounds)
+    return +Counter(bound_too_slow=too_slow, dearer=len(run.bounds) - len(run.exact) - too_slow)
 
 
 def _find_front(run: Search) -> Counter[str]:

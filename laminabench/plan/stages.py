@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-from laminabench.plan.bounds import Bound, bound, bound_of_arrivals, falls_behind, room_of
+from laminabench.plan.bounds import (
+    Bound,
+    Why,
+    bound,
+    bound_of_arrivals,
+    bound_with_pool,
+    falls_behind,
+    room_of,
+)
 from laminabench.plan.demand import Demand, demand_of
 from laminabench.plan.measure import Point, cluster, measure
 from laminabench.plan.question import Candidate, Question
@@ -16,7 +24,6 @@ from laminabench.spread import cores, spread
 from laminabench.systems.registry import MODULES, system
 from laminabench.traces.table import Trace
 
-Why = Literal["does_not_fit", "too_small", "falls_behind"]
 Judged = TypeVar("Judged")
 Told = Callable[[int], None]
 
@@ -78,6 +85,8 @@ def _bound(stage: Stage, candidate: Candidate) -> Bound | Why:
     demand, room = stage.demands[spec.block_tokens], room_of(spec)
     if demand.longest > room.pool_tokens:
         return "too_small"
+    if spec.pool is not None:
+        return bound_with_pool(spec, spec.pool, demand, question.slo_queueing_p99_s, question.mode)
     if question.mode == "saturate":
         return bound(spec, demand, room)
     if falls_behind(spec, demand, room, question.slo_queueing_p99_s):

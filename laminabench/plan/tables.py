@@ -73,6 +73,8 @@ class Tables:
     chain: Float64  # all of it, one after the other
     beside: Float64 | float = 0.0  # of that, what the rows of prompts add nothing to
     prompts: PromptTables | None = None
+    # So many side by side, of which each has its part of all sums; of boards they are in the times.
+    copies: int = 1
 
 
 def tables_of(spec: Spec, most: int) -> Tables | None:
@@ -85,6 +87,7 @@ def tables_of(spec: Spec, most: int) -> Tables | None:
 def tables_of_costs(spec: Spec, timing: Timing, most: int) -> Tables:
     """As the simulator reads them."""
     layers = spec.layers
+    most = min(most, spec.max_requests)
     if timing.prompts is not None:
         most = min(most, spec.prompt_budget)
     requests = np.arange(1, most + 1)
@@ -100,7 +103,8 @@ def tables_of_costs(spec: Spec, timing: Timing, most: int) -> Tables:
     host = requests * 0.0 if timing.host_async else timing.host_fixed + requests * timing.host_per_request
     crossing = crossing_of(timing, table(timing.q_transfer), table(timing.out_transfer))
     chain = host + model + attention + layers * (crossing - table(timing.q_lead))
-    tables = Tables(spec.batches, layers, len(spec.replica_names), mid, model, attention, per_token, chain)
+    workers = (spec.batches, layers, len(spec.replica_names))
+    tables = Tables(*workers, mid, model, attention, per_token, chain, copies=spec.copies)
     if timing.prompts is None:
         return tables
     prompts = prompt_tables_of(spec, timing, timing.prompts)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.deployment import parse_deployment, parse_workers
 from laminabench.catalog.hardware import load_devices, priced
 from laminabench.catalog.network import parse_network
 from laminabench.errors import UserError
@@ -69,6 +69,18 @@ def test_with_prompts_their_computation_can_bind(draw_trace: Any, ask: Any) -> N
     assert "prompt computation" not in {
         each.resource for each in effects(ask(trace), replayed(ask(trace), LAMINA))
     }
+
+
+def test_of_a_pool_prompts_and_the_hand_over_are_tried(draw_trace: Any, ask: Any) -> None:
+    trace = draw_trace(1, requests=200, prompt=4000, output=20, rate=3)
+    question = ask(trace, 500.0, mode="open", prefill="pool", slo_ttft_ms=8000.0, slo_queueing_p99_s=8.0)
+    for decoding in ("4xh100", "2xh100+4xh20"):
+        deployment = replace(parse_deployment(decoding), prefill=parse_workers("4xh100"))
+        system = "lamina" if "+" in decoding else "vllm"
+        point = replayed(question, Candidate(system, deployment, 1, prompt_budget=2048, instances=2))
+        gains = {each.resource: each.ttft_p99_gain or 0.0 for each in effects(question, point)}
+        assert gains["prompt computation"] > 0.05
+        assert gains["KV hand-over"] > -0.01
 
 
 def test_resources_are_those_that_there_are(draw_trace: Any, ask: Any) -> None:

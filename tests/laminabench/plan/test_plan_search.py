@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices
 from laminabench.errors import UserError
 from laminabench.plan.answer import repriced
 from laminabench.plan.bounds import Bound
 from laminabench.plan.demand import FractionalKnapsack, demand_of
 from laminabench.plan.measure import Point, cluster, front, measure, meets, nearest, winner
-from laminabench.plan.question import Candidate, Limits, candidates
+from laminabench.plan.question import Candidate, Limits, Prompts, candidates
 from laminabench.plan.search import FEWEST_REQUESTS, SHARES, Search, part_of, search, undominated_on_samples
 from laminabench.plan.stages import stage_of
 from laminabench.replay import ReplayRequest, Workload, replay
@@ -217,10 +218,52 @@ def test_with_prompts_the_search_finds_who_wins(draw_trace: Any, ask: Any) -> No
     for limits in ({"mode": "open", "slo_ttft_ms": 2000.0, "slo_queueing_p99_s": 2.0}, {}):
         question = ask(trace, 100.0, prefill="colocated", **limits)
         devices = [load_devices()[name] for name in ("h100", "h20")]
-        every = list(candidates(["vllm", "lamina"], question.model, devices, Limits(60), (512, 2048)))
-        found = search(question, every, jobs=1)
+        prompts = Prompts((512, 2048))
+        every = list(candidates(["vllm", "lamina"], question.model, devices, Limits(60), prompts))
+        found = search(question, every, jobs=1, winner_only=True)
+        assert sum(found.counts.values()) == found.considered == len(every)
+        assert len(found.points) < len(every) / 2
         grid = search(question, every, jobs=1, exhaustive=True)
         assert winner(found.points, 100) == winner(grid.points, 100) is not None
+
+
+def test_instances_and_pools_are_searched(draw_trace: Any, ask: Any) -> None:
+    """Small models on dear devices: two instances for the load; short gaps: prompts on other devices."""
+    limits = {"mode": "open", "slo_ttft_ms": 3000.0, "slo_queueing_p99_s": 3.0, "prefill": "any"}
+    devices = [load_devices()["h100"]]
+    few = [replace(Limits(100), devices=8)]
+    for rate, slo_ms, prompts in ((14, 120.0, Prompts((1024,), (), 8)), (5, 13.0, Prompts((512,), (2048,)))):
+        question = ask(draw_trace(5, 300, 3000, 30, rate=rate), slo_ms, model="llama3-8b", **limits)
+        every = list(candidates(["vllm"], question.model, devices, *few, prompts))
+        found = search(question, every, jobs=1, winner_only=True)
+        best = winner(found.points, slo_ms)
+        assert best == winner(search(question, every, jobs=1, exhaustive=True).points, slo_ms)
+        assert best is not None
+        price = best.candidate.deployment.usd_per_hour
+        assert best.candidate.usd_per_hour == best.candidate.instances * price
+        if slo_ms > 100:
+            fewer = replace(best.candidate, instances=best.candidate.instances - 1)
+            spec = cluster(question, fewer) if fewer.instances else None
+            assert spec is None or not measure(question, question.trace, fewer, spec).keeps_up
+        else:
+            assert best.candidate.deployment.prefill is not None
+        for each in repriced(found.points, slo_ms):
+            assert each.winner.candidate.prompt_budget in (512, 1024, 2048)
+
+
+def test_candidates_with_prompts_are_within_the_limits() -> None:
+    devices = [load_devices()[name] for name in ("h100", "h20")]
+    limits = Limits(60.0, devices=9)
+    prompts, shape = Prompts((512,), (2048,), 4), model("llama3-70b")
+    found = list(candidates(["vllm", "lamina"], shape, devices, limits, prompts))
+    assert len(set(found)) == len(found)
+    assert max(each.usd_per_hour for each in found) <= 60
+    assert max(sum(part.count for part in each.deployment.parts) * each.instances for each in found) == 9
+    assert {each.deployment.prefill is None: each.prompt_budget for each in found} == {True: 512, False: 2048}
+    assert {"vllm 2 of 2xh100, 512 tokens an iteration"} <= set(map(str, found))
+    assert {each.without_prompts for each in found} >= set(
+        candidates(["vllm"], model("llama3-70b"), devices, limits)
+    )
 
 
 def test_without_second_tokens_there_is_nothing_to_plan_for(draw_trace: Any, ask: Any) -> None:
