@@ -301,6 +301,7 @@ private:
     Site& its = *sites_[static_cast<std::size_t>(chosen)];
     go_on(chosen, at - 1);
     its.deliver(row, at);
+    left(its.take_gone());  // it never fits
     ends_.set(chosen, its.next_end());
     return true;
   }
@@ -312,14 +313,18 @@ private:
       its.step();
       if (replay_.check) its.check_integrity();
     }
-    const std::vector<Index> gone = its.take_gone();
-    for (const Index row : gone) router_.left(sent_to_[row], wanted(row));
+    const bool any = left(its.take_gone());
     ends_.set(instance, its.next_end());
-    if (gone.empty()) return;
-    told_.add(gone.size(), false);
-    in_system_ -= static_cast<std::int64_t>(gone.size());
+    if (!any) return;
     while (!queue_.empty() && send(queue_.front(), until)) queue_.pop_front();
     if (closed()) refill(until);
+  }
+
+  bool left(const std::vector<Index>& gone) {
+    for (const Index row : gone) router_.left(sent_to_[row], wanted(row));
+    in_system_ -= static_cast<std::int64_t>(gone.size());
+    told_.add(gone.size(), false);
+    return !gone.empty();
   }
 
   void refill(Ticks now) {

@@ -58,7 +58,8 @@ class PromptCluster(sim_reference.Cluster):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.requests = [Prompted(r.row, r.prompt, r.output, r.prefix) for r in self.requests]
-        self.to_come = list(self.requests)
+        self.releases: list[tuple[int, int]] = []  # rows whose KV nobody needs any more, and from when on
+        self.held: set[int] = set()
         self.unit = given["prefix_block_tokens"]
         self.unit_blocks = -(-self.unit // self.block)
         blocks = self.capacity // self.block
@@ -123,14 +124,19 @@ class PromptCluster(sim_reference.Cluster):
                 if r.preemptions:
                     self.end_stint(r, batch, batch.iteration)
                 batch.requests.remove(r)
-                self.ended[j].append(r)
+                if self.given.get("holds"):
+                    r.seated = False
+                    self.held.add(r.row)
+                else:
+                    self.ended[j].append(r)
+                    self.gone.append(r.row)
         batch.iteration += 1
 
     def next_arrives(self) -> bool:
         mode = self.given["mode"]
         if mode == "closed":
             return self.in_system() < int(self.given["concurrency"])
-        return mode == "saturate" or int(self.given["arrival"][self.to_come[0].row]) <= self.heard
+        return self.to_come[0].at <= self.heard
 
     def send_back(self, r: Prompted) -> None:
         own_tokens = r.computed - r.shared * self.unit
@@ -210,6 +216,17 @@ class PromptCluster(sim_reference.Cluster):
             r.own = needed - hits * self.unit_blocks
         return True
 
+    def receive(self) -> None:
+        for row, at in list(self.releases):
+            if at <= self.now:
+                self.releases.remove((row, at))
+                self.held.remove(row)
+                self.give_back(self.requests[row], 0)
+
+    def idle_until(self) -> float:
+        waits = [at for _, at in self.releases] if self.queue else []
+        return min([super().idle_until(), *waits])
+
     def schedule(self, batch: Any) -> None:
         """What the batch's next iteration computes."""
         j = batch.number
@@ -238,7 +255,7 @@ class PromptCluster(sim_reference.Cluster):
             return
         most = -(-self.given["max_requests"] // len(self.batches))
         while budget and self.queue and self.seats(j) < most and self.running() < self.given["max_requests"]:
-            head = min(self.queue, key=lambda r: (r.key, r.row))
+            head = min(self.queue, key=lambda r: (r.key, r.order))
             if not self.try_admit(batch, head):
                 return
             self.queue.remove(head)
@@ -258,6 +275,7 @@ class PromptCluster(sim_reference.Cluster):
         self.finish_iteration(batch)
         self.heard = started if ran and lags else self.now
         self.arrive()
+        self.receive()
         for r in self.ended_before[j]:
             self.give_back(r, 0)
         self.ended_before[j] = []
@@ -319,5 +337,7 @@ class PromptCluster(sim_reference.Cluster):
 
 
 def run(**given: Any) -> dict[str, Any]:
-    results: dict[str, Any] = PromptCluster(**given).run()
+    cluster = PromptCluster(**given)
+    sim_reference.come(cluster)
+    results: dict[str, Any] = cluster.run()
     return results

@@ -39,6 +39,9 @@ class Request:
     pool: int = -1
     charged: int = 0  # for itself alone, in tokens; what it shares with others its pool counts
     stint: int = -1  # the iteration of its batch with which it joined last
+    at: int = 0  # when it comes here
+    order: int = 0  # among those that come here
+    here: bool = True  # its KV is, where that comes from elsewhere
 
 
 @dataclass(eq=False)
@@ -57,6 +60,7 @@ class Batch:
     lasted: int = 0  # how long its iteration in the last cycle took; 0 without one
     ran: bool = False
     end: int = 0
+    read: float = 0.0  # share of the iteration under way that attention takes
 
 
 @dataclass
@@ -93,7 +97,12 @@ class Cluster:
             Request(row, int(prompt), int(output), ids[offsets[row] : offsets[row + 1]])
             for row, (prompt, output) in enumerate(zip(given["prompt"], given["output"], strict=True))
         ]
-        self.to_come = list(self.requests)
+        self.to_come: list[Request] = []
+        self.coming = 0  # in all
+        self.gone: list[int] = []  # rows of those that ended or were rejected
+        self.turn = 0  # the batch whose boundary is next
+        self.works: list[Work | None] = []
+        self.cycle = 0
         self.queue: list[Request] = []
         self.pools = [Pool() for _ in range(given["pools"])]
         self.batches = [Batch(j) for j in range(given["batches"])]
@@ -110,6 +119,13 @@ class Cluster:
         self.iterations: list[dict[str, int]] = []
         self.timeline: list[dict[str, int]] = []
         self.stints: list[dict[str, int]] = []
+
+    def deliver(self, row: int, at: int) -> None:
+        """A request comes; it is served in the order of coming, if nobody says otherwise."""
+        request = self.requests[row]
+        request.at, request.order = at, self.coming
+        self.coming += 1
+        self.to_come.append(request)
 
     # Memory. A prompt's prefix blocks are shared, each rounded up by itself; what is left of the prompt and
     # what is generated belong to the request alone.
@@ -173,6 +189,7 @@ class Cluster:
                     self.end_stint(request, batch, batch.iteration)
                 batch.requests.remove(request)
                 self.release(request)
+                self.gone.append(request.row)
         batch.iteration += 1
 
     def end_stint(self, request: Request, batch: Batch, last: int) -> None:
@@ -186,17 +203,17 @@ class Cluster:
         mode = self.given["mode"]
         if mode == "closed":
             return self.running() + len(self.queue) < int(self.given["concurrency"])
-        return mode == "saturate" or int(self.given["arrival"][self.to_come[0].row]) <= self.now
+        return self.to_come[0].at <= self.now
 
     def arrive(self) -> None:
         while self.to_come and self.next_arrives():
             request = self.to_come.pop(0)
-            times = {"saturate": 0, "open": int(self.given["arrival"][request.row]), "closed": self.now}
-            request.arrival = times[self.given["mode"]]
+            request.arrival = self.now if self.given["mode"] == "closed" else request.at
             if not self.fits_alone(request):
+                self.gone.append(request.row)
                 continue  # rejected
             priority = self.given["priority"]
-            request.key = request.row if priority is None else priority(request.row)
+            request.key = request.order if priority is None else priority(request.row)
             self.queue.append(request)
 
     def grow(self, batch: Batch) -> None:
@@ -221,19 +238,24 @@ class Cluster:
 
     def admit(self) -> None:
         while self.queue and self.running() < self.given["max_requests"]:
-            head = min(self.queue, key=lambda request: (request.key, request.row))
+            head = min(self.queue, key=lambda request: (request.key, request.order))
             pool = max(self.pools, key=self.free_tokens)  # the first of equals
             if not self.fits(head, pool):
                 return
             self.queue.remove(head)
             self.charge(head, pool)
             head.pool = self.pools.index(pool)
+            self.admitted(head)
             batch = min(self.batches, key=lambda b: len(b.requests) + len(b.admitted))
             batch.admitted.append(head)
 
+    def admitted(self, request: Request) -> None:
+        """It has been given memory."""
+
     def join(self, batch: Batch) -> tuple[int, int]:
         """How many join, and the tokens whose KV was lost."""
-        joined, batch.admitted = batch.admitted, []
+        joined = [r for r in self.ready_first(batch.admitted) if r.here]
+        batch.admitted = [r for r in batch.admitted if not r.here]
         batch.requests += joined
         for request in joined:
             request.batch = batch.number
@@ -243,19 +265,27 @@ class Cluster:
                 request.first_iteration = batch.iteration
         return len(joined), sum(r.prompt + r.made for r in joined if r.preemptions)
 
+    def ready_first(self, admitted: list[Request]) -> list[Request]:
+        """In the order in which they got ready: here that in which they were admitted."""
+        return admitted
+
+    def receive(self) -> None:
+        """What comes from elsewhere."""
+
     def serve(self, batch: Batch) -> Work | None:
         """The boundary of a batch, and what its next iteration takes; None without requests."""
         prepared = batch.lasted if self.costs["host_async"] else 0
         batch.lasted = 0
         self.finish_iteration(batch)
         self.arrive()
+        self.receive()
         self.grow(batch)
         self.admit()
         joined, lost = self.join(batch)
         charged = sum(self.capacity - self.free_tokens(pool) for pool in self.pools)
         self.peak = max(self.peak, charged)
         stored = max(self.written(number) for number in range(len(self.pools)))
-        if self.queue_empty < 0 and not self.queue and len(self.to_come) < len(self.requests):
+        if self.queue_empty < 0 and not self.queue and len(self.to_come) < self.coming:
             self.queue_empty = self.now
         return self.work(batch, joined, lost, stored, prepared) if batch.requests else None
 
@@ -376,26 +406,56 @@ class Cluster:
         row |= {"network_s": self.layers * (work.q + work.out), "host_s": work.host}
         self.iterations.append(row)
 
+    def due(self) -> float:
+        """The moment of the next boundary; infinity if there is nothing to do."""
+        batch = self.batches[self.turn]
+        ends = [each.end for each in self.batches if each.ran]
+        if self.turn or ends:
+            woken = self.now if self.turn else max(self.now, min(ends))
+            return max(woken, batch.end) if batch.ran else woken
+        if self.waits_to_join():  # admitted to a batch served before: it joins now
+            return self.now
+        return max(self.now, self.idle_until())
+
+    def waits_to_join(self) -> bool:
+        return self.running() > 0
+
+    def idle_until(self) -> float:
+        if not self.to_come:
+            return math.inf
+        if self.given["mode"] == "closed":
+            return self.now if self.next_arrives() else math.inf
+        return self.to_come[0].at
+
+    def step(self) -> None:
+        """One boundary; and after the last batch's the cycle."""
+        if self.turn == 0:
+            self.now = int(self.due())
+            self.works = []
+        batch = self.batches[self.turn]
+        work = self.serve(batch)
+        self.works.append(work)
+        batch.ran, batch.read = False, 0.0
+        self.turn += 1
+        if self.turn < len(self.batches):
+            return
+        self.turn = 0
+        for batch, work in zip(self.batches, self.works, strict=True):
+            batch.ran = work is not None
+        if not any(self.works):
+            return
+        self.run_cycle(self.works, self.cycle)
+        self.cycle += 1
+        for batch, work in zip(self.batches, self.works, strict=True):
+            if work:
+                self.note_iteration(batch, work)
+                reading = self.layers * (work.attention + work.combine)
+                batch.read = reading / batch.lasted if batch.lasted else 0.0
+
     def run(self) -> dict[str, Any]:
-        cycle = 0
-        while True:
-            if any(batch.ran for batch in self.batches):
-                self.now = max(self.now, min(batch.end for batch in self.batches if batch.ran))
-            works = [self.serve(batch) for batch in self.batches]
-            for batch, work in zip(self.batches, works, strict=True):
-                batch.ran = work is not None
-            if any(works):
-                self.run_cycle(works, cycle)
-                cycle += 1
-                for batch, work in zip(self.batches, works, strict=True):
-                    if work:
-                        self.note_iteration(batch, work)
-            elif self.running() == 0:  # else someone was admitted to a batch served before: it joins now
-                if not self.to_come:
-                    return self.results()
-                if self.given["mode"] != "open":
-                    raise RuntimeError("the head of the queue waits for ever, and the others behind it")
-                self.now = max(self.now, int(self.given["arrival"][self.to_come[0].row]))
+        while self.due() < math.inf:
+            self.step()
+        return self.results()
 
     def results(self) -> dict[str, Any]:
         requests = {
@@ -431,5 +491,14 @@ STINT_COLUMNS = ("request", "batch", "first_iteration", "last_iteration")
 TIMELINE_COLUMNS = ("batch", "worker", "iteration", "cycle", "slice", "start_s", "end_s")
 
 
+def come(cluster: Cluster) -> None:
+    """All requests of a cluster that has them to itself."""
+    at = cluster.given["arrival"] if cluster.given["mode"] == "open" else [0] * len(cluster.requests)
+    for row, moment in enumerate(at):
+        cluster.deliver(row, int(moment))
+
+
 def run(**given: Any) -> dict[str, Any]:
-    return Cluster(**given).run()
+    cluster = Cluster(**given)
+    come(cluster)
+    return cluster.run()

@@ -1,0 +1,97 @@
+"""Several instances and pools for prompts: the simulator is held to plain Python, to the tick."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import sim_fleet_reference
+from hypothesis import given
+from hypothesis import strategies as st
+from sim_cases import arguments, in_ticks, native
+from sim_drawn import cases, costs, differences, prompted_cases, quick, rates
+
+ROUTERS = ("round-robin", "least-requests", "least-kv", "prefix", "fit")
+
+
+def by_length(prompt: int, output: int, prefix: Any, requests: Any, kv_tokens: Any) -> int:
+    """A router of one's own, which looks at all that it is given."""
+    return int(prompt + output + len(prefix) + kv_tokens[0] + requests[-1]) % len(requests)
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> dict[str, Any]:
+    budget, most = draw(st.integers(4, 80)), draw(st.integers(1, 4))
+    table = draw(costs(max(most, budget)))
+    prompts = {name: draw(rates) for name in ("per_row", "per_pair", "per_token")}
+    head = draw(st.integers(0, 9)) + np.arange(budget + 26) * draw(st.integers(0, 3))
+    table["prompts"] = {**prompts, "fixed": draw(st.integers(0, 9)), "head": head}
+    one = arguments(prompt=[1], output=[1], max_requests=most, prompt_budget=budget, costs=table)
+    return {
+        "copies": draw(st.integers(1, 3)),
+        "batches": 1,
+        "pipelining": "serial",
+        "layers": draw(st.integers(1, 4)),
+        "pools": 1,
+        "tokens_per_pool": draw(st.integers(30, 300)),
+        "block_tokens": draw(st.sampled_from([1, 4, 16])),
+        "admission": "reserve",
+        "max_requests": most,
+        "prompt_budget": budget,
+        "prefix_sharing": True,
+        "costs": one["costs"],
+        "latency": draw(st.integers(0, 200)),
+        "per_token": draw(rates),
+        "pulled": draw(st.booleans()),
+    }
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> dict[str, Any]:
+    case = draw(st.one_of(cases(), prompted_cases()))
+    case |= {"record_to": 0, "threads": draw(st.integers(1, 3))}
+    several = draw(st.integers(1, 4))
+    room = st.integers(30, 300)
+    case["instances"] = [{"tokens_per_pool": draw(room)} for _ in range(several)]
+    if draw(st.booleans()):
+        case |= {"prompt_budget": 0, "costs": draw(costs(case["max_requests"]))}
+        pool = draw(pools())
+        case["instances"] = [one | {"pool": pool} for one in case["instances"]]
+    case["router"] = draw(st.sampled_from([*ROUTERS, by_length]))
+    case["global_queue"] = draw(st.booleans())
+    # Dealt beforehand, every instance has its own part of the concurrency.
+    dealt = case["router"] == "round-robin" and not case["global_queue"]
+    if dealt and (case["mode"] == "closed" or several > len(case["prompt"])):
+        case["mode"] = "open"
+    return case
+
+
+def as_plain(result: dict[str, Any]) -> dict[str, Any]:
+    """Both sides alike: what order rows have that start together is compared too, stints' is not."""
+    found = in_ticks(result) if isinstance(result["requests"]["batch"], np.ndarray) else dict(result)
+    if "prompts" in found:
+        found["iterations"] = found["iterations"] | found.pop("prompts")
+    if isinstance(found["stints"], dict):
+        found["stints"] = sorted(zip(*found["stints"].values(), strict=True))
+    for name in ("pool", "gaps"):
+        if isinstance(found.get(name), dict):
+            table = found[name]
+            found[name] = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+        if name in found:
+            found[name] = sorted(found[name], key=lambda row: sorted(row.items()))
+    found.pop("timeline", None)
+    return found
+
+
+def check(case: dict[str, Any]) -> dict[str, Any]:
+    given_ = arguments(**case)
+    expected = as_plain(sim_fleet_reference.run(**given_))
+    found = differences(expected, as_plain(native(**given_)))
+    assert not found, "\n".join(found)
+    return expected
+
+
+@quick
+@given(fleets())
+def test_equals_the_reference(case: dict[str, Any]) -> None:
+    check(case)
