@@ -130,6 +130,32 @@ const PromptScheduler::Change& PromptScheduler::advance(int batch) {
   return change_;
 }
 
+std::int64_t PromptScheduler::steady(int batch, std::int64_t most) const {
+  const Lane& lane = lanes_[static_cast<std::size_t>(batch)];
+  // Who is not a member is in a prompt, or holds memory that comes back.
+  if (limits_.pools > 1 || !queue_.empty() || lane.members == 0 || lane.members != running_) return 0;
+  const auto block = static_cast<std::int64_t>(limits_.block_tokens);
+  if (grows()) most = std::min(most, (pools_.front().free() / lane.members - 1) * block);
+  std::int64_t boundaries = 0;
+  while (boundaries < most &&
+         lane.leaving[static_cast<std::size_t>(lane.iteration + boundaries + 1) & ring_mask_] == kNone)
+    ++boundaries;
+  return boundaries;
+}
+
+void PromptScheduler::skip(int batch, std::int64_t boundaries) {
+  Lane& lane = lanes_[static_cast<std::size_t>(batch)];
+  if (grows()) {
+    const auto block = static_cast<std::int64_t>(limits_.block_tokens);
+    std::int64_t full = boundaries / block * lane.members;
+    for (std::int64_t i = 1; i <= boundaries % block; ++i)
+      full += lane.phases[0][static_cast<std::size_t>(((-lane.iteration - i) % block + block) % block)];
+    pools_.front().take(full);
+  }
+  lane.kv[0] += boundaries * lane.members;
+  lane.iteration += boundaries;
+}
+
 std::int64_t PromptScheduler::size(int batch) const {
   return lane(batch).step.decoding + static_cast<std::int64_t>(lane(batch).joining.size());
 }

@@ -54,6 +54,9 @@ public:
   bool fits(const RequestTable& requests, Index request) const;
   const std::vector<Index>& finish(int batch);
   const Change& advance(int batch);
+  // As the other scheduler's.
+  std::int64_t steady(int batch, std::int64_t most) const;
+  void skip(int batch, std::int64_t boundaries);
   // Nobody needs the KV of a request that has ended and was held.
   void release(Index request);
 

@@ -118,6 +118,32 @@ const Scheduler::Change& Scheduler::advance(int batch) {
   return change_;
 }
 
+std::int64_t Scheduler::steady(int batch, std::int64_t most) const {
+  const Lane& lane = lanes_[static_cast<std::size_t>(batch)];
+  if (limits_.pools > 1 || !queue_.empty() || lane.size == 0 || lane.size != running_) return 0;
+  const auto block = static_cast<std::int64_t>(limits_.block_tokens);
+  // In so many boundaries each member needs no more blocks than one for each begun row of that many.
+  if (grows()) most = std::min(most, (pools_.free(0) / block / lane.size - 1) * block);
+  std::int64_t boundaries = 0;
+  while (boundaries < most &&
+         lane.leaving[static_cast<std::size_t>(lane.iteration + boundaries + 1) & ring_mask_] == kNone)
+    ++boundaries;
+  return boundaries;
+}
+
+void Scheduler::skip(int batch, std::int64_t boundaries) {
+  Lane& lane = lanes_[static_cast<std::size_t>(batch)];
+  if (grows()) {
+    const auto block = static_cast<std::int64_t>(limits_.block_tokens);
+    std::int64_t full = boundaries / block * lane.size;
+    for (std::int64_t i = 1; i <= boundaries % block; ++i)
+      full += lane.phases[0][static_cast<std::size_t>(((-lane.iteration - i) % block + block) % block)];
+    pools_.take(0, full * block);
+  }
+  lane.kv[0] += boundaries * lane.members[0];
+  lane.iteration += boundaries;
+}
+
 void Scheduler::ready(Index request) {
   std::vector<Index>& joining = lanes_[batch_[request]].joining;
   if (!limits_.staged || states_[request] != RequestState::kAdmitted ||

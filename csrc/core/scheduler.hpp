@@ -92,6 +92,11 @@ public:
   // not here stays so.
   void remove(Index request);
 
+  // For how many boundaries, of no more than so many, the batch goes on as it is: nobody waits, comes or
+  // leaves, and all of it is in one pool that has room. And going on for so many at once.
+  std::int64_t steady(int batch, std::int64_t most) const;
+  void skip(int batch, std::int64_t boundaries);
+
   std::int64_t size(int batch) const { return lane(batch).size; }
   // All that the next iteration computes something for: here nothing but those that it makes a token for.
   std::int64_t sequences(int batch) const { return size(batch); }

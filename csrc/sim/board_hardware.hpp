@@ -27,6 +27,7 @@ public:
   Load load(const Scheduler& scheduler, int batch, const Scheduler::Change& change);
   void check_integrity() const;
 
+  const Costs* steady() const { return nullptr; }
   // One row an iteration; nothing of policies that do not map.
   void take(Result& result);
 

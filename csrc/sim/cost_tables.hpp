@@ -31,6 +31,10 @@ public:
                             scheduler.fullest_pool(),
                             std::ranges::max(in_pool_) + (step.chunks.empty() ? 0 : costs_.prompts.fixed)});
   }
+  // Costs with which a batch that goes on as it is takes longer by its attention alone; else nothing.
+  const Costs* steady() const {
+    return costs_.stream_chunks == 1 && costs_.device_tokens == Costs{}.device_tokens ? &costs_ : nullptr;
+  }
   void take(Result&) {}
   void check_integrity() const {}
 

@@ -43,7 +43,7 @@ struct Costs {
   Ticks chunk_overhead = 0;
   Ticks transfer_latency = 0;
   // KV beyond this many tokens of a pool is in host memory, and each such token costs this much per layer.
-  std::int64_t device_tokens = INT64_MAX;
+  std::int64_t device_tokens = std::int64_t{1} << 62;
   double paged_per_token = 0;
 };
 
@@ -67,18 +67,20 @@ struct Composition {
   Ticks chunks;  // attention of chunks
 };
 
+// Of so many requests that decode.
+inline Ticks attention_of(const Costs& costs, std::int64_t decoding, std::int64_t kv) {
+  const auto b = static_cast<std::size_t>(decoding);
+  return costs.attention_fixed[b] + to_ticks(static_cast<double>(kv) * costs.attention_per_token[b]);
+}
+
 inline Load load_of(const Costs& costs, const Composition& batch) {
   if (batch.rows == 0) return {};
-  const auto b = static_cast<std::size_t>(batch.decoding);
   const std::int64_t kv = batch.kv, stored = batch.stored, size = batch.rows;
   Load load = costs.loads[static_cast<std::size_t>(size)];
   if (!costs.prompts.head.empty())
     load.last_slice += costs.prompts.head[static_cast<std::size_t>(batch.made)];
   load.attention = batch.chunks;
-  if (batch.decoding > 0) {
-    load.attention +=
-        costs.attention_fixed[b] + to_ticks(static_cast<double>(kv) * costs.attention_per_token[b]);
-  }
+  if (batch.decoding > 0) load.attention += attention_of(costs, batch.decoding, kv);
   if (stored > costs.device_tokens) {
     const double paged = static_cast<double>(stored - costs.device_tokens) / static_cast<double>(stored);
     load.attention += to_ticks(static_cast<double>(kv) * paged * costs.paged_per_token);

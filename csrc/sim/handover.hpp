@@ -48,6 +48,7 @@ public:
     return received_;
   }
 
+  bool idle() const { return waiting_.empty() && landed_.empty(); }
   // When the first of them has come if nothing runs; kNever without any.
   Ticks next() const {
     Ticks soonest = waiting_.empty() ? kNever : std::max(ends(1), waiting_.front().not_before);

@@ -2,61 +2,68 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
 #include <utility>
+#include <vector>
+
+#include "sim/earliest.hpp"
 
 namespace lamina::sim {
 
 namespace {
 
-using Order = std::vector<std::size_t>;
+// A row of one of the parts.
+struct Place {
+  std::uint32_t part, row;
+};
+using Order = std::vector<Place>;
 
-// The columns of all parts one after the other, then in an order; a part's is let go once it was copied.
+// A part's rows are in the order of their starts already.
+Order by_start(std::vector<Result>& parts) {
+  std::size_t rows = 0;
+  Earliest next(static_cast<int>(parts.size()));
+  std::vector<std::uint32_t> taken(parts.size());
+  const auto show = [&](std::size_t i) {
+    IterationRows& of = parts[i].iterations;
+    next.set(static_cast<int>(i), taken[i] < of.rows ? of.start[taken[i]] : kNever);
+  };
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    rows += parts[i].iterations.rows;
+    show(i);
+  }
+  Order order(rows);
+  for (Place& place : order) {
+    const auto part = static_cast<std::uint32_t>(next.who());
+    place = {part, taken[part]++};
+    show(part);
+  }
+  return order;
+}
+
+// A column of all parts in an order; a part's is let go once it was copied.
 template <typename T, typename Take>
 std::vector<T> joined(std::vector<Result>& parts, const Order& order, Take take) {
+  std::vector<std::vector<T>> columns;
+  for (Result& part : parts) columns.push_back(take(part));
   std::vector<T> all;
   all.reserve(order.size());
-  for (Result& part : parts) {
-    const std::vector<T> column = take(part);
-    all.insert(all.end(), column.begin(), column.end());
-  }
-  std::vector<T> sorted;
-  sorted.reserve(order.size());
-  for (const std::size_t i : order) sorted.push_back(all[i]);
-  return sorted;
+  for (const auto [part, row] : order) all.push_back(columns[part][row]);
+  return all;
 }
 
 template <typename T>
 void join(std::vector<Result>& parts, const Order& order, IterationRows& into,
           Column<T> IterationRows::* field) {
-  Column<T> all, sorted;
+  Column<T>& all = into.*field;
   all.grow(0, order.size());
-  std::size_t at = 0;
-  for (Result& part : parts) {
-    Column<T>& column = part.iterations.*field;
-    for (std::size_t i = 0; i < part.iterations.rows; ++i) all[at++] = column[i];
-    column.take();
-  }
-  sorted.grow(0, order.size());
-  for (std::size_t i = 0; i < order.size(); ++i) sorted[i] = all[order[i]];
-  into.*field = std::move(sorted);
+  for (std::size_t i = 0; i < order.size(); ++i)
+    all[i] = (parts[order[i].part].iterations.*field)[order[i].row];
+  for (Result& part : parts) (part.iterations.*field).take();
 }
 
 template <typename T>
 void join(std::vector<Result>& parts, const Order& order, MemoryRows& into,
           std::vector<T> MemoryRows::* field) {
   into.*field = joined<T>(parts, order, [&](Result& part) { return std::move((*part.memory).*field); });
-}
-
-Order by_start(std::vector<Result>& parts) {
-  std::vector<Ticks> starts;
-  for (Result& part : parts) {
-    for (std::size_t i = 0; i < part.iterations.rows; ++i) starts.push_back(part.iterations.start[i]);
-  }
-  Order order(starts.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return starts[i]; });
-  return order;
 }
 
 }  // namespace

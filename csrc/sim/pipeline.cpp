@@ -101,6 +101,14 @@ void Pipeline::count_work(int batch, const Load& load) {
   for (int slice = 1 + turns * rotation_.replicas(); slice < layers_; ++slice) busy(slice) += load.mid_slice;
 }
 
+void Pipeline::skip(int batch, std::int64_t iterations, const Load& load, Ticks attention, Ticks until) {
+  replica_busy_[0] += iterations * (load.first_slice + (layers_ - 1) * load.mid_slice + load.last_slice);
+  attention_busy_ += layers_ * attention;
+  replica_free_[0] = until;
+  iterations_[static_cast<std::size_t>(batch)] += iterations;
+  cycle_ += iterations;
+}
+
 void Pipeline::record(Ticks from, Ticks to) {
   record_from_ = from;
   record_to_ = to;

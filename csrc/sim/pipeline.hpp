@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -43,6 +44,20 @@ public:
   // Runs one iteration of every active batch, all in the order that Rotation defines. ready[j] is when batch
   // j may start; finished[j] is when its last slice ends.
   void run(std::span<const Load> loads, std::span<const Ticks> ready, std::span<Ticks> finished);
+
+  // Whether iterations of one batch alone, from a moment on, take what `alone()` says, whatever was before.
+  bool alone_from(Ticks moment, const Load& load) const {
+    return replica_free_.size() == 1 && !recording() && replica_free_[0] <= moment &&
+           attention_free_ <= moment && load.q_lead <= std::min(load.first_slice, load.mid_slice);
+  }
+  // From when a batch may start to the end of its last slice.
+  Ticks alone(const Load& load) const {
+    const Ticks attention = std::max(load.q_transfer - load.q_lead + load.attention, load.kv_transfer);
+    return load.first_slice + (layers_ - 1) * load.mid_slice + load.last_slice +
+           layers_ * (attention + load.combine + load.out_transfer);
+  }
+  // So many such iterations have run, the last one until a moment; attention was busy so long in each layer.
+  void skip(int batch, std::int64_t iterations, const Load& load, Ticks attention, Ticks until);
 
   // Keep every stretch of work that begins in [from, to).
   void record(Ticks from, Ticks to);

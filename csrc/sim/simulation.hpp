@@ -22,6 +22,8 @@ concept Hardware = requires(H hardware, const H same, const S& scheduler,
   hardware.leave(requests);
   // The batch goes on as the scheduler says, after this change; nothing active if nobody is in it.
   { hardware.load(scheduler, 0, change) } -> std::same_as<Load>;
+  // Its costs, where a batch that goes on as it is takes longer by its attention alone.
+  { same.steady() } -> std::same_as<const Costs*>;
   // What the hardware kept of its iterations goes into the result.
   hardware.take(std::declval<Result&>());
   // Throws std::logic_error naming the first thing found wrong.
@@ -95,20 +97,29 @@ public:
     return soonest == kNever ? kNever : std::max(now_, soonest);
   }
 
+  bool advance(Ticks before, std::int64_t most) override {
+    for (; most > 0; --most) {
+      const Ticks at = next();
+      if (at >= before) return true;
+      if (turn_ == 0) {
+        now_ = at;
+        if (coast(before)) continue;
+      }
+      serve();
+    }
+    return false;
+  }
+
+  // While nobody can come or leave but by what was delivered.
+  Ticks next_end() const override {
+    const std::int64_t boundaries = turn_ == 0 ? steady(kFarthest) : 0;
+    if (boundaries == 0) return next();
+    return coasted(boundaries, kNever, [](Ticks, Ticks, Ticks, std::int64_t, const Load&) {}).until;
+  }
+
   void step() override {
     if (turn_ == 0) now_ = next();
-    boundary(static_cast<int>(turn_));
-    if (++turn_ < loads_.size()) return;
-    turn_ = 0;
-    if (first_active() == loads_.size()) return;
-    pipeline_.run(loads_, ready_, finished_);
-    for (std::size_t j = 0; j < loads_.size(); ++j) {
-      if (!loads_[j].active) continue;
-      row(j);
-      if (!part_.prefill) continue;
-      for (const Index request : pending_[j].first)
-        computed_.push_back({part_.arrivals.row(request), pending_[j].start, finished_[j]});
-    }
+    serve();
   }
 
   Result take() override {
@@ -141,6 +152,8 @@ public:
 
 private:
   static constexpr bool kPrompts = std::is_same_v<S, PromptScheduler>;
+  // As far as is looked ahead at once.
+  static constexpr std::int64_t kFarthest = 1 << 12;
 
   std::size_t first_active() const {
     std::size_t j = 0;
@@ -155,6 +168,92 @@ private:
       if (loads_[j].active) first = std::min(first, finished_[j]);
     }
     return first;
+  }
+
+  // The boundary of the batch whose turn it is; after the last one's the cycle.
+  void serve() {
+    boundary(static_cast<int>(turn_));
+    if (++turn_ < loads_.size()) return;
+    turn_ = 0;
+    if (first_active() == loads_.size()) return;
+    pipeline_.run(loads_, ready_, finished_);
+    for (std::size_t j = 0; j < loads_.size(); ++j) {
+      if (!loads_[j].active) continue;
+      row(j);
+      if (!part_.prefill) continue;
+      for (const Index request : pending_[j].first)
+        computed_.push_back({part_.arrivals.row(request), pending_[j].start, finished_[j]});
+    }
+  }
+
+  // For how many boundaries, from the next one on, the one batch that runs goes on as it is.
+  std::int64_t steady(std::int64_t most) const {
+    const std::size_t j = first_active();
+    if (j == loads_.size() || hardware_.steady() == nullptr || !pending_[j].first.empty()) return 0;
+    if (part_.handover && !part_.handover->idle()) return 0;
+    if (part_.mode == Mode::kClosed && next_ < part_.arrivals.size() && in_system_ < part_.concurrency)
+      return 0;
+    if (!pipeline_.alone_from(finished_[j], loads_[j])) return 0;
+    return scheduler_.steady(static_cast<int>(j), most);
+  }
+
+  // So many of these boundaries, as far as they are before a moment: how many, and when the last iteration
+  // ends.
+  struct Coasted {
+    std::int64_t boundaries;
+    Ticks until;
+  };
+  template <typename Each>
+  Coasted coasted(std::int64_t boundaries, Ticks before, Each each) const {
+    const std::size_t j = first_active();
+    const int batch = static_cast<int>(j);
+    const Costs& costs = *hardware_.steady();
+    const std::int64_t size = scheduler_.size(batch);
+    const Ticks host = host_of(costs.serving, size);
+    Load load = costs.loads[static_cast<std::size_t>(size)];
+    if (!costs.prompts.head.empty()) load.last_slice += costs.prompts.head[static_cast<std::size_t>(size)];
+    std::int64_t kv = scheduler_.kv(batch);
+    Ticks start = pending_[j].start, until = finished_[j];
+    std::int64_t done = 0;
+    for (; done < boundaries && until < before; ++done) {
+      const Ticks prepared = costs.serving.host_async ? until - start : 0;
+      const Ticks waited = std::max<Ticks>(0, host - prepared);
+      start = until;
+      kv += size;
+      load.attention = attention_of(costs, size, kv);
+      until = start + waited + pipeline_.alone(load);
+      each(start, until, waited, kv, load);
+    }
+    return {done, until};
+  }
+
+  // Whether it went on over some boundaries at once, which nobody but the batch has to do with.
+  bool coast(Ticks before) {
+    std::int64_t boundaries = steady(kFarthest);
+    if (boundaries == 0) return false;
+    if (next_ < part_.arrivals.size() && part_.mode != Mode::kClosed)
+      before = std::min(before, part_.arrivals.at(next_));
+    const std::size_t j = first_active();
+    const int batch = static_cast<int>(j);
+    const auto size = static_cast<std::int32_t>(scheduler_.size(batch));
+    std::int64_t iteration = scheduler_.iterations(batch);
+    Ticks attention = 0;
+    Load& load = loads_[j];
+    Pending& pending = pending_[j];
+    const Coasted over = coasted(boundaries, before,
+                                 [&](Ticks start, Ticks until, Ticks host, std::int64_t kv, const Load& of) {
+                                   load = of;
+                                   pending = {start, host, 0, {}};
+                                   attention += of.attention + of.combine;
+                                   row(j, ++iteration, until - start, size, kv);
+                                 });
+    if (over.boundaries == 0) return false;
+    scheduler_.skip(batch, over.boundaries);
+    pipeline_.skip(batch, over.boundaries, load, attention, over.until);
+    finished_[j] = over.until;
+    now_ = pending.start;
+    result_.peak_kv_tokens = std::max(result_.peak_kv_tokens, scheduler_.used());
+    return true;
   }
 
   void boundary(int batch) {
@@ -321,26 +420,31 @@ private:
   }
 
   void row(std::size_t j) {
-    const Load& load = loads_[j];
-    const Pending& pending = pending_[j];
     const int batch = static_cast<int>(j);
+    row(j, scheduler_.iterations(batch), finished_[j] - pending_[j].start,
+        static_cast<std::int32_t>(scheduler_.size(batch)), scheduler_.kv(batch));
+    if constexpr (kPrompts) {
+      const PromptScheduler::Step& step = scheduler_.step(batch);
+      result_.prompt_tokens->back() = static_cast<std::int32_t>(step.rows - step.decoding);
+    }
+  }
+
+  void row(std::size_t j, std::int64_t iteration, Ticks duration, std::int32_t size, std::int64_t kv) {
+    const Load& load = loads_[j];
     IterationRows& rows = result_.iterations;
     const std::size_t i = rows.add();
-    rows.batch[i] = part_.first_batch + batch;
-    rows.iteration[i] = scheduler_.iterations(batch);
-    rows.start[i] = pending.start;
-    rows.duration[i] = finished_[j] - pending.start;
-    rows.size[i] = static_cast<std::int32_t>(scheduler_.size(batch));
-    rows.joined[i] = pending.joined;
-    rows.kv_tokens[i] = scheduler_.kv(batch);
+    rows.batch[i] = part_.first_batch + static_cast<std::int32_t>(j);
+    rows.iteration[i] = iteration;
+    rows.start[i] = pending_[j].start;
+    rows.duration[i] = duration;
+    rows.size[i] = size;
+    rows.joined[i] = pending_[j].joined;
+    rows.kv_tokens[i] = kv;
     rows.model[i] = load.first_slice + (layers_ - 1) * load.mid_slice + load.last_slice;
     rows.attention[i] = layers_ * (load.attention + load.combine);
     rows.network[i] = layers_ * (load.q_transfer + load.out_transfer);
-    rows.host[i] = pending.host;
-    if constexpr (kPrompts) {
-      const PromptScheduler::Step& step = scheduler_.step(batch);
-      result_.prompt_tokens->push_back(static_cast<std::int32_t>(step.rows - step.decoding));
-    }
+    rows.host[i] = pending_[j].host;
+    if constexpr (kPrompts) result_.prompt_tokens->push_back(0);
   }
 
   struct Pending {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <deque>
 #include <exception>
 #include <memory>
@@ -13,6 +12,7 @@
 
 #include "sim/board_hardware.hpp"
 #include "sim/cost_tables.hpp"
+#include "sim/earliest.hpp"
 #include "sim/merge.hpp"
 #include "sim/pooled.hpp"
 #include "sim/simulation.hpp"
@@ -146,12 +146,12 @@ private:
   std::atomic<bool> stopped_ = false;
 };
 
-// On to a moment, which only the simulator's end makes final.
+// On to a moment.
 void advance(Site& site, Ticks before, bool check, Told& told, bool tells) {
-  for (std::int64_t steps = 0; site.next() < before; ++steps) {
-    site.step();
+  for (bool there = false; !there;) {
+    there = site.advance(before, check ? 1 : kLook);
     if (check) site.check_integrity();
-    if (steps % kLook == 0) told.add(site.take_gone().size(), tells);
+    told.add(site.take_gone().size(), tells);
   }
 }
 
@@ -203,34 +203,10 @@ std::vector<Result> dealt(Replay& replay, Told& told) {
       its->deliver(row, at);
     }
     advance(*its, kNever, replay.check, told, tells);
-    told.add(its->take_gone().size(), tells);
     results[i] = its->take();
   });
   return results;
 }
-
-// The earliest of many moments, each of which may change: a tree of who is earlier.
-class Earliest {
-public:
-  explicit Earliest(int count)
-      : first_(std::bit_ceil(static_cast<std::size_t>(count))), at_(2 * first_, kNever) {}
-
-  void set(int i, Ticks at) {
-    std::size_t node = first_ + static_cast<std::size_t>(i);
-    at_[node] = at;
-    for (node /= 2; node > 0; node /= 2) at_[node] = std::min(at_[2 * node], at_[2 * node + 1]);
-  }
-  Ticks at() const { return at_[1]; }
-  int who() const {
-    std::size_t node = 1;
-    while (node < first_) node = 2 * node + (at_[2 * node] == at_[1] ? 0 : 1);
-    return static_cast<int>(node - first_);
-  }
-
-private:
-  std::size_t first_;
-  std::vector<Ticks> at_;
-};
 
 // Instances behind a router, which sees what has ended before a request comes.
 class Routed {
@@ -309,8 +285,7 @@ private:
   // An instance up to and including a moment, and what comes of those who end by then.
   void go_on(int instance, Ticks until) {
     Site& its = *sites_[static_cast<std::size_t>(instance)];
-    while (its.next() <= until) {
-      its.step();
+    while (!its.advance(until + 1, replay_.check ? 1 : kLook)) {
       if (replay_.check) its.check_integrity();
     }
     const bool any = left(its.take_gone());

@@ -24,9 +24,12 @@ public:
   // The moment of the next boundary; kNever while there is nothing to do.
   virtual Ticks next() const = 0;
   virtual void step() = 0;
-  // All boundaries before a moment.
-  virtual void advance(Ticks before) {
-    while (next() < before) step();
+  // The boundaries before a moment, of which no more than so many are served at a time; whether that was all.
+  virtual bool advance(Ticks before, std::int64_t most) {
+    for (; next() < before; step()) {
+      if (most-- == 0) return false;
+    }
+    return true;
   }
   // Nobody ends here before this moment, if nobody comes: `next()`, or later.
   virtual Ticks next_end() const { return next(); }
