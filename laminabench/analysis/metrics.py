@@ -15,6 +15,7 @@ from laminabench.analysis.attainment import (
 )
 from laminabench.analysis.calls import with_calls
 from laminabench.analysis.distribution import total
+from laminabench.analysis.instances import instances_of, prompt_pool_of
 from laminabench.analysis.memory import memory_of
 from laminabench.analysis.streams import Seen, arrivals, seen_of
 from laminabench.analysis.tbt import Tokens, tbt, tokens_of
@@ -87,6 +88,10 @@ def summarise(
     if prompts:
         first, last = (rates.since_arrival(outcome, at, steady) for at in ("first_token_s", "finished_s"))
         found = replace(found, ttft_ms=first.describe(PER_MS), e2e_ms=last.describe(PER_MS))
+    if len(outcome.instance_batches) > 1:
+        found = replace(found, instances=instances_of(outcome, steady, headline.mean_batches))
+    if outcome.pool is not None:
+        found = replace(found, prompt_pool=prompt_pool_of(outcome, steady))
     return with_calls(found, outcome, lengths, seen, mode) if seen else found
 
 

@@ -20,6 +20,7 @@ from laminabench.runs.summary import (
     FaultCost,
     FaultsInAll,
     Memory,
+    PerInstance,
     Requests,
     Schedule,
     Summary,
@@ -121,6 +122,12 @@ def _lines(replayed: Replayed) -> Iterator[Line]:
     yield "idle (bubbles)", ", ".join(f"{name} {share(value)}" for name, value in idle.items())
     if summary.memory:
         yield from _memory_lines(summary.memory)
+    if summary.instances:
+        yield "instances", _instances(summary.instances)
+    if summary.prompt_pool:
+        pool = summary.prompt_pool
+        rate = f"{number(pool.prompt_tokens_per_s)} prompt tokens/s on {pool.engines} engines"
+        yield "prompt pool", f"{rate}, busy {share(pool.busy_share)} of the time"
     if summary.schedule:
         yield "schedule", _schedule(summary.schedule)
     if summary.faults is not UNSET:
@@ -128,6 +135,12 @@ def _lines(replayed: Replayed) -> Iterator[Line]:
     preempted = f"; {summary.preemptions:,} preemptions" if summary.preemptions else ""
     waited = f"queueing p50 {number(number_at(summary, 'queueing_s.p50'))} s"
     yield "requests", f"{_outcomes(summary.requests)}{preempted}; {waited}"
+
+
+def _instances(found: PerInstance) -> str:
+    """How evenly they were used."""
+    ends = f"{min(found.requests):,} to {max(found.requests):,} requests each"
+    return f"{ends}; the fullest has {number(found.imbalance)} x the mean batch of all {len(found.requests)}"
 
 
 def _seen_lines(summary: Summary) -> Iterator[Line]:

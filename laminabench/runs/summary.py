@@ -143,6 +143,23 @@ class PoolShares(Facts, frozen=True, kw_only=True):
         return {name: share for name, share in named.items() if share is not UNSET}
 
 
+class PerInstance(Facts, frozen=True, kw_only=True):
+    """Of instances behind a router, in their order."""
+
+    requests: list[int]  # that were sent there, over the whole run
+    throughput_tokens_per_s: list[Number]
+    mean_batch: list[float]
+    imbalance: Number  # the largest mean batch over their mean
+
+
+class PromptPool(Facts, frozen=True, kw_only=True):
+    """Of the devices that compute prompts for others."""
+
+    engines: int
+    prompt_tokens_per_s: Number
+    busy_share: Number
+
+
 class Kv(Facts, frozen=True, kw_only=True):
     """None where only a client saw the replay."""
 
@@ -308,6 +325,9 @@ class Summary(Rates, frozen=True, kw_only=True):
     kv: Kv = Kv()
     # Of boards with two memories.
     memory: Memory | UnsetType = UNSET
+    # Of several instances, and of devices that compute prompts.
+    instances: PerInstance | UnsetType = UNSET
+    prompt_pool: PromptPool | UnsetType = UNSET
     # Of a replay that computes prompts, or that only a client saw.
     ttft_ms: Percentiles | UnsetType = UNSET
     e2e_ms: Percentiles | UnsetType = UNSET

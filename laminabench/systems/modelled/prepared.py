@@ -160,11 +160,18 @@ def replay_on(
 
     spec = built.spec
     deployment = Instances(routed.instances) if len(routed.instances) > 1 else setup.deployment
-    known = {"shared_devices": spec.shared_devices, "prompts": spec.prompts}
     return Replayed(
         outcome,
         {**built.facts, **routed.facts()},
-        summary_of(outcome, trace, workload, deployment, **known),
+        summary_of(
+            outcome,
+            trace,
+            workload,
+            deployment,
+            shared_devices=spec.shared_devices,
+            prompts=spec.prompts,
+            instances=len(fleet.batches),
+        ),
         coefficients=built.coefficients,
         costs_set=setup.costs.name,
         simulation_s=simulation_s,

@@ -1,0 +1,54 @@
+"""How work was spread: over instances behind a router, and over devices that compute prompts for others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from laminabench.analysis import rates
+from laminabench.analysis.distribution import total
+from laminabench.runs.summary import PerInstance, PromptPool, Window
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.spec import ticks
+
+
+def instances_of(outcome: Outcome, window: Window, mean_batches: Sequence[float]) -> PerInstance:
+    """Of each instance; `mean_batches` are those of all batches that ran."""
+    instances = len(outcome.instance_batches)
+    of_batch = np.repeat(np.arange(instances), outcome.instance_batches)
+    batch = outcome.requests["batch"]
+    columns = outcome.iterations
+    ends = ticks(columns["start_s"]) + ticks(columns["duration_s"])
+    inside = (ends > window.start) & (ends <= window.end)
+    made = np.bincount(of_batch[columns["batch"][inside]], columns["size"][inside], minlength=instances)
+    batches = [0.0] * instances
+    for instance, size in zip(of_batch, mean_batches, strict=False):
+        batches[instance] += size
+    mean = sum(batches) / instances
+    return PerInstance(
+        requests=np.bincount(of_batch[batch[batch >= 0]], minlength=instances).tolist(),
+        throughput_tokens_per_s=[rates.per_second(some, window) for some in made.tolist()],
+        mean_batch=batches,
+        imbalance=max(batches) / mean if mean else None,
+    )
+
+
+def prompt_pool_of(outcome: Outcome, window: Window) -> PromptPool:
+    """In the window; of an iteration that its edge cuts, the part that is inside."""
+    assert outcome.pool is not None
+    columns = outcome.pool
+    start = ticks(columns["start_s"])
+    duration = ticks(columns["duration_s"])
+    inside = rates.overlap(start, start + duration, window)
+    share = inside / np.maximum(duration, 1)
+    engines = int(columns["engine"].max()) + 1 if len(columns["engine"]) else 0
+    ended = (start + duration > window.start) & (start + duration <= window.end)
+    tokens = total(columns["prompt_tokens"][ended])
+    busy_s = float(np.sum(columns["busy_s"] * share))
+    seconds = window.end_s - window.start_s
+    return PromptPool(
+        engines=engines,
+        prompt_tokens_per_s=rates.per_second(tokens, window),
+        busy_share=min(1.0, busy_s / (engines * seconds)) if engines and seconds else None,
+    )
