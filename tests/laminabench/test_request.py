@@ -25,7 +25,8 @@ from laminabench.request import (
     seconds,
 )
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
+LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
+TEXT = st.text(LETTERS, min_size=1, max_size=12)
 WORDS = {"system": st.sampled_from(["lamina", "vllm"]), "url": st.just("http://127.0.0.1:8000")}
 STRETCHES = st.sampled_from(["0:600", ":5", "3:"])
 
@@ -53,6 +54,8 @@ def of_kind(kind: Any) -> st.SearchStrategy[Any] | None:
         return st.sampled_from(get_args(kind))
     if hasattr(kind, "__metadata__"):
         limits = kind.__metadata__[0]
+        if limits.pattern:
+            return st.from_regex(limits.pattern, fullmatch=True, alphabet=LETTERS)
         least = limits.ge if limits.gt is None else limits.gt
         if kind.__origin__ is int:
             return st.integers(least, limits.le or least + 10**6)

@@ -61,6 +61,9 @@ def test_every_key_of_a_replay_is_on_the_page(shell: Any, as_json: Any) -> None:
     for system in ("lamina", "vllm"):
         facts = as_json("replay", "--trace", "few.csv", "--system", system, "--no-out", "-q")
         assert set(keys(facts)) - words() - POOLS == set()
+    facts = as_json("replay --trace few.csv --system vllm --instances 2 --prefill pool:4xh100 --no-out -q")
+    assert {"instances", "prompt_pool"} <= facts.keys()
+    assert set(keys(facts)) - words() - POOLS == set()
     facts = as_json("replay --trace few.csv --system h2m2 --model llama2-70b --no-out -q")
     assert "memory" in facts
     assert set(keys(facts)) - words() - POOLS == set()
