@@ -17,7 +17,7 @@ from laminabench.catalog.costs import CostSet
 from laminabench.regress.case_file import read_cases
 from laminabench.regress.golden import goldens_in
 from laminabench.sim.spec import Timing
-from laminabench.systems.modelled import vllm
+from laminabench.systems.modelled import homogeneous
 
 CHECK = ("check", "--cases", "cases.toml", "--jobs", "1")
 ROOT = Path(__file__).parents[3]
@@ -129,13 +129,13 @@ def test_a_slower_code_is_found_and_called_that(
     shell: Any, as_json: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_json(*CHECK, "--update")
-    real = vllm.device_timing
+    real = homogeneous.device_timing
 
     def slower(*given: Any) -> Timing:
         timing = real(*given)
         return dataclasses.replace(timing, mid_slice=timing.mid_slice * 1.03)
 
-    monkeypatch.setattr(vllm, "device_timing", slower)
+    monkeypatch.setattr(homogeneous, "device_timing", slower)
     code, out, _ = shell(*CHECK)
     assert code == 1
     assert "2 cases: 1 as their goldens say, 1 moved" in out
