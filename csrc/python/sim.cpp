@@ -229,6 +229,31 @@ Facts dict_of(Result&& result) {
     gaps["gap_s"] = seconds_of(column_of<Ticks>(result.gaps, &Gap::gap));
     all["gaps"] = gaps;
   }
+  if (result.tally) {
+    const Tally& tally = *result.tally;
+    std::vector<Ticks> gap;
+    std::vector<std::int64_t> tokens;
+    for (std::size_t of = 0; of < tally.gaps.size(); ++of) {
+      if (tally.gaps[of] == 0) continue;
+      gap.push_back(Tally::middle(of));
+      tokens.push_back(tally.gaps[of]);
+    }
+    const auto seconds = [](Tally::Sum ticks) { return static_cast<double>(ticks) / kTicksPerSecond; };
+    nb::dict sums;
+    sums["gap_s"] = seconds_of(std::move(gap));
+    sums["gap_tokens"] = array_of(std::move(tokens));
+    sums["iterations"] = tally.iterations;
+    sums["tokens"] = tally.tokens;
+    sums["prompt_tokens"] = tally.prompt_tokens;
+    sums["duration_s"] = seconds(tally.duration);
+    sums["model_s"] = seconds(tally.model);
+    sums["attention_s"] = seconds(tally.attention);
+    sums["network_s"] = seconds(tally.network);
+    sums["host_s"] = seconds(tally.host);
+    sums["waiting_s"] = seconds(tally.waiting);
+    sums["overlapped_s"] = seconds(tally.overlapped);
+    all["tally"] = sums;
+  }
   all["replica_busy_s"] = seconds_of(std::move(result.replica_busy));
   all["attention_busy_s"] = static_cast<double>(result.attention_busy) / kTicksPerSecond;
   all["end_s"] = static_cast<double>(result.end) / kTicksPerSecond;
@@ -304,7 +329,7 @@ Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const 
           const Input<std::int64_t>& prefix_offsets, const Input<std::int64_t>& prefix_ids,
           int prefix_block_tokens, const std::string& mode, std::int64_t concurrency,
           const std::vector<nb::dict>& deployments, const nb::object& router, bool global_queue, int threads,
-          const Callback<std::int64_t>& priority, Ticks record_from, Ticks record_to,
+          bool keep_iterations, const Callback<std::int64_t>& priority, Ticks record_from, Ticks record_to,
           const Callback<void>& progress, bool check) {
   Workload workload;
   workload.arrival = span_of(arrival);
@@ -320,6 +345,7 @@ Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const 
   for (Kept& each : kept) fleet.instances.insert(fleet.instances.end(), each.copies, each.deployed());
   fleet.global = global_queue;
   fleet.threads = threads;
+  fleet.keep_iterations = keep_iterations;
   if (nb::isinstance<nb::str>(router)) {
     fleet.routing = routing_named(nb::cast<std::string>(router));
   } else {
@@ -358,7 +384,8 @@ NB_MODULE(_sim, m) {
         "KV tokens a board has room for, and how many it allocates at once.");
   m.def("run", &run, nb::kw_only(), "arrival"_a, "prompt"_a, "output"_a, "prefix_offsets"_a, "prefix_ids"_a,
         "prefix_block_tokens"_a, "mode"_a, "concurrency"_a, "deployments"_a, "router"_a, "global_queue"_a,
-        "threads"_a, "priority"_a.none(), "record_from"_a, "record_to"_a, "progress"_a.none(), "check"_a,
+        "threads"_a, "keep_iterations"_a, "priority"_a.none(), "record_from"_a, "record_to"_a,
+        "progress"_a.none(), "check"_a,
         "Replay a workload on modelled deployments behind a router; columns in, columns out.");
   bind_h2m2(m);
   bind_h2m2_memory(m);

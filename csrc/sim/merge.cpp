@@ -68,6 +68,21 @@ void join(std::vector<Result>& parts, const Order& order, MemoryRows& into,
 
 }  // namespace
 
+void Tally::add(const Tally& other) {
+  gaps.resize(std::max(gaps.size(), other.gaps.size()));
+  for (std::size_t i = 0; i < other.gaps.size(); ++i) gaps[i] += other.gaps[i];
+  iterations += other.iterations;
+  tokens += other.tokens;
+  prompt_tokens += other.prompt_tokens;
+  duration += other.duration;
+  model += other.model;
+  attention += other.attention;
+  network += other.network;
+  host += other.host;
+  waiting += other.waiting;
+  overlapped += other.overlapped;
+}
+
 Result merged(std::vector<Result> parts) {
   if (parts.size() == 1) return std::move(parts.front());
   Result whole;
@@ -93,6 +108,11 @@ Result merged(std::vector<Result> parts) {
            &MemoryRows::hbm_free_bytes, &MemoryRows::lpddr_bytes, &MemoryRows::wasted_bytes,
            &MemoryRows::moved_bytes, &MemoryRows::compacted_bytes, &MemoryRows::moving, &MemoryRows::hidden,
            &MemoryRows::hbm_busy, &MemoryRows::lpddr_busy);
+  }
+  for (const Result& part : parts) {
+    if (!part.tally) continue;
+    if (!whole.tally) whole.tally.emplace();
+    whole.tally->add(*part.tally);
   }
   whole.queue_empty_at = kNever;
   std::int32_t worker = 0, engine = 0;

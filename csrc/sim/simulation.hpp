@@ -1,8 +1,10 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -39,6 +41,7 @@ struct Part {
   std::int64_t concurrency = 0;
   int first_batch = 0;  // its batches are numbered from here
   Recording recording{};
+  bool keep_iterations = true;
   // Of the devices that compute prompts for others: they make one token of each, and keep its KV until it is
   // released. Whether that token is the request's first.
   bool prefill = false;
@@ -62,7 +65,12 @@ public:
         ready_(loads_.size()),
         finished_(loads_.size()),
         pending_(loads_.size()) {
-    if constexpr (kPrompts) result_.prompt_tokens.emplace();
+    if (!part_.keep_iterations) {
+      result_.tally.emplace();
+      last_end_.resize(loads_.size());
+    } else if constexpr (kPrompts) {
+      result_.prompt_tokens.emplace();
+    }
     pipeline_.record(part_.recording.from, part_.recording.to);
   }
 
@@ -189,7 +197,9 @@ private:
   // For how many boundaries, from the next one on, the one batch that runs goes on as it is.
   std::int64_t steady(std::int64_t most) const {
     const std::size_t j = first_active();
-    if (j == loads_.size() || hardware_.steady() == nullptr || !pending_[j].first.empty()) return 0;
+    if (j == loads_.size() || hardware_.steady() == nullptr || !pending_[j].first.empty() ||
+        !pending_[j].resumed.empty())
+      return 0;
     if (part_.handover && !part_.handover->idle()) return 0;
     if (part_.mode == Mode::kClosed && next_ < part_.arrivals.size() && in_system_ < part_.concurrency)
       return 0;
@@ -240,14 +250,26 @@ private:
     Ticks attention = 0;
     Load& load = loads_[j];
     Pending& pending = pending_[j];
+    Spent spent;
     const Coasted over = coasted(boundaries, before,
                                  [&](Ticks start, Ticks until, Ticks host, std::int64_t kv, const Load& of) {
                                    load = of;
-                                   pending = {start, host, 0, {}};
+                                   pending.start = start;
+                                   pending.host = host;
+                                   pending.joined = 0;
                                    attention += of.attention + of.combine;
-                                   row(j, ++iteration, until - start, size, kv);
+                                   if (!result_.tally) {
+                                     row(j, ++iteration, until - start, size, kv);
+                                     return;
+                                   }
+                                   result_.tally->gap(until - start, size);
+                                   spend(spent, of, until - start, host);
                                  });
     if (over.boundaries == 0) return false;
+    if (result_.tally) {
+      fold(spent, size);
+      last_end_[j] = over.until;
+    }
     scheduler_.skip(batch, over.boundaries);
     pipeline_.skip(batch, over.boundaries, load, attention, over.until);
     finished_[j] = over.until;
@@ -343,9 +365,16 @@ private:
       if (part_.first_tokens) {
         first = finished_[j];
       } else if (!part_.prefill) {
-        result_.gaps.push_back({row, finished_[j], finished_[j] - first});
+        const Ticks gap = finished_[j] - first;
+        if (result_.tally) {
+          result_.tally->gap(gap, 1);
+        } else {
+          result_.gaps.push_back({row, finished_[j], gap});
+        }
       }
     }
+    for (const Ticks lost : pending_[j].resumed) result_.tally->gap(finished_[j] - lost, 1);
+    pending_[j].resumed.clear();
     pending_[j].first.clear();
   }
 
@@ -373,6 +402,7 @@ private:
       const Index row = part_.arrivals.row(request);
       if (r.preemptions[row]++ == 0) stint_start(request) = r.first_iteration[row];
       end_stint(request, batch, iteration - 1);
+      if (result_.tally) lost_at_[request] = finished_[j];
     }
     if constexpr (kPrompts) {
       // It had made no token since it was admitted, so no stretch of them ends.
@@ -402,6 +432,10 @@ private:
       }
       r.batch[row] = part_.first_batch + batch;
       if (r.preemptions[row] > 0) stint_start(request) = iteration;
+      if (const auto lost = lost_at_.find(request); lost != lost_at_.end()) {
+        pending_[j].resumed.push_back(lost->second);
+        lost_at_.erase(lost);
+      }
       if (r.first_iteration[row] != kNotYet) continue;
       if (r.admitted[row] == kNotYet) r.admitted[row] = now_;
       r.first_iteration[row] = iteration;
@@ -425,12 +459,21 @@ private:
         static_cast<std::int32_t>(scheduler_.size(batch)), scheduler_.kv(batch));
     if constexpr (kPrompts) {
       const PromptScheduler::Step& step = scheduler_.step(batch);
-      result_.prompt_tokens->back() = static_cast<std::int32_t>(step.rows - step.decoding);
+      const std::int64_t tokens = step.rows - step.decoding;
+      if (result_.tally) {
+        result_.tally->prompt_tokens += tokens;
+      } else {
+        result_.prompt_tokens->back() = static_cast<std::int32_t>(tokens);
+      }
     }
   }
 
   void row(std::size_t j, std::int64_t iteration, Ticks duration, std::int32_t size, std::int64_t kv) {
     const Load& load = loads_[j];
+    if (result_.tally) {
+      tally(j, duration, size);
+      return;
+    }
     IterationRows& rows = result_.iterations;
     const std::size_t i = rows.add();
     rows.batch[i] = part_.first_batch + static_cast<std::int32_t>(j);
@@ -447,11 +490,58 @@ private:
     if constexpr (kPrompts) result_.prompt_tokens->push_back(0);
   }
 
+  void tally(std::size_t j, Ticks duration, std::int32_t size) {
+    const Ticks end = pending_[j].start + duration;
+    if (size > pending_[j].joined) result_.tally->gap(end - last_end_[j], size - pending_[j].joined);
+    last_end_[j] = end;
+    Spent spent;
+    spend(spent, loads_[j], duration, pending_[j].host);
+    fold(spent, size);
+  }
+
+  // Of some iterations of one size, which is multiplied once: sums of products need more than 64 bits.
+  struct Spent {
+    std::int64_t iterations = 0;
+    Ticks duration = 0, model = 0, attention = 0, network = 0, host = 0, waiting = 0, overlapped = 0;
+  };
+
+  void spend(Spent& spent, const Load& load, Ticks duration, Ticks host) const {
+    const Ticks model = load.first_slice + (layers_ - 1) * load.mid_slice + load.last_slice;
+    const Ticks attention = layers_ * (load.attention + load.combine);
+    const Ticks network = layers_ * (load.q_transfer + load.out_transfer);
+    const Ticks left = duration - model - attention - network - host;
+    ++spent.iterations;
+    spent.duration += duration;
+    spent.model += model;
+    spent.attention += attention;
+    spent.network += network;
+    spent.host += host;
+    spent.waiting += std::max<Ticks>(0, left);
+    spent.overlapped += std::max<Ticks>(0, -left);
+  }
+
+  void fold(const Spent& spent, std::int32_t size) {
+    Tally& sums = *result_.tally;
+    const auto of = [&](Ticks ticks) {
+      return static_cast<Tally::Sum>(ticks) * static_cast<Tally::Sum>(size);
+    };
+    sums.iterations += spent.iterations;
+    sums.tokens += spent.iterations * size;
+    sums.duration += of(spent.duration);
+    sums.model += of(spent.model);
+    sums.attention += of(spent.attention);
+    sums.network += of(spent.network);
+    sums.host += of(spent.host);
+    sums.waiting += of(spent.waiting);
+    sums.overlapped += of(spent.overlapped);
+  }
+
   struct Pending {
     Ticks start = 0;
     Ticks host = 0;
     std::int32_t joined = 0;
-    std::vector<Index> first;  // their first token comes with this iteration
+    std::vector<Index> first;    // their first token comes with this iteration
+    std::vector<Ticks> resumed;  // of a tally: when those who had made room had their last token
   };
 
   Part part_;
@@ -468,6 +558,10 @@ private:
   std::vector<Index> received_;
   std::vector<Ticks> whole_;  // when the prompt of each is
   std::int64_t to_join_ = 0;  // whose KV has come
+
+  // Of a tally: when each batch's last iteration ended, and when those who made room had their last token.
+  std::vector<Ticks> last_end_;
+  std::unordered_map<Index, Ticks> lost_at_;
 
   Ticks now_ = 0;
   std::size_t turn_ = 0;  // the batch whose boundary is next

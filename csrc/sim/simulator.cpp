@@ -111,6 +111,7 @@ std::unique_ptr<Site> site(Replay& replay, int instance, Arrivals arrivals, Mode
   Part part{replay.workload, replay.requests, std::move(arrivals), mode, concurrency};
   part.first_batch = replay.first_batch[static_cast<std::size_t>(instance)];
   part.recording = replay.recording;
+  part.keep_iterations = replay.fleet.keep_iterations;
   if (its.pool != nullptr) return pooled(replay, its, std::move(part));
   if (its.board != nullptr) {
     const BoardCosts& board = *its.board;

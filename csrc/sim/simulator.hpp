@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -103,6 +104,39 @@ struct Gap {
   Ticks gap;
 };
 
+// What iterations come to where their rows are not kept, added up exactly whatever ran first. Gaps between
+// tokens are counted in classes no wider than a thousandth of what they hold.
+struct Tally {
+  using Sum = unsigned __int128;
+
+  std::vector<std::int64_t> gaps;  // tokens, by class
+  std::int64_t iterations = 0, tokens = 0, prompt_tokens = 0;
+  // Ticks times requests that got a token.
+  Sum duration = 0, model = 0, attention = 0, network = 0, host = 0, waiting = 0, overlapped = 0;
+
+  void gap(Ticks ticks, std::int64_t tokens_of) {
+    const std::size_t of = class_of(ticks);
+    if (of >= gaps.size()) gaps.resize(of + 1);
+    gaps[of] += tokens_of;
+  }
+  void add(const Tally& other);
+
+  // Whole ticks below 2^11; above, the eleven leading bits.
+  static std::size_t class_of(Ticks ticks) {
+    const int shift =
+        std::max(0, static_cast<int>(std::bit_width(static_cast<std::uint64_t>(ticks))) - kBits);
+    return (static_cast<std::size_t>(shift) << (kBits - 1)) + static_cast<std::size_t>(ticks >> shift);
+  }
+  // The middle of a class.
+  static Ticks middle(std::size_t of) {
+    if (of < std::size_t{1} << kBits) return static_cast<Ticks>(of);
+    const std::size_t shift = (of >> (kBits - 1)) - 1;
+    const std::size_t lowest = (of - (shift << (kBits - 1))) << shift;
+    return static_cast<Ticks>(lowest + (std::size_t{1} << shift) / 2);
+  }
+  static constexpr int kBits = 11;
+};
+
 struct Result {
   RequestRows requests;
   IterationRows iterations;
@@ -118,6 +152,7 @@ struct Result {
   std::optional<std::vector<std::int32_t>> prompt_tokens;  // of every iteration, where prompts are computed
   std::optional<PoolRows> pool;                            // where others compute them
   std::vector<Gap> gaps;
+  std::optional<Tally> tally;  // in place of iterations, of these gaps, and of prompt_tokens
 };
 
 struct Recording {
@@ -182,6 +217,7 @@ struct Fleet {
   Routing routing = Routing::kRoundRobin;
   Own own;
   bool global = false;  // requests wait in front of the instances
+  bool keep_iterations = true;
   int threads = 1;
 };
 

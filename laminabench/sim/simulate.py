@@ -65,6 +65,7 @@ def simulate(
             router=fleet.router,
             global_queue=fleet.global_queue,
             threads=threads or cores(),
+            keep_iterations=fleet.keep_iterations,
             priority=offered.priority,
             record_from=round(record_s[0] * TICKS_PER_S),
             record_to=round(record_s[1] * TICKS_PER_S),

@@ -267,6 +267,8 @@ class Fleet:
     specs: tuple[Spec, ...]  # each as often as it has copies
     router: str | Callable[..., int] = "round-robin"
     global_queue: bool = False  # requests wait in front, until an instance has room
+    # A row of each; else only what they come to, for replays of billions.
+    keep_iterations: bool = True
 
     @property
     def batches(self) -> tuple[int, ...]:

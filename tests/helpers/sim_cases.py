@@ -98,6 +98,7 @@ def arguments(**given: Any) -> dict[str, Any]:
         "router": "round-robin",
         "global_queue": False,
         "threads": 1,
+        "keep_iterations": True,
         "priority": None,
         "record_from": 0,
         "record_to": 0,
