@@ -84,6 +84,8 @@ def joint(outcome: Outcome, window: Window | None = None) -> Joint:
     made = np.isfinite(first_s)
     waits = np.full(len(rows), np.iinfo(np.int64).max)
     waits[made] = ticks(first_s[made]) - ticks(offered[made])
+    if outcome.tally is not None:
+        waits = waits[:0]
     return Joint(waits, worst_gaps(outcome, tokens_of(outcome), window)[1])
 
 
@@ -102,6 +104,8 @@ def cdf(outcome: Outcome, window: Window | None = None, points: int = 400) -> tu
 
 def worst_gaps(outcome: Outcome, tokens: Tokens, window: Window | None = None) -> tuple[Ticks, Ticks]:
     """When each request finished that did (in the window), and its longest gap: 0 if it made one token."""
+    if outcome.tally is not None:  # whose gaps they are is not known
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     columns, stints = outcome.requests, outcome.stints
     lengths = [len(lane.end) for lane in tokens.lanes]
     base = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

@@ -13,21 +13,34 @@ from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import ticks
 
 
-def instances_of(outcome: Outcome, window: Window, mean_batches: Sequence[float]) -> PerInstance:
-    """Of each instance; `mean_batches` are those of all batches that ran."""
+def instances_of(
+    outcome: Outcome, lengths: rates.Lengths, window: Window, mean_batches: Sequence[float]
+) -> PerInstance:
+    """Of each instance; `mean_batches` are those of all batches that ran.
+
+    Where iterations were not kept, from when each request was there.
+    """
     instances = len(outcome.instance_batches)
     of_batch = np.repeat(np.arange(instances), outcome.instance_batches)
-    batch = outcome.requests["batch"]
-    columns = outcome.iterations
-    ends = ticks(columns["start_s"]) + ticks(columns["duration_s"])
-    inside = (ends > window.start) & (ends <= window.end)
-    made = np.bincount(of_batch[columns["batch"][inside]], columns["size"][inside], minlength=instances)
+    requests = outcome.requests
+    here = np.flatnonzero(requests["batch"] >= 0)
+    instance = of_batch[requests["batch"][here]]
     batches = [0.0] * instances
-    for instance, size in zip(of_batch, mean_batches, strict=False):
-        batches[instance] += size
+    if outcome.tally is None:
+        columns = outcome.iterations
+        ends = ticks(columns["start_s"]) + ticks(columns["duration_s"])
+        inside = (ends > window.start) & (ends <= window.end)
+        made = np.bincount(of_batch[columns["batch"][inside]], columns["size"][inside], minlength=instances)
+        for number, size in zip(of_batch, mean_batches, strict=False):
+            batches[number] += size
+    else:
+        made = np.bincount(instance, lengths.output_tokens[here], minlength=instances)
+        there_s = requests["finished_s"][here] - requests["admitted_s"][here]
+        there = np.bincount(instance, there_s, minlength=instances)
+        batches = (there / outcome.end_s).tolist() if outcome.end_s else batches
     mean = sum(batches) / instances
     return PerInstance(
-        requests=np.bincount(of_batch[batch[batch >= 0]], minlength=instances).tolist(),
+        requests=np.bincount(instance, minlength=instances).tolist(),
         throughput_tokens_per_s=[rates.per_second(some, window) for some in made.tolist()],
         mean_batch=batches,
         imbalance=max(batches) / mean if mean else None,

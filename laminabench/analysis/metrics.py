@@ -89,7 +89,7 @@ def summarise(
         first, last = (rates.since_arrival(outcome, at, steady) for at in ("first_token_s", "finished_s"))
         found = replace(found, ttft_ms=first.describe(PER_MS), e2e_ms=last.describe(PER_MS))
     if len(outcome.instance_batches) > 1:
-        found = replace(found, instances=instances_of(outcome, steady, headline.mean_batches))
+        found = replace(found, instances=instances_of(outcome, lengths, steady, headline.mean_batches))
     if outcome.pool is not None:
         found = replace(found, prompt_pool=prompt_pool_of(outcome, steady))
     return with_calls(found, outcome, lengths, seen, mode) if seen else found
@@ -109,11 +109,12 @@ def _rates(
     gaps = tbt(tokens, of)
     batches = rates.mean_batches(outcome, of, seen)
     first = None if slo_ttft_ms is None else limit_ticks(slo_ttft_ms)
-    kept = requests_in_time(outcome, tokens, limit, of, first)
+    # Whose the tokens of a tally are is not known.
+    kept = None if outcome.tally else requests_in_time(outcome, tokens, limit, of, first)
     slo = Attainment(
         tbt_ms=slo_tbt_ms,
         token_attainment=token_attainment(gaps, limit),
-        request_attainment=kept.share,
+        request_attainment=kept.share if kept else None,
         goodput_tokens_per_s=rates.per_second(in_time(made, gaps, limit), of),
     )
     if slo_ttft_ms is not None and first is not None:
@@ -122,8 +123,8 @@ def _rates(
             slo,
             ttft_ms=slo_ttft_ms,
             ttft_attainment=token_attainment(waits, first),
-            joint_attainment=kept.both / kept.finished if kept.finished else None,
-            goodput_requests_per_s=rates.per_second(kept.both, of),
+            joint_attainment=kept.both / kept.finished if kept and kept.finished else None,
+            goodput_requests_per_s=rates.per_second(kept.both, of) if kept else None,
         )
     return Rates(
         throughput_tokens_per_s=rates.per_second(made, of),

@@ -47,6 +47,8 @@ def mean_batches(outcome: Outcome, window: Window, seen: Seen | None = None) -> 
     seen = seen or seen_of(outcome)
     if seen is not None:
         return [mean_at_once(seen.streams.first, seen.streams.last, window)]
+    if outcome.tally is not None:
+        return [outcome.tally["duration_s"] / outcome.end_s if outcome.end_s else 0.0]
     columns = outcome.iterations
     batches = int(columns["batch"].max()) + 1 if len(columns["batch"]) else 0
     sums = [0] * batches
@@ -69,6 +71,10 @@ def time_shares(outcome: Outcome, window: Window) -> TimeShares:
     the same time; `overlapped` is by how much they exceed an iteration's duration, so that model +
     attention + network + host + waiting - overlapped = 1.
     """
+    if (tally := outcome.tally) is not None:
+        all_s = tally["duration_s"]
+        parts = (*PARTS, "waiting", "overlapped")
+        return TimeShares(**{part: tally[f"{part}_s"] / all_s if all_s else None for part in parts})
     columns = outcome.iterations
     # A live replay cannot see what its network took: that is in `waiting`, and not a part of 0. Of iterations
     # whose workers are gone (a fault, a resumption) not even the rest is known: they are left out.
@@ -100,6 +106,10 @@ def utilisation(outcome: Outcome, window: Window, *, attention_pools: int = 1) -
     duration, as if the work were spread evenly over it. Where workers are gone (a fault, a resumption), of
     the time since.
     """
+    workers = {"model": len(outcome.replica_busy_s), "attention": attention_pools}
+    if outcome.tally is not None:
+        all_s = {"model": float(outcome.replica_busy_s.sum()), "attention": outcome.attention_busy_s}
+        return {part: share_of_run(outcome, all_s[part] / count) for part, count in workers.items()}
     columns = outcome.iterations
     window = structs.replace(window, start_s=max(window.start_s, unknown_until_s(outcome)))
     busy = dict.fromkeys(("model", "attention"), 0.0)
@@ -111,7 +121,6 @@ def utilisation(outcome: Outcome, window: Window, *, attention_pools: int = 1) -
             spent = ticks(np.nan_to_num(columns[f"{part}_s"][rows]))
             busy[part] += total(spent[whole])
             busy[part] += sum(int(spent[i]) * int(inside[i]) / int(end[i] - start[i]) for i in cut)
-    workers = {"model": len(outcome.replica_busy_s), "attention": attention_pools}
     if window.ticks <= 0:
         return dict.fromkeys(busy)
     return {part: min(1.0, busy[part] / (workers[part] * window.ticks)) for part in busy}

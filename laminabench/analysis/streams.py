@@ -81,6 +81,8 @@ def arrivals(outcome: Outcome) -> Iterator[tuple[Ticks, NDArray[np.int32]]]:
         for rows in chunks(len(at_s)):
             yield ticks(at_s[rows]), tokens[rows]
         return
+    if outcome.tally is not None:  # who knows when
+        yield ticks(np.array([outcome.end_s])), np.array([outcome.tally["tokens"]])
     start_s, duration_s = outcome.iterations["start_s"], outcome.iterations["duration_s"]
     for rows in chunks(len(start_s)):
         yield ticks(start_s[rows]) + ticks(duration_s[rows]), outcome.iterations["size"][rows]

@@ -23,6 +23,8 @@ from laminabench.runs.summary import Window
 from laminabench.sim.outcome import Columns, Outcome
 from laminabench.sim.spec import Ticks, ticks
 
+MOST_AT_ONCE = 1 << 30
+
 
 @dataclass(frozen=True, slots=True)
 class Lane:
@@ -64,6 +66,8 @@ def tokens_of(outcome: Outcome, seen: Seen | None = None) -> Tokens:
     if outcome.gaps is not None:
         request, at_s, gap_s = (outcome.gaps[name] for name in ("request", "at_s", "gap_s"))
         alone.append(Alone(request, ticks(at_s), ticks(gap_s), np.ones(len(request), np.int32)))
+    if outcome.tally is not None:
+        alone.append(_tallied(outcome.tally, outcome.end_s))
     return Tokens(lanes, _together(alone))
 
 
@@ -151,6 +155,15 @@ def _resumed(stints: Columns, lanes: tuple[Lane, ...]) -> Alone:
     end = began[next_of_same]
     once = np.ones(len(end), np.int32)
     return Alone(request[next_of_same], end, end - ended[next_of_same - 1], once)
+
+
+def _tallied(tally: dict[str, Any], end_s: float) -> Alone:
+    """By class of gap, of nobody in particular; what sums of counts need fits 32 bits."""
+    parts = -(-tally["gap_tokens"] // MOST_AT_ONCE)
+    tokens = np.repeat(tally["gap_tokens"] // parts, parts)
+    tokens[np.cumsum(parts) - 1] += tally["gap_tokens"] % parts
+    gap = ticks(np.repeat(tally["gap_s"], parts))
+    return Alone(np.full(len(gap), -1), np.full(len(gap), ticks(end_s)), gap, tokens.astype(np.int32))
 
 
 def _chunked(found: Chunks) -> Alone:

@@ -19,11 +19,14 @@ def whole_run(outcome: Outcome) -> Window:
 
 
 def window(outcome: Outcome, mode: Mode) -> Window:
-    """The steady window of a replay in this mode; the whole run if that window is next to nothing.
+    """The steady window of a replay in this mode; the whole run if that window is next to nothing, or if only
+    what iterations come to was kept.
 
     saturate: until the queue was first empty. closed: until the last request entered. open: from the first
     arrival to the last.
     """
+    if outcome.tally is not None:
+        return whole_run(outcome)
     if mode == "saturate":
         found = Window(start_s=0.0, end_s=outcome.queue_empty_s, kind="queue_never_empty")
     else:

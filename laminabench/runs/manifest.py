@@ -117,6 +117,8 @@ class Totals(Facts, frozen=True, kw_only=True):
     queue_empty_s: float
     peak_kv_tokens: int
     kv_capacity_tokens: int
+    # Where the rows of iterations were not kept: what they come to, but for gaps, which are a table.
+    tally: dict[str, float] | None = None
 
 
 class Table(Facts, frozen=True, kw_only=True):

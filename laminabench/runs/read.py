@@ -55,6 +55,8 @@ def read_run(directory: Path) -> Run:
     requests = tables["requests"]
     prompt, output = requests.pop("prompt_tokens"), requests.pop("output_tokens")
     optional: dict[str, Any] = {name: tables[name] for name in OPTIONAL if name in tables}
+    if "tally" in tables:
+        optional["tally"] = tables["tally"] | (totals.tally or {})
     outcome = Outcome(
         requests,
         tables["iterations"],

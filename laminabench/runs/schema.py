@@ -113,6 +113,12 @@ GAPS = (
     Column("at_s", SECONDS, "when the second token was there"),
     Column("gap_s", SECONDS, "since the one before"),
 )
+# Of a replay that kept no rows of iterations: how many tokens came so long after the one before. Gaps are in
+# classes no wider than a thousandth, each by its middle.
+TALLY = (
+    Column("gap_s", SECONDS, "between two tokens"),
+    Column("gap_tokens", NUMBER, "tokens with such a gap before them"),
+)
 TABLES = {
     "requests": REQUESTS,
     "iterations": ITERATIONS,
@@ -123,6 +129,7 @@ TABLES = {
     "prompts": PROMPTS,
     "pool": POOL,
     "gaps": GAPS,
+    "tally": TALLY,
 }
 # Of these an outcome has what there is to tell.
 OPTIONAL = ("memory", "prompts", "pool", "gaps")

@@ -62,6 +62,10 @@ def write_run(
     for name in OPTIONAL:
         if (table := getattr(outcome, name)) is not None:
             tables[name] = table
+    sums = None
+    if (tally := outcome.tally) is not None:
+        tables["tally"] = {name: tally[name] for name in ("gap_s", "gap_tokens")}
+        sums = {name: value for name, value in tally.items() if name not in tables["tally"]}
     totals = Totals(
         replica_busy_s=outcome.replica_busy_s.tolist(),
         attention_busy_s=outcome.attention_busy_s,
@@ -69,6 +73,7 @@ def write_run(
         queue_empty_s=outcome.queue_empty_s,
         peak_kv_tokens=int(outcome.peak_kv_tokens),
         kv_capacity_tokens=int(outcome.kv_capacity_tokens),
+        tally=sums,
     )
     written: dict[str, Table] = {}
     with replacing_directory(directory) as temporary:

@@ -52,9 +52,9 @@ class Outcome:
     pool: Columns | None = None
     # request at_s gap_s: before tokens whose gap `iterations` and `stints` do not tell.
     gaps: Columns | None = None
-    # What iterations come to where their rows are not kept, over the whole run: gap_s and gap_tokens, how many
-    # tokens came so long after the one before, to a thousandth; and iterations, tokens, prompt_tokens and
-    # duration_s, model_s, attention_s, network_s, host_s, waiting_s, overlapped_s, each counted once a token.
+    # What iterations come to where their rows are not kept, over the whole run: gap_s and gap_tokens, how
+    # many tokens came so long after the one before, to a thousandth; and iterations, tokens, prompt_tokens,
+    # duration_s, model_s, attention_s, network_s, host_s, waiting_s and overlapped_s, each once a token.
     tally: dict[str, Any] | None = None
     # prompt_tokens: what an iteration computed of prompts, one row each; None where they were there already.
     prompts: Columns | None = None

@@ -87,7 +87,8 @@ class PreparedModel(Prepared):
 
     def routed(self) -> Routed:
         """Who sends requests where."""
-        return Routed(self.instances, self.request.router or ROUTER, self.request.queue or QUEUE)
+        kept = self.request.iterations is not False
+        return Routed(self.instances, self.request.router or ROUTER, self.request.queue or QUEUE, kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ class Routed:
     instances: tuple[Deployment, ...] = ()
     router: str = ROUTER
     queue: str = QUEUE
+    keep_iterations: bool = True
 
     def facts(self) -> JsonObject:
         """What a Run says of it."""
@@ -119,6 +121,7 @@ def fleet_of(system: System, setup: Setup, routed: Routed) -> tuple[Fleet, Model
         tuple(specs),
         routed.router if known else own_router(routed.router, instances),
         routed.queue == "global",
+        routed.keep_iterations,
     )
     return fleet, built[0]
 
@@ -184,6 +187,12 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
     if request.batches == "auto":
         raise UserError(
             "replay-flag-unused", "--batches auto goes with --backend live; give a modelled replay a number"
+        )
+    if request.iterations is False and (request.plot or request.timeline):
+        raise UserError(
+            "replay-flag-unused",
+            f"{'--plot' if request.plot else '--timeline'} shows iterations, of which --no-iterations keeps "
+            "none; leave one of the two out",
         )
     budget = prompt_budget(request)
     shape = modelled(request.model or MODEL)

@@ -19,8 +19,8 @@ EVERY = frozenset(
     {"policy", "costs", "network", "host_async", "admission", "kv_tokens", "max_num_seqs"}
     | {"instances", "router", "queue", "timeline", "timeline_window"}
 )
-# Of those that can compute prompts too.
-PROMPTS = frozenset({"prefill", "max_batched_tokens", "slo_ttft_ms"})
+# Of those whose times are tables: they can compute prompts too, and need not keep what iterations were.
+PROMPTS = frozenset({"prefill", "max_batched_tokens", "slo_ttft_ms", "iterations"})
 # What says of a system of one batch and no attention workers what it does anyway.
 ONE_BATCH: Mapping[str, object] = {
     "batches": 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -95,3 +96,49 @@ def check(case: dict[str, Any]) -> dict[str, Any]:
 @given(fleets())
 def test_equals_the_reference(case: dict[str, Any]) -> None:
     check(case)
+
+
+def middle(gap: int) -> int:
+    """Of the class that a gap in ticks is counted in: whole ticks, then eleven leading bits."""
+    shift = max(0, gap.bit_length() - 11)
+    return ((gap >> shift) << shift) + (1 << shift) // 2 if shift else gap
+
+
+def gaps_of(result: dict[str, Any]) -> Counter[int]:
+    """How many tokens came so long after the one before, from the rows."""
+    table, last = result["iterations"], dict[tuple[int, int], int]()
+    gaps: Counter[int] = Counter()
+    rows = zip(*(table[name] for name in ("batch", "iteration", "start_s", "duration_s")), strict=True)
+    for i, (batch, iteration, start, duration) in enumerate(rows):
+        last[batch, iteration] = start + duration
+        stayed = table["size"][i] - table["joined"][i]
+        if stayed:
+            gaps[middle(start + duration - last[batch, iteration - 1])] += stayed
+    before: dict[int, int] = {}
+    stints = sorted(zip(*result["stints"].values(), strict=True), key=lambda row: row[0])
+    for request, batch, first, end in stints:
+        if request in before:
+            gaps[middle(last[batch, first] - before[request])] += 1
+        before[request] = last[batch, end]
+    gaps.update(middle(gap) for gap in result.get("gaps", {}).get("gap_s", []))
+    return gaps
+
+
+@quick
+@given(fleets())
+def test_a_tally_is_what_the_rows_come_to(case: dict[str, Any]) -> None:
+    given_ = arguments(**case)
+    kept, tallied = (in_ticks(native(**given_ | {"keep_iterations": keep})) for keep in (True, False))
+    assert tallied["requests"] == kept["requests"]
+    assert not tallied["iterations"]["batch"]
+    tally, rows = tallied["tally"], kept["iterations"]
+    assert dict(zip(tally["gap_s"], tally["gap_tokens"], strict=True)) == gaps_of(kept)
+    assert tally["iterations"] == len(rows["size"])
+    assert tally["tokens"] == sum(rows["size"])
+    assert tally["prompt_tokens"] == sum(kept.get("prompts", {}).get("prompt_tokens", []))
+    parts = ("duration_s", "model_s", "attention_s", "network_s", "host_s")
+    for name in parts:
+        assert tally[name] == sum(t * n for t, n in zip(rows[name], rows["size"], strict=True))
+    left = [duration - sum(work) for duration, *work in zip(*(rows[name] for name in parts), strict=True)]
+    for name, sign in (("waiting_s", 1), ("overlapped_s", -1)):
+        assert tally[name] == sum(max(0, sign * t) * n for t, n in zip(left, rows["size"], strict=True))
