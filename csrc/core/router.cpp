@@ -54,7 +54,10 @@ void Router::left(int instance, const Wanted& wanted) {
   kv_[static_cast<std::size_t>(instance)] -= wanted.tokens();
 }
 
-void Router::open(int instance, bool open) { open_.at(static_cast<std::size_t>(instance)) = open; }
+void Router::open(int instance, bool open) {
+  open_.at(static_cast<std::size_t>(instance)) = open;
+  closed_ = std::ranges::count(open_, false);
+}
 
 // One that has nothing takes anything: what is too large for it as well is refused there, with a reason.
 bool Router::takes(std::size_t instance, const Wanted& wanted) const {
@@ -101,6 +104,11 @@ int Router::least(const Wanted& wanted, Less less) const {
 }
 
 int Router::least_requests(const Wanted& wanted) const {
+  if (!global_ && closed_ == 0) {  // everybody takes it: two plain passes, as there may be thousands
+    std::int64_t fewest = requests_.front();
+    for (const std::int64_t each : requests_) fewest = std::min(fewest, each);
+    return static_cast<int>(std::ranges::find(requests_, fewest) - requests_.begin());
+  }
   return least(wanted, [&](std::size_t a, std::size_t b) { return requests_[a] < requests_[b]; });
 }
 

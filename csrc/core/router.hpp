@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <unordered_map>
@@ -75,6 +76,7 @@ private:
   bool global_;
   std::vector<std::int64_t> requests_, kv_;
   std::vector<bool> open_;
+  std::ptrdiff_t closed_ = 0;
   std::size_t turn_ = 0;
   // Who got a block last. When the recent ones are many they become the old ones, which are forgotten then.
   std::unordered_map<std::int64_t, int> recent_, old_;
