@@ -329,6 +329,7 @@ Result simulate(const Workload& workload, const Fleet& fleet, const Scheduler::P
     batches += each.rotation.batches;
   }
   Told told(progress);
+  told.add(0, true);
   // With a pool somebody else has to see who of a closed replay has ended.
   const bool pools = std::ranges::any_of(fleet.instances, [](const Deployed& each) { return each.pool; });
   const bool apart =
