@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from laminabench.errors import UserError
 from laminabench.systems import own
+from laminabench.traces.table import Trace
 
 Tokens: TypeAlias = NDArray[np.int64]
 # (prompt_tokens, output_tokens, prefix, requests, kv_tokens) -> instance
@@ -49,4 +50,14 @@ def require_known(name: str) -> None:
     if name not in BUILT_IN and ":" not in name:
         raise UserError(
             "router-unknown", f"--router {name}: known are {', '.join(BUILT_IN)}, or your own as module:Class"
+        )
+
+
+def require_prefixes(name: str, trace: Trace) -> None:
+    """A UserError where a router would go by what nobody knows."""
+    if name == "prefix" and trace.prefix_blocks is None:
+        raise UserError(
+            "router-no-prefixes",
+            f"--router prefix: {trace.meta.name} does not say which prompts share a prefix; use another "
+            "router, or a trace with prefix blocks such as kimi-conv",
         )

@@ -42,7 +42,7 @@ from laminabench.systems.base import (
 )
 from laminabench.systems.modelled.setup import Modelled, Setup
 from laminabench.systems.modelled.system import System
-from laminabench.systems.router import BUILT_IN, own_router, require_known
+from laminabench.systems.router import BUILT_IN, own_router, require_known, require_prefixes
 from laminabench.traces.table import Trace
 
 MODEL = "llama3-70b"
@@ -75,6 +75,7 @@ class PreparedModel(Prepared):
         if self.request.prefix_sharing and trace.prefix_blocks is None:
             listener.note(f"{trace.meta.name} does not say which prompts share a prefix: nothing is shared")
         require_requests(trace, len(self.instances))
+        require_prefixes(self.request.router or ROUTER, trace)
         with listener.progress("replaying", unit="requests") as progress:
             return replay_on(
                 self.system,

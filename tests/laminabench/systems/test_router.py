@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_outcome import trace_of
 
 from laminabench.errors import UserError
-from laminabench.systems.router import BUILT_IN, own_router, require_known
+from laminabench.systems.router import BUILT_IN, own_router, require_known, require_prefixes
 
 NONE = np.zeros(0, np.int64)
 MODULE = """
@@ -74,3 +75,11 @@ def test_a_name_that_is_not_known_is_refused() -> None:
         with pytest.raises(UserError) as caught:
             refuse("best")
         assert caught.value.code == "router-unknown"
+
+
+def test_a_trace_that_does_not_know_its_prefixes_is_refused() -> None:
+    trace = trace_of([10, 10], [5, 5])
+    require_prefixes("least-kv", trace)
+    with pytest.raises(UserError) as caught:
+        require_prefixes("prefix", trace)
+    assert caught.value.code == "router-no-prefixes"

@@ -40,6 +40,7 @@ from laminabench.systems.live.lamina.records import Recorded, recorded
 from laminabench.systems.live.lamina.setup import LiveSetup
 from laminabench.systems.live.local import MAX_SEQUENCES, MODEL, looked_up
 from laminabench.systems.live.prompts import prompt_of
+from laminabench.systems.router import require_prefixes
 from laminabench.traces.table import Trace
 
 
@@ -77,6 +78,7 @@ class PreparedEngine(Prepared):
         """Whichever way it ends, the workers have ended too."""
         setup, request, workload = self.setup, self.request, Workload.of(self.request)
         engine_setup.check(setup)
+        require_prefixes(setup.router, trace)
         planned = plan(
             self.faults,
             setup.names(),
