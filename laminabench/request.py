@@ -241,10 +241,13 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
         "max_batched_tokens": Flag("--prefill: tokens that a batch computes in an iteration; 2048."),
         "instances": Flag("So many of the deployment behind a router, each a whole one; 1."),
         "router": Flag(
-            "Which instance a request goes to: round-robin (default), least-requests, least-kv, prefix, "
-            "fit, module:Class."
+            "With --instances: which one a request goes to; round-robin (default), least-requests, "
+            "least-kv, prefix, fit, module:Class."
         ),
-        "queue": Flag("Requests wait at their instance (each), or in front until one has room (global)."),
+        "queue": Flag(
+            "With --instances: requests wait at theirs (each, default), or in front until one has room "
+            "(global)."
+        ),
         "iterations": Flag(
             "Keep a row of every iteration (default); without them a replay of billions fits: TBT to 0.1 %, "
             "of the whole run, no pictures over time.",

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @option("--power-budget", POSITIVE, "Most rated watts; no limit by default.", metavar="WATTS")
 @option("--devices", None, "Comma-separated names; a100 is all of its kind. h100,h20,a100-80g.")
 @option("--systems", None, f"Comma-separated.  [default: {','.join(MODULES)}]")
-@option("--most-devices", COUNT, "Largest deployment, model and attention workers together.")
+@option("--most-devices", COUNT, "Most devices, those of all instances and of pools for prompts together.")
 @option("--costs cost_names", None, "Repeatable: a winner for each set; vllm-0.14 by default.", multiple=True)
 @option(
     "--mode",

@@ -12,7 +12,7 @@ from laminabench.catalog.deployment import Deployment, Instances, Workers
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, parse_network
-from laminabench.systems.modelled.setup import NODE_DEVICES, Setup
+from laminabench.systems.modelled.setup import NODE_DEVICES, Setup, with_prompts
 from laminabench.systems.registry import deployments, system
 from laminabench.traces.table import Trace
 
@@ -176,7 +176,7 @@ class Question:
 
     def setup(self, candidate: Candidate, most_requests: int | None = None) -> Setup:
         """The candidate as `replay` takes it; its own limit of requests at once, if none is given."""
-        return Setup(
+        setup = Setup(
             self.model,
             candidate.deployment,
             self.costs,
@@ -184,8 +184,5 @@ class Question:
             batches=candidate.batches,
             host_async=self.host_async,
             max_num_seqs=most_requests or candidate.most_requests,
-            prompt_budget=candidate.prompt_budget,
-            # As a replay has it unless it is told.
-            admission="grow" if candidate.prompt_budget else "reserve",
-            prefix_sharing=candidate.prompt_budget > 0,
         )
+        return with_prompts(setup, candidate.prompt_budget)

@@ -19,7 +19,7 @@ from laminabench.request import CHOICES, CUTS, FLAGS, OUTPUT, WORKLOAD, ReplayRe
 from laminabench.runs.manifest import Backend
 from laminabench.systems.base import Live, Prepared
 from laminabench.systems.modelled.setup import Setup
-from laminabench.systems.modelled.system import System
+from laminabench.systems.modelled.system import COMPUTED, System
 
 _MODELLED = "laminabench.systems.modelled"
 _LIVE = "laminabench.systems.live"
@@ -119,7 +119,7 @@ def _require_taken(request: ReplayRequest, found: System | Live, backend: Backen
     # Modelled prompts can share their beginnings without being computed.
     for name in ("max_batched_tokens", "slo_ttft_ms", *(["prefix_sharing"] if backend == "live" else [])):
         if request.chose(name) and request.prefill in (None, "off"):
-            how = "model" if backend == "live" else "colocated"
+            how = "model" if backend == "live" else COMPUTED
             raise UserError(
                 "replay-flag-unused",
                 f"{CHOICES[name].spelled} is for replays that compute prompts; add --prefill {how}",

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.errors import UserError
+from laminabench.request import CHOICES, ReplayRequest
 from laminabench.systems import own
 from laminabench.traces.table import Trace
 
@@ -43,6 +44,20 @@ def own_router(name: str, instances: int) -> Choice:
         return chosen
 
     return route
+
+
+def require_several(request: ReplayRequest, instances: int) -> None:
+    """A UserError for a choice of which instance, or of where to wait, where there is one only.
+
+    Who says --instances 1 has a row of a sweep.
+    """
+    for name in ("router", "queue"):
+        if request.chose(name) and instances == 1 and request.instances is None:
+            raise UserError(
+                "replay-flag-unused",
+                f"{CHOICES[name].spelled} is for several instances, and {request.deployment} is one; add "
+                "--instances N",
+            )
 
 
 def require_known(name: str) -> None:

@@ -40,9 +40,15 @@ from laminabench.systems.base import (
     settled,
     summary_of,
 )
-from laminabench.systems.modelled.setup import Modelled, Setup
+from laminabench.systems.modelled.setup import Modelled, Setup, with_prompts
 from laminabench.systems.modelled.system import System
-from laminabench.systems.router import BUILT_IN, own_router, require_known, require_prefixes
+from laminabench.systems.router import (
+    BUILT_IN,
+    own_router,
+    require_known,
+    require_prefixes,
+    require_several,
+)
 from laminabench.traces.table import Trace
 
 MODEL = "llama3-70b"
@@ -219,19 +225,18 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
     devices = priced_devices(request.price, basis, request.power)
     prefill = prefill_workers(request, devices)
     deployments = parse_deployments(request.deployment, request.instances, devices)
+    require_several(request, sum(map(found.instances_of, deployments)))
+    chosen = settled(
+        Setup,
+        request,
+        called,
+        model=shape,
+        deployment=replace(deployments[0], prefill=prefill),
+        costs=load_costs(request.costs),
+        network=parse_network(request.network),
+    )
     setup, note = found.settled(
-        settled(
-            Setup,
-            request,
-            called,
-            model=shape,
-            deployment=replace(deployments[0], prefill=prefill),
-            costs=load_costs(request.costs),
-            network=parse_network(request.network),
-            admission=request.admission or ("grow" if budget else "reserve"),
-            prefix_sharing=budget > 0 if request.prefix_sharing is None else request.prefix_sharing,
-            prompt_budget=budget,
-        )
+        with_prompts(chosen, budget, admission=request.admission, prefix_sharing=request.prefix_sharing)
     )
     # A price that was settled is every instance's.
     several = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -64,6 +64,18 @@ class Setup:
     kv_capacity: int | None = None  # tokens, of all workers together; what fits, if None
     mapping: str | None = None  # h2m2: the policy that says what is on which side of a board
     board: str | None = None  # h2m2: another board than the device's, by name or TOML file
+
+
+def with_prompts(
+    setup: Setup, budget: int, *, admission: Admission | None = None, prefix_sharing: bool | None = None
+) -> Setup:
+    """With so many tokens an iteration; with prompts KV grows and prefixes are shared, unless told."""
+    return replace(
+        setup,
+        prompt_budget=budget,
+        admission=admission or ("grow" if budget else "reserve"),
+        prefix_sharing=budget > 0 if prefix_sharing is None else prefix_sharing,
+    )
 
 
 @dataclass(frozen=True, slots=True)

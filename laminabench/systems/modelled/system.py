@@ -21,6 +21,8 @@ EVERY = frozenset(
 )
 # Of those whose times are tables: they can compute prompts too, and need not keep what iterations were.
 PROMPTS = frozenset({"prefill", "max_batched_tokens", "slo_ttft_ms", "iterations"})
+# What --prefill may be where prompts are computed, for the end of a sentence.
+COMPUTED = "colocated, or pool:2xh100 for devices of their own"
 # What says of a system of one batch and no attention workers what it does anyway.
 ONE_BATCH: Mapping[str, object] = {
     "batches": 1,
@@ -80,6 +82,11 @@ class System(ABC):
     def settled(self, setup: Setup) -> tuple[Setup, str]:
         """The setup at its own price, and a note on that if there is something to say."""
         return setup, ""
+
+    def instances_of(self, deployment: Deployment) -> int:
+        """How many of these devices serve requests by themselves."""
+        del deployment
+        return 1
 
     def runs_on(self, device: Device) -> bool:
         """Whether it can be deployed on devices of this kind."""

@@ -30,12 +30,37 @@ from laminabench.systems.registry import LIVE, MODULES, NAMES, live_system, prep
         ("h2m2", {"block_size": 16}, "--block-size is for lamina"),
         ("h2m2", {"gpu_memory_utilization": 0.8}, "--gpu-memory-utilization is for lamina"),
         ("openai", {"timeline": "t.json"}, "nothing is seen of its workers"),
+        ("vllm", {"instances": 2, "backend": "live"}, "--instances is for lamina"),
+        ("vllm", {"slo_ttft_ms": 9.0}, "add --prefill colocated, or pool:2xh100"),
+        ("lamina", {"router": "prefix"}, "--router is for several instances, and 2xh100+4xh20 is one"),
+        ("lamina", {"queue": "global", "backend": "live"}, "--queue is for several instances"),
+        ("h2m2", {"router": "fit"}, "--router is for several instances, and 1xh2m2 is one"),
     ],
 )
 def test_what_a_system_does_not_take(name: str, chosen: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match="replay-flag-unused") as error:
         prepare(ReplayRequest(trace="t", system=name, **chosen))
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen"),
+    [
+        ("vllm", {"instances": 2}),
+        ("vllm", {"instances": 1}),  # of a sweep
+        ("vllm", {"deployment": "4xh100,8xh100"}),
+        ("h2m2", {"deployment": "2xh2m2"}),
+    ],
+)
+def test_several_instances_have_a_router_and_a_queue(name: str, chosen: dict[str, Any]) -> None:
+    asked = ReplayRequest(trace="t", system=name, router="fit", queue="global", **chosen)
+    assert prepare(asked).request.router == "fit"
+
+
+@pytest.mark.parametrize(("name", "backend"), [("lamina", "live"), ("vllm", "live"), ("openai", None)])
+def test_live_prompts_have_no_devices_of_a_catalogue(name: str, backend: Any) -> None:
+    with pytest.raises(UserError, match=r"replay-prefill|replay-flag-unused"):
+        prepare(ReplayRequest(trace="t", system=name, backend=backend, prefill="pool:2xh100"))
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -40,7 +40,7 @@ from laminabench.systems.live.lamina.records import Recorded, recorded
 from laminabench.systems.live.lamina.setup import LiveSetup
 from laminabench.systems.live.local import MAX_SEQUENCES, MODEL, looked_up
 from laminabench.systems.live.prompts import prompt_of
-from laminabench.systems.router import require_prefixes
+from laminabench.systems.router import require_prefixes, require_several
 from laminabench.traces.table import Trace
 
 
@@ -147,17 +147,18 @@ class PreparedEngine(Prepared):
 
 def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
     """The request settled; a UserError if this machine cannot run it."""
-    if request.prefill == "colocated":
+    if request.prefill == "colocated" or str(request.prefill).startswith("pool:"):
         raise UserError(
             "replay-prefill",
-            "--prefill colocated is for modelled replays; the engine's model workers compute prompts with "
-            "--prefill model, N others with --prefill N",
+            f"--prefill {request.prefill} is for modelled replays; the engine's model workers compute "
+            "prompts with --prefill model, N others with --prefill N",
         )
     request = defaulted(
         request, model=MODEL, deployment=engine_setup.DEPLOYMENT, network="auto", max_num_seqs=MAX_SEQUENCES
     )
     devices = priced_devices(request.price, request.price_basis, request.power)
     each = parse_deployments(request.deployment or engine_setup.DEPLOYMENT, request.instances, devices)
+    require_several(request, len(each))
     if len(each) > 1 and request.batches == "auto":
         raise UserError(
             "replay-batches-of-instances",

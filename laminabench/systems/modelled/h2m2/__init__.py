@@ -198,6 +198,10 @@ class H2m2(System):
         del model
         return "1xh2m2"
 
+    def instances_of(self, deployment: Deployment) -> int:
+        """Every board has a whole model."""
+        return deployment.model.count
+
     def _build(self, setup: Setup) -> Modelled:
         return build(setup)
 
