@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, assumed_amounts, kinds_of_prices
@@ -14,11 +14,11 @@ from laminabench.compare.sides import Side, SideBySide, modelled_estimates, side
 from laminabench.compare.spec import (
     ComparisonSpec,
     Equal,
+    held_by_all,
     held_in,
     longest_held,
     on_boards,
     price_of,
-    without_longer,
 )
 from laminabench.errors import UserError
 from laminabench.json_safe import Json
@@ -131,7 +131,7 @@ def cell(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet) 
     asked = spec.setups(model, costs)
     setups = made_equal(asked, spec, spec.equal, trace) if spec.equal else asked
     prices = {name: price_of(name, setup.deployment) for name, setup in setups.items()}
-    kept = without_longer(trace, min(longest_held(name, setup) for name, setup in setups.items()))
+    kept = held_by_all(trace, setups)
     if not len(kept):
         raise UserError(
             "compare-no-request-fits",
@@ -191,7 +191,7 @@ def made_equal(
     first, *others = setups
     reference = setups[first]
     amount = asked.of(first, reference.deployment)
-    held = longest_held(first, reference)
+    held = held_by_all(trace, {first: reference})
     known = {part.device.name: part.device for each in setups.values() for part in each.deployment.parts}
     devices = asked.devices or tuple(known.values())
     found = {first: reference}
@@ -199,14 +199,16 @@ def made_equal(
         if asked.allows(setups[name].deployment, amount):
             found[name] = setups[name]
             continue
-        possible = list(deployments(name, reference.model, devices))
+        possible = [
+            replace(each, prefill=spec.prefill) for each in deployments(name, reference.model, devices)
+        ]
         near = _fitting(name, [each for each in possible if asked.allows(each, amount)], reference, spec)
         if not near:
             fitting = _fitting(name, possible, reference, spec)
             raise UserError(
                 "compare-no-equal-deployment", _nothing_near(name, fitting, amount, asked, devices)
             )
-        served = [_served(name, setup, held, spec, trace) for setup in near]
+        served = [_served(name, setup, spec, held) for setup in near]
         found[name] = near[served.index(max(served))]
     return found
 
@@ -223,12 +225,12 @@ def _fitting(name: str, some: Iterable[Deployment], reference: Setup, spec: Comp
     return found
 
 
-def _served(name: str, setup: Setup, held: int, spec: ComparisonSpec, trace: Trace) -> tuple[int, float]:
-    """How well it serves what the reference can hold: how many of the requests, and how fast.
+def _served(name: str, setup: Setup, spec: ComparisonSpec, held: Trace) -> tuple[int, float]:
+    """How well it serves what the reference has `held`: how many of the requests, and how fast.
 
     With a limit of TTFT that is how many requests a second are within both limits.
     """
-    kept = without_longer(trace, min(held, longest_held(name, setup)))
+    kept = held_by_all(held, {name: setup})
     if not len(kept):
         return 0, 0.0
     summary = replay(kept, name, setup, spec.workload).summary

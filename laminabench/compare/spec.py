@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.deployment import Deployment, parse_deployment
+from laminabench.catalog.deployment import Deployment, Workers, parse_deployment
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, parse_network
 from laminabench.errors import UserError
 from laminabench.replay import Workload
-from laminabench.sim.spec import Admission
-from laminabench.systems.modelled.setup import Setup
+from laminabench.sim.spec import Admission, Spec
+from laminabench.systems.modelled.setup import Setup, with_prompts
 from laminabench.systems.registry import system
 from laminabench.traces.table import Trace
 
@@ -63,8 +63,9 @@ class ComparisonSpec:
     network: Network | None = None  # each paper's own, if None
     host_async: tuple[str, ...] = ()  # whose host works behind the devices
     max_num_seqs: Mapping[str, int] = field(default_factory=dict)  # each one's own, where none is given
-    admission: Admission = "reserve"
+    admission: Admission | None = None  # as prompts have it, if None
     prompt_budget: int = 0  # tokens in an iteration; 0 where no prompts are computed
+    prefill: Workers | None = None  # devices for prompts, which every deployment gets
     workload: Workload = field(default_factory=Workload)
     equal: Equal | None = None
 
@@ -73,17 +74,16 @@ class ComparisonSpec:
         return {name: self.setup(name, model, costs, self._deployment(name, model)) for name in self.systems}
 
     def setup(self, name: str, model: ModelShape, costs: CostSet, deployment: Deployment) -> Setup:
-        return Setup(
+        """The system on a deployment that decodes, with the devices for prompts added."""
+        setup = Setup(
             model,
-            deployment,
+            replace(deployment, prefill=self.prefill),
             costs,
             self.network or parse_network(system(name).NETWORK),
             host_async=name in self.host_async,
-            admission=self.admission,
-            prefix_sharing=self.prompt_budget > 0,
-            prompt_budget=self.prompt_budget,
             max_num_seqs=self.max_num_seqs.get(name),
         )
+        return with_prompts(setup, self.prompt_budget, admission=self.admission)
 
     def _deployment(self, name: str, model: ModelShape) -> Deployment:
         return self.given.get(name) or parse_deployment(
@@ -128,8 +128,21 @@ def power_of(name: str, deployment: Deployment) -> float:
 
 def longest_held(name: str, setup: Setup) -> int:
     """Tokens of the longest request that fits, a block to spare; a UserError if not even the model does."""
-    spec = system(name).build(setup).spec
+    return _longest(system(name).build(setup).spec)
+
+
+def _longest(spec: Spec) -> int:
     return spec.tokens_per_pool // spec.block_tokens * spec.block_tokens - spec.block_tokens
+
+
+def held_by_all(trace: Trace, setups: Mapping[str, Setup]) -> Trace:
+    """The requests that every system can hold, and whose prompts fit the engines that compute them."""
+    specs = [system(name).build(setup).spec for name, setup in setups.items()]
+    fitting = without_longer(trace, min(map(_longest, specs)))
+    engines = [_longest(spec.pool.engine) for spec in specs if spec.pool]
+    # An engine has a prompt and its first token.
+    short = np.flatnonzero(fitting.prompt_tokens < min(engines, default=np.inf))
+    return fitting if len(short) == len(fitting) else fitting.take(short)
 
 
 def without_longer(trace: Trace, longest: int) -> Trace:

@@ -25,7 +25,8 @@ from laminabench.present.compare import Sheet, sheet_of_cell, sheet_of_runs, she
 from laminabench.replay import Workload
 from laminabench.replay.run import load
 from laminabench.request import CHOICES, ReplayRequest
-from laminabench.systems.modelled.prepared import prompt_budget
+from laminabench.systems.modelled.prepared import prefill_workers, prompt_budget
+from laminabench.systems.modelled.system import COMPUTED
 from laminabench.systems.registry import MODULES, system
 
 # v2 Figure 10.
@@ -127,7 +128,7 @@ def _answer_of_systems(cells: list[Cell], base: str, spec: ComparisonSpec) -> An
         "equal_power": tolerance if equal and equal.amount == "power" else None,
         "host_async": list(spec.host_async),
         "max_num_seqs": dict(spec.max_num_seqs),
-        **({"max_batched_tokens": spec.prompt_budget} if spec.prompt_budget else {}),
+        **(_of_prompts(spec) if spec.prompt_budget else {}),
         "cells": [cell.row(base) for cell in cells],
         "notes": notes,
     }
@@ -143,6 +144,11 @@ def _answer_of_systems(cells: list[Cell], base: str, spec: ComparisonSpec) -> An
 
     comparisons = [(f" ({cell.model} on {cell.trace}, {cell.costs})", cell.sides(base)) for cell in cells]
     return Answer(comparisons, described, notes, sheets, draw)
+
+
+def _of_prompts(spec: ComparisonSpec) -> dict[str, Json]:
+    how = f"pool:{spec.prefill}" if spec.prefill else "colocated"
+    return {"prefill": how, "max_batched_tokens": spec.prompt_budget}
 
 
 def _require_names_apart(flag: str, names: list[str]) -> None:
@@ -171,7 +177,6 @@ def _terms(flags: Mapping[str, Any], systems: tuple[str, ...]) -> ComparisonSpec
             f"--host-async {flags['host_async']} is not replayed; --systems has {', '.join(systems)}",
         )
     _require_prompts(asked, systems)
-    budget = prompt_budget(asked)
     return ComparisonSpec(
         systems,
         given=_given(flags["deployments"], systems, catalogue),
@@ -179,8 +184,9 @@ def _terms(flags: Mapping[str, Any], systems: tuple[str, ...]) -> ComparisonSpec
         network=parse_network(flags["network"]) if flags["network"] else None,
         host_async=async_.get(flags["host_async"], (flags["host_async"],)),
         max_num_seqs=_limits(flags["limits"], systems),
-        admission=asked.admission or ("grow" if budget else "reserve"),
-        prompt_budget=budget,
+        admission=asked.admission,
+        prompt_budget=prompt_budget(asked),
+        prefill=prefill_workers(asked, catalogue),
         workload=Workload.of(asked),
         equal=equal,
     )
@@ -193,7 +199,7 @@ def _require_prompts(asked: ReplayRequest, systems: tuple[str, ...]) -> None:
             if asked.chose(name):
                 raise UserError(
                     "replay-flag-unused",
-                    f"{CHOICES[name].spelled} is for replays that compute prompts; add --prefill colocated",
+                    f"{CHOICES[name].spelled} is for replays that compute prompts; add --prefill {COMPUTED}",
                 )
         return
     for each in systems:
@@ -220,6 +226,12 @@ def _given(
             raise UserError(
                 "compare-deployment-twice",
                 f"--deployment {text}: {name} has been given {found[name]} already",
+            )
+        if "," in deployment:
+            raise UserError(
+                "compare-deployment-instances",
+                f"--deployment {text}: a system is compared on one instance; replay several with "
+                "laminabench replay --instances, and compare the Runs",
             )
         found[name] = parse_deployment(deployment, catalogue)
     return found

@@ -95,6 +95,21 @@ def test_with_prompts_the_first_token_has_a_limit_too(printed: Any, as_json: Any
     )
 
 
+def test_devices_for_prompts_are_a_replays(as_json: Any, printed: Any) -> None:
+    pool = ("--prefill", "pool:4xh100", *PROMPTS[2:])
+    facts = as_json(*ONE_CELL, *pool, "--equal-cost")
+    assert facts["prefill"] == "pool:4xh100"
+    (cell,) = facts["cells"]
+    for name, decoding in (("lamina", "2xh100+4xh20"), ("vllm", "4xh100")):
+        own = as_json(
+            "replay", "--trace", "few.csv", "--system", name, "--costs", "roofline", *pool, "--no-out"
+        )
+        assert cell["deployment"][name] == own["deployment"] == f"{decoding}, prompts on 4xh100"
+        assert cell["usd_per_hour"][name] == own["cost"]["usd_per_hour"]
+        assert cell["throughput_tokens_per_s"][name] == own["throughput_tokens_per_s"]
+    assert "prompts on 4xh100" in printed(*ONE_CELL, *pool)
+
+
 def test_runs_with_prompts_under_one_limit(as_json: Any, printed: Any) -> None:
     for name, limit in (("one", "300"), ("two", "600")):
         flags = ("--prefill", "colocated", "--slo-ttft-ms", limit, "--mode", "open")
@@ -114,6 +129,10 @@ def test_runs_with_prompts_under_one_limit(as_json: Any, printed: Any) -> None:
         (("--max-batched-tokens", "9"), "replay-flag-unused"),
         (("--prefill", "colocated", "--systems", "vllm,h2m2"), "system-no-prompts"),
         (("--prefill", "model"), "replay-prefill"),
+        (("--prefill", "pool:4xh2m2"), "costs-device-is-a-board"),
+        (("--prefill", "pool:h1"), "catalogue-unknown-name"),
+        (("--prefill", "pool:1xh100"), "model-does-not-fit"),
+        (("--deployment", "vllm=4xh100,4xh100"), "compare-deployment-instances"),
     ],
 )
 def test_what_means_nothing_without_prompts(more: tuple[str, ...], code: str, shell: Any) -> None:

@@ -10,15 +10,16 @@ from made_outcome import trace_of
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.deployment import Workers, parse_deployment
 from laminabench.catalog.find_model import model, modelled
 from laminabench.catalog.hardware import device, load_devices, priced, rated
 from laminabench.catalog.network import parse_network
 from laminabench.compare.cells import Cell, Grid, cell, grid_cells, made_equal
-from laminabench.compare.spec import ComparisonSpec, Equal, longest_held
+from laminabench.compare.spec import ComparisonSpec, Equal, held_by_all, longest_held
 from laminabench.errors import UserError
-from laminabench.replay import Workload
+from laminabench.replay import Workload, replay
 from laminabench.runs.summary import Requests
+from laminabench.systems.registry import system
 from laminabench.traces.table import Trace
 
 MODEL, COSTS = model("llama3-70b"), load_costs("roofline")
@@ -47,6 +48,32 @@ def test_another_is_chosen_where_the_papers_is_too_dear() -> None:
     found = chosen(ComparisonSpec(PAIR, given=given, equal=Equal(0.1)))
     assert found["lamina"] == "2xh200+4xh20"
     assert found["vllm"] in ("8xh20", "4xh200")
+
+
+def test_devices_for_prompts_are_everyones_and_count_as_cost() -> None:
+    given = {"lamina": parse_deployment("2xh200+4xh20")}
+    spec = ComparisonSpec(PAIR, given, prompt_budget=2048, equal=Equal(0.03))
+    with pytest.raises(UserError, match="compare-no-equal-deployment"):
+        cell(spec, MODEL, TRACE, COSTS)
+    # As far apart as before, of about twice as much; and both are near now.
+    found = cell(replace(spec, prefill=Workers(device("h100"), 8)), MODEL, TRACE, COSTS)
+    assert found.deployments["lamina"] == "2xh200+4xh20, prompts on 8xh100"
+    assert found.deployments["vllm"].endswith(", prompts on 8xh100")
+    assert found.usd_per_hour["lamina"] == pytest.approx(39.72 + 8 * 11.06)
+    assert all(summary.requests.completed == len(TRACE) for summary in found.summaries.values())
+
+
+def test_prompts_that_no_engine_holds_are_left_out() -> None:
+    spec = ComparisonSpec(PAIR, prompt_budget=2048, prefill=Workers(device("h100"), 2))
+    setup = spec.setups(MODEL, COSTS)["lamina"]
+    pool = system("lamina").build(setup).spec.pool
+    assert pool is not None
+    # A block to spare, and the first token.
+    most = pool.engine.tokens_per_pool - pool.engine.block_tokens - 1
+    assert most + 100 < longest_held("lamina", setup)
+    kept = held_by_all(requests((most, 100), (most + 1, 1)), {"lamina": setup})
+    assert kept.prompt_tokens.tolist() == [most]
+    assert replay(kept, "lamina", setup, Workload()).summary.requests.completed == 1
 
 
 def test_the_best_of_all_within_the_tolerance_is_chosen() -> None:
