@@ -30,4 +30,5 @@ done
 run -m pytest -q -p no:cacheprovider tests/lamina/core tests/lamina/kv tests/lamina/fhbn \
   tests/lamina/attention/test_attention_native.py tests/laminabench/sim/test_h2m2_pages.py \
   tests/laminabench/sim/test_h2m2_slots.py tests/laminabench/sim/test_h2m2_memory.py \
-  tests/laminabench/sim/test_h2m2_room.py
+  tests/laminabench/sim/test_h2m2_room.py tests/laminabench/sim/test_sim_reference.py \
+  tests/laminabench/sim/test_fleet_reference.py tests/laminabench/sim/test_instances.py

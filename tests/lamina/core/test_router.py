@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from router_reference import RouterReference
 
 from lamina._native import Router
-from tests.helpers.router_reference import RouterReference
 
 ROUTERS = ("round-robin", "least-requests", "least-kv", "prefix", "fit")
 
