@@ -223,6 +223,7 @@ Facts dict_of(Result&& result) {
     pool["made"] = array_of(std::move(result.pool->made));
     pool["prompt_tokens"] = array_of(std::move(result.pool->prompt_tokens));
     all["pool"] = pool;
+    all["pool_engines"] = result.pool->engines;
     nb::dict gaps;
     gaps["request"] = array_of(column_of<std::int64_t>(result.gaps, &Gap::request));
     gaps["at_s"] = seconds_of(column_of<Ticks>(result.gaps, &Gap::at));

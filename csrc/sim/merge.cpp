@@ -115,7 +115,7 @@ Result merged(std::vector<Result> parts) {
     whole.tally->add(*part.tally);
   }
   whole.queue_empty_at = kNever;
-  std::int32_t worker = 0, engine = 0;
+  std::int32_t worker = 0;
   for (Result& part : parts) {
     whole.stints.insert(whole.stints.end(), part.stints.begin(), part.stints.end());
     whole.gaps.insert(whole.gaps.end(), part.gaps.begin(), part.gaps.end());
@@ -136,8 +136,8 @@ Result merged(std::vector<Result> parts) {
       auto& to = *whole.pool.*field;
       to.insert(to.end(), (*part.pool.*field).begin(), (*part.pool.*field).end());
     };
-    const std::int32_t first = engine;
-    for (std::int32_t& each : part.pool->engine) engine = std::max(engine, (each += first) + 1);
+    for (std::int32_t& each : part.pool->engine) each += whole.pool->engines;
+    whole.pool->engines += part.pool->engines;
     append(&PoolRows::engine);
     append(&PoolRows::prompts);
     append(&PoolRows::made);

@@ -84,6 +84,7 @@ void Pooled::gone(Index row) {
 Result Pooled::take() {
   Result result = decoding_->take();
   PoolRows& pool = result.pool.emplace();
+  pool.engines = static_cast<std::int32_t>(engines_.size());
   // Who waits for a prompt waits first of all.
   result.queue_empty_at = kNever;
   for (std::size_t i = 0; i < engines_.size(); ++i) {

@@ -200,7 +200,7 @@ std::vector<Result> dealt(Replay& replay, Told& told) {
     const std::unique_ptr<Site> its = site(replay, instance, std::move(arrivals), workload.mode, share);
     for (Index row = i; !comes && row < rows; row += copies) {
       const Ticks at = replay.requests.arrival[row];
-      advance(*its, at, replay.check, told, tells);
+      advance(*its, at, replay.check, told, tells && row / copies % kLook == 0);
       its->deliver(row, at);
     }
     advance(*its, kNever, replay.check, told, tells);

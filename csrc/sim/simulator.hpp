@@ -93,6 +93,7 @@ struct MemoryRows {
 // One row an iteration of devices that compute prompts for others: prompts that end, how many of these get
 // their first token so, and tokens of chunks.
 struct PoolRows {
+  std::int32_t engines = 0;
   std::vector<std::int32_t> engine, prompts, made, prompt_tokens;
   std::vector<Ticks> start, duration, busy;
 };

@@ -55,7 +55,7 @@ def prompt_pool_of(outcome: Outcome, window: Window) -> PromptPool:
     duration = ticks(columns["duration_s"])
     inside = rates.overlap(start, start + duration, window)
     share = inside / np.maximum(duration, 1)
-    engines = int(columns["engine"].max()) + 1 if len(columns["engine"]) else 0
+    engines = outcome.pool_engines or 1 + int(columns["engine"].max(initial=-1))
     ended = (start + duration > window.start) & (start + duration <= window.end)
     tokens = total(columns["prompt_tokens"][ended])
     busy_s = float(np.sum(columns["busy_s"] * share))

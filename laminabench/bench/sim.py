@@ -73,7 +73,7 @@ def run(*, week: bool, repeats: int = 5, watcher: Watcher = QUIET) -> Report:
     rows = [
         _hour(conv, "saturate", repeats),
         _hour(conv, "open", repeats),
-        _prompts(conv, repeats),
+        *_prompts(conv, repeats),
         *_instances(conv, repeats),
         _figure_10(repeats),
         *_command(conv, repeats, watcher),
@@ -150,23 +150,31 @@ def _hour(trace: Trace, mode: Mode, repeats: int) -> Row:
     return timed(what, seconds, HOUR_TARGET_S, requests=len(trace), tokens=int(trace.output_tokens.sum()))
 
 
-def _prompts(trace: Trace, repeats: int) -> Row:
-    """With prompts computed beside decoding, and without, in turns."""
+def _prompts(trace: Trace, repeats: int) -> list[Row]:
+    """With prompts computed beside decoding or on devices of their own, and without, in turns."""
+    own = papers_setup("vllm", model("llama3-70b"), load_costs(DEFAULT_COSTS)).deployment
     prompts = {"prompt_budget": MAX_BATCHED_TOKENS, "admission": "grow"}
-    specs = {"with": spec_of("vllm", "llama3-70b", **prompts), "without": spec_of("vllm", "llama3-70b")}
+    specs = {
+        "without": spec_of("vllm", "llama3-70b"),
+        "beside decoding": spec_of("vllm", "llama3-70b", **prompts),
+        "in a pool": spec_of("vllm", "llama3-70b", **prompts, deployment=replace(own, prefill=own.model)),
+    }
     actions = {
         name: lambda spec=spec: seconds_of(lambda: simulate(trace, spec, Offered()))
         for name, spec in specs.items()
     }
     in_turns(actions, 1)
     took = in_turns(actions, repeats)
-    return relative(
-        "azure-conv on vllm/llama3-70b: simulation with prompts / without",
-        ratios(took["with"], took["without"]),
-        PROMPTS_TARGET_RATIO,
-        with_seconds=spread(took["with"]),
-        cpu=_cpu(),
-    )
+    return [
+        relative(
+            f"azure-conv on vllm/llama3-70b: simulation with prompts {where} / without",
+            ratios(took[where], took["without"]),
+            PROMPTS_TARGET_RATIO,
+            with_seconds=spread(took[where]),
+            cpu=_cpu(),
+        )
+        for where in ("beside decoding", "in a pool")
+    ]
 
 
 def _instances(trace: Trace, repeats: int) -> list[Row]:

@@ -50,6 +50,7 @@ class Outcome:
     # engine start_s duration_s busy_s prompts made prompt_tokens: one row an iteration of devices that
     # compute prompts for others; how many end, and how many of these get their first token there.
     pool: Columns | None = None
+    pool_engines: int | None = None  # of all instances, those that never had anything to do included
     # request at_s gap_s: before tokens whose gap `iterations` and `stints` do not tell.
     gaps: Columns | None = None
     # What iterations come to where their rows are not kept, over the whole run: gap_s and gap_tokens, how

@@ -309,9 +309,9 @@ def run(**given: Any) -> dict[str, Any]:
     if any("pool" in part for part in parts):
         engines = 0
         pool: list[dict[str, int]] = []
-        for part in parts:
+        for site, part in zip(fleet.sites, parts, strict=True):
             pool += [row | {"engine": row["engine"] + engines} for row in part.get("pool", [])]
-            engines += max((row["engine"] + 1 for row in part.get("pool", [])), default=0)
-        found["pool"] = pool
+            engines += len(site.engines) if isinstance(site, Pooled) else 0
+        found |= {"pool": pool, "pool_engines": engines}
         found["gaps"] = sorted((row for part in parts for row in part.get("gaps", [])), key=str)
     return found
