@@ -432,7 +432,7 @@ private:
       }
       r.batch[row] = part_.first_batch + batch;
       if (r.preemptions[row] > 0) stint_start(request) = iteration;
-      if (const auto lost = lost_at_.find(request); lost != lost_at_.end()) {
+      if (const auto lost = result_.tally ? lost_at_.find(request) : lost_at_.end(); lost != lost_at_.end()) {
         pending_[j].resumed.push_back(lost->second);
         lost_at_.erase(lost);
       }

@@ -104,6 +104,7 @@ def with_prefixes(trace: Trace, random: np.random.Generator) -> Trace:
     return make_trace(*columns, meta, prefix_blocks=PrefixBlocks.from_lists(blocks))
 
 
+@pytest.mark.long(but=["[0-3]-*"])
 @pytest.mark.parametrize("mode", ["saturate", "open"])
 @pytest.mark.parametrize("seed", range(16))
 def test_no_replay_with_prompts_is_better_than_its_bound(
