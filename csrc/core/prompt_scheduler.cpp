@@ -1,7 +1,6 @@
 #include "core/prompt_scheduler.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <ranges>
 #include <stdexcept>
 #include <string>
@@ -51,18 +50,8 @@ void PromptScheduler::rebind(RequestTable requests) {
   shared_.resize(rows);
 }
 
-// A request leaves at most `longest` iterations ahead.
 void PromptScheduler::widen_ring(std::int32_t longest) {
-  const std::size_t ring = std::bit_ceil(static_cast<std::size_t>(longest) + 1);
-  if (ring <= ring_mask_ + 1) return;
-  ring_mask_ = ring - 1;
-  for (Lane& lane : lanes_) {
-    std::vector<Index> leaving(ring, kNone);
-    for (Index chain : lane.leaving) {
-      if (chain != kNone) leaving[static_cast<std::size_t>(leaves_at(chain)) & ring_mask_] = chain;
-    }
-    lane.leaving = std::move(leaving);
-  }
+  widen_rings(lanes_, ring_mask_, longest, [&](Index request) { return leaves_at(request); });
 }
 
 bool PromptScheduler::fits(const RequestTable& requests, Index request) const {
@@ -136,22 +125,12 @@ std::int64_t PromptScheduler::steady(int batch, std::int64_t most) const {
   if (limits_.pools > 1 || !queue_.empty() || lane.members == 0 || lane.members != running_) return 0;
   const auto block = static_cast<std::int64_t>(limits_.block_tokens);
   if (grows()) most = std::min(most, (pools_.front().free() / lane.members - 1) * block);
-  std::int64_t boundaries = 0;
-  while (boundaries < most &&
-         lane.leaving[static_cast<std::size_t>(lane.iteration + boundaries + 1) & ring_mask_] == kNone)
-    ++boundaries;
-  return boundaries;
+  return nobody_leaves(lane, ring_mask_, most);
 }
 
 void PromptScheduler::skip(int batch, std::int64_t boundaries) {
   Lane& lane = lanes_[static_cast<std::size_t>(batch)];
-  if (grows()) {
-    const auto block = static_cast<std::int64_t>(limits_.block_tokens);
-    std::int64_t full = boundaries / block * lane.members;
-    for (std::int64_t i = 1; i <= boundaries % block; ++i)
-      full += lane.phases[0][static_cast<std::size_t>(((-lane.iteration - i) % block + block) % block)];
-    pools_.front().take(full);
-  }
+  if (grows()) pools_.front().take(blocks_to_come(lane.phases[0], lane.members, lane.iteration, boundaries));
   lane.kv[0] += boundaries * lane.members;
   lane.iteration += boundaries;
 }
@@ -237,7 +216,7 @@ void PromptScheduler::free(Index request) {
 
 void PromptScheduler::make_room(Lane& lane) {
   const auto block = static_cast<std::int64_t>(limits_.block_tokens);
-  const auto phase = static_cast<std::size_t>(((-lane.iteration) % block + block) % block);
+  const std::size_t phase = full_phase(lane.iteration, block);
   for (std::size_t pool = 0; pool < pools_.size(); ++pool) {
     const std::int64_t& full = lane.phases[pool][phase];
     while (pools_[pool].free() < full) preempt(lane, static_cast<int>(pool));

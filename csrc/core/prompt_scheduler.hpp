@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/block_pool.hpp"
+#include "core/lane.hpp"
 #include "core/scheduler.hpp"
 
 namespace lamina {
@@ -81,7 +82,7 @@ public:
   void check_integrity() const;
 
 private:
-  static constexpr Index kNone = UINT32_MAX;
+  static constexpr Index kNone = kNoRequest;
 
   struct Stay {
     Index request;

@@ -1,7 +1,6 @@
 #include "core/scheduler.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <stdexcept>
 #include <utility>
 
@@ -36,18 +35,8 @@ void Scheduler::rebind(RequestTable requests) {
   if (!produced_.empty()) produced_.resize(rows);
 }
 
-// A request leaves at most `longest` iterations ahead.
 void Scheduler::widen_ring(std::int32_t longest) {
-  const std::size_t ring = std::bit_ceil(static_cast<std::size_t>(longest) + 1);
-  if (ring <= ring_mask_ + 1) return;
-  ring_mask_ = ring - 1;
-  for (Lane& lane : lanes_) {
-    std::vector<Index> leaving(ring, kNone);
-    for (Index chain : lane.leaving) {
-      if (chain != kNone) leaving[static_cast<std::size_t>(leaves_at(chain)) & ring_mask_] = chain;
-    }
-    lane.leaving = std::move(leaving);
-  }
+  widen_rings(lanes_, ring_mask_, longest, [&](Index request) { return leaves_at(request); });
 }
 
 bool Scheduler::fits(const RequestTable& requests, Index request) const {
@@ -124,21 +113,14 @@ std::int64_t Scheduler::steady(int batch, std::int64_t most) const {
   const auto block = static_cast<std::int64_t>(limits_.block_tokens);
   // In so many boundaries each member needs no more blocks than one for each begun row of that many.
   if (grows()) most = std::min(most, (pools_.free(0) / block / lane.size - 1) * block);
-  std::int64_t boundaries = 0;
-  while (boundaries < most &&
-         lane.leaving[static_cast<std::size_t>(lane.iteration + boundaries + 1) & ring_mask_] == kNone)
-    ++boundaries;
-  return boundaries;
+  return nobody_leaves(lane, ring_mask_, most);
 }
 
 void Scheduler::skip(int batch, std::int64_t boundaries) {
   Lane& lane = lanes_[static_cast<std::size_t>(batch)];
   if (grows()) {
-    const auto block = static_cast<std::int64_t>(limits_.block_tokens);
-    std::int64_t full = boundaries / block * lane.size;
-    for (std::int64_t i = 1; i <= boundaries % block; ++i)
-      full += lane.phases[0][static_cast<std::size_t>(((-lane.iteration - i) % block + block) % block)];
-    pools_.take(0, full * block);
+    pools_.take(0,
+                blocks_to_come(lane.phases[0], lane.size, lane.iteration, boundaries) * limits_.block_tokens);
   }
   lane.kv[0] += boundaries * lane.members[0];
   lane.iteration += boundaries;
@@ -191,7 +173,7 @@ std::int64_t Scheduler::charge(Index request) const {
 // Room for one more token of each member, in the pools where that takes a new block.
 void Scheduler::make_room(Lane& lane) {
   const auto block = static_cast<std::int64_t>(limits_.block_tokens);
-  const auto phase = static_cast<std::size_t>(((-lane.iteration) % block + block) % block);
+  const std::size_t phase = full_phase(lane.iteration, block);
   for (int pool = 0; pool < limits_.pools; ++pool) {
     const std::int64_t& full = lane.phases[static_cast<std::size_t>(pool)][phase];
     while (pools_.free(pool) < full * block) preempt(lane, youngest_of(lane, pool));

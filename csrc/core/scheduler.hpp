@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/kv_pools.hpp"
+#include "core/lane.hpp"
 #include "core/request_queue.hpp"
 
 namespace lamina {
@@ -129,7 +130,7 @@ public:
   void check_integrity() const;
 
 private:
-  static constexpr Index kNone = UINT32_MAX;
+  static constexpr Index kNone = kNoRequest;
 
   // A request's time in a batch, told apart from its row's other times by when it began.
   struct Stay {

@@ -24,22 +24,32 @@ void Pooled::deliver(Index row, Ticks at) {
   places_[row] = {engine, request};
 }
 
-Ticks Pooled::next() const {
-  Ticks soonest = decoding_->next();
-  for (const auto& engine : engines_) soonest = std::min(soonest, engine->next());
-  return soonest;
+// Of what is due at the same moment prompts come first, and of them the first engine's.
+Pooled::Due Pooled::due() const {
+  Due first{kNever, 0};
+  for (std::size_t i = 0; i < engines_.size(); ++i) {
+    if (const Ticks at = engines_[i]->next(); at < first.at) first = {at, static_cast<int>(i)};
+  }
+  const Ticks decoding = decoding_->next();
+  return decoding < first.at ? Due{decoding, kDecoding} : first;
 }
 
-// Of what is due at the same moment prompts come first, and of them the first engine's.
-void Pooled::step() {
-  const auto first =
-      std::ranges::min_element(engines_, {}, [](const auto& engine) { return engine->next(); });
-  if ((*first)->next() <= decoding_->next()) {
-    (*first)->step();
-    computed(static_cast<int>(first - engines_.begin()));
-  } else {
+bool Pooled::advance(Ticks before, std::int64_t most) {
+  for (; most > 0; --most) {
+    const Due next = due();
+    if (next.at >= before) return true;
+    serve(next);
+  }
+  return false;
+}
+
+void Pooled::serve(Due due) {
+  if (due.engine == kDecoding) {
     decoding_->step();
     decoded();
+  } else {
+    engines_[static_cast<std::size_t>(due.engine)]->step();
+    computed(due.engine);
   }
 }
 

@@ -22,8 +22,8 @@ public:
          const Workload& workload, RequestRows& requests, bool pulled);
 
   void deliver(Index row, Ticks at) override;
-  Ticks next() const override;
-  void step() override;
+  Ticks next() const override { return due().at; }
+  bool advance(Ticks before, std::int64_t most) override;
   Result take() override;
   void check_integrity() const override;
 
@@ -34,6 +34,15 @@ private:
     Index request;
   };
 
+  // The next boundary, and whose it is.
+  struct Due {
+    Ticks at;
+    int engine;  // kDecoding: not an engine's
+  };
+  static constexpr int kDecoding = -1;
+
+  Due due() const;
+  void serve(Due due);
   void computed(int engine);
   void decoded();
   void gone(Index row);

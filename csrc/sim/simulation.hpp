@@ -125,7 +125,8 @@ public:
     return coasted(boundaries, kNever, [](Ticks, Ticks, Ticks, std::int64_t, const Load&) {}).until;
   }
 
-  void step() override {
+  // The next boundary alone.
+  void step() {
     if (turn_ == 0) now_ = next();
     serve();
   }
@@ -337,7 +338,7 @@ private:
         scheduler_.release(each.first);
         return true;
       });
-    } else if (part_.handover) {
+    } else if (part_.handover && !part_.handover->idle()) {
       for (const Index request : part_.handover->received(now_, busy_share())) {
         scheduler_.ready(request);
         received_.push_back(part_.arrivals.row(request));

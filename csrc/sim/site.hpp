@@ -23,14 +23,8 @@ public:
   virtual void deliver(Index row, Ticks at) = 0;
   // The moment of the next boundary; kNever while there is nothing to do.
   virtual Ticks next() const = 0;
-  virtual void step() = 0;
   // The boundaries before a moment, of which no more than so many are served at a time; whether that was all.
-  virtual bool advance(Ticks before, std::int64_t most) {
-    for (; next() < before; step()) {
-      if (most-- == 0) return false;
-    }
-    return true;
-  }
+  virtual bool advance(Ticks before, std::int64_t most) = 0;
   // Nobody ends here before this moment, if nobody comes: `next()`, or later.
   virtual Ticks next_end() const { return next(); }
   // What came of it, without the requests.

@@ -30,13 +30,13 @@ from lamina.serve.sampling import (
     policy_of,
     priority,
 )
+from lamina.serve.served import Served, require_harm, unknown
 
-HARMS = ("kill", "stop")
 FIRST_KEY = -(2**63)  # before all others
 NUMBERS = 2**32  # request numbers that come before a priority's next value
 
 
-class Engine:
+class Engine(Served):
     """Decodes with continuous batching, attention apart from the model.
 
     `model` is a folder with a Hugging Face model, a config.json (with load_format="dummy") or a model object.
@@ -134,13 +134,7 @@ class Engine:
 
     def strike(self, worker: str, how: str = "kill") -> None:
         """Do one of them harm, to see what comes of it: "kill" or "stop" it."""
-        if worker not in self.workers:
-            there = ", ".join(self.workers) or "none"
-            raise EngineError("engine-worker-unknown", f"no worker is called '{worker}': there are {there}")
-        if how not in HARMS:
-            raise EngineError(
-                "engine-harm-unknown", f"workers are not harmed by '{how}': known are {', '.join(HARMS)}"
-            )
+        require_harm(worker, how, self.workers)
         self._core.strike(worker, how)
 
     def strike_all(self, how: str = "kill") -> None:
@@ -285,14 +279,6 @@ class Engine:
         elif number not in self._results:
             raise unknown(number)
 
-    def result(self, number: int) -> Result:
-        """What came of a request that has ended. It is kept until it is asked for, and then forgotten."""
-        if number in self._requests:
-            raise RequestError("request-unfinished", f"request {number} has not ended yet")
-        if number not in self._results:
-            raise unknown(number)
-        return self._results.pop(number)
-
     # Time passes.
 
     def step(self) -> Step:
@@ -322,10 +308,6 @@ class Engine:
         self._broken = False
         return step
 
-    def run(self) -> None:
-        while not self.idle:
-            self.step()
-
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Result]:
         """Submit all or, if one of them cannot be served, none; run, and give their results in order."""
         checked = [self.servable(prompt, sampling or Sampling()) for prompt in prompts]
@@ -340,14 +322,6 @@ class Engine:
             raise
         self.run()
         return [self.result(number) for number in numbers]
-
-    def made(self, number: int, since: int = 0) -> tuple[int, ...]:
-        """The tokens of a request's first sample so far, from one of them on. Of a beam search none before it
-        ends.
-        """
-        if number not in self._requests and number not in self._results:
-            raise unknown(number)
-        return next((piece.tokens for piece in self._pieces(number, {0: since}) if not piece.sample), ())
 
     def progress(self, number: int) -> Progress:
         """How far a request that has not ended has come, so that it can go on elsewhere; also of an engine
@@ -365,8 +339,7 @@ class Engine:
 
         The result stays to be asked for. A request that failed raises RequestError here.
         """
-        if number not in self._requests and number not in self._results:
-            raise unknown(number)
+        self._require_known(number)
         delivered: dict[int, int] = {}
         while True:
             ended = number not in self._requests
@@ -374,20 +347,10 @@ class Engine:
                 delivered[piece.sample] = delivered.get(piece.sample, 0) + len(piece.tokens)
                 yield piece
             if ended:
-                result = self._results.get(number)
-                if result and result.error:
-                    raise RequestError("request-failed", f"request {number} failed: {result.error}")
+                self._require_no_failure(number)
                 return
             if number in self._requests:
                 self.step()
-
-    def pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
-        """What each sample of a request that has not ended has beyond so many tokens, with log-probabilities
-        where they were asked for, and why it ended if it has. Of a beam search nothing.
-        """
-        if number not in self._requests:
-            raise unknown(number)
-        return self._pieces(number, delivered)
 
     def _pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
         if request := self._requests.get(number):
@@ -406,7 +369,3 @@ class Engine:
         """Recount scheduler and arenas; raise RuntimeError naming the first thing found wrong."""
         self._loop.scheduler.check_integrity()
         self._loop.surviving(self._core.check_integrity)
-
-
-def unknown(number: int) -> KeyError:
-    return KeyError(f"no request {number} is here: it never was, or its result has been asked for")

@@ -15,11 +15,12 @@ from typing import TypeVar
 import numpy as np
 
 from lamina.pipeline import EngineError, Records
-from lamina.serve.engine import HARMS, Engine, unknown
+from lamina.serve.engine import Engine
 from lamina.serve.front import NO_PREFIX, Choice, Front, Ints, Queue, prefix_blocks
 from lamina.serve.instance import Instance, Routed, State
 from lamina.serve.requests import Fault, Piece, Result, Step
 from lamina.serve.sampling import LARGEST_PRIORITY, Prompt, RequestError, Sampling, priority
+from lamina.serve.served import Served, require_harm, unknown
 
 Found = TypeVar("Found")
 # A request that ran on so many engines when they died is likely why, and is not sent to another one.
@@ -54,7 +55,7 @@ class _Reports:
         return None
 
 
-class Fleet:
+class Fleet(Served):
     """Several engines with the same model, used like one: by one thread at a time, a step after the other.
 
     Each engine has a thread that steps it, so that all make progress at once; a step of the fleet is the next
@@ -217,13 +218,7 @@ class Fleet:
 
     def strike(self, worker: str, how: str = "kill") -> None:
         """Do a worker (`1/model 0`) or all of an engine (`instance 1`) harm, to see what comes of it."""
-        if worker not in self.workers:
-            there = ", ".join(self.workers) or "none"
-            raise EngineError("engine-worker-unknown", f"no worker is called '{worker}': there are {there}")
-        if how not in HARMS:
-            raise EngineError(
-                "engine-harm-unknown", f"workers are not harmed by '{how}': known are {', '.join(HARMS)}"
-            )
+        require_harm(worker, how, self.workers)
         number, slash, name = worker.removeprefix("instance ").partition("/")
         instance = self.instances[int(number)]
         self._settle(instance)
@@ -324,14 +319,6 @@ class Fleet:
         if lost:
             self._lose(instance, lost)
 
-    def result(self, number: int) -> Result:
-        """What came of a request that has ended. It is kept until it is asked for, and then forgotten."""
-        if number in self._requests:
-            raise RequestError("request-unfinished", f"request {number} has not ended yet")
-        if number not in self._results:
-            raise unknown(number)
-        return self._results.pop(number)
-
     # Time passes.
 
     def step(self) -> Step:
@@ -362,10 +349,6 @@ class Fleet:
                     self._take(late)
         return self._steps.popleft()
 
-    def run(self) -> None:
-        while not self.idle:
-            self.step()
-
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Result]:
         """Submit all or, if one of them cannot be served, none; run, and give their results in order."""
         numbers: list[int] = []
@@ -380,20 +363,9 @@ class Fleet:
         self.run()
         return [self.result(number) for number in numbers]
 
-    def made(self, number: int, since: int = 0) -> tuple[int, ...]:
-        """As the engine's."""
-        return next((piece.tokens for piece in self._pieces(number, {0: since}) if not piece.sample), ())
-
-    def pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
-        """As the engine's. An iteration that is under way there is waited for."""
-        if number not in self._requests:
-            raise unknown(number)
-        return self._pieces(number, delivered)
-
     def stream(self, number: int) -> Iterator[Piece]:
         """As the engine's."""
-        if number not in self._requests and number not in self._results:
-            raise unknown(number)
+        self._require_known(number)
         delivered: dict[int, int] = {}
         while True:
             request = self._requests.get(number)
@@ -403,14 +375,13 @@ class Fleet:
                     delivered[piece.sample] = delivered.get(piece.sample, 0) + len(piece.tokens)
                     yield piece
             if request is None:
-                result = self._results.get(number)
-                if result and result.error:
-                    raise RequestError("request-failed", f"request {number} failed: {result.error}")
+                self._require_no_failure(number)
                 return
             if number in self._requests:
                 self.step()
 
     def _pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
+        """An iteration that is under way there is waited for."""
         if (request := self._requests.get(number)) and request.local is not None:
             self._settle(self._there(request))
         if request := self._requests.get(number):

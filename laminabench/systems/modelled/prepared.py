@@ -69,7 +69,7 @@ class PreparedModel(Prepared):
 
     @property
     def deployment(self) -> Hardware:
-        return Instances(self.instances) if len(self.instances) > 1 else self.setup.deployment
+        return self.routed().hardware(self.setup)
 
     @property
     def costs(self) -> CostSet:
@@ -106,6 +106,10 @@ class Routed:
     router: str = ROUTER
     queue: str = QUEUE
     keep_iterations: bool = True
+
+    def hardware(self, setup: Setup) -> Hardware:
+        """All that there is of it."""
+        return Instances(self.instances) if len(self.instances) > 1 else setup.deployment
 
     def facts(self) -> JsonObject:
         """What a Run says of it."""
@@ -169,7 +173,6 @@ def replay_on(
         return {"window_s": [first, last], "bubbles": bubbles(again, lanes)}
 
     spec = built.spec
-    deployment = Instances(routed.instances) if len(routed.instances) > 1 else setup.deployment
     return Replayed(
         outcome,
         {**built.facts, **routed.facts()},
@@ -177,7 +180,7 @@ def replay_on(
             outcome,
             trace,
             workload,
-            deployment,
+            routed.hardware(setup),
             shared_devices=spec.shared_devices,
             prompts=spec.prompts,
             instances=len(fleet.batches),

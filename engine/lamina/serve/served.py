@@ -1,0 +1,84 @@
+"""What is asked of an engine and of several of them alike."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+from lamina.pipeline import EngineError
+from lamina.serve.requests import Piece, Result, Step
+from lamina.serve.sampling import RequestError
+
+HARMS = ("kill", "stop")
+
+
+class Served(ABC):
+    """Requests by their numbers, while they are there and until their results were asked for."""
+
+    _requests: Mapping[int, object]
+    _results: dict[int, Result]
+
+    @property
+    @abstractmethod
+    def idle(self) -> bool:
+        """Whether nothing waits or runs."""
+
+    @abstractmethod
+    def step(self) -> Step:
+        """The next iteration."""
+
+    @abstractmethod
+    def _pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
+        """What there is beyond so many tokens of each sample; of a result that is gone nothing."""
+
+    def run(self) -> None:
+        while not self.idle:
+            self.step()
+
+    def result(self, number: int) -> Result:
+        """What came of a request that has ended. It is kept until it is asked for, and then forgotten."""
+        if number in self._requests:
+            raise RequestError("request-unfinished", f"request {number} has not ended yet")
+        if number not in self._results:
+            raise unknown(number)
+        return self._results.pop(number)
+
+    def made(self, number: int, since: int = 0) -> tuple[int, ...]:
+        """The tokens of a request's first sample so far, from one of them on. Of a beam search none before it
+        ends.
+        """
+        self._require_known(number)
+        return next((piece.tokens for piece in self._pieces(number, {0: since}) if not piece.sample), ())
+
+    def pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
+        """What each sample of a request that has not ended has beyond so many tokens, with log-probabilities
+        where they were asked for, and why it ended if it has. Of a beam search nothing.
+        """
+        if number not in self._requests:
+            raise unknown(number)
+        return self._pieces(number, delivered)
+
+    def _require_known(self, number: int) -> None:
+        if number not in self._requests and number not in self._results:
+            raise unknown(number)
+
+    def _require_no_failure(self, number: int) -> None:
+        """A RequestError for a request that ended with one, as long as its result is here."""
+        result = self._results.get(number)
+        if result and result.error:
+            raise RequestError("request-failed", f"request {number} failed: {result.error}")
+
+
+def unknown(number: int) -> KeyError:
+    return KeyError(f"no request {number} is here: it never was, or its result has been asked for")
+
+
+def require_harm(worker: str, how: str, workers: Sequence[str]) -> None:
+    """An EngineError where there is no such worker, or no such harm."""
+    if worker not in workers:
+        there = ", ".join(workers) or "none"
+        raise EngineError("engine-worker-unknown", f"no worker is called '{worker}': there are {there}")
+    if how not in HARMS:
+        raise EngineError(
+            "engine-harm-unknown", f"workers are not harmed by '{how}': known are {', '.join(HARMS)}"
+        )
