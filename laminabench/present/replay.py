@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from msgspec import UNSET, Struct
-from msgspec.structs import asdict
 
 from laminabench.json_safe import Json, JsonObject, to_json
 from laminabench.present.numbers import gigabytes, milliseconds, number, share
@@ -180,8 +179,8 @@ def _throughput(summary: Summary) -> str:
 
 def _points(found: object) -> str:
     """Mean, percentiles and maximum."""
-    points = asdict(found) if isinstance(found, Struct) else {}
-    return ", ".join(f"{name} {number(value)}" for name, value in points.items())
+    points = to_json(found) if isinstance(found, Struct) else {}
+    return ", ".join(f"{name} {number(cast('float | None', value))}" for name, value in points.items())
 
 
 def _in_time(summary: Summary) -> Iterator[Line]:

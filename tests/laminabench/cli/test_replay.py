@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ def test_the_summary_fits_a_screen_and_says_modelled(printed: Any) -> None:
     assert "generated from its profile" in out.splitlines()[0]
     for label in ("throughput", "mean batch", "TBT in ms", "within 100 ms", "cost", "idle (bubbles)"):
         assert label in out
+    assert re.search(r"^TBT in ms +mean .*, p99 .*, p99\.9 .*, max ", out, re.M)
     assert len(out.splitlines()) <= 14
     assert not Path("runs").exists()
 

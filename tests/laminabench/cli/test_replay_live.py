@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from laminabench.runs.read import read_run
@@ -219,6 +220,21 @@ def test_the_same_tokens_as_on_one_machine(
     assert [fault["workers"] for fault in there["faults"]] == [["attention 0"]]
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("shared_machine")
+def test_instances_on_a_cluster_make_the_tokens_of_one_here(
+    as_json: Any, ray_cluster: Any, tmp_path: Path, exact_model: dict[str, Any]
+) -> None:
+    call = on_ray(tmp_path, exact_model)
+    here = as_json(*call)
+    there = as_json(*call, "--ray", ray_cluster.address, "--instances", "2")
+    for name in ("tokens_sha256", "requests"):
+        assert there[name] == here[name]
+    assert there["instances"]["requests"] == [10, 10]
+    assert there["facts"]["ray"] == ray_cluster.address
+    assert there["schedule"]["violations"] == []
+
+
 @pytest.mark.usefixtures("shared_machine")
 def test_two_instances_of_which_one_is_lost_make_the_tokens_of_one(
     as_json: Any, tmp_path: Path, exact_model: dict[str, Any]
@@ -249,6 +265,12 @@ def test_two_instances_of_which_one_is_lost_make_the_tokens_of_one(
     assert batches & {2, 3}
     assert outcome.iterations["size"].sum() == facts["tokens_generated"]
     assert not outcome.requests["preemptions"].any()
+    each = facts["instances"]
+    # Who moved counts where it ended.
+    assert each["requests"] == np.bincount(outcome.requests["batch"] // 2, minlength=2).tolist()
+    assert sum(each["mean_batch"]) == pytest.approx(facts["mean_batch"])
+    assert sum(each["throughput_tokens_per_s"]) == pytest.approx(facts["throughput_tokens_per_s"])
+    assert each["imbalance"] == pytest.approx(2 * max(each["mean_batch"]) / facts["mean_batch"])
 
 
 @pytest.mark.usefixtures("pretended")

@@ -31,7 +31,8 @@ class Recorded:
     began_s: float
     # Iterations of each batch before this engine's first, of a replay that was resumed.
     before: Mapping[int, int] = field(default_factory=dict)
-    batches: int | None = None  # of each of several instances
+    batches: int = 1  # of each instance
+    instances: int = 1
 
     def schedule(self) -> Schedule:
         """Whether the workers kept to it, and the share of the recorded time each had nothing to do."""
@@ -50,6 +51,7 @@ class Recorded:
             attention_busy_s=self._attention_busy_s(busy_s, of),
             peak_kv_tokens=log.peak_kv_tokens,
             kv_capacity_tokens=kv_capacity_tokens,
+            instance_batches=(self.batches,) * self.instances,
         )
 
     def _attention_busy_s(self, busy_s: NDArray[np.float64], of: NDArray[np.int64]) -> float:
@@ -92,7 +94,7 @@ class Recorded:
             for worker in fault.workers:
                 instance, slash, name = worker.rpartition("/")
                 if name.partition(" ")[0] == kind:
-                    here = batch // self.batches == int(instance) if slash and self.batches else True
+                    here = batch // self.batches == int(instance) if slash else True
                     lost_s = np.where(here, np.maximum(lost_s, fault.resumed_s), lost_s)
         return lost_s
 
@@ -135,7 +137,9 @@ def recorded(engine: Engines, began_s: float, before: Mapping[int, int] | None =
     if isinstance(records, list):
         return _of_all(cast("Fleet", engine), records, began_s, before or {})
     assert records is not None, "the engine has workers"
-    return Recorded(records, list(check_schedule(records, engine.schedule)), began_s, before or {})
+    schedule = engine.schedule
+    wrong = list(check_schedule(records, schedule))
+    return Recorded(records, wrong, began_s, before or {}, schedule.batches)
 
 
 def _of_all(
@@ -152,4 +156,4 @@ def _of_all(
             violations += [f"instance {each.number}: {sentence}" for sentence in wrong]
             parts.append(own.moved(each.number, replicas=replicas, batches=each.number * fleet.batches))
             replicas += 1 + max(own.replica_of)
-    return Recorded(joined(parts), violations, began_s, before, fleet.batches)
+    return Recorded(joined(parts), violations, began_s, before, fleet.batches, len(fleet.instances))
