@@ -254,14 +254,18 @@ def _until(child: subprocess.Popen[str], path: Path, iterations: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("shared_machine")
+@pytest.mark.parametrize("instances", ["1", "2"])
 def test_ctrl_c_and_kill_9_lose_nothing(
-    tmp_path: Path, exact_model: dict[str, Any], as_json: Any, started: Any
+    tmp_path: Path, exact_model: dict[str, Any], as_json: Any, started: Any, instances: str
 ) -> None:
     """Interrupted twice; every token is that of a replay that was not. Only what is interrupted is a process
     of its own.
     """
     (tmp_path / "tiny.json").write_text(json.dumps(exact_model))
-    arguments = (*SMALL, "--model", "tiny.json", "--prefill", "model", "--oversubscribe", "-q")
+    arguments = (
+        *(*SMALL, "--model", "tiny.json", "--prefill", "model", "--oversubscribe", "-q"),
+        *("--instances", instances),
+    )
     whole = as_json("replay", *arguments, "--out", "whole")
     journal = tmp_path / "cut.journal"
     before = 0

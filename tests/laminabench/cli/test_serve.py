@@ -6,6 +6,8 @@ import contextlib
 import http.client
 import json
 import os
+import re
+import select
 import signal
 import socket
 import subprocess
@@ -63,14 +65,14 @@ class Served:
         return [token for event in events for token in event["choices"][0]["token_ids"]]
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[Served]:
+@contextlib.contextmanager
+def serving(*more: str) -> Iterator[Served]:
     """One that serves the smallest model."""
     # In float32 tokens that are computed again are the same.
     command = ["serve", "--model", "llama-tiny", "--dtype", "fp32", "--port", "0", "--json", "-q"]
     limits = ["--kv-tokens", "20000", "--max-num-seqs", "16", "--drain-timeout", "120"]
     with subprocess.Popen(
-        [sys.executable, "-m", "laminabench", *command, *limits, "--oversubscribe"],
+        [sys.executable, "-m", "laminabench", *command, *limits, "--oversubscribe", *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -82,6 +84,12 @@ def running() -> Iterator[Served]:
             yield Served(process, json.loads(line))
         finally:
             process.kill()
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Served]:
+    with serving() as served:
+        yield served
 
 
 def test_it_says_where_it_is_and_serves_there(running: Served) -> None:
@@ -119,6 +127,36 @@ def test_it_drains_when_it_is_terminated(running: Served) -> None:
     assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
     assert running.process.stderr
     assert running.process.stderr.read() == ""
+
+
+@pytest.mark.long
+def test_several_engines_have_requests_in_turn_and_end_together() -> None:
+    """Long because a server's start is."""
+    with serving("--instances", "2") as running:
+        assert json.loads(running.ask("GET", "/health"))["instances"] == ["open", "open"]
+        workers = [running.fork_server, *children_of(running.fork_server)]
+        assert len(workers) == 5
+        wanted = running.tokens()
+        assert worked(running, "0/model 0", "0/attention 0") == {"0/model 0", "0/attention 0"}
+        assert running.tokens() == wanted
+        both = {f"{number}/{kind} 0" for number in (0, 1) for kind in ("model", "attention")}
+        assert worked(running, *both) == both
+        assert running.streamed(lambda: running.process.send_signal(signal.SIGTERM)) == wanted
+        assert running.process.wait(60) == 0
+        assert not [pid for pid in workers if Path(f"/proc/{pid}").exists()]
+        assert running.process.stderr
+        assert running.process.stderr.read() == ""
+
+
+def worked(running: Served, *wanted: str) -> set[str]:
+    """Workers that have computed; asked until these have, as a report is of when it was asked for before."""
+    line = r'^lamina_worker_busy_seconds_total{worker="(.*)"} (.*)$'
+    while True:
+        found = re.findall(line, running.ask("GET", "/metrics"), re.M)
+        busy = {worker for worker, seconds in found if float(seconds)}
+        if busy >= set(wanted):
+            return busy
+        select.select([], [], [], 0.01)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org", "192.168.1.1"])

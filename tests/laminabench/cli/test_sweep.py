@@ -60,9 +60,11 @@ def test_processes_give_the_same_table_as_one(as_json: Any) -> None:
 
 
 def test_on_a_ray_cluster_too(as_json: Any, ray_cluster: Any) -> None:
-    here = as_json(*GRID, "--out", "here")
-    there = as_json(*GRID[:-2], "--ray", ray_cluster.address, "--out", "there")
+    several = ("--vary", "instances=1,2")
+    here = as_json(*GRID, *several, "--out", "here")
+    there = as_json(*GRID[:-2], *several, "--ray", ray_cluster.address, "--out", "there")
     assert there["rows"] == here["rows"]
+    assert {row["deployment"] for row in here["rows"]} >= {"2xh100+4xh20", "2 of 2xh100+4xh20"}
     assert Path("here/sweep.parquet").read_bytes() == Path("there/sweep.parquet").read_bytes()
 
 
