@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.deployment import Deployment, assumed_amounts, kinds_of_prices
+from laminabench.catalog.deployment import assumed_amounts, kinds_of_prices
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.compare.sides import Side, SideBySide, modelled_estimates, side_by_side
 from laminabench.compare.spec import (
     ComparisonSpec,
+    Deployed,
     Equal,
     held_by_all,
     held_in,
     longest_held,
-    on_boards,
     price_of,
 )
 from laminabench.errors import UserError
@@ -25,7 +25,7 @@ from laminabench.json_safe import Json
 from laminabench.replay import replay
 from laminabench.runs.summary import Summary, number_at
 from laminabench.spread import spread
-from laminabench.systems.modelled.setup import Setup
+from laminabench.systems.modelled.prepared import require_requests
 from laminabench.systems.registry import deployments, system
 from laminabench.traces.table import Trace
 
@@ -128,33 +128,43 @@ class Cell:
 
 def cell(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet) -> Cell:
     """Every system of the spec, at equal cost or power if they ask for it."""
-    asked = spec.setups(model, costs)
-    setups = made_equal(asked, spec, spec.equal, trace) if spec.equal else asked
-    prices = {name: price_of(name, setup.deployment) for name, setup in setups.items()}
-    kept = held_by_all(trace, setups)
+    asked = spec.deployed(model, costs)
+    chosen = made_equal(asked, spec, spec.equal, trace) if spec.equal else asked
+    prices = {name: price_of(name, each.hardware) for name, each in chosen.items()}
+    kept = held_by_all(trace, chosen)
     if not len(kept):
         raise UserError(
             "compare-no-request-fits",
-            f"no request of {trace.meta.name} fits {' and '.join(setups)} with {model.name}",
+            f"no request of {trace.meta.name} fits {' and '.join(chosen)} with {model.name}",
         )
-    devices = [part.device for setup in setups.values() for part in setup.deployment.parts]
+    for each in chosen.values():
+        require_requests(kept, len(each.routed.instances))
+    devices = _devices(chosen)
     return Cell(
         model.name,
         trace.meta.name,
         costs.name,
         len(trace) - len(kept),
-        {name: str(setup.deployment) for name, setup in asked.items()},
-        {name: str(setup.deployment) for name, setup in setups.items()},
+        {name: str(each.hardware) for name, each in asked.items()},
+        {name: str(each.hardware) for name, each in chosen.items()},
         prices,
-        {name: setup.deployment.power_w for name, setup in setups.items()},
-        {name: setup.deployment.model.count for name, setup in setups.items() if on_boards(setup)},
-        {name: held_in(setup) for name, setup in setups.items()},
-        {name: replay(kept, name, setup, spec.workload).summary for name, setup in setups.items()},
+        {name: each.hardware.power_w for name, each in chosen.items()},
+        {name: each.boards for name, each in chosen.items() if each.boards},
+        {name: held_in(each.setup) for name, each in chosen.items()},
+        {name: _summary(kept, name, each, spec) for name, each in chosen.items()},
         spec.workload.slo_tbt_ms,
         spec.workload.slo_ttft_ms,
         kinds_of_prices(devices),
         assumed_amounts(devices),
     )
+
+
+def _devices(some: Mapping[str, Deployed]) -> list[Device]:
+    return [part.device for each in some.values() for setup in each.kinds for part in setup.deployment.parts]
+
+
+def _summary(trace: Trace, name: str, on: Deployed, spec: ComparisonSpec) -> Summary:
+    return replay(trace, name, on.setup, spec.workload, on.routed).summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,71 +195,75 @@ def _work(grid: Grid, place: tuple[int, int, int]) -> Cell:
 
 
 def made_equal(
-    setups: dict[str, Setup], spec: ComparisonSpec, asked: Equal, trace: Trace
-) -> dict[str, Setup]:
-    """The setups with every deployment within the tolerance of the first one's price, or power."""
-    first, *others = setups
-    reference = setups[first]
-    amount = asked.of(first, reference.deployment)
+    given: dict[str, Deployed], spec: ComparisonSpec, asked: Equal, trace: Trace
+) -> dict[str, Deployed]:
+    """What is given, with everything within the tolerance of the first one's price, or power.
+
+    What takes the place of another has as many instances, all alike.
+    """
+    first, *others = given
+    reference = given[first]
+    amount = asked.of(first, reference.hardware)
     held = held_by_all(trace, {first: reference})
-    known = {part.device.name: part.device for each in setups.values() for part in each.deployment.parts}
+    known = {each.name: each for each in _devices(given)}
     devices = asked.devices or tuple(known.values())
+    model, costs = reference.setup.model, reference.setup.costs
     found = {first: reference}
     for name in others:
-        if asked.allows(setups[name].deployment, amount):
-            found[name] = setups[name]
+        if asked.allows(given[name].hardware, amount):
+            found[name] = given[name]
             continue
+        instances = len(given[name].routed.instances)
         possible = [
-            replace(each, prefill=spec.prefill) for each in deployments(name, reference.model, devices)
+            spec.on(name, model, costs, (each,) * instances) for each in deployments(name, model, devices)
         ]
-        near = _fitting(name, [each for each in possible if asked.allows(each, amount)], reference, spec)
+        near = _fitting(name, [each for each in possible if asked.allows(each.hardware, amount)])
         if not near:
-            fitting = _fitting(name, possible, reference, spec)
+            fitting = _fitting(name, possible)
             raise UserError(
                 "compare-no-equal-deployment", _nothing_near(name, fitting, amount, asked, devices)
             )
-        served = [_served(name, setup, spec, held) for setup in near]
+        served = [_served(name, each, spec, held) for each in near]
         found[name] = near[served.index(max(served))]
     return found
 
 
-def _fitting(name: str, some: Iterable[Deployment], reference: Setup, spec: ComparisonSpec) -> list[Setup]:
+def _fitting(name: str, some: Iterable[Deployed]) -> list[Deployed]:
     found = []
-    for deployment in some:
-        setup = spec.setup(name, reference.model, reference.costs, deployment)
+    for each in some:
         try:
-            longest_held(name, setup)
+            longest_held(name, each.setup)
         except UserError:  # no memory for it, or no way to split the model so
             continue
-        found.append(setup)
+        found.append(each)
     return found
 
 
-def _served(name: str, setup: Setup, spec: ComparisonSpec, held: Trace) -> tuple[int, float]:
+def _served(name: str, on: Deployed, spec: ComparisonSpec, held: Trace) -> tuple[int, float]:
     """How well it serves what the reference has `held`: how many of the requests, and how fast.
 
     With a limit of TTFT that is how many requests a second are within both limits.
     """
-    kept = held_by_all(held, {name: setup})
-    if not len(kept):
+    kept = held_by_all(held, {name: on})
+    if len(kept) < len(on.routed.instances):
         return 0, 0.0
-    summary = replay(kept, name, setup, spec.workload).summary
+    summary = _summary(kept, name, on, spec)
     key = "slo.goodput_requests_per_s" if spec.workload.slo_ttft_ms else "throughput_tokens_per_s"
     return len(kept), number_at(summary, key) or 0.0
 
 
 def _nothing_near(
-    name: str, fitting: list[Setup], amount: float, asked: Equal, devices: tuple[Device, ...]
+    name: str, fitting: list[Deployed], amount: float, asked: Equal, devices: tuple[Device, ...]
 ) -> str:
     # If there is none of a kind that it runs on, that is what to read.
     right = [device for device in devices if system(name).runs_on(device)]
     kinds = ", ".join(device.name for device in right or devices)
     what = f"no deployment of {name} on {kinds} is within {asked.tolerance:.0%} of {asked.said(amount)}"
-    known = {setup.deployment: own for setup in fitting if (own := asked.known(setup.deployment)) is not None}
+    known = {str(each.hardware): own for each in fitting if (own := asked.known(each.hardware)) is not None}
     if not known:
         has = "price" if asked.amount == "cost" else "rated power"
         return f"{what}: none has the memory and a {has}; name other kinds with --devices"
-    closest = min(known, key=lambda deployment: abs(known[deployment] - amount))
+    closest = min(known, key=lambda text: abs(known[text] - amount))
     return (
         f"{what}; the nearest is {closest} for {asked.said(known[closest]).removesuffix(' an hour')}: "
         "raise --tolerance, or name other kinds with --devices"

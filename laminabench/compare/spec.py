@@ -9,13 +9,15 @@ from typing import Literal
 import numpy as np
 
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.deployment import Deployment, Workers, parse_deployment
+from laminabench.catalog.deployment import Deployment, Workers, parse_deployments
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, parse_network
 from laminabench.errors import UserError
 from laminabench.replay import Workload
 from laminabench.sim.spec import Admission, Spec
+from laminabench.systems.base import Hardware
+from laminabench.systems.modelled.prepared import QUEUE, ROUTER, Routed
 from laminabench.systems.modelled.setup import Setup, with_prompts
 from laminabench.systems.registry import system
 from laminabench.traces.table import Trace
@@ -36,16 +38,16 @@ class Equal:
     devices: tuple[Device, ...] = ()
     amount: Amount = "cost"
 
-    def of(self, name: str, deployment: Deployment) -> float:
+    def of(self, name: str, deployment: Hardware) -> float:
         """Dollars an hour, or watts; a UserError if nobody knows, or it is nothing."""
         return price_of(name, deployment) if self.amount == "cost" else power_of(name, deployment)
 
-    def allows(self, deployment: Deployment, reference: float) -> bool:
+    def allows(self, deployment: Hardware, reference: float) -> bool:
         """Whether it is about equal to the reference; what nobody knows is not."""
         own = self.known(deployment)
         return own is not None and abs(own - reference) <= self.tolerance * reference
 
-    def known(self, deployment: Deployment) -> float | None:
+    def known(self, deployment: Hardware) -> float | None:
         """Dollars an hour, or watts; None if nobody knows."""
         return deployment.usd_per_hour if self.amount == "cost" else deployment.power_w
 
@@ -54,11 +56,37 @@ class Equal:
 
 
 @dataclass(frozen=True, slots=True)
+class Deployed:
+    """A system on its instances, of which there may be one."""
+
+    setup: Setup  # of the first
+    routed: Routed
+
+    @property
+    def hardware(self) -> Hardware:
+        """All that there is of it."""
+        return self.routed.hardware(self.setup)
+
+    @property
+    def kinds(self) -> list[Setup]:
+        """Of instances that differ, one each."""
+        return [replace(self.setup, deployment=each) for each in dict.fromkeys(self.routed.instances)]
+
+    @property
+    def boards(self) -> int:
+        """How many hold a whole model each; none where it is not on boards."""
+        return sum(each.model.count for each in self.routed.instances) if on_boards(self.setup) else 0
+
+
+@dataclass(frozen=True, slots=True)
 class ComparisonSpec:
     """The first system is the one whose price or power the others are held to."""
 
     systems: tuple[str, ...]
-    given: Mapping[str, Deployment] = field(default_factory=dict)  # in place of the papers'
+    given: Mapping[str, tuple[Deployment, ...]] = field(default_factory=dict)  # in place of the papers'
+    instances: int | None = None  # of each paper's
+    router: str = ROUTER  # of systems that have several
+    queue: str = QUEUE
     catalogue: Mapping[str, Device] | None = None  # with the user's prices
     network: Network | None = None  # each paper's own, if None
     host_async: tuple[str, ...] = ()  # whose host works behind the devices
@@ -69,25 +97,32 @@ class ComparisonSpec:
     workload: Workload = field(default_factory=Workload)
     equal: Equal | None = None
 
-    def setups(self, model: ModelShape, costs: CostSet) -> dict[str, Setup]:
-        """Every system on the deployment that was given for it, or its paper's for this model."""
-        return {name: self.setup(name, model, costs, self._deployment(name, model)) for name in self.systems}
+    @property
+    def several(self) -> bool:
+        """Whether a system has several instances."""
+        return (self.instances or 1) > 1 or any(len(each) > 1 for each in self.given.values())
 
-    def setup(self, name: str, model: ModelShape, costs: CostSet, deployment: Deployment) -> Setup:
-        """The system on a deployment that decodes, with the devices for prompts added."""
+    def deployed(self, model: ModelShape, costs: CostSet) -> dict[str, Deployed]:
+        """Every system on what was given for it, or on its paper's for this model."""
+        return {name: self.on(name, model, costs, self._instances(name, model)) for name in self.systems}
+
+    def on(self, name: str, model: ModelShape, costs: CostSet, instances: tuple[Deployment, ...]) -> Deployed:
+        """The system on instances that decode, each with the devices for prompts added."""
+        each = tuple(replace(one, prefill=self.prefill) for one in instances)
         setup = Setup(
             model,
-            replace(deployment, prefill=self.prefill),
+            each[0],
             costs,
             self.network or parse_network(system(name).NETWORK),
             host_async=name in self.host_async,
             max_num_seqs=self.max_num_seqs.get(name),
         )
-        return with_prompts(setup, self.prompt_budget, admission=self.admission)
+        setup = with_prompts(setup, self.prompt_budget, admission=self.admission)
+        return Deployed(setup, Routed(each, self.router, self.queue))
 
-    def _deployment(self, name: str, model: ModelShape) -> Deployment:
-        return self.given.get(name) or parse_deployment(
-            system(name).default_deployment(model), self.catalogue
+    def _instances(self, name: str, model: ModelShape) -> tuple[Deployment, ...]:
+        return self.given.get(name) or parse_deployments(
+            system(name).default_deployment(model), self.instances, self.catalogue
         )
 
 
@@ -104,7 +139,7 @@ def held_in(setup: Setup) -> str:
     return model.dtype if model.dtype == model.kv_dtype else f"{model.dtype}{KV_APART}{model.kv_dtype}"
 
 
-def price_of(name: str, deployment: Deployment) -> float:
+def price_of(name: str, deployment: Hardware) -> float:
     """What a deployment costs an hour; a UserError if nobody knows, or it is nothing."""
     usd = deployment.usd_per_hour
     if not usd:
@@ -115,7 +150,7 @@ def price_of(name: str, deployment: Deployment) -> float:
     return usd
 
 
-def power_of(name: str, deployment: Deployment) -> float:
+def power_of(name: str, deployment: Hardware) -> float:
     """The watts that a deployment is rated for; a UserError if nobody knows, or there are none."""
     watts = deployment.power_w
     if not watts:
@@ -135,9 +170,9 @@ def _longest(spec: Spec) -> int:
     return spec.tokens_per_pool // spec.block_tokens * spec.block_tokens - spec.block_tokens
 
 
-def held_by_all(trace: Trace, setups: Mapping[str, Setup]) -> Trace:
-    """The requests that every system can hold, and whose prompts fit the engines that compute them."""
-    specs = [system(name).build(setup).spec for name, setup in setups.items()]
+def held_by_all(trace: Trace, chosen: Mapping[str, Deployed]) -> Trace:
+    """The requests that every instance can hold, and whose prompts fit the engines that compute them."""
+    specs = [system(name).build(setup).spec for name, each in chosen.items() for setup in each.kinds]
     fitting = without_longer(trace, min(map(_longest, specs)))
     engines = [_longest(spec.pool.engine) for spec in specs if spec.pool]
     # An engine has a prompt and its first token.

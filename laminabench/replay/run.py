@@ -16,7 +16,7 @@ from laminabench.request import ReplayRequest, seconds
 from laminabench.runs.journal import beside
 from laminabench.runs.manifest import Manifest, manifest
 from laminabench.systems.base import Prepared, Replayed, Workload
-from laminabench.systems.modelled.prepared import replay_on
+from laminabench.systems.modelled.prepared import Routed, replay_on
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import prepare, system
 from laminabench.traces.resolve import cut, transforms_of, whole
@@ -123,9 +123,11 @@ def load(request: ReplayRequest, listener: Listener) -> Trace:
     return cut(found, transforms, listener)
 
 
-def replay(trace: Trace, system_name: str, setup: Setup, workload: Workload) -> Replayed:
+def replay(
+    trace: Trace, system_name: str, setup: Setup, workload: Workload, routed: Routed | None = None
+) -> Replayed:
     """Replay on modelled hardware that has been looked up already, as comparisons and plans have it."""
-    return replay_on(system(system_name), trace, setup, workload)
+    return replay_on(system(system_name), trace, setup, workload, routed or Routed())
 
 
 def free_directory(name: str) -> Path:

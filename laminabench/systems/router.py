@@ -55,8 +55,8 @@ def require_several(request: ReplayRequest, instances: int) -> None:
         if request.chose(name) and instances == 1 and request.instances is None:
             raise UserError(
                 "replay-flag-unused",
-                f"{CHOICES[name].spelled} is for several instances, and {request.deployment} is one; add "
-                "--instances N",
+                f"{CHOICES[name].spelled} is for several instances, and "
+                f"{request.deployment or 'every deployment'} is one; add --instances N",
             )
 
 

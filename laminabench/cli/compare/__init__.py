@@ -46,7 +46,7 @@ _NOT_OF_LIVE = {
 @option(
     "--deployment deployments",
     None,
-    "Repeatable, as lamina=2xh100+4xh20; the papers' by default.",
+    "Repeatable, as lamina=2xh100+4xh20, of several instances A,B; the papers' by default.",
     multiple=True,
     metavar="SYSTEM=DEPLOYMENT",
 )
@@ -84,7 +84,13 @@ _NOT_OF_LIVE = {
     "Whose host prepares an iteration while the one before it runs; both is all.",
     "neither",
 )
-@functools.partial(with_flags, names=("mode", "concurrency", "admission", "prefill", "max_batched_tokens"))
+@functools.partial(
+    with_flags,
+    names=(
+        *("mode", "concurrency", "admission", "prefill", "max_batched_tokens"),
+        *("instances", "router", "queue"),
+    ),
+)
 @price_options
 @option("--jobs", COUNT, "Processes that replay; one a core by default.")
 @option(

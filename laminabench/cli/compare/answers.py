@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from laminabench.catalog.cost_file import load_costs
-from laminabench.catalog.deployment import Deployment, parse_deployment
+from laminabench.catalog.deployment import Deployment, parse_deployments
 from laminabench.catalog.entries import pick
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, device, priced_devices
@@ -25,9 +25,10 @@ from laminabench.present.compare import Sheet, sheet_of_cell, sheet_of_runs, she
 from laminabench.replay import Workload
 from laminabench.replay.run import load
 from laminabench.request import CHOICES, ReplayRequest
-from laminabench.systems.modelled.prepared import prefill_workers, prompt_budget
+from laminabench.systems.modelled.prepared import QUEUE, ROUTER, prefill_workers, prompt_budget
 from laminabench.systems.modelled.system import COMPUTED
 from laminabench.systems.registry import MODULES, system
+from laminabench.systems.router import require_known, require_prefixes, require_several
 
 # v2 Figure 10.
 MODELS = ("llama-33b", "llama-65b", "llama3-70b")
@@ -36,7 +37,7 @@ COSTS = ("vllm-0.14", "vidur-2024")
 # Flags that are a replay's too, and mean the same.
 SHARED = (
     *("mode", "concurrency", "slo_tbt_ms", "slo_ttft_ms", "admission", "prefill", "max_batched_tokens"),
-    *("price", "power", "price_basis"),
+    *("instances", "router", "queue", "price", "power", "price_basis"),
 )
 # Which prices differ by less is at equal cost for all that anybody says of them.
 ABOUT_EQUAL = 0.01
@@ -111,6 +112,8 @@ def of_systems(flags: Mapping[str, Any], workload: ReplayRequest, out: Output) -
     _require_names_apart("--model", [each.name for each in models])
     _require_names_apart("--costs", [each.name for each in cost_sets])
     _require_names_apart("--trace", [each.meta.name for each in traces])
+    for trace in traces:
+        require_prefixes(spec.router, trace)
     grid = Grid(spec, models, traces, cost_sets)
     with out.progress("replaying", unit="cells") as progress:
         cells = grid_cells(grid, jobs=flags["jobs"], progress=progress)
@@ -129,6 +132,7 @@ def _answer_of_systems(cells: list[Cell], base: str, spec: ComparisonSpec) -> An
         "host_async": list(spec.host_async),
         "max_num_seqs": dict(spec.max_num_seqs),
         **(_of_prompts(spec) if spec.prompt_budget else {}),
+        **({"router": spec.router, "queue": spec.queue} if spec.several else {}),
         "cells": [cell.row(base) for cell in cells],
         "notes": notes,
     }
@@ -177,9 +181,16 @@ def _terms(flags: Mapping[str, Any], systems: tuple[str, ...]) -> ComparisonSpec
             f"--host-async {flags['host_async']} is not replayed; --systems has {', '.join(systems)}",
         )
     _require_prompts(asked, systems)
+    given = _given(flags["deployments"], systems, asked.instances, catalogue)
+    counts = (sum(map(system(name).instances_of, each)) for name, each in given.items())
+    require_several(asked, max(counts, default=1))
+    require_known(asked.router or ROUTER)
     return ComparisonSpec(
         systems,
-        given=_given(flags["deployments"], systems, catalogue),
+        given=given,
+        instances=asked.instances,
+        router=asked.router or ROUTER,
+        queue=asked.queue or QUEUE,
         catalogue=catalogue,
         network=parse_network(flags["network"]) if flags["network"] else None,
         host_async=async_.get(flags["host_async"], (flags["host_async"],)),
@@ -211,9 +222,12 @@ def _require_prompts(asked: ReplayRequest, systems: tuple[str, ...]) -> None:
 
 
 def _given(
-    texts: Iterable[str], systems: tuple[str, ...], catalogue: Mapping[str, Device]
-) -> dict[str, Deployment]:
-    found: dict[str, Deployment] = {}
+    texts: Iterable[str],
+    systems: tuple[str, ...],
+    instances: int | None,
+    catalogue: Mapping[str, Device],
+) -> dict[str, tuple[Deployment, ...]]:
+    found: dict[str, tuple[Deployment, ...]] = {}
     for text in texts:
         name, equals, deployment = text.partition("=")
         if not equals or name not in systems:
@@ -225,15 +239,9 @@ def _given(
         if name in found:
             raise UserError(
                 "compare-deployment-twice",
-                f"--deployment {text}: {name} has been given {found[name]} already",
+                f"--deployment {text}: {name} has been given {','.join(map(str, found[name]))} already",
             )
-        if "," in deployment:
-            raise UserError(
-                "compare-deployment-instances",
-                f"--deployment {text}: a system is compared on one instance; replay several with "
-                "laminabench replay --instances, and compare the Runs",
-            )
-        found[name] = parse_deployment(deployment, catalogue)
+        found[name] = parse_deployments(deployment, instances, catalogue)
     return found
 
 

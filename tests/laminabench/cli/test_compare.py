@@ -132,10 +132,63 @@ def test_runs_with_prompts_under_one_limit(as_json: Any, printed: Any) -> None:
         (("--prefill", "pool:4xh2m2"), "costs-device-is-a-board"),
         (("--prefill", "pool:h1"), "catalogue-unknown-name"),
         (("--prefill", "pool:1xh100"), "model-does-not-fit"),
-        (("--deployment", "vllm=4xh100,4xh100"), "compare-deployment-instances"),
     ],
 )
 def test_what_means_nothing_without_prompts(more: tuple[str, ...], code: str, shell: Any) -> None:
+    status, out, _ = shell(*ONE_CELL, *more, "--json")
+    assert (status, json.loads(out)["error"]["code"]) == (2, code)
+
+
+def test_several_instances_are_a_replays(as_json: Any, printed: Any) -> None:
+    several = ("--instances", "2", "--router", "least-kv", "--queue", "global")
+    facts = as_json(*ONE_CELL, *several, "--equal-cost")
+    assert (facts["router"], facts["queue"]) == ("least-kv", "global")
+    (cell,) = facts["cells"]
+    for name, each in (("lamina", "2xh100+4xh20"), ("vllm", "4xh100")):
+        own = as_json("replay --trace few.csv --costs roofline --no-out --system", name, *several)
+        assert own["instances"]["requests"]
+        assert cell["deployment"][name] == own["deployment"] == f"2 of {each}"
+        assert cell["usd_per_hour"][name] == own["cost"]["usd_per_hour"]
+        assert cell["power_w"][name] == own["energy"]["rated_w"]
+        assert cell["throughput_tokens_per_s"][name] == own["throughput_tokens_per_s"]
+    assert "2 of 4xh100" in printed(*ONE_CELL, *several)
+    of_sizes = ("--deployment", "vllm=4xh100,8xh100", "--router", "fit")
+    (cell,) = as_json(*ONE_CELL, *of_sizes)["cells"]
+    assert cell["deployment"] == {"lamina": "2xh100+4xh20", "vllm": "1 of 4xh100 and 1 of 8xh100"}
+    assert "router" not in as_json(*ONE_CELL)
+
+
+def test_every_board_of_every_instance_counts(as_json: Any) -> None:
+    boards = (
+        "--systems",
+        "vllm,h2m2",
+        "--instances",
+        "2",
+        "--deployment",
+        "h2m2=3xh2m2",
+        "--costs",
+        "vllm-0.14",
+    )
+    (cell,) = as_json("compare --model llama3-70b --trace few.csv --jobs 1", *boards)["cells"]
+    rate, paid = cell["throughput_tokens_per_s"], cell["usd_per_hour"]
+    assert cell["deployment"]["h2m2"] == "2 of 3xh2m2"
+    assert cell["break_even_usd_per_board_hour"]["h2m2"]["vllm"] == pytest.approx(
+        rate["h2m2"] / rate["vllm"] * paid["vllm"] / 6
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        (("--router", "least-kv"), "replay-flag-unused"),
+        (("--queue", "global"), "replay-flag-unused"),
+        (("--instances", "2", "--router", "best"), "router-unknown"),
+        (("--instances", "2", "--router", "prefix"), "router-no-prefixes"),
+        (("--instances", "3", "--deployment", "vllm=4xh100,8xh100"), "deployment-instances"),
+        (("--instances", "61"), "deployment-too-few-requests"),
+    ],
+)
+def test_instances_that_cannot_be(more: tuple[str, ...], code: str, shell: Any) -> None:
     status, out, _ = shell(*ONE_CELL, *more, "--json")
     assert (status, json.loads(out)["error"]["code"]) == (2, code)
 

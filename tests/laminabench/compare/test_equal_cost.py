@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -10,9 +11,9 @@ from made_outcome import trace_of
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.deployment import Workers, parse_deployment
+from laminabench.catalog.deployment import Deployment, Workers, parse_deployment, parse_deployments
 from laminabench.catalog.find_model import model, modelled
-from laminabench.catalog.hardware import device, load_devices, priced, rated
+from laminabench.catalog.hardware import Device, device, load_devices, priced, rated
 from laminabench.catalog.network import parse_network
 from laminabench.compare.cells import Cell, Grid, cell, grid_cells, made_equal
 from laminabench.compare.spec import ComparisonSpec, Equal, held_by_all, longest_held
@@ -35,8 +36,12 @@ TRACE = requests(*[(1000, 20), (4000, 30), (500, 40)] * 20)
 
 def chosen(spec: ComparisonSpec, trace: Trace = TRACE, costs: CostSet = COSTS) -> dict[str, str]:
     assert spec.equal is not None
-    setups = made_equal(spec.setups(MODEL, costs), spec, spec.equal, trace)
-    return {name: str(setup.deployment) for name, setup in setups.items()}
+    found = made_equal(spec.deployed(MODEL, costs), spec, spec.equal, trace)
+    return {name: str(each.hardware) for name, each in found.items()}
+
+
+def only(text: str, devices: Mapping[str, Device] | None = None) -> tuple[Deployment, ...]:
+    return parse_deployments(text, None, devices)
 
 
 def test_the_papers_deployments_are_kept_where_their_prices_are_about_equal() -> None:
@@ -44,14 +49,14 @@ def test_the_papers_deployments_are_kept_where_their_prices_are_about_equal() ->
 
 
 def test_another_is_chosen_where_the_papers_is_too_dear() -> None:
-    given = {"lamina": parse_deployment("2xh200+4xh20")}  # $39.72 an hour, 4xh100 is $44.24
+    given = {"lamina": only("2xh200+4xh20")}  # $39.72 an hour, 4xh100 is $44.24
     found = chosen(ComparisonSpec(PAIR, given=given, equal=Equal(0.1)))
     assert found["lamina"] == "2xh200+4xh20"
     assert found["vllm"] in ("8xh20", "4xh200")
 
 
 def test_devices_for_prompts_are_everyones_and_count_as_cost() -> None:
-    given = {"lamina": parse_deployment("2xh200+4xh20")}
+    given = {"lamina": only("2xh200+4xh20")}
     spec = ComparisonSpec(PAIR, given, prompt_budget=2048, equal=Equal(0.03))
     with pytest.raises(UserError, match="compare-no-equal-deployment"):
         cell(spec, MODEL, TRACE, COSTS)
@@ -65,25 +70,48 @@ def test_devices_for_prompts_are_everyones_and_count_as_cost() -> None:
 
 def test_prompts_that_no_engine_holds_are_left_out() -> None:
     spec = ComparisonSpec(PAIR, prompt_budget=2048, prefill=Workers(device("h100"), 2))
-    setup = spec.setups(MODEL, COSTS)["lamina"]
-    pool = system("lamina").build(setup).spec.pool
+    on = spec.deployed(MODEL, COSTS)["lamina"]
+    pool = system("lamina").build(on.setup).spec.pool
     assert pool is not None
     # A block to spare, and the first token.
     most = pool.engine.tokens_per_pool - pool.engine.block_tokens - 1
-    assert most + 100 < longest_held("lamina", setup)
-    kept = held_by_all(requests((most, 100), (most + 1, 1)), {"lamina": setup})
+    assert most + 100 < longest_held("lamina", on.setup)
+    kept = held_by_all(requests((most, 100), (most + 1, 1)), {"lamina": on})
     assert kept.prompt_tokens.tolist() == [most]
-    assert replay(kept, "lamina", setup, Workload()).summary.requests.completed == 1
+    assert replay(kept, "lamina", on.setup, Workload()).summary.requests.completed == 1
+
+
+def test_the_price_of_instances_is_that_of_all_and_their_number_stays() -> None:
+    given = {"lamina": parse_deployments("2xh200+4xh20", 2), "vllm": parse_deployments("4xh100,8xh100", None)}
+    found = cell(ComparisonSpec(PAIR, given, equal=Equal(0.1)), MODEL, TRACE, COSTS)
+    assert found.asked == {"lamina": "2 of 2xh200+4xh20", "vllm": "1 of 4xh100 and 1 of 8xh100"}
+    assert found.deployments["lamina"] == found.asked["lamina"]
+    assert found.deployments["vllm"].startswith("2 of ")
+    assert found.usd_per_hour["lamina"] == pytest.approx(2 * 39.72)
+    assert found.usd_per_hour["vllm"] == pytest.approx(2 * 39.72, rel=0.1)
+    for name, summary in found.summaries.items():
+        assert summary.cost.usd_per_hour == found.usd_per_hour[name]
+        assert summary.instances
+        assert summary.instances.requests == [30, 30]
+
+
+def test_instances_of_which_the_smaller_would_hold_less() -> None:
+    given = {"vllm": parse_deployments("4xh100,8xh100", None)}
+    kinds = ComparisonSpec(("vllm",), given).deployed(MODEL, COSTS)["vllm"].kinds
+    small, large = (longest_held("vllm", setup) for setup in kinds)
+    assert small < large
+    some = requests((1000, 20), (small - 20, 20), (small, 20), (1000, 20))
+    assert cell(ComparisonSpec(PAIR, given), MODEL, some, COSTS).dropped == 1
 
 
 def test_the_best_of_all_within_the_tolerance_is_chosen() -> None:
     spec = ComparisonSpec(PAIR, equal=Equal(0.3, (device("h20"), device("h100"), device("h200"))))
-    spec = replace(spec, systems=("vllm", "lamina"), given={"lamina": parse_deployment("2xh200+1xh20")})
+    spec = replace(spec, systems=("vllm", "lamina"), given={"lamina": only("2xh200+1xh20")})
     found = chosen(spec)["lamina"]
-    best = cell(replace(spec, equal=None, given={"lamina": parse_deployment(found)}), MODEL, TRACE, COSTS)
+    best = cell(replace(spec, equal=None, given={"lamina": only(found)}), MODEL, TRACE, COSTS)
     for other in ("2xh100+2xh20", "2xh200+4xh20", "2xh100+4xh20"):
-        given = {"lamina": parse_deployment(other)}
-        assert 0.7 * 44.24 <= (given["lamina"].usd_per_hour or 0) <= 1.3 * 44.24, "not a rival"
+        given = {"lamina": only(other)}
+        assert 0.7 * 44.24 <= (given["lamina"][0].usd_per_hour or 0) <= 1.3 * 44.24, "not a rival"
         rival = cell(replace(spec, equal=None, given=given), MODEL, TRACE, COSTS)
         assert best.throughput_tokens_per_s["lamina"] >= rival.throughput_tokens_per_s["lamina"]
 
@@ -91,7 +119,7 @@ def test_the_best_of_all_within_the_tolerance_is_chosen() -> None:
 NONE_IS_EQUAL = "compare-no-equal-deployment"
 DEAR = priced(load_devices(), {"h20": 40.0})
 BY_POWER = Equal(0.01, amount="power")
-NO_PRICE, NO_POWER = {"lamina": parse_deployment("2xtpu-v6e+4xcpu")}, {"vllm": parse_deployment("8xtpu-v6e")}
+NO_PRICE, NO_POWER = {"lamina": only("2xtpu-v6e+4xcpu")}, {"vllm": only("8xtpu-v6e")}
 
 
 @pytest.mark.parametrize(
@@ -123,7 +151,7 @@ def test_requests_that_one_system_could_never_hold_are_left_out_for_all() -> Non
     # Half a million tokens fit Lamina's attention workers, and not what the weights leave of vLLM's devices.
     long = requests((1000, 20), (500_000, 10), (10_000_000, 10), (1000, 20))
     spec = ComparisonSpec(PAIR)
-    held = {name: longest_held(name, setup) for name, setup in spec.setups(MODEL, COSTS).items()}
+    held = {name: longest_held(name, on.setup) for name, on in spec.deployed(MODEL, COSTS).items()}
     assert held["vllm"] < 500_010 <= held["lamina"]
     found = cell(spec, MODEL, long, COSTS)
     assert found.dropped == 2
@@ -134,7 +162,7 @@ def test_requests_that_one_system_could_never_hold_are_left_out_for_all() -> Non
 
 
 def test_a_cell_compares_every_system_with_the_base() -> None:
-    given = {"lamina-v1": parse_deployment("2xh100+4xh20")}
+    given = {"lamina-v1": only("2xh100+4xh20")}
     spec = ComparisonSpec((*PAIR, "lamina-v1"), given=given, workload=Workload(slo_tbt_ms=40.0))
     found = cell(spec, MODEL, TRACE, COSTS)
     rate = found.throughput_tokens_per_s
@@ -151,7 +179,7 @@ def test_a_cell_compares_every_system_with_the_base() -> None:
 
 
 def test_prices_of_different_kinds_are_told() -> None:
-    given = {"lamina": parse_deployment("4xa100-80g+8xrtx-3090"), "vllm": parse_deployment("4xh100")}
+    given = {"lamina": only("4xa100-80g+8xrtx-3090"), "vllm": only("4xh100")}
     found = cell(ComparisonSpec(PAIR, given=given), MODEL, TRACE, COSTS)
     assert found.kinds_of_prices == "a100-80g by rent, rtx-3090 by purchase, h100 by rent"
 
@@ -196,13 +224,13 @@ def test_watts_of_the_user_decide() -> None:
 
 
 def test_at_its_break_even_price_a_board_s_dollar_buys_as_many_tokens() -> None:
-    given = {"h2m2": parse_deployment("3xh2m2")}
+    given = {"h2m2": only("3xh2m2")}
     spec = ComparisonSpec(THREE, given=given)
     found = compared(spec)
     assert found.break_evens("vllm").keys() == {"h2m2"}
     usd = found.break_evens("vllm")["h2m2"]["vllm"]
     even = priced(load_devices(), {"h2m2": usd})
-    again = compared(replace(spec, given={"h2m2": parse_deployment("3xh2m2", even)}))
+    again = compared(replace(spec, given={"h2m2": only("3xh2m2", even)}))
     bought = {name: summary.cost.tokens_per_usd for name, summary in again.summaries.items()}
     assert bought["h2m2"] == pytest.approx(bought["vllm"])
     # It does not depend on what a board was said to cost.
@@ -227,7 +255,7 @@ def test_what_is_assumed_and_in_which_type_who_is() -> None:
     assert narrow.throughput_tokens_per_s["h2m2"] == found.throughput_tokens_per_s["h2m2"]
     assert narrow.throughput_tokens_per_s["vllm"] > found.throughput_tokens_per_s["vllm"]
     stated = rated(priced(load_devices(), {"h2m2": 4.0}), {"h2m2": 500.0})
-    given = {"h2m2": parse_deployment("1xh2m2", stated)}
+    given = {"h2m2": only("1xh2m2", stated)}
     assert compared(ComparisonSpec(("vllm", "h2m2"), given=given)).assumed == ()
 
 
