@@ -28,6 +28,7 @@ WHY = {
     "falls_behind": "would fall behind, by a bound",
     "bound_too_slow": "are too slow, by a bound",
     "dearer": "cost more",
+    "missed": "miss a limit early in the trace",
     "bound_dominated": "are beaten in cost and TBT, by a bound",
     "halved": "are beaten on samples",
     "replayed": "replayed in full",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -155,6 +156,15 @@ SLO_QUEUEING_P99_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
+class Slo:
+    """Limits of 99th percentiles of an open replay, in seconds."""
+
+    tbt_s: float = math.inf
+    ttft_s: float = math.inf
+    queueing_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """Everything but the candidates; the same for all of them."""
 
@@ -173,6 +183,11 @@ class Question:
     def prompts(self) -> bool:
         """Whether prompts are computed, and not there already."""
         return self.prefill != "off"
+
+    @property
+    def slo(self) -> Slo:
+        ttft_ms = math.inf if self.slo_ttft_ms is None else self.slo_ttft_ms
+        return Slo(self.slo_tbt_p99_ms / 1000, ttft_ms / 1000, self.slo_queueing_p99_s)
 
     def setup(self, candidate: Candidate, most_requests: int | None = None) -> Setup:
         """The candidate as `replay` takes it; its own limit of requests at once, if none is given."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
@@ -12,7 +13,7 @@ import numpy as np
 from laminabench.plan import stages
 from laminabench.plan.bounds import Bound
 from laminabench.plan.measure import Point, front, meets, nearest, usd_per_million_tokens, winner
-from laminabench.plan.question import Candidate, Question
+from laminabench.plan.question import Candidate, Question, Slo
 from laminabench.plan.stages import Stage, stage_of
 from laminabench.traces.table import Trace
 
@@ -45,6 +46,7 @@ class Search:
     told: Callable[[int, int], None]
     bounds: dict[int, Bound] = field(default_factory=dict)
     exact: dict[int, Point] = field(default_factory=dict)
+    missed: set[int] = field(default_factory=set)  # a limit, in the first part of an open trace
     done: int = 0
 
     @property
@@ -67,26 +69,63 @@ class Search:
         bound = self.bounds[i]
         return bound.tbt_p99_s * 1000 <= self.slo_ms and bound.ttft_p99_s * 1000 <= ttft_ms
 
+    def meeting(self) -> list[int]:
+        """Not replayed yet, and perhaps within the limits."""
+        return [i for i in self.left() if self.could_meet(i)]
+
+    def left(self) -> list[int]:
+        return [i for i in self.bounds if i not in self.exact and i not in self.missed]
+
     def replay(self, some: Sequence[int]) -> None:
         found = stages.points(self.stage, [self.candidates[i] for i in some], self.jobs, self._tell)
         self.exact.update(zip(some, found, strict=True))
+
+    def try_out(self, some: Sequence[int], slo: Slo) -> None:
+        """Replay them; of an open trace only its first part, where that is enough to miss a limit."""
+        if self.stage.question.mode != "open":
+            self.replay(some)
+            return
+        chosen = [self.candidates[i] for i in some]
+        found = stages.points_unless_missed(self.stage, slo, chosen, self.jobs, self._tell)
+        self.exact |= {i: point for i, point in zip(some, found, strict=True) if point is not None}
+        self.missed = (self.missed | set(some)) - self.exact.keys()
 
     def find_winner(self) -> None:
         """Best bound first, until nothing left could cost less than the best there is, within REACH of it."""
         size = FIRST_ROUND
         while some := self.could_win()[:size]:
-            self.replay(some)
+            self.try_out(some, self.stage.question.slo)
             size = min(2 * size, LARGEST_ROUND)
 
-    def find_nearest(self) -> None:
-        """Where nothing meets the limit: best bound first, until nothing left could be any faster."""
-        while True:
+    def find_nearest(self, some: Iterable[int]) -> None:
+        """Where nothing meets the limit: of these, best bound first, until nothing left could be any faster;
+        where nobody keeps up either, any sooner.
+        """
+        slo = self.stage.question.slo
+
+        def fastest_s() -> float:
             best = nearest(self.exact.values())
-            limit = float("inf") if best is None else best.tbt_p99_ms / 1000
-            left = [i for i in self.bounds if i not in self.exact and self.bounds[i].tbt_p99_s < limit]
-            if not left:
-                return
-            self.replay(sorted(left, key=lambda i: self.bounds[i].tbt_p99_s)[:FIRST_ROUND])
+            return math.inf if best is None else best.tbt_p99_ms / 1000
+
+        def soonest_s() -> float:
+            return min((point.ttft_p99_ms or 0.0 for point in self.exact.values()), default=math.inf) / 1000
+
+        self._narrow(some, lambda of: of.tbt_p99_s, fastest_s, lambda s: replace(slo, tbt_s=s))
+        if nearest(self.exact.values()) is None and self.stage.question.slo_ttft_ms is not None:
+            self._narrow(self.missed, lambda of: of.ttft_p99_s, soonest_s, lambda s: Slo(ttft_s=s))
+
+    def _narrow(
+        self,
+        some: Iterable[int],
+        of: Callable[[Bound], float],
+        best: Callable[[], float],
+        slo: Callable[[float], Slo],
+    ) -> None:
+        left = [i for i in some if i not in self.exact]
+        while left := [i for i in left if of(self.bounds[i]) < best()]:
+            left.sort(key=lambda i: of(self.bounds[i]))
+            self.try_out(left[:FIRST_ROUND], slo(best()))
+            del left[:FIRST_ROUND]
 
     def undominated(self) -> list[int]:
         """Not replayed yet, and by their bounds perhaps on the front."""
@@ -96,17 +135,22 @@ class Search:
             cost, tbt_ms = self.cost_at_least(i), self.bounds[i].tbt_p99_s * 1000
             return any(each.usd_per_million_tokens <= cost and each.tbt_p99_ms <= tbt_ms for each in known)
 
-        return [i for i in self.bounds if i not in self.exact and self.could_meet(i) and not beaten(i)]
+        return [i for i in self.meeting() if not beaten(i)]
 
     def could_win(self) -> list[int]:
         best = winner(self.exact.values(), self.slo_ms)
         limit = float("inf") if best is None else best.usd_per_million_tokens * REACH
-        costs = {i: self.cost_at_least(i) for i in self.bounds if i not in self.exact and self.could_meet(i)}
+        costs = {i: self.cost_at_least(i) for i in self.meeting()}
         return sorted((i for i, cost in costs.items() if cost <= limit), key=lambda i: (costs[i], i))
+
+    def not_replayed(self, otherwise: str) -> Counter[str]:
+        """Of those that have bounds how many are too slow by them, and by what else the others are out."""
+        left, meeting = len(self.left()), len(self.meeting())
+        return Counter({"bound_too_slow": left - meeting, otherwise: meeting})
 
     def _tell(self, some: int) -> None:
         self.done += some
-        self.told(self.done, len(self.candidates))
+        self.told(min(self.done, len(self.candidates)), len(self.candidates))
 
 
 def search(
@@ -132,6 +176,7 @@ def search(
             run.replay(list(run.bounds))
         else:
             counts += _decided(run, winner_only=winner_only)
+    counts += Counter(missed=len(run.missed))
     counts["replayed"] = len(run.exact)
     points = tuple(point for _, point in sorted(run.exact.items()))
     return Found(points, len(candidates), dict(counts), perf_counter() - began)
@@ -154,31 +199,29 @@ def _cheapest_first(run: Search) -> Counter[str]:
             break
         counts += run.judge(wave)
         run.find_winner()
-    too_slow = sum(not run.could_meet(i) for i in run.bounds)
-    counts += Counter(bound_too_slow=too_slow, dearer=len(run.bounds) - len(run.exact) - too_slow)
-    return +counts
+    if winner(run.exact.values(), run.slo_ms) is None:
+        run.find_nearest(run.missed)
+    return counts + run.not_replayed("dearer")
 
 
 def _decided(run: Search, *, winner_only: bool) -> Counter[str]:
     """Replay what the answer needs of those that have bounds; how many of the others it needs not, by why."""
     run.find_winner()
     if winner(run.exact.values(), run.slo_ms) is None:
-        run.find_nearest()
-    if not winner_only:
-        return _find_front(run)
-    too_slow = sum(not run.could_meet(i) and i not in run.exact for i in run.bounds)
-    return +Counter(bound_too_slow=too_slow, dearer=len(run.bounds) - len(run.exact) - too_slow)
+        run.find_nearest(run.bounds)
+    return +run.not_replayed("dearer") if winner_only else _find_front(run)
 
 
 def _find_front(run: Search) -> Counter[str]:
     """Replay what may be on the front besides; how many may not, by what told so."""
-    too_slow = sum(not run.could_meet(i) and i not in run.exact for i in run.bounds)
     dropped = _halved(run, run.undominated()) if run.stage.question.mode == "saturate" else set()
     while left := [i for i in run.undominated() if i not in dropped]:
         # Who is good at both is beaten by few, and beats many.
-        run.replay(sorted(left, key=lambda i: run.cost_at_least(i) * run.bounds[i].tbt_p99_s)[:FIRST_ROUND])
-    beaten = len(run.bounds) - len(run.exact) - too_slow - len(dropped)
-    return +Counter(bound_too_slow=too_slow, bound_dominated=beaten, halved=len(dropped))
+        left.sort(key=lambda i: run.cost_at_least(i) * run.bounds[i].tbt_p99_s)
+        run.try_out(left[:FIRST_ROUND], run.stage.question.slo)
+    counts = run.not_replayed("bound_dominated")
+    counts["bound_dominated"] -= len(dropped)
+    return counts + Counter(halved=len(dropped))
 
 
 def _halved(run: Search, rivals: Sequence[int]) -> set[int]:

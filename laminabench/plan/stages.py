@@ -17,8 +17,9 @@ from laminabench.plan.bounds import (
     room_of,
 )
 from laminabench.plan.demand import Demand, demand_of
+from laminabench.plan.early import misses
 from laminabench.plan.measure import Point, cluster, measure
-from laminabench.plan.question import Candidate, Question
+from laminabench.plan.question import Candidate, Question, Slo
 from laminabench.sim.spec import Spec
 from laminabench.spread import cores, spread
 from laminabench.systems.registry import MODULES, system
@@ -74,7 +75,18 @@ def bounds(stage: Stage, some: Sequence[Candidate], jobs: int | None, told: Told
 
 def points(stage: Stage, some: Sequence[Candidate], jobs: int | None, told: Told) -> list[Point]:
     """Each replayed; all of them fit."""
-    return _everywhere(_point, stage, some, jobs, BUILD_S + len(stage.trace) * REQUEST_S, told)
+    return _everywhere(_point, stage, some, jobs, _replay_s(stage), told)
+
+
+def points_unless_missed(
+    stage: Stage, slo: Slo, some: Sequence[Candidate], jobs: int | None, told: Told
+) -> list[Point | None]:
+    """The same of an open trace, but None where a limit is missed early on."""
+    return _everywhere(partial(_point_unless_missed, slo), stage, some, jobs, _replay_s(stage), told)
+
+
+def _replay_s(stage: Stage) -> float:
+    return BUILD_S + len(stage.trace) * REQUEST_S
 
 
 def _bound(stage: Stage, candidate: Candidate) -> Bound | Why:
@@ -95,9 +107,20 @@ def _bound(stage: Stage, candidate: Candidate) -> Bound | Why:
 
 
 def _point(stage: Stage, candidate: Candidate) -> Point:
+    return measure(stage.question, stage.trace, candidate, _fitting(stage, candidate))
+
+
+def _point_unless_missed(slo: Slo, stage: Stage, candidate: Candidate) -> Point | None:
+    spec = _fitting(stage, candidate)
+    if misses(stage.trace, spec, slo):
+        return None
+    return measure(stage.question, stage.trace, candidate, spec)
+
+
+def _fitting(stage: Stage, candidate: Candidate) -> Spec:
     spec = stage.cluster(candidate)
     assert spec is not None
-    return measure(stage.question, stage.trace, candidate, spec)
+    return spec
 
 
 def _all_of(
