@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 import msgspec.structs
 
-from laminabench.catalog.deployment import Deployment
+from laminabench.catalog.deployment import Deployment, parse_deployments
 from laminabench.cli.flags import changed, parsed
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
@@ -194,11 +194,20 @@ def _built(varied: dict[str, object], request: ReplayRequest, counts: Mapping[st
     prepared = prepare(request)
     if not counts:
         return Point(varied, request, prepared)
-    deployment = prepared.deployment
-    if not isinstance(deployment, Deployment) or ("attention" in counts and deployment.attention is None):
+    # As it is named, without devices for prompts and how many instances there are.
+    named = prepared.request.deployment
+    each = parse_deployments(named, None) if named else ()
+    if not each or ("attention" in counts and not all(one.attention for one in each)):
         raise UserError(
-            "deployment-no-attention", f"{deployment} has no attention workers to count; vary model-workers"
+            "deployment-no-attention",
+            f"{prepared.deployment} has no attention workers to count; vary model-workers",
         )
-    parts = {part: replace(getattr(deployment, part), count=count) for part, count in counts.items()}
-    request = msgspec.structs.replace(request, deployment=str(replace(deployment, **parts)))
+    request = msgspec.structs.replace(
+        request, deployment=",".join(str(_counted(one, counts)) for one in each)
+    )
     return Point(varied, request, prepare(request))
+
+
+def _counted(deployment: Deployment, counts: Mapping[str, int]) -> Deployment:
+    parts = {part: replace(getattr(deployment, part), count=count) for part, count in counts.items()}
+    return replace(deployment, **parts)

@@ -127,6 +127,18 @@ def test_a_trace_that_changed_is_another_sweep(shell: Any, refused: Any) -> None
     refused("here has another sweep, of a trace, a model or prices that have changed since", *call)
 
 
+def test_counts_are_of_every_instance_and_prompts_keep_their_devices(as_json: Any) -> None:
+    more = ("--vary", "attention-workers=2,4", "--prefill", "pool:4xh100", "--jobs", "1")
+    alike = as_json("sweep", *SMALL, *more, "--instances", "2")
+    assert [row["deployment"] for row in alike["rows"]] == [
+        f"2 of 2xh100+{count}xh20, prompts on 4xh100" for count in (2, 4)
+    ]
+    others = as_json("sweep", *SMALL, *more, "--deployment", "2xh100+8xh20,4xh100+8xh20")
+    assert others["rows"][1]["deployment"] == (
+        "1 of 2xh100+4xh20, prompts on 4xh100 and 1 of 4xh100+4xh20, prompts on 4xh100"
+    )
+
+
 def test_several_traces_rates_and_switches(as_json: Any) -> None:
     found = as_json(
         *("sweep", *SMALL[2:], "--mode", "open", "--jobs", "1", "--vary", "trace=azure-code,azure-conv"),
