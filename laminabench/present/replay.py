@@ -103,7 +103,8 @@ def _lines(replayed: Replayed) -> Iterator[Line]:
     """Of a replay whose scheduler can be asked."""
     summary, kv = replayed.summary, replayed.summary.kv
     yield "throughput", _throughput(summary)
-    count = replayed.facts.get("batches", 1)
+    # Of several instances it is how many each has.
+    count = 1 if summary.instances else replayed.facts.get("batches", 1)
     batches = f" in {count} batches" if isinstance(count, int) and count > 1 else ""
     filled = f"KV cache up to {share(kv.peak_share)} of {kv.capacity_tokens or 0:,} tokens"
     yield "mean batch", f"[bold]{number(summary.mean_batch)}[/bold] requests{batches}; {filled}"

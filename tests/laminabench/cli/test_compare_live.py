@@ -79,6 +79,7 @@ def test_a_flag_of_the_comparison_holds_for_all_and_a_side_may_differ(as_json: A
         (["--live", "--costs roofline", "--live", ""], "--live '--costs roofline': --costs is for"),
         (["--live", "--router fit", "--live", ""], "[replay-flag-unused]"),
         (["--live", "--prefill pool:2xh100", "--live", ""], "[replay-prefill]"),
+        ([*TWO, "--instances", "2000"], "[deployment-too-few-cores]"),
         ([*TWO, "--base", "3"], "[compare-base-unknown]"),
         ([*TWO, "--trace", "azure-conv"], "[compare-live-one-workload]"),
         ([*TWO, "--model", "llama-mini"], "[compare-live-one-workload]"),

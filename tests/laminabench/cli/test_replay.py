@@ -43,6 +43,13 @@ def test_the_summary_fits_a_screen_and_says_modelled(printed: Any) -> None:
     assert not Path("runs").exists()
 
 
+def test_the_summary_of_instances_says_how_evenly_they_were_used(printed: Any) -> None:
+    out = printed("replay", *SMALL, "--no-out", "--instances", "2")
+    assert re.search(r"^instances +100 to 100 requests each; the fullest has 1\.?\d* x the mean", out, re.M)
+    assert "in 2 batches;" not in out
+    assert "in 2 batches;" in printed("replay", *SMALL, "--no-out")
+
+
 @pytest.mark.parametrize("system", ["lamina", "lamina-v1", "vllm"])
 @pytest.mark.parametrize("mode", [["saturate"], ["open"], ["closed", "--concurrency", "20"]])
 @pytest.mark.parametrize("admission", ["reserve", "grow"])
