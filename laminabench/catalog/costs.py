@@ -65,6 +65,9 @@ class CostSet(msgspec.Struct, frozen=True):
     host: HostCost
     borrowed: Mapping[str, Borrowed]
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # mappings have none
+
     # Operations
 
     def gemm_seconds(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -126,16 +127,24 @@ def slices(setup: Setup, workers: Workers, tp: int, most: int) -> Slices:
     the piece after. K and V come after Q in it, in proportion to their rows (v2 paper 4.2.2). With prompts
     there are more rows than the LM head has: its time is apart.
     """
-    model, device = setup.model, workers.device
+    return _slices(setup.costs, setup.model, workers.device, tp, most, head=not setup.prompt_budget)
+
+
+# A plan has thousands of candidates, of which many have the same model workers.
+@lru_cache(maxsize=128)
+def _slices(costs: CostSet, model: ModelShape, device: Device, tp: int, most: int, *, head: bool) -> Slices:
     batch = np.arange(most + 1)
-    step = setup.costs.model_step(model, device, tp, batch)
+    step = costs.model_step(model, device, tp, batch)
     layer = (step.gemm_s + step.elementwise_s + step.allreduce_s) / model.layers
     qkv = model.layer_gemms(tp)[0]
-    projection = setup.costs.gemm_seconds(device, np.maximum(batch, 1), qkv.n, qkv.k, model.dtype)
+    projection = costs.gemm_seconds(device, np.maximum(batch, 1), qkv.n, qkv.k, model.dtype)
     projection = np.where(batch > 0, np.minimum(projection, layer), 0.0)
     kv_rows = qkv.n - model.query_size // tp
-    last = layer - projection if setup.prompt_budget else layer - projection + step.lm_head_s
-    return Slices(projection, layer, last, projection * kv_rows / qkv.n)
+    last = layer - projection + step.lm_head_s if head else layer - projection
+    found = Slices(projection, layer, last, projection * kv_rows / qkv.n)
+    for table in found:
+        table.setflags(write=False)
+    return found
 
 
 def device_timing(setup: Setup, cut: Slices, terms: AttentionTerms, requests: np.ndarray, tp: int) -> Timing:
@@ -162,9 +171,16 @@ def prompt_timing(
     if not setup.prompt_budget:
         return None
     model = setup.model
-    head = setup.costs.model_step(model, setup.deployment.model.device, tp, np.arange(most + 1)).lm_head_s
+    head = _head(setup.costs, model, setup.deployment.model.device, tp, most)
     of_prompts = setup.costs.prompt_terms(model, on, workers)
     return PromptTiming(head, *of_prompts, terms.per_kv_token_s / model.layers)
+
+
+@lru_cache(maxsize=128)
+def _head(costs: CostSet, model: ModelShape, device: Device, tp: int, most: int) -> Float64:
+    found = costs.model_step(model, device, tp, np.arange(most + 1)).lm_head_s
+    found.setflags(write=False)
+    return found
 
 
 def recompute_seconds(setup: Setup, workers: Workers, tp: int) -> float:

@@ -70,7 +70,7 @@ def before(trace: Trace, spec: Spec, until_s: float) -> list[Any]:
 CASES = [(seed, prompts) for seed in range(12) for prompts in (False, True)]
 
 
-@pytest.mark.long(but=["[0-3]-*"])
+@pytest.mark.long(but=["[01]-*"])
 @pytest.mark.parametrize(("seed", "prompts"), CASES)
 def test_until_the_next_request_comes_a_part_is_as_the_whole(
     seed: int, prompts: bool, draw_trace: Any, ask: Any
@@ -82,7 +82,7 @@ def test_until_the_next_request_comes_a_part_is_as_the_whole(
         assert before(trace.first(some), spec, until_s) == before(trace, spec, until_s), candidate
 
 
-@pytest.mark.long(but=["[0-3]-*"])
+@pytest.mark.long(but=["[01]-*"])
 @pytest.mark.parametrize(("seed", "prompts"), CASES)
 def test_nobody_misses_early_what_it_keeps_in_the_whole(
     seed: int, prompts: bool, draw_trace: Any, ask: Any
