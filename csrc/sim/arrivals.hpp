@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -45,23 +46,30 @@ public:
   Arrivals(const Arrivals&) = delete;
   Arrivals(Arrivals&&) = default;
 
-  // A request of the workload comes; it makes `output` tokens here.
-  void add(Index row, Ticks at, std::int32_t output) {
-    rows_.push_back(row);
-    at_.push_back(at);
-    prompt_.push_back(of_.requests.prompt[row]);
-    output_.push_back(output);
+  // A request of the workload comes; it makes `output` tokens here. Whether table() is another from now on.
+  bool add(Index row, Ticks at, std::int32_t output) {
+    const bool moves = count_ == rows_.size() || shares_;
+    if (count_ == rows_.size()) {
+      const auto grow = [&](auto&... columns) { (columns.resize(std::max(kFirst, 2 * count_)), ...); };
+      grow(rows_, at_, prompt_, output_);
+    }
+    rows_[count_] = row;
+    at_[count_] = at;
+    prompt_[count_] = of_.requests.prompt[row];
+    output_[count_] = output;
+    ++count_;
     if (shares_) {
       const auto ids = of_.requests.prefix(row);
       if (offsets_.empty()) offsets_.push_back(0);
       ids_.insert(ids_.end(), ids.begin(), ids.end());
       offsets_.push_back(static_cast<std::int64_t>(ids_.size()));
     }
-    const int block = table_.prefix_block_tokens;
-    table_ = {prompt_, output_, offsets_, ids_, block, {}};
+    if (moves) table_ = {prompt_, output_, offsets_, ids_, table_.prefix_block_tokens, {}};
+    return moves;
   }
 
-  std::size_t size() const { return own_ ? rows_.size() : of_.arrival.size(); }
+  std::size_t size() const { return own_ ? count_ : of_.arrival.size(); }
+  // With rows for those to come.
   const RequestTable& table() const { return table_; }
   // The workload's row of one of these.
   Index row(Index request) const { return own_ ? rows_[request] : request; }
@@ -74,6 +82,8 @@ private:
   const Workload& of_;
   bool own_;
   bool shares_;
+  static constexpr std::size_t kFirst = 64;
+  std::size_t count_ = 0;
   std::vector<Index> rows_;
   std::vector<Ticks> at_;
   std::vector<std::int32_t> prompt_, output_;

@@ -15,7 +15,10 @@ Pipeline::Pipeline(Rotation rotation, int layers)
 
 void Pipeline::run(std::span<const Load> loads, std::span<const Ticks> ready, std::span<Ticks> finished) {
   std::copy(ready.begin(), ready.end(), ready_.begin());
-  if (replica_free_.size() == 1 && !recording()) {
+  if (loads.size() == 1 && alone_from(ready_[0], loads[0])) {
+    slice_end_[0] = replica_free_[0] = ready_[0] + alone(loads[0]);
+    attention_free_ = slice_end_[0] - loads[0].last_slice - loads[0].out_transfer;
+  } else if (replica_free_.size() == 1 && !recording()) {
     run_on_one_replica(loads);
   } else {
     run_in_rounds(loads);
@@ -105,6 +108,7 @@ void Pipeline::skip(int batch, std::int64_t iterations, const Load& load, Ticks 
   replica_busy_[0] += iterations * (load.first_slice + (layers_ - 1) * load.mid_slice + load.last_slice);
   attention_busy_ += layers_ * attention;
   replica_free_[0] = until;
+  attention_free_ = until - load.last_slice - load.out_transfer;
   iterations_[static_cast<std::size_t>(batch)] += iterations;
   cycle_ += iterations;
 }

@@ -11,7 +11,8 @@ Pooled::Pooled(std::vector<std::unique_ptr<Engine>> engines, std::unique_ptr<Dec
       workload_(workload),
       requests_(requests),
       pulled_(pulled),
-      router_(Routing::kLeastRequests, std::vector<Router::Instance>(engines_.size(), {1, 1}), false) {}
+      router_(Routing::kLeastRequests, std::vector<Router::Instance>(engines_.size(), {1, 1}), false),
+      prompts_(static_cast<int>(engines_.size())) {}
 
 // A request goes to the engine with the fewest, and is rejected where its KV would never fit.
 void Pooled::deliver(Index row, Ticks at) {
@@ -20,75 +21,66 @@ void Pooled::deliver(Index row, Ticks at) {
     return;
   }
   const int engine = router_.route({});
-  const Index request = engines_[static_cast<std::size_t>(engine)]->deliver(row, at, 1);
-  places_[row] = {engine, request};
+  Engine& its = *engines_[static_cast<std::size_t>(engine)];
+  its.deliver(row, at, 1);
+  prompts_.set(engine, its.next());
 }
 
 // Of what is due at the same moment prompts come first, and of them the first engine's.
-Pooled::Due Pooled::due() const {
-  Due first{kNever, 0};
-  for (std::size_t i = 0; i < engines_.size(); ++i) {
-    if (const Ticks at = engines_[i]->next(); at < first.at) first = {at, static_cast<int>(i)};
-  }
-  const Ticks decoding = decoding_->next();
-  return decoding < first.at ? Due{decoding, kDecoding} : first;
-}
-
 bool Pooled::advance(Ticks before, std::int64_t most) {
   for (; most > 0; --most) {
-    const Due next = due();
-    if (next.at >= before) return true;
-    serve(next);
+    const Ticks prompts = prompts_.at();
+    if (!decoding_->advance(std::min(before, prompts), 1)) {
+      decoded();
+    } else if (prompts < before) {
+      step(prompts_.who());
+    } else {
+      return true;
+    }
   }
   return false;
 }
 
-void Pooled::serve(Due due) {
-  if (due.engine == kDecoding) {
-    decoding_->step();
-    decoded();
-  } else {
-    engines_[static_cast<std::size_t>(due.engine)]->step();
-    computed(due.engine);
-  }
-}
-
-void Pooled::computed(int engine) {
+void Pooled::step(int engine) {
   Engine& its = *engines_[static_cast<std::size_t>(engine)];
-  for (const Index row : its.take_gone()) {
-    places_.erase(row);
+  its.step();
+  for (const Index row : its.gone()) {
     router_.left(engine, {});
     gone_.push_back(row);
   }
-  for (const auto& [row, from, to] : its.take_computed()) {
+  its.gone().clear();
+  for (const auto& [request, from, to] : its.computed()) {
     router_.left(engine, {});
+    const Index row = its.row_of(request);
     const std::int32_t output = workload_.requests.output[row];
-    if (!pulled_) {
-      decoding_->deliver(row, to, output, to);
-    } else if (output > 1) {
+    if (pulled_ && output == 1) {
+      requests_.finished[row] = to;
+      its.release(request, to);
+      gone_.push_back(row);
+      continue;
+    }
+    places_.push_back({engine, request});
+    if (pulled_) {
       // Its first layers can be read while its last ones are computed.
       decoding_->deliver(row, from, output - 1, to);
     } else {
-      requests_.finished[row] = to;
-      its.release(places_.at(row).request, to);
-      gone(row);
+      decoding_->deliver(row, to, output, to);
     }
   }
+  its.computed().clear();
+  prompts_.set(engine, its.next());
 }
 
 void Pooled::decoded() {
-  for (const Index row : decoding_->take_received()) {
-    const auto found = places_.find(row);
-    engines_[static_cast<std::size_t>(found->second.engine)]->release(found->second.request,
-                                                                      decoding_->now());
-    places_.erase(found);
+  for (const Index received : decoding_->received()) {
+    const auto [engine, request] = places_[received];
+    Engine& its = *engines_[static_cast<std::size_t>(engine)];
+    its.release(request, decoding_->now());
+    prompts_.set(engine, its.next());
   }
-  for (const Index row : decoding_->take_gone()) gone_.push_back(row);
-}
-
-void Pooled::gone(Index row) {
-  places_.erase(row);
-  gone_.push_back(row);
+  decoding_->received().clear();
+  gone_.insert(gone_.end(), decoding_->gone().begin(), decoding_->gone().end());
+  decoding_->gone().clear();
 }
 
 Result Pooled::take() {
@@ -100,6 +92,8 @@ Result Pooled::take() {
   for (std::size_t i = 0; i < engines_.size(); ++i) {
     Result of = engines_[i]->take();
     IterationRows& rows = of.iterations;
+    const auto reserve = [&](auto&... columns) { (columns.reserve(columns.size() + rows.rows), ...); };
+    reserve(pool.engine, pool.prompts, pool.made, pool.prompt_tokens, pool.start, pool.duration, pool.busy);
     for (std::size_t row = 0; row < rows.rows; ++row) {
       pool.engine.push_back(static_cast<std::int32_t>(i));
       pool.prompts.push_back(rows.joined[row]);

@@ -1,13 +1,14 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "core/router.hpp"
 #include "sim/cost_tables.hpp"
+#include "sim/earliest.hpp"
 #include "sim/simulation.hpp"
 
 namespace lamina::sim {
@@ -22,7 +23,7 @@ public:
          const Workload& workload, RequestRows& requests, bool pulled);
 
   void deliver(Index row, Ticks at) override;
-  Ticks next() const override { return due().at; }
+  Ticks next() const override { return std::min(prompts_.at(), decoding_->next()); }
   bool advance(Ticks before, std::int64_t most) override;
   Result take() override;
   void check_integrity() const override;
@@ -34,18 +35,8 @@ private:
     Index request;
   };
 
-  // The next boundary, and whose it is.
-  struct Due {
-    Ticks at;
-    int engine;  // kDecoding: not an engine's
-  };
-  static constexpr int kDecoding = -1;
-
-  Due due() const;
-  void serve(Due due);
-  void computed(int engine);
+  void step(int engine);
   void decoded();
-  void gone(Index row);
 
   std::vector<std::unique_ptr<Engine>> engines_;
   std::unique_ptr<Decoding> decoding_;
@@ -53,7 +44,8 @@ private:
   RequestRows& requests_;
   bool pulled_;
   Router router_;
-  std::unordered_map<Index, Place> places_;
+  Earliest prompts_;           // when each engine goes on
+  std::vector<Place> places_;  // of each request that decodes
 };
 
 }  // namespace lamina::sim

@@ -77,11 +77,9 @@ public:
   void deliver(Index row, Ticks at) override { deliver(row, at, part_.workload.requests.output[row]); }
 
   // The same for a request that makes so many tokens here, and whose prompt is whole later.
-  Index deliver(Index row, Ticks at, std::int32_t output, Ticks whole = 0) {
-    part_.arrivals.add(row, at, output);
-    scheduler_.rebind(part_.arrivals.table());
+  void deliver(Index row, Ticks at, std::int32_t output, Ticks whole = 0) {
+    if (part_.arrivals.add(row, at, output)) scheduler_.rebind(part_.arrivals.table());
     if (part_.handover) whole_.push_back(whole);
-    return static_cast<Index>(part_.arrivals.size() - 1);
   }
   // Whether it could ever be served.
   bool fits(Index row) const { return scheduler_.fits(part_.workload.requests, row); }
@@ -118,11 +116,18 @@ public:
     return false;
   }
 
-  // While nobody can come or leave but by what was delivered.
   Ticks next_end() const override {
-    const std::int64_t boundaries = turn_ == 0 ? steady(kFarthest) : 0;
+    // Who was delivered changes what iterations take.
+    const std::int64_t boundaries = turn_ == 0 && next_ == part_.arrivals.size() ? steady(kFarthest) : 0;
     if (boundaries == 0) return next();
-    return coasted(boundaries, kNever, [](Ticks, Ticks, Ticks, std::int64_t, const Load&) {}).until;
+    // What an iteration takes is convex in its attention, which grows evenly but for a tick of rounding: so
+    // many take no less than as many of the one in their middle.
+    const std::size_t j = first_active();
+    const std::int64_t size = scheduler_.size(static_cast<int>(j));
+    const std::int64_t kv = scheduler_.kv(static_cast<int>(j)) + size * (boundaries + 1) / 2;
+    Load load = steady_load(size);
+    load.attention = attention_of(*hardware_.steady(), size, kv) - 1;
+    return finished_[j] + boundaries * pipeline_.alone(load);
   }
 
   // The next boundary alone.
@@ -148,15 +153,17 @@ public:
     hardware_.check_integrity();
   }
 
-  // Of devices that compute prompts: whose last chunk runs, and from when to when; and KV that may go.
+  // Of devices that compute prompts: whose last chunk runs, and from when to when, cleared as gone() is; and
+  // KV that may go.
   struct Computed {
-    Index row;
+    Index request;
     Ticks from, to;
   };
-  std::vector<Computed> take_computed() { return std::exchange(computed_, {}); }
+  std::vector<Computed>& computed() { return computed_; }
   void release(Index request, Ticks at) { releases_.emplace_back(request, at); }
-  // Of devices that get KV: whose has come.
-  std::vector<Index> take_received() { return std::exchange(received_, {}); }
+  // Of devices that get KV: whose has come; cleared likewise.
+  std::vector<Index>& received() { return received_; }
+  Index row_of(Index request) const { return part_.arrivals.row(request); }
   Ticks now() const { return now_; }
 
 private:
@@ -191,7 +198,7 @@ private:
       row(j);
       if (!part_.prefill) continue;
       for (const Index request : pending_[j].first)
-        computed_.push_back({part_.arrivals.row(request), pending_[j].start, finished_[j]});
+        computed_.push_back({request, pending_[j].start, finished_[j]});
     }
   }
 
@@ -208,73 +215,65 @@ private:
     return scheduler_.steady(static_cast<int>(j), most);
   }
 
-  // So many of these boundaries, as far as they are before a moment: how many, and when the last iteration
-  // ends.
-  struct Coasted {
-    std::int64_t boundaries;
-    Ticks until;
-  };
-  template <typename Each>
-  Coasted coasted(std::int64_t boundaries, Ticks before, Each each) const {
-    const std::size_t j = first_active();
-    const int batch = static_cast<int>(j);
+  // Of such iterations, but for their attention.
+  Load steady_load(std::int64_t size) const {
     const Costs& costs = *hardware_.steady();
-    const std::int64_t size = scheduler_.size(batch);
-    const Ticks host = host_of(costs.serving, size);
-    Load load = costs.loads[static_cast<std::size_t>(size)];
-    if (!costs.prompts.head.empty()) load.last_slice += costs.prompts.head[static_cast<std::size_t>(size)];
-    std::int64_t kv = scheduler_.kv(batch);
-    Ticks start = pending_[j].start, until = finished_[j];
-    std::int64_t done = 0;
-    for (; done < boundaries && until < before; ++done) {
-      const Ticks prepared = costs.serving.host_async ? until - start : 0;
-      const Ticks waited = std::max<Ticks>(0, host - prepared);
-      start = until;
-      kv += size;
-      load.attention = attention_of(costs, size, kv);
-      until = start + waited + pipeline_.alone(load);
-      each(start, until, waited, kv, load);
-    }
-    return {done, until};
+    const auto of = static_cast<std::size_t>(size);
+    Load load = costs.loads[of];
+    if (!costs.prompts.head.empty()) load.last_slice += costs.prompts.head[of];
+    return load;
   }
 
   // Whether it went on over some boundaries at once, which nobody but the batch has to do with.
   bool coast(Ticks before) {
-    std::int64_t boundaries = steady(kFarthest);
-    if (boundaries == 0) return false;
+    const std::size_t j = first_active();
+    if (j == loads_.size()) return false;
     if (next_ < part_.arrivals.size() && part_.mode != Mode::kClosed)
       before = std::min(before, part_.arrivals.at(next_));
-    const std::size_t j = first_active();
+    Ticks start = pending_[j].start, until = finished_[j];
+    if (until >= before) return false;
+    // No farther than about where it has to stop: looking ahead costs as much as going on.
+    const std::int64_t boundaries =
+        steady(1 + std::min(kFarthest, (before - until) / std::max<Ticks>(1, until - start)));
+    if (boundaries == 0) return false;
     const int batch = static_cast<int>(j);
-    const auto size = static_cast<std::int32_t>(scheduler_.size(batch));
-    std::int64_t iteration = scheduler_.iterations(batch);
+    const Costs& costs = *hardware_.steady();
+    const std::int64_t size = scheduler_.size(batch);
+    const Ticks host = host_of(costs.serving, size);
+    Load load = steady_load(size);
+    std::int64_t kv = scheduler_.kv(batch), done = 0;
     Ticks attention = 0;
-    Load& load = loads_[j];
-    Pending& pending = pending_[j];
-    Spent spent;
-    const Coasted over = coasted(boundaries, before,
-                                 [&](Ticks start, Ticks until, Ticks host, std::int64_t kv, const Load& of) {
-                                   load = of;
-                                   pending.start = start;
-                                   pending.host = host;
-                                   pending.joined = 0;
-                                   attention += of.attention + of.combine;
-                                   if (!result_.tally) {
-                                     row(j, ++iteration, until - start, size, kv);
-                                     return;
-                                   }
-                                   result_.tally->gap(until - start, size);
-                                   spend(spent, of, until - start, host);
-                                 });
-    if (over.boundaries == 0) return false;
+    const auto each_of = [&](auto keep) {
+      for (; done < boundaries && until < before; ++done) {
+        const Ticks prepared = costs.serving.host_async ? until - start : 0;
+        const Ticks waited = std::max<Ticks>(0, host - prepared);
+        start = until;
+        kv += size;
+        load.attention = attention_of(costs, size, kv);
+        attention += load.attention + load.combine;
+        until = start + waited + pipeline_.alone(load);
+        keep(waited);
+      }
+    };
     if (result_.tally) {
-      fold(spent, size);
-      last_end_[j] = over.until;
+      Spent spent;
+      each_of([&](Ticks waited) {
+        result_.tally->gap(until - start, size);
+        spend(spent, load, until - start, waited);
+      });
+      fold(spent, static_cast<std::int32_t>(size));
+      last_end_[j] = until;
+    } else {
+      const std::int64_t first = scheduler_.iterations(batch) + 1;
+      each_of([&](Ticks waited) {
+        row(j, load, {first + done, start, until - start, waited, kv, static_cast<std::int32_t>(size), 0});
+      });
     }
-    scheduler_.skip(batch, over.boundaries);
-    pipeline_.skip(batch, over.boundaries, load, attention, over.until);
-    finished_[j] = over.until;
-    now_ = pending.start;
+    loads_[j] = load;
+    pending_[j].start = now_ = start;
+    finished_[j] = until;
+    scheduler_.skip(batch, done);
+    pipeline_.skip(batch, done, load, attention, until);
     result_.peak_kv_tokens = std::max(result_.peak_kv_tokens, scheduler_.used());
     return true;
   }
@@ -341,7 +340,7 @@ private:
     } else if (part_.handover && !part_.handover->idle()) {
       for (const Index request : part_.handover->received(now_, busy_share())) {
         scheduler_.ready(request);
-        received_.push_back(part_.arrivals.row(request));
+        received_.push_back(request);
         ++to_join_;
       }
     }
@@ -456,8 +455,16 @@ private:
 
   void row(std::size_t j) {
     const int batch = static_cast<int>(j);
-    row(j, scheduler_.iterations(batch), finished_[j] - pending_[j].start,
-        static_cast<std::int32_t>(scheduler_.size(batch)), scheduler_.kv(batch));
+    const Pending& pending = pending_[j];
+    const Ticks duration = finished_[j] - pending.start;
+    const auto size = static_cast<std::int32_t>(scheduler_.size(batch));
+    if (result_.tally) {
+      tally(j, duration, size);
+    } else {
+      row(j, loads_[j],
+          {scheduler_.iterations(batch), pending.start, duration, pending.host, scheduler_.kv(batch), size,
+           pending.joined});
+    }
     if constexpr (kPrompts) {
       const PromptScheduler::Step& step = scheduler_.step(batch);
       const std::int64_t tokens = step.rows - step.decoding;
@@ -469,25 +476,27 @@ private:
     }
   }
 
-  void row(std::size_t j, std::int64_t iteration, Ticks duration, std::int32_t size, std::int64_t kv) {
-    const Load& load = loads_[j];
-    if (result_.tally) {
-      tally(j, duration, size);
-      return;
-    }
+  // What a row has beside its batch and load.
+  struct Iteration {
+    std::int64_t number;
+    Ticks start, duration, host;
+    std::int64_t kv;
+    std::int32_t size, joined;
+  };
+  void row(std::size_t j, const Load& load, const Iteration& of) {
     IterationRows& rows = result_.iterations;
     const std::size_t i = rows.add();
     rows.batch[i] = part_.first_batch + static_cast<std::int32_t>(j);
-    rows.iteration[i] = iteration;
-    rows.start[i] = pending_[j].start;
-    rows.duration[i] = duration;
-    rows.size[i] = size;
-    rows.joined[i] = pending_[j].joined;
-    rows.kv_tokens[i] = kv;
+    rows.iteration[i] = of.number;
+    rows.start[i] = of.start;
+    rows.duration[i] = of.duration;
+    rows.size[i] = of.size;
+    rows.joined[i] = of.joined;
+    rows.kv_tokens[i] = of.kv;
     rows.model[i] = load.first_slice + (layers_ - 1) * load.mid_slice + load.last_slice;
     rows.attention[i] = layers_ * (load.attention + load.combine);
     rows.network[i] = layers_ * (load.q_transfer + load.out_transfer);
-    rows.host[i] = pending_[j].host;
+    rows.host[i] = of.host;
     if constexpr (kPrompts) result_.prompt_tokens->push_back(0);
   }
 

@@ -152,7 +152,8 @@ void advance(Site& site, Ticks before, bool check, Told& told, bool tells) {
   for (bool there = false; !there;) {
     there = site.advance(before, check ? 1 : kLook);
     if (check) site.check_integrity();
-    told.add(site.take_gone().size(), tells);
+    told.add(site.gone().size(), tells);
+    site.gone().clear();
   }
 }
 
@@ -200,7 +201,7 @@ std::vector<Result> dealt(Replay& replay, Told& told) {
     const std::unique_ptr<Site> its = site(replay, instance, std::move(arrivals), workload.mode, share);
     for (Index row = i; !comes && row < rows; row += copies) {
       const Ticks at = replay.requests.arrival[row];
-      advance(*its, at, replay.check, told, tells && row / copies % kLook == 0);
+      if (its->next() < at) advance(*its, at, replay.check, told, tells && row / copies % kLook == 0);
       its->deliver(row, at);
     }
     advance(*its, kNever, replay.check, told, tells);
@@ -219,7 +220,6 @@ public:
           site(replay, i,
                Arrivals(replay.workload, replay.fleet.instances[static_cast<std::size_t>(i)].prefix_sharing),
                Mode::kOpen, 0));
-    sent_to_.resize(replay.workload.arrival.size());
   }
 
   std::vector<Result> run() {
@@ -237,7 +237,7 @@ public:
     }
     // Nobody comes any more: each goes on by itself.
     everywhere(replay_.copies(), replay_.fleet.threads, told_, [&](int i, bool tells) {
-      advance(*sites_[static_cast<std::size_t>(i)], kNever, replay_.check, told_, tells);
+      sim::advance(*sites_[static_cast<std::size_t>(i)], kNever, replay_.check, told_, tells);
     });
     std::vector<Result> results;
     for (const auto& each : sites_) results.push_back(each->take());
@@ -274,33 +274,37 @@ private:
     const int chosen = own ? router_.route_to(own(what, router_.requests(), router_.kv_tokens()), what)
                            : router_.route(what);
     if (chosen == Router::kNobody) return false;
-    sent_to_[row] = chosen;
     Site& its = *sites_[static_cast<std::size_t>(chosen)];
-    go_on(chosen, at - 1);
+    advance(its, at);  // whose next end is no earlier
     its.deliver(row, at);
-    left(its.take_gone());  // it never fits
-    ends_.set(chosen, its.next_end());
+    left(chosen);  // it never fits
     return true;
+  }
+
+  void advance(Site& its, Ticks before) {
+    while (!its.advance(before, replay_.check ? 1 : kLook)) {
+      if (replay_.check) its.check_integrity();
+    }
   }
 
   // An instance up to and including a moment, and what comes of those who end by then.
   void go_on(int instance, Ticks until) {
-    Site& its = *sites_[static_cast<std::size_t>(instance)];
-    while (!its.advance(until + 1, replay_.check ? 1 : kLook)) {
-      if (replay_.check) its.check_integrity();
-    }
-    const bool any = left(its.take_gone());
-    ends_.set(instance, its.next_end());
-    if (!any) return;
+    advance(*sites_[static_cast<std::size_t>(instance)], until + 1);
+    if (!left(instance)) return;
     while (!queue_.empty() && send(queue_.front(), until)) queue_.pop_front();
     if (closed()) refill(until);
   }
 
-  bool left(const std::vector<Index>& gone) {
-    for (const Index row : gone) router_.left(sent_to_[row], wanted(row));
-    in_system_ -= static_cast<std::int64_t>(gone.size());
-    told_.add(gone.size(), false);
-    return !gone.empty();
+  // Whether anybody has left an instance.
+  bool left(int instance) {
+    Site& its = *sites_[static_cast<std::size_t>(instance)];
+    ends_.set(instance, its.next_end());
+    if (its.gone().empty()) return false;
+    for (const Index row : its.gone()) router_.left(instance, wanted(row));
+    in_system_ -= static_cast<std::int64_t>(its.gone().size());
+    told_.add(its.gone().size(), false);
+    its.gone().clear();
+    return true;
   }
 
   void refill(Ticks now) {
@@ -312,7 +316,6 @@ private:
   Router router_;
   Earliest ends_;
   std::vector<std::unique_ptr<Site>> sites_;
-  std::vector<std::int32_t> sent_to_;
   std::deque<Index> queue_;  // in front of the instances
   std::size_t next_ = 0;
   std::int64_t in_system_ = 0;

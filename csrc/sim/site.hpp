@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "sim/arrivals.hpp"
@@ -31,8 +30,8 @@ public:
   virtual Result take() = 0;
   virtual void check_integrity() const = 0;
 
-  // Requests that ended or were rejected since this was called last.
-  std::vector<Index> take_gone() { return std::exchange(gone_, {}); }
+  // Requests that ended or were rejected; whoever has seen to them clears it.
+  std::vector<Index>& gone() { return gone_; }
 
 protected:
   std::vector<Index> gone_;

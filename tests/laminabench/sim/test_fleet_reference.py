@@ -9,7 +9,7 @@ import numpy as np
 import sim_fleet_reference
 from hypothesis import given
 from hypothesis import strategies as st
-from sim_cases import arguments, in_ticks, native
+from sim_cases import arguments, flat_costs, in_ticks, native
 from sim_drawn import cases, costs, differences, prompted_cases, quick, rates
 
 ROUTERS = ("round-robin", "least-requests", "least-kv", "prefix", "fit")
@@ -96,6 +96,20 @@ def check(case: dict[str, Any]) -> dict[str, Any]:
 @given(fleets())
 def test_equals_the_reference(case: dict[str, Any]) -> None:
     check(case)
+
+
+def test_a_short_request_has_left_before_who_came_earlier() -> None:
+    long, short = 40, 2
+    case = {"prompt": [1] * 4, "output": [long, long, short, 2], "arrival": [0, 0, 50, 100]}
+    costs_ = flat_costs(4, mid_slice=0, first_slice=5, last_slice=5)
+    case |= {
+        "mode": "open",
+        "max_requests": 4,
+        "router": "least-requests",
+        "instances": [{}, {}],
+        "costs": costs_,
+    }
+    assert check(case)["requests"]["batch"] == [0, 1, 0, 0]
 
 
 def middle(gap: int) -> int:
